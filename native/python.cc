@@ -1,0 +1,298 @@
+// The Python module lapwing._native, on the limited API: one binary for Python 3.11 and later.
+#define Py_LIMITED_API 0x030b0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cubin_cache.h"
+#include "cuda.h"
+#include "frame.h"
+#include "lapack.h"
+#include "run.h"
+#include "threads.h"
+#include "vendor.h"
+#include "xla.h"
+
+namespace {
+
+using lapwing::Frame;
+
+// Memory the caller set aside for the call.
+struct Arena {
+  char* next;
+  size_t left;
+  static void* get(void* self, size_t bytes) {
+    auto* arena = static_cast<Arena*>(self);
+    if (bytes > arena->left) return nullptr;
+    void* start = arena->next;
+    arena->next += bytes;
+    arena->left -= bytes;
+    return start;
+  }
+};
+
+bool interrupted() {
+  PyGILState_STATE state = PyGILState_Ensure();
+  bool yes = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return yes;
+}
+
+// The fixed part of every call: op, dtype, device, ordinal, engine, threads, flags, sizes.
+constexpr Py_ssize_t FIXED = 8;
+
+bool read_fixed(Frame& frame, PyObject* const* args) {
+  long long value[7];
+  for (int i = 0; i < 7; i++) {
+    value[i] = PyLong_AsLongLong(args[i]);
+    if (value[i] == -1 && PyErr_Occurred()) return false;
+  }
+  frame.op = int32_t(value[0]);
+  frame.dtype = int32_t(value[1]);
+  frame.device = int32_t(value[2]);
+  frame.ordinal = int32_t(value[3]);
+  frame.engine = int32_t(value[4]);
+  frame.threads = int32_t(value[5]);
+  frame.flags = uint32_t(value[6]);
+  Py_ssize_t sizes = PyTuple_Size(args[7]);
+  if (sizes < 0) return false;
+  for (Py_ssize_t i = 0; i < sizes && i < 6; i++) {
+    frame.size[i] = PyLong_AsLongLong(PyTuple_GetItem(args[7], i));
+    if (frame.size[i] == -1 && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+PyObject* raise(const Frame& frame) {
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, frame.error);
+  return nullptr;
+}
+
+// run(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, scratch, scratch_bytes, *buffers)
+// A buffer is an address or an object with the buffer protocol. The interpreter lock is released.
+PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 3;
+  Frame frame;
+  if (count < first || count > first + 8) {
+    PyErr_SetString(PyExc_TypeError, "run: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  Arena arena{static_cast<char*>(PyLong_AsVoidPtr(args[FIXED + 1])), PyLong_AsSize_t(args[FIXED + 2])};
+  if (PyErr_Occurred()) return nullptr;
+  frame.scratch = {&arena, Arena::get};
+  frame.interrupted = interrupted;
+  Py_buffer views[8];
+  int held = 0, status = 1;
+  for (Py_ssize_t i = first; i < count; i++) {
+    void*& where = frame.buffer[i - first];
+    if (PyLong_Check(args[i])) {
+      where = PyLong_AsVoidPtr(args[i]);
+    } else if (PyObject_GetBuffer(args[i], &views[held], PyBUF_ANY_CONTIGUOUS) == 0) {
+      where = views[held++].buf;
+    }
+    if (PyErr_Occurred()) goto done;
+  }
+  {
+    PyThreadState* state = PyEval_SaveThread();
+    status = lapwing::run(frame);
+    PyEval_RestoreThread(state);
+  }
+done:
+  while (held) PyBuffer_Release(&views[--held]);
+  if (status) return raise(frame);
+  Py_RETURN_NONE;
+}
+
+// scratch_bytes(op, dtype, device, ordinal, engine, threads, flags, sizes) -> bytes
+PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Frame frame;
+  if (count != FIXED) {
+    PyErr_SetString(PyExc_TypeError, "scratch_bytes: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  int64_t bytes = lapwing::scratch_bytes(frame);
+  return bytes < 0 ? raise(frame) : PyLong_FromLongLong(bytes);
+}
+
+// choose(hardware, op, device, dtype, batch, n) -> engine
+PyObject* choose(PyObject*, PyObject* args) {
+  const char* hardware;
+  int op, device, dtype;
+  long long batch, n;
+  if (!PyArg_ParseTuple(args, "siiiLL", &hardware, &op, &device, &dtype, &batch, &n)) return nullptr;
+  return PyLong_FromLong(lapwing::choose(hardware, op, device, dtype, batch, n));
+}
+
+// set_rules(hardware, [(op, device, dtype, engine, n_min, n_max, batch_min, batch_max), ...])
+PyObject* set_rules(PyObject*, PyObject* args) {
+  const char* hardware;
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "sO", &hardware, &list)) return nullptr;
+  std::vector<lapwing::Rule> rules;
+  Py_ssize_t count = PyList_Size(list);
+  if (count < 0) return nullptr;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    int op, device, dtype, engine;
+    long long bounds[4];
+    if (!PyArg_ParseTuple(PyList_GetItem(list, i), "iiiiLLLL", &op, &device, &dtype, &engine, &bounds[0], &bounds[1],
+                          &bounds[2], &bounds[3]))
+      return nullptr;
+    rules.push_back({op, device, dtype, engine, bounds[0], bounds[1], bounds[2], bounds[3]});
+  }
+  lapwing::set_rules(hardware, rules.data(), rules.size());
+  Py_RETURN_NONE;
+}
+
+// bind_library(path, prefix, suffix, width) -> how many LAPACK routines were found in a library already loaded
+PyObject* bind_library(PyObject*, PyObject* args) {
+  const char *path, *prefix, *suffix;
+  int width;
+  if (!PyArg_ParseTuple(args, "sssi", &path, &prefix, &suffix, &width)) return nullptr;
+  void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (!handle) return PyLong_FromLong(0);
+  int found = 0;
+  for (const char* name : {"spotrf", "dpotrf", "cpotrf", "zpotrf"}) {
+    void* address = dlsym(handle, (std::string(prefix) + name + "_" + suffix).c_str());
+    if (address) found += lapwing::lapack::bind(name, address, width);
+  }
+  std::string plain(suffix);
+  if (!plain.empty() && plain.back() == '_') plain.pop_back();
+  for (const std::string& end : {plain, std::string(suffix)})
+    if (void* get = dlsym(handle, (std::string(prefix) + "openblas_get_num_threads" + end).c_str())) {
+      lapwing::follow_thread_limit(reinterpret_cast<int (*)()>(get));
+      break;
+    }
+  return PyLong_FromLong(found);
+}
+
+// bind_capsule(name, capsule, width): one routine from SciPy's table
+PyObject* bind_capsule(PyObject*, PyObject* args) {
+  const char* name;
+  PyObject* capsule;
+  int width;
+  if (!PyArg_ParseTuple(args, "sOi", &name, &capsule, &width)) return nullptr;
+  void* address = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
+  if (!address) return nullptr;
+  return PyBool_FromLong(lapwing::lapack::bind(name, address, width));
+}
+
+// configure(kernel_sources, kernel_cache, first_library_paths, last_library_paths)
+PyObject* configure(PyObject*, PyObject* args) {
+  const char *sources, *cache, *first, *last;
+  if (!PyArg_ParseTuple(args, "ssss", &sources, &cache, &first, &last)) return nullptr;
+  lapwing::cuda::set_source_folder(sources);
+  lapwing::cubin_cache::set_folder(cache);
+  lapwing::vendor::set_paths(first, last);
+  Py_RETURN_NONE;
+}
+
+// missing("driver" | "solver" | "compiler") -> None or why
+PyObject* missing(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  auto library = name[0] == 'd' ? lapwing::vendor::driver
+                                : name[0] == 's' ? lapwing::vendor::solver : lapwing::vendor::compiler;
+  std::string reason;
+  Py_BEGIN_ALLOW_THREADS;
+  if (const char* why = lapwing::vendor::missing(library)) reason = why;
+  Py_END_ALLOW_THREADS;
+  if (reason.empty()) Py_RETURN_NONE;
+  return PyUnicode_FromString(reason.c_str());
+}
+
+// gpus() -> [(name, compute capability, bytes), ...]
+PyObject* gpus(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  if (!list || lapwing::vendor::missing(lapwing::vendor::driver)) return list;
+  const auto& api = lapwing::vendor::table();
+  int count = 0;
+  api.device_count(&count);
+  for (int i = 0; i < count; i++) {
+    int device = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    char name[128] = "";
+    if (api.device_get(&device, i)) continue;
+    api.device_name(name, sizeof name, device);
+    api.device_attribute(&major, lapwing::vendor::ATTRIBUTE_MAJOR, device);
+    api.device_attribute(&minor, lapwing::vendor::ATTRIBUTE_MINOR, device);
+    api.device_memory(&bytes, device);
+    PyObject* row = Py_BuildValue("(siK)", name, 10 * major + minor, (unsigned long long)bytes);
+    if (!row || PyList_Append(list, row)) return nullptr;
+    Py_DECREF(row);
+  }
+  return list;
+}
+
+// cuda_versions() -> {"driver": 13000, ...}: what could be asked
+PyObject* cuda_versions(PyObject*, PyObject*) {
+  PyObject* out = PyDict_New();
+  const auto& api = lapwing::vendor::table();
+  int major = 0, minor = 0;
+  auto put = [&](const char* name, long value) {
+    PyObject* number = PyLong_FromLong(value);
+    PyDict_SetItemString(out, name, number);
+    Py_DECREF(number);
+  };
+  if (!lapwing::vendor::missing(lapwing::vendor::driver) && !api.driver_version(&major)) put("driver", major);
+  if (!lapwing::vendor::missing(lapwing::vendor::solver) && !api.solver_version(&major)) put("solver", major);
+  if (!lapwing::vendor::missing(lapwing::vendor::compiler) && !api.rtc_version(&major, &minor))
+    put("compiler", 1000 * major + 10 * minor);
+  return out;
+}
+
+PyObject* has_lapack(PyObject*, PyObject*) { return PyBool_FromLong(lapwing::lapack::has(lapwing::CHOLESKY, lapwing::F64)); }
+
+PyObject* allowed_threads(PyObject*, PyObject*) { return PyLong_FromLong(lapwing::allowed_threads()); }
+
+// simd() -> the widest instruction set the CPU kernels use here
+PyObject* simd(PyObject*, PyObject*) {
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return PyUnicode_FromString("x86-64-v4");
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PyUnicode_FromString("x86-64-v3");
+  return PyUnicode_FromString("x86-64");
+#else
+  return PyUnicode_FromString("aarch64");
+#endif
+}
+
+// xla_handler("cpu" | "cuda" | "cuda_graph") -> capsule for jax.ffi.register_ffi_target
+PyObject* xla_handler(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  void* handler = reinterpret_cast<void*>(std::strcmp(name, "cpu") == 0    ? lapwing_xla_cpu
+                                          : std::strcmp(name, "cuda") == 0 ? lapwing_xla_cuda
+                                                                           : lapwing_xla_cuda_graph);
+  return PyCapsule_New(handler, "xla._CUSTOM_CALL_TARGET", nullptr);
+}
+
+PyMethodDef methods[] = {
+    {"allowed_threads", allowed_threads, METH_NOARGS, nullptr},
+    {"bind_capsule", bind_capsule, METH_VARARGS, nullptr},
+    {"bind_library", bind_library, METH_VARARGS, nullptr},
+    {"choose", choose, METH_VARARGS, nullptr},
+    {"configure", configure, METH_VARARGS, nullptr},
+    {"cuda_versions", cuda_versions, METH_NOARGS, nullptr},
+    {"gpus", gpus, METH_NOARGS, nullptr},
+    {"has_lapack", has_lapack, METH_NOARGS, nullptr},
+    {"missing", missing, METH_VARARGS, nullptr},
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
+    {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
+    {"set_rules", set_rules, METH_VARARGS, nullptr},
+    {"simd", simd, METH_NOARGS, nullptr},
+    {"xla_handler", xla_handler, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "lapwing's native core.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }

@@ -1,0 +1,178 @@
+#include "run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <complex>
+#include <cstdarg>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cholesky_cpu.h"
+#include "cholesky_cuda.h"
+#include "cuda.h"
+#include "cusolver.h"
+#include "lapack.h"
+#include "threads.h"
+
+namespace lapwing {
+namespace {
+
+// Replaced as a whole; an old table is left alive, since another thread may be reading it.
+using Table = std::map<std::string, std::vector<Rule>>;
+std::atomic<const Table*> table{nullptr};
+
+// A batch is cut into pieces of about this much work, so that threads finish together and Ctrl-C is seen in time.
+constexpr double PIECE_FLOPS = 4e6;
+
+template <class T>
+int cholesky_batched_as(Frame& frame) {
+  int64_t batch = frame.size[0], n = frame.size[1];
+  auto* a = static_cast<const T*>(frame.buffer[0]);
+  auto* out = static_cast<T*>(frame.buffer[1]);
+  auto* info = static_cast<int32_t*>(frame.buffer[2]);
+  bool upper = frame.flags & UPPER;
+  int threads = 1;
+  int64_t group = cholesky_group<T>(n), piece = batch;
+  double work = double(n) * n * n / 3 + 8.0 * n * n;  // the second term is the copy in and out
+  if (batch > group && work * batch > PIECE_FLOPS / 16) {
+    threads = frame.threads > 0 ? frame.threads : allowed_threads();
+    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
+    piece = group * std::fmax(1, std::ceil(wanted / group));
+  }
+  bool finished = parallel(threads, batch, piece, [&](int64_t first, int64_t last) {
+    int64_t offset = first * n * n;
+    cholesky_batch<T>(a + offset, out + offset, info + first, last - first, n, upper);
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+int cholesky_batched(Frame& frame) {
+  switch (frame.dtype) {
+    case F32: return cholesky_batched_as<float>(frame);
+    case F64: return cholesky_batched_as<double>(frame);
+    case C64: return cholesky_batched_as<std::complex<float>>(frame);
+    default: return cholesky_batched_as<std::complex<double>>(frame);
+  }
+}
+
+// flags[m] <- 1 when every element of the named triangle is finite. `parts` is 2 for complex.
+template <class Real>
+int finite_as(Frame& frame, int parts) {
+  int64_t batch = frame.size[0], n = frame.size[1];
+  bool upper = frame.flags & UPPER;
+  auto* a = static_cast<const Real*>(frame.buffer[0]);
+  auto* flags = static_cast<int32_t*>(frame.buffer[1]);
+  int threads = frame.threads > 0 ? frame.threads : allowed_threads();
+  parallel(threads, batch, 1, [&](int64_t m, int64_t) {
+    int32_t good = 1;
+    for (int64_t i = 0; i < n; i++) {
+      const Real* row = a + (m * n * n + i * n) * parts;
+      int64_t first = upper ? i : 0, last = upper ? n : i + 1;
+      Real sum = 0;
+      for (int64_t k = first * parts; k < last * parts; k++) sum += row[k] * Real(0);
+      if (!(sum == 0)) good = 0;
+    }
+    flags[m] = good;
+  });
+  return 0;
+}
+
+void settle(Frame& frame, const char* hardware) {
+  if (frame.engine == AUTO)
+    frame.engine = choose(hardware, frame.op, frame.device, frame.dtype, frame.size[0], frame.size[1]);
+}
+
+int run_cpu(Frame& frame) {
+  if (frame.op == FINITE) {
+    bool is_float = frame.dtype == F32 || frame.dtype == C64;
+    int parts = frame.dtype >= C64 ? 2 : 1;
+    return is_float ? finite_as<float>(frame, parts) : finite_as<double>(frame, parts);
+  }
+  settle(frame, "");
+  if (frame.engine == LAPACK) return lapack::cholesky(frame);
+  if (frame.engine == BATCHED) return cholesky_batched(frame);
+  return fail(frame, "engine %d does not run on the CPU", frame.engine);
+}
+
+int run_cuda(Frame& frame) {
+  cuda::Guard guard(frame);
+  if (!guard.ok()) return 1;
+  if (frame.op == FINITE) return cuda::finite(frame);
+  const cuda::Properties* gpu = cuda::properties(frame);
+  if (!gpu) return 1;
+  settle(frame, gpu->name);
+  if (frame.engine == BATCHED) return cuda::cholesky_batched(frame);
+  if (frame.engine == TILED) return cuda::cholesky_tiled(frame);
+  if (frame.engine == CUSOLVER) return cusolver::cholesky(frame);
+  return fail(frame, "engine %d does not run on a GPU", frame.engine);
+}
+
+// Nothing to factor: a matrix of order 0 is positive definite, and finite.
+int run_empty(Frame& frame) {
+  auto* status = static_cast<int32_t*>(frame.buffer[frame.op == CHOLESKY ? 2 : 1]);
+  int32_t good = frame.op == FINITE;
+  if (frame.device == CPU) {
+    std::fill_n(status, frame.size[0], good);
+    return 0;
+  }
+  if (frame.size[0] == 0) return 0;
+  cuda::Guard guard(frame);
+  return guard.ok() ? cuda::fill(frame, status, 0, 4 * size_t(frame.size[0])) : 1;
+}
+
+}  // namespace
+
+int run(Frame& frame) {
+  if (frame.op < 0 || frame.op >= N_OPS || frame.dtype < 0 || frame.dtype >= N_DTYPES)
+    return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
+  if (frame.size[0] == 0 || frame.size[1] == 0) return run_empty(frame);
+  return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
+}
+
+// The same entry for a library that was built on its own and found this one at run time.
+extern "C" __attribute__((visibility("default"))) int lapwing_run(Frame* frame) { return run(*frame); }
+
+int64_t scratch_bytes(Frame& frame) {
+  if (frame.op != CHOLESKY || frame.device != CUDA || frame.size[0] == 0 || frame.size[1] == 0) return 0;
+  cuda::Guard guard(frame);
+  const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;
+  if (!gpu) return -1;
+  settle(frame, gpu->name);
+  if (frame.engine == TILED) return int64_t(cuda::cholesky_tiled_scratch(frame));
+  return frame.engine == CUSOLVER ? cusolver::cholesky_scratch(frame) : 0;
+}
+
+void set_rules(const char* hardware, const Rule* rules, size_t count) {
+  static std::mutex writing;
+  std::lock_guard<std::mutex> hold(writing);
+  auto* next = table.load() ? new Table(*table.load()) : new Table;
+  (*next)[hardware] = std::vector<Rule>(rules, rules + count);
+  table = next;
+}
+
+int32_t choose(const char* hardware, int32_t op, int32_t device, int32_t dtype, int64_t batch, int64_t n) {
+  if (const Table* all = table.load())
+    for (const char* kind : {hardware, ""}) {
+      auto found = all->find(kind);
+      if (found == all->end()) continue;
+      for (const Rule& r : found->second)
+        if (r.op == op && r.device == device && r.dtype == dtype && r.n_min <= n && n <= r.n_max && r.batch_min <= batch &&
+            batch <= r.batch_max)
+          return r.engine;
+    }
+  return device == CPU ? BATCHED : CUSOLVER;
+}
+
+int fail(Frame& frame, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(frame.error, sizeof frame.error, format, arguments);
+  va_end(arguments);
+  return 1;
+}
+
+}  // namespace lapwing

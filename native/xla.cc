@@ -1,0 +1,124 @@
+#include "xla.h"
+
+#include <cstring>
+
+#include "frame.h"
+#include "xla_abi.h"
+
+namespace lapwing::xla {
+namespace {
+
+int32_t dtype_of(int dtype) {
+  switch (dtype) {
+    case DTYPE_F32: return F32;
+    case DTYPE_F64: return F64;
+    case DTYPE_C64: return C64;
+    case DTYPE_C128: return C128;
+    default: return -1;
+  }
+}
+
+void* error(const CallFrame* call, const char* message) {
+  ErrorArgs args{};
+  args.size = offsetof(ErrorArgs, code) + sizeof(int);
+  args.message = message;
+  args.code = ERROR_INTERNAL;
+  return call->api->error_create(&args);
+}
+
+// Device memory from XLA's allocator, given back when the handler returns.
+class DeviceScratch {
+ public:
+  explicit DeviceScratch(const CallFrame* call) : call_(call) {}
+  ~DeviceScratch() {
+    while (count_) {
+      Block& block = blocks_[--count_];
+      FreeArgs args{sizeof args, nullptr, call_->context, block.bytes, block.data};
+      if (void* failed = call_->api->free(&args)) call_->api->error_destroy(failed);
+    }
+  }
+  static void* get(void* self, size_t bytes) {
+    auto* scratch = static_cast<DeviceScratch*>(self);
+    AllocateArgs args{sizeof args, nullptr, scratch->call_->context, bytes, 256, nullptr};
+    if (scratch->count_ == MOST) return nullptr;
+    if (void* failed = scratch->call_->api->allocate(&args)) {
+      scratch->call_->api->error_destroy(failed);
+      return nullptr;
+    }
+    scratch->blocks_[scratch->count_++] = {bytes, args.data};
+    return args.data;
+  }
+
+ private:
+  static constexpr int MOST = 8;
+  struct Block {
+    size_t bytes;
+    void* data;
+  };
+  const CallFrame* call_;
+  Block blocks_[MOST];
+  int count_ = 0;
+};
+
+int64_t attribute(const Attributes& attributes, const char* name, int64_t otherwise) {
+  for (int64_t i = 0; i < attributes.count; i++) {
+    const Text* text = attributes.names[i];
+    if (text->size == std::strlen(name) && std::memcmp(text->data, name, text->size) == 0 &&
+        attributes.types[i] == ATTRIBUTE_SCALAR) {
+      auto* scalar = static_cast<const Scalar*>(attributes.values[i]);
+      if (scalar->dtype == DTYPE_S64) return *static_cast<const int64_t*>(scalar->value);
+    }
+  }
+  return otherwise;
+}
+
+// size <- batch, n of the first buffer
+bool read_sizes(Frame& frame, const Buffer* a) {
+  if (a->rank < 2 || a->dims[a->rank - 1] != a->dims[a->rank - 2]) return false;
+  frame.size[0] = 1;
+  for (int64_t i = 0; i + 2 < a->rank; i++) frame.size[0] *= a->dims[i];
+  frame.size[1] = a->dims[a->rank - 1];
+  return true;
+}
+
+void* handle(CallFrame* call, Device device, uint32_t traits) {
+  // XLA asks once which version and traits the handler has.
+  if (call->extension && call->extension->type == EXTENSION_METADATA) {
+    Metadata* metadata = reinterpret_cast<MetadataExtension*>(call->extension)->metadata;
+    metadata->version.major = VERSION_MAJOR;
+    metadata->version.minor = VERSION_MINOR;
+    metadata->traits = traits;
+    return nullptr;
+  }
+  Frame frame;
+  const Buffers &in = call->arguments, &out = call->results;
+  if (in.count < 1 || in.count + out.count > 8) return error(call, "lapwing: wrong number of buffers");
+  for (int64_t i = 0; i < in.count; i++) frame.buffer[i] = static_cast<Buffer*>(in.items[i])->data;
+  for (int64_t i = 0; i < out.count; i++) frame.buffer[in.count + i] = static_cast<Buffer*>(out.items[i])->data;
+  const auto* a = static_cast<Buffer*>(in.items[0]);
+  if (!read_sizes(frame, a)) return error(call, "lapwing: the matrices must be square");
+  frame.op = int32_t(attribute(call->attributes, "op", -1));
+  frame.engine = int32_t(attribute(call->attributes, "engine", AUTO));
+  frame.flags = uint32_t(attribute(call->attributes, "flags", 0));
+  frame.dtype = dtype_of(a->dtype);
+  frame.device = device;
+  DeviceScratch scratch(call);
+  if (device == CUDA) {
+    StreamArgs args{sizeof args, nullptr, call->context, nullptr};
+    if (void* failed = call->api->stream_get(&args)) return failed;
+    frame.stream = args.stream;
+    frame.scratch = {&scratch, DeviceScratch::get};
+  }
+  return run(frame) ? error(call, frame.error) : nullptr;
+}
+
+}  // namespace
+}  // namespace lapwing::xla
+
+using lapwing::xla::CallFrame;
+
+void* lapwing_xla_cpu(void* call) { return lapwing::xla::handle(static_cast<CallFrame*>(call), lapwing::CPU, 0); }
+void* lapwing_xla_cuda(void* call) { return lapwing::xla::handle(static_cast<CallFrame*>(call), lapwing::CUDA, 0); }
+void* lapwing_xla_cuda_graph(void* call) {
+  return lapwing::xla::handle(static_cast<CallFrame*>(call), lapwing::CUDA, lapwing::xla::TRAIT_GRAPH);
+}
