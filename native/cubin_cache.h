@@ -1,0 +1,13 @@
+// Compiled device code on disk: per user, written atomically, checked before use.
+#pragma once
+#include <string>
+
+namespace lapwing::cubin_cache {
+
+void set_folder(const char* folder);  // "" turns the cache off
+
+// The binary stored under exactly this key, or "" when there is none or it is damaged, foreign or in an unsafe place.
+std::string read(const std::string& key);
+void write(const std::string& key, const std::string& binary);
+
+}  // namespace lapwing::cubin_cache

@@ -1,0 +1,71 @@
+// Every vendor name lapwing calls, in one table: (library, our name, the vendor's symbol, result and arguments).
+// Handles and streams are pointers and enums are ints; the declarations are checked against the vendor's headers in
+// tests/abi. A second vendor is a second symbol column.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#define LAPWING_VENDOR(X)                                                                                              \
+  X(driver, init, "cuInit", int, (unsigned))                                                                           \
+  X(driver, driver_version, "cuDriverGetVersion", int, (int*))                                                         \
+  X(driver, device_count, "cuDeviceGetCount", int, (int*))                                                             \
+  X(driver, device_get, "cuDeviceGet", int, (int*, int))                                                               \
+  X(driver, device_name, "cuDeviceGetName", int, (char*, int, int))                                                    \
+  X(driver, device_attribute, "cuDeviceGetAttribute", int, (int*, int, int))                                           \
+  X(driver, device_memory, "cuDeviceTotalMem_v2", int, (size_t*, int))                                                 \
+  X(driver, primary_context, "cuDevicePrimaryCtxRetain", int, (void**, int))                                           \
+  X(driver, context_push, "cuCtxPushCurrent_v2", int, (void*))                                                         \
+  X(driver, context_pop, "cuCtxPopCurrent_v2", int, (void**))                                                          \
+  X(driver, context_device, "cuCtxGetDevice", int, (int*))                                                             \
+  X(driver, stream_context, "cuStreamGetCtx", int, (void*, void**))                                                    \
+  X(driver, capture_mode, "cuThreadExchangeStreamCaptureMode", int, (int*))                                            \
+  X(driver, module_load, "cuModuleLoadData", int, (void**, const void*))                                               \
+  X(driver, module_function, "cuModuleGetFunction", int, (void**, void*, const char*))                                 \
+  X(driver, function_attribute, "cuFuncSetAttribute", int, (void*, int, int))                                          \
+  X(driver, launch, "cuLaunchKernel", int,                                                                             \
+    (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))              \
+  X(driver, fill, "cuMemsetD8Async", int, (uint64_t, unsigned char, size_t, void*))                                    \
+  X(driver, error_text, "cuGetErrorString", int, (int, const char**))                                                  \
+  X(solver, solver_create, "cusolverDnCreate", int, (void**))                                                          \
+  X(solver, solver_stream, "cusolverDnSetStream", int, (void*, void*))                                                 \
+  X(solver, solver_params, "cusolverDnCreateParams", int, (void**))                                                    \
+  X(solver, solver_version, "cusolverGetVersion", int, (int*))                                                         \
+  X(solver, potrf_size, "cusolverDnXpotrf_bufferSize", int,                                                            \
+    (void*, void*, int, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                    \
+  X(solver, potrf, "cusolverDnXpotrf", int,                                                                            \
+    (void*, void*, int, int64_t, int, void*, int64_t, int, void*, size_t, void*, size_t, int*))                        \
+  X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
+  X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
+    (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
+  X(compiler, rtc_compile, "nvrtcCompileProgram", int, (void*, int, const char* const*))                               \
+  X(compiler, rtc_binary_size, "nvrtcGetCUBINSize", int, (void*, size_t*))                                             \
+  X(compiler, rtc_binary, "nvrtcGetCUBIN", int, (void*, char*))                                                        \
+  X(compiler, rtc_log_size, "nvrtcGetProgramLogSize", int, (void*, size_t*))                                           \
+  X(compiler, rtc_log, "nvrtcGetProgramLog", int, (void*, char*))                                                      \
+  X(compiler, rtc_destroy, "nvrtcDestroyProgram", int, (void**))
+
+namespace lapwing::vendor {
+
+enum Library { driver, solver, compiler, N_LIBRARIES };
+
+struct Table {
+#define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
+  LAPWING_VENDOR(LAPWING_MEMBER)
+#undef LAPWING_MEMBER
+};
+
+// The values of the vendor's enums that we pass.
+constexpr int FILL_LOWER = 0;
+constexpr int REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5;
+constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76, ATTRIBUTE_SHARED_OPTIN = 97;
+constexpr int FUNCTION_MAX_SHARED = 8;
+constexpr int CAPTURE_RELAXED = 2;
+
+// nullptr when every symbol of the library was found, else why not. The driver is initialised on the first ask.
+const char* missing(Library library);
+const Table& table();
+
+// Folders to look in before and after the loader's own search, separated by ':'.
+void set_paths(const char* first, const char* last);
+
+}  // namespace lapwing::vendor

@@ -1,0 +1,279 @@
+// Batched Cholesky for n <= 128: A = L L^H, matrices contiguous and row-major, many of them or a few.
+//
+//   cholesky_thread   one thread per matrix, in registers              very small n
+//   cholesky_rows     one row per lane, one or more matrices per warp  n <= 32
+//   cholesky_block    one block per matrix, in shared memory           n <= 128
+//
+// The first two are compiled for the exact LW_N = n; the third for LW_N = n rounded up to 32.
+// Failed pivots: info is the first column whose pivot is not finite and positive, and the whole matrix becomes NaN.
+// Every matrix is read whole before it is written, so out may be a.
+#include "common.cuh"
+
+#ifndef LW_THREADS
+#define LW_THREADS 128
+#endif
+
+extern __shared__ __align__(16) char memory[];
+
+// ---- staging of whole matrices -----------------------------------------------------------------------------------
+
+// A chunk of matrices in shared memory, as rows of ROW bytes. Neighbouring rows start an odd number of access units apart,
+// so lanes that read one row each meet no bank conflict: rows of 16-byte multiples are padded for that, others already are.
+template <int ROW>
+struct Stage {
+  static constexpr int UNIT = ROW % 16 == 0 ? 16 : ROW % 8 == 0 ? 8 : 4;
+  static constexpr int PITCH = UNIT == 16 ? (ROW / 16 | 1) * 16 : ROW;
+
+  LW_INLINE static int place(int byte) { return UNIT == 16 ? byte / ROW * PITCH + byte % ROW : byte; }
+
+  LW_INLINE static void load(const char* from, int bytes) {
+    int whole = bytes / LW_V * LW_V;
+    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+      copy_async<LW_V>(memory + place(byte), from + byte);
+    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+      copy_async<4>(memory + place(byte), from + byte);
+    commit_copies();
+    wait_copies<0>();
+  }
+
+  LW_INLINE static void store(char* to, int bytes) {
+    typedef Pack<float, LW_V / 4> Access;
+    int whole = bytes / LW_V * LW_V;
+#pragma unroll 4
+    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+      *(Access*)(to + byte) = *(const Access*)(memory + place(byte));
+    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+      *(float*)(to + byte) = *(const float*)(memory + place(byte));
+  }
+};
+
+// COUNT neighbouring elements between registers and a staged row, in accesses of UNIT bytes.
+template <int UNIT, int COUNT>
+LW_INLINE void load_registers(T (&a)[COUNT], const char* row) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p = *(const Access*)(row + k * SIZE);
+#pragma unroll
+    for (int v = 0; v < STEP; v++) a[k + v] = p.v[v];
+  }
+}
+
+template <int UNIT, int COUNT>
+LW_INLINE void store_registers(char* row, const T (&a)[COUNT]) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) p.v[v] = a[k + v];
+    *(Access*)(row + k * SIZE) = p;
+  }
+}
+
+#if LW_KERNEL == 0
+// ---- one thread per matrix ---------------------------------------------------------------------------------------
+
+constexpr int N = LW_N;
+
+LW_INLINE int at(int i, int j) { return LW_UPPER ? j * N + i : i * N + j; }
+
+extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_thread(const T* a, T* out, int* info, i64 batch) {
+  typedef Stage<N * N * SIZE> Whole;
+  char* mine = memory + threadIdx.x * Whole::PITCH;
+  for (i64 first = (i64)blockIdx.x * LW_THREADS; first < batch; first += (i64)gridDim.x * LW_THREADS) {
+    int count = batch - first < LW_THREADS ? (int)(batch - first) : LW_THREADS;
+    Whole::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
+    __syncthreads();
+
+    T s[N * N];
+    load_registers<Whole::UNIT>(s, mine);
+    int bad = 0;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+      Real d = real(s[at(j, j)]);
+      if (!is_pivot(d) && bad == 0) bad = j + 1;
+      Real q = reciprocal_root(d);
+      s[at(j, j)] = from_real(d * q);
+#pragma unroll
+      for (int i = j + 1; i < N; i++) s[at(i, j)] = scale(s[at(i, j)], q);
+      // A22 <- A22 - l l^H
+#pragma unroll
+      for (int k = j + 1; k < N; k++)
+#pragma unroll
+        for (int i = k; i < N; i++) s[at(i, k)] = subtract_product(s[at(i, k)], s[at(i, j)], s[at(k, j)]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+      for (int j = 0; j < N; j++) {
+        if (j > i) s[at(i, j)] = zero();
+        if (bad) s[at(i, j)] = filled(not_a_number());
+      }
+    store_registers<Whole::UNIT>(mine, s);
+    if (threadIdx.x < count) info[first + threadIdx.x] = bad;
+    __syncthreads();
+    Whole::store((char*)(out + first * (N * N)), count * (N * N * SIZE));
+    __syncthreads();
+  }
+}
+
+#elif LW_KERNEL == 1
+// ---- one row per lane --------------------------------------------------------------------------------------------
+
+constexpr int N = LW_N;
+constexpr int LANES = N <= 4 ? 4 : N <= 8 ? 8 : N <= 16 ? 16 : 32;  // lanes of one matrix
+constexpr int MATRICES = LW_THREADS / LANES;
+
+extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* a, T* out, int* info, i64 batch) {
+  typedef Stage<N * SIZE> Rows;
+  constexpr int ROOM = 2 * LANES * SIZE + 16;  // two columns; 16 bytes keep the matrices of a warp in different banks
+  __shared__ __align__(16) char columns[MATRICES * ROOM];
+  int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
+  char* matrix = memory + g * N * Rows::PITCH;
+  T* column = (T*)(columns + g * ROOM);
+  for (i64 first = (i64)blockIdx.x * MATRICES; first < batch; first += (i64)gridDim.x * MATRICES) {
+    int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
+    Rows::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
+    __syncthreads();
+
+    T row[N];
+    int safe = r < N ? r : N - 1;
+    if (LW_UPPER) {
+#pragma unroll
+      for (int k = 0; k < N; k++) row[k] = *(const T*)(matrix + k * Rows::PITCH + safe * SIZE);
+    } else {
+      load_registers<Rows::UNIT>(row, matrix + safe * Rows::PITCH);
+    }
+    int bad = factor_rows<N>(row, r, N, column, LANES, nullptr);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if (k > r) row[k] = zero();
+      if (bad) row[k] = filled(not_a_number());
+    }
+    __syncwarp();
+    if (r < N) {
+      if (LW_UPPER) {
+#pragma unroll
+        for (int k = 0; k < N; k++) *(T*)(matrix + k * Rows::PITCH + r * SIZE) = row[k];
+      } else {
+        store_registers<Rows::UNIT>(matrix + r * Rows::PITCH, row);
+      }
+    }
+    if (r == 0 && g < count) info[first + g] = bad;
+    __syncthreads();
+    Rows::store((char*)(out + first * (N * N)), count * (N * N * SIZE));
+    __syncthreads();
+  }
+}
+
+#else
+// ---- one block per matrix ----------------------------------------------------------------------------------------
+
+// The lower triangle in shared memory, by blocks of 32 rows: block b holds columns 0 .. 32 (b + 1), in rows an odd number
+// of 16-byte units apart.
+constexpr int BLOCKS = LW_N / TILE;
+constexpr int WARPS = LW_THREADS / 32;
+
+LW_INLINE constexpr int pitch_of(int b) { return TILE * (b + 1) + VEC; }
+LW_INLINE constexpr int start_of(int b) { return TILE * (TILE * b * (b + 1) / 2 + VEC * b); }
+
+LW_INLINE T* tile(int b, int c) { return (T*)memory + start_of(b) + TILE * c; }
+
+LW_INLINE void load_triangle(const T* a, int n) {
+#pragma unroll
+  for (int b = 0; b < BLOCKS; b++) {
+    constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
+    const int width = TILE * (b + 1), units = width / STEP;
+    for (int u = threadIdx.x; u < TILE * units; u += LW_THREADS) {
+      int i = LW_UPPER ? u % TILE : u / units;
+      int j = LW_UPPER ? u / TILE : u % units * STEP;
+      int row = TILE * b + i;
+      bool inside = row < n && j < n;
+      T* to = tile(b, 0) + i * pitch_of(b) + j;
+      if (LW_UPPER) {
+        copy_element(to, inside ? a + j * n + row : a, inside);
+      } else if (LW_V >= SIZE) {
+        copy_async<LW_V>(to, inside ? a + row * n + j : a, inside);
+      } else {
+        copy_element(to, inside ? a + row * n + j : a, inside);
+      }
+    }
+  }
+  commit_copies();
+  wait_copies<0>();
+}
+
+LW_INLINE T element(int i, int j) {
+  int b = i / TILE;
+  return j > i ? zero() : tile(b, 0)[(i % TILE) * pitch_of(b) + j];
+}
+
+// Whole rows, zeros included. For the transposed case a row of memory is a column of L.
+LW_INLINE void store_square(T* out, int n, bool failed) {
+  constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
+  int units = (n + STEP - 1) / STEP;
+  // lanes along the row, warps down the rows: no division
+  for (int i = threadIdx.x / 32; i < n; i += WARPS) {
+    for (int u = threadIdx.x % 32; u < units; u += 32) {
+      int j = u * STEP;
+      Pack<T, STEP> p;
+#pragma unroll
+      for (int v = 0; v < STEP; v++) {
+        p.v[v] = LW_UPPER ? element(j + v, i) : element(i, j + v);
+        if (failed) p.v[v] = filled(not_a_number());
+      }
+      if (LW_V >= SIZE)
+        *(Pack<T, STEP>*)(out + i * n + j) = p;
+      else
+        store_element(out + i * n + j, p.v[0]);
+    }
+  }
+}
+
+// Stage p: A(p+1..,p) <- A(p+1..,p) L(p,p)^-H, then the trailing tiles <- A - L(.,p) L(.,p)^H. Warp 0 updates the next
+// diagonal tile and factors it at once, while the others update the rest.
+extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_block(const T* a, T* out, int* info, i64 batch, int n) {
+  __shared__ __align__(16) char column_memory[2 * TILE * SIZE];
+  __shared__ Real reciprocals[TILE];
+  __shared__ int first_bad;
+  T* column = (T*)column_memory;
+  int warp = threadIdx.x / 32;
+  for (i64 m = blockIdx.x; m < batch; m += gridDim.x) {
+    load_triangle(a + m * n * n, n);
+    if (threadIdx.x == 0) first_bad = 0;
+    __syncthreads();
+    for (int p = -1; p < BLOCKS - 1; p++) {
+      if (p >= 0) {
+        int i = TILE * (p + 1) + threadIdx.x, b = i / TILE;
+        if (i < n) solve_row(tile(b, p) + i % TILE * pitch_of(b), tile(p, p), pitch_of(p), reciprocals);
+        __syncthreads();
+      }
+      if (warp == 0) {
+        int b = p + 1;
+        if (TILE * b < n) {
+          if (p >= 0)
+            update_piece<4, 4>(tile(b, b), pitch_of(b), tile(b, p), pitch_of(b), tile(b, p), pitch_of(b));
+          __syncwarp();
+          int bad = factor_tile(tile(b, b), pitch_of(b), n - TILE * b, column, reciprocals);
+          if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * b + bad;
+        }
+      } else if (p >= 0) {
+        int turn = 1;
+        for (int b = p + 2; b < BLOCKS; b++)
+          for (int c = p + 1; c <= b; c++) {
+            if (turn == warp && TILE * b < n)
+              update_piece<4, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+            turn = turn + 1 < WARPS ? turn + 1 : 1;
+          }
+      }
+      __syncthreads();
+    }
+    store_square(out + m * n * n, n, first_bad != 0);
+    if (threadIdx.x == 0) info[m] = first_bad;
+    __syncthreads();
+  }
+}
+#endif

@@ -1,0 +1,297 @@
+// What every device source shares: the element type, copies into shared memory, and the 32 x 32 tile operations.
+//
+// Compile-time choices, set by the launcher:
+//   LW_DTYPE  0 float, 1 double, 2 complex of float, 3 complex of double
+//   LW_UPPER  1: the memory is read and written transposed, so that the kernels only know the lower triangle.
+//             B(i,j) = mem[j*n + i] is conj(A), B = L L^H, and L^T written the same way is U with A = U^H U
+//   LW_V      bytes of one global access: 16, or less where a pointer or a row is not aligned to 16
+#pragma once
+
+typedef long long i64;
+
+#if LW_DTYPE == 0 || LW_DTYPE == 2
+typedef float Real;
+#define LW_LARGEST 3.402823466e+38f
+#else
+typedef double Real;
+#define LW_LARGEST 1.7976931348623157e+308
+#endif
+
+#if LW_DTYPE < 2
+typedef Real T;
+#else
+struct alignas(2 * sizeof(Real)) T {
+  Real re, im;
+};
+#endif
+
+#define LW_INLINE __device__ __forceinline__
+
+constexpr int SIZE = sizeof(T);
+constexpr int VEC = 16 / SIZE;  // elements in one 16-byte access
+constexpr int TILE = 32;
+
+template <typename E, int COUNT>
+struct alignas(sizeof(E) * COUNT) Pack {
+  E v[COUNT];
+};
+typedef Pack<T, VEC> Vector;
+
+// ---- scalars -----------------------------------------------------------------------------------------------------
+
+LW_INLINE float reciprocal_root(float x) { return rsqrtf(x); }
+LW_INLINE double reciprocal_root(double x) { return rsqrt(x); }
+LW_INLINE bool is_pivot(Real d) { return d > Real(0) && d <= Real(LW_LARGEST); }
+LW_INLINE Real not_a_number() { return Real(__int_as_float(0x7fffffff)); }
+
+#if LW_DTYPE < 2
+LW_INLINE Real real(T x) { return x; }
+LW_INLINE T from_real(Real x) { return x; }
+LW_INLINE T scale(T x, Real by) { return x * by; }
+LW_INLINE T negate(T x) { return -x; }
+LW_INLINE T subtract(T a, T b) { return a - b; }
+// c + a conj(b) and c - a conj(b)
+LW_INLINE T add_product(T c, T a, T b) { return a * b + c; }
+LW_INLINE T subtract_product(T c, T a, T b) { return c - a * b; }
+LW_INLINE bool is_finite(T x) { return x - x == Real(0); }
+LW_INLINE T filled(Real x) { return x; }
+#else
+LW_INLINE Real real(T x) { return x.re; }
+LW_INLINE T from_real(Real x) { return T{x, Real(0)}; }
+LW_INLINE T scale(T x, Real by) { return T{x.re * by, x.im * by}; }
+LW_INLINE T negate(T x) { return T{-x.re, -x.im}; }
+LW_INLINE T subtract(T a, T b) { return T{a.re - b.re, a.im - b.im}; }
+LW_INLINE T add_product(T c, T a, T b) {
+  return T{a.im * b.im + (a.re * b.re + c.re), a.im * b.re + (c.im - a.re * b.im)};
+}
+LW_INLINE T subtract_product(T c, T a, T b) {
+  return T{(c.re - a.re * b.re) - a.im * b.im, (c.im - a.im * b.re) + a.re * b.im};
+}
+LW_INLINE bool is_finite(T x) { return x.re - x.re == Real(0) && x.im - x.im == Real(0); }
+LW_INLINE T filled(Real x) { return T{x, x}; }
+#endif
+
+LW_INLINE T zero() { return filled(Real(0)); }
+
+// ---- copies ------------------------------------------------------------------------------------------------------
+
+LW_INLINE unsigned shared_address(const void* where) {
+  unsigned address;
+  asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(where));
+  return address;
+}
+
+// Starts a copy of BYTES bytes to shared memory; writes zeros instead where `inside` is false.
+template <int BYTES>
+LW_INLINE void copy_async(void* shared, const void* global, bool inside = true) {
+  int from = inside ? BYTES : 0;
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(from)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(BYTES),
+                 "r"(from)
+                 : "memory");
+}
+
+constexpr int ELEMENT = SIZE < LW_V ? SIZE : LW_V;  // bytes of one access when going element by element
+
+LW_INLINE void copy_element(T* shared, const T* global, bool inside = true) {
+#pragma unroll
+  for (int byte = 0; byte < SIZE; byte += ELEMENT)
+    copy_async<ELEMENT>((char*)shared + byte, (const char*)global + byte, inside);
+}
+
+LW_INLINE void store_element(T* global, T x) {
+  typedef Pack<Real, ELEMENT / sizeof(Real)> Part;
+#pragma unroll
+  for (int byte = 0; byte < SIZE; byte += ELEMENT) *(Part*)((char*)global + byte) = *(Part*)((char*)&x + byte);
+}
+
+LW_INLINE T load_element(const T* global) {
+  typedef Pack<Real, ELEMENT / sizeof(Real)> Part;
+  T x;
+#pragma unroll
+  for (int byte = 0; byte < SIZE; byte += ELEMENT) *(Part*)((char*)&x + byte) = *(const Part*)((const char*)global + byte);
+  return x;
+}
+
+LW_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's committed groups are still on their way.
+template <int PENDING>
+LW_INLINE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------
+
+// Row r of the matrix is in lane r's registers. A = L L^H by columns; returns 0 or the 1-based first column whose pivot
+// is not finite and positive. `column` holds two columns, `pitch` elements apart: each column is published unscaled, so
+// that the pivot and its multipliers arrive together. What lies right of the diagonal is never used.
+template <int N>
+LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* column, int pitch, Real* reciprocals) {
+  int bad = 0;
+#pragma unroll
+  for (int j = 0; j < N; j++) {
+    if (j < columns) {
+      T* c = column + (j & 1) * pitch;
+      c[r] = a[j];
+      __syncwarp();
+      Real d = real(c[j]);
+      if (!is_pivot(d) && bad == 0) bad = j + 1;
+      Real q = reciprocal_root(d);
+      if (reciprocals && r == j) reciprocals[j] = q;
+      T l = scale(a[j], q);
+      T w = scale(l, q);
+      a[j] = r == j ? from_real(d * q) : l;
+      // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d
+#pragma unroll
+      for (int k0 = 0; k0 < N; k0 += VEC) {
+        if (k0 + VEC > j + 1) {
+          Vector p = *(const Vector*)(c + k0);
+#pragma unroll
+          for (int v = 0; v < VEC; v++)
+            if (k0 + v > j && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
+        }
+      }
+    }
+  }
+  return bad;
+}
+
+// One warp: S <- L of the 32 x 32 tile S, exact zeros above the diagonal. `column` is room for 64 elements.
+LW_INLINE int factor_tile(T* s, int ld, int columns, T* column, Real* reciprocals) {
+  int r = threadIdx.x % 32;
+  T a[TILE];
+#pragma unroll
+  for (int k = 0; k < TILE; k += VEC) {
+    Vector p = *(const Vector*)(s + r * ld + k);
+#pragma unroll
+    for (int v = 0; v < VEC; v++) a[k + v] = p.v[v];
+  }
+  int bad = factor_rows<TILE>(a, r, columns, column, TILE, reciprocals);
+#pragma unroll
+  for (int k = 0; k < TILE; k += VEC) {
+    Vector p;
+#pragma unroll
+    for (int v = 0; v < VEC; v++) p.v[v] = k + v <= r ? a[k + v] : zero();
+    *(Vector*)(s + r * ld + k) = p;
+  }
+  return bad;
+}
+
+// x <- x L^-H for one row x of 32 in shared memory, four columns at a time; L is a 32 x 32 tile.
+LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
+  T x[TILE];
+#pragma unroll
+  for (int k = 0; k < TILE; k += VEC) {
+    Vector p = *(const Vector*)(row + k);
+#pragma unroll
+    for (int v = 0; v < VEC; v++) x[k + v] = p.v[v];
+  }
+#pragma unroll
+  for (int j = 0; j < TILE; j += 4) {
+#pragma unroll
+    for (int k = 0; k < j; k += VEC) {
+#pragma unroll
+      for (int q = 0; q < 4; q++) {
+        Vector p = *(const Vector*)(l + (j + q) * ld + k);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) x[j + q] = subtract_product(x[j + q], x[k + v], p.v[v]);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+      x[j + q] = scale(x[j + q], reciprocals[j + q]);
+#pragma unroll
+      for (int p = q + 1; p < 4; p++) x[j + p] = subtract_product(x[j + p], x[j + q], l[(j + p) * ld + j + q]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < TILE; k += VEC) {
+    Vector p;
+#pragma unroll
+    for (int v = 0; v < VEC; v++) p.v[v] = x[k + v];
+    *(Vector*)(row + k) = p;
+  }
+}
+
+// The piece of a product that one lane of a warp holds: rows g + 8x, columns 8y + 2t + e, with g = lane / 4, t = lane % 4.
+// This is the layout of the double-precision matrix instruction, used for every type.
+template <int X, int Y>
+struct Piece {
+  T v[X][Y][2];
+
+  LW_INLINE void clear() {
+#pragma unroll
+    for (int x = 0; x < X; x++)
+#pragma unroll
+      for (int y = 0; y < Y; y++) v[x][y][0] = v[x][y][1] = zero();
+  }
+
+  // Calls f(row, column, first of two elements) for each pair of neighbours.
+  template <typename F>
+  LW_INLINE void each(F f) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int x = 0; x < X; x++)
+#pragma unroll
+      for (int y = 0; y < Y; y++) f(g + 8 * x, 8 * y + 2 * t, v[x][y]);
+  }
+
+  // V <- V + A B^H over DEPTH columns, A of 8X rows and B of 8Y rows in shared memory.
+  template <int DEPTH>
+  LW_INLINE void add(const T* a, int lda, const T* b, int ldb) {
+    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#if LW_DTYPE == 1
+#pragma unroll 4
+    for (int k = 0; k < DEPTH; k += 4) {
+      T p[X], q[Y];
+#pragma unroll
+      for (int x = 0; x < X; x++) p[x] = a[(g + 8 * x) * lda + k + t];
+#pragma unroll
+      for (int y = 0; y < Y; y++) q[y] = b[(g + 8 * y) * ldb + k + t];
+#pragma unroll
+      for (int x = 0; x < X; x++)
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+          asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                       : "+d"(v[x][y][0]), "+d"(v[x][y][1])
+                       : "d"(p[x]), "d"(q[y]));
+    }
+#else
+#pragma unroll 2
+    for (int k = 0; k < DEPTH; k += VEC) {
+      Vector p[X], q[Y][2];
+#pragma unroll
+      for (int x = 0; x < X; x++) p[x] = *(const Vector*)(a + (g + 8 * x) * lda + k);
+#pragma unroll
+      for (int y = 0; y < Y; y++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) q[y][e] = *(const Vector*)(b + (8 * y + 2 * t + e) * ldb + k);
+#pragma unroll
+      for (int d = 0; d < VEC; d++)
+#pragma unroll
+        for (int x = 0; x < X; x++)
+#pragma unroll
+          for (int y = 0; y < Y; y++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) v[x][y][e] = add_product(v[x][y][e], p[x].v[d], q[y][e].v[d]);
+    }
+#endif
+  }
+};
+
+// One warp: C <- C - A B^H for a piece of 8X x 8Y of C, 32 columns deep, all in shared memory.
+template <int X, int Y>
+LW_INLINE void update_piece(T* c, int ldc, const T* a, int lda, const T* b, int ldb) {
+  Piece<X, Y> piece;
+  piece.clear();
+  piece.template add<TILE>(a, lda, b, ldb);
+  piece.each([&](int row, int column, T* pair) {
+    T* at = c + row * ldc + column;
+    at[0] = subtract(at[0], pair[0]);
+    at[1] = subtract(at[1], pair[1]);
+  });
+}

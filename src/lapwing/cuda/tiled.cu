@@ -1,0 +1,322 @@
+// Cholesky by tiles of 64 x 64: one large matrix, a few, or a batch of middling ones. A = L L^H, left-looking.
+//
+// Work is cut into tasks, numbered so that a task only waits for smaller numbers; blocks take numbers from a counter, so
+// nothing depends on which blocks run at once. In each matrix:
+//   head(j)   L(j,j-1) and L(j,j): the critical path, kept inside one block
+//   (i,j)     L(i,j), i > j + 1
+// in the order head(0); head(1), (2,0), (3,0), ...; head(2), (3,1), ... Matrices are interleaved in groups, so that one
+// matrix's waiting is another's work. Tiles of one row are finished from left to right: one counter per row says how many.
+//
+// Each tile is read by its own task alone before it is written, so out may be a.
+#include "common.cuh"
+
+constexpr int SIDE = 64;       // of a tile
+constexpr int THREADS = 256;   // 8 warps: 2 x 4 pieces of 32 x 16
+constexpr int PITCH = SIDE + VEC;
+constexpr int DEPTH = 128 / SIZE;                      // columns in one step of a product: 128 bytes of a row
+constexpr int STEP_PITCH = DEPTH + (LW_DTYPE == 1 ? 4 : VEC);  // no bank conflicts in Piece::add
+constexpr int STEP_TILE = SIDE * STEP_PITCH;
+constexpr int STEPS = SIDE / DEPTH;
+
+// Shared memory: two stages of two operands while multiplying, then the tiles X and D. The launcher asks for the larger.
+extern __shared__ __align__(16) char memory[];
+
+// Zeroed before the launch.
+struct Progress {
+  unsigned long long* ticket;
+  int* rows;      // [batch][tiles]: finished tiles of each row
+  int* failed;    // [batch]: info so far
+  int* finished;  // [batch]: finished tasks
+};
+
+LW_INLINE int acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// After a barrier this also covers what the other threads of the block wrote.
+LW_INLINE void release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// One matrix, as the tasks see it.
+struct Matrix {
+  const T* a;
+  T* out;
+  i64 n;
+  int* rows;
+
+  LW_INLINE i64 at(i64 i, i64 j) const { return LW_UPPER ? j * n + i : i * n + j; }
+
+  // Waits until row tile i has `count` finished tiles.
+  LW_INLINE void wait(int i, int count) const {
+    if (threadIdx.x == 0)
+      while (acquire(rows + i) < count) __nanosleep(32);
+    __syncthreads();
+  }
+
+  // All writes of the block to tile (i, count - 1) come before.
+  LW_INLINE void publish(int i, int count) const {
+    __syncthreads();
+    if (threadIdx.x == 0) release(rows + i, count);
+  }
+};
+
+// WIDTH bytes of each of the 64 rows of row tile i, from column `first`, on their way to shared memory.
+template <int WIDTH>
+LW_INLINE void fetch(T* to, int pitch, const Matrix& m, int i, i64 first) {
+  constexpr int COLUMNS = WIDTH / SIZE;
+  i64 top = (i64)i * SIDE;
+  if (LW_UPPER) {
+#pragma unroll 4
+    for (int u = threadIdx.x; u < SIDE * COLUMNS; u += THREADS) {
+      int r = u % SIDE, k = u / SIDE;
+      bool inside = top + r < m.n;
+      copy_element(to + r * pitch + k, m.out + (inside ? m.at(top + r, first + k) : 0), inside);
+    }
+  } else {
+    constexpr int UNITS = WIDTH / LW_V;
+#pragma unroll 4
+    for (int u = threadIdx.x; u < SIDE * UNITS; u += THREADS) {
+      int r = u / UNITS, byte = u % UNITS * LW_V;
+      bool inside = top + r < m.n;
+      copy_async<LW_V>((char*)(to + r * pitch) + byte,
+                       (const char*)(m.out + (inside ? m.at(top + r, first) : 0)) + (inside ? byte : 0), inside);
+    }
+  }
+}
+
+typedef Piece<4, 2> Part;  // of a 64 x 64 tile, in one warp
+
+LW_INLINE int part_row() { return threadIdx.x / 128 * 32; }
+LW_INLINE int part_column() { return threadIdx.x / 32 % 4 * 16; }
+
+// part <- -A(i,j); outside the matrix 0
+LW_INLINE void load_part(Part& part, const Matrix& m, int i, int j) {
+  i64 top = (i64)i * SIDE + part_row(), left = (i64)j * SIDE + part_column();
+  part.each([&](int r, int c, T* pair) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) pair[e] = zero();
+    if (top + r < m.n) {
+      const T* from = m.a + m.at(top + r, left + c);
+      if (!LW_UPPER && 2 * SIZE <= LW_V) {
+        if (left + c < m.n) {
+          Pack<T, 2> p = *(const Pack<T, 2>*)from;
+          pair[0] = negate(p.v[0]);
+          pair[1] = negate(p.v[1]);
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+          if (left + c + e < m.n) pair[e] = negate(load_element(m.a + m.at(top + r, left + c + e)));
+      }
+    }
+  });
+}
+
+LW_INLINE void part_to_shared(Part& part, T* s) {
+  s += part_row() * PITCH + part_column();
+  part.each([&](int r, int c, T* pair) {
+    s[r * PITCH + c] = negate(pair[0]);
+    s[r * PITCH + c + 1] = negate(pair[1]);
+  });
+}
+
+// Tile (i,j) <- S; on the diagonal zeros above it.
+LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j) {
+  constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
+  constexpr int UNITS = SIDE / STEP;
+  i64 top = (i64)i * SIDE, left = (i64)j * SIDE;
+#pragma unroll 4
+  for (int u = threadIdx.x; u < SIDE * UNITS; u += THREADS) {
+    int line = u / UNITS, along = u % UNITS * STEP;  // a line of memory is a row, or a column when transposed
+    i64 row = LW_UPPER ? top + along : top + line, column = LW_UPPER ? left + line : left + along;
+    if (row >= m.n || column >= m.n) continue;
+    Pack<T, STEP> p;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) {
+      int r = LW_UPPER ? along + v : line, c = LW_UPPER ? line : along + v;
+      p.v[v] = i == j && c > r ? zero() : s[r * PITCH + c];
+    }
+    T* to = m.out + m.at(row, column);
+    if (LW_V >= SIZE)
+      *(Pack<T, STEP>*)to = p;
+    else
+      store_element(to, p.v[0]);
+  }
+}
+
+// The mirror image of tile (i,j), i > j, above the diagonal <- 0
+LW_INLINE void write_zeros(const Matrix& m, int i, int j) {
+  constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
+  constexpr int UNITS = SIDE / STEP;
+  i64 top = (i64)j * SIDE, left = (i64)i * SIDE;
+#pragma unroll 4
+  for (int u = threadIdx.x; u < SIDE * UNITS; u += THREADS) {
+    int line = u / UNITS, along = u % UNITS * STEP;
+    i64 row = LW_UPPER ? top + along : top + line, column = LW_UPPER ? left + line : left + along;
+    if (row >= m.n || column >= m.n) continue;
+    Pack<T, STEP> p;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) p.v[v] = zero();
+    T* to = m.out + m.at(row, column);
+    if (LW_V >= SIZE)
+      *(Pack<T, STEP>*)to = p;
+    else
+      store_element(to, p.v[0]);
+  }
+}
+
+// x <- x + sum over k < tiles of L(i,k) L(j,k)^H; with `both`, d <- d + sum of L(i,k) L(i,k)^H as well
+LW_INLINE void accumulate(Part& x, Part& d, bool both, const Matrix& m, int i, int j, int tiles) {
+  T* stage = (T*)memory;
+  int seen_i = 0, seen_j = 0;  // thread 0's knowledge
+  int steps = tiles * STEPS;
+  for (int s = 0; s <= steps; s++) {
+    if (s < steps) {
+      if (s % STEPS == 0) {
+        int need = s / STEPS + 1;
+        if (threadIdx.x == 0) {
+          while (seen_j < need) seen_j = acquire(m.rows + j);
+          while (seen_i < need) seen_i = acquire(m.rows + i);
+        }
+        __syncthreads();
+      }
+      T* to = stage + (s & 1) * 2 * STEP_TILE;
+      fetch<128>(to, STEP_PITCH, m, i, (i64)s * DEPTH);
+      fetch<128>(to + STEP_TILE, STEP_PITCH, m, j, (i64)s * DEPTH);
+    }
+    commit_copies();
+    if (s > 0) {
+      wait_copies<1>();
+      __syncthreads();
+      const T* p = stage + ((s - 1) & 1) * 2 * STEP_TILE;
+      const T* rows = p + part_row() * STEP_PITCH;
+      x.add<DEPTH>(rows, STEP_PITCH, p + STEP_TILE + part_column() * STEP_PITCH, STEP_PITCH);
+      if (both) d.add<DEPTH>(rows, STEP_PITCH, p + part_column() * STEP_PITCH, STEP_PITCH);
+      __syncthreads();
+    }
+  }
+}
+
+// X <- X L^-H, 64 x 64: X1 <- X1 L11^-H; X2 <- X2 - X1 L21^H; X2 <- X2 L22^-H
+LW_INLINE void solve(T* x, const T* l, const Real* reciprocals) {
+  int warp = threadIdx.x / 32;
+#pragma unroll 1
+  for (int half = 0; half < 2; half++) {
+    if (half) {
+      int r = warp / 2 * 16, c = warp % 2 * 16;
+      update_piece<2, 2>(x + r * PITCH + TILE + c, PITCH, x + r * PITCH, PITCH, l + (TILE + c) * PITCH, PITCH);
+      __syncthreads();
+    }
+    if (warp < 2)
+      solve_row(x + threadIdx.x * PITCH + half * TILE, l + half * (TILE * PITCH + TILE), PITCH, reciprocals + half * TILE);
+    __syncthreads();
+  }
+}
+
+// D <- L of the 64 x 64 tile D, of which `columns` are inside the matrix. In warp 0: 0 or the first bad column.
+LW_INLINE int factor(T* d, int columns, T* column, Real* reciprocals) {
+  int warp = threadIdx.x / 32, bad = 0;
+#pragma unroll 1
+  for (int half = 0; half < 2; half++) {
+    T* corner = d + half * (TILE * PITCH + TILE);
+    if (half) {
+      if (columns <= TILE) break;
+      // D21 <- D21 L11^-H; D22 <- D22 - D21 D21^H
+      if (warp == 0) solve_row(d + (TILE + threadIdx.x) * PITCH, d, PITCH, reciprocals);
+      __syncthreads();
+      int r = warp / 4 * 16, c = warp % 4 * 8;
+      const T* d21 = d + TILE * PITCH;
+      update_piece<2, 1>(corner + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
+      __syncthreads();
+    }
+    if (warp == 0) {
+      int found = factor_tile(corner, PITCH, columns - half * TILE, column, reciprocals);
+      if (found && bad == 0) bad = half * TILE + found;
+    }
+    __syncthreads();
+  }
+  return bad;
+}
+
+// L(i,j); with `head`, j = i - 1 and L(i,i) as well
+LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
+  __shared__ __align__(16) char column_memory[2 * TILE * SIZE];
+  __shared__ Real reciprocals[SIDE];
+  T* xs = (T*)memory;
+  T* ds = xs + SIDE * PITCH;
+  Part x, d;
+  d.clear();
+  if (head) load_part(d, m, i, i);
+  if (j >= 0) {
+    load_part(x, m, i, j);
+    accumulate(x, d, head, m, i, j, j);
+    part_to_shared(x, xs);
+    m.wait(j, j + 1);
+    fetch<SIDE * SIZE>(ds, PITCH, m, j, (i64)j * SIDE);
+    commit_copies();
+    wait_copies<0>();
+    __syncthreads();
+    if (threadIdx.x < SIDE) reciprocals[threadIdx.x] = Real(1) / real(ds[threadIdx.x * (PITCH + 1)]);
+    __syncthreads();
+    solve(xs, ds, reciprocals);
+    write_tile(xs, m, i, j);
+    m.publish(i, j + 1);
+    write_zeros(m, i, j);
+    if (head) d.add<SIDE>(xs + part_row() * PITCH, PITCH, xs + part_column() * PITCH, PITCH);
+  }
+  if (head) {
+    part_to_shared(d, ds);
+    __syncthreads();
+    i64 columns = m.n - (i64)i * SIDE;
+    int bad = factor(ds, columns < SIDE ? (int)columns : SIDE, (T*)column_memory, reciprocals);
+    // the heads of one matrix run one after the other, so the first to fail is the first column
+    if (threadIdx.x == 0 && bad && *(volatile int*)failed == 0) *(volatile int*)failed = i * SIDE + bad;
+    write_tile(ds, m, i, i);
+    m.publish(i, i + 1);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, LW_RESIDENT)
+    cholesky_tiled(const T* a, T* out, int* info, i64 batch, i64 n, i64 group, Progress progress) {
+  __shared__ unsigned long long ticket;
+  __shared__ int place[2];
+  __shared__ bool last;
+  int tiles = (int)((n + SIDE - 1) / SIDE);
+  i64 tasks = 1 + (i64)tiles * (tiles - 1) / 2;
+  for (;;) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      ticket = atomicAdd(progress.ticket, 1ULL);
+      // task number in its matrix -> tile
+      i64 g = (i64)ticket / (tasks * group), size = batch - g * group < group ? batch - g * group : group;
+      i64 step = size > 0 ? ((i64)ticket - g * tasks * group) / size - 1 : 0;
+      int j = step < 0 ? -1 : 0;
+      while (j >= 0 && step >= tiles - 1 - j) step -= tiles - 1 - j++;
+      place[0] = step < 0 ? 0 : j + 1 + (int)step;
+      place[1] = j;
+    }
+    __syncthreads();
+    if ((i64)ticket >= tasks * batch) return;
+    i64 g = (i64)ticket / (tasks * group), size = batch - g * group < group ? batch - g * group : group;
+    i64 index = g * group + ((i64)ticket - g * tasks * group) % size;
+    Matrix m = {a + index * n * n, out + index * n * n, n, progress.rows + index * tiles};
+    run_task(m, progress.failed + index, place[0], place[1], place[0] == place[1] + 1);
+
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      last = atomicAdd(progress.finished + index, 1) == tasks - 1;
+      __threadfence();
+    }
+    __syncthreads();
+    if (last) {
+      int bad = acquire(progress.failed + index);
+      if (threadIdx.x == 0) info[index] = bad;
+      if (bad)
+        for (i64 e = threadIdx.x; e < n * n; e += THREADS) store_element(m.out + e, filled(not_a_number()));
+    }
+  }
+}
