@@ -1,0 +1,20 @@
+"""Dense linear algebra at the speed of the hardware, from whichever Python framework you are already in."""
+
+from ._version import __version__
+from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from .core.problem import spec
+from .engines.planner import engines
+from .ops.cholesky import cholesky, cholesky_ex
+from .ops.explain import explain
+
+__all__ = [
+    "ConvergenceError",
+    "NotPositiveDefiniteError",
+    "SingularMatrixError",
+    "__version__",
+    "cholesky",
+    "cholesky_ex",
+    "engines",
+    "explain",
+    "spec",
+]

@@ -1,0 +1,1 @@
+"""What every layer shares: problems, plans, errors, derivative rules. Knows no framework and no vendor."""

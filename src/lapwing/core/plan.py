@@ -1,0 +1,65 @@
+"""What was decided: the engine, why, and what it will cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Problem
+
+__all__ = ["Capability", "Plan", "Support", "bytes_in_words"]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One row of what an engine can do; the support table in the docs is made of these."""
+
+    operation: str
+    engine: str
+    device: str
+    dtypes: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether an engine takes a problem; ``reason`` says why not."""
+
+    yes: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.yes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call will run. Nothing has been run."""
+
+    problem: Problem
+    engine: str
+    reason: str
+    device_bytes: int  # workspace beside input and output
+    host_bytes: int
+    flops: float
+    bytes_moved: int  # each input read once, each output written once
+    predicted_seconds: float | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.problem}",
+            f"  engine      {self.engine}",
+            f"  because     {self.reason}",
+            f"  workspace   {bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host",
+            f"  work        {self.flops:.3g} flop, {bytes_in_words(self.bytes_moved)} moved",
+        ]
+        if self.predicted_seconds is not None:
+            lines.append(f"  expected    {self.predicted_seconds * 1e3:.3g} ms, from a record of this machine's kind")
+        return "\n".join(lines)
+
+
+def bytes_in_words(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"

@@ -1,0 +1,77 @@
+"""What is asked: an operation on arrays of a shape, dtype and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "Problem", "Spec", "spec"]
+
+DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
+DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
+ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """An array described, not allocated."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str = "cpu"
+    sharding: Any = None
+
+
+def spec(shape: tuple[int, ...], dtype: str = "float64", device: str = "cpu", sharding: Any = None) -> Spec:
+    """Describe an array without allocating it, for :func:`lapwing.explain`.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : str
+        "float32", "float64", "complex64" or "complex128".
+    device : str
+        "cpu" or "cuda".
+    sharding : object, optional
+        Reserved for sharded arrays.
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> lw.spec((1000, 8, 8), "float32")
+    Spec(shape=(1000, 8, 8), dtype='float32', device='cpu', sharding=None)
+    """
+    name = str(dtype).rpartition(".")[2]  # torch.float32 and "float32" alike
+    if name not in DTYPES:
+        raise TypeError(f"spec: dtype {name} is not supported\nhint: use one of {', '.join(DTYPES)}")
+    kind = str(device).partition(":")[0]
+    kind = "cuda" if kind == "gpu" else kind
+    if kind not in DEVICES:
+        raise ValueError(f"spec: unknown device {device!r}\nhint: use one of {', '.join(DEVICES)}")
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(f"spec: shape {shape!r} is not a tuple of sizes")
+    return Spec(tuple(shape), name, kind, sharding)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One operation on a batch of n x n matrices."""
+
+    operation: str
+    dtype: str
+    batch: int
+    n: int
+    device: str
+    upper: bool = False
+
+    @classmethod
+    def of(cls, operation: str, array: Spec, *, upper: bool = False) -> Problem:
+        return cls(operation, array.dtype, prod(array.shape[:-2]), array.shape[-1], array.device, upper)
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    def __str__(self) -> str:
+        return f"{self.operation} of {self.batch} x {self.n} x {self.n} {self.dtype} on {self.device}"

@@ -1,0 +1,161 @@
+"""Measured records: what each engine took, on which machine, and the rules that follow from it.
+
+A record is a JSON file:
+
+    {"schema": 1, "operation": "cholesky", "device": "cuda", "hardware": "NVIDIA H200", "date": "2026-11-15",
+     "versions": {...}, "measurements": [{"dtype": "float32", "n": 4, "batch": 1000, "seconds": {"batched": 1e-5, ...}}, ...]}
+
+``hardware`` is the GPU's name, or the CPU's instruction set level. A record of other hardware is never used. Between measured
+points the nearest one decides, in ratios of n and batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, log, sqrt
+from pathlib import Path
+from typing import Any
+
+from .settings import cache_folder
+
+__all__ = ["SCHEMA", "Measurement", "Record", "Rule", "load_record", "load_records", "rules_of", "save_record"]
+
+SCHEMA = 1
+_log = logging.getLogger("lapwing")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    dtype: str
+    n: int
+    batch: int
+    seconds: dict[str, float]  # by engine
+
+    @property
+    def best(self) -> str:
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+
+@dataclass(frozen=True)
+class Record:
+    operation: str
+    device: str
+    hardware: str
+    date: str
+    versions: dict[str, str]
+    measurements: tuple[Measurement, ...]
+    source: str = ""
+
+    def predict(self, dtype: str, n: int, batch: int, engine: str) -> float | None:
+        """Seconds at the nearest measured point, scaled by the work; None when nothing near was measured."""
+        near, distance = None, log(4.0)
+        for m in self.measurements:
+            if m.dtype == dtype and engine in m.seconds and n > 0 and batch > 0:
+                d = max(abs(log(n / m.n)), abs(log(batch / m.batch)))
+                if d < distance:
+                    near, distance = m, d
+        if near is None:
+            return None
+        return near.seconds[engine] * max(1.0, _work(n, batch) / _work(near.n, near.batch)) ** (distance > 0)
+
+
+def _work(n: int, batch: int) -> float:
+    return batch * (float(n) ** 3 / 3 + 8.0 * n * n)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``engine`` takes n_min <= n <= n_max and batch_min <= batch <= batch_max; None has no end."""
+
+    dtype: str
+    engine: str
+    n_min: int = 0
+    n_max: int | None = None
+    batch_min: int = 0
+    batch_max: int | None = None
+
+    def fits(self, dtype: str, n: int, batch: int) -> bool:
+        return (
+            self.dtype == dtype
+            and self.n_min <= n <= (inf if self.n_max is None else self.n_max)
+            and self.batch_min <= batch <= (inf if self.batch_max is None else self.batch_max)
+        )
+
+
+def rules_of(record: Record) -> list[Rule]:
+    """Cut the (batch, n) plane halfway between measured points and name the fastest engine of each piece."""
+    rules = []
+    for dtype in dict.fromkeys(m.dtype for m in record.measurements):
+        points = [m for m in record.measurements if m.dtype == dtype]
+        for batch, batch_min, batch_max in _intervals({m.batch for m in points}):
+            row = {m.n: m.best for m in points if m.batch == batch}
+            for n, n_min, n_max in _intervals(row):
+                last = rules[-1] if rules else None
+                if last and n_min > 0 and last.engine == row[n]:
+                    rules[-1] = Rule(dtype, last.engine, last.n_min, n_max, batch_min, batch_max)
+                else:
+                    rules.append(Rule(dtype, row[n], n_min, n_max, batch_min, batch_max))
+    return rules
+
+
+def _intervals(values: Iterable[int]) -> Iterable[tuple[int, int, int | None]]:
+    ordered = sorted(values)
+    cuts = [int(sqrt(a * b)) for a, b in zip(ordered, ordered[1:], strict=False)]
+    lows, highs = [0, *[c + 1 for c in cuts]], [*cuts, None]
+    return zip(ordered, lows, highs, strict=True)
+
+
+def load_records(folders: Sequence[Path]) -> list[Record]:
+    """Every readable record of the folders, the first folder's first. A damaged file is named in the log and skipped."""
+    found = []
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            try:
+                found.append(load_record(path))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                _log.warning("record %s is not usable and was skipped: %s", path, error)
+    return found
+
+
+def load_record(path: Path) -> Record:
+    data = json.loads(path.read_text())
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
+    rows = tuple(
+        Measurement(str(m["dtype"]), int(m["n"]), int(m["batch"]), {str(k): float(v) for k, v in m["seconds"].items()})
+        for m in data["measurements"]
+    )
+    if not all(m.seconds and m.n > 0 and m.batch > 0 and all(s > 0 for s in m.seconds.values()) for m in rows):
+        raise ValueError("a measurement is empty or not positive")
+    text = {k: str(data[k]) for k in ("operation", "device", "hardware", "date")}
+    return Record(**text, versions=dict(data["versions"]), measurements=rows, source=path.name)
+
+
+def save_record(record: Record) -> Path:
+    """Write a record to the user's own folder, where it goes before the shipped ones."""
+    folder = cache_folder("records")
+    if folder is None:
+        raise OSError("there is no safe cache folder for records\nhint: set LAPWING_CACHE to a folder that only you can write")
+    slug = "".join(c if c.isalnum() else "-" for c in f"{record.operation}-{record.device}-{record.hardware}").lower()
+    path = folder / f"{slug}.json"
+    temporary = path.with_suffix(f".{id(record):x}.tmp")
+    temporary.write_text(json.dumps(as_json(record), indent=1))
+    temporary.replace(path)
+    return path
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "operation": record.operation,
+        "device": record.device,
+        "hardware": record.hardware,
+        "date": record.date,
+        "versions": record.versions,
+        "measurements": [
+            {"dtype": m.dtype, "n": m.n, "batch": m.batch, "seconds": m.seconds} for m in record.measurements
+        ],
+    }

@@ -1,0 +1,30 @@
+"""cuSOLVER's 64-bit routines, found at run time: for large matrices."""
+
+from __future__ import annotations
+
+from ..core.native import native
+from ..core.plan import Capability
+from ..core.problem import DTYPES
+from .batched import missing_gpu
+from .engine import Engine
+from .tiled import gpu_workspace
+
+__all__ = ["ENGINE"]
+
+
+def _missing(device: str) -> str:
+    # the triangle is turned and cleaned by kernels of our own
+    if reason := missing_gpu():
+        return reason
+    assert native is not None
+    reason = native.missing("solver")
+    return f"{reason}\nhint: pip install nvidia-cusolver" if reason else ""
+
+
+ENGINE = Engine(
+    name="cusolver",
+    what="cuSOLVER, one large matrix after the other",
+    capabilities=(Capability("cholesky", "cusolver", "cuda", DTYPES, "64-bit sizes"),),
+    missing=_missing,
+    workspace=lambda problem: gpu_workspace("cusolver", problem),
+)

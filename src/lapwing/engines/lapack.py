@@ -1,0 +1,62 @@
+"""LAPACK through pointers that the process already has: NumPy's own OpenBLAS, or SciPy's table. No BLAS is linked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..core.native import missing_reason, native
+from ..core.plan import Capability
+from ..core.problem import DTYPES
+from .engine import Engine
+
+__all__ = ["ENGINE", "bind"]
+
+_ROUTINES = ("spotrf", "dpotrf", "cpotrf", "zpotrf")
+
+
+def bind() -> str:
+    """Give the native core its LAPACK; the library's name, or "" when there is none."""
+    if native is None:
+        return ""
+    package = Path(np.__file__).parent
+    # wheels carry OpenBLAS beside the package, with prefixed names; "64_" marks 64-bit integers
+    for folder in (package.parent / "numpy.libs", package / ".libs"):
+        for path in sorted(folder.glob("*openblas*")) if folder.is_dir() else ():
+            for prefix, suffix, width in (("scipy_", "64_", 8), ("", "64_", 8), ("scipy_", "", 4), ("", "", 4)):
+                if native.bind_library(str(path), prefix, suffix, width) == len(_ROUTINES):
+                    return path.name
+    # a NumPy of the system or of a site: its BLAS is loaded under one of the usual names
+    for name in ("libopenblas.so.0", "libmkl_rt.so.2", "libmkl_rt.so.3", "liblapack.so.3"):
+        if native.bind_library(name, "", "", 4) == len(_ROUTINES):
+            return name
+    return _bind_scipy()
+
+
+def _bind_scipy() -> str:
+    try:
+        from scipy.linalg import cython_lapack
+    except ImportError:
+        return ""
+    table = cython_lapack.__pyx_capi__
+    # each capsule's name is the C signature, so that the width of its integers can be read from it
+    found = [native.bind_capsule(r, table[r], 4) for r in _ROUTINES if native is not None and "int *" in repr(table[r])]
+    return "scipy.linalg.cython_lapack" if len(found) == len(_ROUTINES) and all(found) else ""
+
+
+LIBRARY = bind()
+
+
+def _missing(device: str) -> str:
+    if native is None:
+        return missing_reason
+    return "" if LIBRARY else "neither NumPy's BLAS nor SciPy's LAPACK could be reached\nhint: pip install scipy"
+
+
+ENGINE = Engine(
+    name="lapack",
+    what=f"LAPACK from {LIBRARY or 'NumPy or SciPy'}",
+    capabilities=(Capability("cholesky", "lapack", "cpu", DTYPES, "one matrix after the other, with the library's threads"),),
+    missing=_missing,
+)

@@ -1,0 +1,226 @@
+"""Chooses an engine, says why, and hands the same rules to the native core.
+
+The choice is a pure function of the problem, the engines that are usable here, and the measured records. The
+native core decides by the same rules where shapes are known only at run time (under jit, vmap and export).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.native import AUTO, DTYPE_CODE, ENGINES, native
+from ..core.plan import Capability, Plan
+from ..core.problem import DEVICES, DTYPES, Problem
+from ..core.records import Record, Rule, load_records, rules_of
+from ..core.settings import cache_folder, cuda_paths
+from . import batched, cusolver, lapack, reference, tiled
+from .engine import Engine
+
+__all__ = [
+    "ALL",
+    "AUTO",
+    "EngineStatus",
+    "capabilities",
+    "code_of",
+    "engines",
+    "hardware_of",
+    "log_decision",
+    "logging_decisions",
+    "plan",
+    "reload_records",
+]
+
+ALL: dict[str, Engine] = {
+    e.name: e for e in (batched.ENGINE, lapack.ENGINE, tiled.ENGINE, cusolver.ENGINE, reference.ENGINE)
+}
+_log = logging.getLogger("lapwing")
+_OPERATION_CODE = {"cholesky": 0}
+_NO_END = 2**62
+
+# Where no record of this hardware exists. CPU: our kernels won up to n = 256 on AVX-512 (benchmarks/results). GPU: sizes
+# from the H200's record, which move little between cards of one generation.
+_DEFAULT_RULES = {
+    "cpu": [
+        *[Rule(d, "batched", 0, 256) for d in DTYPES],
+        *[Rule(d, "lapack", 257) for d in DTYPES],
+    ],
+    "cuda": [
+        *[Rule(d, "batched", 0, 64) for d in DTYPES],
+        *[Rule(d, "tiled", 65, 2048) for d in DTYPES],
+        *[Rule(d, "cusolver", 2049) for d in DTYPES],
+    ],
+}
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """One engine as it stands on this machine."""
+
+    name: str
+    what: str
+    usable_on: tuple[str, ...]
+    missing: str  # "" or why it is not usable, by device
+
+    def __str__(self) -> str:
+        where = f"usable on {', '.join(self.usable_on)}" if self.usable_on else f"not usable: {self.missing}"
+        return f"{self.name}: {self.what}; {where}"
+
+
+def engines() -> list[EngineStatus]:
+    """What is usable here, and why the rest is not.
+
+    Returns
+    -------
+    list of EngineStatus
+        ``name``, ``what``, ``usable_on`` (devices) and ``missing`` (a reason in words).
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> "batched" in [e.name for e in lw.engines()]
+    True
+    """
+    found = []
+    for engine in ALL.values():
+        reasons = {c.device: engine.missing(c.device) for c in engine.capabilities}
+        usable = tuple(device for device, reason in reasons.items() if not reason)
+        text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
+        found.append(EngineStatus(engine.name, engine.what, usable, text))
+    return found
+
+
+def capabilities() -> list[Capability]:
+    return [row for engine in ALL.values() for row in engine.capabilities]
+
+
+def plan(problem: Problem, engine: str = "auto") -> Plan:
+    """Choose an engine for the problem and say why. Runs nothing."""
+    if engine != "auto":
+        code_of(engine, problem)
+        name, reason = engine, "you asked for it"
+    else:
+        name, reason = _choose(problem)
+    record = _record_for(problem.operation, problem.device)
+    # the size query needs the library; without it the plan still says what would be used
+    workspace = ALL[name].workspace(problem) if ALL[name].support(problem) else (0, 0)
+    flops = problem.batch * float(problem.n) ** 3 / 3 * (4 if problem.dtype.startswith("complex") else 1)
+    return Plan(
+        problem,
+        name,
+        reason,
+        *workspace,
+        flops=flops,
+        bytes_moved=2 * problem.batch * problem.n**2 * problem.itemsize,
+        predicted_seconds=record.predict(problem.dtype, problem.n, problem.batch, name) if record else None,
+    )
+
+
+def _choose(problem: Problem) -> tuple[str, str]:
+    record = _record_for(problem.operation, problem.device)
+    source = f"the record of {record.hardware}" if record else "the built-in limits, as there is no record of this hardware"
+    if native is None and problem.device == "cpu":
+        return "reference", "the native core is not there"
+    for rule in _rules_for(problem.operation, problem.device):
+        if rule.fits(problem.dtype, problem.n, problem.batch):
+            return rule.engine, f"n = {problem.n} in a batch of {problem.batch}: fastest by {source}"
+    raise AssertionError(f"no rule for {problem}")
+
+
+def code_of(engine: str, problem: Problem) -> int:
+    """The native number of an engine the user named; refused when it cannot take the problem."""
+    if engine == "auto":
+        return AUTO
+    if engine not in ALL:
+        names = ", ".join(map(repr, ["auto", *ALL]))
+        raise ValueError(f"{problem.operation}: engine={engine!r} is not known\nhint: use one of {names}")
+    support = ALL[engine].support(problem)
+    if not support:
+        raise ValueError(f"{problem.operation}: engine={engine!r} cannot take this call: {support.reason}")
+    return ENGINES.get(engine, AUTO)
+
+
+def logging_decisions() -> bool:
+    return _log.isEnabledFor(logging.INFO)
+
+
+def log_decision(problem: Problem, engine: str) -> None:
+    name, reason = _choose(problem) if engine == "auto" else (engine, "you asked for it")
+    _log.info("%s: %s, because %s", problem, name, reason)
+
+
+def hardware_of(device: str) -> str:
+    """What a record of this machine carries as its hardware: the GPU's name, or the CPU's instruction set."""
+    if native is None:
+        return "none"
+    if device == "cpu":
+        return str(native.simd())
+    found = native.gpus()
+    return str(found[0][0]) if found else "none"
+
+
+_RECORDS: list[Record] = []
+
+
+def reload_records() -> None:
+    """Read the records again and hand the rules to the native core."""
+    own = cache_folder("records")
+    _RECORDS[:] = load_records([*([own] if own else []), Path(__file__).parent.parent / "records"])
+    if native is None:
+        return
+    native.set_rules("", [*_rows("cholesky", "cpu", hardware_of("cpu")), *_rows("cholesky", "cuda", "")])
+    # the driver is not started for this: the core asks for the GPU's name when it first runs there
+    for hardware in {r.hardware for r in _RECORDS if r.device == "cuda"}:
+        native.set_rules(hardware, _rows("cholesky", "cuda", hardware))
+
+
+def _record_for(operation: str, device: str, hardware: str | None = None) -> Record | None:
+    candidates = [r for r in _RECORDS if r.operation == operation and r.device == device]
+    if not candidates:
+        return None
+    hardware = hardware_of(device) if hardware is None else hardware
+    return next((r for r in candidates if r.hardware == hardware), None)
+
+
+def _rules_for(operation: str, device: str, hardware: str | None = None) -> list[Rule]:
+    record = _record_for(operation, device, hardware)
+    measured = rules_of(record) if record else []
+    return [*_within_limits(operation, device, measured), *_DEFAULT_RULES[device]]
+
+
+def _within_limits(operation: str, device: str, rules: list[Rule]) -> list[Rule]:
+    """A measured rule reaches as far as its engine does."""
+    out = []
+    for rule in rules:
+        largest = ALL[rule.engine].largest(Problem(operation, rule.dtype, 1, 1, device))
+        n_max = rule.n_max if largest is None or (rule.n_max is not None and rule.n_max <= largest) else largest
+        out.append(Rule(rule.dtype, rule.engine, rule.n_min, n_max, rule.batch_min, rule.batch_max))
+    return out
+
+
+def _rows(operation: str, device: str, hardware: str) -> list[tuple[int, ...]]:
+    def end(value: int | None) -> int:
+        return _NO_END if value is None else value
+
+    return [
+        (_OPERATION_CODE[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
+         r.n_min, end(r.n_max), r.batch_min, end(r.batch_max))
+        for r in _rules_for(operation, device, hardware)
+    ]  # fmt: skip
+
+
+def _nvidia_wheels() -> str:
+    """Folders where pip puts NVIDIA's libraries."""
+    import sys
+
+    found = [str(p) for root in sys.path if root for p in Path(root).glob("nvidia/*/lib")]
+    return ":".join(found)
+
+
+if native is not None:
+    _cache = cache_folder("kernels")
+    native.configure(
+        str(Path(__file__).parent.parent / "cuda"), str(_cache) if _cache else "", cuda_paths(), _nvidia_wheels()
+    )
+reload_records()

@@ -1,0 +1,255 @@
+"""PyTorch tensors: eager, autograd, forward mode, torch.func, torch.compile, torch.export; CPU and CUDA.
+
+Each operation is a dispatcher op without autograd. Derivatives come from two autograd Functions around it: one that Dynamo can
+trace, and one that adds forward mode, which Dynamo refuses, for everything else. Calls that need none of this go straight
+to the native core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from ..core.native import CPU, CUDA, missing_reason, native, scratch_bytes
+from ..core.operation import UPPER, Operation
+from ..core.problem import DTYPES, Spec
+
+__all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
+
+_CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
+_NAME = {getattr(torch, name): name for name in DTYPES}
+_DTYPE = {None: None, "int32": torch.int32}
+
+# private but old names; where one is missing the slower way through the dispatcher is always right
+_functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+
+
+def describe(a: torch.Tensor) -> Spec:
+    if a.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"lapwing works on cpu and cuda tensors, not on {a.device}\nhint: a.cpu()")
+    return Spec(tuple(a.shape), dtype_of(a), a.device.type)
+
+
+def shape_of(a: torch.Tensor) -> tuple[int, ...]:
+    return a.shape
+
+
+def dtype_of(a: torch.Tensor) -> str:
+    return _NAME.get(a.dtype) or str(a.dtype).rpartition(".")[2]
+
+
+def traced(a: torch.Tensor) -> bool:
+    if torch.compiler.is_compiling() or _in_functorch() or _in_dispatch_mode() or type(a).__name__ == "FakeTensor":
+        return True
+    return a.is_cuda and _capturing()
+
+
+def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
+    (a,) = arrays
+    if torch.compiler.is_compiling():
+        hooked = _hook(operation)
+        # inside torch.func under Dynamo no autograd.Function can carry every rule: the plain op and the framework's own do
+        if _in_functorch_constant() and hooked.inside_functorch is not None:
+            return hooked.inside_functorch(a, flags, engine)
+        return hooked.compiled(a, flags, engine)
+    if (
+        _needs_derivative(a)
+        or _in_functorch()
+        or _in_dispatch_mode()
+        or type(a) not in (torch.Tensor, torch.nn.Parameter)
+        or _functorch_level is None
+    ):
+        hooked = _hook(operation)
+        if _needs_derivative(a) or _in_functorch():
+            return hooked.eager(a, flags, engine)
+        return hooked.op(a, flags, engine)
+    return _run(operation, a, flags, engine, overwrite)
+
+
+def failed(info: torch.Tensor) -> bool:
+    return bool(info.any() if info.ndim else info.item())
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray:
+    return x.detach().cpu().numpy()
+
+
+def _needs_derivative(a: torch.Tensor) -> bool:
+    return (a.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
+
+
+def _in_functorch() -> bool:
+    return _functorch_level is not None and _functorch_level() is not None
+
+
+@torch.compiler.assume_constant_result
+def _in_functorch_constant() -> bool:
+    return _in_functorch()
+
+
+def _in_dispatch_mode() -> bool:
+    return _dispatch_modes is None or _dispatch_modes() > 0
+
+
+def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwrite: bool = False) -> tuple[Any, ...]:
+    """The plain call: no autograd, real memory."""
+    turned = False
+    if not a.is_contiguous() or a.is_conj() or a.is_neg():
+        # memory of the transpose: its upper triangle is our lower one
+        turned = a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
+        if turned:
+            a, flags = a.mT, flags ^ UPPER
+        else:
+            a, overwrite = a.resolve_conj().resolve_neg().contiguous(), True
+    shape, dtype = a.shape, a.dtype
+    if native is None:
+        if a.is_cuda:
+            raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
+        outputs = tuple(torch.from_numpy(np.asarray(x)) for x in operation.reference(a.detach().numpy(), flags))
+    else:
+        outputs = tuple([a.new_empty(s, dtype=_DTYPE[d]) for s, d in operation.results(shape)])
+        if overwrite and operation.matrix_out:
+            outputs = (a, *outputs[1:])
+        addresses = [x.data_ptr() for x in outputs]
+        call = (operation.code, _CODE[dtype])
+        if a.is_cuda:
+            ordinal = a.get_device()
+            sizes = operation.sizes(shape)
+            call = (*call, CUDA, ordinal, engine, 0, flags, sizes)
+            stream = torch._C._cuda_getCurrentRawStream(ordinal)
+            # the caching allocator keeps this block for the stream until the call's work is done
+            bytes_needed = scratch_bytes(*call)
+            scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=a.device) if bytes_needed else None
+            where = scratch.data_ptr() if scratch is not None else 0
+            native.run(*call, stream, where, bytes_needed, a.data_ptr(), *addresses)
+        else:
+            threads = torch.get_num_threads()
+            native.run(*call, CPU, -1, engine, threads, flags, operation.sizes(shape), 0, 0, 0, a.data_ptr(), *addresses)
+    return (outputs[0].mT, *outputs[1:]) if turned and operation.matrix_out else outputs
+
+
+class _Namespace:
+    """What core/derivatives.py works with."""
+
+    @staticmethod
+    def adjoint(x: torch.Tensor) -> torch.Tensor:
+        return x.mH
+
+    @staticmethod
+    def half_tril(x: torch.Tensor) -> torch.Tensor:
+        return x.tril() - torch.diag_embed(x.diagonal(dim1=-2, dim2=-1)) / 2
+
+    @staticmethod
+    def solve(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(l, b, upper=False)
+
+    @staticmethod
+    def solve_adjoint(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(l.mH, b, upper=True)
+
+
+class _Hooked:
+    """An operation in torch's dispatcher, and the Functions that give it derivatives."""
+
+    def __init__(self, operation: Operation) -> None:
+        name = f"lapwing::{operation.name}"
+        count = len(operation.results((1, 1)))
+        outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        # the library object must live as long as the op
+        self.library = torch.library.Library("lapwing", "FRAGMENT")
+        self.library.define(f"{operation.name}(Tensor a, int flags, int engine) -> {outputs}", tags=(torch.Tag.pt2_compliant_tag,))
+
+        def kernel(a: torch.Tensor, flags: int, engine: int) -> Any:
+            # the schema promises fresh contiguous outputs
+            made = tuple(x.contiguous() for x in _run(operation, a, flags, engine))
+            return made if count > 1 else made[0]
+
+        def fake(a: torch.Tensor, flags: int, engine: int) -> Any:
+            made = tuple(a.new_empty(s, dtype=_DTYPE[d]) for s, d in operation.results(tuple(a.shape)))
+            return made if count > 1 else made[0]
+
+        self.library.impl(operation.name, kernel, "CPU")
+        self.library.impl(operation.name, kernel, "CUDA")
+        torch.library.register_fake(name, fake, lib=self.library)
+        op = getattr(torch.ops.lapwing, operation.name).default
+
+        def batched(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
+            return op(a.movedim(in_dims[0], 0), flags, engine), 0 if count == 1 else (0,) * count
+
+        torch.library.register_vmap(name, batched, lib=self.library)
+        self.op = op if count > 1 else lambda *args: (op(*args),)
+        if operation.vjp is None:
+            self.compiled = self.eager = self.op
+            self.inside_functorch = None
+            return
+        traceable, full = _functions(operation, op, count)
+        self.compiled, self.eager = traceable.apply, full.apply
+        self.inside_functorch = _FRAMEWORK_OWN.get(operation.name)
+
+
+def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any]:
+    assert operation.jvp is not None and operation.vjp is not None
+    jvp_rule, vjp_rule = operation.jvp, operation.vjp
+
+    class Traceable(torch.autograd.Function):
+        @staticmethod
+        def forward(a: torch.Tensor, flags: int, engine: int) -> Any:
+            return op(a, flags, engine)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(output[0])
+            ctx.save_for_forward(output[0])
+            ctx.mark_non_differentiable(*output[1:])
+            ctx.flags = inputs[1]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            (factor,) = ctx.saved_tensors
+            return vjp_rule(_Namespace, ctx.flags, factor, grads[0]), None, None
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
+            return Traceable.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
+
+    class Full(Traceable):
+        @staticmethod
+        def jvp(ctx: Any, da: torch.Tensor, *_: Any) -> Any:
+            (factor,) = ctx.saved_tensors
+            return jvp_rule(_Namespace, ctx.flags, factor, da), *[None] * (count - 1)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
+            return Full.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
+
+    return Traceable, Full
+
+
+def _own_cholesky(a: torch.Tensor, flags: int, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch's own routine with lapwing's conventions, for torch.func inside torch.compile."""
+    upper = bool(flags & UPPER)
+    triangle = a.triu() if upper else a.tril()
+    # the derivative is that of f((A + A^H)/2): only the named triangle carries values, both carry the gradient
+    diagonal = torch.diag_embed(triangle.diagonal(dim1=-2, dim2=-1).real.to(a.dtype))
+    values = triangle.tril(-1) + triangle.triu(1)
+    finite = torch.where(torch.isfinite(a), a, 0)
+    symmetric = (values + values.mH + diagonal).detach() + ((finite + finite.mH) - (finite + finite.mH).detach()) / 2
+    factor, info = torch.linalg.cholesky_ex(symmetric, upper=upper)
+    bad = (info != 0) | ~torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all(-1)
+    return torch.where(bad[..., None, None], torch.full_like(factor, torch.nan), factor), info
+
+
+_FRAMEWORK_OWN = {"cholesky": _own_cholesky}
+_HOOKED: dict[str, _Hooked] = {}
+
+
+def _hook(operation: Operation) -> _Hooked:
+    hooked = _HOOKED.get(operation.name)
+    if hooked is None:
+        hooked = _HOOKED[operation.name] = _Hooked(operation)
+    return hooked

@@ -1,0 +1,1 @@
+"""The public operations, one file each."""

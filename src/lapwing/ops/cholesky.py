@@ -1,0 +1,229 @@
+"""The Cholesky factorisation A = L L^H."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from .. import frameworks
+from ..core.derivatives import cholesky_jvp, cholesky_vjp
+from ..core.errors import NotPositiveDefiniteError
+from ..core.operation import UPPER, Operation
+from ..core.problem import Problem, Spec
+from ..engines import planner
+from .checks import check_choice, check_square
+
+__all__ = ["CHOLESKY", "FINITE", "CholeskyResult", "cholesky", "cholesky_ex"]
+
+Array = TypeVar("Array")
+
+
+class CholeskyResult(NamedTuple):
+    """What :func:`cholesky_ex` returns."""
+
+    factor: Any
+    info: Any
+
+
+def cholesky(
+    a: Array,
+    /,
+    *,
+    upper: bool = False,
+    overwrite: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+) -> Array:
+    """Cholesky factor of Hermitian positive definite matrices.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. Only the triangle named by
+        ``upper`` is read.
+    upper : bool
+        False: the lower factor L with A = L L^H. True: the upper factor U with A = U^H U.
+    overwrite : bool
+        Lets the result reuse the memory of ``a`` (NumPy, PyTorch, CuPy). Under ``jax.jit``, donate ``a`` as well.
+    on_fail : {"raise", "nan"}
+        "raise" waits for the device and raises. "nan" never waits: a matrix that is not positive definite becomes NaN, the
+        others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
+        behaves as "nan".
+    engine : str
+        "auto", or one of ``lapwing.engines()``.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        The factor: same library, device and dtype; the other triangle is zero.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        A matrix is not positive definite, or holds NaN or Inf in the triangle read.
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    cholesky_ex : status instead of an error, never waits.
+    explain : which engine a call would use, and what it costs.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> a = np.array([[4.0, 2.0], [2.0, 3.0]])
+    >>> l = lw.cholesky(a)
+    >>> np.allclose(l @ l.T, a)
+    True
+    >>> lw.cholesky(-a)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    NotPositiveDefiniteError: cholesky: the matrix is not positive definite (leading minor of order 1)
+    """
+    framework = frameworks.of(a, "cholesky")
+    check_square("cholesky", framework.shape_of(a), framework.dtype_of(a))
+    if on_fail not in ("raise", "nan"):
+        check_choice("cholesky", "on_fail", on_fail, ("raise", "nan"))
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, upper))
+    flags = UPPER if upper else 0
+    traced = framework.traced(a)
+    waits = on_fail == "raise" and not traced
+    # once the input is overwritten nobody can tell whether it held NaN
+    finite = _finite(framework, a, flags) if waits and overwrite else None
+    # under a trace the native core decides, when the shapes are final
+    if not traced and planner.logging_decisions():
+        planner.log_decision(_problem(a, upper), engine)
+    factor, info = framework.apply(CHOLESKY, (a,), flags, code, overwrite)
+    if waits and framework.failed(info):
+        raise _failure(framework, a, flags, framework.to_numpy(info), finite)
+    return factor  # type: ignore[no-any-return]
+
+
+def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
+    """Cholesky factor and a status per matrix; never waits for the device.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        As for :func:`cholesky`.
+    upper : bool
+        Which triangle is read and returned.
+
+    Returns
+    -------
+    factor : array, shape (..., n, n)
+        NaN where the factorisation failed.
+    info : int32 array, shape (...)
+        0, or the order of the first leading minor whose pivot is not finite and positive.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape or dtype.
+
+    See Also
+    --------
+    cholesky : raises on failure.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> factor, info = lw.cholesky_ex(np.array([np.eye(2), -np.eye(2)]))
+    >>> info
+    array([0, 1], dtype=int32)
+    """
+    framework = frameworks.of(a, "cholesky_ex")
+    check_square("cholesky_ex", framework.shape_of(a), framework.dtype_of(a))
+    if not framework.traced(a) and planner.logging_decisions():
+        planner.log_decision(_problem(a, upper), "auto")
+    return CholeskyResult(*framework.apply(CHOLESKY, (a,), UPPER if upper else 0, planner.AUTO, False))
+
+
+def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
+    array = a if isinstance(a, Spec) else frameworks.of(a, "cholesky").describe(a)
+    check_square("cholesky", array.shape, array.dtype)
+    return Problem.of("cholesky", array, upper=upper)
+
+
+cholesky.problem = cholesky_ex.problem = _problem  # type: ignore[attr-defined]
+
+
+def _finite(framework: Any, a: Any, flags: int) -> Any:
+    return framework.apply(FINITE, (a,), flags, planner.AUTO, False)[0]
+
+
+def _failure(framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> NotPositiveDefiniteError:
+    bad = np.flatnonzero(info)
+    first = tuple(int(i) for i in np.unravel_index(bad[0], info.shape))
+    if finite is None:
+        finite = _finite(framework, a, flags)
+    return NotPositiveDefiniteError(
+        "cholesky",
+        batch_index=first,
+        batch_shape=info.shape,
+        minor=int(info[first]),
+        nonfinite=not framework.to_numpy(finite)[first],
+        failures=len(bad),
+    )
+
+
+def _results(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], str | None], ...]:
+    return (shape, None), (shape[:-2], "int32")
+
+
+def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return prod(shape[:-2]), shape[-1]
+
+
+def _reference(a: np.ndarray, flags: int) -> tuple[np.ndarray, np.ndarray]:
+    """With numpy.linalg, matrix by matrix where a batch holds one that fails."""
+    upper = flags & UPPER
+    n = a.shape[-1]
+    # numpy reads the lower triangle
+    lower = np.tril(a.swapaxes(-1, -2) if upper else a)
+    index = np.arange(n)
+    lower[..., index, index] = lower[..., index, index].real
+    info = np.zeros(a.shape[:-2], np.int32)
+    factor = np.empty_like(lower)
+    with np.errstate(all="ignore"):
+        for m in np.ndindex(info.shape):
+            info[m] = _first_bad_minor(lower[m], factor[m])
+    return np.ascontiguousarray(factor.swapaxes(-1, -2)) if upper else factor, info
+
+
+def _first_bad_minor(a: np.ndarray, factor: np.ndarray) -> int:
+    def works(order: int) -> bool:
+        try:
+            l = np.linalg.cholesky(a[:order, :order])
+        except np.linalg.LinAlgError:
+            return False
+        if not np.isfinite(np.diagonal(l).real).all():
+            return False
+        factor[:order, :order] = np.tril(l)
+        return True
+
+    if works(len(a)):
+        return 0
+    good, bad = 0, len(a)  # the minor of order `good` works, that of order `bad` does not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if works(middle) else (good, middle)
+    factor[...] = np.nan
+    if np.iscomplexobj(factor):
+        factor.imag[...] = np.nan
+    return bad
+
+
+def _finite_results(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], str | None], ...]:
+    return ((shape[:-2], "int32"),)
+
+
+def _finite_reference(a: np.ndarray, flags: int) -> tuple[np.ndarray, ...]:
+    triangle = np.triu(a) if flags & UPPER else np.tril(a)
+    return (np.isfinite(triangle).all((-1, -2)).astype(np.int32),)
+
+
+CHOLESKY = Operation("cholesky", 0, True, _results, _sizes, cholesky_jvp, cholesky_vjp, _reference)
+FINITE = Operation("finite", 1, False, _finite_results, _sizes, None, None, _finite_reference)
