@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <new>
+#include <utility>
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif

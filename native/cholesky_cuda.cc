@@ -52,7 +52,7 @@ int64_t staged(int64_t bytes) { return bytes % 16 ? bytes : (bytes / 16 | 1) * 1
 
 int launch_thread(Frame& frame, Call call) {
   int64_t pitch = staged(call.n * call.n * call.element);
-  int threads = pitch * 128 <= 36 * 1024 ? 128 : 64;
+  int threads = pitch * 256 <= 36 * 1024 ? 256 : pitch * 128 <= 36 * 1024 ? 128 : 64;
   char more[80];
   std::snprintf(more, sizeof more, " -DLW_KERNEL=0 -DLW_N=%d -DLW_THREADS=%d", int(call.n), threads);
   size_t shared = size_t(pitch * threads);
@@ -85,7 +85,10 @@ int launch_block(Frame& frame, Call call) {
   int64_t blocks = (call.n + 31) / 32;
   unsigned threads = unsigned(32 * blocks);
   char more[80];
-  std::snprintf(more, sizeof more, " -DLW_KERNEL=2 -DLW_N=%u -DLW_THREADS=%u", threads, threads);
+  // blocks on one multiprocessor, by dtype and n = 64, 96, 128: as many as registers and shared memory carry
+  constexpr int resident[][3] = {{10, 6, 4}, {6, 4, 2}, {6, 4, 2}, {4, 2, 1}};
+  std::snprintf(more, sizeof more, " -DLW_KERNEL=2 -DLW_N=%u -DLW_THREADS=%u -DLW_RESIDENT=%d", threads, threads,
+                resident[frame.dtype][blocks - 2]);
   size_t shared = size_t(triangle_bytes(blocks, call.element));
   int width = access_width(call, call.n * call.element);
   void* kernel = function(frame, "cholesky.cu", options(frame, width, more).c_str(), "cholesky_block", shared);
@@ -121,7 +124,8 @@ size_t cholesky_tiled_scratch(const Frame& frame) {
 }
 
 int cholesky_tiled(Frame& frame) {
-  constexpr int resident[] = {3, 2, 2, 1};  // blocks on one multiprocessor, by registers and shared memory
+  // blocks on one multiprocessor, by registers and shared memory
+  constexpr int resident_alone[] = {2, 2, 2, 1}, resident_many[] = {4, 3, 2, 1};
   Call call = read(frame);
   const Properties* device = properties(frame);
   if (!device) return 1;
@@ -132,8 +136,13 @@ int cholesky_tiled(Frame& frame) {
   if (int64_t(shared) + 2048 > device->shared_per_block)
     return fail(frame, "engine tiled: this GPU allows a block %d bytes of shared memory, %zu are needed",
                 device->shared_per_block, shared);
-  char more[40];
-  std::snprintf(more, sizeof more, " -DLW_RESIDENT=%d", resident[frame.dtype]);
+  bool many = frame.dtype < C64 && call.batch * tiles >= 6 * device->multiprocessors;
+  int warps = many ? 4 : 8, res = many ? resident_many[frame.dtype] : resident_alone[frame.dtype];
+  if (frame.size[2] / 100000000) warps = int(frame.size[2] / 100000000);
+  if (frame.size[2] / 1000000 % 100) res = int(frame.size[2] / 1000000 % 100);
+  frame.size[2] %= 1000000;
+  char more[60];
+  std::snprintf(more, sizeof more, " -DLW_RESIDENT=%d -DLW_WARPS=%d", res, warps);
   int width = access_width(call, call.n * call.element);
   void* kernel = function(frame, "tiled.cu", options(frame, width, more).c_str(), "cholesky_tiled", shared);
   if (!kernel) return 1;
@@ -146,12 +155,12 @@ int cholesky_tiled(Frame& frame) {
   Progress progress{scratch, rows, rows + call.batch * tiles, rows + call.batch * (tiles + 1)};
 
   int64_t tasks = (1 + tiles * (tiles - 1) / 2) * call.batch;
-  int64_t blocks = std::min<int64_t>(tasks, int64_t(device->multiprocessors) * resident[frame.dtype]);
-  // enough matrices side by side to fill the GPU twice, few enough to stay near the cache
-  int64_t group = std::clamp<int64_t>(2 * blocks / tiles, 1, call.batch);
+  int64_t blocks = std::min<int64_t>(tasks, int64_t(device->multiprocessors) * res);
+  // matrices side by side: enough that one's waiting is always another's work
+  int64_t group = std::clamp<int64_t>(12 * device->multiprocessors / tiles, 1, call.batch);
   if (frame.size[2]) group = std::clamp<int64_t>(frame.size[2], 1, call.batch);
   void* arguments[] = {&call.a, &call.out, &call.info, &call.batch, &call.n, &group, &progress};
-  return launch(frame, kernel, grid_for(blocks), 256, shared, arguments);
+  return launch(frame, kernel, grid_for(blocks), unsigned(32 * warps), shared, arguments);
 }
 
 int finite(Frame& frame) {

@@ -82,77 +82,88 @@ __attribute__((noinline)) void mark_bad(const Vec<R>* inverse, R* out, int32_t* 
 
 // ---- n known to the compiler: the whole triangle in registers ------------------------------------
 
+// A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
 template <class R, int P, int N, bool UPPER>
-LAPWING_INLINE void factor_fixed(const R* a, R* out, int32_t* info) {
-  constexpr int W = LANES<R>, K = CHUNK<R>, SIZE = N * N * P, CHUNKS = (SIZE + K - 1) / K;
+struct Fixed {
+  static constexpr int W = LANES<R>, K = CHUNK<R>, SIZE = N * N * P, CHUNKS = (SIZE + K - 1) / K;
   Element<R, P> l[N][N];
-  const R* from[W];
-  R* to[W];
-#pragma GCC unroll 16
-  for (int m = 0; m < W; m++) from[m] = a + m * SIZE, to[m] = out + m * SIZE;
 
-  // A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
-#pragma GCC unroll 64
-  for (int c = 0; c < CHUNKS; c++) {
-    const int first = c * K + K < SIZE ? c * K : SIZE - K;
+  template <class Pointer>
+  struct Pointers {
+    Pointer first;
+    LAPWING_INLINE Pointer operator[](int m) const { return first + m * SIZE; }
+  };
+  static constexpr int start(int chunk) { return std::min(chunk * K, SIZE - K); }
+  static constexpr int low(int q) { return UPPER ? q / P / N : q / P % N; }
+  static constexpr int high(int q) { return UPPER ? q / P % N : q / P / N; }
+  static constexpr bool inside(int q) { return low(q) <= high(q); }
+  static constexpr bool needed(int q) { return inside(q) || inside(q + 1) || inside(q + K - 2) || inside(q + K - 1); }
+
+  template <int Q>
+  LAPWING_INLINE Vec<R>& scalar() {
+    Element<R, P>& x = l[high(Q)][low(Q)];
+    if constexpr (Q % P == 0)
+      return x.re;
+    else
+      return x.im;
+  }
+  template <int Q>
+  LAPWING_INLINE void take(Vec<R> v) {
+    if constexpr (inside(Q)) scalar<Q>() = v;
+  }
+  template <int Q>
+  LAPWING_INLINE void give(Vec<R>& v) {
+    if constexpr (inside(Q))
+      v = scalar<Q>();
+    else
+      v = Vec<R>{};
+  }
+  template <int Q, int... E>
+  LAPWING_INLINE void read(const R* a, std::integer_sequence<int, E...>) {
+    if constexpr (needed(Q)) {
+      Vec<R> v[1][K];
+      read_chunks<R, 1>(v, Pointers<const R*>{a}, Q);
+      (take<Q + E>(v[0][E]), ...);
+    }
+  }
+  template <int Q, int... E>
+  LAPWING_INLINE void write(R* out, std::integer_sequence<int, E...>) {
     Vec<R> v[1][K];
-    bool needed = false;
-#pragma GCC unroll 4
-    for (int e = 0; e < K; e++) {
-      const int row = (first + e) / P / N, column = (first + e) / P % N;
-      needed |= UPPER ? column >= row : column <= row;
-    }
-    if (!needed) continue;
-    read_chunks<R, 1>(v, from, first);
-#pragma GCC unroll 4
-    for (int e = 0; e < K; e++) {
-      const int row = (first + e) / P / N, column = (first + e) / P % N;
-      Element<R, P>& x = UPPER ? l[column][row] : l[row][column];
-      if ((first + e) % P == 0)
-        x.re = v[0][e];
-      else if constexpr (P == 2)
-        x.im = v[0][e];
-    }
+    (give<Q + E>(v[0][E]), ...);
+    write_chunks<R, 1>(v, Pointers<R*>{out}, Q);
+  }
+  template <int... C>
+  LAPWING_INLINE void read_all(const R* a, std::integer_sequence<int, C...>) {
+    (read<start(C)>(a, std::make_integer_sequence<int, K>()), ...);
+  }
+  template <int... C>
+  LAPWING_INLINE void write_all(R* out, std::integer_sequence<int, C...>) {
+    (write<start(C)>(out, std::make_integer_sequence<int, K>()), ...);
   }
 
-  Vec<R> inverse[N];
-  unsigned good = ALL_GOOD<R>;
+  LAPWING_INLINE void factor(const R* a, R* out, int32_t* info) {
+    read_all(a, std::make_integer_sequence<int, CHUNKS>());
+    Vec<R> inverse[N];
+    unsigned good = ALL_GOOD<R>;
 #pragma GCC unroll 8
-  for (int j = 0; j < N; j++) {
-    inverse[j] = root(l[j][j]);
-    good &= positive_finite(inverse[j]);
+    for (int j = 0; j < N; j++) {
+      inverse[j] = root(l[j][j]);
+      good &= positive_finite(inverse[j]);
 #pragma GCC unroll 8
-    for (int i = j + 1; i < N; i++) scale(l[i][j], inverse[j]);
+      for (int i = j + 1; i < N; i++) scale(l[i][j], inverse[j]);
 #pragma GCC unroll 8
-    for (int i = j + 1; i < N; i++)
+      for (int i = j + 1; i < N; i++)
 #pragma GCC unroll 8
-      for (int k = j + 1; k <= i; k++) subtract(l[i][k], l[i][j], l[k][j]);
-  }
-
-#pragma GCC unroll 64
-  for (int c = 0; c < CHUNKS; c++) {
-    const int first = c * K + K < SIZE ? c * K : SIZE - K;
-    Vec<R> v[1][K];
-#pragma GCC unroll 4
-    for (int e = 0; e < K; e++) {
-      const int row = (first + e) / P / N, column = (first + e) / P % N;
-      const Element<R, P>& x = UPPER ? l[column][row] : l[row][column];
-      if (UPPER ? column < row : column > row)
-        v[0][e] = Vec<R>{};
-      else if ((first + e) % P == 0)
-        v[0][e] = x.re;
-      else if constexpr (P == 2)
-        v[0][e] = x.im;
+        for (int k = j + 1; k <= i; k++) subtract(l[i][k], l[i][j], l[k][j]);
     }
-    write_chunks<R, 1>(v, to, first);
+    write_all(out, std::make_integer_sequence<int, CHUNKS>());
+    for (int m = 0; m < W; m++) info[m] = 0;
+    if (__builtin_expect(good != ALL_GOOD<R>, 0)) mark_bad<R>(inverse, out, info, W, N, SIZE);
   }
-
-  for (int m = 0; m < W; m++) info[m] = 0;
-  if (__builtin_expect(good != ALL_GOOD<R>, 0)) mark_bad<R>(inverse, out, info, W, N, SIZE);
-}
+};
 
 template <class R, int P, int N, bool UPPER>
-void batch_fixed(const R* a, R* out, int32_t* info, int64_t count) {
+__attribute__((noinline)) void batch_fixed(const R* a, R* out, int32_t* info, int64_t count) {
   constexpr int W = LANES<R>, SIZE = N * N * P;
   while (count > 0) {
     const int64_t group = std::min<int64_t>(count, W);
@@ -162,7 +173,7 @@ void batch_fixed(const R* a, R* out, int32_t* info, int64_t count) {
     if (part)  // the last group is filled up with copies of its last matrix
       for (int64_t m = 0; m < W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
-    factor_fixed<R, P, N, UPPER>(part ? block : a, part ? block : out, part ? block_info : info);
+    Fixed<R, P, N, UPPER>().factor(part ? block : a, part ? block : out, part ? block_info : info);
     if (part) {
       __builtin_memcpy(out, block, group * SIZE * sizeof(R));
       __builtin_memcpy(info, block_info, group * sizeof(int32_t));
@@ -575,6 +586,12 @@ void batch(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
   if (n == 2) return batch_fixed<R, P, 2, UPPER>(a, out, info, count);
   if (n == 3) return batch_fixed<R, P, 3, UPPER>(a, out, info, count);
   if (n == 4) return batch_fixed<R, P, 4, UPPER>(a, out, info, count);
+#ifdef MORE_FIXED
+  if (n == 5) return batch_fixed<R, P, 5, UPPER>(a, out, info, count);
+  if (n == 6) return batch_fixed<R, P, 6, UPPER>(a, out, info, count);
+  if (n == 7) return batch_fixed<R, P, 7, UPPER>(a, out, info, count);
+  if (n == 8) return batch_fixed<R, P, 8, UPPER>(a, out, info, count);
+#endif
   const int64_t size = n * n * P;
   while (count > 0) {
     const int64_t group = std::min<int64_t>(count, W);

@@ -69,6 +69,18 @@ LAPWING_INLINE void scatter(Vec<R> v, R* p0, R* p1, R* p2, R* p3) {
 #define LAPWING_PIECES(p, e, K, at) p[e] + (at), p[e + K] + (at), p[e + 2 * K] + (at), p[e + 3 * K] + (at)
 #define LAPWING_LO32 {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29}
 #define LAPWING_HI32 {2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31}
+// Transposes the 16-byte pieces of four vectors.
+LAPWING_INLINE void transpose_pieces(VecD (&v)[4]) {
+  typedef Vec<int64_t> Index;
+  const VecD a = __builtin_shuffle(v[0], v[1], Index{0, 1, 2, 3, 8, 9, 10, 11});
+  const VecD b = __builtin_shuffle(v[0], v[1], Index{4, 5, 6, 7, 12, 13, 14, 15});
+  const VecD c = __builtin_shuffle(v[2], v[3], Index{0, 1, 2, 3, 8, 9, 10, 11});
+  const VecD d = __builtin_shuffle(v[2], v[3], Index{4, 5, 6, 7, 12, 13, 14, 15});
+  v[0] = __builtin_shuffle(a, c, Index{0, 1, 4, 5, 8, 9, 12, 13});
+  v[1] = __builtin_shuffle(a, c, Index{2, 3, 6, 7, 10, 11, 14, 15});
+  v[2] = __builtin_shuffle(b, d, Index{0, 1, 4, 5, 8, 9, 12, 13});
+  v[3] = __builtin_shuffle(b, d, Index{2, 3, 6, 7, 10, 11, 14, 15});
+}
 #define LAPWING_LO64 {0, 8, 2, 10, 4, 12, 6, 14}
 #define LAPWING_HI64 {1, 9, 3, 11, 5, 13, 7, 15}
 #elif LAPWING_VECTOR == 32
@@ -93,6 +105,12 @@ LAPWING_INLINE void scatter(Vec<R> v, R* p0, R* p1) {
 #define LAPWING_PIECES(p, e, K, at) p[e] + (at), p[e + K] + (at)
 #define LAPWING_LO32 {0, 8, 1, 9, 4, 12, 5, 13}
 #define LAPWING_HI32 {2, 10, 3, 11, 6, 14, 7, 15}
+LAPWING_INLINE void transpose_pieces(VecD (&v)[2]) {
+  typedef Vec<int64_t> Index;
+  const VecD a = v[0], b = v[1];
+  v[0] = __builtin_shuffle(a, b, Index{0, 1, 4, 5});
+  v[1] = __builtin_shuffle(a, b, Index{2, 3, 6, 7});
+}
 #define LAPWING_LO64 {0, 4, 2, 6}
 #define LAPWING_HI64 {1, 5, 3, 7}
 #else  // 16 bytes: SSE2, NEON, or anything else the compiler has or imitates
@@ -124,6 +142,7 @@ LAPWING_INLINE void scatter(Vec<R> v, R* p0) {
 #define LAPWING_PIECES(p, e, K, at) p[e] + (at)
 #define LAPWING_LO32 {0, 4, 1, 5}
 #define LAPWING_HI32 {2, 6, 3, 7}
+LAPWING_INLINE void transpose_pieces(VecD (&)[1]) {}
 #define LAPWING_LO64 {0, 2}
 #define LAPWING_HI64 {1, 3}
 #endif
@@ -148,9 +167,20 @@ LAPWING_INLINE void transpose(VecF (&v)[4]) {
 
 // v[g][e] <- scalar offset + g CHUNK + e of every p[lane]; and the way back. G chunks in one go, so
 // that a cache line is touched once: matrices 4096 bytes apart share one set of the first-level cache.
-template <class R, int G>
-LAPWING_INLINE void read_chunks(Vec<R> (&v)[G][CHUNK<R>], const R* const (&p)[LANES<R>], int64_t offset) {
+template <class R, int G, class Pointers>
+LAPWING_INLINE void read_chunks(Vec<R> (&v)[G][CHUNK<R>], const Pointers& p, int64_t offset) {
   constexpr int K = CHUNK<R>;
+  if constexpr (G == LAPWING_VECTOR / 16) {
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) {
+      VecD w[G];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) w[g] = (VecD)load(p[e + g * K] + offset);
+      transpose_pieces(w);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) v[g][e] = (Vec<R>)w[g];
+    }
+  } else
 #pragma GCC unroll 4
   for (int e = 0; e < K; e++)
 #pragma GCC unroll 4
@@ -158,11 +188,22 @@ LAPWING_INLINE void read_chunks(Vec<R> (&v)[G][CHUNK<R>], const R* const (&p)[LA
 #pragma GCC unroll 4
   for (int g = 0; g < G; g++) transpose(v[g]);
 }
-template <class R, int G>
-LAPWING_INLINE void write_chunks(Vec<R> (&v)[G][CHUNK<R>], R* const (&p)[LANES<R>], int64_t offset) {
+template <class R, int G, class Pointers>
+LAPWING_INLINE void write_chunks(Vec<R> (&v)[G][CHUNK<R>], const Pointers& p, int64_t offset) {
   constexpr int K = CHUNK<R>;
 #pragma GCC unroll 4
   for (int g = 0; g < G; g++) transpose(v[g]);
+  if constexpr (G == LAPWING_VECTOR / 16) {
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) {
+      VecD w[G];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) w[g] = (VecD)v[g][e];
+      transpose_pieces(w);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) store(p[e + g * K] + offset, (Vec<R>)w[g]);
+    }
+  } else
 #pragma GCC unroll 4
   for (int e = 0; e < K; e++)
 #pragma GCC unroll 4

@@ -1,6 +1,6 @@
-// TensorFlow ops and kernels through TensorFlow's C interface, declared by hand and found in the loaded library: no header
-// and no C++ symbol of TensorFlow, so that one binary serves every version from 2.16 on. Registration happens while
-// tf.load_op_library loads this file. The work is done by the core, which lies beside this file in the package.
+// TensorFlow ops and kernels through TensorFlow's C interface, declared by hand and found in the loaded library: no
+// header and no C++ symbol of TensorFlow, so that one binary serves every version from 2.16 on. Registration happens
+// while tf.load_op_library loads this file. The work is done by the core, which lies beside this file in the package.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -24,60 +24,60 @@ struct Shape;
 struct Dimension;
 struct ShapeContext;
 
-#define LAPWING_TENSORFLOW(X)                                                                                           \
-  X(Status*, TF_NewStatus, ())                                                                                          \
-  X(void, TF_DeleteStatus, (Status*))                                                                                   \
-  X(int, TF_GetCode, (const Status*))                                                                                   \
-  X(const char*, TF_Message, (const Status*))                                                                           \
-  X(void, TF_SetStatus, (Status*, int, const char*))                                                                    \
-  X(OpBuilder*, TF_NewOpDefinitionBuilder, (const char*))                                                               \
-  X(void, TF_OpDefinitionBuilderAddAttr, (OpBuilder*, const char*))                                                     \
-  X(void, TF_OpDefinitionBuilderAddInput, (OpBuilder*, const char*))                                                    \
-  X(void, TF_OpDefinitionBuilderAddOutput, (OpBuilder*, const char*))                                                   \
-  X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction, (OpBuilder*, void (*)(ShapeContext*, Status*)))              \
-  X(void, TF_RegisterOpDefinition, (OpBuilder*, Status*))                                                               \
-  X(Shape*, TF_NewShapeHandle, ())                                                                                      \
-  X(void, TF_DeleteShapeHandle, (Shape*))                                                                               \
-  X(Dimension*, TF_NewDimensionHandle, ())                                                                              \
-  X(void, TF_DeleteDimensionHandle, (Dimension*))                                                                       \
-  X(int, TF_DimensionHandleValueKnown, (Dimension*))                                                                    \
-  X(int64_t, TF_DimensionHandleValue, (Dimension*))                                                                     \
-  X(void, TF_ShapeInferenceContextGetInput, (ShapeContext*, int, Shape*, Status*))                                      \
-  X(void, TF_ShapeInferenceContextSetOutput, (ShapeContext*, int, Shape*, Status*))                                     \
-  X(int, TF_ShapeInferenceContextRankKnown, (ShapeContext*, Shape*))                                                    \
-  X(int64_t, TF_ShapeInferenceContextRank, (ShapeContext*, Shape*))                                                     \
-  X(void, TF_ShapeInferenceContextWithRankAtLeast, (ShapeContext*, Shape*, int64_t, Shape*, Status*))                   \
-  X(void, TF_ShapeInferenceContextDim, (ShapeContext*, Shape*, int64_t, Dimension*))                                    \
-  X(void, TF_ShapeInferenceContextSubshape, (ShapeContext*, Shape*, int64_t, int64_t, Shape*, Status*))                 \
-  X(Shape*, TF_ShapeInferenceContextVectorFromSize, (ShapeContext*, size_t))                                            \
-  X(void, TF_ShapeInferenceContextConcatenateShapes, (ShapeContext*, Shape*, Shape*, Shape*, Status*))                  \
-  X(KernelBuilder*, TF_NewKernelBuilder,                                                                                \
-    (const char*, const char*, void* (*)(Construction*), void (*)(void*, Context*), void (*)(void*)))                   \
-  X(void, TF_KernelBuilder_TypeConstraint, (KernelBuilder*, const char*, int, Status*))                                 \
-  X(void, TF_DeleteKernelBuilder, (KernelBuilder*))                                                                     \
-  X(void, TF_RegisterKernelBuilder, (const char*, KernelBuilder*, Status*))                                             \
-  X(void, TF_OpKernelConstruction_GetAttrInt64, (Construction*, const char*, int64_t*, Status*))                        \
-  X(void, TF_OpKernelConstruction_Failure, (Construction*, Status*))                                                    \
-  X(void, TF_OpKernelContext_Failure, (Context*, Status*))                                                              \
-  X(void, TF_GetInput, (Context*, int, Tensor**, Status*))                                                              \
-  X(Tensor*, TF_AllocateOutput, (Context*, int, int, const int64_t*, int, size_t, Status*))                             \
-  X(Tensor*, TF_ForwardInputOrAllocateOutput,                                                                           \
-    (Context*, const int*, int, int, const int64_t*, int, int*, Status*))                                               \
-  X(Tensor*, TF_AllocateTemp, (Context*, int, const int64_t*, int, void*, Status*))                                     \
-  X(void*, TF_GetStream, (Context*, Status*))                                                                           \
-  X(int, TF_GetDeviceId, (Context*))                                                                                    \
-  X(int, TF_TensorType, (const Tensor*))                                                                                \
-  X(int, TF_NumDims, (const Tensor*))                                                                                   \
-  X(int64_t, TF_Dim, (const Tensor*, int))                                                                              \
-  X(void*, TF_TensorData, (const Tensor*))                                                                              \
+#define LAPWING_TENSORFLOW(X)                                                                                          \
+  X(Status*, TF_NewStatus, ())                                                                                         \
+  X(void, TF_DeleteStatus, (Status*))                                                                                  \
+  X(int, TF_GetCode, (const Status*))                                                                                  \
+  X(const char*, TF_Message, (const Status*))                                                                          \
+  X(void, TF_SetStatus, (Status*, int, const char*))                                                                   \
+  X(OpBuilder*, TF_NewOpDefinitionBuilder, (const char*))                                                              \
+  X(void, TF_OpDefinitionBuilderAddAttr, (OpBuilder*, const char*))                                                    \
+  X(void, TF_OpDefinitionBuilderAddInput, (OpBuilder*, const char*))                                                   \
+  X(void, TF_OpDefinitionBuilderAddOutput, (OpBuilder*, const char*))                                                  \
+  X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction, (OpBuilder*, void (*)(ShapeContext*, Status*)))             \
+  X(void, TF_RegisterOpDefinition, (OpBuilder*, Status*))                                                              \
+  X(Shape*, TF_NewShapeHandle, ())                                                                                     \
+  X(void, TF_DeleteShapeHandle, (Shape*))                                                                              \
+  X(Dimension*, TF_NewDimensionHandle, ())                                                                             \
+  X(void, TF_DeleteDimensionHandle, (Dimension*))                                                                      \
+  X(int, TF_DimensionHandleValueKnown, (Dimension*))                                                                   \
+  X(int64_t, TF_DimensionHandleValue, (Dimension*))                                                                    \
+  X(void, TF_ShapeInferenceContextGetInput, (ShapeContext*, int, Shape*, Status*))                                     \
+  X(void, TF_ShapeInferenceContextSetOutput, (ShapeContext*, int, Shape*, Status*))                                    \
+  X(int, TF_ShapeInferenceContextRankKnown, (ShapeContext*, Shape*))                                                   \
+  X(int64_t, TF_ShapeInferenceContextRank, (ShapeContext*, Shape*))                                                    \
+  X(void, TF_ShapeInferenceContextWithRankAtLeast, (ShapeContext*, Shape*, int64_t, Shape*, Status*))                  \
+  X(void, TF_ShapeInferenceContextDim, (ShapeContext*, Shape*, int64_t, Dimension*))                                   \
+  X(void, TF_ShapeInferenceContextSubshape, (ShapeContext*, Shape*, int64_t, int64_t, Shape*, Status*))                \
+  X(Shape*, TF_ShapeInferenceContextVectorFromSize, (ShapeContext*, size_t))                                           \
+  X(void, TF_ShapeInferenceContextConcatenateShapes, (ShapeContext*, Shape*, Shape*, Shape*, Status*))                 \
+  X(KernelBuilder*, TF_NewKernelBuilder,                                                                               \
+    (const char*, const char*, void* (*)(Construction*), void (*)(void*, Context*), void (*)(void*)))                  \
+  X(void, TF_KernelBuilder_TypeConstraint, (KernelBuilder*, const char*, int, Status*))                                \
+  X(void, TF_DeleteKernelBuilder, (KernelBuilder*))                                                                    \
+  X(void, TF_RegisterKernelBuilder, (const char*, KernelBuilder*, Status*))                                            \
+  X(void, TF_OpKernelConstruction_GetAttrInt64, (Construction*, const char*, int64_t*, Status*))                       \
+  X(void, TF_OpKernelConstruction_Failure, (Construction*, Status*))                                                   \
+  X(void, TF_OpKernelContext_Failure, (Context*, Status*))                                                             \
+  X(void, TF_GetInput, (Context*, int, Tensor**, Status*))                                                             \
+  X(Tensor*, TF_AllocateOutput, (Context*, int, int, const int64_t*, int, size_t, Status*))                            \
+  X(Tensor*, TF_ForwardInputOrAllocateOutput,                                                                          \
+    (Context*, const int*, int, int, const int64_t*, int, int*, Status*))                                              \
+  X(Tensor*, TF_AllocateTemp, (Context*, int, const int64_t*, int, void*, Status*))                                    \
+  X(void*, TF_GetStream, (Context*, Status*))                                                                          \
+  X(int, TF_GetDeviceId, (Context*))                                                                                   \
+  X(int, TF_TensorType, (const Tensor*))                                                                               \
+  X(int, TF_NumDims, (const Tensor*))                                                                                  \
+  X(int64_t, TF_Dim, (const Tensor*, int))                                                                             \
+  X(void*, TF_TensorData, (const Tensor*))                                                                             \
   X(void, TF_DeleteTensor, (Tensor*))
 
-#define LAPWING_DRIVER(X)                                                                                               \
-  X(int, cuInit, (unsigned))                                                                                            \
-  X(int, cuDevicePrimaryCtxRetain, (void**, int))                                                                       \
-  X(int, cuDevicePrimaryCtxRelease_v2, (int))                                                                           \
-  X(int, cuCtxPushCurrent_v2, (void*))                                                                                  \
-  X(int, cuCtxPopCurrent_v2, (void**))                                                                                  \
+#define LAPWING_DRIVER(X)                                                                                              \
+  X(int, cuInit, (unsigned))                                                                                           \
+  X(int, cuDevicePrimaryCtxRetain, (void**, int))                                                                      \
+  X(int, cuDevicePrimaryCtxRelease_v2, (int))                                                                          \
+  X(int, cuCtxPushCurrent_v2, (void*))                                                                                 \
+  X(int, cuCtxPopCurrent_v2, (void**))                                                                                 \
   X(int, cuCtxSynchronize, ())
 
 #define LAPWING_POINTER(result, name, arguments) result(*name) arguments = nullptr;
@@ -93,7 +93,7 @@ constexpr int TYPES[] = {TF_FLOAT, TF_DOUBLE, TF_COMPLEX64, TF_COMPLEX128};  // 
 constexpr int MOST_DIMENSIONS = 254;  // of any TensorFlow tensor
 
 // What an operation looks like in a graph. A new operation is a new row.
-enum Extent { NONE, LIKE_INPUT, PER_MATRIX };  // the type and shape of an output: those of the input, or int32 per matrix
+enum Extent { NONE, LIKE_INPUT, PER_MATRIX };  // an output has type and shape of the input, or is int32 per matrix
 struct Output {
   const char* spec;
   Extent extent;
@@ -217,12 +217,12 @@ void* create(Construction* construction) {
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// Not run on a GPU: this part follows TensorFlow's and the driver's documentation and is tested against stand-ins for both.
+// Not run on a GPU: this part follows TensorFlow's and the driver's documentation and is tested against stand-ins.
 //
-// A kernel made through the C interface cannot learn the stream of a built-in GPU: TF_GetStream answers for plug-in devices
-// only. TensorFlow's streams do not wait for the default stream either. So the call works on the default stream and waits
-// for the whole context: before the work, as inputs may still be on their way and fresh memory may still be in use by work
-// queued earlier; and after it, as whatever TensorFlow queues next takes the results as ready.
+// A kernel made through the C interface cannot learn the stream of a built-in GPU: TF_GetStream answers for plug-in
+// devices only. TensorFlow's streams do not wait for the default stream either. So the call works on the default stream
+// and waits for the whole context: before the work, as inputs may still be on their way and fresh memory may still be
+// in use by work queued earlier; and after it, as whatever TensorFlow queues next takes the results as ready.
 class Gpu {
  public:
   explicit Gpu(Context* context) : context_(context) {}
@@ -237,7 +237,8 @@ class Gpu {
   const char* enter() {
     Answer answer;
     TF_GetStream(context_, answer);
-    if (answer.ok()) return "this GPU belongs to a TensorFlow plug-in, whose streams cannot be used\nhint: use tf.device(\"CPU\")";
+    if (answer.ok())
+      return "this GPU belongs to a TensorFlow plug-in, whose streams cannot be used\nhint: use tf.device(\"CPU\")";
     if (!driver_loaded()) return "the GPU driver (libcuda.so.1) cannot be loaded";
     int device = TF_GetDeviceId(context_);
     void* primary = nullptr;  // the context TensorFlow works in as well
@@ -310,8 +311,8 @@ void compute(void* self, Context* context) {
   frame.engine = int32_t(kernel.engine);
   frame.flags = uint32_t(kernel.flags);
 
-  // Our reference to the input is given back at once, as it would keep TensorFlow from forwarding the memory. TensorFlow
-  // holds its own until this function returns.
+  // Our reference to the input is given back at once, as it would keep TensorFlow from forwarding the memory.
+  // TensorFlow holds its own until this function returns.
   int64_t dims[MOST_DIMENSIONS];
   int rank = 0;
   {
@@ -366,7 +367,7 @@ void compute(void* self, Context* context) {
 
 void note(const char* what) { std::snprintf(problem, sizeof problem, "%.500s", what); }
 
-// In the package the core lies beside this file. Python has loaded and set it up already; this finds that same copy.
+// In the package the core lies beside this file. Python has loaded and set it up already: this finds that copy.
 bool find_core() {
   Dl_info self;
   if (!dladdr(reinterpret_cast<void*>(&find_core), &self) || !self.dli_fname) {

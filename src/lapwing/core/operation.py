@@ -13,7 +13,7 @@ UPPER = 1  # Flag in native/frame.h
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one record per operation: identity is enough, and quick to hash
 class Operation:
     """One row per operation; every framework hooks it up from this record alone.
 

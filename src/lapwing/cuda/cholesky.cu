@@ -129,11 +129,12 @@ constexpr int MATRICES = LW_THREADS / LANES;
 
 extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* a, T* out, int* info, i64 batch) {
   typedef Stage<N * SIZE> Rows;
-  constexpr int ROOM = 2 * LANES * SIZE + 16;  // two columns; 16 bytes keep the matrices of a warp in different banks
-  __shared__ __align__(16) char columns[MATRICES * ROOM];
+  // two columns and two diagonal elements, which also keep the matrices of a warp in different banks
+  constexpr int GROUP_ROOM = 2 * LANES * SIZE + 16;
+  __shared__ __align__(16) char columns[MATRICES * GROUP_ROOM];
   int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * N * Rows::PITCH;
-  T* column = (T*)(columns + g * ROOM);
+  T* room = (T*)(columns + g * GROUP_ROOM);
   for (i64 first = (i64)blockIdx.x * MATRICES; first < batch; first += (i64)gridDim.x * MATRICES) {
     int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
     Rows::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
@@ -147,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
     } else {
       load_registers<Rows::UNIT>(row, matrix + safe * Rows::PITCH);
     }
-    int bad = factor_rows<N>(row, r, N, column, LANES, nullptr);
+    int bad = factor_rows<N>(row, r, N, room, LANES, nullptr);
 #pragma unroll
     for (int k = 0; k < N; k++) {
       if (k > r) row[k] = zero();
@@ -182,23 +183,26 @@ LW_INLINE constexpr int start_of(int b) { return TILE * (TILE * b * (b + 1) / 2 
 
 LW_INLINE T* tile(int b, int c) { return (T*)memory + start_of(b) + TILE * c; }
 
+// Elements of a line of memory, a row of L or a column of it when transposed, go through one warp; 16-byte pieces of a
+// row through any thread. Only the triangle inside the n x n matrix is loaded: garbage beside it stays there.
 LW_INLINE void load_triangle(const T* a, int n) {
-#pragma unroll
-  for (int b = 0; b < BLOCKS; b++) {
+  if (LW_UPPER || LW_V <= SIZE) {
+    for (int l = threadIdx.x / 32; l < n; l += WARPS) {
+      int end = LW_UPPER ? n : l + 1;
+      for (int k = (LW_UPPER ? l : 0) + threadIdx.x % 32; k < end; k += 32) {
+        int i = LW_UPPER ? k : l, j = LW_UPPER ? l : k, b = i / TILE;
+        copy_element(tile(b, 0) + i % TILE * pitch_of(b) + j, a + l * n + k);
+      }
+    }
+  } else {
     constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
-    const int width = TILE * (b + 1), units = width / STEP;
-    for (int u = threadIdx.x; u < TILE * units; u += LW_THREADS) {
-      int i = LW_UPPER ? u % TILE : u / units;
-      int j = LW_UPPER ? u / TILE : u % units * STEP;
-      int row = TILE * b + i;
-      bool inside = row < n && j < n;
-      T* to = tile(b, 0) + i * pitch_of(b) + j;
-      if (LW_UPPER) {
-        copy_element(to, inside ? a + j * n + row : a, inside);
-      } else if (LW_V >= SIZE) {
-        copy_async<LW_V>(to, inside ? a + row * n + j : a, inside);
-      } else {
-        copy_element(to, inside ? a + row * n + j : a, inside);
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+      const int units = TILE * (b + 1) / STEP;
+#pragma unroll 4
+      for (int u = threadIdx.x; u < TILE * units; u += LW_THREADS) {
+        int i = u / units, j = u % units * STEP, row = TILE * b + i;
+        if (row < n && j <= row) copy_async<STEP * SIZE>(tile(b, 0) + i * pitch_of(b) + j, a + row * n + j);
       }
     }
   }
@@ -206,40 +210,61 @@ LW_INLINE void load_triangle(const T* a, int n) {
   wait_copies<0>();
 }
 
-LW_INLINE T element(int i, int j) {
-  int b = i / TILE;
-  return j > i ? zero() : tile(b, 0)[(i % TILE) * pitch_of(b) + j];
+// STEP elements of line i of memory from column j on: a row of L, or a column of it when transposed. Diagonal tiles have
+// their zeros; the tiles right of them are not stored.
+template <int STEP>
+LW_INLINE Pack<T, STEP> line(int i, int j) {
+  Pack<T, STEP> p;
+  if (LW_UPPER) {
+#pragma unroll
+    for (int v = 0; v < STEP; v++) {
+      int b = (j + v) / TILE;
+      p.v[v] = b < i / TILE ? zero() : tile(b, 0)[(j + v) % TILE * pitch_of(b) + i];
+    }
+  } else {
+    int b = i / TILE;
+    const T* from = tile(b, 0) + i % TILE * pitch_of(b) + j;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) p.v[v] = zero();
+    if (j < TILE * (b + 1)) p = *(const Pack<T, STEP>*)from;
+  }
+  return p;
 }
 
-// Whole rows, zeros included. For the transposed case a row of memory is a column of L.
-LW_INLINE void store_square(T* out, int n, bool failed) {
-  constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
-  int units = (n + STEP - 1) / STEP;
-  // lanes along the row, warps down the rows: no division
-  for (int i = threadIdx.x / 32; i < n; i += WARPS) {
-    for (int u = threadIdx.x % 32; u < units; u += 32) {
-      int j = u * STEP;
-      Pack<T, STEP> p;
+template <int STEP>
+LW_INLINE void store_line(T* out, int n, int i, int j, bool failed) {
+  Pack<T, STEP> p = line<STEP>(i, j);
+  if (failed)
 #pragma unroll
-      for (int v = 0; v < STEP; v++) {
-        p.v[v] = LW_UPPER ? element(j + v, i) : element(i, j + v);
-        if (failed) p.v[v] = filled(not_a_number());
-      }
-      if (LW_V >= SIZE)
-        *(Pack<T, STEP>*)(out + i * n + j) = p;
-      else
-        store_element(out + i * n + j, p.v[0]);
+    for (int v = 0; v < STEP; v++) p.v[v] = filled(not_a_number());
+  if (LW_V >= SIZE)
+    *(Pack<T, STEP>*)(out + i * n + j) = p;
+  else
+    store_element(out + i * n + j, p.v[0]);
+}
+
+LW_INLINE void store_square(T* out, int n, bool failed) {
+  if (LW_V <= SIZE) {
+    for (int i = threadIdx.x / 32; i < n; i += WARPS)
+      for (int j = threadIdx.x % 32; j < n; j += 32) store_line<1>(out, n, i, j, failed);
+  } else {
+    constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
+    constexpr int UNITS = LW_N / STEP;
+#pragma unroll 4
+    for (int u = threadIdx.x; u < LW_N * UNITS; u += LW_THREADS) {
+      int i = u / UNITS, j = u % UNITS * STEP;
+      if (i < n && j < n) store_line<STEP>(out, n, i, j, failed);
     }
   }
 }
 
 // Stage p: A(p+1..,p) <- A(p+1..,p) L(p,p)^-H, then the trailing tiles <- A - L(.,p) L(.,p)^H. Warp 0 updates the next
 // diagonal tile and factors it at once, while the others update the rest.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_block(const T* a, T* out, int* info, i64 batch, int n) {
-  __shared__ __align__(16) char column_memory[2 * TILE * SIZE];
+extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
+    cholesky_block(const T* a, T* out, int* info, i64 batch, int n) {
+  __shared__ __align__(16) char room[ROOM];
   __shared__ Real reciprocals[TILE];
   __shared__ int first_bad;
-  T* column = (T*)column_memory;
   int warp = threadIdx.x / 32;
   for (i64 m = blockIdx.x; m < batch; m += gridDim.x) {
     load_triangle(a + m * n * n, n);
@@ -257,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_block(const T*
           if (p >= 0)
             update_piece<4, 4>(tile(b, b), pitch_of(b), tile(b, p), pitch_of(b), tile(b, p), pitch_of(b));
           __syncwarp();
-          int bad = factor_tile(tile(b, b), pitch_of(b), n - TILE * b, column, reciprocals);
+          int bad = factor_tile(tile(b, b), pitch_of(b), n - TILE * b, (T*)room, reciprocals);
           if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * b + bad;
         }
       } else if (p >= 0) {

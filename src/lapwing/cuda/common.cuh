@@ -30,6 +30,7 @@ struct alignas(2 * sizeof(Real)) T {
 constexpr int SIZE = sizeof(T);
 constexpr int VEC = 16 / SIZE;  // elements in one 16-byte access
 constexpr int TILE = 32;
+constexpr int ROOM = 2 * TILE * sizeof(T) + 16;  // bytes that factor_tile needs beside the tile
 
 template <typename E, int COUNT>
 struct alignas(sizeof(E) * COUNT) Pack {
@@ -40,7 +41,16 @@ typedef Pack<T, VEC> Vector;
 // ---- scalars -----------------------------------------------------------------------------------------------------
 
 LW_INLINE float reciprocal_root(float x) { return rsqrtf(x); }
-LW_INLINE double reciprocal_root(double x) { return rsqrt(x); }
+// Without a branch, so that other work can be scheduled around it. The hardware's 20 bits and one step of third order:
+// y <- y + y e (1/2 + 3/8 e), e = 1 - x y^2. Subnormal numbers are scaled first.
+LW_INLINE double reciprocal_root(double x) {
+  bool small = x < 1e-300;
+  double s = small ? x * 0x1p200 : x, y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(s));
+  double e = fma(-s * y, y, 1.0);
+  y = fma(y * e, fma(e, 0.375, 0.5), y);
+  return small ? y * 0x1p100 : y;
+}
 LW_INLINE bool is_pivot(Real d) { return d > Real(0) && d <= Real(LW_LARGEST); }
 LW_INLINE Real not_a_number() { return Real(__int_as_float(0x7fffffff)); }
 
@@ -127,41 +137,59 @@ LW_INLINE void wait_copies() {
 // ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------
 
 // Row r of the matrix is in lane r's registers. A = L L^H by columns; returns 0 or the 1-based first column whose pivot
-// is not finite and positive. `column` holds two columns, `pitch` elements apart: each column is published unscaled, so
-// that the pivot and its multipliers arrive together. What lies right of the diagonal is never used.
+// is not finite and positive. What lies right of the diagonal is never used.
+//
+// The chain from one column to the next is the cost, so it is kept short: columns are published unscaled; the next column
+// and the diagonal element after it are updated and published before the rest; and with those two every lane knows the
+// next pivot, and takes its root, while the next column is still on its way.
+// `room` holds two columns, `pitch` elements apart, and two diagonal elements after them.
 template <int N>
-LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* column, int pitch, Real* reciprocals) {
+LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int pitch, Real* reciprocals) {
+  Real* diagonal = (Real*)(room + 2 * pitch);
+  room[r] = a[0];
+  if (N > 1 && r == 1) diagonal[0] = real(a[1]);
+  __syncwarp();
   int bad = 0;
+  Real d = real(room[0]), q = reciprocal_root(d);
 #pragma unroll
   for (int j = 0; j < N; j++) {
     if (j < columns) {
-      T* c = column + (j & 1) * pitch;
-      c[r] = a[j];
-      __syncwarp();
-      Real d = real(c[j]);
+      const T* c = room + (j & 1) * pitch;
+      T* next = room + (j + 1 & 1) * pitch;
       if (!is_pivot(d) && bad == 0) bad = j + 1;
-      Real q = reciprocal_root(d);
       if (reciprocals && r == j) reciprocals[j] = q;
       T l = scale(a[j], q);
       T w = scale(l, q);
       a[j] = r == j ? from_real(d * q) : l;
-      // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d
+      // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d, first for the two columns that are needed next
+      if (j + 1 < N) {
+        T c1 = c[j + 1], l1 = scale(c1, q);
+        d = real(subtract_product(from_real(diagonal[j & 1]), l1, l1));
+        a[j + 1] = subtract_product(a[j + 1], w, c1);
+        next[r] = a[j + 1];
+      }
+      if (j + 2 < N) {
+        a[j + 2] = subtract_product(a[j + 2], w, c[j + 2]);
+        if (r == j + 2) diagonal[j + 1 & 1] = real(a[j + 2]);
+      }
+      q = reciprocal_root(d);
 #pragma unroll
       for (int k0 = 0; k0 < N; k0 += VEC) {
-        if (k0 + VEC > j + 1) {
+        if (k0 + VEC > j + 3) {
           Vector p = *(const Vector*)(c + k0);
 #pragma unroll
           for (int v = 0; v < VEC; v++)
-            if (k0 + v > j && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
+            if (k0 + v > j + 2 && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
         }
       }
+      __syncwarp();
     }
   }
   return bad;
 }
 
-// One warp: S <- L of the 32 x 32 tile S, exact zeros above the diagonal. `column` is room for 64 elements.
-LW_INLINE int factor_tile(T* s, int ld, int columns, T* column, Real* reciprocals) {
+// One warp: S <- L of the 32 x 32 tile S, exact zeros above the diagonal. `room` as above, with a pitch of 32.
+LW_INLINE int factor_tile(T* s, int ld, int columns, T* room, Real* reciprocals) {
   int r = threadIdx.x % 32;
   T a[TILE];
 #pragma unroll
@@ -170,7 +198,7 @@ LW_INLINE int factor_tile(T* s, int ld, int columns, T* column, Real* reciprocal
 #pragma unroll
     for (int v = 0; v < VEC; v++) a[k + v] = p.v[v];
   }
-  int bad = factor_rows<TILE>(a, r, columns, column, TILE, reciprocals);
+  int bad = factor_rows<TILE>(a, r, columns, room, TILE, reciprocals);
 #pragma unroll
   for (int k = 0; k < TILE; k += VEC) {
     Vector p;
@@ -244,7 +272,29 @@ struct Piece {
   template <int DEPTH>
   LW_INLINE void add(const T* a, int lda, const T* b, int ldb) {
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#if LW_DTYPE == 1
+#if LW_DTYPE == 1 && __CUDA_ARCH__ >= 900
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 8) {
+      T p[X][2], q[Y][2];
+#pragma unroll
+      for (int x = 0; x < X; x++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) p[x][e] = a[(g + 8 * x) * lda + k + 4 * e + t];
+#pragma unroll
+      for (int y = 0; y < Y; y++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) q[y][e] = b[(g + 8 * y) * ldb + k + 4 * e + t];
+#pragma unroll
+      for (int x = 0; x < X; x += 2)
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+          asm volatile(
+              "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+              "{%0, %1, %2, %3};"
+              : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
+              : "d"(p[x][0]), "d"(p[x + 1][0]), "d"(p[x][1]), "d"(p[x + 1][1]), "d"(q[y][0]), "d"(q[y][1]));
+    }
+#elif LW_DTYPE == 1
 #pragma unroll 4
     for (int k = 0; k < DEPTH; k += 4) {
       T p[X], q[Y];

@@ -5,13 +5,16 @@
 //   head(j)   L(j,j-1) and L(j,j): the critical path, kept inside one block
 //   (i,j)     L(i,j), i > j + 1
 // in the order head(0); head(1), (2,0), (3,0), ...; head(2), (3,1), ... Matrices are interleaved in groups, so that one
-// matrix's waiting is another's work. Tiles of one row are finished from left to right: one counter per row says how many.
+// matrix's waiting is another's work. Tiles of one row are finished from left to right: one counter per row says how many
+// half tiles. Diagonal tiles publish their first 32 columns early, so that the next head can begin.
 //
 // Each tile is read by its own task alone before it is written, so out may be a.
 #include "common.cuh"
 
 constexpr int SIDE = 64;       // of a tile
-constexpr int THREADS = 256;   // 8 warps: 2 x 4 pieces of 32 x 16
+// 8 warps for the shortest time of one tile, 4 to have more tiles under way on each multiprocessor
+constexpr int WARPS = LW_WARPS;
+constexpr int THREADS = 32 * WARPS;
 constexpr int PITCH = SIDE + VEC;
 constexpr int DEPTH = 128 / SIZE;                      // columns in one step of a product: 128 bytes of a row
 constexpr int STEP_PITCH = DEPTH + (LW_DTYPE == 1 ? 4 : VEC);  // no bank conflicts in Piece::add
@@ -24,7 +27,7 @@ extern __shared__ __align__(16) char memory[];
 // Zeroed before the launch.
 struct Progress {
   unsigned long long* ticket;
-  int* rows;      // [batch][tiles]: finished tiles of each row
+  int* rows;      // [batch][tiles]: finished half tiles of each row
   int* failed;    // [batch]: info so far
   int* finished;  // [batch]: finished tasks
 };
@@ -49,18 +52,19 @@ struct Matrix {
 
   LW_INLINE i64 at(i64 i, i64 j) const { return LW_UPPER ? j * n + i : i * n + j; }
 
-  // Waits until row tile i has `count` finished tiles.
-  LW_INLINE void wait(int i, int count) const {
+  // Waits until `halves` half tiles of row tile i are finished; the answer is how many there are.
+  LW_INLINE int wait(int i, int halves) const {
+    __shared__ int seen;
     if (threadIdx.x == 0)
-      while (acquire(rows + i) < count) __nanosleep(32);
+      while ((seen = acquire(rows + i)) < halves) __nanosleep(20);
     __syncthreads();
+    int value = seen;
+    __syncthreads();
+    return value;
   }
 
-  // All writes of the block to tile (i, count - 1) come before.
-  LW_INLINE void publish(int i, int count) const {
-    __syncthreads();
-    if (threadIdx.x == 0) release(rows + i, count);
-  }
+  // One thread, after a barrier: everything the block wrote to these half tiles comes before.
+  LW_INLINE void publish(int i, int halves) const { release(rows + i, halves); }
 };
 
 // WIDTH bytes of each of the 64 rows of row tile i, from column `first`, on their way to shared memory.
@@ -87,10 +91,11 @@ LW_INLINE void fetch(T* to, int pitch, const Matrix& m, int i, i64 first) {
   }
 }
 
-typedef Piece<4, 2> Part;  // of a 64 x 64 tile, in one warp
+// The part of a 64 x 64 tile in one warp: the warps lie in two rows, 32 x 32 or 32 x 16 each.
+typedef Piece<4, 16 / WARPS> Part;
 
-LW_INLINE int part_row() { return threadIdx.x / 128 * 32; }
-LW_INLINE int part_column() { return threadIdx.x / 32 % 4 * 16; }
+LW_INLINE int part_row() { return threadIdx.x / (THREADS / 2) * 32; }
+LW_INLINE int part_column() { return threadIdx.x / 32 % (WARPS / 2) * (128 / WARPS); }
 
 // part <- -A(i,j); outside the matrix 0
 LW_INLINE void load_part(Part& part, const Matrix& m, int i, int j) {
@@ -123,13 +128,15 @@ LW_INLINE void part_to_shared(Part& part, T* s) {
   });
 }
 
-// Tile (i,j) <- S; on the diagonal zeros above it.
-LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j) {
+// COLUMNS columns of tile (i,j), from `first` on, <- S; on the diagonal zeros above it.
+template <int COLUMNS>
+LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j, int first) {
   constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
-  constexpr int UNITS = SIDE / STEP;
-  i64 top = (i64)i * SIDE, left = (i64)j * SIDE;
+  constexpr int UNITS = (LW_UPPER ? SIDE : COLUMNS) / STEP;
+  i64 top = (i64)i * SIDE, left = (i64)j * SIDE + first;
+  s += first;
 #pragma unroll 4
-  for (int u = threadIdx.x; u < SIDE * UNITS; u += THREADS) {
+  for (int u = threadIdx.x; u < SIDE * COLUMNS / STEP; u += THREADS) {
     int line = u / UNITS, along = u % UNITS * STEP;  // a line of memory is a row, or a column when transposed
     i64 row = LW_UPPER ? top + along : top + line, column = LW_UPPER ? left + line : left + along;
     if (row >= m.n || column >= m.n) continue;
@@ -137,7 +144,7 @@ LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j) {
 #pragma unroll
     for (int v = 0; v < STEP; v++) {
       int r = LW_UPPER ? along + v : line, c = LW_UPPER ? line : along + v;
-      p.v[v] = i == j && c > r ? zero() : s[r * PITCH + c];
+      p.v[v] = i == j && first + c > r ? zero() : s[r * PITCH + c];
     }
     T* to = m.out + m.at(row, column);
     if (LW_V >= SIZE)
@@ -147,13 +154,13 @@ LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j) {
   }
 }
 
-// The mirror image of tile (i,j), i > j, above the diagonal <- 0
-LW_INLINE void write_zeros(const Matrix& m, int i, int j) {
+// The mirror image of tile (i,j), i > j, above the diagonal <- 0, by the threads from `from` on
+LW_INLINE void write_zeros(const Matrix& m, int i, int j, int from) {
   constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
   constexpr int UNITS = SIDE / STEP;
   i64 top = (i64)j * SIDE, left = (i64)i * SIDE;
 #pragma unroll 4
-  for (int u = threadIdx.x; u < SIDE * UNITS; u += THREADS) {
+  for (int u = threadIdx.x - from; u < SIDE * UNITS; u += THREADS - from) {
     int line = u / UNITS, along = u % UNITS * STEP;
     i64 row = LW_UPPER ? top + along : top + line, column = LW_UPPER ? left + line : left + along;
     if (row >= m.n || column >= m.n) continue;
@@ -176,7 +183,7 @@ LW_INLINE void accumulate(Part& x, Part& d, bool both, const Matrix& m, int i, i
   for (int s = 0; s <= steps; s++) {
     if (s < steps) {
       if (s % STEPS == 0) {
-        int need = s / STEPS + 1;
+        int need = 2 * (s / STEPS + 1);
         if (threadIdx.x == 0) {
           while (seen_j < need) seen_j = acquire(m.rows + j);
           while (seen_i < need) seen_i = acquire(m.rows + i);
@@ -200,14 +207,35 @@ LW_INLINE void accumulate(Part& x, Part& d, bool both, const Matrix& m, int i, i
   }
 }
 
-// X <- X L^-H, 64 x 64: X1 <- X1 L11^-H; X2 <- X2 - X1 L21^H; X2 <- X2 L22^-H
-LW_INLINE void solve(T* x, const T* l, const Real* reciprocals) {
+// The columns of L(j,j) from `first` on, and the reciprocals of its diagonal.
+template <int COLUMNS>
+LW_INLINE void fetch_diagonal(T* l, Real* reciprocals, const Matrix& m, int j, int first) {
+  fetch<COLUMNS * SIZE>(l + first, PITCH, m, j, (i64)j * SIDE + first);
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+  int k = first + threadIdx.x;
+  if (threadIdx.x < COLUMNS) reciprocals[k] = Real(1) / real(l[k * (PITCH + 1)]);
+  __syncthreads();
+}
+
+// X <- X L(j,j)^-H: X1 <- X1 L11^-H; X2 <- X2 - X1 L21^H; X2 <- X2 L22^-H. L(j,j) goes to `l`.
+LW_INLINE void solve(T* x, T* l, Real* reciprocals, const Matrix& m, int j) {
   int warp = threadIdx.x / 32;
+  bool whole = m.wait(j, 2 * j + 1) > 2 * j + 1;
+  if (whole)
+    fetch_diagonal<SIDE>(l, reciprocals, m, j, 0);
+  else
+    fetch_diagonal<TILE>(l, reciprocals, m, j, 0);
 #pragma unroll 1
   for (int half = 0; half < 2; half++) {
     if (half) {
-      int r = warp / 2 * 16, c = warp % 2 * 16;
-      update_piece<2, 2>(x + r * PITCH + TILE + c, PITCH, x + r * PITCH, PITCH, l + (TILE + c) * PITCH, PITCH);
+      int r = warp % 4 * 16, c = warp / 4 * 16;
+      update_piece<2, 16 / WARPS>(x + r * PITCH + TILE + c, PITCH, x + r * PITCH, PITCH, l + (TILE + c) * PITCH, PITCH);
+      if (!whole) {
+        m.wait(j, 2 * j + 2);
+        fetch_diagonal<TILE>(l, reciprocals, m, j, TILE);
+      }
       __syncthreads();
     }
     if (warp < 2)
@@ -216,34 +244,46 @@ LW_INLINE void solve(T* x, const T* l, const Real* reciprocals) {
   }
 }
 
-// D <- L of the 64 x 64 tile D, of which `columns` are inside the matrix. In warp 0: 0 or the first bad column.
-LW_INLINE int factor(T* d, int columns, T* column, Real* reciprocals) {
+// D <- L(i,i) of the 64 x 64 tile D, also to memory. In warp 0: 0 or the first bad column. While warp 0 factors, the
+// others clear the mirror image of L(i,i-1), publish it, and publish the first half of L(i,i).
+LW_INLINE int factor(T* d, const Matrix& m, int i, T* room, Real* reciprocals) {
   int warp = threadIdx.x / 32, bad = 0;
-#pragma unroll 1
-  for (int half = 0; half < 2; half++) {
-    T* corner = d + half * (TILE * PITCH + TILE);
-    if (half) {
-      if (columns <= TILE) break;
-      // D21 <- D21 L11^-H; D22 <- D22 - D21 D21^H
-      if (warp == 0) solve_row(d + (TILE + threadIdx.x) * PITCH, d, PITCH, reciprocals);
-      __syncthreads();
-      int r = warp / 4 * 16, c = warp % 4 * 8;
-      const T* d21 = d + TILE * PITCH;
-      update_piece<2, 1>(corner + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
-      __syncthreads();
-    }
+  bool publisher = threadIdx.x == THREADS - 1;
+  int columns = m.n - (i64)i * SIDE < SIDE ? (int)(m.n - (i64)i * SIDE) : SIDE;
+  // D11 <- L11
+  if (warp == 0) {
+    bad = factor_tile(d, PITCH, columns, room, reciprocals);
+  } else if (i > 0) {
+    if (publisher) m.publish(i, 2 * i);
+    write_zeros(m, i, i - 1, 32);
+  }
+  __syncthreads();
+  if (columns > TILE) {
+    // D21 <- D21 L11^-H; D22 <- D22 - D21 D21^H; D22 <- L22
+    T* d21 = d + TILE * PITCH;
+    T* d22 = d21 + TILE;
+    if (warp == 0) solve_row(d21 + threadIdx.x * PITCH, d, PITCH, reciprocals);
+    __syncthreads();
+    int r = warp % 2 * 16, c = warp / 2 * (64 / WARPS);
+    update_piece<2, 8 / WARPS>(d22 + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
+    write_tile<TILE>(d, m, i, i, 0);
+    __syncthreads();
+    if (publisher) m.publish(i, 2 * i + 1);
     if (warp == 0) {
-      int found = factor_tile(corner, PITCH, columns - half * TILE, column, reciprocals);
-      if (found && bad == 0) bad = half * TILE + found;
+      int found = factor_tile(d22, PITCH, columns - TILE, room, reciprocals);
+      if (found && bad == 0) bad = TILE + found;
     }
     __syncthreads();
+    write_tile<TILE>(d, m, i, i, TILE);
+  } else {
+    write_tile<SIDE>(d, m, i, i, 0);
   }
   return bad;
 }
 
 // L(i,j); with `head`, j = i - 1 and L(i,i) as well
 LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
-  __shared__ __align__(16) char column_memory[2 * TILE * SIZE];
+  __shared__ __align__(16) char room[ROOM];
   __shared__ Real reciprocals[SIDE];
   T* xs = (T*)memory;
   T* ds = xs + SIDE * PITCH;
@@ -254,35 +294,50 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
     load_part(x, m, i, j);
     accumulate(x, d, head, m, i, j, j);
     part_to_shared(x, xs);
-    m.wait(j, j + 1);
-    fetch<SIDE * SIZE>(ds, PITCH, m, j, (i64)j * SIDE);
-    commit_copies();
-    wait_copies<0>();
-    __syncthreads();
-    if (threadIdx.x < SIDE) reciprocals[threadIdx.x] = Real(1) / real(ds[threadIdx.x * (PITCH + 1)]);
-    __syncthreads();
-    solve(xs, ds, reciprocals);
-    write_tile(xs, m, i, j);
-    m.publish(i, j + 1);
-    write_zeros(m, i, j);
-    if (head) d.add<SIDE>(xs + part_row() * PITCH, PITCH, xs + part_column() * PITCH, PITCH);
+    solve(xs, ds, reciprocals, m, j);
+    write_tile<SIDE>(xs, m, i, j, 0);
+    if (head) {
+      d.add<SIDE>(xs + part_row() * PITCH, PITCH, xs + part_column() * PITCH, PITCH);
+    } else {
+      __syncthreads();
+      if (threadIdx.x == 0) m.publish(i, 2 * (j + 1));
+      write_zeros(m, i, j, 0);
+    }
   }
   if (head) {
     part_to_shared(d, ds);
     __syncthreads();
-    i64 columns = m.n - (i64)i * SIDE;
-    int bad = factor(ds, columns < SIDE ? (int)columns : SIDE, (T*)column_memory, reciprocals);
+    int bad = factor(ds, m, i, (T*)room, reciprocals);
     // the heads of one matrix run one after the other, so the first to fail is the first column
     if (threadIdx.x == 0 && bad && *(volatile int*)failed == 0) *(volatile int*)failed = i * SIDE + bad;
-    write_tile(ds, m, i, i);
-    m.publish(i, i + 1);
+    __syncthreads();
+    if (threadIdx.x == 0) m.publish(i, 2 * (i + 1));
   }
+}
+
+struct Place {
+  i64 matrix;
+  int i, j;
+};
+
+// Ticket -> group of matrices, then the step in their common order, then the matrix in the group.
+LW_INLINE Place place_of(i64 ticket, i64 batch, i64 group, int tiles) {
+  i64 tasks = 1 + (i64)tiles * (tiles - 1) / 2;
+  i64 g = ticket / (tasks * group), rest = ticket - g * tasks * group;
+  i64 size = batch - g * group < group ? batch - g * group : group;
+  i64 step = rest / size;
+  i64 matrix = g * group + rest - step * size;
+  if (step == 0) return {matrix, 0, -1};
+  step--;
+  int j = 0;
+  for (; step >= tiles - 1 - j; j++) step -= tiles - 1 - j;
+  return {matrix, j + 1 + (int)step, j};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, LW_RESIDENT)
     cholesky_tiled(const T* a, T* out, int* info, i64 batch, i64 n, i64 group, Progress progress) {
   __shared__ unsigned long long ticket;
-  __shared__ int place[2];
+  __shared__ Place place;
   __shared__ bool last;
   int tiles = (int)((n + SIDE - 1) / SIDE);
   i64 tasks = 1 + (i64)tiles * (tiles - 1) / 2;
@@ -290,20 +345,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, LW_RESIDENT)
     __syncthreads();
     if (threadIdx.x == 0) {
       ticket = atomicAdd(progress.ticket, 1ULL);
-      // task number in its matrix -> tile
-      i64 g = (i64)ticket / (tasks * group), size = batch - g * group < group ? batch - g * group : group;
-      i64 step = size > 0 ? ((i64)ticket - g * tasks * group) / size - 1 : 0;
-      int j = step < 0 ? -1 : 0;
-      while (j >= 0 && step >= tiles - 1 - j) step -= tiles - 1 - j++;
-      place[0] = step < 0 ? 0 : j + 1 + (int)step;
-      place[1] = j;
+      if ((i64)ticket < tasks * batch) place = place_of(ticket, batch, group, tiles);
     }
     __syncthreads();
     if ((i64)ticket >= tasks * batch) return;
-    i64 g = (i64)ticket / (tasks * group), size = batch - g * group < group ? batch - g * group : group;
-    i64 index = g * group + ((i64)ticket - g * tasks * group) % size;
+    i64 index = place.matrix;
     Matrix m = {a + index * n * n, out + index * n * n, n, progress.rows + index * tiles};
-    run_task(m, progress.failed + index, place[0], place[1], place[0] == place[1] + 1);
+    run_task(m, progress.failed + index, place.i, place.j, place.i == place.j + 1);
 
     __syncthreads();
     if (threadIdx.x == 0) {

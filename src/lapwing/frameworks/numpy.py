@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..core.problem import DTYPES, Spec
 __all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
 
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
+_NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name takes as long as a small factorisation
 
 
 def describe(a: np.ndarray) -> Spec:
@@ -24,7 +26,7 @@ def shape_of(a: np.ndarray) -> tuple[int, ...]:
 
 
 def dtype_of(a: np.ndarray) -> str:
-    return a.dtype.name
+    return _NAME.get(a.dtype) or a.dtype.name
 
 
 def traced(a: np.ndarray) -> bool:
@@ -49,12 +51,18 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
     if native is None:
         outputs = operation.reference(a, flags)
     else:
-        shape = a.shape
-        outputs = tuple([np.empty(s, d or dtype) for s, d in operation.results(shape)])
+        sizes, results = _layout(operation, a.shape)
+        outputs = tuple([np.empty(s, d or dtype) for s, d in results])
         if overwrite and operation.matrix_out and a.flags.writeable:
             outputs = (a, *outputs[1:])
-        native.run(operation.code, code, CPU, -1, engine, 0, flags, operation.sizes(shape), 0, 0, 0, a, *outputs)
+        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, 0, 0, a, *outputs)
     return (outputs[0].swapaxes(-1, -2), *outputs[1:]) if turned and operation.matrix_out else outputs
+
+
+@lru_cache(maxsize=1024)
+def _layout(operation: Operation, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    results = [(s, d if d is None else np.dtype(d)) for s, d in operation.results(shape)]
+    return operation.sizes(shape), results
 
 
 def failed(info: np.ndarray) -> bool:

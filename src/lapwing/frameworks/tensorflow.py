@@ -1,13 +1,14 @@
 """TensorFlow tensors: eager, tf.function, tf.GradientTape, forward mode, tf.vectorized_map, SavedModel; CPU and GPU.
 
 Each operation is a TensorFlow op ("LapwingCholesky") from the small library ``_tensorflow``. It speaks TensorFlow's C
-interface, so that one binary serves every TensorFlow from 2.16 on (tested with 2.16, 2.18 and 2.21). Importing this module
-registers the ops; a program that loads a SavedModel with them says ``import lapwing.frameworks.tensorflow`` first.
+interface, so that one binary serves every TensorFlow from 2.16 on (tested with 2.16, 2.18 and 2.21). Importing this
+module registers the ops; a program that loads a SavedModel with them says ``import lapwing.frameworks.tensorflow``
+first.
 
-Where the library was not built, ``tf.numpy_function`` calls numpy.linalg: same results and gradients, but no SavedModel.
+Where the library was not built, ``tf.numpy_function`` calls numpy.linalg: same results and gradients, no SavedModel.
 
-XLA (``jit_compile=True``) cannot compile ops of other libraries: such a call is refused while the function is traced. Where
-the function is only later put inside a compiled one, TensorFlow's own error names the op, "LapwingCholesky".
+XLA (``jit_compile=True``) cannot compile ops of other libraries: such a call is refused while the function is traced.
+Where a function that is traced already is put inside a compiled one, TensorFlow's own error names "LapwingCholesky".
 On a GPU the op waits for the device, as TensorFlow does not tell its stream through the C interface.
 """
 
@@ -24,7 +25,7 @@ import tensorflow as tf
 from ..core import native as core
 from ..core.derivatives import cholesky_vjp
 from ..core.operation import Operation
-from ..core.problem import Spec
+from ..core.problem import DTYPES, Spec
 
 __all__ = ["apply", "describe", "dtype_of", "failed", "missing_reason", "shape_of", "to_numpy", "traced"]
 
@@ -32,12 +33,20 @@ __all__ = ["apply", "describe", "dtype_of", "failed", "missing_reason", "shape_o
 _GRADIENTS: dict[str, Callable[..., Any]] = {"cholesky": cholesky_vjp}
 _NO_GRADIENT = ("finite",)
 
+# looked up once, as calls on small matrices are short
+_executing_eagerly = tf.executing_eagerly
+_Tensor = tf.Tensor
+_NAME = {tf.as_dtype(name): name for name in DTYPES}
+
 
 def describe(a: Any) -> Spec:
     shape = shape_of(a)
-    if a.shape.rank is None or None in shape:
-        raise ValueError(f"lapwing: the shape {a.shape} is not known yet\nhint: describe the array with lapwing.spec(shape, dtype)")
-    return Spec(tuple(n for n in shape if n is not None), dtype_of(a), "cuda" if "GPU" in (a.device or "") else "cpu")
+    if None in shape:
+        raise ValueError(
+            f"lapwing: the shape {a.shape} is not known yet\nhint: describe the array with lapwing.spec(shape, dtype)"
+        )
+    device = "cuda" if "GPU" in (getattr(a, "device", None) or "") else "cpu"
+    return Spec(tuple(n for n in shape if n is not None), dtype_of(a), device)
 
 
 def shape_of(a: Any) -> tuple[int | None, ...]:
@@ -47,17 +56,20 @@ def shape_of(a: Any) -> tuple[int | None, ...]:
 
 
 def dtype_of(a: Any) -> str:
-    return str(getattr(a.dtype, "name", a.dtype))  # the dtype of a Keras variable is a string
+    dtype = a.dtype
+    return _NAME.get(dtype) or str(getattr(dtype, "name", dtype))  # the dtype of a Keras variable is a string
 
 
 def traced(a: Any) -> bool:
     # what is computed in a graph is symbolic, whatever went in
-    return not tf.executing_eagerly()
+    return not _executing_eagerly()
 
 
 def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    a = tf.convert_to_tensor(arrays[0])
-    if not tf.executing_eagerly() and _compiled_by_xla():
+    a = arrays[0]
+    if not isinstance(a, _Tensor):
+        a = tf.convert_to_tensor(a)  # a variable
+    if not _executing_eagerly() and _compiled_by_xla():
         raise NotImplementedError(
             f"lapwing: {operation.name} cannot be compiled by XLA"
             "\nhint: use tf.function(jit_compile=False), or jit_compile=False in a Keras model's compile()"
@@ -70,7 +82,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
 
 
 def failed(info: Any) -> bool:
-    return bool(info.numpy().any())
+    status = info.numpy()
+    return bool(status.any() if status.ndim else status)
 
 
 def to_numpy(x: Any) -> np.ndarray:
@@ -90,12 +103,12 @@ class _Namespace:
         return tf.linalg.set_diag(lower, tf.linalg.diag_part(lower) / 2)
 
     @staticmethod
-    def solve(l: Any, b: Any) -> Any:
-        return tf.linalg.triangular_solve(l, b, lower=True)
+    def solve(factor: Any, b: Any) -> Any:
+        return tf.linalg.triangular_solve(factor, b, lower=True)
 
     @staticmethod
-    def solve_adjoint(l: Any, b: Any) -> Any:
-        return tf.linalg.triangular_solve(l, b, lower=True, adjoint=True)
+    def solve_adjoint(factor: Any, b: Any) -> Any:
+        return tf.linalg.triangular_solve(factor, b, lower=True, adjoint=True)
 
 
 def _compiled_by_xla() -> bool:
@@ -125,9 +138,10 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
 
 
 def _register_gradient(name: str, rule: Callable[..., Any]) -> None:
-    @tf.RegisterGradient(_op_type(name))
     def gradient(op: Any, *grads: Any) -> Any:
         return rule(_Namespace, op.get_attr("flags"), op.outputs[0], grads[0])
+
+    tf.RegisterGradient(_op_type(name))(gradient)
 
 
 def _register_vectorization(name: str) -> None:
@@ -137,12 +151,11 @@ def _register_vectorization(name: str) -> None:
     except ImportError:  # a private name; without it tf.vectorized_map loops
         return
 
-    @RegisterPFor(_op_type(name))
-    def convert(pfor_input: Any) -> Any:
-        made = _OPS[name](
-            pfor_input.stacked_input(0), flags=pfor_input.get_attr("flags"), engine=pfor_input.get_attr("engine")
-        )
+    def convert(node: Any) -> Any:
+        made = _OPS[name](node.stacked_input(0), flags=node.get_attr("flags"), engine=node.get_attr("engine"))
         return [wrap(x, True) for x in (made if isinstance(made, tuple) else (made,))]
+
+    RegisterPFor(_op_type(name))(convert)
 
 
 def _op_type(name: str) -> str:
@@ -161,14 +174,14 @@ def _without_library(operation: Operation, a: Any, flags: int) -> tuple[Any, ...
         return call(a)
     rule = operation.vjp
 
-    @tf.custom_gradient
-    def differentiable(x: Any) -> Any:
+    def with_gradient(x: Any) -> Any:
         def gradient(*grads: Any) -> Any:
             # factored again, as the gradient of this gradient needs the factor as a function of x
             return rule(_Namespace, flags, differentiable(x)[0], grads[0])
 
         return call(x), gradient
 
+    differentiable = tf.custom_gradient(with_gradient)
     return tuple(differentiable(a))
 
 

@@ -1,8 +1,7 @@
 """PyTorch tensors: eager, autograd, forward mode, torch.func, torch.compile, torch.export; CPU and CUDA.
 
-Each operation is a dispatcher op without autograd. Derivatives come from two autograd Functions around it: one that Dynamo can
-trace, and one that adds forward mode, which Dynamo refuses, for everything else. Calls that need none of this go straight
-to the native core.
+Each operation is a dispatcher op without autograd. Derivatives come from autograd Functions around it, one for each of plain
+eager calls, torch.func and Dynamo, which accept different things. Calls that need none of this go straight to the native core.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ __all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "t
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
 _DTYPE = {None: None, "int32": torch.int32}
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # private but old names; where one is missing the slower way through the dispatcher is always right
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
@@ -52,23 +53,17 @@ def traced(a: torch.Tensor) -> bool:
 def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
     (a,) = arrays
     if torch.compiler.is_compiling():
-        hooked = _hook(operation)
-        # inside torch.func under Dynamo no autograd.Function can carry every rule: the plain op and the framework's own do
-        if _in_functorch_constant() and hooked.inside_functorch is not None:
-            return hooked.inside_functorch(a, flags, engine)
-        return hooked.compiled(a, flags, engine)
-    if (
-        _needs_derivative(a)
-        or _in_functorch()
-        or _in_dispatch_mode()
-        or type(a) not in (torch.Tensor, torch.nn.Parameter)
-        or _functorch_level is None
-    ):
-        hooked = _hook(operation)
-        if _needs_derivative(a) or _in_functorch():
-            return hooked.eager(a, flags, engine)
-        return hooked.op(a, flags, engine)
-    return _run(operation, a, flags, engine, overwrite)
+        # inside torch.func under Dynamo no autograd.Function can carry every rule: the framework's own routine does
+        call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
+    elif _in_functorch():
+        call = _hook(operation).functorch
+    elif _in_dispatch_mode() or type(a) not in _PLAIN:
+        call = _hook(operation).functorch if _needs_derivative(a) else _hook(operation).op
+    elif _needs_derivative(a):
+        call = _hook(operation).eager
+    else:
+        return _run(operation, a, flags, engine, overwrite)
+    return call(a, flags, engine)  # type: ignore[no-any-return]
 
 
 def failed(info: torch.Tensor) -> bool:
@@ -84,7 +79,7 @@ def _needs_derivative(a: torch.Tensor) -> bool:
 
 
 def _in_functorch() -> bool:
-    return _functorch_level is not None and _functorch_level() is not None
+    return _functorch_level is None or _functorch_level() is not None
 
 
 @torch.compiler.assume_constant_result
@@ -183,18 +178,22 @@ class _Hooked:
 
         torch.library.register_vmap(name, batched, lib=self.library)
         self.op = op if count > 1 else lambda *args: (op(*args),)
-        if operation.vjp is None:
-            self.compiled = self.eager = self.op
-            self.inside_functorch = None
-            return
-        traceable, full = _functions(operation, op, count)
-        self.compiled, self.eager = traceable.apply, full.apply
-        self.inside_functorch = _FRAMEWORK_OWN.get(operation.name)
+        self.eager = self.functorch = self.compiled = self.op
+        if operation.vjp is not None:
+            self.eager, self.functorch, self.compiled = (f.apply for f in _functions(operation, op, count))
+        self.compiled_functorch = _FRAMEWORK_OWN.get(operation.name, self.op)
 
 
-def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any]:
+def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any]:
+    """The operation with derivatives: for plain eager calls, for torch.func, for Dynamo."""
     assert operation.jvp is not None and operation.vjp is not None
     jvp_rule, vjp_rule = operation.jvp, operation.vjp
+
+    def save(ctx: Any, outputs: Any, flags: int) -> None:
+        ctx.save_for_backward(outputs[0])
+        ctx.save_for_forward(outputs[0])
+        ctx.mark_non_differentiable(*outputs[1:])
+        ctx.flags = flags
 
     class Traceable(torch.autograd.Function):
         @staticmethod
@@ -203,10 +202,7 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any]:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.save_for_backward(output[0])
-            ctx.save_for_forward(output[0])
-            ctx.mark_non_differentiable(*output[1:])
-            ctx.flags = inputs[1]
+            save(ctx, output, inputs[1])
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
@@ -217,7 +213,8 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any]:
         def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
             return Traceable.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
 
-    class Full(Traceable):
+    # Dynamo refuses a Function with a jvp
+    class Functorch(Traceable):
         @staticmethod
         def jvp(ctx: Any, da: torch.Tensor, *_: Any) -> Any:
             (factor,) = ctx.saved_tensors
@@ -225,9 +222,20 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any]:
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
-            return Full.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
+            return Functorch.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
 
-    return Traceable, Full
+    # a forward that takes the context and skips the dispatcher costs a third of the others
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
+            outputs = _run(operation, a, flags, engine)
+            save(ctx, outputs, flags)
+            return outputs
+
+        backward = Traceable.backward
+        jvp = Functorch.jvp
+
+    return Eager, Functorch, Traceable
 
 
 def _own_cholesky(a: torch.Tensor, flags: int, engine: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,140 @@
+"""What is measured, and what came out: Case, Timing, Row, Report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+from ..core.problem import Problem
+from .check import Check
+from .environment import Environment
+
+__all__ = ["Absent", "Case", "Entry", "Report", "Row", "Timing"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: a batch of n x n matrices of one dtype on one device."""
+
+    n: int
+    batch: int = 1
+    dtype: str = "float64"
+    device: str = "cpu"
+    upper: bool = False
+    matrix: str = "random"
+    operation: str = "cholesky"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n, self.n) if self.batch == 1 else (self.batch, self.n, self.n)
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.operation, self.dtype, self.batch, self.n, self.device, self.upper)
+
+    @property
+    def flops(self) -> float:
+        return self.batch * float(self.n) ** 3 / 3 * (4 if self.dtype.startswith("complex") else 1)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Every matrix read once and written once."""
+        return 2 * self.batch * self.n**2 * self.problem.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.dtype} n={self.n} batch={self.batch}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Who takes part: lapwing through ``library`` with ``engine``, or with None the library's own routine."""
+
+    name: str
+    library: str
+    engine: str | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call, one number per repeat.
+
+    On a GPU ``seconds`` is device time of queued calls, ``waited`` the wall time of a call that waits for its result.
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    waited: tuple[float, ...] = ()
+
+    @property
+    def minimum(self) -> float:
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A contender that did not run, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: lapwing's checks and times, the peers' times, and the floor."""
+
+    case: Case
+    engine: str
+    checks: tuple[tuple[str, Check], ...]
+    ours: tuple[Timing, ...]
+    peers: tuple[Timing, ...] = ()
+    floor: float | None = None
+    absent: tuple[Absent, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Which of lapwing's answers failed the check; they are not timed."""
+        return tuple(name for name, check in self.checks if not check.ok)
+
+    @property
+    def lapwing(self) -> Timing | None:
+        return self.ours[0] if self.ours else None
+
+    @property
+    def best_peer(self) -> Timing | None:
+        return min(self.peers, key=lambda t: t.minimum, default=None)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster lapwing is than the fastest peer, by the minima."""
+        if self.lapwing is None or self.best_peer is None:
+            return None
+        return self.best_peer.minimum / self.lapwing.minimum
+
+    @property
+    def over_floor(self) -> float | None:
+        """How many times the floor lapwing takes."""
+        return None if self.lapwing is None or not self.floor else self.lapwing.minimum / self.floor
+
+    @property
+    def gflops(self) -> float | None:
+        return None if self.lapwing is None else self.case.flops / self.lapwing.minimum * 1e-9
+
+    @property
+    def gbytes(self) -> float | None:
+        return None if self.lapwing is None else self.case.bytes_moved / self.lapwing.minimum * 1e-9
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole run, as it is written to a file."""
+
+    command: str
+    date: str
+    environment: Environment
+    rows: tuple[Row, ...]
+    bandwidth: float | None = None  # of a device copy, bytes per second
+    notes: tuple[str, ...] = field(default=())

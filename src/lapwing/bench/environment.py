@@ -1,0 +1,101 @@
+"""Where a measurement was made: versions, processors, threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from .._version import __version__
+from ..core.native import native
+from ..engines.planner import hardware_of
+
+__all__ = ["PACKAGES", "Environment", "Gpu", "driver_version", "environment", "installed_version"]
+
+# names on PyPI, by the name it is imported with
+PACKAGES = {
+    "numpy": ("numpy",),
+    "scipy": ("scipy",),
+    "torch": ("torch",),
+    "jax": ("jax",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
+    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
+    "matplotlib": ("matplotlib",),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    capability: int  # 90 is 9.0
+    memory: int  # bytes
+
+
+@dataclass(frozen=True)
+class Environment:
+    versions: tuple[tuple[str, str], ...]
+    system: str
+    cpu: str
+    instructions: str
+    cores: int
+    threads: int
+    gpus: tuple[Gpu, ...]
+    driver: str
+
+
+def environment() -> Environment:
+    """Looked up without importing any framework."""
+    versions = {"lapwing": __version__, "python": platform.python_version()}
+    versions |= {name: v for name in PACKAGES if (v := installed_version(name))}
+    gpus = tuple(Gpu(*row) for row in native.gpus()) if native is not None else ()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Environment(
+        versions=tuple(versions.items()),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu_name(),
+        instructions=hardware_of("cpu"),
+        cores=cores,
+        threads=native.allowed_threads() if native is not None else cores,
+        gpus=gpus,
+        driver=driver_version() if gpus else "",
+    )
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package, or ""."""
+    for name in PACKAGES[package]:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's version, or "" where nobody tells."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+        words = [w for w in first.split() if w[:1].isdigit() and "." in w]
+        if words:
+            return words[0]
+    except (OSError, IndexError):
+        pass
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return answer.stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return ""
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

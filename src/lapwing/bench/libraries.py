@@ -1,0 +1,280 @@
+"""The array libraries that take part. Each is imported when it is first opened."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from .library import Call, Library, quietly, silenced, spin_cycles
+
+__all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
+
+PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
+LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # scipy has no arrays of its own
+
+
+def installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@cache
+def open_library(name: str) -> Library:
+    """Import the library; ImportError when it is not there or does not load."""
+    return _CLASSES[name]()
+
+
+def allow_float64_in_jax() -> None:
+    """For a process of one's own only: JAX has one switch for the whole process."""
+    if installed("jax"):
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+
+
+class _Numpy(Library):
+    name = "numpy"
+    own_text = "numpy.linalg.cholesky(a)"
+
+    def own(self, upper: bool) -> Call:
+        if not upper:
+            return np.linalg.cholesky
+        try:
+            np.linalg.cholesky(np.eye(1), upper=True)
+        except TypeError:  # before NumPy 2
+            return lambda a: np.conj(np.swapaxes(np.linalg.cholesky(a), -1, -2))
+        return partial(np.linalg.cholesky, upper=True)
+
+
+class _Scipy(Library):
+    name = "scipy"
+    own_text = "scipy.linalg.cholesky(a, lower=True, check_finite=False)"
+
+    def __init__(self) -> None:
+        import scipy.linalg
+
+        self.routine = scipy.linalg.cholesky
+
+    def own(self, upper: bool) -> Call:
+        def call(a: np.ndarray) -> np.ndarray:
+            # without check_finite, as the others do not look either
+            return self.routine(a, lower=not upper, check_finite=False)  # type: ignore[no-any-return]
+
+        return call
+
+
+class _Torch(Library):
+    name = "torch"
+    own_text = "torch.linalg.cholesky(a); queued: torch.linalg.cholesky_ex(a)"
+    devices = ("cpu", "cuda")
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+
+    def missing(self, device: str) -> str:
+        return "" if device == "cpu" or self.torch.cuda.is_available() else "torch sees no GPU"
+
+    def put(self, host: np.ndarray, device: str) -> Any:
+        return self.torch.from_numpy(host).to(device)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x.detach().cpu().numpy()  # type: ignore[no-any-return]
+
+    def own(self, upper: bool) -> Call:
+        routine = self.torch.linalg.cholesky
+        return (lambda a: routine(a, upper=True)) if upper else routine
+
+    def own_queued(self, upper: bool) -> Call:
+        routine = self.torch.linalg.cholesky_ex
+        return lambda a: routine(a, upper=upper, check_errors=False)[0]
+
+    def waited(self, call: Call, a: Any) -> Any:
+        if not a.is_cuda:
+            return super().waited(call, a)
+
+        def wait() -> None:
+            call(a)
+            self.torch.cuda.synchronize()
+
+        return wait
+
+    def queued(self, call: Call, a: Any, count: int) -> float:
+        cuda = self.torch.cuda
+        start, stop = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        cuda.synchronize()
+        quietly(lambda: cuda._sleep(spin_cycles(count)))
+        start.record()
+        for _ in range(count):
+            call(a)
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) * 1e-3 / count
+
+    def copier(self) -> Call:
+        return lambda a: a.clone()
+
+    def tidy(self) -> None:
+        if self.torch.cuda.is_available():
+            self.torch.cuda.empty_cache()
+
+
+class _Jax(Library):
+    name = "jax"
+    own_text = "jax.jit(jax.lax.linalg.cholesky)(a), symmetrize_input=False"
+    devices = ("cpu", "cuda")
+
+    def __init__(self) -> None:
+        # otherwise JAX takes three quarters of the GPU's memory from the others
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        import jax
+
+        self.jax = jax
+
+    def missing(self, device: str) -> str:
+        try:
+            self.jax.devices(_JAX_PLATFORM[device])
+        except RuntimeError:
+            return "jax sees no GPU" if device == "cuda" else "jax has no CPU backend here"
+        return ""
+
+    def put(self, host: np.ndarray, device: str) -> Any:
+        return self.jax.device_put(host, self.jax.devices(_JAX_PLATFORM[device])[0])
+
+    def own(self, upper: bool) -> Call:
+        routine = self.jax.lax.linalg.cholesky
+
+        def call(a: Any) -> Any:
+            lower = routine(a, symmetrize_input=False)
+            return self.jax.numpy.conj(lower.mT) if upper else lower
+
+        return self.jax.jit(call)  # type: ignore[no-any-return]
+
+    def through(self, upper: bool, engine: str, on_fail: str = "raise") -> Call:
+        plain = super().through(upper, engine, "nan")
+        return self.jax.jit(lambda a: plain(a))  # type: ignore[no-any-return]
+
+    def waited(self, call: Call, a: Any) -> Any:
+        return lambda: call(a).block_until_ready()
+
+    def copier(self) -> Call:
+        return self.jax.jit(lambda a: a + 1)  # type: ignore[no-any-return]
+
+
+class _Tensorflow(Library):
+    name = "tensorflow"
+    own_text = "tensorflow.linalg.cholesky(a)"
+    devices = ("cpu", "cuda")
+
+    def __init__(self) -> None:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        with silenced():
+            import tensorflow as tf
+
+        self.tf = tf
+        for gpu in tf.config.list_physical_devices("GPU"):
+            quietly(lambda gpu=gpu: tf.config.experimental.set_memory_growth(gpu, True))  # type: ignore[misc]
+
+    def missing(self, device: str) -> str:
+        return "" if device == "cpu" or self.tf.config.list_physical_devices("GPU") else "tensorflow sees no GPU"
+
+    def put(self, host: np.ndarray, device: str) -> Any:
+        with self.tf.device("/GPU:0" if device == "cuda" else "/CPU:0"):
+            return self.tf.identity(self.tf.constant(host))
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return np.asarray(x.numpy())
+
+    def own(self, upper: bool) -> Call:
+        linalg = self.tf.linalg
+        return (lambda a: linalg.adjoint(linalg.cholesky(a))) if upper else linalg.cholesky
+
+    def waited(self, call: Call, a: Any) -> Any:
+        if "GPU" not in a.device:
+            return super().waited(call, a)
+
+        def wait() -> None:
+            call(a)
+            self.tf.test.experimental.sync_devices()
+
+        return wait
+
+    def copier(self) -> Call:
+        return lambda a: a + 1
+
+
+class _Cupy(Library):
+    name = "cupy"
+    own_text = "cupy.linalg.cholesky(a)"
+    devices = ("cuda",)
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+        self.spin: Any = None
+
+    def missing(self, device: str) -> str:
+        if device != "cuda":
+            return "cupy arrays live on a GPU"
+        try:
+            return "" if self.cupy.cuda.runtime.getDeviceCount() else "cupy sees no GPU"
+        except self.cupy.cuda.runtime.CUDARuntimeError as error:
+            return f"cupy sees no GPU ({error})"
+
+    def put(self, host: np.ndarray, device: str) -> Any:
+        return self.cupy.asarray(host)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return self.cupy.asnumpy(x)  # type: ignore[no-any-return]
+
+    def own(self, upper: bool) -> Call:
+        routine = self.cupy.linalg.cholesky
+        return (lambda a: routine(a).conj().swapaxes(-1, -2)) if upper else routine
+
+    def waited(self, call: Call, a: Any) -> Any:
+        def wait() -> None:
+            call(a)
+            self.cupy.cuda.get_current_stream().synchronize()
+
+        return wait
+
+    def queued(self, call: Call, a: Any, count: int) -> float:
+        cuda = self.cupy.cuda
+        stream = cuda.get_current_stream()
+        start, stop = cuda.Event(), cuda.Event()
+        stream.synchronize()
+        quietly(lambda: self._spin(spin_cycles(count)))
+        start.record(stream)
+        for _ in range(count):
+            call(a)
+        stop.record(stream)
+        stop.synchronize()
+        return float(cuda.get_elapsed_time(start, stop)) * 1e-3 / count
+
+    def _spin(self, cycles: int) -> None:
+        if self.spin is None:
+            self.spin = self.cupy.RawKernel(_SPIN, "spin")
+        self.spin((1,), (1,), (np.int64(cycles),))
+
+    def copier(self) -> Call:
+        return lambda a: a.copy()
+
+    def tidy(self) -> None:
+        self.cupy.get_default_memory_pool().free_all_blocks()
+
+
+_JAX_PLATFORM = {"cpu": "cpu", "cuda": "gpu"}
+_SPIN = 'extern "C" __global__ void spin(long long n) { long long t = clock64(); while (clock64() - t < n) {} }'
+_CLASSES: dict[str, type[Library]] = {
+    "numpy": _Numpy,
+    "scipy": _Scipy,
+    "torch": _Torch,
+    "jax": _Jax,
+    "tensorflow": _Tensorflow,
+    "cupy": _Cupy,
+}

@@ -1,0 +1,38 @@
+"""Matrices to factor: random ones, never zeros, and one that every run shares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .case import Case
+
+__all__ = ["MATRICES", "make_matrix"]
+
+MATRICES = ("random", "known")
+
+
+def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
+    """A Hermitian positive definite batch of the case's shape on the host."""
+    return _known(case) if case.matrix == "known" else _random(case, np.random.default_rng(seed))
+
+
+def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
+    """H + (2 sqrt(n) + 2) I with |H_ij| <= 1 random: ||H|| stays near 0.8 sqrt(n), 1.2 sqrt(n) when complex."""
+    real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
+    g = rng.random(case.shape, dtype=real)
+    g -= real(0.5)
+    if case.dtype.startswith("complex"):
+        g = g + 1j * (rng.random(case.shape, dtype=real) - real(0.5))
+    # into memory of its own: the sum of a matrix and its transpose may come in either order
+    a = np.add(g, np.conj(np.swapaxes(g, -1, -2)), out=np.empty(case.shape, case.dtype))
+    index = np.arange(case.n)
+    a[..., index, index] += a.dtype.type(2 * case.n**0.5 + 2)
+    return a
+
+
+def _known(case: Case) -> np.ndarray:
+    """(i + j) / n^2 off the diagonal, 1 .. n on it."""
+    index = np.arange(case.n, dtype=np.float64)
+    a = (index[:, None] + index) / max(case.n, 1) ** 2
+    np.fill_diagonal(a, index + 1)
+    return np.ascontiguousarray(np.broadcast_to(a, case.shape), dtype=case.dtype)

@@ -1,0 +1,146 @@
+"""Pictures of a run, with matplotlib where it is installed. No window is opened and no global state is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .case import Row
+
+__all__ = ["HOW_TO_GET", "can_plot", "plot_rows", "plot_speedup"]
+
+HOW_TO_GET = "pip install lapwing[plot]"
+_COLOURS = {
+    "lapwing": "#d1495b",
+    "numpy": "#4477aa",
+    "scipy": "#66ccee",
+    "torch": "#ee7733",
+    "jax": "#228833",
+    "tensorflow": "#aa3377",
+    "cupy": "#997700",
+    "floor": "#999999",
+}
+
+
+def can_plot() -> bool:
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Left: time per call over n, one line per contender. Right: how many times faster than each peer lapwing is."""
+    rows = [r for r in rows if r.lapwing is not None]
+    dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
+    figure, axes = _figure((11.0, 0.8 + 3.7 * len(dtypes)), len(dtypes), 2)
+    figure.suptitle(title, fontsize=13, fontweight="bold")
+    for (times, ratios), dtype in zip(axes, dtypes, strict=True):
+        some = sorted((r for r in rows if r.case.dtype == dtype), key=lambda r: (r.case.n, r.case.batch))
+        _draw_times(times, some, dtype)
+        _draw_ratios(ratios, some, dtype)
+    figure.savefig(path, dpi=130)
+
+
+def plot_speedup(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Bars: how many times faster than its best peer lapwing is, by n and dtype."""
+    rows = [r for r in rows if r.speedup is not None]
+    dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
+    orders = sorted({r.case.n for r in rows})
+    figure, axes = _figure((8.0, 4.5), 1, 1)
+    axis = axes[0][0]
+    width = 0.8 / max(len(dtypes), 1)
+    for place, (dtype, colour) in enumerate(zip(dtypes, ("#d1495b", "#4477aa", "#228833", "#ee7733"), strict=False)):
+        heights = {r.case.n: r.speedup for r in rows if r.case.dtype == dtype}
+        x = [orders.index(n) + (place - (len(dtypes) - 1) / 2) * width for n in heights]
+        bars = axis.bar(x, list(heights.values()), width * 0.92, color=colour, label=dtype)
+        axis.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+    axis.axhline(1, color="#333333", linewidth=1)
+    axis.set_xticks(range(len(orders)), [f"{n}" for n in orders])
+    axis.set_xlabel("order n of each matrix")
+    axis.set_ylabel("times faster than the best peer (1 = equal)")
+    axis.set_title(title, fontsize=12, fontweight="bold")
+    axis.grid(axis="x", visible=False)
+    axis.margins(y=0.12)
+    axis.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_times(axis: Any, rows: Sequence[Row], dtype: str) -> None:
+    names = list(dict.fromkeys(t.name for r in rows for t in (*r.ours, *r.peers)))
+    for name in names:
+        points = [(r.case.n, t.minimum * 1e3) for r in rows for t in (*r.ours, *r.peers) if t.name == name]
+        _line(axis, name, points, _is_ours(rows, name))
+    floor = [(r.case.n, r.floor * 1e3) for r in rows if r.floor]
+    if floor:
+        axis.plot(*zip(*floor, strict=True), color=_COLOURS["floor"], linestyle=":", label="floor (copy)")
+    _over_n(axis, rows)
+    axis.set_yscale("log")
+    axis.set_ylabel("time per call (ms)")
+    axis.set_title(f"{dtype}: time, lower is better", fontsize=11)
+    axis.legend(frameon=False, fontsize=9)
+
+
+def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
+    for name in dict.fromkeys(t.name for r in rows for t in r.peers):
+        points = [
+            (r.case.n, t.minimum / r.lapwing.minimum)
+            for r in rows
+            for t in r.peers
+            if t.name == name and r.lapwing is not None
+        ]
+        _line(axis, name, points, False)
+    axis.axhline(1, color="#333333", linewidth=1)
+    _over_n(axis, rows)
+    axis.set_yscale("log")
+    _plain_numbers(axis.yaxis, each=(1, 2, 5))
+    axis.set_ylabel("time of the peer / time of lapwing")
+    axis.set_title(f"{dtype}: how many times faster lapwing is", fontsize=11)
+    if any(r.peers for r in rows):
+        axis.legend(frameon=False, fontsize=9)
+    else:
+        axis.text(0.5, 0.5, "no peers were timed (--peers)", ha="center", transform=axis.transAxes, color="#777777")
+
+
+def _line(axis: Any, name: str, points: Sequence[tuple[float, float]], ours: bool) -> None:
+    style = {"linewidth": 2.4, "markersize": 6, "zorder": 3} if ours else {"linewidth": 1.4, "markersize": 4}
+    axis.plot(*zip(*points, strict=True), marker="o", color=_COLOURS.get(name), label=name, **style)
+
+
+def _over_n(axis: Any, rows: Sequence[Row]) -> None:
+    orders = sorted({r.case.n for r in rows})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(orders, [str(n) for n in orders], rotation=45 if len(orders) > 9 else 0)
+    axis.minorticks_off()
+    if len(orders) == 1:
+        axis.set_xlim(orders[0] / 2, orders[0] * 2)
+    batches = {r.case.batch for r in rows}
+    axis.set_xlabel("order n" + (f", {batches.pop()} matrices per call" if len(batches) == 1 else ""))
+
+
+def _plain_numbers(axis: Any, each: tuple[int, ...]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(base=10, subs=each))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+
+
+def _is_ours(rows: Sequence[Row], name: str) -> bool:
+    return any(t.name == name for r in rows for t in r.ours)
+
+
+def _figure(size: tuple[float, float], down: int, across: int) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(down, across, squeeze=False)
+    for axis in axes.flat:
+        axis.grid(True, color="#dddddd", linewidth=0.7)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes

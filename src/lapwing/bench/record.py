@@ -1,0 +1,114 @@
+"""Measures every usable engine over a grid, and makes the record from which the planner's rules follow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from ..core.problem import DTYPES
+from ..core.records import Measurement, Record, Rule, as_json
+from ..engines import planner
+from .case import Case, Entry, Row
+from .environment import environment
+from .measure import measure
+
+__all__ = ["Grid", "WrongAnswer", "grid_for", "measure_record", "record_of", "rule_in_words", "write_record"]
+
+_BEHIND = 4.0  # an engine this far behind at a smaller batch is not asked again at a larger one
+_LEAST = 0.05  # seconds a point may take whatever the budget
+
+
+class WrongAnswer(Exception):
+    """An engine's answer failed the check; nothing is recorded."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Orders, batches and dtypes; points beyond ``flops`` or ``bytes`` are left out."""
+
+    orders: tuple[int, ...]
+    batches: tuple[int, ...]
+    dtypes: tuple[str, ...] = DTYPES
+    flops: float = 5e9
+    bytes: float = 2**28
+    seconds: float = 110.0  # for the whole grid
+
+    def cases(self, device: str) -> list[Case]:
+        """By dtype and n, the smaller batches first."""
+        everything = [Case(n, b, d, device) for d in self.dtypes for n in self.orders for b in self.batches]
+        return [c for c in everything if c.flops <= self.flops and c.bytes_moved <= self.bytes]
+
+
+# Every row of a batch must reach past the order where the engines change places (about 256 on a CPU), as the last
+# measured order decides for all larger ones.
+_GRIDS = {
+    ("cpu", False): Grid((2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024), (1, 4, 16, 64), flops=1.2e10),
+    ("cpu", True): Grid((4, 16, 64, 128, 256, 512), (1, 16), flops=3e9, seconds=25.0),
+    ("cuda", False): Grid(
+        (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
+        (1, 4, 16, 64, 256, 1024, 4096, 32768), flops=2e12, bytes=2**33, seconds=300.0,
+    ),
+    ("cuda", True): Grid((8, 32, 64, 128, 256, 1024, 4096), (1, 16, 256, 4096), flops=5e11, bytes=2**32, seconds=60.0),
+}  # fmt: skip
+
+
+def grid_for(device: str, *, quick: bool = False) -> Grid:
+    return _GRIDS[device, quick]
+
+
+def measure_record(
+    grid: Grid, device: str, library: str, *, repeat: int = 10, step: Callable[[Case], None] = lambda case: None
+) -> list[Row]:
+    """One row per point of the grid, with one timing per engine. Raises WrongAnswer."""
+    rows: list[Row] = []
+    behind: dict[tuple[str, int], set[str]] = {}  # by dtype and n
+    cases = grid.cases(device)
+    begun = perf_counter()
+    for place, case in enumerate(cases):
+        step(case)
+        left = grid.seconds - (perf_counter() - begun)
+        skipped = behind.setdefault((case.dtype, case.n), set())
+        names = [n for n, e in planner.ALL.items() if n not in skipped and e.support(case.problem)]
+        entries = [Entry(n, library, n) for n in names]
+        row = measure(case, entries, repeat=repeat, limit=max(_LEAST, left / (len(cases) - place)))
+        if row.wrong:
+            raise WrongAnswer(f"{case}: " + "; ".join(f"{name}: {check}" for name, check in row.checks if not check.ok))
+        if row.ours:
+            best = min(t.minimum for t in row.ours)
+            skipped |= {t.name for t in row.ours if t.minimum > _BEHIND * best}
+            rows.append(row)
+    return rows
+
+
+def record_of(rows: Sequence[Row], device: str) -> Record:
+    where = environment()
+    return Record(
+        operation="cholesky",
+        device=device,
+        hardware=planner.hardware_of(device),
+        date=datetime.now(UTC).date().isoformat(),
+        versions={**dict(where.versions), **({"driver": where.driver} if where.driver else {})},
+        measurements=tuple(
+            Measurement(r.case.dtype, r.case.n, r.case.batch, {t.name: t.minimum for t in r.ours}) for r in rows
+        ),
+    )
+
+
+def write_record(record: Record, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(as_json(record), indent=1) + "\n")
+
+
+def rule_in_words(rule: Rule) -> str:
+    n, batch = _span(rule.n_min, rule.n_max), _span(rule.batch_min, rule.batch_max)
+    return f"{rule.dtype:<11} n {n:<14} batch {batch:<14} {rule.engine}"
+
+
+def _span(low: int, high: int | None) -> str:
+    if high is None:
+        return f"from {low}" if low else "any"
+    return f"{low} to {high}" if low else f"up to {high}"

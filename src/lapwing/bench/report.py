@@ -1,0 +1,92 @@
+"""A run as a JSON file: everything that was measured, and where."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from .case import Report, Row, Timing
+from .check import LIMIT
+from .environment import environment
+from .libraries import open_library
+
+__all__ = ["SCHEMA", "as_json", "make_report", "write_report"]
+
+SCHEMA = 1
+
+
+def make_report(
+    rows: Sequence[Row], *, bandwidth: float | None = None, notes: Sequence[str] = (), command: str = ""
+) -> Report:
+    return Report(
+        command=command or shlex.join(sys.argv),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=environment(),
+        rows=tuple(rows),
+        bandwidth=bandwidth,
+        notes=tuple(notes),
+    )
+
+
+def write_report(report: Report, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(as_json(report), indent=1) + "\n")
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    where = asdict(report.environment)
+    where["versions"] = dict(report.environment.versions)
+    peers = {t.name for row in report.rows for t in row.peers}
+    return {
+        "schema": SCHEMA,
+        "kind": "lapwing bench",
+        "command": report.command,
+        "date": report.date,
+        "environment": where,
+        "copy_bytes_per_second": report.bandwidth,
+        "peer_calls": {name: open_library(name).own_text for name in sorted(peers)},
+        "notes": list(report.notes),
+        "rows": [_row(row) for row in report.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        **asdict(row.case),
+        "engine": row.engine,
+        "checks": {
+            name: {
+                "ok": c.ok,
+                "residual": c.residual if isfinite(c.residual) else None,
+                "allowed": LIMIT,
+                "estimated": c.estimated,
+            }
+            for name, c in row.checks
+        },
+        "lapwing": [_timing(t) for t in row.ours],
+        "peers": [_timing(t) for t in row.peers],
+        "absent": {a.name: a.reason for a in row.absent},
+        "floor_seconds": row.floor,
+        "gflops": row.gflops,
+        "gbytes_per_second": row.gbytes,
+        "best_peer": row.best_peer.name if row.best_peer else None,
+        "speedup": row.speedup,
+        "over_floor": row.over_floor,
+    }
+
+
+def _timing(timing: Timing) -> dict[str, Any]:
+    return {
+        "name": timing.name,
+        "minimum": timing.minimum,
+        "median": timing.median,
+        "seconds": list(timing.seconds),
+        "waited": list(timing.waited),
+    }

@@ -1,0 +1,82 @@
+"""The table that a run prints, row by row as the measurements come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .case import Row, Timing
+
+__all__ = ["Table", "seconds_in_words"]
+
+_WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 9, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
+_RATIOS = {"vs best": 8, "vs floor": 9}
+_NAME_WIDTH = 10
+
+
+class Table:
+    """Fixed columns, so that a row can be printed before the next is known."""
+
+    def __init__(self, others: Sequence[str], *, on_gpu: bool = False) -> None:
+        self.others = tuple(others)
+        self.on_gpu = on_gpu
+
+    def header(self) -> str:
+        columns = {**_WIDTHS, **({"waited": 9} if self.on_gpu else {}), **_RATIOS}
+        names = "".join(f"{name:<{w}}" if name in ("dtype",) else f"{name:>{w}}" for name, w in columns.items())
+        line = names + (" |" + "".join(f"{name:>{_width(name)}}" for name in self.others) if self.others else "")
+        return f"{line}\n{'-' * len(line)}"
+
+    def line(self, row: Row) -> str:
+        case = row.case
+        left = f"{case.dtype:<10}{case.n:>6}{case.batch:>8}{row.engine:>9}"
+        if row.lapwing is None:
+            return f"{left}  " + _trouble(row)
+        waited = f"{seconds_in_words(min(row.lapwing.waited, default=None)):>9}" if self.on_gpu else ""
+        cells = (
+            f"{left}{seconds_in_words(row.lapwing.minimum):>9}{seconds_in_words(row.lapwing.median):>9}"
+            f"{row.gflops or 0:>8.3g}{row.gbytes or 0:>8.3g}{waited}{_times(row.speedup):>8}{_times(row.over_floor):>9}"
+        )
+        by_name = {t.name: t for t in (*row.ours[1:], *row.peers)}
+        right = "".join(f"{_cell(by_name.get(name)):>{_width(name)}}" for name in self.others)
+        text = cells + (f" |{right}" if self.others else "")
+        return text + (f"\n  {_trouble(row)}" if row.wrong else "")
+
+    @staticmethod
+    def legend(*, on_gpu: bool = False) -> str:
+        floor = "the bytes moved at the bandwidth of a device copy" if on_gpu else "a copy of the input (numpy.copy)"
+        time = (
+            "device time per queued call; waited: wall time of one call with its wait"
+            if on_gpu
+            else "wall time per call"
+        )
+        return (
+            f"time: {time}, the minimum of all repeats. vs best: how many times faster than the fastest peer.\n"
+            f"vs floor: time over that of {floor}.\n"
+            "GFLOP/s by n^3/3 (complex: 4n^3/3), GB/s by one read and one write of every matrix."
+        )
+
+
+def seconds_in_words(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _trouble(row: Row) -> str:
+    wrong = [f"WRONG ANSWER from {name}: {check}" for name, check in row.checks if not check.ok]
+    return "; ".join(wrong or [f"{a.name}: {a.reason}" for a in row.absent] or ["not measured"])
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x" if ratio < 99.95 else f"{ratio:.0f}x"
+
+
+def _cell(timing: Timing | None) -> str:
+    return "-" if timing is None else seconds_in_words(timing.minimum)
+
+
+def _width(name: str) -> int:
+    return max(_NAME_WIDTH, len(name) + 2)

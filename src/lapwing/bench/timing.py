@@ -1,0 +1,90 @@
+"""Times contenders side by side: every repeat gives each of them a turn, in a changing order."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from time import perf_counter
+from typing import Any
+
+from .case import Timing
+
+__all__ = ["Contender", "interleave"]
+
+_SAMPLE = 1e-3  # a sample is as many calls as fill this, so that the clock's own cost does not show
+_DEVICE_SAMPLE = 20e-3
+_MOST_CALLS = 1000
+_MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
+_SETTLE = 20e-3  # calls shorter than this run once untimed at each turn: threads of the one before may still spin
+_FEWEST = 3  # repeats that are made whatever the time limit
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``call()`` runs once and waits. ``queued(k)`` queues k calls and gives the device's seconds per call."""
+
+    name: str
+    call: Callable[[], Any]
+    queued: Callable[[int], float] | None = None
+
+
+@dataclass
+class _Turn:
+    contender: Contender
+    calls: int
+    settle: bool
+    seconds: list[float]
+    waited: list[float]
+
+    def take(self) -> None:
+        c = self.contender
+        if self.settle:
+            c.call()
+        if c.queued is None:
+            self.seconds.append(_wall(c.call, self.calls))
+        else:
+            self.seconds.append(c.queued(self.calls))
+            self.waited.append(_wall(c.call, 1))
+
+
+def interleave(contenders: Iterable[Contender], repeat: int = 10, limit: float = inf) -> list[Timing]:
+    """One Timing per contender; after ``limit`` seconds no further repeat begins, once there are three."""
+    turns = [_first_turn(c) for c in contenders]
+    begun = perf_counter()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for done in range(repeat):
+            if done >= _FEWEST and perf_counter() - begun > limit:
+                break
+            for turn in _rotated(turns, done):
+                turn.take()
+    finally:
+        if collecting:
+            gc.enable()
+    return [Timing(t.contender.name, tuple(t.seconds), tuple(t.waited)) for t in turns]
+
+
+def _first_turn(contender: Contender) -> _Turn:
+    """Warm up twice: the first call may compile. The second tells how many calls make a sample."""
+    contender.call()
+    once = max(_wall(contender.call, 1), 1e-8)
+    if contender.queued is None:
+        calls = min(_MOST_CALLS, ceil(_SAMPLE / once))
+    else:
+        calls = min(_MOST_QUEUED, max(2, ceil(_DEVICE_SAMPLE / once)))
+    return _Turn(contender, calls, once < _SETTLE, [], [])
+
+
+def _wall(call: Callable[[], Any], times: int) -> float:
+    start = perf_counter()
+    for _ in range(times):
+        call()
+    return (perf_counter() - start) / times
+
+
+def _rotated(turns: Sequence[_Turn], by: int) -> list[_Turn]:
+    by %= max(len(turns), 1)
+    return [*turns[by:], *turns[:by]]

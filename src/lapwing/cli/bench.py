@@ -1,0 +1,179 @@
+"""lapwing bench: checks the answer, then times lapwing and its peers side by side; or measures a record."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from ..bench.case import Absent, Case, Entry, Row
+from ..bench.environment import environment
+from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
+from ..bench.matrices import MATRICES
+from ..bench.measure import copy_bandwidth, measure, peer_entries, usable_library, why_not
+from ..bench.plot import HOW_TO_GET, can_plot, plot_rows
+from ..bench.report import make_report, write_report
+from ..bench.table import Table
+from ..engines import planner
+from .progress import Progress
+from .record import run_record
+from .usage import UsageError, add_device, parse_dtypes, parse_sizes, parse_words
+
+__all__ = ["add_parser", "run"]
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    text = "check the answer, then time lapwing and its peers side by side"
+    parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
+    add = parser.add_argument
+    add("operation", choices=["cholesky"])
+    add("--sizes", default="4,16,64,256", help="orders n, by commas (default: 4,16,64,256)")
+    add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
+    add("--dtype", default="float64", help="by commas: float32 (single), float64 (double), complex64, complex128")
+    add("--batch", type=int, default=1, help="matrices per call (default: 1)")
+    add(
+        "--framework",
+        choices=LIBRARIES,
+        help="the array library lapwing is called through (default: numpy, or what has the GPU)",
+    )
+    add_device(parser)
+    add(
+        "--peers",
+        nargs="?",
+        const=",".join(PEERS),
+        help="time the other libraries too: all that are installed, or those named",
+    )
+    add("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
+    add("--matrix", choices=MATRICES, default="random", help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it")
+    add("--threads", type=int, help="CPU threads for every library")
+    add("--upper", action="store_true", help="the upper triangle")
+    add("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    add("--plot", type=Path, metavar="FILE", help="draw time and ratio over n (.png, .pdf, .svg)")
+    add(
+        "--record", action="store_true", help="measure every engine over a grid; the planner chooses by it from then on"
+    )
+    add("--quick", action="store_true", help="with --record: fewer points")
+    add("--output", type=Path, metavar="FILE", help="with --record: write there, not to the user's own records")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.threads is not None:
+        if options.threads < 1:
+            raise UsageError(f"--threads {options.threads} is not a positive number")
+        if not _limited_to(options.threads):
+            return _run_limited(options.threads, options.command_line)
+    library = _library(options.framework, options.device)
+    if options.record:
+        return run_record(options, library)
+    cases = _cases(options)
+    entries, absent = _entries(options, library, cases)
+    if any(e.library == "jax" for e in entries):
+        allow_float64_in_jax()
+    bandwidth = copy_bandwidth(library) if options.device == "cuda" else None
+    rows = _measure_all(options, cases, entries, absent, bandwidth)
+    if options.json:
+        command = shlex.join(["lapwing", *options.command_line])
+        notes = [f"{a.name}: {a.reason}" for a in absent]
+        write_report(make_report(rows, bandwidth=bandwidth, notes=notes, command=command), options.json)
+        print(f"wrote {options.json}")
+    if options.plot:
+        _plot(rows, options, library)
+    return 1 if any(row.wrong for row in rows) else 0
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    for name in ("batch", "repeat"):
+        if getattr(options, name) < 1:
+            raise UsageError(f"--{name} {getattr(options, name)} is not a positive number")
+    return [
+        Case(n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation)
+        for dtype in parse_dtypes(options.dtype)
+        for n in parse_sizes(options.sizes)
+    ]
+
+
+def _library(name: str | None, device: str) -> str:
+    if name is None:
+        name = "numpy" if device == "cpu" else usable_library(("torch", "cupy", "jax"), device)
+        if name is None:
+            raise UsageError(f"no array library here has a {device} device\nhint: lapwing info says what is missing")
+    if reason := why_not(name, device):
+        raise UsageError(f"--framework {name} on {device}: {reason}\nhint: lapwing info says what is installed")
+    return name
+
+
+def _entries(options: argparse.Namespace, library: str, cases: list[Case]) -> tuple[list[Entry], list[Absent]]:
+    try:
+        for case in cases:
+            planner.code_of(options.engine, case.problem)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    ours = Entry("lapwing", library, options.engine)
+    if options.peers is None:
+        return [ours], []
+    peers, absent = peer_entries(options.device, parse_words(options.peers, PEERS, "peer"))
+    return [ours, *peers], absent
+
+
+def _measure_all(
+    options: argparse.Namespace, cases: list[Case], entries: list[Entry], absent: list[Absent], bandwidth: float | None
+) -> list[Row]:
+    on_gpu = options.device == "cuda"
+    where = environment()
+    machine = where.gpus[0].name if on_gpu and where.gpus else f"{where.instructions}, {where.threads} threads"
+    print(f"{options.operation} through {entries[0].library} on {options.device} ({machine}), {options.repeat} repeats")
+    for a in absent:
+        print(f"without {a.name}: {a.reason}")
+    if bandwidth:
+        print(f"device copy: {bandwidth * 1e-12:.3g} TB/s")
+    table = Table([e.name for e in entries[1:]], on_gpu=on_gpu)
+    print(f"\n{table.header()}")
+    progress = Progress(len(cases))
+    rows = []
+    for case in cases:
+        progress.step(str(case))
+        rows.append(measure(case, entries, repeat=options.repeat, bandwidth=bandwidth))
+        progress.clear()
+        print(table.line(rows[-1]), flush=True)
+        for a in rows[-1].absent:
+            print(f"  without {a.name}: {a.reason}")
+    print(f"\n{table.legend(on_gpu=on_gpu)}")
+    return rows
+
+
+def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
+    if not can_plot():
+        print(f"no plot: matplotlib is not installed\nhint: {HOW_TO_GET}")
+        return
+    if not any(row.lapwing for row in rows):
+        return
+    try:
+        plot_rows(rows, options.plot, f"{options.operation}, lapwing through {library} on {options.device}")
+    except (OSError, ValueError) as error:  # ValueError: an unknown kind of file
+        raise UsageError(f"--plot {options.plot}: {error}") from error
+    print(f"wrote {options.plot}")
+
+
+def _limited_to(threads: int) -> bool:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    return cores <= threads and all(os.environ.get(name) == str(threads) for name in _THREAD_VARIABLES)
+
+
+def _run_limited(threads: int, command_line: list[str]) -> int:
+    """The same command in a process of its own: BLAS and JAX look at the limits only when they are loaded."""
+    cores = sorted(os.sched_getaffinity(0))[:threads] if hasattr(os, "sched_getaffinity") else []
+
+    def limit() -> None:
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+    variables = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))}
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "lapwing", *command_line]
+    return subprocess.run(command, env=variables, preexec_fn=limit, check=False).returncode

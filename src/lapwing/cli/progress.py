@@ -1,0 +1,36 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere; always on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+__all__ = ["Progress"]
+
+_WIDTH = 24
+
+
+class Progress:
+    """``step(text)`` says what begins now; ``clear()`` wipes the bar before something else is printed."""
+
+    def __init__(self, total: int, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.total = max(total, 1)
+        self.done = 0
+        self.stream = stream or sys.stderr
+        self.terminal = self.stream.isatty()
+        self.quiet = quiet
+
+    def step(self, text: str) -> None:
+        self.done += 1
+        if self.terminal:
+            filled = _WIDTH * (self.done - 1) // self.total
+            bar = "#" * filled + "." * (_WIDTH - filled)
+            self.stream.write(f"\r\x1b[K[{bar}] {self.done}/{self.total} {text}")
+        elif not self.quiet:
+            self.stream.write(f"{self.done}/{self.total} {text}\n")
+        self.stream.flush()
+
+    def clear(self) -> None:
+        if self.terminal:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()

@@ -1,0 +1,37 @@
+// The declarations of native/vendor.h against the vendor's own headers. rows.h is made from LAPWING_VENDOR by the test: one
+// ROW(our name, symbol) for each.
+#include "vendor.h"
+
+#include <cuda.h>
+#include <cusolverDn.h>
+#include <nvrtc.h>
+
+#include "same.h"
+
+namespace ours = lapwing::vendor;
+
+#define ROW(name, symbol) static_assert(Same<decltype(ours::Table::name), decltype(&symbol)>::value, #symbol);
+#include "rows.h"
+#undef ROW
+#define ROW(name, symbol) +1
+static_assert(sizeof(ours::Table) == sizeof(void*) * (0
+#include "rows.h"
+                                                      ),
+              "rows.h has not every row of LAPWING_VENDOR");
+
+#define VALUE(name, theirs) static_assert(ours::name == int(theirs), #name)
+VALUE(FILL_LOWER, CUBLAS_FILL_MODE_LOWER);
+VALUE(REAL_32, CUDA_R_32F);
+VALUE(REAL_64, CUDA_R_64F);
+VALUE(COMPLEX_32, CUDA_C_32F);
+VALUE(COMPLEX_64, CUDA_C_64F);
+VALUE(ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+VALUE(ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+VALUE(ATTRIBUTE_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+VALUE(ATTRIBUTE_SHARED_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+VALUE(FUNCTION_MAX_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+VALUE(CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+
+// the check itself: what must not pass
+static_assert(!Same<int(int), int(long)>::value && !Same<int(int), int(int, int)>::value && !Same<int*, long*>::value);
+static_assert(!Same<void*, int>::value && !Same<void*, CUuuid*>::value && Same<void*, CUcontext>::value);

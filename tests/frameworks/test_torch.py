@@ -1,0 +1,239 @@
+"""PyTorch: autograd, forward mode, torch.func, compile, export, and tensors of every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from backends import random, residual, spd
+
+import lapwing as lw
+
+torch = pytest.importorskip("torch")
+
+# raised inside torch itself while it compiles
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch.*"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*functools.lru_cache.*:UserWarning"),
+]
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    return request.param
+
+
+def matrices(shape, dtype="float64", device="cpu", seed=0):
+    return torch.from_numpy(spd(shape, dtype, seed)).to(device)
+
+
+def herm(x):
+    return (x + x.mH) / 2
+
+
+def scalar(function):
+    return lambda x: function(herm(x)).sin().sum()
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_gradients_first_and_second_order(device, dtype, upper):
+    x = matrices((2, 4, 4), dtype, device).requires_grad_()
+
+    def function(x):
+        return lw.cholesky(herm(x), upper=upper)
+
+    assert torch.autograd.gradcheck(function, (x,), check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(function, (x,))
+
+
+def test_gradient_is_hermitian_and_ignores_the_other_triangle(device):
+    x = matrices((5, 5), "complex128", device)
+    given = x.clone()
+    given[torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)] = torch.nan
+    given.requires_grad_()
+    (gradient,) = torch.autograd.grad(lw.cholesky(given).abs().sum(), given)
+    assert torch.equal(gradient, gradient.mH)
+    own = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(torch.linalg.cholesky(herm(own)).abs().sum(), own)
+    assert (gradient - expected).abs().max() < 50 * np.finfo("float64").eps * expected.abs().max()
+
+
+def test_failed_matrix_makes_only_its_own_gradient_nan(device):
+    x = matrices((3, 4, 4), device=device)
+    x[1] = -x[1]
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(lw.cholesky(x, on_fail="nan").nansum(), x)
+    assert gradient[1].isnan().all()
+    assert gradient[[0, 2]].isfinite().all()
+
+
+TRANSFORMS = {
+    "vmap": lambda f: torch.vmap(f),
+    "nested vmap": lambda f: lambda a: torch.vmap(torch.vmap(f))(a.reshape(2, 3, *a.shape[1:])),
+    "vmap over the last axis": lambda f: lambda a: torch.vmap(f, in_dims=2)(a.movedim(0, 2)),
+    "vmap of grad": lambda f: torch.vmap(torch.func.grad(scalar(f))),
+    "grad": lambda f: torch.func.grad(scalar(f)),
+    "jacrev": lambda f: lambda a: torch.func.jacrev(lambda x: f(herm(x)))(a[0]),
+    "jacfwd": lambda f: lambda a: torch.func.jacfwd(lambda x: f(herm(x)))(a[0]),
+    "hessian": lambda f: lambda a: torch.func.hessian(scalar(f))(a[0]),
+    "vmap of jvp": lambda f: torch.vmap(lambda x: torch.func.jvp(lambda y: f(herm(y)), (x,), (x,))[1]),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_torch_func(device, name):
+    a = matrices((6, 4, 4), device=device)
+    ours, own = TRANSFORMS[name](lw.cholesky)(a), TRANSFORMS[name](torch.linalg.cholesky)(a)
+    assert (ours - own).abs().max() <= 200 * np.finfo("float64").eps * own.abs().max()
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_torch_func_compiled(name):
+    a = matrices((6, 4, 4))
+    ours = torch.compile(TRANSFORMS[name](lw.cholesky), fullgraph=True)(a)
+    own = TRANSFORMS[name](torch.linalg.cholesky)(a)
+    assert (ours - own).abs().max() <= 200 * np.finfo("float64").eps * own.abs().max()
+
+
+def test_compile_with_dynamic_shapes(device):
+    compiled = torch.compile(lambda x: lw.cholesky(herm(x)).sin().sum(), fullgraph=True, dynamic=True)
+    for shape in ((3, 5, 5), (7, 6, 6), (4, 4)):
+        x = matrices(shape, device=device).requires_grad_()
+        (ours,) = torch.autograd.grad(compiled(x), x)
+        (own,) = torch.autograd.grad(scalar(torch.linalg.cholesky)(x), x)
+        assert (ours - own).abs().max() <= 200 * np.finfo("float64").eps * own.abs().max()
+
+
+def test_compile_without_grad_behaves_as_nan(device):
+    a = matrices((3, 5, 5), device=device)
+    a[1] = -a[1]
+    l = torch.compile(lw.cholesky, fullgraph=True)(a)
+    assert l[1].isnan().all()
+    assert l[[0, 2]].isfinite().all()
+
+
+def test_export_with_dynamic_batch(device):
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return lw.cholesky(herm(x))
+
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(Module(), (matrices((3, 5, 5), device=device),), dynamic_shapes=({0: batch},))
+    a = matrices((7, 5, 5), device=device, seed=1)
+    assert torch.equal(exported.module()(a), lw.cholesky(herm(a)))
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        a = mode.from_tensor(matrices((3, 5, 5)))
+        assert lw.cholesky(a).shape == a.shape
+        factor, info = lw.cholesky_ex(a)
+        assert info.shape == (3,) and info.dtype == torch.int32
+
+
+def test_opcheck(device):
+    lw.cholesky(matrices((2, 2)).requires_grad_())  # registers the op
+    op = torch.ops.lapwing.cholesky.default
+    for a in (matrices((3, 5, 5), device=device), matrices((4, 4), device=device).mT, matrices((0, 3, 3), device=device)):
+        torch.library.opcheck(op, (a, 0, 0))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_layouts(device, dtype):
+    a = matrices((6, 5, 5), dtype, device)
+    expected = lw.cholesky(a)
+    tolerance = 50 * np.finfo("float64").eps * expected.abs().max()
+    layouts = {
+        "transposed": a.mT.contiguous().mT,
+        "strided": a.repeat_interleave(2, 0)[::2],
+        "expanded": a[:1].expand(6, 5, 5),
+        "channels moved": a.movedim(0, 2).contiguous().movedim(2, 0),
+        "lazy conjugate": a.conj().resolve_conj().conj(),
+        "offset": torch.cat([a.flatten()[:1], a.flatten()])[1:].view(6, 5, 5),
+    }
+    for name, given in layouts.items():
+        before = given.clone()
+        l = lw.cholesky(given)
+        want = expected if name != "expanded" else expected[:1].expand(6, 5, 5)
+        assert (l - want).abs().max() <= tolerance, name
+        assert torch.equal(given, before), name
+    assert lw.cholesky(layouts["transposed"]).stride() == layouts["transposed"].stride()
+
+
+def test_overwrite_reuses_memory(device):
+    a = matrices((300, 300), device=device)
+    where = a.data_ptr()
+    assert lw.cholesky(a, overwrite=True).data_ptr() == where
+    a = matrices((300, 300), device=device).requires_grad_()
+    before = a.detach().clone()
+    lw.cholesky(a, overwrite=True).sum().backward()  # what autograd needs is never overwritten
+    assert torch.equal(a.detach(), before)
+
+
+def test_inference_mode_and_parameters():
+    a = matrices((4, 4))
+    with torch.inference_mode():
+        assert torch.equal(lw.cholesky(a), lw.cholesky(a.clone()))
+    p = torch.nn.Parameter(a)
+    lw.cholesky(p).sum().backward()
+    assert p.grad is not None
+    with torch.no_grad():
+        assert not lw.cholesky(p).requires_grad
+
+
+def test_thread_limit_of_torch_is_kept():
+    a = matrices((2000, 24, 24))
+    expected = lw.cholesky(a)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(lw.cholesky(a), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_other_devices_are_refused():
+    with pytest.raises((ValueError, NotImplementedError)):
+        lw.cholesky(torch.empty(3, 3, device="meta"), engine="lapack")
+
+
+@pytest.mark.gpu
+def test_current_stream_and_graph_capture():
+    a = matrices((64, 16, 16), "float32", "cuda")
+    expected = lw.cholesky(a)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        b = a * 1.0
+        l = lw.cholesky(b, on_fail="nan")
+    side.synchronize()
+    assert torch.equal(l, expected)
+    for shape in ((64, 16, 16), (8, 100, 100), (1, 700, 700), (3000, 3000)):
+        static = matrices(shape, "float64", "cuda")
+        lw.cholesky(static)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = lw.cholesky(static)
+        static.copy_(matrices(shape, "float64", "cuda", seed=5))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert residual(static.cpu().numpy(), captured.cpu().numpy(), False) < 10
+
+
+@pytest.mark.gpu
+def test_a_million_matrices_by_vmap():
+    a = matrices((1000, 4, 4), "float32", "cuda").repeat(1000, 1, 1)
+    l = torch.vmap(lw.cholesky)(a)
+    assert torch.equal(l[:1000], l[-1000:])
+    assert residual(a[:1000].cpu().numpy(), l[:1000].cpu().numpy(), False) < 10
+
+
+def test_random_helper_is_not_trivial():
+    assert np.abs(random((3, 3), "float64")).min() > 0

@@ -1,0 +1,165 @@
+// A hand-made XLA: builds a call frame for one handler, with an API that keeps books on streams, scratch and errors.
+#include "xla_abi.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+using namespace lapwing::xla;
+
+namespace {
+
+struct Books {
+  void* stream;
+  int32_t fail_stream, fail_allocate;          // orders
+  int32_t streams, allocations, frees, wrong;  // what happened
+  int32_t errors_made, errors_destroyed;
+  int64_t bytes, alignment;
+  char message[512];
+};
+struct Error {
+  Books* books;
+};
+
+Books* current;
+std::map<void*, size_t> alive;
+
+void* make_error(const char* message) {
+  std::strncpy(current->message, message, sizeof current->message - 1);
+  current->errors_made++;
+  return new Error{current};
+}
+
+void* error_create(ErrorArgs* args) {
+  if (args->size < offsetof(ErrorArgs, code) + sizeof(int) || args->extension || args->code != ERROR_INTERNAL)
+    current->wrong++;
+  return make_error(args->message);
+}
+
+// XLA's layout, written out: the size, an extension, the error.
+struct DestroyedError {
+  size_t size;
+  Extension* extension;
+  void* error;
+};
+
+void error_destroy(DestroyedError* args) {
+  if (args->size != sizeof(DestroyedError)) {
+    current->wrong++;
+    return;
+  }
+  current->errors_destroyed++;
+  delete static_cast<Error*>(args->error);
+}
+
+void* stream_get(StreamArgs* args) {
+  current->streams++;
+  if (args->size != sizeof(StreamArgs) || args->extension || args->context != current) current->wrong++;
+  if (current->fail_stream) return make_error("no stream here");
+  args->stream = current->stream;
+  return nullptr;
+}
+
+void* allocate(AllocateArgs* args) {
+  if (args->size != sizeof(AllocateArgs) || args->extension || args->context != current) current->wrong++;
+  if (args->bytes == 0 || args->alignment == 0 || args->alignment & (args->alignment - 1)) current->wrong++;
+  if (current->fail_allocate) return make_error("out of memory");
+  size_t rounded = (args->bytes + args->alignment - 1) / args->alignment * args->alignment;
+  args->data = std::aligned_alloc(args->alignment, rounded);
+  std::memset(args->data, 0xcd, rounded);  // XLA's memory is not cleared
+  alive[args->data] = args->bytes;
+  current->allocations++;
+  current->bytes += int64_t(args->bytes);
+  current->alignment = int64_t(args->alignment);
+  return nullptr;
+}
+
+void* free_memory(FreeArgs* args) {
+  auto found = alive.find(args->data);
+  if (args->size != sizeof(FreeArgs) || args->extension || args->context != current || found == alive.end() ||
+      found->second != args->bytes) {
+    current->wrong++;
+    return nullptr;
+  }
+  std::free(args->data);
+  alive.erase(found);
+  current->frees++;
+  return nullptr;
+}
+
+template <class To, class From>
+void set(To& to, From from) {
+  to = reinterpret_cast<To>(from);
+}
+
+using Handler = void* (*)(void*);
+
+}  // namespace
+
+extern "C" {
+
+// One execution of the handler on a batch of n x n matrices: a -> factor, info. 1 when it answered with an error.
+int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int64_t op, int64_t engine, int64_t flags, void* a,
+            void* factor, void* info) {
+  current = books;
+  Api api{};
+  api.size = sizeof api;
+  api.version = {sizeof(Version), nullptr, 0, 1};
+  set(api.error_create, &error_create);
+  set(api.error_destroy, &error_destroy);
+  set(api.stream_get, &stream_get);
+  set(api.allocate, &allocate);
+  set(api.free, &free_memory);
+
+  Buffer in{sizeof(Buffer), nullptr, dtype, a, rank, dims};
+  Buffer out{sizeof(Buffer), nullptr, dtype, factor, rank, dims};
+  Buffer status{sizeof(Buffer), nullptr, DTYPE_S32, info, rank - 2, dims};
+  int types[] = {1, 1};
+  void* inputs[] = {&in};
+  void* outputs[] = {&out, &status};
+  int64_t values[] = {engine, flags, op};
+  const char* names[] = {"engine", "flags", "op"};  // XLA sorts them
+  Text texts[3];
+  Scalar scalars[3];
+  Text* text_items[3];
+  void* scalar_items[3];
+  int scalar_types[3];
+  for (int i = 0; i < 3; i++) {
+    texts[i] = {names[i], std::strlen(names[i])};
+    scalars[i] = {DTYPE_S64, &values[i]};
+    text_items[i] = &texts[i];
+    scalar_items[i] = &scalars[i];
+    scalar_types[i] = ATTRIBUTE_SCALAR;
+  }
+  constexpr int EXECUTE = 3;
+  CallFrame call{sizeof(CallFrame), nullptr, &api, books, EXECUTE,
+                 {sizeof(Buffers), nullptr, 1, types, inputs},
+                 {sizeof(Buffers), nullptr, 2, types, outputs},
+                 {sizeof(Attributes), nullptr, 3, scalar_types, text_items, scalar_items}};
+  auto* error = static_cast<Error*>(reinterpret_cast<Handler>(handler)(&call));
+  delete error;
+  return error != nullptr;
+}
+
+// What the handler says of itself: major, minor, traits. 1 when it answered with an error.
+int describe(void* handler, int* answer) {
+  struct {
+    Metadata metadata;
+    int64_t state_type = 77;  // newer versions end with this; it is not ours to write
+  } whole{};
+  whole.metadata.size = sizeof whole;
+  whole.metadata.version = {sizeof(Version), nullptr, -1, -1};
+  whole.metadata.traits = 99;
+  MetadataExtension extension{{sizeof(MetadataExtension), EXTENSION_METADATA, nullptr}, &whole.metadata};
+  CallFrame call{};
+  call.size = sizeof call;
+  call.extension = &extension.base;
+  void* error = reinterpret_cast<Handler>(handler)(&call);
+  answer[0] = whole.metadata.version.major;
+  answer[1] = whole.metadata.version.minor;
+  answer[2] = int(whole.metadata.traits);
+  return error != nullptr || whole.state_type != 77;
+}
+
+}

@@ -1,0 +1,115 @@
+"""The hand-declared C interfaces against the headers they stand for: XLA's in jaxlib, NVIDIA's in its wheels."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+NATIVE = TESTS.parent / "native"
+COMPILER = shutil.which("g++") or shutil.which("c++")
+
+pytestmark = [
+    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
+    pytest.mark.skipif(not NATIVE.is_dir(), reason="only from a source tree"),
+]
+
+
+def check(source, *include):
+    # native/cuda.h must not be found for <cuda.h>
+    folders = [f"-iquote{folder}" for folder in (NATIVE, TESTS / "abi")] + [f"-I{folder}" for folder in include]
+    command = [COMPILER, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *folders, str(TESTS / "abi" / source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wrong = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert done.returncode == 0, "\n".join(wrong[:20])
+
+
+def without_comments(path):
+    return re.sub(r"//[^\n]*", "", path.read_text())
+
+
+def constants(header):
+    """The names of every constexpr number of a header."""
+    rows = re.findall(r"constexpr (?:int|uint32_t) ([^;]*);", without_comments(header))
+    return [name for row in rows for name in re.findall(r"(\w+)\s*=", row)]
+
+
+def members(header):
+    """(structure, member) of every structure of a header."""
+    for name, body in re.findall(r"struct (\w+) \{(.*?)\n\};", without_comments(header), re.S):
+        for declaration in body.split(";"):
+            if function := re.search(r"\(\*(\w+)\)\(", declaration):
+                yield name, function[1]
+            elif declaration.strip():
+                first, *others = declaration.split(",")
+                yield name, re.search(r"(\w+)\s*$", first)[1]
+                for other in others:
+                    yield name, re.search(r"(\w+)\s*$", other)[1]
+
+
+def xla_headers():
+    jax = pytest.importorskip("jax", reason="jaxlib, which carries XLA's header, is not installed")
+    return jax.ffi.include_dir()
+
+
+def test_xla():
+    check("xla.cc", xla_headers())
+
+
+def test_xla_check_is_complete():
+    checks = (TESTS / "abi" / "xla.cc").read_text()
+    declared = list(members(NATIVE / "xla_abi.h"))
+    assert len(declared) > 60
+    assert [m for m in declared if not re.search(r"^(SAME|UNUSED)\(%s, %s, " % m, checks, re.M)] == []
+    whole = {name for name, _ in declared}
+    assert [name for name in whole if not re.search(rf"^(WHOLE|PREFIX)\({name}, ", checks, re.M)] == []
+    assert [n for n in constants(NATIVE / "xla_abi.h") if n not in checks] == []
+
+
+def vendor_rows():
+    table = (NATIVE / "vendor.h").read_text()
+    return re.findall(r'X\((\w+), (\w+), "(\w+)",', table)
+
+
+def nvidia_headers():
+    roots = [Path(root) for root in sys.path if root]
+    folders = [p for root in roots for end in ("", "/cccl") for p in root.glob(f"nvidia/*/include{end}")]
+    toolkit = Path("/usr/local/cuda/include")
+    folders += [p for p in (toolkit, toolkit / "cccl") if p.is_dir()]
+    packages = {
+        "cuda.h": "nvidia-cuda-runtime",
+        "crt/host_defines.h": "nvidia-cuda-crt",
+        "nv/target": "nvidia-cuda-cccl",
+        "nvrtc.h": "nvidia-cuda-nvrtc",
+        "cusolverDn.h": "nvidia-cusolver",
+        "cublas_v2.h": "nvidia-cublas",
+        "cusparse.h": "nvidia-cusparse",
+    }
+    absent = [p for header, p in packages.items() if not any((folder / header).is_file() for folder in folders)]
+    if absent:
+        pytest.skip(f"NVIDIA's headers are not installed: pip install {' '.join(absent)}")
+    return folders
+
+
+def test_vendor(tmp_path):
+    headers = nvidia_headers()
+    (tmp_path / "rows.h").write_text("".join(f"ROW({name}, {symbol})\n" for _, name, symbol in vendor_rows()))
+    check("vendor.cc", tmp_path, *headers)
+
+
+def test_vendor_check_is_complete():
+    checks = (TESTS / "abi" / "vendor.cc").read_text()
+    assert [n for n in constants(NATIVE / "vendor.h") if f"VALUE({n}, " not in checks] == []
+
+
+def test_vendor_check_sees_a_wrong_row(tmp_path):
+    """cuCtxGetDevice in the place of cuDeviceGet must not pass."""
+    headers = nvidia_headers()
+    rows = [(name, "cuCtxGetDevice" if name == "device_get" else symbol) for _, name, symbol in vendor_rows()]
+    (tmp_path / "rows.h").write_text("".join(f"ROW({name}, {symbol})\n" for name, symbol in rows))
+    with pytest.raises(AssertionError, match="static assertion failed: cuCtxGetDevice") as caught:
+        check("vendor.cc", tmp_path, *headers)
+    assert str(caught.value).count("static assertion failed") == 1

@@ -1,0 +1,140 @@
+"""The folder tree is the architecture: arrows point down only, and importing lapwing loads no framework."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lapwing
+
+PACKAGE = Path(lapwing.__file__).parent
+
+# which parts of lapwing each part may import
+ALLOWED = {
+    "core": {"core", "_native"},
+    "engines": {"engines", "core"},
+    "frameworks": {"frameworks", "core"},
+    "ops": {"ops", "engines", "frameworks", "core"},
+    "bench": {"bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
+    "cli": {"cli", "bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
+    "__main__": {"cli"},
+    "__init__": {"ops", "engines", "core", "_version"},
+    "_version": set(),
+}
+# where each library may be imported: engines/lapack asks SciPy for its table
+FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
+MAY_IMPORT = {"engines/lapack.py": {"scipy"}}
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute dotted names of everything the file imports."""
+    module = ("lapwing", *path.relative_to(PACKAGE).with_suffix("").parts)
+    package = module[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            name = ".".join(x for x in (base, node.module) if x)
+            if name.startswith("lapwing") and (PACKAGE.joinpath(*name.split(".")[1:])).is_dir():
+                found |= {f"{name}.{alias.name}" for alias in node.names}
+            else:
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_arrows_point_down(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    name = str(path.relative_to(PACKAGE))
+    for imported in imports(path):
+        first, *rest = imported.split(".")
+        if first == "lapwing":
+            to = rest[0] if rest and (PACKAGE / rest[0]).exists() or rest and (PACKAGE / f"{rest[0]}.py").exists() else "__init__"
+            to = "_native" if rest and rest[0] == "_native" else to
+            assert to in ALLOWED[part], f"{name} imports {imported}"
+        elif first in FRAMEWORKS and part in ("core", "engines", "ops", "__init__"):
+            assert first in MAY_IMPORT.get(name, set()), f"{name} imports {imported}"
+        elif first in FRAMEWORKS and part == "frameworks":
+            assert first == path.stem, f"{name} imports {imported}"
+
+
+def in_subprocess(code: str, **environment: str) -> str:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_loads_no_framework_and_is_quick(tmp_path):
+    code = """
+import json, sys, time, numpy
+before = time.perf_counter(); import lapwing; took = time.perf_counter() - before
+print(json.dumps([took, sorted({m.partition('.')[0] for m in sys.modules})]))
+"""
+    # the first run writes the byte code, as an installation has it
+    runs = [json.loads(in_subprocess(code, PYTHONPYCACHEPREFIX=str(tmp_path))) for _ in range(5)]
+    loaded = set(runs[0][1])
+    assert not loaded & {"torch", "jax", "jaxlib", "tensorflow", "cupy", "scipy", "matplotlib"}
+    assert min(took for took, _ in runs) < 0.05
+
+
+def test_import_changes_nothing_global():
+    code = """
+import logging, signal, multiprocessing, os, threading, numpy
+before = (signal.getsignal(signal.SIGINT), logging.root.handlers[:], logging.root.level, dict(os.environ),
+          multiprocessing.get_start_method(allow_none=True), threading.active_count())
+import lapwing, numpy as np
+lapwing.cholesky(np.eye(3))
+after = (signal.getsignal(signal.SIGINT), logging.root.handlers[:], logging.root.level, dict(os.environ),
+         multiprocessing.get_start_method(allow_none=True), threading.active_count())
+assert before == after, (before, after)
+assert not logging.getLogger("lapwing").handlers
+"""
+    in_subprocess(code)
+
+
+def test_public_names():
+    assert lapwing.__all__ == sorted(lapwing.__all__)
+    docs = "".join(p.read_text() for p in (PACKAGE.parents[1] / "docs").glob("*.md"))
+    for name in lapwing.__all__:
+        assert hasattr(lapwing, name)
+        if docs:  # an installed copy has no docs beside it
+            assert name in docs, f"{name} is not in docs/"
+
+
+def test_works_without_the_native_core():
+    """No compiler: everything still works through numpy.linalg."""
+    code = """
+import sys
+sys.modules["lapwing._native"] = None
+import numpy as np, lapwing as lw
+rng = np.random.default_rng(0)
+for dtype in ("float32", "complex128"):
+    x = rng.standard_normal((3, 6, 6)).astype(dtype)
+    a = x @ x.swapaxes(-1, -2).conj() + 6 * np.eye(6, dtype=dtype)
+    a[0, 0, 5] = np.nan
+    l = lw.cholesky(a)
+    assert np.abs(np.tril(l @ l.swapaxes(-1, -2).conj() - a)).max() < 60 * np.finfo(dtype).eps * np.abs(np.tril(a)).max()
+    u = lw.cholesky(np.triu(a[1:]), upper=True)
+    assert np.abs(np.triu(u.swapaxes(-1, -2).conj() @ u - a[1:])).max() < 60 * np.finfo(dtype).eps * np.abs(a[1:]).max()
+    a[2, 3, 3] = -1
+    try:
+        lw.cholesky(a)
+    except lw.NotPositiveDefiniteError as error:
+        assert error.batch_index == (2,) and error.minor == 4 and not error.nonfinite
+    else:
+        raise SystemExit("no error")
+    factor, info = lw.cholesky_ex(a)
+    assert info.tolist() == [0, 0, 4] and np.isnan(factor[2]).all()
+assert lw.explain(lw.cholesky, a).engine == "reference"
+assert {e.name: e.usable_on for e in lw.engines()}["reference"] == ("cpu",)
+"""
+    in_subprocess(code)
