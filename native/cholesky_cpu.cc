@@ -37,6 +37,7 @@ void* scratch(size_t bytes) {
 #ifdef LAPWING_TRY
 int try_mode;
 #endif
+int flat_limit = 15;
 
 }  // namespace
 }  // namespace lapwing

@@ -184,7 +184,7 @@ int finite(Frame& frame) {
 namespace {
 
 int64_t tile_pairs(const Call& call) {
-  int64_t tiles = (call.n + 31) / 32;
+  int64_t edge = call.element == 4 ? 64 : 32, tiles = (call.n + edge - 1) / edge;  // EDGE in triangle.cu
   return call.batch * (tiles * (tiles + 1) / 2);
 }
 

@@ -173,7 +173,8 @@ __attribute__((noinline)) void batch_fixed(const R* a, R* out, int32_t* info, in
     if (part)  // the last group is filled up with copies of its last matrix
       for (int64_t m = 0; m < W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
-    Fixed<R, P, N, UPPER>().factor(part ? block : a, part ? block : out, part ? block_info : info);
+    Fixed<R, P, N, UPPER> fixed;
+    fixed.factor(part ? block : a, part ? block : out, part ? block_info : info);
     if (part) {
       __builtin_memcpy(out, block, group * SIZE * sizeof(R));
       __builtin_memcpy(info, block_info, group * sizeof(int32_t));
@@ -290,20 +291,22 @@ __attribute__((noinline)) void walk(const Mover& mover, int64_t n) {
 }
 
 // X <- (X - X' L'^H) L^-H for M rows x and C columns from c on, L' and X' being the columns before c.
+// dx, dl and step lead to the next row of X and of L, and to the next column.
 template <class R, int P, int M, int C>
-LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t dl, int64_t c, const Vec<R>* inverse) {
+LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t dl, int64_t step, int64_t c,
+                               const Vec<R>* inverse) {
   Element<R, P> t[M][C];
 #pragma GCC unroll 4
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < C; j++) t[i][j] = get<R, P>(x + i * dx + P * (c + j));
+    for (int j = 0; j < C; j++) t[i][j] = get<R, P>(x + i * dx + step * (c + j));
   for (int64_t k = 0; k < c; k++) {
     Element<R, P> b[C];
 #pragma GCC unroll 4
-    for (int j = 0; j < C; j++) b[j] = get<R, P>(l + j * dl + P * k);
+    for (int j = 0; j < C; j++) b[j] = get<R, P>(l + j * dl + step * k);
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
-      const Element<R, P> a = get<R, P>(x + i * dx + P * k);
+      const Element<R, P> a = get<R, P>(x + i * dx + step * k);
 #pragma GCC unroll 4
       for (int j = 0; j < C; j++) subtract<R, P>(t[i][j], a, b[j]);
     }
@@ -312,31 +315,31 @@ LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t d
   for (int j = 0; j < C; j++) {
 #pragma GCC unroll 4
     for (int k = 0; k < j; k++) {
-      const Element<R, P> b = get<R, P>(l + j * dl + P * (c + k));
+      const Element<R, P> b = get<R, P>(l + j * dl + step * (c + k));
 #pragma GCC unroll 4
       for (int i = 0; i < M; i++) subtract<R, P>(t[i][j], t[i][k], b);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
       scale<R, P>(t[i][j], inverse[c + j]);
-      put<R, P>(x + i * dx + P * (c + j), t[i][j]);
+      put<R, P>(x + i * dx + step * (c + j), t[i][j]);
     }
   }
 }
 
 // L L^H <- X - X' X'^H for the M x M tile on the diagonal at row r; returns the good lanes.
 template <class R, int P, int M>
-LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t r, Vec<R>* inverse) {
+LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t step, int64_t r, Vec<R>* inverse) {
   Element<R, P> t[M][M];
 #pragma GCC unroll 4
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j <= i; j++) t[i][j] = get<R, P>(x + i * dx + P * (r + j));
+    for (int j = 0; j <= i; j++) t[i][j] = get<R, P>(x + i * dx + step * (r + j));
   for (int64_t k = 0; k < r; k++) {
     Element<R, P> a[M];
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
-      a[i] = get<R, P>(x + i * dx + P * k);
+      a[i] = get<R, P>(x + i * dx + step * k);
 #pragma GCC unroll 4
       for (int j = 0; j <= i; j++) subtract<R, P>(t[i][j], a[i], a[j]);
     }
@@ -346,11 +349,11 @@ LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t r, Vec<R>* in
   for (int j = 0; j < M; j++) {
     inverse[r + j] = root<R, P>(t[j][j]);
     good &= positive_finite(inverse[r + j]);
-    put<R, P>(x + j * dx + P * (r + j), t[j][j]);
+    put<R, P>(x + j * dx + step * (r + j), t[j][j]);
 #pragma GCC unroll 4
     for (int i = j + 1; i < M; i++) {
       scale<R, P>(t[i][j], inverse[r + j]);
-      put<R, P>(x + i * dx + P * (r + j), t[i][j]);
+      put<R, P>(x + i * dx + step * (r + j), t[i][j]);
 #pragma GCC unroll 4
       for (int k = j + 1; k <= i; k++) subtract<R, P>(t[i][k], t[i][j], t[k][j]);
     }
@@ -358,21 +361,82 @@ LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t r, Vec<R>* in
   return good;
 }
 
+// Where the rows of L are. Square: all of the same length, or with the columns as rows.
+struct Square {
+  int64_t row_step, column_step;
+  LAPWING_INLINE int64_t offset(int64_t i) const { return i * row_step; }
+  LAPWING_INLINE int64_t row(int64_t) const { return row_step; }
+  LAPWING_INLINE int64_t column() const { return column_step; }
+};
+template <int P>
+struct Triangle {
+  LAPWING_INLINE int64_t offset(int64_t i) const { return P * row_offset(i); }
+  LAPWING_INLINE int64_t row(int64_t i) const { return P * (i / 4 * 4 + 4); }
+  LAPWING_INLINE int64_t column() const { return P; }
+};
+
 // M rows of L from row r on.
-template <class R, int P, int M>
-__attribute__((noinline)) unsigned factor_rows(Vec<R>* s, int64_t r, Vec<R>* inverse) {
+template <class R, int P, int M, class Layout>
+__attribute__((noinline)) unsigned factor_rows(Vec<R>* s, Layout at, int64_t r, Vec<R>* inverse) {
   constexpr int C = TILE_COLUMNS<P>;
-  Vec<R>* x = s + P * row_offset(r);
-  const int64_t dx = P * (r / 4 * 4 + 4);
+  Vec<R>* x = s + at.offset(r);
   for (int64_t c = 0; c < r; c += C)
-    solve_tile<R, P, M, C>(x, dx, s + P * row_offset(c), P * (c / 4 * 4 + 4), c, inverse);
-  return factor_tile<R, P, M>(x, dx, r, inverse);
+    solve_tile<R, P, M, C>(x, at.row(r), s + at.offset(c), at.row(c), at.column(), c, inverse);
+  return factor_tile<R, P, M>(x, at.row(r), at.column(), r, inverse);
+}
+
+// L; returns the good lanes.
+template <class R, int P, class Layout>
+unsigned factor_all(Vec<R>* s, Layout at, int64_t n, Vec<R>* inverse) {
+  constexpr int M = TILE_ROWS<P>;
+  unsigned good = ALL_GOOD<R>;
+  int64_t r = 0;
+  for (; r + M <= n; r += M) good &= factor_rows<R, P, M>(s, at, r, inverse);
+  if constexpr (M == 4) {
+    if (n - r == 3) good &= factor_rows<R, P, 3>(s, at, r, inverse);
+    if (n - r == 2) good &= factor_rows<R, P, 2>(s, at, r, inverse);
+  }
+  if (n - r == 1) good &= factor_rows<R, P, 1>(s, at, r, inverse);
+  return good;
+}
+
+// Small n: the matrices are moved whole, as flat runs of scalars.
+template <class R, int P>
+__attribute__((noinline)) void factor_flat(const R* a, R* out, int32_t* info, int64_t count, int64_t n, bool upper) {
+  constexpr int W = LANES<R>, K = CHUNK<R>;
+  const int64_t size = n * n * P;
+  Vec<R>* inverse = static_cast<Vec<R>*>(scratch((n + size) * sizeof(Vec<R>)));
+  Vec<R>* s = inverse + n;
+  const R* from[W];
+  R* to[W];
+  for (int64_t m = 0; m < W; m++) from[m] = a + std::min(m, count - 1) * size, to[m] = out + std::min(m, count - 1) * size;
+
+  for (int64_t q = 0; q < size; q += K) {
+    const int64_t first = std::min(q, size - K);
+    Vec<R> v[1][K];
+    read_chunks<R, 1>(v, from, first);
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) s[first + e] = v[0][e];
+  }
+  const Square at = {upper ? P : n * P, upper ? n * P : P};
+  const unsigned good = factor_all<R, P>(s, at, n, inverse);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = i + 1; j < n; j++) put<R, P>(s + at.offset(i) + j * at.column(), Element<R, P>{});
+  for (int64_t q = 0; q < size; q += K) {
+    const int64_t first = std::min(q, size - K);
+    Vec<R> v[1][K];
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) v[0][e] = s[first + e];
+    write_chunks<R, 1>(v, to, first);
+  }
+  for (int64_t m = 0; m < count; m++) info[m] = 0;
+  if (good != ALL_GOOD<R>) mark_bad<R>(inverse, out, info, count, n, size);
 }
 
 // Up to LANES<R> matrices at once. An idle lane repeats the last matrix.
 template <class R, int P, bool UPPER>
 void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
-  constexpr int W = LANES<R>, M = TILE_ROWS<P>;
+  constexpr int W = LANES<R>;
   Vec<R>* inverse = static_cast<Vec<R>*>(scratch((n + P * row_offset((n + 3) / 4 * 4) + W) * sizeof(Vec<R>)));
   Vec<R>* s = inverse + n;
 
@@ -381,14 +445,7 @@ void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
   for (int64_t m = 0; m < W; m++) reader.p[m] = a + std::min(m, count - 1) * n * n * P;
   walk<R, P, UPPER>(reader, n);
 
-  unsigned good = ALL_GOOD<R>;
-  int64_t r = 0;
-  for (; r + M <= n; r += M) good &= factor_rows<R, P, M>(s, r, inverse);
-  if constexpr (M == 4) {
-    if (n - r == 3) good &= factor_rows<R, P, 3>(s, r, inverse);
-    if (n - r == 2) good &= factor_rows<R, P, 2>(s, r, inverse);
-  }
-  if (n - r == 1) good &= factor_rows<R, P, 1>(s, r, inverse);
+  const unsigned good = factor_all<R, P>(s, Triangle<P>(), n, inverse);
 
   Writer<R, P, UPPER> writer;
   writer.s = s;
@@ -586,16 +643,12 @@ void batch(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
   if (n == 2) return batch_fixed<R, P, 2, UPPER>(a, out, info, count);
   if (n == 3) return batch_fixed<R, P, 3, UPPER>(a, out, info, count);
   if (n == 4) return batch_fixed<R, P, 4, UPPER>(a, out, info, count);
-#ifdef MORE_FIXED
-  if (n == 5) return batch_fixed<R, P, 5, UPPER>(a, out, info, count);
-  if (n == 6) return batch_fixed<R, P, 6, UPPER>(a, out, info, count);
-  if (n == 7) return batch_fixed<R, P, 7, UPPER>(a, out, info, count);
-  if (n == 8) return batch_fixed<R, P, 8, UPPER>(a, out, info, count);
-#endif
   const int64_t size = n * n * P;
   while (count > 0) {
     const int64_t group = std::min<int64_t>(count, W);
-    if (use_lanes<R, P>(n, group))
+    if (n <= flat_limit && use_lanes<R, P>(n, group))
+      factor_flat<R, P>(a, out, info, group, n, UPPER);
+    else if (use_lanes<R, P>(n, group))
       factor_lanes<R, P, UPPER>(a, out, info, group, n);
     else
       for (int64_t m = 0; m < group; m++) info[m] = factor_band<R, P, UPPER>(a + m * size, out + m * size, n);

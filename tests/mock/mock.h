@@ -45,9 +45,13 @@ __attribute__((format(printf, 1, 2))) inline void note(const char* format, ...) 
 inline int ordered(const char* name, int status) {
   static std::mutex mutex;
   static std::map<std::string, int> calls;
+  static std::string last;
   const char* order = std::getenv("MOCK_FAIL");
-  if (!order) return 0;
+  if (!order) order = "";
   std::lock_guard<std::mutex> hold(mutex);
+  if (last != order) calls.clear();  // a new order counts from here
+  last = order;
+  if (!*order) return 0;
   int call = ++calls[name];
   std::string text(order), wanted = text.substr(0, text.find(':'));
   if (wanted != name) return 0;

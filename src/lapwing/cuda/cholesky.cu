@@ -258,6 +258,17 @@ LW_INLINE void store_square(T* out, int n, bool failed) {
   }
 }
 
+// A(b,c) <- A(b,c) - L(b,p) L(c,p)^H by one warp; less of it where the last rows of the matrix leave the tile half empty.
+LW_INLINE void update_tile(int b, int c, int p, int n) {
+  bool full = n - TILE * b > TILE / 2;
+  if (full)
+    update_piece<4, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+  else if (b > c)
+    update_piece<2, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+  else
+    update_piece<2, 2>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+}
+
 // Stage p: A(p+1..,p) <- A(p+1..,p) L(p,p)^-H, then the trailing tiles <- A - L(.,p) L(.,p)^H. Warp 0 updates the next
 // diagonal tile and factors it at once, while the others update the rest.
 extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
@@ -279,8 +290,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
       if (warp == 0) {
         int b = p + 1;
         if (TILE * b < n) {
-          if (p >= 0)
-            update_piece<4, 4>(tile(b, b), pitch_of(b), tile(b, p), pitch_of(b), tile(b, p), pitch_of(b));
+          if (p >= 0) update_tile(b, b, p, n);
           __syncwarp();
           int bad = factor_tile(tile(b, b), pitch_of(b), n - TILE * b, (T*)room, reciprocals);
           if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * b + bad;
@@ -289,8 +299,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
         int turn = 1;
         for (int b = p + 2; b < BLOCKS; b++)
           for (int c = p + 1; c <= b; c++) {
-            if (turn == warp && TILE * b < n)
-              update_piece<4, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+            if (turn == warp && TILE * b < n) update_tile(b, c, p, n);
             turn = turn + 1 < WARPS ? turn + 1 : 1;
           }
       }

@@ -9,7 +9,8 @@
 #include "common.cuh"
 
 constexpr int THREADS = 256;
-constexpr int LINES = THREADS / TILE;
+constexpr int EDGE = SIZE == 4 ? 64 : 32;  // of the square tiles that are transposed
+constexpr int LINES = THREADS / EDGE;
 
 // ---- finite ------------------------------------------------------------------------------------------------------
 
@@ -56,29 +57,29 @@ LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
   j = p - i * (i + 1) / 2;
 }
 
-typedef T Square[TILE][TILE + 1];
+typedef T Square[EDGE][EDGE + 1];
 
 LW_INLINE void read_square(Square& s, const T* from, i64 n, i64 i, i64 j) {
-  int c = threadIdx.x % TILE;
+  int c = threadIdx.x % EDGE;
 #pragma unroll
-  for (int r = threadIdx.x / TILE; r < TILE; r += LINES)
-    if (i * TILE + r < n && j * TILE + c < n) s[r][c] = load_element(from + (i * TILE + r) * n + j * TILE + c);
+  for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+    if (i * EDGE + r < n && j * EDGE + c < n) s[r][c] = load_element(from + (i * EDGE + r) * n + j * EDGE + c);
 }
 
 // f(r, c) goes to row r, column c of tile (i,j).
 template <typename F>
 LW_INLINE void write_square(T* to, i64 n, i64 i, i64 j, F f) {
-  int c = threadIdx.x % TILE;
+  int c = threadIdx.x % EDGE;
 #pragma unroll
-  for (int r = threadIdx.x / TILE; r < TILE; r += LINES)
-    if (i * TILE + r < n && j * TILE + c < n) store_element(to + (i * TILE + r) * n + j * TILE + c, f(r, c));
+  for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+    if (i * EDGE + r < n && j * EDGE + c < n) store_element(to + (i * EDGE + r) * n + j * EDGE + c, f(r, c));
 }
 
 // out[j*n + i] <- a[i*n + j], j <= i. For upper a copy of the named triangle, not launched when out is a.
 extern "C" __global__ void transpose_in(const T* a, T* out, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];
   Square& s = *(Square*)room;
-  i64 tiles = (n + TILE - 1) / TILE, pairs = tiles * (tiles + 1) / 2;
+  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
   for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
     i64 m = item / pairs, i, j;
     pair_of(item - m * pairs, i, j);
@@ -91,10 +92,10 @@ extern "C" __global__ void transpose_in(const T* a, T* out, i64 batch, i64 n) {
     } else {
       read_square(s, from, n, i, j);
       __syncthreads();
-      int c = threadIdx.x % TILE;
-      for (int r = threadIdx.x / TILE; r < TILE; r += LINES)
-        if (j * TILE + r < n && i * TILE + c < n && (i > j || c >= r))
-          store_element(to + (j * TILE + r) * n + i * TILE + c, s[c][r]);
+      int c = threadIdx.x % EDGE;
+      for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+        if (j * EDGE + r < n && i * EDGE + c < n && (i > j || c >= r))
+          store_element(to + (j * EDGE + r) * n + i * EDGE + c, s[c][r]);
     }
     __syncthreads();
   }
@@ -121,7 +122,7 @@ extern "C" __global__ void check_diagonal(const T* out, int* info, i64 batch, i6
 extern "C" __global__ void finish(T* out, const int* info, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];
   Square& s = *(Square*)room;
-  i64 tiles = (n + TILE - 1) / TILE, pairs = tiles * (tiles + 1) / 2;
+  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
   for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
     i64 m = item / pairs, i, j;
     pair_of(item - m * pairs, i, j);
@@ -132,9 +133,9 @@ extern "C" __global__ void finish(T* out, const int* info, i64 batch, i64 n) {
       if (i > j) write_square(at, n, j, i, nan);
     } else if (LW_UPPER) {
       // U is in place; the lower tile of the pair is cleared
-      int c = threadIdx.x % TILE;
-      for (int r = threadIdx.x / TILE; r < TILE; r += LINES)
-        if (i * TILE + r < n && (i > j || c < r)) store_element(at + (i * TILE + r) * n + j * TILE + c, zero());
+      int c = threadIdx.x % EDGE;
+      for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+        if (i * EDGE + r < n && (i > j || c < r)) store_element(at + (i * EDGE + r) * n + j * EDGE + c, zero());
     } else {
       read_square(s, at, n, j, i);
       __syncthreads();

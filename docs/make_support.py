@@ -1,0 +1,51 @@
+"""Writes docs/support.md from the engines' capability rows. Run it after changing one; a test compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lapwing.engines.planner import ALL, capabilities
+
+PAGE = Path(__file__).with_name("support.md")
+
+HEAD = """# What runs where
+
+Made by `docs/make_support.py` from the engines' own capability rows. `lapwing info` says which engines are usable on your machine.
+
+| operation | engine | device | dtypes | how |
+|---|---|---|---|---|
+"""
+
+TAIL = """
+Each engine, in words:
+
+"""
+
+FRAMEWORKS = """
+| | NumPy | PyTorch | JAX | TensorFlow | CuPy |
+|---|---|---|---|---|---|
+| CPU | yes | yes | yes | yes | - |
+| CUDA | - | yes | yes | written, not run on a GPU | yes |
+| gradients, first and second order | - | yes | yes | yes | - |
+| forward mode | - | yes | yes | yes | - |
+| vmap | - | yes | yes | vectorized_map | - |
+| compile | - | torch.compile, torch.export | jit, export | tf.function, SavedModel | - |
+| result may reuse the input's memory | overwrite | overwrite | donate | - | overwrite |
+
+Handed to the framework's own routine: `torch.func` inside `torch.compile` (torch.linalg); triangular solves inside every
+derivative. Neither counts toward a speed claim.
+"""
+
+
+def page() -> str:
+    rows = [
+        f"| {c.operation} | {c.engine} | {c.device} | {', '.join(c.dtypes)} | {c.note} |"
+        for c in sorted(capabilities(), key=lambda c: (c.operation, c.device, c.engine))
+    ]
+    # what a library is called differs between machines
+    words = [f"- `{e.name}`: {e.what.partition(' from lib')[0]}" for e in ALL.values()]
+    return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(words) + "\n" + FRAMEWORKS
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

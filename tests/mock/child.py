@@ -1,0 +1,162 @@
+"""What the child processes of test_cuda_mock.py share: host arrays as device memory, with guards around them."""
+
+import ctypes
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from lapwing import _native as native
+from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES
+
+CHOLESKY, FINITE = 0, 1
+MARGIN = 256
+GUARD = 0xA5
+
+
+class Memory:
+    """Bytes at an address that is a multiple of 256 plus ``shift``, with a margin on both sides that must not change."""
+
+    def __init__(self, size, shift=0):
+        self.size = size
+        self.raw = np.full(size + 3 * MARGIN, GUARD, np.uint8)
+        self.start = MARGIN + -(self.raw.ctypes.data + MARGIN) % 256 + shift
+        self.address = self.raw.ctypes.data + self.start
+
+    def array(self, shape, dtype):
+        return self.raw[self.start : self.start + self.size].view(dtype).reshape(shape)
+
+    def untouched(self):
+        return bool((self.raw[: self.start] == GUARD).all() and (self.raw[self.start + self.size :] == GUARD).all())
+
+
+def driver():
+    """The stand-in driver that the native core has loaded."""
+    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "libcuda.so.1"))
+    library.mock_stream.restype = ctypes.c_void_p
+    return library
+
+
+def stream(device, primary=True):
+    return driver().mock_stream(device, int(primary))
+
+
+def balanced():
+    """This thread has left every context it entered, and the capture mode is as it was."""
+    return driver().mock_depth() == 0 and driver().mock_capture_mode() == 0
+
+
+def problem(dtype, batch, n, upper=False, seed=0):
+    """Positive definite matrices with NaN in the triangle that must not be read, and their factors."""
+    rng = np.random.default_rng(seed + 1000 * n + batch)
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+    x = rng.standard_normal((batch, n, n)).astype(wide)
+    if wide is np.complex128:
+        x = x + 1j * rng.standard_normal((batch, n, n))
+    a = (x @ x.conj().mT / max(n, 1) + np.eye(n)).astype(dtype)
+    factor = np.linalg.cholesky(a.astype(wide))
+    if upper:
+        factor = factor.conj().mT
+    other = np.tril(np.ones((n, n), bool), -1) if upper else np.triu(np.ones((n, n), bool), 1)
+    a[:, other] = np.nan
+    return a, factor
+
+
+def cholesky(a, engine, upper=False, stream=0, ordinal=0, in_place=False, shift=0, scratch=None):
+    """(factor, info) through native.run, with exactly the scratch memory that was asked for."""
+    dtype, (batch, n, _) = a.dtype.name, a.shape
+    call = (CHOLESKY, DTYPE_CODE[dtype], CUDA, ordinal, ENGINES[engine], 0, int(upper), (batch, n))
+    if scratch is None:
+        scratch = native.scratch_bytes(*call)
+    given, out, info, work = (Memory(*m) for m in [(a.nbytes, shift), (a.nbytes, shift), (4 * batch,), (scratch,)])
+    given.array(a.shape, dtype)[...] = a
+    target = given if in_place else out
+    native.run(*call, stream, work.address, scratch, given.address, target.address, info.address)
+    assert all(memory.untouched() for memory in (given, out, info, work)), f"{engine} wrote outside its memory"
+    return target.array(a.shape, dtype), info.array((batch,), np.int32)
+
+
+def error_of(case, n):
+    """The expected factor's distance in units of n eps."""
+    found, expected = case
+    eps = np.finfo(found.dtype).eps
+    return float(np.abs(found - expected).max(initial=0) / (max(n, 1) * eps))
+
+
+def check(dtype, batch, n, engine, upper=False, **options):
+    a, expected = problem(dtype, batch, n, upper)
+    found, info = cholesky(a, engine, upper, **options)
+    where = (dtype, batch, n, engine, upper, options)
+    assert (info == 0).all(), (where, info)
+    assert error_of((found, expected), n) < 10, (where, error_of((found, expected), n))
+    other = np.tril(found, -1) if upper else np.triu(found, 1)
+    assert not other.any(), where
+
+
+def message(call):
+    """The text of the error a call ends in, or None. Contexts and the capture mode must be as before."""
+    text = None
+    try:
+        call()
+    except RuntimeError as error:
+        text = str(error)
+    assert balanced(), text
+    return text
+
+
+def failing(order, call):
+    os.environ["MOCK_FAIL"] = order
+    try:
+        return message(call)
+    finally:
+        del os.environ["MOCK_FAIL"]
+
+
+def xla(handler):
+    """The address behind one of the XLA handlers."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_void_p(get(native.xla_handler(handler), b"xla._CUSTOM_CALL_TARGET"))
+
+
+class Books(ctypes.Structure):
+    """As in xla.cc."""
+
+    _fields_ = (
+        ("stream", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("fail_stream", "fail_allocate", "streams", "allocations", "frees", "wrong")),
+        *((name, ctypes.c_int32) for name in ("errors_made", "errors_destroyed")),
+        *((name, ctypes.c_int64) for name in ("bytes", "alignment")),
+        ("message", ctypes.c_char * 512),
+    )
+
+    def told(self):
+        return {name: getattr(self, name) for name, _ in self._fields_} | {"message": self.message.decode()}
+
+
+def execute(handler, a, engine, upper=False, op=CHOLESKY, dtype=None, dims=None, **orders):
+    """(failed, factor, info, books) of one XLA call."""
+    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    books = Books(**orders)
+    dims = a.shape if dims is None else dims
+    code = {"float32": 11, "float64": 12, "complex64": 15, "complex128": 18}[a.dtype.name] if dtype is None else dtype
+    factor, info = np.empty_like(a), np.full(a.shape[:-2], -7, np.int32)
+    array = (ctypes.c_int64 * len(dims))(*dims)
+    numbers = [ctypes.c_int64(v) for v in (op, ENGINES[engine], int(upper))]
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, factor, info)]
+    failed = library.execute(xla(handler), ctypes.byref(books), code, len(dims), array, *numbers, *pointers)
+    assert balanced()
+    return bool(failed), factor, info, books.told()
+
+
+def describe(handler):
+    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    answer = (ctypes.c_int * 3)()
+    assert library.describe(xla(handler), answer) == 0
+    return list(answer)
+
+
+def tell(**values):
+    """Hands results to the test."""
+    Path(os.environ["MOCK_TOLD"]).write_text(json.dumps(values))

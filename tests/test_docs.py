@@ -1,0 +1,57 @@
+"""Every example in the docs runs, and the support table is the one the engines give."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import lapwing
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_docstrings():
+    tried = 0
+    for found in pkgutil.walk_packages(lapwing.__path__, "lapwing."):
+        if ".frameworks." in found.name or found.name.split(".")[-1].startswith("_"):
+            continue
+        module = importlib.import_module(found.name)
+        result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+        assert not result.failed, found.name
+        tried += result.attempted
+    assert tried >= 8
+
+
+@pytest.mark.parametrize("page", ["docs/guide.md", "README.md"])
+def test_pages(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    for name in ("torch", "jax", "tensorflow"):
+        if any(f"import {name}" in block for block in blocks):
+            pytest.importorskip(name)
+    if page == "README.md":  # its other blocks are excerpts
+        blocks = [b for b in blocks if b.startswith("import numpy")]
+        assert blocks
+    scope: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), scope)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples(path, capsys):
+    source = path.read_text()
+    for name in ("torch", "jax", "tensorflow", "matplotlib"):
+        if re.search(rf"^(import|from) {name}", source, re.M):
+            pytest.importorskip(name)
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+def test_support_table_is_generated():
+    make = runpy.run_path(str(ROOT / "docs" / "make_support.py"))
+    assert (ROOT / "docs" / "support.md").read_text() == make["page"](), "run python docs/make_support.py"
