@@ -15,6 +15,9 @@
 namespace lapwing {
 namespace {
 
+// Above this order a matrix is factored by itself. See use_lanes.
+constexpr int64_t LANES_LIMIT = 128;
+
 // Memory of the calling thread, kept from call to call: a fresh block costs a page fault per 4 KB.
 struct Memory {
   void* block = nullptr;
@@ -34,10 +37,18 @@ void* scratch(size_t bytes) {
   return memory.block;
 }
 
+template <class R>
+bool is_good(R pivot) {
+  return pivot > 0 && pivot < std::numeric_limits<R>::infinity();
+}
+template <class R>
+void fill_nan(R* out, int64_t size) {
+  for (int64_t i = 0; i < size; i++) out[i] = std::numeric_limits<R>::quiet_NaN();
+}
+
 #ifdef LAPWING_TRY
 int try_mode;
 #endif
-int flat_limit = 15;
 
 }  // namespace
 }  // namespace lapwing
@@ -50,14 +61,17 @@ int flat_limit = 15;
 #define LAPWING_VECTOR 16
 #ifdef __aarch64__
 #define LAPWING_REGISTERS 32
+#define LAPWING_FIXED 8
 #else
 #define LAPWING_REGISTERS 16
+#define LAPWING_FIXED 0  // hardly a processor is left without AVX2: not worth the time to compile
 #endif
 #include "simd.h"
 #include "cholesky_small.h"
 #undef LAPWING_ISA
 #undef LAPWING_VECTOR
 #undef LAPWING_REGISTERS
+#undef LAPWING_FIXED
 
 #ifdef LAPWING_X86_LEVELS
 #pragma GCC push_options
@@ -65,11 +79,13 @@ int flat_limit = 15;
 #define LAPWING_ISA avx2
 #define LAPWING_VECTOR 32
 #define LAPWING_REGISTERS 16
+#define LAPWING_FIXED 8
 #include "simd.h"
 #include "cholesky_small.h"
 #undef LAPWING_ISA
 #undef LAPWING_VECTOR
 #undef LAPWING_REGISTERS
+#undef LAPWING_FIXED
 #pragma GCC pop_options
 
 #pragma GCC push_options
@@ -77,11 +93,13 @@ int flat_limit = 15;
 #define LAPWING_ISA avx512
 #define LAPWING_VECTOR 64
 #define LAPWING_REGISTERS 32
+#define LAPWING_FIXED 8
 #include "simd.h"
 #include "cholesky_small.h"
 #undef LAPWING_ISA
 #undef LAPWING_VECTOR
 #undef LAPWING_REGISTERS
+#undef LAPWING_FIXED
 #pragma GCC pop_options
 #endif
 
@@ -134,7 +152,7 @@ void cholesky_batch(const T* a, T* out, int32_t* info, int64_t count, int64_t n,
 
 template <class T>
 int64_t cholesky_group(int64_t n) {
-  return n > 128 ? 1 : (16 << level) / sizeof(typename Scalar<T>::real);
+  return n > LANES_LIMIT ? 1 : (16 << level) / sizeof(typename Scalar<T>::real);
 }
 
 template <class T>

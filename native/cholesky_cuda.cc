@@ -99,7 +99,7 @@ int launch_block(Frame& frame, Call call) {
 }
 
 struct Progress {
-  void *ticket, *rows, *failed, *finished;
+  void *ticket, *rows, *failed;
 };
 
 constexpr size_t TICKET_BYTES = 16;
@@ -120,7 +120,7 @@ int cholesky_batched(Frame& frame) {
 
 size_t cholesky_tiled_scratch(const Frame& frame) {
   int64_t batch = frame.size[0], tiles = (frame.size[1] + TILE - 1) / TILE;
-  return TICKET_BYTES + size_t(batch) * size_t(tiles + 2) * sizeof(int32_t);
+  return TICKET_BYTES + size_t(batch) * size_t(tiles + 1) * sizeof(int32_t);
 }
 
 int cholesky_tiled(Frame& frame) {
@@ -144,23 +144,28 @@ int cholesky_tiled(Frame& frame) {
   char more[60];
   std::snprintf(more, sizeof more, " -DLW_RESIDENT=%d -DLW_WARPS=%d", res, warps);
   int width = access_width(call, call.n * call.element);
-  void* kernel = function(frame, "tiled.cu", options(frame, width, more).c_str(), "cholesky_tiled", shared);
-  if (!kernel) return 1;
+  std::string choice = options(frame, width, more);
+  void* kernel = function(frame, "tiled.cu", choice.c_str(), "cholesky_tiled", shared);
+  void* settle = function(frame, "tiled.cu", choice.c_str(), "cholesky_settle");
+  if (!kernel || !settle) return 1;
 
   size_t bytes = cholesky_tiled_scratch(frame);
   char* scratch = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, bytes)) : nullptr;
   if (!scratch) return fail(frame, "no GPU memory for a workspace of %zu bytes", bytes);
   if (fill(frame, scratch, 0, bytes)) return 1;
   auto* rows = reinterpret_cast<int32_t*>(scratch + TICKET_BYTES);
-  Progress progress{scratch, rows, rows + call.batch * tiles, rows + call.batch * (tiles + 1)};
+  Progress progress{scratch, rows, rows + call.batch * tiles};
 
   int64_t tasks = (1 + tiles * (tiles - 1) / 2) * call.batch;
   int64_t blocks = std::min<int64_t>(tasks, int64_t(device->multiprocessors) * res);
   // matrices side by side: enough that one's waiting is always another's work
   int64_t group = std::clamp<int64_t>(12 * device->multiprocessors / tiles, 1, call.batch);
   if (frame.size[2]) group = std::clamp<int64_t>(frame.size[2], 1, call.batch);
-  void* arguments[] = {&call.a, &call.out, &call.info, &call.batch, &call.n, &group, &progress};
-  return launch(frame, kernel, grid_for(blocks), unsigned(32 * warps), shared, arguments);
+  void* arguments[] = {&call.a, &call.out, &call.batch, &call.n, &group, &progress};
+  if (launch(frame, kernel, grid_for(blocks), unsigned(32 * warps), shared, arguments)) return 1;
+  int64_t parts = std::clamp<int64_t>(call.n * call.n / 65536, 1, 64);
+  void* last_arguments[] = {&call.out, &call.info, &call.batch, &call.n, &parts, &progress.failed};
+  return launch(frame, settle, grid_for(call.batch * parts), 256, 0, last_arguments);
 }
 
 int finite(Frame& frame) {

@@ -10,43 +10,6 @@ namespace lapwing {
 namespace {
 namespace LAPWING_ISA {
 
-// An element of LANES<R> matrices, or LANES<R> elements of one.
-template <class R, int P>
-struct Element {
-  Vec<R> re;
-};
-template <class R>
-struct Element<R, 2> {
-  Vec<R> re, im;
-};
-
-template <class R, int P>
-LAPWING_INLINE Element<R, P> get(const Vec<R>* p) {
-  if constexpr (P == 1)
-    return {p[0]};
-  else
-    return {p[0], p[1]};
-}
-template <class R, int P>
-LAPWING_INLINE void put(Vec<R>* p, const Element<R, P>& x) {
-  p[0] = x.re;
-  if constexpr (P == 2) p[1] = x.im;
-}
-// c <- c - a conj(b)
-template <class R, int P>
-LAPWING_INLINE void subtract(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
-  c.re -= a.re * b.re;
-  if constexpr (P == 2) {
-    c.re -= a.im * b.im;
-    c.im -= a.im * b.re;
-    c.im += a.re * b.im;
-  }
-}
-template <class R, int P>
-LAPWING_INLINE void scale(Element<R, P>& x, Vec<R> by) {
-  x.re *= by;
-  if constexpr (P == 2) x.im *= by;
-}
 // x <- sqrt(x), returns 1/sqrt(x), which is positive and finite just when the pivot x was.
 template <class R, int P>
 LAPWING_INLINE Vec<R> root(Element<R, P>& x) {
@@ -56,16 +19,7 @@ LAPWING_INLINE Vec<R> root(Element<R, P>& x) {
 }
 
 template <class R>
-bool is_good(R pivot) {
-  return pivot > 0 && pivot < std::numeric_limits<R>::infinity();
-}
-template <class R>
 constexpr unsigned ALL_GOOD = (1u << LANES<R>)-1;
-
-template <class R>
-void fill_nan(R* out, int64_t size) {
-  for (int64_t i = 0; i < size; i++) out[i] = std::numeric_limits<R>::quiet_NaN();
-}
 
 // info <- the first bad pivot, and NaN into the matrices that have one. inverse: 1/l(j,j), by lanes.
 template <class R>
@@ -82,85 +36,79 @@ __attribute__((noinline)) void mark_bad(const Vec<R>* inverse, R* out, int32_t* 
 
 // ---- n known to the compiler: the whole triangle in registers ------------------------------------
 
-// A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
-template <class R, int P, int N, bool UPPER>
-struct Fixed {
-  static constexpr int W = LANES<R>, K = CHUNK<R>, SIZE = N * N * P, CHUNKS = (SIZE + K - 1) / K;
-  Element<R, P> l[N][N];
-
-  template <class Pointer>
-  struct Pointers {
-    Pointer first;
-    LAPWING_INLINE Pointer operator[](int m) const { return first + m * SIZE; }
-  };
-  static constexpr int start(int chunk) { return std::min(chunk * K, SIZE - K); }
-  static constexpr int low(int q) { return UPPER ? q / P / N : q / P % N; }
-  static constexpr int high(int q) { return UPPER ? q / P % N : q / P / N; }
-  static constexpr bool inside(int q) { return low(q) <= high(q); }
-  static constexpr bool needed(int q) { return inside(q) || inside(q + 1) || inside(q + K - 2) || inside(q + K - 1); }
-
-  template <int Q>
-  LAPWING_INLINE Vec<R>& scalar() {
-    Element<R, P>& x = l[high(Q)][low(Q)];
-    if constexpr (Q % P == 0)
-      return x.re;
-    else
-      return x.im;
-  }
-  template <int Q>
-  LAPWING_INLINE void take(Vec<R> v) {
-    if constexpr (inside(Q)) scalar<Q>() = v;
-  }
-  template <int Q>
-  LAPWING_INLINE void give(Vec<R>& v) {
-    if constexpr (inside(Q))
-      v = scalar<Q>();
-    else
-      v = Vec<R>{};
-  }
-  template <int Q, int... E>
-  LAPWING_INLINE void read(const R* a, std::integer_sequence<int, E...>) {
-    if constexpr (needed(Q)) {
-      Vec<R> v[1][K];
-      read_chunks<R, 1>(v, Pointers<const R*>{a}, Q);
-      (take<Q + E>(v[0][E]), ...);
-    }
-  }
-  template <int Q, int... E>
-  LAPWING_INLINE void write(R* out, std::integer_sequence<int, E...>) {
-    Vec<R> v[1][K];
-    (give<Q + E>(v[0][E]), ...);
-    write_chunks<R, 1>(v, Pointers<R*>{out}, Q);
-  }
-  template <int... C>
-  LAPWING_INLINE void read_all(const R* a, std::integer_sequence<int, C...>) {
-    (read<start(C)>(a, std::make_integer_sequence<int, K>()), ...);
-  }
-  template <int... C>
-  LAPWING_INLINE void write_all(R* out, std::integer_sequence<int, C...>) {
-    (write<start(C)>(out, std::make_integer_sequence<int, K>()), ...);
-  }
-
-  LAPWING_INLINE void factor(const R* a, R* out, int32_t* info) {
-    read_all(a, std::make_integer_sequence<int, CHUNKS>());
-    Vec<R> inverse[N];
-    unsigned good = ALL_GOOD<R>;
-#pragma GCC unroll 8
-    for (int j = 0; j < N; j++) {
-      inverse[j] = root(l[j][j]);
-      good &= positive_finite(inverse[j]);
-#pragma GCC unroll 8
-      for (int i = j + 1; i < N; i++) scale(l[i][j], inverse[j]);
-#pragma GCC unroll 8
-      for (int i = j + 1; i < N; i++)
-#pragma GCC unroll 8
-        for (int k = j + 1; k <= i; k++) subtract(l[i][k], l[i][j], l[k][j]);
-    }
-    write_all(out, std::make_integer_sequence<int, CHUNKS>());
-    for (int m = 0; m < W; m++) info[m] = 0;
-    if (__builtin_expect(good != ALL_GOOD<R>, 0)) mark_bad<R>(inverse, out, info, W, N, SIZE);
-  }
+// Matrices one after another.
+template <class R, int SIZE>
+struct Spaced {
+  R* first;
+  LAPWING_INLINE R* operator[](int m) const { return first + m * SIZE; }
 };
+
+template <class R, int P, int N, bool UPPER>
+LAPWING_INLINE void factor_fixed(const R* a, R* out, int32_t* info) {
+  constexpr int W = LANES<R>, K = CHUNK<R>, SIZE = N * N * P, CHUNKS = (SIZE + K - 1) / K;
+  Element<R, P> l[N][N];
+  const Spaced<const R, SIZE> from = {a};
+  const Spaced<R, SIZE> to = {out};
+
+  // A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
+#pragma GCC unroll 64
+  for (int c = 0; c < CHUNKS; c++) {
+    const int first = c * K + K < SIZE ? c * K : SIZE - K;
+    Vec<R> v[1][K];
+    bool needed = false;
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) {
+      const int row = (first + e) / P / N, column = (first + e) / P % N;
+      needed |= UPPER ? column >= row : column <= row;
+    }
+    if (!needed) continue;
+    read_chunks<R, 1>(v, from, first);
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) {
+      const int row = (first + e) / P / N, column = (first + e) / P % N;
+      Element<R, P>& x = UPPER ? l[column][row] : l[row][column];
+      if ((first + e) % P == 0)
+        x.re = v[0][e];
+      else if constexpr (P == 2)
+        x.im = v[0][e];
+    }
+  }
+
+  Vec<R> inverse[N];
+  unsigned good = ALL_GOOD<R>;
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++) {
+    inverse[j] = root(l[j][j]);
+    good &= positive_finite(inverse[j]);
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++) scale(l[i][j], inverse[j]);
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++)
+#pragma GCC unroll 8
+      for (int k = j + 1; k <= i; k++) subtract(l[i][k], l[i][j], l[k][j]);
+  }
+
+#pragma GCC unroll 64
+  for (int c = 0; c < CHUNKS; c++) {
+    const int first = c * K + K < SIZE ? c * K : SIZE - K;
+    Vec<R> v[1][K];
+#pragma GCC unroll 4
+    for (int e = 0; e < K; e++) {
+      const int row = (first + e) / P / N, column = (first + e) / P % N;
+      const Element<R, P>& x = UPPER ? l[column][row] : l[row][column];
+      if (UPPER ? column < row : column > row)
+        v[0][e] = Vec<R>{};
+      else if ((first + e) % P == 0)
+        v[0][e] = x.re;
+      else if constexpr (P == 2)
+        v[0][e] = x.im;
+    }
+    write_chunks<R, 1>(v, to, first);
+  }
+
+  for (int m = 0; m < W; m++) info[m] = 0;
+  if (__builtin_expect(good != ALL_GOOD<R>, 0)) mark_bad<R>(inverse, out, info, W, N, SIZE);
+}
 
 template <class R, int P, int N, bool UPPER>
 __attribute__((noinline)) void batch_fixed(const R* a, R* out, int32_t* info, int64_t count) {
@@ -173,8 +121,7 @@ __attribute__((noinline)) void batch_fixed(const R* a, R* out, int32_t* info, in
     if (part)  // the last group is filled up with copies of its last matrix
       for (int64_t m = 0; m < W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
-    Fixed<R, P, N, UPPER> fixed;
-    fixed.factor(part ? block : a, part ? block : out, part ? block_info : info);
+    factor_fixed<R, P, N, UPPER>(part ? block : a, part ? block : out, part ? block_info : info);
     if (part) {
       __builtin_memcpy(out, block, group * SIZE * sizeof(R));
       __builtin_memcpy(info, block_info, group * sizeof(int32_t));
@@ -291,22 +238,20 @@ __attribute__((noinline)) void walk(const Mover& mover, int64_t n) {
 }
 
 // X <- (X - X' L'^H) L^-H for M rows x and C columns from c on, L' and X' being the columns before c.
-// dx, dl and step lead to the next row of X and of L, and to the next column.
 template <class R, int P, int M, int C>
-LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t dl, int64_t step, int64_t c,
-                               const Vec<R>* inverse) {
+LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t dl, int64_t c, const Vec<R>* inverse) {
   Element<R, P> t[M][C];
 #pragma GCC unroll 4
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < C; j++) t[i][j] = get<R, P>(x + i * dx + step * (c + j));
+    for (int j = 0; j < C; j++) t[i][j] = get<R, P>(x + i * dx + P * (c + j));
   for (int64_t k = 0; k < c; k++) {
     Element<R, P> b[C];
 #pragma GCC unroll 4
-    for (int j = 0; j < C; j++) b[j] = get<R, P>(l + j * dl + step * k);
+    for (int j = 0; j < C; j++) b[j] = get<R, P>(l + j * dl + P * k);
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
-      const Element<R, P> a = get<R, P>(x + i * dx + step * k);
+      const Element<R, P> a = get<R, P>(x + i * dx + P * k);
 #pragma GCC unroll 4
       for (int j = 0; j < C; j++) subtract<R, P>(t[i][j], a, b[j]);
     }
@@ -315,31 +260,31 @@ LAPWING_INLINE void solve_tile(Vec<R>* x, int64_t dx, const Vec<R>* l, int64_t d
   for (int j = 0; j < C; j++) {
 #pragma GCC unroll 4
     for (int k = 0; k < j; k++) {
-      const Element<R, P> b = get<R, P>(l + j * dl + step * (c + k));
+      const Element<R, P> b = get<R, P>(l + j * dl + P * (c + k));
 #pragma GCC unroll 4
       for (int i = 0; i < M; i++) subtract<R, P>(t[i][j], t[i][k], b);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
       scale<R, P>(t[i][j], inverse[c + j]);
-      put<R, P>(x + i * dx + step * (c + j), t[i][j]);
+      put<R, P>(x + i * dx + P * (c + j), t[i][j]);
     }
   }
 }
 
 // L L^H <- X - X' X'^H for the M x M tile on the diagonal at row r; returns the good lanes.
 template <class R, int P, int M>
-LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t step, int64_t r, Vec<R>* inverse) {
+LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t r, Vec<R>* inverse) {
   Element<R, P> t[M][M];
 #pragma GCC unroll 4
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j <= i; j++) t[i][j] = get<R, P>(x + i * dx + step * (r + j));
+    for (int j = 0; j <= i; j++) t[i][j] = get<R, P>(x + i * dx + P * (r + j));
   for (int64_t k = 0; k < r; k++) {
     Element<R, P> a[M];
 #pragma GCC unroll 4
     for (int i = 0; i < M; i++) {
-      a[i] = get<R, P>(x + i * dx + step * k);
+      a[i] = get<R, P>(x + i * dx + P * k);
 #pragma GCC unroll 4
       for (int j = 0; j <= i; j++) subtract<R, P>(t[i][j], a[i], a[j]);
     }
@@ -349,11 +294,11 @@ LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t step, int64_t
   for (int j = 0; j < M; j++) {
     inverse[r + j] = root<R, P>(t[j][j]);
     good &= positive_finite(inverse[r + j]);
-    put<R, P>(x + j * dx + step * (r + j), t[j][j]);
+    put<R, P>(x + j * dx + P * (r + j), t[j][j]);
 #pragma GCC unroll 4
     for (int i = j + 1; i < M; i++) {
       scale<R, P>(t[i][j], inverse[r + j]);
-      put<R, P>(x + i * dx + step * (r + j), t[i][j]);
+      put<R, P>(x + i * dx + P * (r + j), t[i][j]);
 #pragma GCC unroll 4
       for (int k = j + 1; k <= i; k++) subtract<R, P>(t[i][k], t[i][j], t[k][j]);
     }
@@ -361,82 +306,21 @@ LAPWING_INLINE unsigned factor_tile(Vec<R>* x, int64_t dx, int64_t step, int64_t
   return good;
 }
 
-// Where the rows of L are. Square: all of the same length, or with the columns as rows.
-struct Square {
-  int64_t row_step, column_step;
-  LAPWING_INLINE int64_t offset(int64_t i) const { return i * row_step; }
-  LAPWING_INLINE int64_t row(int64_t) const { return row_step; }
-  LAPWING_INLINE int64_t column() const { return column_step; }
-};
-template <int P>
-struct Triangle {
-  LAPWING_INLINE int64_t offset(int64_t i) const { return P * row_offset(i); }
-  LAPWING_INLINE int64_t row(int64_t i) const { return P * (i / 4 * 4 + 4); }
-  LAPWING_INLINE int64_t column() const { return P; }
-};
-
 // M rows of L from row r on.
-template <class R, int P, int M, class Layout>
-__attribute__((noinline)) unsigned factor_rows(Vec<R>* s, Layout at, int64_t r, Vec<R>* inverse) {
+template <class R, int P, int M>
+__attribute__((noinline)) unsigned factor_rows(Vec<R>* s, int64_t r, Vec<R>* inverse) {
   constexpr int C = TILE_COLUMNS<P>;
-  Vec<R>* x = s + at.offset(r);
+  Vec<R>* x = s + P * row_offset(r);
+  const int64_t dx = P * (r / 4 * 4 + 4);
   for (int64_t c = 0; c < r; c += C)
-    solve_tile<R, P, M, C>(x, at.row(r), s + at.offset(c), at.row(c), at.column(), c, inverse);
-  return factor_tile<R, P, M>(x, at.row(r), at.column(), r, inverse);
-}
-
-// L; returns the good lanes.
-template <class R, int P, class Layout>
-unsigned factor_all(Vec<R>* s, Layout at, int64_t n, Vec<R>* inverse) {
-  constexpr int M = TILE_ROWS<P>;
-  unsigned good = ALL_GOOD<R>;
-  int64_t r = 0;
-  for (; r + M <= n; r += M) good &= factor_rows<R, P, M>(s, at, r, inverse);
-  if constexpr (M == 4) {
-    if (n - r == 3) good &= factor_rows<R, P, 3>(s, at, r, inverse);
-    if (n - r == 2) good &= factor_rows<R, P, 2>(s, at, r, inverse);
-  }
-  if (n - r == 1) good &= factor_rows<R, P, 1>(s, at, r, inverse);
-  return good;
-}
-
-// Small n: the matrices are moved whole, as flat runs of scalars.
-template <class R, int P>
-__attribute__((noinline)) void factor_flat(const R* a, R* out, int32_t* info, int64_t count, int64_t n, bool upper) {
-  constexpr int W = LANES<R>, K = CHUNK<R>;
-  const int64_t size = n * n * P;
-  Vec<R>* inverse = static_cast<Vec<R>*>(scratch((n + size) * sizeof(Vec<R>)));
-  Vec<R>* s = inverse + n;
-  const R* from[W];
-  R* to[W];
-  for (int64_t m = 0; m < W; m++) from[m] = a + std::min(m, count - 1) * size, to[m] = out + std::min(m, count - 1) * size;
-
-  for (int64_t q = 0; q < size; q += K) {
-    const int64_t first = std::min(q, size - K);
-    Vec<R> v[1][K];
-    read_chunks<R, 1>(v, from, first);
-#pragma GCC unroll 4
-    for (int e = 0; e < K; e++) s[first + e] = v[0][e];
-  }
-  const Square at = {upper ? P : n * P, upper ? n * P : P};
-  const unsigned good = factor_all<R, P>(s, at, n, inverse);
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = i + 1; j < n; j++) put<R, P>(s + at.offset(i) + j * at.column(), Element<R, P>{});
-  for (int64_t q = 0; q < size; q += K) {
-    const int64_t first = std::min(q, size - K);
-    Vec<R> v[1][K];
-#pragma GCC unroll 4
-    for (int e = 0; e < K; e++) v[0][e] = s[first + e];
-    write_chunks<R, 1>(v, to, first);
-  }
-  for (int64_t m = 0; m < count; m++) info[m] = 0;
-  if (good != ALL_GOOD<R>) mark_bad<R>(inverse, out, info, count, n, size);
+    solve_tile<R, P, M, C>(x, dx, s + P * row_offset(c), P * (c / 4 * 4 + 4), c, inverse);
+  return factor_tile<R, P, M>(x, dx, r, inverse);
 }
 
 // Up to LANES<R> matrices at once. An idle lane repeats the last matrix.
 template <class R, int P, bool UPPER>
-void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
-  constexpr int W = LANES<R>;
+__attribute__((noinline)) void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
+  constexpr int W = LANES<R>, M = TILE_ROWS<P>;
   Vec<R>* inverse = static_cast<Vec<R>*>(scratch((n + P * row_offset((n + 3) / 4 * 4) + W) * sizeof(Vec<R>)));
   Vec<R>* s = inverse + n;
 
@@ -445,7 +329,14 @@ void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
   for (int64_t m = 0; m < W; m++) reader.p[m] = a + std::min(m, count - 1) * n * n * P;
   walk<R, P, UPPER>(reader, n);
 
-  const unsigned good = factor_all<R, P>(s, Triangle<P>(), n, inverse);
+  unsigned good = ALL_GOOD<R>;
+  int64_t r = 0;
+  for (; r + M <= n; r += M) good &= factor_rows<R, P, M>(s, r, inverse);
+  if constexpr (M == 4) {
+    if (n - r == 3) good &= factor_rows<R, P, 3>(s, r, inverse);
+    if (n - r == 2) good &= factor_rows<R, P, 2>(s, r, inverse);
+  }
+  if (n - r == 1) good &= factor_rows<R, P, 1>(s, r, inverse);
 
   Writer<R, P, UPPER> writer;
   writer.s = s;
@@ -455,7 +346,7 @@ void factor_lanes(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
   if (good != ALL_GOOD<R>) mark_bad<R>(inverse, out, info, count, n, n * n * P);
 }
 
-// ---- one matrix at a time, its columns across lanes ----------------------------------------------
+// ---- one matrix at a time, its columns across lanes: for matrices too large, or too few -----------
 
 // Tile of the factor: rows, and vectors of columns.
 template <class R, int P>
@@ -544,69 +435,64 @@ struct Band {
   // The row of scalars q of the columns of A: real and imaginary parts are rows of their own.
   LAPWING_INLINE R* line(int64_t q) const { return u + q / P * stride + q % P * imag; }
 
-  template <bool UPPER>
-  void read(const R* a, int64_t n) const {
-    constexpr int K = CHUNK<R>;
+  void read_upper(const R* a, int64_t n) const {
+    for (int64_t i = 0; i < n; i++)
+      for (int p = 0; p < P; p++)
+        for (int64_t j = i; j < n; j++) line(i * P + p)[j] = a[(i * n + j) * P + p];
+  }
+  void write_upper(R* a, int64_t n) const {
     for (int64_t i = 0; i < n; i++) {
-      if (UPPER) {
-        for (int p = 0; p < P; p++)
-          for (int64_t j = i; j < n; j++) line(i * P + p)[j] = a[(i * n + j) * P + p];
-        continue;
-      }
-      int64_t q = 0;
-      if (i % K == 0 && i + K <= n) {
-        for (; q < (i + K) * P && q + K <= n * P; q += K) {
-          Chunk<R> v[K];
-#pragma GCC unroll 4
-          for (int e = 0; e < K; e++) v[e] = load_chunk(a + (i + e) * n * P + q);
-          transpose_chunks(v);
-#pragma GCC unroll 4
-          for (int e = 0; e < K; e++) store_chunk(line(q + e) + i, v[e]);
-        }
-      } else if (i / K * K + K <= n) {
-        q = std::min((i / K * K + K) * P + K - 1, n * P) / K * K;
-      }
-      for (; q < (i + 1) * P; q++) line(q)[i] = a[i * n * P + q];
+      std::fill_n(a + i * n * P, i * P, R(0));
+      for (int p = 0; p < P; p++)
+        for (int64_t j = i; j < n; j++) a[(i * n + j) * P + p] = line(i * P + p)[j];
     }
   }
 
-  template <bool UPPER>
-  void write(R* a, int64_t n) const {
+  // Transposed in blocks of K rows. A block may hold some of the other triangle, which is garbage to us.
+  void read_lower(const R* a, int64_t n) const {
     constexpr int K = CHUNK<R>;
-    for (int64_t i = 0; i < n; i++) {
-      if (UPPER) {
-        std::fill_n(a + i * n * P, i * P, R(0));
-        for (int p = 0; p < P; p++)
-          for (int64_t j = i; j < n; j++) a[(i * n + j) * P + p] = line(i * P + p)[j];
-        continue;
-      }
-      int64_t q = 0;
-      if (i % K == 0 && i + K <= n) {
-        for (; q + K <= (i + 1) * P; q += K) {
-          Chunk<R> v[K];
+    for (int64_t i = 0; i < n; i += K) {
+      const int64_t blocks = i + K <= n ? std::min((i + K) * P + K - 1, n * P) / K * K : 0;
+      for (int64_t q = 0; q < blocks; q += K) {
+        Chunk<R> v[K];
 #pragma GCC unroll 4
-          for (int e = 0; e < K; e++) v[e] = load_chunk(line(q + e) + i);
-          transpose_chunks(v);
+        for (int e = 0; e < K; e++) v[e] = load_chunk(a + (i + e) * n * P + q);
+        transpose_chunks(v);
 #pragma GCC unroll 4
-          for (int e = 0; e < K; e++) store_chunk(a + (i + e) * n * P + q, v[e]);
-        }
-      } else if (i / K * K + K <= n) {
-        q = (i / K * K + 1) * P / K * K;
+        for (int e = 0; e < K; e++) store_chunk(line(q + e) + i, v[e]);
       }
-      for (; q < (i + 1) * P; q++) a[i * n * P + q] = line(q)[i];
-      std::fill_n(a + i * n * P + q, n * P - q, R(0));
+      for (int64_t j = i; j < std::min(i + K, n); j++)
+        for (int64_t q = blocks; q < (j + 1) * P; q++) line(q)[j] = a[j * n * P + q];
+    }
+  }
+  void write_lower(R* a, int64_t n) const {
+    constexpr int K = CHUNK<R>;
+    for (int64_t i = 0; i < n; i += K) {
+      const int64_t blocks = i + K <= n ? (i + 1) * P / K * K : 0;
+      for (int64_t q = 0; q < blocks; q += K) {
+        Chunk<R> v[K];
+#pragma GCC unroll 4
+        for (int e = 0; e < K; e++) v[e] = load_chunk(line(q + e) + i);
+        transpose_chunks(v);
+#pragma GCC unroll 4
+        for (int e = 0; e < K; e++) store_chunk(a + (i + e) * n * P + q, v[e]);
+      }
+      for (int64_t j = i; j < std::min(i + K, n); j++) {
+        for (int64_t q = blocks; q < (j + 1) * P; q++) a[j * n * P + q] = line(q)[j];
+        std::fill_n(a + (j * n + j + 1) * P, (n - j - 1) * P, R(0));
+      }
     }
   }
 };
 
-template <class R, int P, bool UPPER>
-int32_t factor_band(const R* a, R* out, int64_t n) {
+template <class R, int P>
+__attribute__((noinline)) int32_t factor_band(const R* a, R* out, int64_t n, bool upper) {
   constexpr int W = LANES<R>, M = BAND<R, P>, V = BAND_VECTORS<R, P>, PAD = std::max(M, W);
   const int64_t columns = (n + PAD - 1) / PAD * PAD, rows = (n + M - 1) / M * M;
   // An odd number of vectors to a row spreads a column over all sets of the cache.
   const int64_t stride = (P * columns / W | 1) * W;
   const Band<R, P> band = {static_cast<R*>(scratch(rows * stride * sizeof(R))), stride, columns};
-  band.template read<UPPER>(a, n);
+  upper ? band.read_upper(a, n) : band.read_lower(a, n);
   R inverse[M] = {};
   for (int64_t r = 0; r < n; r += M) {
     int64_t c = r / W * W, bad = 0;
@@ -621,37 +507,45 @@ int32_t factor_band(const R* a, R* out, int64_t n) {
     for (; c + V * W <= columns; c += V * W) band.template tile<M, V, false>(r, c, n, inverse);
     if (V == 2 && c < columns) band.template tile<M, 1, false>(r, c, n, inverse);
   }
-  band.template write<UPPER>(out, n);
+  upper ? band.write_upper(out, n) : band.write_lower(out, n);
   return 0;
 }
 
 // ---- the choice ----------------------------------------------------------------------------------
 
+// Measured on Sapphire Rapids (AVX-512, 2026-11): a full group is as fast as its matrices one by one at
+// n = 128; a part of a group must be the larger, the larger n is.
 template <class R, int P>
 bool use_lanes(int64_t n, int64_t group) {
 #ifdef LAPWING_TRY
-  if (try_mode) return try_mode == 1;
+  if (try_mode) return try_mode == 1 && n * P >= CHUNK<R>;
 #endif
-  return n <= 128 && group * 4 >= LANES<R>;
+  if (n * P < CHUNK<R> || n > LANES_LIMIT) return false;
+  return group * 4 >= LANES<R> * (n <= 24 ? 1 : n <= 64 ? 2 : 3);
 }
 
 template <class R, int P, bool UPPER>
 void batch(const R* a, R* out, int32_t* info, int64_t count, int64_t n) {
-  constexpr int W = LANES<R>;
   if (n == 0) return (void)std::fill_n(info, count, 0);
   if (n == 1) return batch_one<R, P>(a, out, info, count);
-  if (n == 2) return batch_fixed<R, P, 2, UPPER>(a, out, info, count);
-  if (n == 3) return batch_fixed<R, P, 3, UPPER>(a, out, info, count);
-  if (n == 4) return batch_fixed<R, P, 4, UPPER>(a, out, info, count);
+  if constexpr (LAPWING_FIXED >= 4) {
+    if (n == 2) return batch_fixed<R, P, 2, UPPER>(a, out, info, count);
+    if (n == 3) return batch_fixed<R, P, 3, UPPER>(a, out, info, count);
+    if (n == 4) return batch_fixed<R, P, 4, UPPER>(a, out, info, count);
+  }
+  if constexpr (LAPWING_FIXED >= 8 && P == 1) {
+    if (n == 5) return batch_fixed<R, P, 5, UPPER>(a, out, info, count);
+    if (n == 6) return batch_fixed<R, P, 6, UPPER>(a, out, info, count);
+    if (n == 7) return batch_fixed<R, P, 7, UPPER>(a, out, info, count);
+    if (n == 8) return batch_fixed<R, P, 8, UPPER>(a, out, info, count);
+  }
   const int64_t size = n * n * P;
   while (count > 0) {
-    const int64_t group = std::min<int64_t>(count, W);
-    if (n <= flat_limit && use_lanes<R, P>(n, group))
-      factor_flat<R, P>(a, out, info, group, n, UPPER);
-    else if (use_lanes<R, P>(n, group))
+    const int64_t group = std::min<int64_t>(count, LANES<R>);
+    if (use_lanes<R, P>(n, group))
       factor_lanes<R, P, UPPER>(a, out, info, group, n);
     else
-      for (int64_t m = 0; m < group; m++) info[m] = factor_band<R, P, UPPER>(a + m * size, out + m * size, n);
+      for (int64_t m = 0; m < group; m++) info[m] = factor_band<R, P>(a + m * size, out + m * size, n, UPPER);
     a += group * size, out += group * size, info += group, count -= group;
   }
 }

@@ -246,6 +246,43 @@ LAPWING_INLINE void transpose_chunks(Chunk<float> (&v)[4]) {
 #undef LAPWING_LO64
 #undef LAPWING_HI64
 
+// An element of LANES<R> matrices, or LANES<R> elements of one.
+template <class R, int P>
+struct Element {
+  Vec<R> re;
+};
+template <class R>
+struct Element<R, 2> {
+  Vec<R> re, im;
+};
+
+template <class R, int P>
+LAPWING_INLINE Element<R, P> get(const Vec<R>* p) {
+  if constexpr (P == 1)
+    return {p[0]};
+  else
+    return {p[0], p[1]};
+}
+template <class R, int P>
+LAPWING_INLINE void put(Vec<R>* p, const Element<R, P>& x) {
+  p[0] = x.re;
+  if constexpr (P == 2) p[1] = x.im;
+}
+// c <- c - a conj(b)
+template <class R, int P>
+LAPWING_INLINE void subtract(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
+  c.re -= a.re * b.re;
+  if constexpr (P == 2) {
+    c.re -= a.im * b.im;
+    c.im -= a.im * b.re;
+    c.im += a.re * b.im;
+  }
+}
+template <class R, int P>
+LAPWING_INLINE void scale(Element<R, P>& x, Vec<R> by) {
+  x.re *= by;
+  if constexpr (P == 2) x.im *= by;
+}
 }  // namespace LAPWING_ISA
 }  // namespace
 }  // namespace lapwing

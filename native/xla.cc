@@ -1,6 +1,7 @@
 #include "xla.h"
 
 #include <cstring>
+#include <string>
 
 #include "frame.h"
 #include "xla_abi.h"
@@ -26,6 +27,16 @@ void* error(const CallFrame* call, const char* message) {
   return call->api->error_create(&args);
 }
 
+// Reads and frees an error of XLA's.
+std::string take_message(const CallFrame* call, void* failed) {
+  ErrorMessageArgs ask{sizeof ask, nullptr, failed, nullptr};
+  call->api->error_message(&ask);
+  std::string text = ask.message ? ask.message : "";
+  ErrorDestroyArgs args{sizeof args, nullptr, failed};
+  call->api->error_destroy(&args);
+  return text;
+}
+
 // Device memory from XLA's allocator, given back when the handler returns.
 class DeviceScratch {
  public:
@@ -34,20 +45,23 @@ class DeviceScratch {
     while (count_) {
       Block& block = blocks_[--count_];
       FreeArgs args{sizeof args, nullptr, call_->context, block.bytes, block.data};
-      if (void* failed = call_->api->free(&args)) call_->api->error_destroy(failed);
+      if (void* failed = call_->api->free(&args)) take_message(call_, failed);
     }
   }
   static void* get(void* self, size_t bytes) {
     auto* scratch = static_cast<DeviceScratch*>(self);
-    AllocateArgs args{sizeof args, nullptr, scratch->call_->context, bytes, 256, nullptr};
+    // every block is aligned for any use; asking for more than a byte is refused by some versions
+    AllocateArgs args{sizeof args, nullptr, scratch->call_->context, bytes, 1, nullptr};
     if (scratch->count_ == MOST) return nullptr;
     if (void* failed = scratch->call_->api->allocate(&args)) {
-      scratch->call_->api->error_destroy(failed);
+      scratch->message = take_message(scratch->call_, failed);
       return nullptr;
     }
     scratch->blocks_[scratch->count_++] = {bytes, args.data};
     return args.data;
   }
+
+  std::string message;  // why the last request failed
 
  private:
   static constexpr int MOST = 8;
@@ -109,7 +123,10 @@ void* handle(CallFrame* call, Device device, uint32_t traits) {
     frame.stream = args.stream;
     frame.scratch = {&scratch, DeviceScratch::get};
   }
-  return run(frame) ? error(call, frame.error) : nullptr;
+  if (!run(frame)) return nullptr;
+  std::string text = frame.error;
+  if (!scratch.message.empty()) text += " (XLA: " + scratch.message + ")";
+  return error(call, text.c_str());
 }
 
 }  // namespace

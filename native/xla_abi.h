@@ -62,6 +62,17 @@ struct ErrorArgs {
   const char* message;
   int code;
 };
+struct ErrorMessageArgs {
+  size_t size;
+  Extension* extension;
+  void* error;
+  const char* message;
+};
+struct ErrorDestroyArgs {
+  size_t size;
+  Extension* extension;
+  void* error;
+};
 struct StreamArgs {
   size_t size;
   Extension* extension;
@@ -88,8 +99,8 @@ struct Api {
   Version version;
   void* internal;
   void* (*error_create)(ErrorArgs*);
-  void* error_message;
-  void (*error_destroy)(void*);
+  void (*error_message)(ErrorMessageArgs*);
+  void (*error_destroy)(ErrorDestroyArgs*);
   void* handler_register;
   void* (*stream_get)(StreamArgs*);
   void *type_register, *context_get, *state_set, *state_get;

@@ -1,5 +1,6 @@
 """The hand-declared C interfaces against the headers they stand for: XLA's in jaxlib, NVIDIA's in its wheels."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -113,3 +114,15 @@ def test_vendor_check_sees_a_wrong_row(tmp_path):
     with pytest.raises(AssertionError, match="static assertion failed: cuCtxGetDevice") as caught:
         check("vendor.cc", tmp_path, *headers)
     assert str(caught.value).count("static assertion failed") == 1
+
+
+@pytest.mark.parametrize("module", ["_native", "_tensorflow"])
+def test_exports(module):
+    """Our copy of the C++ library stays ours: one exported, it would stand in for that of every other library."""
+    package = Path(importlib.util.find_spec("lapwing").origin).parent
+    libraries = list(package.glob(f"{module}*.so"))
+    if not libraries or shutil.which("nm") is None:
+        pytest.skip("not built here")
+    listed = subprocess.run(["nm", "-D", "--defined-only", libraries[0]], capture_output=True, text=True, check=True)
+    names = [line.split()[-1] for line in listed.stdout.splitlines()]
+    assert [n for n in names if not n.startswith(("PyInit_", "lapwing_"))][:5] == []

@@ -1,111 +1,31 @@
 """The CUDA path without a GPU: a stand-in driver, solver and run-time compiler keep books and check every argument.
 
-Each group of checks runs in a child process, which finds the stand-ins through LAPWING_CUDA_PATH. See tests/mock.
+Each group of checks runs in a child process. See tests/mock.
 """
 
-import json
-import os
-import shutil
-import subprocess
 import sys
-import textwrap
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import lapwing
-
-TESTS = Path(__file__).parent
-MOCK = TESTS / "mock"
-NATIVE = TESTS.parent / "native"
-COMPILER = shutil.which("g++") or shutil.which("c++")
-DTYPES = ("float32", "float64", "complex64", "complex128")
-
 pytest.importorskip("lapwing._native", reason="the native core was not built")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+sys.path.append(str(Path(__file__).parent / "mock"))
+import harness  # noqa: E402
+from harness import launched, named  # noqa: E402
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory):
-    """A folder with the stand-ins."""
-    folder = tmp_path_factory.mktemp("cuda")
-    sources = {"libcuda.so.1": "cuda", "libcusolver.so.12": "cusolver", "libnvrtc.so.13": "nvrtc", "xla.so": "xla"}
-    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-iquote{NATIVE}", "-o"]
-    running = [
-        (source, subprocess.Popen([*command, folder / library, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True))
-        for library, source in sources.items()
-    ]
-    for source, process in running:
-        _, errors = process.communicate()
-        assert process.returncode == 0, f"{source}.cc: {errors}"
-    return folder
-
-
-class Children:
-    """Starts child processes and reads their books."""
-
-    def __init__(self, libraries, folder):
-        self.libraries, self.folder, self.count = libraries, folder, 0
-
-    def start(self, code, **settings):
-        self.count += 1
-        log, told = self.folder / f"log{self.count}", self.folder / f"told{self.count}"
-        log.touch()
-        places = [str(Path(lapwing.__file__).parents[1]), str(MOCK)]
-        own = {k: v for k, v in os.environ.items() if not k.startswith(("MOCK_", "LAPWING_"))}
-        environment = own | {
-            "PYTHONPATH": os.pathsep.join(places),
-            "LAPWING_CUDA_PATH": str(self.libraries),
-            "LAPWING_CACHE": "",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MOCK_LOG": str(log),
-            "MOCK_TOLD": str(told),
-        }
-        code = "from child import *\n" + textwrap.dedent(code)
-        command = [sys.executable, "-W", "error", "-c", code]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        process = subprocess.Popen(command, env=environment | {k: str(v) for k, v in settings.items()}, **pipes)
-        return process, log, told
-
-    def finish(self, started, refused=0):
-        process, log, told = started
-        output, _ = process.communicate(timeout=120)
-        calls = [read(line) for line in log.read_text().splitlines()]
-        assert process.returncode == 0, output[-4000:]
-        assert [c["text"] for c in calls if c["name"] == "refused"][refused:] == []
-        depth = Counter()
-        for call in calls:
-            depth[call["thread"]] += {"cuCtxPushCurrent": 1, "cuCtxPopCurrent": -1}.get(call["name"], 0)
-            assert depth[call["thread"]] >= 0
-        assert not any(depth.values()), "contexts entered and not left"
-        return calls, json.loads(told.read_text()) if told.exists() else {}
-
-    def __call__(self, code, refused=0, **settings):
-        """(calls, told): runs the code to its end. Only ``refused`` calls may have had wrong arguments."""
-        return self.finish(self.start(code, **settings), refused)
-
-
-def read(line):
-    thread, name, *rest = line.split(" ")
-    return {"thread": thread, "name": name, "text": " ".join(rest), **dict(r.split("=", 1) for r in rest if "=" in r)}
-
-
-def named(calls, name):
-    return [c for c in calls if c["name"] == name]
-
-
-def launched(calls):
-    return [c["name"] for c in map(kernel, named(calls, "cuLaunchKernel"))]
-
-
-def kernel(call):
-    return dict(part.split("=", 1) for part in call["text"].split(" "))
+    return harness.build(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture
 def child(libraries, tmp_path):
-    return Children(libraries, tmp_path)
+    return harness.Children(libraries, tmp_path)
 
 
 # ---- answers -----------------------------------------------------------------------------------------------------
@@ -164,7 +84,7 @@ def test_alignment(child):
                 check(dtype, 3, n, engine, n % 2 == 0, shift=shift)
     """
     calls, _ = child(code)
-    assert {c["width"] for c in map(kernel, named(calls, "cuLaunchKernel"))} == {"4", "8", "16"}
+    assert {c["width"] for c in named(calls, "cuLaunchKernel")} == {"4", "8", "16"}
 
 
 def test_finite(child):
@@ -200,7 +120,7 @@ def test_many_matrices(child):
         check("float32", 517, n, "batched")
     """
     calls, _ = child(code)
-    grids = {c["name"]: int(c["grid"].split(",")[0]) for c in map(kernel, named(calls, "cuLaunchKernel"))}
+    grids = {c["name"]: int(c["grid"].split(",")[0]) for c in named(calls, "cuLaunchKernel")}
     assert grids["cholesky_block"] == 517
     assert 1 < grids["cholesky_thread"] < 517
 
@@ -231,11 +151,21 @@ def test_workspace(child):
     assert {c["bytes"] for c in work} == {str(64 * 70 + 8 + 24)}
 
 
-@pytest.mark.parametrize(("dtype", "n", "shared"), [("complex128", 128, 101376), ("float32", 150, 232448)])
-def test_workspace_of_a_batch_that_outgrows_its_kernel(child, dtype, n, shared):
-    """Where the block's triangle does not fit, the batched engine hands on to the tiles, which need scratch memory."""
-    calls, _ = child(f'check("{dtype}", 3, {n}, "batched")', MOCK_SHARED=max(shared, 160000), MOCK_ARCH=86)
+@pytest.mark.parametrize(("dtype", "n"), [("complex128", 128), ("float32", 150)])
+def test_workspace_of_a_batch_that_outgrows_its_kernel(child, dtype, n):
+    """Where a block cannot hold the triangle, the batched engine hands on to the tiles, which need scratch memory."""
+    calls, _ = child(f'check("{dtype}", 3, {n}, "batched")', MOCK_SHARED=166912, MOCK_ARCH=80)
     assert launched(calls) == ["cholesky_tiled"]
+
+
+def test_gpu_with_little_shared_memory(child):
+    """99 KB a block, as on desktop GPUs: engine="auto" always finds a way."""
+    code = f"""
+    for dtype in {DTYPES}:
+        for n in (5, 30, 64, 65, 96, 128, 200):
+            check(dtype, 2, n, "auto")
+    """
+    child(code, MOCK_SHARED=101376, MOCK_ARCH=86)
 
 
 def test_too_little_shared_memory(child):
@@ -323,17 +253,19 @@ def test_compile_error(child):
 
 
 ABSENT = """
-# nothing but the first folder: neither NVIDIA's wheels nor what is left of an earlier configuration
-import lapwing.engines.planner as planner
-from lapwing.engines import batched, cusolver
+import child
+import lapwing.engines.planner
+from lapwing.engines.cusolver import ENGINE
 name = "{name}"
 try:
     ctypes.CDLL(name)
 except OSError:
-    native.configure(str(Path(planner.__file__).parents[1] / "cuda"), "", os.environ["LAPWING_CUDA_PATH"], "")
-    state = {{e.name: e.missing for e in planner.engines()}}
-    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=cusolver.ENGINE.missing("cuda"),
-         gpus=native.gpus(), versions=native.cuda_versions(), state=state)
+    # nothing but the first folder, without those of NVIDIA's wheels
+    native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
+    if name == "libcuda.so.1":
+        child.balanced = lambda: True
+    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=ENGINE.missing("cuda"),
+         gpus=native.gpus(), versions=list(native.cuda_versions()))
 else:
     tell(installed=True)
 """
@@ -353,20 +285,14 @@ def test_absent_library(libraries, child, tmp_path, name, engine, said, hint):
     for library in libraries.iterdir():
         if library.name != name:
             (folder / library.name).symlink_to(library)
-    balance = "def balanced():\n    return True\n" if name == "libcuda.so.1" else ""
-    calls, told = child(patch(balance) + ABSENT.format(name=name, engine=engine), LAPWING_CUDA_PATH=folder)
+    _, told = child(ABSENT.format(name=name, engine=engine), LAPWING_CUDA_PATH=folder)
     if told.get("installed"):
         pytest.skip(f"{name} is installed on this machine")
     assert said in told["text"]
     assert name in told["reason"]
     assert hint in told["reason"]
     assert len(told["gpus"]) == (0 if name == "libcuda.so.1" else 2)
-    assert name in told["state"]["cusolver"]
-
-
-def patch(code):
-    """Replaces a helper of the child."""
-    return f"import child\n{code}child.balanced = balanced\n" if code else ""
+    assert len(told["versions"]) == 2
 
 
 def test_incomplete_library(libraries, child, tmp_path):
@@ -463,7 +389,7 @@ def test_contexts(child):
     """
     calls, told = child(code)
     own = hex(told["own"])
-    launches = [kernel(c) for c in named(calls, "cuLaunchKernel")]
+    launches = named(calls, "cuLaunchKernel")
     found = [(c["stream"], c["device"]) for c in launches if c["name"] == "cholesky_rows"]
     null = "(nil)"
     assert found == [(null, "0"), (null, "1"), ("0x1", "1"), ("0x2", "1"), (null, "0"), (own, "1"), (own, "1")]
@@ -699,7 +625,7 @@ def test_xla_call(child, engine):
         kind = (0, 1, 4, 5)[code // 2]
         assert books["bytes"] == {"batched": 0, "tiled": 16 + 6 * 3 * 4, "cusolver": 64 * 20 + 8 * kind + 24}[engine]
         assert engine == "batched" or books["alignment"] >= 16
-    launches = [kernel(c) for c in named(calls, "cuLaunchKernel")]
+    launches = named(calls, "cuLaunchKernel")
     assert {(c["stream"], c["device"]) for c in launches} == {(hex(told["stream"]), "1")}
 
 
@@ -713,7 +639,7 @@ def test_xla_graph_call(child):
     """
     calls, told = child(code, MOCK_CAPTURING=1)
     assert told["books"]["allocations"] == 0
-    assert {c["name"] for c in calls} <= {
+    assert {c["call"] for c in calls} <= {
         "cuInit", "cuStreamGetCtx", "cuCtxPushCurrent", "cuCtxPopCurrent", "nvrtcCompileProgram", "nvrtcDestroyProgram",
         "cuModuleLoadData", "cuLaunchKernel",
     }  # fmt: skip

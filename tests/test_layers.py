@@ -23,6 +23,7 @@ ALLOWED = {
     "ops": {"ops", "engines", "frameworks", "core"},
     "bench": {"bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "cli": {"cli", "bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
+    "compat": {"compat", "__init__"},
     "__main__": {"cli"},
     "__init__": {"ops", "engines", "core", "_version"},
     "_version": set(),

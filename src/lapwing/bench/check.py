@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["LIMIT", "Check", "check_factor"]
 
 LIMIT = 10.0  # ||A - L L^H|| <= LIMIT n eps ||A||
-_EXACT_WORK = 2e10  # batch n^3 up to which the whole residual is formed: a second or two
+_EXACT_WORK = 4e9  # batch n^3 up to which the whole residual is formed: a second at most
 _PROBES = 8
 _BLOCK = 2**22  # numbers widened at a time
 
@@ -42,47 +42,54 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
     if a.size == 0:
         return Check(0.0, True)
     matrices, factors = a.reshape(-1, n, n), factor.reshape(-1, n, n)
-    estimated = len(matrices) * float(n) ** 3 > _EXACT_WORK
-    pieces = _estimated(matrices, factors, upper) if estimated else _exact(matrices, factors, upper)
+    exact = n**2 <= _BLOCK and len(matrices) * float(n) ** 3 <= _EXACT_WORK
+    # for x of independent normal numbers, E ||R x||^2 = ||R||_F^2
+    wide = np.result_type(a.dtype, np.float64)
+    probes = None if exact else np.random.default_rng(1).standard_normal((n, _PROBES)).astype(wide) / _PROBES**0.5
+    with np.errstate(invalid="ignore", over="ignore"):
+        if probes is not None and n**2 > _BLOCK:
+            pieces = [_large(m, f, probes, upper) for m, f in zip(matrices, factors, strict=True)]
+        else:
+            pieces = list(_small(matrices, factors, probes, upper))
     relative, zero = zip(*pieces, strict=True)
-    scale = n * float(np.finfo(a.dtype).eps)
-    return Check(float(np.max(relative)) / scale, all(zero), estimated)
+    return Check(float(np.max(relative)) / (n * float(np.finfo(a.dtype).eps)), all(zero), not exact)
 
 
-def _exact(a: np.ndarray, factor: np.ndarray, upper: bool) -> Iterator[tuple[float, bool]]:
-    n = a.shape[-1]
-    wide = np.result_type(a.dtype, np.float64)
-    step = max(1, _BLOCK // n**2)
+def _small(a: np.ndarray, factor: np.ndarray, probes: np.ndarray | None, upper: bool) -> Iterator[tuple[float, bool]]:
+    """Many matrices at a time: the largest ||R|| / ||A||, and whether the other triangles are zero."""
+    step = max(1, _BLOCK // a.shape[-1] ** 2)
     for first in range(0, len(a), step):
-        x = a[first : first + step].astype(wide)
-        f = factor[first : first + step].astype(wide)
+        x, f = _wide(a[first : first + step]), _wide(factor[first : first + step])
         lower = _adjoint(f) if upper else f
-        with np.errstate(invalid="ignore", over="ignore"):
-            residual = np.linalg.norm(x - lower @ _adjoint(lower), axis=(-2, -1)) / np.linalg.norm(x, axis=(-2, -1))
-        yield float(np.max(residual)), not np.triu(lower, 1).any()
+        if probes is None:
+            residual = x - lower @ _adjoint(lower)
+        else:
+            residual = x @ probes - lower @ (_adjoint(lower) @ probes)
+        relative = np.linalg.norm(residual, axis=(-2, -1)) / np.linalg.norm(x, axis=(-2, -1))
+        yield float(np.max(relative)), not np.triu(lower, 1).any()
 
 
-def _estimated(a: np.ndarray, factor: np.ndarray, upper: bool) -> Iterator[tuple[float, bool]]:
-    """For x of independent normal numbers, E ||R x||^2 = ||R||_F^2; rows are widened block by block."""
-    n = a.shape[-1]
-    wide = np.result_type(a.dtype, np.float64)
-    x = np.random.default_rng(1).standard_normal((n, _PROBES)).astype(wide)
+def _large(a: np.ndarray, factor: np.ndarray, probes: np.ndarray, upper: bool) -> tuple[float, bool]:
+    """One matrix, some rows at a time."""
+    n = len(a)
     step = max(1, _BLOCK // n)
     blocks = [slice(i, min(i + step, n)) for i in range(0, n, step)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        for matrix, f in zip(a, factor, strict=True):
-            # F^H x and F x, both from rows of F: L (L^H x) or U^H (U x)
-            def adjoint_times(y: np.ndarray, f: np.ndarray = f) -> np.ndarray:
-                return sum((f[b].astype(wide).conj().T @ y[b] for b in blocks), np.zeros_like(x))
 
-            def times(y: np.ndarray, f: np.ndarray = f) -> np.ndarray:
-                return np.concatenate([f[b].astype(wide) @ y for b in blocks])
+    def times(m: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([_wide(m[b]) @ x for b in blocks])
 
-            product = adjoint_times(times(x)) if upper else times(adjoint_times(x))
-            exact = np.concatenate([matrix[b].astype(wide) @ x for b in blocks])
-            norm = np.sqrt(sum(np.linalg.norm(matrix[b].astype(wide)) ** 2 for b in blocks))
-            zero = not any((np.tril(f[b], b.start - 1) if upper else np.triu(f[b], b.start + 1)).any() for b in blocks)
-            yield float(np.linalg.norm(exact - product) / np.sqrt(_PROBES) / norm), zero
+    def adjoint_times(m: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return sum((_adjoint(_wide(m[b])) @ x[b] for b in blocks), np.zeros_like(x))
+
+    # U^H (U x), or L (L^H x)
+    product = adjoint_times(factor, times(factor, probes)) if upper else times(factor, adjoint_times(factor, probes))
+    norm = sum(float(np.linalg.norm(_wide(a[b]))) ** 2 for b in blocks) ** 0.5
+    others = (np.tril(factor[b], b.start - 1) if upper else np.triu(factor[b], b.start + 1) for b in blocks)
+    return float(np.linalg.norm(times(a, probes) - product)) / norm, not any(part.any() for part in others)
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.result_type(x.dtype, np.float64), copy=False)
 
 
 def _adjoint(x: np.ndarray) -> np.ndarray:

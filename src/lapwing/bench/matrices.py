@@ -9,6 +9,7 @@ from .case import Case
 __all__ = ["MATRICES", "make_matrix"]
 
 MATRICES = ("random", "known")
+_DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
@@ -19,15 +20,17 @@ def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
 def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
     """H + (2 sqrt(n) + 2) I with |H_ij| <= 1 random: ||H|| stays near 0.8 sqrt(n), 1.2 sqrt(n) when complex."""
     real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
-    g = rng.random(case.shape, dtype=real)
+    distinct = min(case.batch, max(1, _DISTINCT // case.n**2))
+    shape = (distinct, case.n, case.n)
+    g = rng.random(shape, dtype=real)
     g -= real(0.5)
     if case.dtype.startswith("complex"):
-        g = g + 1j * (rng.random(case.shape, dtype=real) - real(0.5))
+        g = g + 1j * (rng.random(shape, dtype=real) - real(0.5))
     # into memory of its own: the sum of a matrix and its transpose may come in either order
-    a = np.add(g, np.conj(np.swapaxes(g, -1, -2)), out=np.empty(case.shape, case.dtype))
+    a = np.add(g, np.conj(np.swapaxes(g, -1, -2)), out=np.empty(shape, case.dtype))
     index = np.arange(case.n)
     a[..., index, index] += a.dtype.type(2 * case.n**0.5 + 2)
-    return a
+    return np.resize(a, case.shape)
 
 
 def _known(case: Case) -> np.ndarray:
@@ -35,4 +38,4 @@ def _known(case: Case) -> np.ndarray:
     index = np.arange(case.n, dtype=np.float64)
     a = (index[:, None] + index) / max(case.n, 1) ** 2
     np.fill_diagonal(a, index + 1)
-    return np.ascontiguousarray(np.broadcast_to(a, case.shape), dtype=case.dtype)
+    return np.array(np.broadcast_to(a, case.shape), dtype=case.dtype, order="C")

@@ -44,7 +44,7 @@ def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
     figure.savefig(path, dpi=130)
 
 
-def plot_speedup(rows: Sequence[Row], path: Path, title: str) -> None:
+def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the best peer") -> None:
     """Bars: how many times faster than its best peer lapwing is, by n and dtype."""
     rows = [r for r in rows if r.speedup is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
@@ -60,7 +60,7 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str) -> None:
     axis.axhline(1, color="#333333", linewidth=1)
     axis.set_xticks(range(len(orders)), [f"{n}" for n in orders])
     axis.set_xlabel("order n of each matrix")
-    axis.set_ylabel("times faster than the best peer (1 = equal)")
+    axis.set_ylabel(f"times faster than {rival} (1 = equal)")
     axis.set_title(title, fontsize=12, fontweight="bold")
     axis.grid(axis="x", visible=False)
     axis.margins(y=0.12)

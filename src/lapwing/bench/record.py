@@ -43,16 +43,17 @@ class Grid:
         return [c for c in everything if c.flops <= self.flops and c.bytes_moved <= self.bytes]
 
 
-# Every row of a batch must reach past the order where the engines change places (about 256 on a CPU), as the last
-# measured order decides for all larger ones.
+# Large orders need few batches and large batches few orders; every point takes well below a second.
 _GRIDS = {
-    ("cpu", False): Grid((2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024), (1, 4, 16, 64), flops=1.2e10),
-    ("cpu", True): Grid((4, 16, 64, 128, 256, 512), (1, 16), flops=3e9, seconds=25.0),
+    ("cpu", False): Grid(
+        (2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048), (1, 8, 64, 512), flops=4e9, bytes=2**30
+    ),
+    ("cpu", True): Grid((4, 16, 64, 256, 1024), (1, 16, 256), flops=1.5e9, bytes=2**29, seconds=20.0),
     ("cuda", False): Grid(
         (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
-        (1, 4, 16, 64, 256, 1024, 4096, 32768), flops=2e12, bytes=2**33, seconds=300.0,
+        (1, 4, 16, 64, 256, 1024, 4096, 32768), flops=2e12, bytes=2**31, seconds=300.0,
     ),
-    ("cuda", True): Grid((8, 32, 64, 128, 256, 1024, 4096), (1, 16, 256, 4096), flops=5e11, bytes=2**32, seconds=60.0),
+    ("cuda", True): Grid((8, 32, 64, 128, 256, 1024, 4096), (1, 16, 256, 4096), flops=5e11, bytes=2**30, seconds=60.0),
 }  # fmt: skip
 
 

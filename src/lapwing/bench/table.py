@@ -60,8 +60,8 @@ def seconds_in_words(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds / scale < 999.5 else f"{seconds / scale:.0f} {unit}"
+        if seconds >= 0.9995 * scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds < 999.5 * scale else f"{seconds / scale:.0f} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 

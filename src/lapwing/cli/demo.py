@@ -70,7 +70,7 @@ def _race(sizes: tuple[tuple[int, int], ...], threads: int) -> bool:
     print(f"\n{table.legend()}")
     if can_plot():
         counts = f"batches of {sizes[0][1]:,} (n = {sizes[0][0]}) to {sizes[-1][1]:,} (n = {sizes[-1][0]}) matrices"
-        plot_speedup(rows, _PICTURE, f"Cholesky: lapwing against NumPy, {threads} threads\n{counts}")
+        plot_speedup(rows, _PICTURE, f"Cholesky: lapwing against NumPy, {threads} threads\n{counts}", "NumPy")
         print(f"\nA picture is in ./{_PICTURE}")
     else:
         print(f"\nNo picture: matplotlib is not installed ({HOW_TO_GET})")

@@ -127,10 +127,14 @@ constexpr int N = LW_N;
 constexpr int LANES = N <= 4 ? 4 : N <= 8 ? 8 : N <= 16 ? 16 : 32;  // lanes of one matrix
 constexpr int MATRICES = LW_THREADS / LANES;
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* a, T* out, int* info, i64 batch) {
+// Blocks on one multiprocessor: enough matrices on their way to keep the memory busy, without spilling the row.
+constexpr int RESIDENT = SIZE == 16 ? (N <= 16 ? 3 : 2) : SIZE == 8 ? (N <= 16 ? 5 : 3) : (N <= 16 ? 7 : 5);
+
+extern "C" __global__ void __launch_bounds__(LW_THREADS, RESIDENT)
+    cholesky_rows(const T* a, T* out, int* info, i64 batch) {
   typedef Stage<N * SIZE> Rows;
-  // two columns and two diagonal elements, which also keep the matrices of a warp in different banks
-  constexpr int GROUP_ROOM = 2 * LANES * SIZE + 16;
+  constexpr int PADDED = (N + 3) / 4 * 4;
+  constexpr int GROUP_ROOM = 8 * LANES * SIZE + 16;  // the 16 bytes keep the matrices of a warp in different banks
   __shared__ __align__(16) char columns[MATRICES * GROUP_ROOM];
   int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * N * Rows::PITCH;
@@ -140,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
     Rows::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
     __syncthreads();
 
-    T row[N];
+    T row[N], padded[PADDED];
     int safe = r < N ? r : N - 1;
     if (LW_UPPER) {
 #pragma unroll
@@ -148,10 +152,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
     } else {
       load_registers<Rows::UNIT>(row, matrix + safe * Rows::PITCH);
     }
-    int bad = factor_rows<N>(row, r, N, room, LANES, nullptr);
+#pragma unroll
+    for (int k = 0; k < PADDED; k++) padded[k] = k < N ? row[k < N ? k : 0] : zero();
+    int bad = factor_rows<PADDED, false>(padded, r, N, room, LANES, nullptr);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      if (k > r) row[k] = zero();
+      row[k] = k > r ? zero() : padded[k];
       if (bad) row[k] = filled(not_a_number());
     }
     __syncwarp();
@@ -258,19 +264,15 @@ LW_INLINE void store_square(T* out, int n, bool failed) {
   }
 }
 
-// A(b,c) <- A(b,c) - L(b,p) L(c,p)^H by one warp; less of it where the last rows of the matrix leave the tile half empty.
-LW_INLINE void update_tile(int b, int c, int p, int n) {
-  bool full = n - TILE * b > TILE / 2;
-  if (full)
-    update_piece<4, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
-  else if (b > c)
-    update_piece<2, 4>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
-  else
-    update_piece<2, 2>(tile(b, c), pitch_of(b), tile(b, p), pitch_of(b), tile(c, p), pitch_of(c));
+// Rows `first` on of A(b,c) <- A(b,c) - L(b,p) L(c,p)^H by one warp, 8 X of them.
+template <int X>
+LW_INLINE void update_tile(int b, int c, int p, int first) {
+  int skip = first * pitch_of(b);
+  update_piece<X, 4>(tile(b, c) + skip, pitch_of(b), tile(b, p) + skip, pitch_of(b), tile(c, p), pitch_of(c));
 }
 
-// Stage p: A(p+1..,p) <- A(p+1..,p) L(p,p)^-H, then the trailing tiles <- A - L(.,p) L(.,p)^H. Warp 0 updates the next
-// diagonal tile and factors it at once, while the others update the rest.
+// Stage p: A(p+1..,p) <- A(p+1..,p) L(p,p)^-H, then the trailing tiles <- A - L(.,p) L(.,p)^H. Two warps update the next
+// diagonal tile, and warp 0 factors it while the others update the rest.
 extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
     cholesky_block(const T* a, T* out, int* info, i64 batch, int n) {
   __shared__ __align__(16) char room[ROOM];
@@ -282,24 +284,25 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
     if (threadIdx.x == 0) first_bad = 0;
     __syncthreads();
     for (int p = -1; p < BLOCKS - 1; p++) {
+      int q = p + 1;
       if (p >= 0) {
-        int i = TILE * (p + 1) + threadIdx.x, b = i / TILE;
+        int i = TILE * q + threadIdx.x, b = i / TILE;
         if (i < n) solve_row(tile(b, p) + i % TILE * pitch_of(b), tile(p, p), pitch_of(p), reciprocals);
+        __syncthreads();
+        if (warp < 2 && TILE * q + 16 * warp < n) update_tile<2>(q, q, p, 16 * warp);
         __syncthreads();
       }
       if (warp == 0) {
-        int b = p + 1;
-        if (TILE * b < n) {
-          if (p >= 0) update_tile(b, b, p, n);
-          __syncwarp();
-          int bad = factor_tile(tile(b, b), pitch_of(b), n - TILE * b, (T*)room, reciprocals);
-          if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * b + bad;
-        }
+        int bad = factor_tile(tile(q, q), pitch_of(q), n - TILE * q, (T*)room, reciprocals);
+        if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * q + bad;
       } else if (p >= 0) {
         int turn = 1;
-        for (int b = p + 2; b < BLOCKS; b++)
-          for (int c = p + 1; c <= b; c++) {
-            if (turn == warp && TILE * b < n) update_tile(b, c, p, n);
+        for (int b = q + 1; b < BLOCKS; b++)
+          for (int c = q; c <= b; c++) {
+            if (turn == warp && n - TILE * b > 16)
+              update_tile<4>(b, c, p, 0);
+            else if (turn == warp)
+              update_tile<2>(b, c, p, 0);
             turn = turn + 1 < WARPS ? turn + 1 : 1;
           }
       }

@@ -30,7 +30,7 @@ struct alignas(2 * sizeof(Real)) T {
 constexpr int SIZE = sizeof(T);
 constexpr int VEC = 16 / SIZE;  // elements in one 16-byte access
 constexpr int TILE = 32;
-constexpr int ROOM = 2 * TILE * sizeof(T) + 16;  // bytes that factor_tile needs beside the tile
+constexpr int ROOM = 8 * TILE * sizeof(T);  // bytes that factor_tile needs beside the tile
 
 template <typename E, int COUNT>
 struct alignas(sizeof(E) * COUNT) Pack {
@@ -136,59 +136,86 @@ LW_INLINE void wait_copies() {
 
 // ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------
 
-// Row r of the matrix is in lane r's registers. A = L L^H by columns; returns 0 or the 1-based first column whose pivot
-// is not finite and positive. What lies right of the diagonal is never used.
+// Four neighbouring elements in shared memory.
+LW_INLINE void load_four(T (&x)[4], const T* from) {
+#pragma unroll
+  for (int k = 0; k < 4; k += VEC) {
+    Vector p = *(const Vector*)(from + k);
+#pragma unroll
+    for (int v = 0; v < VEC; v++) x[k + v] = p.v[v];
+  }
+}
+
+LW_INLINE void store_four(T* to, T x0, T x1, T x2, T x3) {
+  T x[4] = {x0, x1, x2, x3};
+#pragma unroll
+  for (int k = 0; k < 4; k += VEC) {
+    Vector p;
+#pragma unroll
+    for (int v = 0; v < VEC; v++) p.v[v] = x[k + v];
+    *(Vector*)(to + k) = p;
+  }
+}
+
+// a <- a - x y^H for x and y of four elements
+LW_INLINE T subtract_four(T a, const T (&x)[4], const T* y) {
+  T four[4];
+  load_four(four, y);
+#pragma unroll
+  for (int q = 0; q < 4; q++) a = subtract_product(a, x[q], four[q]);
+  return a;
+}
+
+// Row r of the matrix is in lane r's registers, N a multiple of 4. A = L L^H; returns 0 or the 1-based first column whose
+// pivot is not finite and positive. What lies right of the diagonal is never used, nor rows and columns past `columns`.
 //
-// The chain from one column to the next is the cost, so it is kept short: columns are published unscaled; the next column
-// and the diagonal element after it are updated and published before the rest; and with those two every lane knows the
-// next pivot, and takes its root, while the next column is still on its way.
-// `room` holds two columns, `pitch` elements apart, and two diagonal elements after them.
-template <int N>
-LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int pitch, Real* reciprocals) {
-  Real* diagonal = (Real*)(room + 2 * pitch);
-  room[r] = a[0];
-  if (N > 1 && r == 1) diagonal[0] = real(a[1]);
-  __syncwarp();
+// The chain from column to column is the cost, so four columns are taken at once: their rows are published, every lane
+// factors the 4 x 4 diagonal block for itself and solves its own row with it, and the solved rows are published for the
+// update, which begins with the next four columns. `room` holds 8 elements for each of the `lanes` lanes.
+template <int N, bool KEEP>
+LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int lanes, Real* reciprocals) {
+  T* panel = room;
+  T* solved = room + 4 * lanes;
   int bad = 0;
-  Real d = real(room[0]), q = reciprocal_root(d);
+  store_four(panel + 4 * r, a[0], a[1], a[2], a[3]);
 #pragma unroll
-  for (int j = 0; j < N; j++) {
+  for (int j = 0; j < N; j += 4) {
     if (j < columns) {
-      const T* c = room + (j & 1) * pitch;
-      T* next = room + (j + 1 & 1) * pitch;
-      if (!is_pivot(d) && bad == 0) bad = j + 1;
-      if (reciprocals && r == j) reciprocals[j] = q;
-      T l = scale(a[j], q);
-      T w = scale(l, q);
-      a[j] = r == j ? from_real(d * q) : l;
-      // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d, first for the two columns that are needed next
-      if (j + 1 < N) {
-        T c1 = c[j + 1], l1 = scale(c1, q);
-        d = real(subtract_product(from_real(diagonal[j & 1]), l1, l1));
-        a[j + 1] = subtract_product(a[j + 1], w, c1);
-        next[r] = a[j + 1];
-      }
-      if (j + 2 < N) {
-        a[j + 2] = subtract_product(a[j + 2], w, c[j + 2]);
-        if (r == j + 2) diagonal[j + 1 & 1] = real(a[j + 2]);
-      }
-      q = reciprocal_root(d);
+      __syncwarp();
+      T b[4][4], x[4] = {a[j], a[j + 1], a[j + 2], a[j + 3]};
 #pragma unroll
-      for (int k0 = 0; k0 < N; k0 += VEC) {
-        if (k0 + VEC > j + 3) {
-          Vector p = *(const Vector*)(c + k0);
+      for (int q = 0; q < 4; q++) load_four(b[q], panel + 4 * (j + q));
 #pragma unroll
-          for (int v = 0; v < VEC; v++)
-            if (k0 + v > j + 2 && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
+      for (int q = 0; q < 4; q++) {
+        Real d = real(b[q][q]), s = reciprocal_root(d);
+        if (!is_pivot(d) && bad == 0 && j + q < columns) bad = j + q + 1;
+        if (KEEP && r == j + q) reciprocals[r] = s;
+        x[q] = r == j + q ? from_real(d * s) : scale(x[q], s);
+#pragma unroll
+        for (int i = q + 1; i < 4; i++) {
+          b[i][q] = scale(b[i][q], s);
+          x[i] = subtract_product(x[i], x[q], b[i][q]);
+#pragma unroll
+          for (int k = q + 1; k <= i; k++) b[i][k] = subtract_product(b[i][k], b[i][q], b[k][q]);
         }
       }
-      __syncwarp();
+#pragma unroll
+      for (int q = 0; q < 4; q++) a[j + q] = x[q];
+      if (j + 4 < N) {
+        store_four(solved + 4 * r, x[0], x[1], x[2], x[3]);
+        __syncwarp();
+#pragma unroll
+        for (int k = j + 4; k < j + 8; k++) a[k] = subtract_four(a[k], x, solved + 4 * k);
+        store_four(panel + 4 * r, a[j + 4], a[j + 5], a[j + 6], a[j + 7]);
+#pragma unroll
+        for (int k = j + 8; k < N; k++) a[k] = subtract_four(a[k], x, solved + 4 * k);
+      }
     }
   }
   return bad;
 }
 
-// One warp: S <- L of the 32 x 32 tile S, exact zeros above the diagonal. `room` as above, with a pitch of 32.
+// One warp: S <- L of the 32 x 32 tile S, exact zeros above the diagonal. `room` is ROOM bytes.
 LW_INLINE int factor_tile(T* s, int ld, int columns, T* room, Real* reciprocals) {
   int r = threadIdx.x % 32;
   T a[TILE];
@@ -198,7 +225,7 @@ LW_INLINE int factor_tile(T* s, int ld, int columns, T* room, Real* reciprocals)
 #pragma unroll
     for (int v = 0; v < VEC; v++) a[k + v] = p.v[v];
   }
-  int bad = factor_rows<TILE>(a, r, columns, room, TILE, reciprocals);
+  int bad = factor_rows<TILE, true>(a, r, columns, room, 32, reciprocals);
 #pragma unroll
   for (int k = 0; k < TILE; k += VEC) {
     Vector p;

@@ -6,7 +6,8 @@
 //   (i,j)     L(i,j), i > j + 1
 // in the order head(0); head(1), (2,0), (3,0), ...; head(2), (3,1), ... Matrices are interleaved in groups, so that one
 // matrix's waiting is another's work. Tiles of one row are finished from left to right: one counter per row says how many
-// half tiles. Diagonal tiles publish their first 32 columns early, so that the next head can begin.
+// half tiles. A release to other blocks waits for the writes before it, so a task makes one; alone, where the chain of
+// heads is what counts, a head makes three: L(j,j-1), then the first 32 columns of L(j,j), then the rest.
 //
 // Each tile is read by its own task alone before it is written, so out may be a.
 #include "common.cuh"
@@ -15,6 +16,7 @@ constexpr int SIDE = 64;       // of a tile
 // 8 warps for the shortest time of one tile, 4 to have more tiles under way on each multiprocessor
 constexpr int WARPS = LW_WARPS;
 constexpr int THREADS = 32 * WARPS;
+constexpr bool EARLY = WARPS == 8;  // heads publish what they have as soon as they have it
 constexpr int PITCH = SIDE + VEC;
 constexpr int DEPTH = 128 / SIZE;                      // columns in one step of a product: 128 bytes of a row
 constexpr int STEP_PITCH = DEPTH + (LW_DTYPE == 1 ? 4 : VEC);  // no bank conflicts in Piece::add
@@ -28,8 +30,7 @@ extern __shared__ __align__(16) char memory[];
 struct Progress {
   unsigned long long* ticket;
   int* rows;      // [batch][tiles]: finished half tiles of each row
-  int* failed;    // [batch]: info so far
-  int* finished;  // [batch]: finished tasks
+  int* failed;    // [batch]: info
 };
 
 LW_INLINE int acquire(const int* from) {
@@ -63,8 +64,10 @@ struct Matrix {
     return value;
   }
 
-  // One thread, after a barrier: everything the block wrote to these half tiles comes before.
-  LW_INLINE void publish(int i, int halves) const { release(rows + i, halves); }
+  // After a barrier: everything the block wrote to these half tiles comes before. Warp 0 has better things to do.
+  LW_INLINE void publish(int i, int halves) const {
+    if (threadIdx.x == THREADS - 1) release(rows + i, halves);
+  }
 };
 
 // WIDTH bytes of each of the 64 rows of row tile i, from column `first`, on their way to shared memory.
@@ -222,8 +225,8 @@ LW_INLINE void fetch_diagonal(T* l, Real* reciprocals, const Matrix& m, int j, i
 // X <- X L(j,j)^-H: X1 <- X1 L11^-H; X2 <- X2 - X1 L21^H; X2 <- X2 L22^-H. L(j,j) goes to `l`.
 LW_INLINE void solve(T* x, T* l, Real* reciprocals, const Matrix& m, int j) {
   int warp = threadIdx.x / 32;
-  bool whole = m.wait(j, 2 * j + 1) > 2 * j + 1;
-  if (whole)
+  bool whole = m.wait(j, EARLY ? 2 * j + 1 : 2 * j + 2) > 2 * j + 1;
+  if (!EARLY || whole)
     fetch_diagonal<SIDE>(l, reciprocals, m, j, 0);
   else
     fetch_diagonal<TILE>(l, reciprocals, m, j, 0);
@@ -232,7 +235,7 @@ LW_INLINE void solve(T* x, T* l, Real* reciprocals, const Matrix& m, int j) {
     if (half) {
       int r = warp % 4 * 16, c = warp / 4 * 16;
       update_piece<2, 16 / WARPS>(x + r * PITCH + TILE + c, PITCH, x + r * PITCH, PITCH, l + (TILE + c) * PITCH, PITCH);
-      if (!whole) {
+      if (EARLY && !whole) {
         m.wait(j, 2 * j + 2);
         fetch_diagonal<TILE>(l, reciprocals, m, j, TILE);
       }
@@ -248,13 +251,12 @@ LW_INLINE void solve(T* x, T* l, Real* reciprocals, const Matrix& m, int j) {
 // others clear the mirror image of L(i,i-1), publish it, and publish the first half of L(i,i).
 LW_INLINE int factor(T* d, const Matrix& m, int i, T* room, Real* reciprocals) {
   int warp = threadIdx.x / 32, bad = 0;
-  bool publisher = threadIdx.x == THREADS - 1;
   int columns = m.n - (i64)i * SIDE < SIDE ? (int)(m.n - (i64)i * SIDE) : SIDE;
   // D11 <- L11
   if (warp == 0) {
     bad = factor_tile(d, PITCH, columns, room, reciprocals);
   } else if (i > 0) {
-    if (publisher) m.publish(i, 2 * i);
+    if (EARLY) m.publish(i, 2 * i);
     write_zeros(m, i, i - 1, 32);
   }
   __syncthreads();
@@ -266,18 +268,19 @@ LW_INLINE int factor(T* d, const Matrix& m, int i, T* room, Real* reciprocals) {
     __syncthreads();
     int r = warp % 2 * 16, c = warp / 2 * (64 / WARPS);
     update_piece<2, 8 / WARPS>(d22 + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
-    write_tile<TILE>(d, m, i, i, 0);
+    if (EARLY) write_tile<TILE>(d, m, i, i, 0);
     __syncthreads();
-    if (publisher) m.publish(i, 2 * i + 1);
+    if (EARLY) m.publish(i, 2 * i + 1);
     if (warp == 0) {
       int found = factor_tile(d22, PITCH, columns - TILE, room, reciprocals);
       if (found && bad == 0) bad = TILE + found;
     }
     __syncthreads();
-    write_tile<TILE>(d, m, i, i, TILE);
-  } else {
-    write_tile<SIDE>(d, m, i, i, 0);
   }
+  if (EARLY && columns > TILE)
+    write_tile<TILE>(d, m, i, i, TILE);
+  else
+    write_tile<SIDE>(d, m, i, i, 0);
   return bad;
 }
 
@@ -300,7 +303,7 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
       d.add<SIDE>(xs + part_row() * PITCH, PITCH, xs + part_column() * PITCH, PITCH);
     } else {
       __syncthreads();
-      if (threadIdx.x == 0) m.publish(i, 2 * (j + 1));
+      m.publish(i, 2 * (j + 1));
       write_zeros(m, i, j, 0);
     }
   }
@@ -311,7 +314,7 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
     // the heads of one matrix run one after the other, so the first to fail is the first column
     if (threadIdx.x == 0 && bad && *(volatile int*)failed == 0) *(volatile int*)failed = i * SIDE + bad;
     __syncthreads();
-    if (threadIdx.x == 0) m.publish(i, 2 * (i + 1));
+    m.publish(i, 2 * (i + 1));
   }
 }
 
@@ -335,36 +338,35 @@ LW_INLINE Place place_of(i64 ticket, i64 batch, i64 group, int tiles) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, LW_RESIDENT)
-    cholesky_tiled(const T* a, T* out, int* info, i64 batch, i64 n, i64 group, Progress progress) {
-  __shared__ unsigned long long ticket;
+    cholesky_tiled(const T* a, T* out, i64 batch, i64 n, i64 group, Progress progress) {
   __shared__ Place place;
-  __shared__ bool last;
   int tiles = (int)((n + SIDE - 1) / SIDE);
-  i64 tasks = 1 + (i64)tiles * (tiles - 1) / 2;
+  i64 total = batch * (1 + (i64)tiles * (tiles - 1) / 2);
   for (;;) {
     __syncthreads();
     if (threadIdx.x == 0) {
-      ticket = atomicAdd(progress.ticket, 1ULL);
-      if ((i64)ticket < tasks * batch) place = place_of(ticket, batch, group, tiles);
+      i64 ticket = (i64)atomicAdd(progress.ticket, 1ULL);
+      if (ticket < total)
+        place = place_of(ticket, batch, group, tiles);
+      else
+        place.matrix = -1;
     }
     __syncthreads();
-    if ((i64)ticket >= tasks * batch) return;
     i64 index = place.matrix;
+    if (index < 0) return;
     Matrix m = {a + index * n * n, out + index * n * n, n, progress.rows + index * tiles};
     run_task(m, progress.failed + index, place.i, place.j, place.i == place.j + 1);
+  }
+}
 
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();
-      last = atomicAdd(progress.finished + index, 1) == tasks - 1;
-      __threadfence();
-    }
-    __syncthreads();
-    if (last) {
-      int bad = acquire(progress.failed + index);
-      if (threadIdx.x == 0) info[index] = bad;
-      if (bad)
-        for (i64 e = threadIdx.x; e < n * n; e += THREADS) store_element(m.out + e, filled(not_a_number()));
-    }
+// After cholesky_tiled: info, and NaN over the matrices that failed, `parts` blocks for each.
+extern "C" __global__ void cholesky_settle(T* out, int* info, i64 batch, i64 n, i64 parts, const int* failed) {
+  for (i64 item = blockIdx.x; item < batch * parts; item += gridDim.x) {
+    i64 m = item / parts, part = item - m * parts;
+    int bad = failed[m];
+    if (part == 0 && threadIdx.x == 0) info[m] = bad;
+    if (bad)
+      for (i64 e = part * blockDim.x + threadIdx.x; e < n * n; e += parts * blockDim.x)
+        store_element(out + m * n * n + e, filled(not_a_number()));
   }
 }

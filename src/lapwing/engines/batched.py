@@ -9,8 +9,8 @@ from .engine import Engine
 
 __all__ = ["ENGINE", "missing_gpu"]
 
-# a GPU block keeps the lower triangle of its matrix in shared memory
-_LARGEST_ON_GPU = {"float32": 224, "float64": 152, "complex64": 152, "complex128": 104}
+# one block keeps the lower triangle of its matrix in shared memory
+_LARGEST_ON_GPU = 128
 
 
 def missing_gpu() -> str:
@@ -29,7 +29,7 @@ def _missing(device: str) -> str:
 
 
 def _largest(problem: Problem) -> int | None:
-    return _LARGEST_ON_GPU[problem.dtype] if problem.device == "cuda" else None
+    return _LARGEST_ON_GPU if problem.device == "cuda" else None
 
 
 ENGINE = Engine(

@@ -1,0 +1,162 @@
+"""The CPU bars: lapwing through NumPy, torch and JAX against numpy, torch and jax, in one interleaved run.
+
+    python benchmarks/cpu.py [--quick] [--only batched|single|overhead] [--threads 2] [--output FILE]
+
+Prints pass or fail against the bars below, and writes everything to benchmarks/results/. Exit code: 0 all passed,
+1 a wrong answer or a missed bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    options = _options()
+    # before any library is loaded
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(options.threads)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    from lapwing.bench.libraries import allow_float64_in_jax
+    from lapwing.bench.report import as_json, make_report
+
+    allow_float64_in_jax()
+    rows, verdicts = [], []
+    for bar in _bars(options.quick):
+        if options.only in (None, "single" if bar.batch == 1 else "batched"):
+            row, found = _against_bar(bar, options.repeat)
+            rows.append(row)
+            verdicts += found
+    if options.only in (None, "overhead"):
+        verdicts += _overhead(options.repeat)
+    report = as_json(make_report(rows)) | {"verdicts": [asdict(v) for v in verdicts]}
+    path = options.output or _RESULTS / f"cpu-{report['environment']['instructions']}-{report['date'][:10]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    missed = [v for v in verdicts if not v.passed]
+    print(f"\n{len(verdicts) - len(missed)} of {len(verdicts)} bars passed; wrote {path}")
+    return 1 if missed or any(row.wrong for row in rows) else 0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """lapwing must be ``factor`` times as fast as the fastest peer; torch counts with ``torch_share`` of its speed."""
+
+    dtype: str
+    n: int
+    batch: int
+    factor: float
+    torch_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    what: str
+    value: float
+    bar: float
+    at_most: bool = False  # the value must stay below the bar
+
+    @property
+    def passed(self) -> bool:
+        return self.value <= self.bar if self.at_most else self.value >= self.bar
+
+    def __str__(self) -> str:
+        sign = "<=" if self.at_most else ">="
+        return f"{'pass' if self.passed else 'FAIL'}  {self.what:<48}{self.value:7.2f}x  {sign} {self.bar:g}x"
+
+
+_BATCHES = {3: 200_000, 4: 200_000, 8: 50_000, 16: 10_000, 32: 4_000, 64: 1_000, 128: 200, 256: 40}
+_FACTORS = {
+    "float32": {3: 6.0, 4: 6.0, 8: 6.0, 16: 4.0, 32: 3.0, 64: 2.0, 128: 1.3, 256: 1.3},
+    "float64": {3: 5.0, 4: 5.0, 8: 4.0, 16: 3.0, 32: 2.0, 64: 1.5, 128: 1.2, 256: 1.2},
+}
+_SINGLE = (512, 1024, 2048, 4096)
+_THROUGH = 0.8  # of the bar, when called through torch eager or jax.jit
+_OVERHEAD = {"numpy": 1.0, "torch": 2.5, "torch with grad": 6.0, "jax jit": 1.0}
+
+
+def _bars(quick: bool) -> Iterator[Bar]:
+    for dtype, factors in _FACTORS.items():
+        for n, factor in factors.items():
+            if not quick or n in (4, 32, 128):
+                yield Bar(dtype, n, _BATCHES[n] // (4 if quick else 1), factor)
+        for n in _SINGLE[: 2 if quick else None]:
+            yield Bar(dtype, n, 1, 1.0, torch_share=0.9)
+
+
+def _against_bar(bar: Bar, repeat: int) -> tuple[object, list[Verdict]]:
+    from lapwing.bench.case import Case, Entry
+    from lapwing.bench.measure import measure
+    from lapwing.bench.table import seconds_in_words
+
+    names = ("numpy", "torch", "jax")
+    entries = [Entry(f"lapwing/{n}", n, "auto") for n in names] + [Entry(n, n) for n in names]
+    row = measure(Case(bar.n, bar.batch, bar.dtype), entries, repeat=repeat, limit=6.0)
+    times = {t.name: t.minimum for t in (*row.ours, *row.peers)}
+    print(f"\n{row.case} ({row.engine}): " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))
+    for name, check in row.checks:
+        if not check.ok:
+            print(f"WRONG ANSWER from {name}: {check}")
+    best = min(times[n] / (bar.torch_share if n == "torch" else 1.0) for n in names)
+    verdicts = [
+        Verdict(
+            f"{row.case} through {n}", best / times[f"lapwing/{n}"], bar.factor * (1.0 if n == "numpy" else _THROUGH)
+        )
+        for n in names
+        if f"lapwing/{n}" in times
+    ]
+    for verdict in verdicts:
+        print(verdict, flush=True)
+    return row, verdicts
+
+
+def _overhead(repeat: int) -> list[Verdict]:
+    """One 4 x 4 float64 matrix: the cost of a call, against the library's own."""
+    from lapwing.bench.case import Case
+    from lapwing.bench.libraries import open_library
+    from lapwing.bench.matrices import make_matrix
+    from lapwing.bench.table import seconds_in_words
+    from lapwing.bench.timing import Contender, interleave
+
+    host = make_matrix(Case(4))
+    contenders = []
+    for label in _OVERHEAD:
+        library = open_library(label.split()[0])
+        a = library.put(host, "cpu")
+        if "grad" in label:
+            a = a.clone().requires_grad_(True)
+        for who, call in (("own", library.own(False)), ("lapwing", library.through(False, "auto"))):
+            contenders.append(Contender(f"{label} {who}", library.waited(call, a)))
+    times = {t.name: t.minimum for t in interleave(contenders, max(repeat, 20))}
+    print("\none 4 x 4: " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))
+    verdicts = [
+        Verdict(
+            f"one 4 x 4 through {label}, time", times[f"{label} lapwing"] / times[f"{label} own"], bar, at_most=True
+        )
+        for label, bar in _OVERHEAD.items()
+    ]
+    for verdict in verdicts:
+        print(verdict)
+    return verdicts
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The CPU bars.")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--only", choices=["batched", "single", "overhead"])
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller cases")
+    parser.add_argument("--output", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

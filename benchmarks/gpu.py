@@ -1,0 +1,246 @@
+"""The GPU bars: batches, one matrix, a record of the engines, and the same kernels through torch, JAX and CuPy.
+
+    python benchmarks/gpu.py [--only batched|single|record|frameworks] [--quick] [--seconds 1200]
+                             [--record FILE] [--output FILE] [--device cuda]
+
+Every answer is checked in float64 on the host before its time is printed, and the peers are timed in the same run.
+Exit code: 0, or 1 for a wrong answer or a failed call. With --device cpu the same steps run small, as a test of this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+# JAX would take most of the GPU's memory from the others; read when it is imported
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+from lapwing.bench.case import Case, Entry, Row
+from lapwing.bench.environment import environment
+from lapwing.bench.libraries import allow_float64_in_jax
+from lapwing.bench.measure import copy_bandwidth, measure, peer_entries, usable_library
+from lapwing.bench.record import Grid, WrongAnswer, grid_for, measure_record, record_of, rule_in_words, write_record
+from lapwing.bench.report import as_json, make_report
+from lapwing.bench.table import Table, seconds_in_words
+from lapwing.core.records import rules_of
+from lapwing.engines import planner
+
+T = TypeVar("T")
+_RESULTS = Path(__file__).parent / "results"
+_PARTS = ("batched", "single", "frameworks", "record")
+_BATCHED = (
+    (4, 1_000_000), (8, 400_000), (16, 100_000), (32, 50_000), (64, 20_000), (128, 5_000), (256, 1_000), (512, 400),
+    (1024, 100), (100, 10), (512, 16),
+)  # fmt: skip
+_SINGLE = tuple(2**k for k in range(6, 16))
+_COMPLEX_BATCHED = ((8, 100_000), (32, 20_000), (128, 2_000))
+_COMPLEX_SINGLE = (1024, 4096, 16384)
+# long enough on the device that no host is too slow to keep it busy
+_FRAMEWORKS = ((8, 2_000_000), (32, 200_000), (128, 20_000), (1024, 64), (8192, 1))
+_AGREE = 0.10
+
+
+@dataclass
+class Run:
+    """What the parts share."""
+
+    options: argparse.Namespace
+    library: str
+    peers: list[Entry]
+    bandwidth: float | None
+    begun: float = field(default_factory=perf_counter)
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def left(self) -> float:
+        return self.options.seconds - (perf_counter() - self.begun)
+
+    def measure(self, case: Case, entries: list[Entry], table: Table) -> Row | None:
+        """Measure and print, unless the time is up."""
+        if self.left < 0:
+            self.note(f"left out, as the time was up: {case}")
+            return None
+        try:
+            row = measure(case, entries, repeat=self.options.repeat, limit=4.0, bandwidth=self.bandwidth)
+        except Exception as error:  # a run of half an hour goes on
+            self.failed.append(f"{case}: {type(error).__name__}: {error}")
+            self.note(f"failed: {self.failed[-1]}")
+            return None
+        self.rows.append(row)
+        print(table.line(row), flush=True)
+        for a in row.absent:
+            self.note(f"{case}: without {a.name}: {a.reason}")
+        return row
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(f"  {text}", flush=True)
+
+
+def main() -> int:
+    options = _options()
+    allow_float64_in_jax()
+    library = usable_library(("torch", "cupy", "jax"), options.device)
+    if library is None:
+        print(f"no array library here has a {options.device} device")
+        return 2
+    peers, absent = peer_entries(options.device, ("torch", "jax", "cupy"))
+    bandwidth = copy_bandwidth(library, options.device) if options.device == "cuda" else None
+    run = Run(options, library, peers, bandwidth)
+    where = environment()
+    print(f"{where.gpus[0].name if where.gpus else where.cpu}, driver {where.driver or '-'}; {dict(where.versions)}")
+    print(f"copy {bandwidth * 1e-12:.3g} TB/s" if bandwidth else "the floor is numpy.copy")
+    for a in absent:
+        run.note(f"without {a.name}: {a.reason}")
+    steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record}
+    found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
+    _write(run, found)
+    wrong = [str(row.case) for row in run.rows if row.wrong] + [
+        w for part in found.values() for w in part.get("wrong", [])
+    ]
+    for text in wrong:
+        print(f"WRONG ANSWER: {text}")
+    for text in run.failed:
+        print(f"FAILED: {text}")
+    return 1 if wrong or run.failed else 0
+
+
+def _batched(run: Run) -> dict:
+    sizes = _sizes(run, _BATCHED, ((4, 10_000), (64, 100), (100, 10)))
+    cases = [_case(run, n, b, d) for d in ("float32", "float64") for n, b in sizes]
+    cases += [
+        _case(run, n, b, d)
+        for d in ("complex64", "complex128")
+        for n, b in _sizes(run, _COMPLEX_BATCHED, ((8, 1_000),))
+    ]
+    return _race(run, "batches", cases)
+
+
+def _single(run: Run) -> dict:
+    sizes = _sizes(run, _SINGLE, (64, 512))
+    cases = [_case(run, n, 1, d) for n in sizes for d in ("float32", "float64")]
+    cases += [_case(run, n, 1, d) for n in _sizes(run, _COMPLEX_SINGLE, (256,)) for d in ("complex64", "complex128")]
+    return _race(run, "one matrix", cases)
+
+
+def _race(run: Run, title: str, cases: list[Case]) -> dict:
+    """lapwing's own choice and every engine by name, against the peers."""
+    names = [
+        name for name, engine in planner.ALL.items() if any(c.device == run.options.device for c in engine.capabilities)
+    ]
+    table = Table([*names, *[p.name for p in run.peers]], on_gpu=run.bandwidth is not None)
+    print(f"\n{title}\n{table.header()}")
+    for case in cases:
+        chosen = planner.plan(case.problem).engine  # timed already
+        usable = [n for n in names if n != chosen and planner.ALL[n].support(case.problem) and not _hopeless(n, case)]
+        run.measure(
+            case,
+            [Entry("lapwing", run.library, "auto"), *[Entry(n, run.library, n) for n in usable], *run.peers],
+            table,
+        )
+    return {}
+
+
+def _hopeless(engine: str, case: Case) -> bool:
+    """cuSOLVER takes the matrices one after the other: seconds for a large batch."""
+    return engine == "cusolver" and case.batch > 1000
+
+
+def _frameworks(run: Run) -> dict:
+    """The same kernels through each library: device times must agree."""
+    entries = [Entry(f"lapwing/{p.name}", p.name, "auto") for p in run.peers]
+    table = Table([e.name for e in entries[1:]], on_gpu=run.bandwidth is not None)
+    print(f"\nthrough each library\n{table.header()}")
+    apart = []
+    for dtype in ("float32", "float64"):
+        for n, batch in _sizes(run, _FRAMEWORKS, ((8, 100_000), (256, 20))):
+            row = run.measure(_case(run, n, batch, dtype), entries, table)
+            if row is None or not row.ours:
+                continue
+            times = {t.name: t.minimum for t in row.ours}
+            spread = max(times.values()) / min(times.values()) - 1
+            agree = spread <= _AGREE
+            words = ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items())
+            print(f"  {'pass' if agree else 'FAIL'}  {100 * spread:.0f} % apart ({words})")
+            apart.append({"case": str(row.case), "spread": spread, "pass": agree})
+    return {"spread": apart}
+
+
+def _record(run: Run) -> dict:
+    """Every engine over the grid: the planner's rules follow from it."""
+    options = run.options
+    grid = grid_for(options.device, quick=options.quick)
+    if options.device == "cpu":
+        grid = Grid((4, 64, 256), (1, 16), ("float64",), seconds=5.0)
+    grid = Grid(grid.orders, grid.batches, grid.dtypes, grid.flops, grid.bytes, max(1.0, min(grid.seconds, run.left)))
+    total = len(grid.cases(options.device))
+    print(f"\nrecord: {total} points, about {grid.seconds:.0f} s", flush=True)
+    done = 0
+
+    def step(case: Case) -> None:
+        nonlocal done
+        done += 1
+        if done % 20 == 1:
+            print(f"  {done}/{total} {case}, {perf_counter() - run.begun:.0f} s", flush=True)
+
+    try:
+        rows = measure_record(grid, options.device, run.library, repeat=options.repeat, step=step)
+    except WrongAnswer as error:
+        return {"wrong": [str(error)]}
+    record = record_of(rows, options.device)
+    slug = "".join(c if c.isalnum() else "-" for c in f"cholesky-{options.device}-{record.hardware}").lower()
+    path = options.record or (options.output or _RESULTS / "gpu.json").parent / f"{slug}.json"
+    write_record(record, path)
+    rules = [rule_in_words(rule) for rule in rules_of(record)]
+    print(f"wrote {path}; the rules that follow:", *rules, sep="\n  ")
+    return {"record": str(path), "rules": rules}
+
+
+def _case(run: Run, n: int, batch: int, dtype: str) -> Case:
+    return Case(n, batch, dtype, run.options.device)
+
+
+def _sizes(run: Run, full: tuple[T, ...], small: tuple[T, ...]) -> tuple[T, ...]:
+    """All sizes; every third with --quick; a few small ones on the CPU."""
+    if run.options.device == "cpu":
+        return small
+    return full[::3] if run.options.quick else full
+
+
+def _write(run: Run, found: dict) -> None:
+    report = as_json(make_report(run.rows, bandwidth=run.bandwidth, notes=run.notes)) | {"parts": found}
+    where = report["environment"]
+    name = where["gpus"][0]["name"] if where["gpus"] else where["instructions"]
+    slug = "".join(c if c.isalnum() else "-" for c in name).lower()
+    path = run.options.output or _RESULTS / f"gpu-{slug}-{report['date'][:10]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"\nwrote {path} after {perf_counter() - run.begun:.0f} s")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The GPU bars.")
+    parser.add_argument("--only", choices=_PARTS)
+    parser.add_argument("--quick", action="store_true", help="every third size, a small record")
+    parser.add_argument(
+        "--seconds", type=float, default=1200.0, help="no further case begins after this (default: 1200)"
+    )
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="where the record goes (default: beside the output)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

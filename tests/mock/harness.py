@@ -1,0 +1,88 @@
+"""Builds the stand-in libraries and runs child processes that find them through LAPWING_CUDA_PATH."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import lapwing
+
+MOCK = Path(__file__).parent
+NATIVE = MOCK.parents[1] / "native"
+COMPILER = shutil.which("g++") or shutil.which("c++")
+
+
+def build(folder):
+    """Puts the stand-ins into a folder."""
+    sources = {"libcuda.so.1": "cuda", "libcusolver.so.12": "cusolver", "libnvrtc.so.13": "nvrtc", "xla.so": "xla"}
+    command = [COMPILER, "-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-iquote{NATIVE}", "-o"]
+    running = [
+        (source, subprocess.Popen([*command, folder / library, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True))
+        for library, source in sources.items()
+    ]
+    for source, process in running:
+        _, errors = process.communicate()
+        assert process.returncode == 0, f"{source}.cc: {errors}"
+    return folder
+
+
+class Children:
+    """Starts child processes and reads their books."""
+
+    def __init__(self, libraries, folder):
+        self.libraries, self.folder, self.count = libraries, folder, 0
+
+    def start(self, code, **settings):
+        self.count += 1
+        log, told = self.folder / f"log{self.count}", self.folder / f"told{self.count}"
+        log.touch()
+        places = [str(Path(lapwing.__file__).parents[1]), str(MOCK)]
+        own = {k: v for k, v in os.environ.items() if not k.startswith(("MOCK_", "LAPWING_"))}
+        environment = own | {
+            "PYTHONPATH": os.pathsep.join(places),
+            "LAPWING_CUDA_PATH": str(self.libraries),
+            "LAPWING_CACHE": "",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MOCK_LOG": str(log),
+            "MOCK_TOLD": str(told),
+        }
+        code = "from child import *\n" + textwrap.dedent(code)
+        command = [sys.executable, "-W", "error", "-c", code]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, env=environment | {k: str(v) for k, v in settings.items()}, **pipes)
+        return process, log, told
+
+    def finish(self, started, refused=0):
+        process, log, told = started
+        output, _ = process.communicate(timeout=120)
+        calls = [read(line) for line in log.read_text().splitlines()]
+        assert process.returncode == 0, output[-4000:]
+        assert [c["text"] for c in calls if c["call"] == "refused"][refused:] == []
+        depth = Counter()
+        for call in calls:
+            depth[call["thread"]] += {"cuCtxPushCurrent": 1, "cuCtxPopCurrent": -1}.get(call["call"], 0)
+            assert depth[call["thread"]] >= 0
+        assert not any(depth.values()), "contexts entered and not left"
+        return calls, json.loads(told.read_text()) if told.exists() else {}
+
+    def __call__(self, code, refused=0, **settings):
+        """(calls, told): runs the code to its end. Only ``refused`` calls may have had wrong arguments."""
+        return self.finish(self.start(code, **settings), refused)
+
+
+def read(line):
+    thread, call, *rest = line.split(" ")
+    return {"thread": thread, "call": call, "text": " ".join(rest), **dict(r.split("=", 1) for r in rest if "=" in r)}
+
+
+def named(calls, name):
+    return [c for c in calls if c["call"] == name]
+
+
+def launched(calls):
+    """The names of the kernels, in order."""
+    return [c["name"] for c in named(calls, "cuLaunchKernel")]

@@ -1,0 +1,246 @@
+"""The command line: exit codes, messages, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import lapwing as lw
+from lapwing.__main__ import main
+from lapwing.bench import plot
+from lapwing.bench.libraries import installed, open_library
+from lapwing.cli import bench as bench_command
+from lapwing.cli import record as record_command
+from lapwing.cli.progress import Progress
+from lapwing.core.native import native
+from lapwing.core.records import load_record
+from lapwing.engines import planner
+
+needs_native = pytest.mark.skipif(native is None, reason="the native core was not built")
+
+
+def test_info_says_what_is_here(capsys):
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert f"lapwing     {lw.__version__}" in text
+    for name in ("versions", "devices", "engines", "missing", "folders and records", "batched", "cusolver", "numpy"):
+        assert name in text
+
+
+def test_info_imports_no_framework():
+    code = (
+        "import sys; from lapwing.__main__ import main; main(['info']);"
+        "print([m for m in ('torch', 'jax', 'tensorflow', 'cupy', 'scipy', 'matplotlib') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_explain_prints_the_plan(capsys):
+    arguments = ["explain", "cholesky", "--shape", "1000x64x64", "--dtype", "float32", "--upper"]
+    assert main(arguments) == 0
+    plan = lw.explain(lw.cholesky, lw.spec((1000, 64, 64), "float32"), upper=True)
+    assert capsys.readouterr().out.startswith(str(plan))
+
+
+def test_explain_tells_of_an_engine_that_is_not_here(capsys):
+    assert main(["explain", "cholesky", "--shape", "64x64", "--device", "cuda"]) == 0
+    text = capsys.readouterr().out
+    plan = lw.explain(lw.cholesky, lw.spec((64, 64), "float64", "cuda"))
+    assert ("not usable on this machine" in text) != bool(planner.ALL[plan.engine].support(plan.problem))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "cholesky", "--shape", "4x5"], "must be square, got shape (4, 5)"),
+        (["explain", "cholesky", "--shape", "4"], "got shape (4,)"),
+        (["explain", "cholesky", "--shape", "axb"], "shape 'axb' is not a list of sizes"),
+        (["explain", "cholesky", "--shape", "-4x4"], "expected one argument"),
+        (["explain", "cholesky", "--shape", "4x4", "--dtype", "int32"], "dtype int32 is not supported"),
+        (["explain", "cholesky", "--shape", "4x4", "--engine", "nosuch"], "engine='nosuch' is not known"),
+        (["explain", "cholesky", "--shape", "4x4", "--device", "moon"], "invalid choice: 'moon'"),
+        (["explain", "nosuch", "--shape", "4x4"], "invalid choice: 'nosuch'"),
+        (["explain", "cholesky"], "--shape"),
+        (["bench", "cholesky", "--sizes", "10,x"], "--sizes '10,x' is not a list of positive numbers"),
+        (["bench", "cholesky", "--sizes", "0"], "--sizes '0' is not a list of positive numbers"),
+        (["bench", "cholesky", "--dtype", "float16"], "dtype 'float16' is not known"),
+        (["bench", "cholesky", "--batch", "0"], "--batch 0 is not a positive number"),
+        (["bench", "cholesky", "--repeat", "-1"], "--repeat -1 is not a positive number"),
+        (["bench", "cholesky", "--threads", "0"], "--threads 0 is not a positive number"),
+        (["bench", "cholesky", "--peers", "matlab"], "peer 'matlab' is not known"),
+        (["bench", "cholesky", "--engine", "cusolver"], "engine='cusolver' cannot take this call"),
+        (["bench", "cholesky", "--framework", "numpy", "--device", "cuda"], "numpy arrays live on the host"),
+        (["nosuch"], "invalid choice: 'nosuch'"),
+        ([], "arguments are required"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_a_hint(arguments, message, capsys):
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = shown.err.splitlines()
+    assert lines[0].startswith("lapwing: ") and message in lines[0]
+    assert len(lines) <= 2 and all(line.startswith("hint: ") for line in lines[1:])
+
+
+@pytest.mark.parametrize("flag", ["--version", "--help"])
+def test_version_and_help(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([flag])
+    assert ended.value.code == 0
+    assert "lapwing" in capsys.readouterr().out
+
+
+def test_bench_writes_json_and_plot(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    arguments = ["bench", "cholesky", "--sizes", "5,20", "--repeat", "2", "--dtype", "float32,double", "--batch", "3"]
+    arguments += ["--peers", "numpy", "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png")]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    table = [line for line in shown.out.splitlines() if line.startswith("float")]
+    assert [line.split()[:3] for line in table] == [
+        ["float32", "5", "3"], ["float32", "20", "3"], ["float64", "5", "3"], ["float64", "20", "3"],
+    ]  # fmt: skip
+    assert "4/4 cholesky float64 n=20 batch=3" in shown.err
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["command"].startswith("lapwing bench cholesky --sizes 5,20") and data["date"]
+    row = data["rows"][0]
+    assert (row["n"], row["batch"], row["dtype"], row["device"]) == (5, 3, "float32", "cpu")
+    assert row["checks"]["lapwing"]["ok"] and row["checks"]["lapwing"]["residual"] <= 10
+    assert len(row["lapwing"][0]["seconds"]) == len(row["peers"][0]["seconds"]) == 2
+    assert row["speedup"] == pytest.approx(row["peers"][0]["minimum"] / row["lapwing"][0]["minimum"])
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_bench_through_a_framework(name, capsys):
+    if not installed(name):
+        pytest.skip(f"{name} is not installed")
+    arguments = [
+        "bench",
+        "cholesky",
+        "--sizes",
+        "3",
+        "--repeat",
+        "1",
+        "--framework",
+        name,
+        "--matrix",
+        "known",
+        "--upper",
+    ]
+    assert main(arguments) == 0
+    assert f"through {name} on cpu" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not installed("jax"), reason="jax is not installed")
+def test_bench_through_jax_with_a_limit_on_threads():
+    """In a process of its own: --threads starts one, and float64 in JAX is a switch for the whole process."""
+    command = [sys.executable, "-m", "lapwing", "bench", "cholesky", "--sizes", "3", "--repeat", "1"]
+    command += ["--framework", "jax", "--threads", "1"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "through jax on cpu" in answer.stdout and "float64" in answer.stdout
+    assert native is None or "1 threads" in answer.stdout
+
+
+def test_bench_ends_with_1_on_a_wrong_answer(monkeypatch, capsys):
+    monkeypatch.setattr(open_library("numpy"), "through", lambda *_: lambda a: a.copy())
+    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1"]) == 1
+    assert "WRONG ANSWER from lapwing" in capsys.readouterr().out
+
+
+def test_bench_without_matplotlib_says_how_to_get_it(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench_command, "can_plot", lambda: False)
+    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1", "--plot", str(tmp_path / "x.png")]) == 0
+    assert plot.HOW_TO_GET in capsys.readouterr().out
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_bench_refuses_an_unknown_kind_of_picture(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1", "--plot", str(tmp_path / "x.nosuch")]) == 2
+    assert "lapwing: --plot" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_command, "measure", stop)
+    assert main(["bench", "cholesky", "--sizes", "4"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "lapwing: stopped"
+
+
+@needs_native
+def test_record_is_written_and_used(monkeypatch, tmp_path, capsys):
+    small = bench_command.run_record.__globals__["grid_for"]("cpu", quick=True)
+    tiny = type(small)((4, 16), (1, 8), ("float64",), seconds=0.1)
+    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: tiny)
+    monkeypatch.setenv("LAPWING_CACHE", str(tmp_path))
+    try:
+        assert main(["bench", "cholesky", "--record", "--repeat", "2"]) == 0
+        (path,) = (tmp_path / "records").glob("*.json")
+        record = load_record(path)
+        assert {(m.n, m.batch) for m in record.measurements} == {(4, 1), (4, 8), (16, 1), (16, 8)}
+        assert record.hardware == planner.hardware_of("cpu") and record.versions["lapwing"] == lw.__version__
+        text = capsys.readouterr().out
+        assert "the rules that follow" in text and str(path) in text
+        assert record.hardware in lw.explain(lw.cholesky, lw.spec((4, 4))).reason
+        assert main(["info"]) == 0
+        assert path.name in capsys.readouterr().out
+    finally:
+        monkeypatch.undo()
+        planner.reload_records()
+
+
+@needs_native
+def test_record_to_another_file(monkeypatch, tmp_path, capsys):
+    grid = record_command.grid_for("cpu", quick=True)
+    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: type(grid)((4,), (1,), ("float32",), seconds=0.1))
+    assert main(["bench", "cholesky", "--record", "--repeat", "1", "--output", str(tmp_path / "r.json")]) == 0
+    assert load_record(tmp_path / "r.json").measurements[0].dtype == "float32"
+
+
+def test_demo(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--quick"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("right: residual") == 2 and "Try next" in text
+    if plot.can_plot():
+        assert (tmp_path / "lapwing-demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(capsys):
+    class Terminal:
+        def __init__(self, yes):
+            self.yes, self.text = yes, ""
+
+        def isatty(self):
+            return self.yes
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self):
+            pass
+
+    for yes, expected in ((True, "\r\x1b[K[" + "." * 24 + "] 1/2 a"), (False, "1/2 a\n")):
+        stream = Terminal(yes)
+        Progress(2, stream).step("a")
+        assert stream.text == expected
+
+
+def test_a_closed_pipe_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    answer = subprocess.run(
+        [sys.executable, "-m", "lapwing", "info"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert "Traceback" not in answer.stderr

@@ -1,0 +1,163 @@
+"""Every device source through the real run-time compiler, with the options the launchers pass. Needs no GPU.
+
+The options are not listed here: the launchers run against the stand-in driver, which writes down what they ask for.
+"""
+
+import ctypes
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lapwing._native", reason="the native core was not built")
+sys.path.append(str(Path(__file__).parent / "mock"))
+import harness  # noqa: E402
+
+import lapwing  # noqa: E402
+
+SOURCES = Path(lapwing.__file__).parent / "cuda"
+NAMES = sorted(path.name for path in SOURCES.glob("*.cu"))
+SHARED = {80: 166912, 90: 232448, 100: 232448}  # shared memory a block may have
+
+pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+
+# every kernel, dtype, triangle and alignment
+CALLS = """
+for dtype in DTYPE_CODE:
+    for upper in (False, True):
+        for shift in sorted({0, 8, np.dtype(dtype).itemsize}):
+            if shift % (np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)):
+                continue
+            for n in (*range(1, 35), 64, 65, 96, 97, 128, 130):
+                a, _ = problem(dtype, 1, n, upper)
+                cholesky(a, "batched", upper, shift=shift, scratch=4096)
+            for n in (33, 64, 130):
+                a, _ = problem(dtype, 1, n, upper)
+                cholesky(a, "tiled", upper, shift=shift, scratch=4096)
+            cholesky(a, "cusolver", upper, shift=shift)
+"""
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory):
+    """asked(arch): every (source, options) that the launchers ask for on that architecture."""
+    child, known = harness.Children(harness.build(tmp_path_factory.mktemp("cuda")), tmp_path_factory.mktemp("calls")), {}
+
+    def ask(arch):
+        if arch not in known:
+            calls, _ = child(CALLS, MOCK_ARCH=arch, MOCK_SHARED=SHARED[arch])
+            compiled = harness.named(calls, "nvrtcCompileProgram")
+            known[arch] = sorted({(c["name"], c["options"].replace("|", " ")) for c in compiled})
+        return known[arch]
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    folders = [folder for root in sys.path if root for folder in Path(root).glob("nvidia/*/lib")]
+    names = ("libnvrtc.so.13", "libnvrtc.so.12")
+    for name in [*(str(folder / name) for folder in folders for name in names), *names]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    pytest.skip("the run-time compiler is not installed: pip install nvidia-cuda-nvrtc")
+
+
+def compile_one(compiler, name, options):
+    """(what the compiler said, the binary)"""
+
+    def texts(values):
+        return (ctypes.c_char_p * len(values))(*values)
+
+    def fetch(kind):
+        size = ctypes.c_size_t()
+        assert getattr(compiler, f"nvrtcGet{kind}Size")(program, ctypes.byref(size)) == 0
+        room = ctypes.create_string_buffer(size.value)
+        assert getattr(compiler, f"nvrtcGet{kind}")(program, room) == 0
+        return room.raw
+
+    headers = sorted(SOURCES.glob("*.cuh"))
+    program = ctypes.c_void_p()
+    given = (len(headers), texts([h.read_bytes() for h in headers]), texts([h.name.encode() for h in headers]))
+    source = (SOURCES / name).read_bytes()
+    assert compiler.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), *given) == 0
+    words = [word.encode() for word in options.split()]
+    status = compiler.nvrtcCompileProgram(program, len(words), texts(words))
+    said = fetch("ProgramLog").rstrip(b"\0").decode()
+    binary = b"" if status else fetch("CUBIN")
+    compiler.nvrtcDestroyProgram(ctypes.byref(program))
+    return said, binary
+
+
+def compile_all(compiler, jobs):
+    assert jobs
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda job: compile_one(compiler, *job), jobs))
+    wrong = [(*job, said) for job, (said, binary) in zip(jobs, done, strict=True) if said or binary[:4] != b"\x7fELF"]
+    assert wrong == [], f"{len(wrong)} of {len(jobs)}: {wrong[0]}"
+
+
+def choices(options):
+    return dict(word[2:].split("=") for word in options.split() if word.startswith("-DLW_"))
+
+
+def representative(jobs):
+    """Few jobs in which each kernel meets every value of every choice; of LW_N the least and the greatest."""
+    groups = {}
+    for name, options in jobs:
+        groups.setdefault((name, choices(options).get("LW_KERNEL")), []).append((name, options))
+    chosen = []
+    for group in groups.values():
+        orders = [int(choices(options).get("LW_N", 0)) for _, options in group]
+        ends = {str(min(orders)), str(max(orders))}
+
+        def values(job, ends=ends):
+            return {(k, v) for k, v in choices(job[1]).items() if k != "LW_N" or v in ends}
+
+        left = set().union(*map(values, group))
+        while left:
+            best = max(group, key=lambda job: len(values(job) & left))
+            chosen.append(best)
+            left -= values(best)
+    return chosen
+
+
+def of_source(jobs, name):
+    return [job for job in jobs if job[0] == name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiles(asked, compiler, name):
+    compile_all(compiler, representative(of_source(asked(90), name)))
+
+
+@pytest.mark.parametrize("arch", [80, 100])
+def test_compiles_elsewhere(asked, compiler, arch):
+    """One of each kernel, in double precision, which alone has instructions of its own."""
+    jobs, seen = [], set()
+    for name, options in asked(arch):
+        made = choices(options)
+        kernel = (name, made.get("LW_KERNEL"))
+        if made["LW_DTYPE"] == "1" and kernel not in seen:
+            seen.add(kernel)
+            jobs.append((name, options))
+    assert {name for name, _ in jobs} == set(NAMES)
+    compile_all(compiler, jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("dtype", range(4))
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("arch", sorted(SHARED))
+def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
+    compile_all(compiler, [job for job in of_source(asked(arch), name) if choices(job[1])["LW_DTYPE"] == str(dtype)])
+
+
+def test_a_wrong_source_is_seen(compiler):
+    said, binary = compile_one(compiler, NAMES[0], "-DLW_DTYPE=nonsense -arch=sm_90")
+    assert "error" in said
+    assert binary == b""
