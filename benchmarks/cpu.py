@@ -107,9 +107,7 @@ def _against_bar(bar: Bar, repeat: int) -> tuple[object, list[Verdict]]:
             print(f"WRONG ANSWER from {name}: {check}")
     best = min(times[n] / (bar.torch_share if n == "torch" else 1.0) for n in names)
     verdicts = [
-        Verdict(
-            f"{row.case} through {n}", best / times[f"lapwing/{n}"], bar.factor * (1.0 if n == "numpy" else _THROUGH)
-        )
+        Verdict(f"{row.case} through {n}", best / times[f"lapwing/{n}"], bar.factor * (1.0 if n == "numpy" else _THROUGH))
         for n in names
         if f"lapwing/{n}" in times
     ]
@@ -138,9 +136,7 @@ def _overhead(repeat: int) -> list[Verdict]:
     times = {t.name: t.minimum for t in interleave(contenders, max(repeat, 20))}
     print("\none 4 x 4: " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))
     verdicts = [
-        Verdict(
-            f"one 4 x 4 through {label}, time", times[f"{label} lapwing"] / times[f"{label} own"], bar, at_most=True
-        )
+        Verdict(f"one 4 x 4 through {label}, time", times[f"{label} lapwing"] / times[f"{label} own"], bar, at_most=True)
         for label, bar in _OVERHEAD.items()
     ]
     for verdict in verdicts:

@@ -4,7 +4,7 @@
                              [--record FILE] [--output FILE] [--device cuda]
 
 Every answer is checked in float64 on the host before its time is printed, and the peers are timed in the same run.
-Exit code: 0, or 1 for a wrong answer or a failed call. With --device cpu the same steps run small, as a test of this script.
+Exit code: 0, or 1 for a wrong answer or a failed call. With --device cpu the same steps run small, to test this script.
 """
 
 from __future__ import annotations
@@ -103,9 +103,7 @@ def main() -> int:
     steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record}
     found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
     _write(run, found)
-    wrong = [str(row.case) for row in run.rows if row.wrong] + [
-        w for part in found.values() for w in part.get("wrong", [])
-    ]
+    wrong = [str(row.case) for row in run.rows if row.wrong] + [w for part in found.values() for w in part.get("wrong", [])]
     for text in wrong:
         print(f"WRONG ANSWER: {text}")
     for text in run.failed:
@@ -116,11 +114,7 @@ def main() -> int:
 def _batched(run: Run) -> dict:
     sizes = _sizes(run, _BATCHED, ((4, 10_000), (64, 100), (100, 10)))
     cases = [_case(run, n, b, d) for d in ("float32", "float64") for n, b in sizes]
-    cases += [
-        _case(run, n, b, d)
-        for d in ("complex64", "complex128")
-        for n, b in _sizes(run, _COMPLEX_BATCHED, ((8, 1_000),))
-    ]
+    cases += [_case(run, n, b, d) for d in ("complex64", "complex128") for n, b in _sizes(run, _COMPLEX_BATCHED, ((8, 1_000),))]
     return _race(run, "batches", cases)
 
 
@@ -133,9 +127,7 @@ def _single(run: Run) -> dict:
 
 def _race(run: Run, title: str, cases: list[Case]) -> dict:
     """lapwing's own choice and every engine by name, against the peers."""
-    names = [
-        name for name, engine in planner.ALL.items() if any(c.device == run.options.device for c in engine.capabilities)
-    ]
+    names = [status.name for status in planner.engines() if run.options.device in status.usable_on]
     table = Table([*names, *[p.name for p in run.peers]], on_gpu=run.bandwidth is not None)
     print(f"\n{title}\n{table.header()}")
     for case in cases:
@@ -230,13 +222,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The GPU bars.")
     parser.add_argument("--only", choices=_PARTS)
     parser.add_argument("--quick", action="store_true", help="every third size, a small record")
-    parser.add_argument(
-        "--seconds", type=float, default=1200.0, help="no further case begins after this (default: 1200)"
-    )
+    parser.add_argument("--seconds", type=float, default=1200.0, help="no further case begins after this (default: 1200)")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="where the record goes (default: beside the output)"
-    )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="where the record goes (default: beside the output)")
     parser.add_argument("--output", type=Path, metavar="FILE")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     return parser.parse_args()

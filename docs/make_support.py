@@ -10,7 +10,8 @@ PAGE = Path(__file__).with_name("support.md")
 
 HEAD = """# What runs where
 
-Made by `docs/make_support.py` from the engines' own capability rows. `lapwing info` says which engines are usable on your machine.
+Made by `docs/make_support.py` from the engines' own capability rows. `lapwing info` says which engines are
+usable on your machine.
 
 | operation | engine | device | dtypes | how |
 |---|---|---|---|---|

@@ -46,10 +46,6 @@ void fill_nan(R* out, int64_t size) {
   for (int64_t i = 0; i < size; i++) out[i] = std::numeric_limits<R>::quiet_NaN();
 }
 
-#ifdef LAPWING_TRY
-int try_mode;
-#endif
-
 }  // namespace
 }  // namespace lapwing
 
@@ -157,7 +153,9 @@ int64_t cholesky_group(int64_t n) {
 
 template <class T>
 int64_t cholesky_limit() {
-  return 512;
+  // While the factor about fits a second-level cache of 2 MB it is twice as fast as OpenBLAS, or more.
+  constexpr int64_t edge[] = {768, 512, 384};
+  return edge[sizeof(T) / 8];
 }
 
 #define LAPWING_INSTANTIATE(T)                                                                \

@@ -3,12 +3,17 @@
 #pragma once
 #include <cstddef>
 
+#include "cuda.h"
 #include "frame.h"
 
 namespace lapwing::cuda {
 
 // n <= 128: a thread, a group of lanes or a block per matrix. Larger n goes to cholesky_tiled.
 int cholesky_batched(Frame& frame);
+size_t cholesky_batched_scratch(const Frame& frame, const Properties& device);
+
+// Whether the device has the shared memory for the frame's engine.
+bool cholesky_fits(const Frame& frame, const Properties& device);
 
 // Any n: tiles of 64 x 64, spread over the GPU by their dependencies. Needs scratch memory.
 int cholesky_tiled(Frame& frame);

@@ -517,9 +517,6 @@ __attribute__((noinline)) int32_t factor_band(const R* a, R* out, int64_t n, boo
 // n = 128; a part of a group must be the larger, the larger n is.
 template <class R, int P>
 bool use_lanes(int64_t n, int64_t group) {
-#ifdef LAPWING_TRY
-  if (try_mode) return try_mode == 1 && n * P >= CHUNK<R>;
-#endif
   if (n * P < CHUNK<R> || n > LANES_LIMIT) return false;
   return group * 4 >= LANES<R> * (n <= 24 ? 1 : n <= 64 ? 2 : 3);
 }

@@ -145,6 +145,20 @@ void set_source_folder(const char* path) {
   source_folder = path;
 }
 
+namespace {
+
+// The device's primary context, held from the first use to the end of the process.
+int primary_context(int device, void** context) {
+  static std::map<int, void*> held;
+  std::lock_guard<std::mutex> hold(mutex);
+  void*& it = held[device];
+  int status = it ? 0 : vendor::table().primary_context(&it, device);
+  *context = it;
+  return status;
+}
+
+}  // namespace
+
 Guard::Guard(Frame& frame) {
   if (const char* reason = vendor::missing(vendor::driver)) {
     fail(frame, "no usable GPU: %s", reason);
@@ -155,7 +169,7 @@ Guard::Guard(Frame& frame) {
   // 0, 1 and 2 are the default streams: they carry no context, so the device's primary one is meant.
   bool named = reinterpret_cast<uintptr_t>(frame.stream) > 2;
   int device = frame.ordinal < 0 ? 0 : frame.ordinal;
-  int status = named ? api.stream_context(frame.stream, &context) : api.primary_context(&context, device);
+  int status = named ? api.stream_context(frame.stream, &context) : primary_context(device, &context);
   if (check(frame, status, "finding the GPU context")) return;
   ok_ = check(frame, api.context_push(context), "entering the GPU context") == 0;
 }
@@ -192,9 +206,12 @@ void* function(Frame& frame, const char* source, const char* options, const char
   static std::mutex loading;  // one thread compiles, the others wait for it
   static std::map<std::string, void*> modules;
   static std::map<std::string, Function> functions;
-  std::string module_key = std::to_string(current_device()) + "|" + source + "|" + options;
-  std::string key = module_key + "|" + name;
   const auto& api = vendor::table();
+  // code belongs to a context: a program may have one of its own beside the device's primary one
+  void* context = nullptr;
+  if (check(frame, api.context_current(&context), "finding the GPU context")) return nullptr;
+  std::string module_key = std::to_string(reinterpret_cast<uintptr_t>(context)) + "|" + source + "|" + options;
+  std::string key = module_key + "|" + name;
   std::lock_guard<std::mutex> hold(loading);
   auto found = functions.find(key);
   if (found == functions.end()) {

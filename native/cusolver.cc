@@ -17,7 +17,7 @@ struct Handle {
 };
 
 std::mutex mutex;
-std::map<int, std::vector<Handle>> idle;  // by device; a handle serves one call at a time
+std::map<void*, std::vector<Handle>> idle;  // by context; a handle serves one call at a time
 
 int check(Frame& frame, int status, const char* doing) {
   return status ? fail(frame, "%s: the GPU solver library answered with status %d", doing, status) : 0;
@@ -32,10 +32,13 @@ class Lease {
       return;
     }
     const auto& api = vendor::table();
-    api.context_device(&device_);
+    if (api.context_current(&context_)) {
+      fail(frame, "engine cusolver: there is no GPU context");
+      return;
+    }
     {
       std::lock_guard<std::mutex> hold(mutex);
-      auto& pool = idle[device_];
+      auto& pool = idle[context_];
       if (!pool.empty()) {
         handle_ = pool.back();
         pool.pop_back();
@@ -48,14 +51,14 @@ class Lease {
   ~Lease() {
     if (!handle_.solver) return;
     std::lock_guard<std::mutex> hold(mutex);
-    idle[device_].push_back(handle_);
+    idle[context_].push_back(handle_);
   }
   bool ok() const { return ok_; }
   const Handle* operator->() const { return &handle_; }
 
  private:
   Handle handle_;
-  int device_ = 0;
+  void* context_ = nullptr;
   bool ok_ = false;
 };
 

@@ -224,8 +224,12 @@ PyObject* gpus(PyObject*, PyObject*) {
     api.device_attribute(&minor, lapwing::vendor::ATTRIBUTE_MINOR, device);
     api.device_memory(&bytes, device);
     PyObject* row = Py_BuildValue("(siK)", name, 10 * major + minor, (unsigned long long)bytes);
-    if (!row || PyList_Append(list, row)) return nullptr;
-    Py_DECREF(row);
+    bool added = row && PyList_Append(list, row) == 0;
+    Py_XDECREF(row);
+    if (!added) {
+      Py_DECREF(list);
+      return nullptr;
+    }
   }
   return list;
 }

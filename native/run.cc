@@ -86,6 +86,13 @@ void settle(Frame& frame, const char* hardware) {
     frame.engine = choose(hardware, frame.op, frame.device, frame.dtype, frame.size[0], frame.size[1]);
 }
 
+// A rule measured on one GPU may name a kernel that another has too little shared memory for.
+void settle(Frame& frame, const cuda::Properties& gpu) {
+  bool open = frame.engine == AUTO;
+  settle(frame, gpu.name);
+  if (open && !cuda::cholesky_fits(frame, gpu)) frame.engine = CUSOLVER;
+}
+
 int run_cpu(Frame& frame) {
   if (frame.op == FINITE) {
     bool is_float = frame.dtype == F32 || frame.dtype == C64;
@@ -104,7 +111,7 @@ int run_cuda(Frame& frame) {
   if (frame.op == FINITE) return cuda::finite(frame);
   const cuda::Properties* gpu = cuda::properties(frame);
   if (!gpu) return 1;
-  settle(frame, gpu->name);
+  settle(frame, *gpu);
   if (frame.engine == BATCHED) return cuda::cholesky_batched(frame);
   if (frame.engine == TILED) return cuda::cholesky_tiled(frame);
   if (frame.engine == CUSOLVER) return cusolver::cholesky(frame);
@@ -121,7 +128,8 @@ int run_empty(Frame& frame) {
   }
   if (frame.size[0] == 0) return 0;
   cuda::Guard guard(frame);
-  return guard.ok() ? cuda::fill(frame, status, 0, 4 * size_t(frame.size[0])) : 1;
+  if (!guard.ok()) return 1;
+  return frame.op == FINITE ? cuda::finite(frame) : cuda::fill(frame, status, 0, 4 * size_t(frame.size[0]));
 }
 
 }  // namespace
@@ -141,7 +149,8 @@ int64_t scratch_bytes(Frame& frame) {
   cuda::Guard guard(frame);
   const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;
   if (!gpu) return -1;
-  settle(frame, gpu->name);
+  settle(frame, *gpu);
+  if (frame.engine == BATCHED) return int64_t(cuda::cholesky_batched_scratch(frame, *gpu));
   if (frame.engine == TILED) return int64_t(cuda::cholesky_tiled_scratch(frame));
   return frame.engine == CUSOLVER ? cusolver::cholesky_scratch(frame) : 0;
 }

@@ -43,13 +43,16 @@ void* open(Library library) {
   return open_in(paths_last, library);
 }
 
+// "libcusolver.so.12" -> "libcusolver": another version of it may be the one that was opened.
+std::string library_of(const char* name) { return std::string(name).substr(0, std::string(name).find('.')); }
+
 std::string load(Library library) {
   void* handle = open(library);
   if (!handle) return std::string(NAMES[library][0]) + " was not found";
 #define LAPWING_FIND(of, name, symbol, result, arguments)                        \
   if (of == library) {                                                           \
     symbols.name = reinterpret_cast<result(*) arguments>(dlsym(handle, symbol)); \
-    if (!symbols.name) return std::string(NAMES[library][0]) + " has no " + symbol; \
+    if (!symbols.name) return library_of(NAMES[library][0]) + " has no " + symbol;  \
   }
   LAPWING_VENDOR(LAPWING_FIND)
 #undef LAPWING_FIND

@@ -16,6 +16,7 @@
   X(driver, primary_context, "cuDevicePrimaryCtxRetain", int, (void**, int))                                           \
   X(driver, context_push, "cuCtxPushCurrent_v2", int, (void*))                                                         \
   X(driver, context_pop, "cuCtxPopCurrent_v2", int, (void**))                                                          \
+  X(driver, context_current, "cuCtxGetCurrent", int, (void**))                                                         \
   X(driver, context_device, "cuCtxGetDevice", int, (int*))                                                             \
   X(driver, stream_context, "cuStreamGetCtx", int, (void*, void**))                                                    \
   X(driver, capture_mode, "cuThreadExchangeStreamCaptureMode", int, (int*))                                            \

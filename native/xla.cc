@@ -97,8 +97,9 @@ bool read_sizes(Frame& frame, const Buffer* a) {
 
 void* handle(CallFrame* call, Device device, uint32_t traits) {
   // XLA asks once which version and traits the handler has.
-  if (call->extension && call->extension->type == EXTENSION_METADATA) {
-    Metadata* metadata = reinterpret_cast<MetadataExtension*>(call->extension)->metadata;
+  for (Extension* it = call->extension; it; it = it->next) {
+    if (it->type != EXTENSION_METADATA) continue;
+    Metadata* metadata = reinterpret_cast<MetadataExtension*>(it)->metadata;
     metadata->version.major = VERSION_MAJOR;
     metadata->version.minor = VERSION_MINOR;
     metadata->traits = traits;

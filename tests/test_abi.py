@@ -1,6 +1,5 @@
 """The hand-declared C interfaces against the headers they stand for: XLA's in jaxlib, NVIDIA's in its wheels."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -64,7 +63,7 @@ def test_xla_check_is_complete():
     checks = (TESTS / "abi" / "xla.cc").read_text()
     declared = list(members(NATIVE / "xla_abi.h"))
     assert len(declared) > 60
-    assert [m for m in declared if not re.search(r"^(SAME|UNUSED)\(%s, %s, " % m, checks, re.M)] == []
+    assert [m for m in declared if not re.search(rf"^(SAME|UNUSED)\({m[0]}, {m[1]}, ", checks, re.M)] == []
     whole = {name for name, _ in declared}
     assert [name for name in whole if not re.search(rf"^(WHOLE|PREFIX)\({name}, ", checks, re.M)] == []
     assert [n for n in constants(NATIVE / "xla_abi.h") if n not in checks] == []
@@ -119,7 +118,7 @@ def test_vendor_check_sees_a_wrong_row(tmp_path):
 @pytest.mark.parametrize("module", ["_native", "_tensorflow"])
 def test_exports(module):
     """Our copy of the C++ library stays ours: one exported, it would stand in for that of every other library."""
-    package = Path(importlib.util.find_spec("lapwing").origin).parent
+    package = Path(pytest.importorskip("lapwing").__file__).parent
     libraries = list(package.glob(f"{module}*.so"))
     if not libraries or shutil.which("nm") is None:
         pytest.skip("not built here")

@@ -170,9 +170,7 @@ def test_peers_that_cannot_take_part_say_why():
 
 
 def test_report_is_plain_json():
-    data = json.loads(
-        json.dumps(as_json(make_report([fake_row()], command="lapwing bench", notes=["x"])), allow_nan=False)
-    )
+    data = json.loads(json.dumps(as_json(make_report([fake_row()], command="lapwing bench", notes=["x"])), allow_nan=False))
     (row,) = data["rows"]
     assert row["speedup"] == pytest.approx(3.0) and row["best_peer"] == "torch"
     assert row["lapwing"][0]["seconds"] == [2e-3, 1e-3, 4e-3]

@@ -13,6 +13,7 @@ import lapwing as lw
 from lapwing.__main__ import main
 from lapwing.bench import plot
 from lapwing.bench.libraries import installed, open_library
+from lapwing.bench.record import Grid
 from lapwing.cli import bench as bench_command
 from lapwing.cli import record as record_command
 from lapwing.cli.progress import Progress
@@ -179,9 +180,8 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
 
 @needs_native
 def test_record_is_written_and_used(monkeypatch, tmp_path, capsys):
-    small = bench_command.run_record.__globals__["grid_for"]("cpu", quick=True)
-    tiny = type(small)((4, 16), (1, 8), ("float64",), seconds=0.1)
-    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: tiny)
+    grid = Grid((4, 16), (1, 8), ("float64",), seconds=0.1)
+    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: grid)
     monkeypatch.setenv("LAPWING_CACHE", str(tmp_path))
     try:
         assert main(["bench", "cholesky", "--record", "--repeat", "2"]) == 0
@@ -201,8 +201,8 @@ def test_record_is_written_and_used(monkeypatch, tmp_path, capsys):
 
 @needs_native
 def test_record_to_another_file(monkeypatch, tmp_path, capsys):
-    grid = record_command.grid_for("cpu", quick=True)
-    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: type(grid)((4,), (1,), ("float32",), seconds=0.1))
+    grid = Grid((4,), (1,), ("float32",), seconds=0.1)
+    monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: grid)
     assert main(["bench", "cholesky", "--record", "--repeat", "1", "--output", str(tmp_path / "r.json")]) == 0
     assert load_record(tmp_path / "r.json").measurements[0].dtype == "float32"
 

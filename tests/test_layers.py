@@ -58,7 +58,11 @@ def test_arrows_point_down(path):
     for imported in imports(path):
         first, *rest = imported.split(".")
         if first == "lapwing":
-            to = rest[0] if rest and (PACKAGE / rest[0]).exists() or rest and (PACKAGE / f"{rest[0]}.py").exists() else "__init__"
+            to = (
+                rest[0]
+                if (rest and (PACKAGE / rest[0]).exists()) or (rest and (PACKAGE / f"{rest[0]}.py").exists())
+                else "__init__"
+            )
             to = "_native" if rest and rest[0] == "_native" else to
             assert to in ALLOWED[part], f"{name} imports {imported}"
         elif first in FRAMEWORKS and part in ("core", "engines", "ops", "__init__"):
@@ -123,7 +127,8 @@ for dtype in ("float32", "complex128"):
     a = x @ x.swapaxes(-1, -2).conj() + 6 * np.eye(6, dtype=dtype)
     a[0, 0, 5] = np.nan
     l = lw.cholesky(a)
-    assert np.abs(np.tril(l @ l.swapaxes(-1, -2).conj() - a)).max() < 60 * np.finfo(dtype).eps * np.abs(np.tril(a)).max()
+    error = np.tril(l @ l.swapaxes(-1, -2).conj() - a)
+    assert np.abs(error).max() < 60 * np.finfo(dtype).eps * np.abs(np.tril(a)).max()
     u = lw.cholesky(np.triu(a[1:]), upper=True)
     assert np.abs(np.triu(u.swapaxes(-1, -2).conj() @ u - a[1:])).max() < 60 * np.finfo(dtype).eps * np.abs(a[1:]).max()
     a[2, 3, 3] = -1

@@ -20,6 +20,8 @@ PAIR(Text, XLA_FFI_ByteSpan);
 PAIR(Attributes, XLA_FFI_Attrs);
 PAIR(Scalar, XLA_FFI_Scalar);
 PAIR(ErrorArgs, XLA_FFI_Error_Create_Args);
+PAIR(ErrorMessageArgs, XLA_FFI_Error_GetMessage_Args);
+PAIR(ErrorDestroyArgs, XLA_FFI_Error_Destroy_Args);
 PAIR(StreamArgs, XLA_FFI_Stream_Get_Args);
 PAIR(AllocateArgs, XLA_FFI_DeviceMemory_Allocate_Args);
 PAIR(FreeArgs, XLA_FFI_DeviceMemory_Free_Args);
@@ -102,6 +104,17 @@ SAME(ErrorArgs, message, XLA_FFI_Error_Create_Args, message);
 SAME(ErrorArgs, code, XLA_FFI_Error_Create_Args, errc);
 WHOLE(ErrorArgs, XLA_FFI_Error_Create_Args);
 
+SAME(ErrorMessageArgs, size, XLA_FFI_Error_GetMessage_Args, struct_size);
+SAME(ErrorMessageArgs, extension, XLA_FFI_Error_GetMessage_Args, extension_start);
+SAME(ErrorMessageArgs, error, XLA_FFI_Error_GetMessage_Args, error);
+SAME(ErrorMessageArgs, message, XLA_FFI_Error_GetMessage_Args, message);
+WHOLE(ErrorMessageArgs, XLA_FFI_Error_GetMessage_Args);
+
+SAME(ErrorDestroyArgs, size, XLA_FFI_Error_Destroy_Args, struct_size);
+SAME(ErrorDestroyArgs, extension, XLA_FFI_Error_Destroy_Args, extension_start);
+SAME(ErrorDestroyArgs, error, XLA_FFI_Error_Destroy_Args, error);
+WHOLE(ErrorDestroyArgs, XLA_FFI_Error_Destroy_Args);
+
 SAME(StreamArgs, size, XLA_FFI_Stream_Get_Args, struct_size);
 SAME(StreamArgs, extension, XLA_FFI_Stream_Get_Args, extension_start);
 SAME(StreamArgs, context, XLA_FFI_Stream_Get_Args, ctx);
@@ -128,7 +141,7 @@ SAME(Api, extension, XLA_FFI_Api, extension_start);
 SAME(Api, version, XLA_FFI_Api, api_version);
 SAME(Api, internal, XLA_FFI_Api, internal_api);
 SAME(Api, error_create, XLA_FFI_Api, XLA_FFI_Error_Create);
-UNUSED(Api, error_message, XLA_FFI_Api, XLA_FFI_Error_GetMessage);
+SAME(Api, error_message, XLA_FFI_Api, XLA_FFI_Error_GetMessage);
 SAME(Api, error_destroy, XLA_FFI_Api, XLA_FFI_Error_Destroy);
 UNUSED(Api, handler_register, XLA_FFI_Api, XLA_FFI_Handler_Register);
 SAME(Api, stream_get, XLA_FFI_Api, XLA_FFI_Stream_Get);

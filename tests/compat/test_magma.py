@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backends import residual
 
+from backends import residual
 from lapwing.compat.magma import cholesky, magma_cholesky
 
 tf = pytest.importorskip("tensorflow")

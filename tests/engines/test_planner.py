@@ -7,9 +7,9 @@ import logging
 
 import numpy as np
 import pytest
-from backends import DTYPES
 
 import lapwing as lw
+from backends import DTYPES
 from lapwing.core.native import DTYPE_CODE, ENGINES, native
 from lapwing.core.problem import Problem
 from lapwing.core.records import Measurement, Record, Rule, load_records, rules_of, save_record

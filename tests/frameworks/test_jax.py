@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from backends import residual, spd, x64
 
 import lapwing as lw
+from backends import residual, spd, x64
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -97,7 +97,7 @@ def test_failure_under_jit_is_nan_and_alone(place):
     assert residual(a[[0, 2]], l[[0, 2]], False) < 10
     gradient = np.asarray(jax.grad(lambda x: jnp.nansum(lw.cholesky(x)))(jnp.asarray(a)))
     assert np.isfinite(gradient[[0, 2]]).all() and np.isnan(gradient[1]).all()
-    factor, info = jax.jit(lw.cholesky_ex)(jnp.asarray(a))
+    _, info = jax.jit(lw.cholesky_ex)(jnp.asarray(a))
     assert np.asarray(info).tolist() == [0, 1, 0]
 
 

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from backends import DTYPES, residual, spd
 
 import lapwing as lw
+from backends import DTYPES, residual, spd
 from lapwing.core.native import native
 
 needs_native = pytest.mark.skipif(native is None, reason="the native core is not built")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backends import random, residual, spd
 
 import lapwing as lw
+from backends import random, residual, spd
 
 torch = pytest.importorskip("torch")
 
@@ -133,14 +133,18 @@ def test_fake_tensors():
     with FakeTensorMode() as mode:
         a = mode.from_tensor(matrices((3, 5, 5)))
         assert lw.cholesky(a).shape == a.shape
-        factor, info = lw.cholesky_ex(a)
+        _, info = lw.cholesky_ex(a)
         assert info.shape == (3,) and info.dtype == torch.int32
 
 
 def test_opcheck(device):
     lw.cholesky(matrices((2, 2)).requires_grad_())  # registers the op
     op = torch.ops.lapwing.cholesky.default
-    for a in (matrices((3, 5, 5), device=device), matrices((4, 4), device=device).mT, matrices((0, 3, 3), device=device)):
+    for a in (
+        matrices((3, 5, 5), device=device),
+        matrices((4, 4), device=device).mT,
+        matrices((0, 3, 3), device=device),
+    ):
         torch.library.opcheck(op, (a, 0, 0))
 
 

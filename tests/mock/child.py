@@ -16,7 +16,7 @@ GUARD = 0xA5
 
 
 class Memory:
-    """Bytes at an address that is a multiple of 256 plus ``shift``, with a margin on both sides that must not change."""
+    """Bytes at a multiple of 256 plus ``shift``, with a margin on both sides that must not change."""
 
     def __init__(self, size, shift=0):
         self.size = size
@@ -125,9 +125,9 @@ class Books(ctypes.Structure):
 
     _fields_ = (
         ("stream", ctypes.c_void_p),
-        *((name, ctypes.c_int32) for name in ("fail_stream", "fail_allocate", "streams", "allocations", "frees", "wrong")),
-        *((name, ctypes.c_int32) for name in ("errors_made", "errors_destroyed")),
-        *((name, ctypes.c_int64) for name in ("bytes", "alignment")),
+        *((name, ctypes.c_int32) for name in ("fail_stream", "fail_allocate", "streams", "allocations", "frees")),
+        *((name, ctypes.c_int32) for name in ("wrong", "errors_made", "errors_destroyed")),
+        ("bytes", ctypes.c_int64),
         ("message", ctypes.c_char * 512),
     )
 

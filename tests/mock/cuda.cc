@@ -109,11 +109,12 @@ bool read_arguments(const std::string& signature, void** arguments, Launch* call
       put(name, *static_cast<int64_t*>(arguments[index]), kind == "p");
     } else if (kind == "i") {
       put(name, *static_cast<int32_t*>(arguments[index]), false);
-    } else {
-      auto known = STRUCTURES.find(kind.substr(1));
-      if (known == STRUCTURES.end()) return false;
-      for (size_t m = 0; m < known->second.size(); m++)
-        put(name + "." + known->second[m], static_cast<int64_t*>(arguments[index])[m], true);
+    } else if (kind == "?") {
+      return false;
+    } else {  // a structure of pointers
+      std::istringstream members(kind);
+      auto* value = static_cast<int64_t*>(arguments[index]);
+      for (std::string member; std::getline(members, member, '/');) put(name + "." + member, *value++, true);
     }
   }
   return true;
@@ -124,8 +125,8 @@ std::string complaint(const Kernel& kernel, const Launch& call, int64_t shared) 
   int64_t size = call.element(), width = call.choice("LW_V"), real = call.dtype() % 2 ? 8 : 4;
   if (width != 4 && width != 8 && width != 16) return "LW_V";
   if (width < real) return "LW_V is less than a real number: the kernel does not compile";
-  if (kernel.threads && int64_t(call.threads) != (kernel.threads > 0 ? kernel.threads : call.choice("LW_THREADS")))
-    return "threads per block";
+  int64_t threads = kernel.threads ? kernel.threads(call) : call.threads;
+  if (call.threads != threads) return "threads per block";
   if (shared < kernel.memory(call)) return "too little shared memory";
   if (call.has("batch") && call.get("batch") < 1) return "an empty batch";
   int64_t unit = kernel.access == OF_ELEMENT ? std::min(size, width) : width;

@@ -33,10 +33,13 @@ struct Launch {
   int64_t n() const { return has("n") ? get("n") : choice("LW_N"); }
 };
 
-// Index of element (i,j) of the lower triangle that the kernels work on.
-inline int64_t place(const Launch& call, int64_t i, int64_t j) {
-  return call.upper() ? j * call.n() + i : i * call.n() + j;
-}
+// Where element (i,j) of the lower triangle that the kernels work on lies in memory.
+struct Place {
+  int64_t n;
+  bool upper;
+  explicit Place(const Launch& call) : n(call.n()), upper(call.upper()) {}
+  int64_t operator()(int64_t i, int64_t j) const { return upper ? j * n + i : i * n + j; }
+};
 
 template <class T>
 T nan_of() {
@@ -51,29 +54,41 @@ T nan_of() {
 template <class T>
 void run_cholesky(const Launch& call) {
   int64_t n = call.n();
+  const Place place(call);
   auto* info = call.pointer<int32_t>("info");
   for (int64_t m = 0; m < call.get("batch"); m++) {
     const T* a = call.pointer<T>("a") + m * n * n;
     T* out = call.pointer<T>("out") + m * n * n;
     std::vector<T> l(size_t(n * n), T(0));
     for (int64_t i = 0; i < n; i++)
-      for (int64_t j = 0; j <= i; j++) l[size_t(place(call, i, j))] = a[place(call, i, j)];
-    info[m] = int32_t(factor_lower<T>(n, [&](int64_t i, int64_t j) -> T& { return l[size_t(place(call, i, j))]; }, true));
+      for (int64_t j = 0; j <= i; j++) l[size_t(place(i, j))] = a[place(i, j)];
+    info[m] = int32_t(factor_lower<T>(n, [&](int64_t i, int64_t j) -> T& { return l[size_t(place(i, j))]; }, true));
     if (info[m]) std::fill(l.begin(), l.end(), nan_of<T>());
     std::copy(l.begin(), l.end(), out);
   }
 }
 
-// Leaves the progress counters as the kernel would: each is written, none outside.
+// Leaves the progress counters as the kernel would: each is written, none outside. What failed is left for the next kernel.
 template <class T>
 void run_tiled(const Launch& call) {
-  run_cholesky<T>(call);
-  int64_t tiles = (call.n() + 63) / 64, batch = call.get("batch"), tasks = 1 + tiles * (tiles - 1) / 2;
-  *call.pointer<int64_t>("progress.ticket") = tasks * batch;
-  for (int64_t m = 0; m < batch; m++) {
-    for (int64_t i = 0; i < tiles; i++) call.pointer<int32_t>("progress.rows")[m * tiles + i] = int32_t(i + 1);
-    call.pointer<int32_t>("progress.failed")[m] = call.pointer<int32_t>("info")[m];
-    call.pointer<int32_t>("progress.finished")[m] = int32_t(tasks);
+  int64_t n = call.n(), tiles = (n + 63) / 64, batch = call.get("batch");
+  auto* failed = call.pointer<int32_t>("progress.failed");
+  *call.pointer<int64_t>("progress.ticket") = batch * (1 + tiles * (tiles - 1) / 2);
+  for (int64_t i = 0; i < batch * tiles; i++) call.pointer<int32_t>("progress.rows")[i] = int32_t(2 * tiles);
+  Launch factor = call;
+  factor.argument["info"] = int64_t(failed);
+  run_cholesky<T>(factor);
+  // a failed matrix holds whatever the kernel went on with
+  for (int64_t m = 0; m < batch; m++)
+    if (failed[m]) std::fill_n(call.pointer<T>("out") + m * n * n, n * n, T(7));
+}
+
+template <class T>
+void run_settle(const Launch& call) {
+  int64_t n = call.n();
+  for (int64_t m = 0; m < call.get("batch"); m++) {
+    call.pointer<int32_t>("info")[m] = call.pointer<int32_t>("failed")[m];
+    if (call.pointer<int32_t>("failed")[m]) std::fill_n(call.pointer<T>("out") + m * n * n, n * n, nan_of<T>());
   }
 }
 
@@ -85,10 +100,12 @@ void run_finite_start(const Launch& call) {
 template <class T>
 void run_finite(const Launch& call) {
   int64_t n = call.n();
+  const Place place(call);
+  const T* a = call.pointer<T>("a");
   for (int64_t m = 0; m < call.get("batch"); m++)
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = 0; j <= i; j++) {
-        T x = call.pointer<T>("a")[m * n * n + place(call, i, j)];
+        T x = a[m * n * n + place(i, j)];
         if (!std::isfinite(std::real(x)) || !std::isfinite(std::imag(x))) call.pointer<int32_t>("flags")[m] = 0;
       }
 }
@@ -96,11 +113,12 @@ void run_finite(const Launch& call) {
 template <class T>
 void run_transpose_in(const Launch& call) {
   int64_t n = call.n();
+  const Place place(call);
   for (int64_t m = 0; m < call.get("batch"); m++) {
     const T* a = call.pointer<T>("a") + m * n * n;
     T* out = call.pointer<T>("out") + m * n * n;
     for (int64_t i = 0; i < n; i++)
-      for (int64_t j = 0; j <= i; j++) out[j * n + i] = a[place(call, i, j)];
+      for (int64_t j = 0; j <= i; j++) out[j * n + i] = a[place(i, j)];
   }
 }
 
@@ -122,13 +140,14 @@ void run_check_diagonal(const Launch& call) {
 template <class T>
 void run_finish(const Launch& call) {
   int64_t n = call.n();
+  const Place place(call);
   for (int64_t m = 0; m < call.get("batch"); m++) {
     T* out = call.pointer<T>("out") + m * n * n;
     bool bad = call.pointer<int32_t>("info")[m] != 0;
     std::vector<T> factor(size_t(n * n), bad ? nan_of<T>() : T(0));
     if (!bad)
       for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j <= i; j++) factor[size_t(place(call, i, j))] = out[j * n + i];
+        for (int64_t j = 0; j <= i; j++) factor[size_t(place(i, j))] = out[j * n + i];
     std::copy(factor.begin(), factor.end(), out);
   }
 }
@@ -155,32 +174,33 @@ inline int64_t tiled_memory(const Launch& call) {
 // Alignment to LW_V that a kernel takes for granted.
 enum Access { OF_ELEMENT, OF_BASE, OF_ROW };
 
+// Threads of a block.
+inline int64_t chosen_threads(const Launch& call) { return call.choice("LW_THREADS"); }
+inline int64_t chosen_warps(const Launch& call) { return 32 * call.choice("LW_WARPS", 8); }
+inline int64_t threads_256(const Launch&) { return 256; }
+
 struct Kernel {
   void (*run[4])(const Launch&);  // by dtype
   int64_t (*memory)(const Launch&);
+  int64_t (*threads)(const Launch&);  // nullptr: as many as one likes
   Access access;
-  int threads;  // per block: 0 any, -1 LW_THREADS
 };
 
-#define MOCK_KERNEL(f, memory, access, threads) \
-  { {f<float>, f<double>, f<std::complex<float>>, f<std::complex<double>>}, memory, access, threads }
+#define MOCK_KERNEL(f, memory, threads, access) \
+  { {f<float>, f<double>, f<std::complex<float>>, f<std::complex<double>>}, memory, threads, access }
 inline const std::map<std::string, Kernel> KERNELS = {
-    {"cholesky_thread", MOCK_KERNEL(run_cholesky, thread_memory, OF_BASE, -1)},
-    {"cholesky_rows", MOCK_KERNEL(run_cholesky, rows_memory, OF_BASE, -1)},
-    {"cholesky_block", MOCK_KERNEL(run_cholesky, block_memory, OF_ROW, -1)},
-    {"cholesky_tiled", MOCK_KERNEL(run_tiled, tiled_memory, OF_ROW, 256)},
-    {"finite_start", MOCK_KERNEL(run_finite_start, no_memory, OF_ELEMENT, 256)},
-    {"finite_small", MOCK_KERNEL(run_finite, no_memory, OF_ELEMENT, 256)},
-    {"finite_large", MOCK_KERNEL(run_finite, no_memory, OF_ELEMENT, 256)},
-    {"transpose_in", MOCK_KERNEL(run_transpose_in, no_memory, OF_ELEMENT, 256)},
-    {"check_diagonal", MOCK_KERNEL(run_check_diagonal, no_memory, OF_ELEMENT, 0)},
-    {"finish", MOCK_KERNEL(run_finish, no_memory, OF_ELEMENT, 256)},
+    {"cholesky_thread", MOCK_KERNEL(run_cholesky, thread_memory, chosen_threads, OF_BASE)},
+    {"cholesky_rows", MOCK_KERNEL(run_cholesky, rows_memory, chosen_threads, OF_BASE)},
+    {"cholesky_block", MOCK_KERNEL(run_cholesky, block_memory, chosen_threads, OF_ROW)},
+    {"cholesky_tiled", MOCK_KERNEL(run_tiled, tiled_memory, chosen_warps, OF_ROW)},
+    {"cholesky_settle", MOCK_KERNEL(run_settle, no_memory, nullptr, OF_ELEMENT)},
+    {"finite_start", MOCK_KERNEL(run_finite_start, no_memory, threads_256, OF_ELEMENT)},
+    {"finite_small", MOCK_KERNEL(run_finite, no_memory, threads_256, OF_ELEMENT)},
+    {"finite_large", MOCK_KERNEL(run_finite, no_memory, threads_256, OF_ELEMENT)},
+    {"transpose_in", MOCK_KERNEL(run_transpose_in, no_memory, threads_256, OF_ELEMENT)},
+    {"check_diagonal", MOCK_KERNEL(run_check_diagonal, no_memory, nullptr, OF_ELEMENT)},
+    {"finish", MOCK_KERNEL(run_finish, no_memory, threads_256, OF_ELEMENT)},
 };
 #undef MOCK_KERNEL
-
-// Structures kernels take by value: the names of their members, all pointers or 64-bit.
-inline const std::map<std::string, std::vector<std::string>> STRUCTURES = {
-    {"Progress", {"ticket", "rows", "failed", "finished"}},
-};
 
 }  // namespace mock

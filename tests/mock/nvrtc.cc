@@ -16,21 +16,38 @@ struct Program {
   std::string name, source, log, binary;
 };
 
-// "const T* a, i64 batch, int n" -> "p:a,q:batch,i:n"
-std::string signature(const std::string& parameters) {
+// "unsigned long long* ticket; int* rows;" -> "ticket/rows"; "" when a member is not a pointer
+std::string members(const std::string& source, const std::string& type) {
+  std::smatch body, member;
+  if (!std::regex_search(source, body, std::regex("struct " + type + R"(\s*\{([^}]*)\})"))) return "";
+  std::string out, text = std::regex_replace(body[1].str(), std::regex("//[^\n]*"), "");
+  std::istringstream list(text);
+  for (std::string one; std::getline(list, one, ';');) {
+    if (one.find_first_not_of(" \n") == std::string::npos) continue;
+    if (!std::regex_match(one, member, std::regex(R"([\s\w]*\*\s*(\w+)\s*)"))) return "";
+    out += (out.empty() ? "" : "/") + member[1].str();
+  }
+  return out;
+}
+
+// "const T* a, i64 batch, int n, Progress progress" -> "p:a,q:batch,i:n,ticket/rows:progress"; "?" for what is not known
+std::string signature(const std::string& source, const std::string& parameters) {
+  static const std::regex parameter(R"(\s*(?:const\s+)?(\w+(?:\s+\w+)*?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*)");
   std::string out;
   std::istringstream list(parameters);
   for (std::string one; std::getline(list, one, ',');) {
     std::smatch found;
-    if (!std::regex_match(one, found, std::regex(R"(\s*(?:const\s+)?(\w+(?:\s+\w+)*?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*)")))
-      return "?:" + one;
-    std::string type = found[1];
-    const char* kind = found[2].length() ? "p"
-                       : type == "i64" || type == "long long"    ? "q"
-                       : type == "int" || type == "unsigned"     ? "i"
-                                                                 : "s:";  // a structure: its type goes with it
-    if (!out.empty()) out += ',';
-    out += std::string(kind[0] == 's' ? "s" + type : kind) + ":" + found[3].str();
+    if (!std::regex_match(one, found, parameter)) return "?:" + one;
+    std::string type = found[1], kind;
+    if (found[2].length())
+      kind = "p";
+    else if (type == "i64" || type == "long long")
+      kind = "q";
+    else if (type == "int" || type == "unsigned")
+      kind = "i";
+    else
+      kind = members(source, type);
+    out += (out.empty() ? "" : ",") + (kind.empty() ? "?" : kind) + ":" + found[3].str();
   }
   return out;
 }
@@ -38,9 +55,13 @@ std::string signature(const std::string& parameters) {
 std::string kernels(const std::string& source) {
   static const std::regex kernel(
       R"(extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\s*\([^)]*\))?\s*(\w+)\s*\(([^)]*)\))");
-  std::string out;
-  for (std::sregex_iterator it(source.begin(), source.end(), kernel), end; it != end; ++it)
-    out += "kernel " + (*it)[1].str() + " " + signature((*it)[2]) + "\n";
+  static std::map<std::string, std::string> known;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> hold(mutex);
+  std::string& out = known[source];
+  if (out.empty())
+    for (std::sregex_iterator it(source.begin(), source.end(), kernel), end; it != end; ++it)
+      out += "kernel " + (*it)[1].str() + " " + signature(source, (*it)[2]) + "\n";
   return out;
 }
 

@@ -15,11 +15,11 @@ struct Books {
   int32_t fail_stream, fail_allocate;          // orders
   int32_t streams, allocations, frees, wrong;  // what happened
   int32_t errors_made, errors_destroyed;
-  int64_t bytes, alignment;
+  int64_t bytes;
   char message[512];
 };
 struct Error {
-  Books* books;
+  std::string message;
 };
 
 Books* current;
@@ -28,7 +28,7 @@ std::map<void*, size_t> alive;
 void* make_error(const char* message) {
   std::strncpy(current->message, message, sizeof current->message - 1);
   current->errors_made++;
-  return new Error{current};
+  return new Error{message};
 }
 
 void* error_create(ErrorArgs* args) {
@@ -37,18 +37,13 @@ void* error_create(ErrorArgs* args) {
   return make_error(args->message);
 }
 
-// XLA's layout, written out: the size, an extension, the error.
-struct DestroyedError {
-  size_t size;
-  Extension* extension;
-  void* error;
-};
+void error_message(ErrorMessageArgs* args) {
+  if (args->size != sizeof(ErrorMessageArgs) || args->extension) current->wrong++;
+  args->message = static_cast<Error*>(args->error)->message.c_str();
+}
 
-void error_destroy(DestroyedError* args) {
-  if (args->size != sizeof(DestroyedError)) {
-    current->wrong++;
-    return;
-  }
+void error_destroy(ErrorDestroyArgs* args) {
+  if (args->size != sizeof(ErrorDestroyArgs) || args->extension) current->wrong++;
   current->errors_destroyed++;
   delete static_cast<Error*>(args->error);
 }
@@ -65,13 +60,15 @@ void* allocate(AllocateArgs* args) {
   if (args->size != sizeof(AllocateArgs) || args->extension || args->context != current) current->wrong++;
   if (args->bytes == 0 || args->alignment == 0 || args->alignment & (args->alignment - 1)) current->wrong++;
   if (current->fail_allocate) return make_error("out of memory");
-  size_t rounded = (args->bytes + args->alignment - 1) / args->alignment * args->alignment;
-  args->data = std::aligned_alloc(args->alignment, rounded);
+  // XLA aligns every block, whatever is asked for
+  constexpr size_t ALIGNMENT = 256;
+  if (args->alignment > ALIGNMENT) current->wrong++;
+  size_t rounded = (args->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  args->data = std::aligned_alloc(ALIGNMENT, rounded);
   std::memset(args->data, 0xcd, rounded);  // XLA's memory is not cleared
   alive[args->data] = args->bytes;
   current->allocations++;
   current->bytes += int64_t(args->bytes);
-  current->alignment = int64_t(args->alignment);
   return nullptr;
 }
 
@@ -88,11 +85,6 @@ void* free_memory(FreeArgs* args) {
   return nullptr;
 }
 
-template <class To, class From>
-void set(To& to, From from) {
-  to = reinterpret_cast<To>(from);
-}
-
 using Handler = void* (*)(void*);
 
 }  // namespace
@@ -106,11 +98,12 @@ int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int
   Api api{};
   api.size = sizeof api;
   api.version = {sizeof(Version), nullptr, 0, 1};
-  set(api.error_create, &error_create);
-  set(api.error_destroy, &error_destroy);
-  set(api.stream_get, &stream_get);
-  set(api.allocate, &allocate);
-  set(api.free, &free_memory);
+  api.error_create = error_create;
+  api.error_message = error_message;
+  api.error_destroy = error_destroy;
+  api.stream_get = stream_get;
+  api.allocate = allocate;
+  api.free = free_memory;
 
   Buffer in{sizeof(Buffer), nullptr, dtype, a, rank, dims};
   Buffer out{sizeof(Buffer), nullptr, dtype, factor, rank, dims};

@@ -6,9 +6,9 @@ import pickle
 
 import numpy as np
 import pytest
-from backends import DTYPES, other_triangle, poison, residual, spd
 
 import lapwing as lw
+from backends import DTYPES, other_triangle, poison, residual, spd
 
 # 0, 1, around the SIMD, warp and block sizes, and primes
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)

@@ -86,10 +86,7 @@ def _draw_times(axis: Any, rows: Sequence[Row], dtype: str) -> None:
 def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
     for name in dict.fromkeys(t.name for r in rows for t in r.peers):
         points = [
-            (r.case.n, t.minimum / r.lapwing.minimum)
-            for r in rows
-            for t in r.peers
-            if t.name == name and r.lapwing is not None
+            (r.case.n, t.minimum / r.lapwing.minimum) for r in rows for t in r.peers if t.name == name and r.lapwing is not None
         ]
         _line(axis, name, points, False)
     axis.axhline(1, color="#333333", linewidth=1)

@@ -22,9 +22,7 @@ __all__ = ["SCHEMA", "as_json", "make_report", "write_report"]
 SCHEMA = 1
 
 
-def make_report(
-    rows: Sequence[Row], *, bandwidth: float | None = None, notes: Sequence[str] = (), command: str = ""
-) -> Report:
+def make_report(rows: Sequence[Row], *, bandwidth: float | None = None, notes: Sequence[str] = (), command: str = "") -> Report:
     return Report(
         command=command or shlex.join(sys.argv),
         date=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -8,7 +8,7 @@ from .case import Row, Timing
 
 __all__ = ["Table", "seconds_in_words"]
 
-_WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 9, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
+_WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10
 
@@ -28,7 +28,7 @@ class Table:
 
     def line(self, row: Row) -> str:
         case = row.case
-        left = f"{case.dtype:<10}{case.n:>6}{case.batch:>8}{row.engine:>9}"
+        left = f"{case.dtype:<10}{case.n:>6}{case.batch:>8}{row.engine:>11}"
         if row.lapwing is None:
             return f"{left}  " + _trouble(row)
         waited = f"{seconds_in_words(min(row.lapwing.waited, default=None)):>9}" if self.on_gpu else ""
@@ -44,11 +44,7 @@ class Table:
     @staticmethod
     def legend(*, on_gpu: bool = False) -> str:
         floor = "the bytes moved at the bandwidth of a device copy" if on_gpu else "a copy of the input (numpy.copy)"
-        time = (
-            "device time per queued call; waited: wall time of one call with its wait"
-            if on_gpu
-            else "wall time per call"
-        )
+        time = "device time per queued call; waited: wall time of one call with its wait" if on_gpu else "wall time per call"
         return (
             f"time: {time}, the minimum of all repeats. vs best: how many times faster than the fastest peer.\n"
             f"vs floor: time over that of {floor}.\n"

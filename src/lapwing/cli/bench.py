@@ -54,9 +54,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add("--upper", action="store_true", help="the upper triangle")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
     add("--plot", type=Path, metavar="FILE", help="draw time and ratio over n (.png, .pdf, .svg)")
-    add(
-        "--record", action="store_true", help="measure every engine over a grid; the planner chooses by it from then on"
-    )
+    add("--record", action="store_true", help="measure every engine over a grid; the planner chooses by it from then on")
     add("--quick", action="store_true", help="with --record: fewer points")
     add("--output", type=Path, metavar="FILE", help="with --record: write there, not to the user's own records")
     parser.set_defaults(run=run)
@@ -176,4 +174,8 @@ def _run_limited(threads: int, command_line: list[str]) -> int:
     variables = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads))}
     sys.stdout.flush()
     command = [sys.executable, "-m", "lapwing", *command_line]
-    return subprocess.run(command, env=variables, preexec_fn=limit, check=False).returncode
+    with subprocess.Popen(command, env=variables, preexec_fn=limit) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:  # the child was told too, and says so
+            return child.wait()

@@ -20,9 +20,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("explain", help=text, description=text.capitalize() + ". Nothing is run.")
     parser.add_argument("operation", choices=list(_OPERATIONS))
     parser.add_argument("--shape", required=True, help="64x64, or 1000x64x64 for a batch")
-    parser.add_argument(
-        "--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)"
-    )
+    parser.add_argument("--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)")
     add_device(parser)
     parser.add_argument("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
     parser.add_argument("--upper", action="store_true", help="the upper triangle")

@@ -11,7 +11,6 @@ from ..bench.environment import PACKAGES, Environment, environment, installed_ve
 from ..core.native import missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
-from ..core.records import Record, load_records
 from ..core.settings import cache_folder
 from ..engines import planner
 
@@ -54,14 +53,10 @@ def _versions(where: Environment) -> None:
 
 def _devices(where: Environment) -> None:
     print("\ndevices")
-    print(
-        f"  cpu         {where.cpu}; {where.instructions}, {where.cores} cores, {where.threads} threads; {where.system}"
-    )
+    print(f"  cpu         {where.cpu}; {where.instructions}, {where.cores} cores, {where.threads} threads; {where.system}")
     for place, gpu in enumerate(where.gpus):
         major, minor = divmod(gpu.capability, 10)
-        detail = (
-            f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'not told'}"
-        )
+        detail = f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'not told'}"
         print(f"  cuda:{place:<7}{gpu.name}; {detail}")
     if not where.gpus:
         print("  cuda        none found")
@@ -72,15 +67,13 @@ def _engines() -> None:
     for engine in planner.engines():
         where = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
         print(f"  {engine.name:<12}{where:<20}{engine.what}")
-        if engine.missing and (engine.name != "reference" or native is None):
+        if engine.missing and engine.name != "reference" and native is not None:
             print(f"{'':14}{engine.missing}")
 
 
 def _missing(where: Environment) -> None:
     lines = [
-        (name, "not installed", _HOW_TO_GET[name])
-        for name in PACKAGES
-        if name in _HOW_TO_GET and not installed_version(name)
+        (name, "not installed", _HOW_TO_GET[name]) for name in PACKAGES if name in _HOW_TO_GET and not installed_version(name)
     ]
     if native is None:
         hint = "pip install --force-reinstall --no-binary lapwing lapwing"
@@ -111,7 +104,7 @@ def _folders() -> None:
         hardware = planner.hardware_of(device)
         if hardware == "none":
             continue
-        record = _record(device, hardware)
+        record = planner.record_for("cholesky", device)
         if record:
             used = f"{record.source}, measured {record.date} on {record.hardware}, {len(record.measurements)} points"
         else:
@@ -119,10 +112,3 @@ def _folders() -> None:
         print(f"  {device:<12}{used}")
     if platform.system() != "Linux":
         print("  native code runs on Linux only; here everything goes through numpy.linalg")
-
-
-def _record(device: str, hardware: str) -> Record | None:
-    """As the planner looks: the user's own records before the shipped ones."""
-    own = cache_folder("records")
-    found = load_records([*([own] if own else []), Path(planner.__file__).parent.parent / "records"])
-    return next((r for r in found if r.device == device and r.hardware == hardware), None)

@@ -32,9 +32,7 @@ def run_record(options: argparse.Namespace, library: str) -> int:
     print(f"{len(cases)} points on {hardware}, about {grid.seconds:.0f} s at most")
     progress = Progress(len(cases))
     try:
-        rows = measure_record(
-            grid, options.device, library, repeat=options.repeat, step=lambda case: progress.step(str(case))
-        )
+        rows = measure_record(grid, options.device, library, repeat=options.repeat, step=lambda case: progress.step(str(case)))
     except WrongAnswer as error:
         progress.clear()
         print(f"WRONG ANSWER, nothing was recorded: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 from .problem import DEVICES, DTYPES
@@ -15,12 +15,11 @@ AUTO = ENGINES["auto"]
 CPU, CUDA = range(len(DEVICES))
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}
 
-native: ModuleType | Any | None
+native: Any | None = None
 missing_reason = ""
 try:
-    from lapwing import _native as native
+    native = import_module("lapwing._native")
 except ImportError as error:
-    native = None
     missing_reason = f"the native core is not there ({error}); it is built with g++ when lapwing is installed from source"
 
 _SCRATCH: dict[tuple[Any, ...], int] = {}

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, log, sqrt
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ class Record:
                     near, distance = m, d
         if near is None:
             return None
-        return near.seconds[engine] * max(1.0, _work(n, batch) / _work(near.n, near.batch)) ** (distance > 0)
+        # a smaller problem is not promised to be faster: below some size only latency is left
+        return near.seconds[engine] * max(1.0, _work(n, batch) / _work(near.n, near.batch))
 
 
 def _work(n: int, batch: int) -> float:
@@ -86,24 +88,49 @@ class Rule:
 
 
 def rules_of(record: Record) -> list[Rule]:
-    """Cut the (batch, n) plane halfway between measured points and name the fastest engine of each piece."""
-    rules = []
+    """Cut the plane halfway between measured points, by n and then by batch, and name the fastest engine of each piece."""
+    rules: list[Rule] = []
     for dtype in dict.fromkeys(m.dtype for m in record.measurements):
-        points = [m for m in record.measurements if m.dtype == dtype]
-        for batch, batch_min, batch_max in _intervals({m.batch for m in points}):
-            row = {m.n: m.best for m in points if m.batch == batch}
-            for n, n_min, n_max in _intervals(row):
-                last = rules[-1] if rules else None
-                if last and n_min > 0 and last.engine == row[n]:
-                    rules[-1] = Rule(dtype, last.engine, last.n_min, n_max, batch_min, batch_max)
-                else:
-                    rules.append(Rule(dtype, row[n], n_min, n_max, batch_min, batch_max))
+        points = {(m.n, m.batch): m for m in record.measurements if m.dtype == dtype}
+        below: dict[int, str] = {}  # by batch: the engine at the next smaller n
+        for n, n_min, n_max in _intervals({n for n, _ in points}):
+            column = {batch: m for (k, batch), m in points.items() if k == n}
+            row: list[Rule] = []
+            for batch, batch_min, batch_max in _intervals(column):
+                engine = below[batch] = _keep_if_close(column[batch], below.get(batch))
+                if row and row[-1].engine == engine:
+                    batch_min = row.pop().batch_min
+                row.append(Rule(dtype, engine, n_min, n_max, batch_min, batch_max))
+            rules = _join(rules, row)
     return rules
+
+
+# Two engines this close are a tie, which goes to the one of the neighbouring piece: fewer, wider rules.
+_TIE = 1.1
+
+
+def _keep_if_close(measured: Measurement, engine: str | None) -> str:
+    best = measured.best
+    close = engine in measured.seconds and measured.seconds[engine] <= _TIE * measured.seconds[best]
+    return engine if engine is not None and close else best
+
+
+def _join(rules: list[Rule], row: list[Rule]) -> list[Rule]:
+    """A rule that goes on where one for the same batches ends is the same rule."""
+    joined = list(rules)
+    for rule in row:
+        for i, old in enumerate(joined):
+            if old == replace(rule, n_min=old.n_min, n_max=rule.n_min - 1):
+                joined[i] = replace(rule, n_min=old.n_min)
+                break
+        else:
+            joined.append(rule)
+    return joined
 
 
 def _intervals(values: Iterable[int]) -> Iterable[tuple[int, int, int | None]]:
     ordered = sorted(values)
-    cuts = [int(sqrt(a * b)) for a, b in zip(ordered, ordered[1:], strict=False)]
+    cuts = [int(sqrt(a * b)) for a, b in pairwise(ordered)]
     lows, highs = [0, *[c + 1 for c in cuts]], [*cuts, None]
     return zip(ordered, lows, highs, strict=True)
 
@@ -155,7 +182,5 @@ def as_json(record: Record) -> dict[str, Any]:
         "hardware": record.hardware,
         "date": record.date,
         "versions": record.versions,
-        "measurements": [
-            {"dtype": m.dtype, "n": m.n, "batch": m.batch, "seconds": m.seconds} for m in record.measurements
-        ],
+        "measurements": [{"dtype": m.dtype, "n": m.n, "batch": m.batch, "seconds": m.seconds} for m in record.measurements],
     }

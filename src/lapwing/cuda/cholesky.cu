@@ -127,24 +127,46 @@ constexpr int N = LW_N;
 constexpr int LANES = N <= 4 ? 4 : N <= 8 ? 8 : N <= 16 ? 16 : 32;  // lanes of one matrix
 constexpr int MATRICES = LW_THREADS / LANES;
 
-// Blocks on one multiprocessor: enough matrices on their way to keep the memory busy, without spilling the row.
-constexpr int RESIDENT = SIZE == 16 ? (N <= 16 ? 3 : 2) : SIZE == 8 ? (N <= 16 ? 5 : 3) : (N <= 16 ? 7 : 5);
+// A = L L^H with row r in lane r's registers, column by column: the fewest instructions, for many warps that hide each
+// other's waiting. Each column is published unscaled, so that the pivot and its multipliers arrive together. Returns 0 or
+// the 1-based first bad column; what lies right of the diagonal is never used. `columns` holds two columns.
+LW_INLINE int factor_by_columns(T (&a)[N], int r, T* columns) {
+  int bad = 0;
+#pragma unroll
+  for (int j = 0; j < N; j++) {
+    T* c = columns + (j & 1) * LANES;
+    c[r] = a[j];
+    __syncwarp();
+    Real d = real(c[j]), q = reciprocal_root(d);
+    if (!is_pivot(d) && bad == 0) bad = j + 1;
+    T l = scale(a[j], q), w = scale(l, q);
+    a[j] = r == j ? from_real(d * q) : l;
+    // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d
+#pragma unroll
+    for (int k0 = 0; k0 < N; k0 += VEC) {
+      if (k0 + VEC > j + 1) {
+        Vector p = *(const Vector*)(c + k0);
+#pragma unroll
+        for (int v = 0; v < VEC; v++)
+          if (k0 + v > j && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
+      }
+    }
+  }
+  return bad;
+}
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS, RESIDENT)
-    cholesky_rows(const T* a, T* out, int* info, i64 batch) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* a, T* out, int* info, i64 batch) {
   typedef Stage<N * SIZE> Rows;
-  constexpr int PADDED = (N + 3) / 4 * 4;
-  constexpr int GROUP_ROOM = 8 * LANES * SIZE + 16;  // the 16 bytes keep the matrices of a warp in different banks
-  __shared__ __align__(16) char columns[MATRICES * GROUP_ROOM];
+  constexpr int ROOM_BYTES = 2 * LANES * SIZE + 16;  // the 16 bytes keep the matrices of a warp in different banks
+  __shared__ __align__(16) char room[MATRICES * ROOM_BYTES];
   int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * N * Rows::PITCH;
-  T* room = (T*)(columns + g * GROUP_ROOM);
   for (i64 first = (i64)blockIdx.x * MATRICES; first < batch; first += (i64)gridDim.x * MATRICES) {
     int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
     Rows::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
     __syncthreads();
 
-    T row[N], padded[PADDED];
+    T row[N];
     int safe = r < N ? r : N - 1;
     if (LW_UPPER) {
 #pragma unroll
@@ -152,12 +174,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, RESIDENT)
     } else {
       load_registers<Rows::UNIT>(row, matrix + safe * Rows::PITCH);
     }
-#pragma unroll
-    for (int k = 0; k < PADDED; k++) padded[k] = k < N ? row[k < N ? k : 0] : zero();
-    int bad = factor_rows<PADDED, false>(padded, r, N, room, LANES, nullptr);
+    int bad = factor_by_columns(row, r, (T*)(room + g * ROOM_BYTES));
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      row[k] = k > r ? zero() : padded[k];
+      if (k > r) row[k] = zero();
       if (bad) row[k] = filled(not_a_number());
     }
     __syncwarp();
@@ -277,24 +297,25 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
     cholesky_block(const T* a, T* out, int* info, i64 batch, int n) {
   __shared__ __align__(16) char room[ROOM];
   __shared__ Real reciprocals[TILE];
-  __shared__ int first_bad;
-  int warp = threadIdx.x / 32;
+  __shared__ int first_bad, lead;
+  if (threadIdx.x == 0) lead = WARPS == 4 ? block_slot(4) % 4 : WARPS == 2 ? block_slot(2) / 2 % 2 : 0;
   for (i64 m = blockIdx.x; m < batch; m += gridDim.x) {
     load_triangle(a + m * n * n, n);
     if (threadIdx.x == 0) first_bad = 0;
     __syncthreads();
+    int warp = (threadIdx.x / 32 + WARPS - lead) % WARPS, lane = threadIdx.x % 32;
     for (int p = -1; p < BLOCKS - 1; p++) {
       int q = p + 1;
       if (p >= 0) {
-        int i = TILE * q + threadIdx.x, b = i / TILE;
-        if (i < n) solve_row(tile(b, p) + i % TILE * pitch_of(b), tile(p, p), pitch_of(p), reciprocals);
+        int b = q + warp;
+        if (TILE * b + lane < n) solve_row(tile(b, p) + lane * pitch_of(b), tile(p, p), pitch_of(p), reciprocals);
         __syncthreads();
         if (warp < 2 && TILE * q + 16 * warp < n) update_tile<2>(q, q, p, 16 * warp);
         __syncthreads();
       }
       if (warp == 0) {
         int bad = factor_tile(tile(q, q), pitch_of(q), n - TILE * q, (T*)room, reciprocals);
-        if (threadIdx.x == 0 && bad && first_bad == 0) first_bad = TILE * q + bad;
+        if (lane == 0 && bad && first_bad == 0) first_bad = TILE * q + bad;
       } else if (p >= 0) {
         int turn = 1;
         for (int b = q + 1; b < BLOCKS; b++)

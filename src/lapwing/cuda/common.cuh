@@ -134,6 +134,14 @@ LW_INLINE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// The block's place on its multiprocessor, counted in blocks of `warps` warps. Warps are spread over four schedulers by
+// number, so blocks that always gave the long chains to warp 0 would crowd one of them. Only speed depends on the answer.
+LW_INLINE int block_slot(int warps) {
+  unsigned slot;
+  asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));
+  return slot / warps;
+}
+
 // ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------
 
 // Four neighbouring elements in shared memory.
@@ -338,7 +346,7 @@ struct Piece {
                        : "d"(p[x]), "d"(q[y]));
     }
 #else
-#pragma unroll 2
+#pragma unroll(X * Y < 16 ? 2 : 1)
     for (int k = 0; k < DEPTH; k += VEC) {
       Vector p[X], q[Y][2];
 #pragma unroll

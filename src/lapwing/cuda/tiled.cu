@@ -12,13 +12,13 @@
 // Each tile is read by its own task alone before it is written, so out may be a.
 #include "common.cuh"
 
-constexpr int SIDE = 64;       // of a tile
+constexpr int SIDE = 64;  // of a tile
 // 8 warps for the shortest time of one tile, 4 to have more tiles under way on each multiprocessor
 constexpr int WARPS = LW_WARPS;
 constexpr int THREADS = 32 * WARPS;
-constexpr bool EARLY = WARPS == 8;  // heads publish what they have as soon as they have it
+constexpr bool EARLY = LW_EARLY;  // heads publish what they have as soon as they have it
 constexpr int PITCH = SIDE + VEC;
-constexpr int DEPTH = 128 / SIZE;                      // columns in one step of a product: 128 bytes of a row
+constexpr int DEPTH = 128 / SIZE;                              // columns in one step of a product: 128 bytes of a row
 constexpr int STEP_PITCH = DEPTH + (LW_DTYPE == 1 ? 4 : VEC);  // no bank conflicts in Piece::add
 constexpr int STEP_TILE = SIDE * STEP_PITCH;
 constexpr int STEPS = SIDE / DEPTH;
@@ -29,9 +29,13 @@ extern __shared__ __align__(16) char memory[];
 // Zeroed before the launch.
 struct Progress {
   unsigned long long* ticket;
-  int* rows;      // [batch][tiles]: finished half tiles of each row
-  int* failed;    // [batch]: info
+  int* rows;    // [batch][tiles]: finished half tiles of each row
+  int* failed;  // [batch]: info
 };
+
+// The role of the warp: 0 has the long chains. The kernel chooses who leads.
+__shared__ int lead;
+LW_INLINE int role() { return (threadIdx.x / 32 + WARPS - lead) % WARPS; }
 
 LW_INLINE int acquire(const int* from) {
   int value;
@@ -64,9 +68,9 @@ struct Matrix {
     return value;
   }
 
-  // After a barrier: everything the block wrote to these half tiles comes before. Warp 0 has better things to do.
+  // After a barrier: everything the block wrote to these half tiles comes before.
   LW_INLINE void publish(int i, int halves) const {
-    if (threadIdx.x == THREADS - 1) release(rows + i, halves);
+    if (role() == WARPS - 1 && threadIdx.x % 32 == 0) release(rows + i, halves);
   }
 };
 
@@ -157,13 +161,13 @@ LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j, int first) 
   }
 }
 
-// The mirror image of tile (i,j), i > j, above the diagonal <- 0, by the threads from `from` on
+// The mirror image of tile (i,j), i > j, above the diagonal <- 0, by the warps of role `from` and more
 LW_INLINE void write_zeros(const Matrix& m, int i, int j, int from) {
   constexpr int STEP = LW_V > SIZE ? LW_V / SIZE : 1;
   constexpr int UNITS = SIDE / STEP;
   i64 top = (i64)j * SIDE, left = (i64)i * SIDE;
 #pragma unroll 4
-  for (int u = threadIdx.x - from; u < SIDE * UNITS; u += THREADS - from) {
+  for (int u = (role() - from) * 32 + threadIdx.x % 32; u < SIDE * UNITS; u += THREADS - 32 * from) {
     int line = u / UNITS, along = u % UNITS * STEP;
     i64 row = LW_UPPER ? top + along : top + line, column = LW_UPPER ? left + line : left + along;
     if (row >= m.n || column >= m.n) continue;
@@ -241,37 +245,38 @@ LW_INLINE void solve(T* x, T* l, Real* reciprocals, const Matrix& m, int j) {
       }
       __syncthreads();
     }
-    if (warp < 2)
-      solve_row(x + threadIdx.x * PITCH + half * TILE, l + half * (TILE * PITCH + TILE), PITCH, reciprocals + half * TILE);
+    int row = 32 * role() + threadIdx.x % 32;
+    if (row < SIDE)
+      solve_row(x + row * PITCH + half * TILE, l + half * (TILE * PITCH + TILE), PITCH, reciprocals + half * TILE);
     __syncthreads();
   }
 }
 
-// D <- L(i,i) of the 64 x 64 tile D, also to memory. In warp 0: 0 or the first bad column. While warp 0 factors, the
+// D <- L(i,i) of the 64 x 64 tile D, also to memory. In role 0: 0 or the first bad column. While it factors, the
 // others clear the mirror image of L(i,i-1), publish it, and publish the first half of L(i,i).
 LW_INLINE int factor(T* d, const Matrix& m, int i, T* room, Real* reciprocals) {
   int warp = threadIdx.x / 32, bad = 0;
   int columns = m.n - (i64)i * SIDE < SIDE ? (int)(m.n - (i64)i * SIDE) : SIDE;
   // D11 <- L11
-  if (warp == 0) {
+  if (role() == 0) {
     bad = factor_tile(d, PITCH, columns, room, reciprocals);
   } else if (i > 0) {
     if (EARLY) m.publish(i, 2 * i);
-    write_zeros(m, i, i - 1, 32);
+    write_zeros(m, i, i - 1, 1);
   }
   __syncthreads();
   if (columns > TILE) {
     // D21 <- D21 L11^-H; D22 <- D22 - D21 D21^H; D22 <- L22
     T* d21 = d + TILE * PITCH;
     T* d22 = d21 + TILE;
-    if (warp == 0) solve_row(d21 + threadIdx.x * PITCH, d, PITCH, reciprocals);
+    if (role() == 0) solve_row(d21 + threadIdx.x % 32 * PITCH, d, PITCH, reciprocals);
     __syncthreads();
     int r = warp % 2 * 16, c = warp / 2 * (64 / WARPS);
     update_piece<2, 8 / WARPS>(d22 + r * PITCH + c, PITCH, d21 + r * PITCH, PITCH, d21 + c * PITCH, PITCH);
     if (EARLY) write_tile<TILE>(d, m, i, i, 0);
     __syncthreads();
     if (EARLY) m.publish(i, 2 * i + 1);
-    if (warp == 0) {
+    if (role() == 0) {
       int found = factor_tile(d22, PITCH, columns - TILE, room, reciprocals);
       if (found && bad == 0) bad = TILE + found;
     }
@@ -312,7 +317,8 @@ LW_INLINE void run_task(const Matrix& m, int* failed, int i, int j, bool head) {
     __syncthreads();
     int bad = factor(ds, m, i, (T*)room, reciprocals);
     // the heads of one matrix run one after the other, so the first to fail is the first column
-    if (threadIdx.x == 0 && bad && *(volatile int*)failed == 0) *(volatile int*)failed = i * SIDE + bad;
+    if (role() == 0 && threadIdx.x % 32 == 0 && bad && *(volatile int*)failed == 0)
+      *(volatile int*)failed = i * SIDE + bad;
     __syncthreads();
     m.publish(i, 2 * (i + 1));
   }
@@ -340,6 +346,10 @@ LW_INLINE Place place_of(i64 ticket, i64 batch, i64 group, int tiles) {
 extern "C" __global__ void __launch_bounds__(THREADS, LW_RESIDENT)
     cholesky_tiled(const T* a, T* out, i64 batch, i64 n, i64 group, Progress progress) {
   __shared__ Place place;
+  if (threadIdx.x == 0) {
+    int slot = block_slot(WARPS);
+    lead = (2 * slot + (WARPS == 4 ? slot / 2 : 0)) % WARPS;
+  }
   int tiles = (int)((n + SIDE - 1) / SIDE);
   i64 total = batch * (1 + (i64)tiles * (tiles - 1) / 2);
   for (;;) {

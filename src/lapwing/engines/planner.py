@@ -29,12 +29,11 @@ __all__ = [
     "log_decision",
     "logging_decisions",
     "plan",
+    "record_for",
     "reload_records",
 ]
 
-ALL: dict[str, Engine] = {
-    e.name: e for e in (batched.ENGINE, lapack.ENGINE, tiled.ENGINE, cusolver.ENGINE, reference.ENGINE)
-}
+ALL: dict[str, Engine] = {e.name: e for e in (batched.ENGINE, lapack.ENGINE, tiled.ENGINE, cusolver.ENGINE, reference.ENGINE)}
 _log = logging.getLogger("lapwing")
 _OPERATION_CODE = {"cholesky": 0}
 _NO_END = 2**62
@@ -102,7 +101,7 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         name, reason = engine, "you asked for it"
     else:
         name, reason = _choose(problem)
-    record = _record_for(problem.operation, problem.device)
+    record = record_for(problem.operation, problem.device)
     # the size query needs the library; without it the plan still says what would be used
     workspace = ALL[name].workspace(problem) if ALL[name].support(problem) else (0, 0)
     flops = problem.batch * float(problem.n) ** 3 / 3 * (4 if problem.dtype.startswith("complex") else 1)
@@ -118,7 +117,7 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
 
 
 def _choose(problem: Problem) -> tuple[str, str]:
-    record = _record_for(problem.operation, problem.device)
+    record = record_for(problem.operation, problem.device)
     source = f"the record of {record.hardware}" if record else "the built-in limits, as there is no record of this hardware"
     if native is None and problem.device == "cpu":
         return "reference", "the native core is not there"
@@ -175,7 +174,8 @@ def reload_records() -> None:
         native.set_rules(hardware, _rows("cholesky", "cuda", hardware))
 
 
-def _record_for(operation: str, device: str, hardware: str | None = None) -> Record | None:
+def record_for(operation: str, device: str, hardware: str | None = None) -> Record | None:
+    """The record in use for this hardware, by default the one here: the user's own before the shipped ones."""
     candidates = [r for r in _RECORDS if r.operation == operation and r.device == device]
     if not candidates:
         return None
@@ -184,7 +184,7 @@ def _record_for(operation: str, device: str, hardware: str | None = None) -> Rec
 
 
 def _rules_for(operation: str, device: str, hardware: str | None = None) -> list[Rule]:
-    record = _record_for(operation, device, hardware)
+    record = record_for(operation, device, hardware)
     measured = rules_of(record) if record else []
     return [*_within_limits(operation, device, measured), *_DEFAULT_RULES[device]]
 
@@ -220,7 +220,5 @@ def _nvidia_wheels() -> str:
 
 if native is not None:
     _cache = cache_folder("kernels")
-    native.configure(
-        str(Path(__file__).parent.parent / "cuda"), str(_cache) if _cache else "", cuda_paths(), _nvidia_wheels()
-    )
+    native.configure(str(Path(__file__).parent.parent / "cuda"), str(_cache) if _cache else "", cuda_paths(), _nvidia_wheels())
 reload_records()

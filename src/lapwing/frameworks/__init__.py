@@ -42,7 +42,7 @@ def _resolve(kind: type, operation: str) -> ModuleType:
         elif root in ("tensorflow", "keras"):
             from . import tensorflow as module
         elif root == "cupy":
-            from . import cupy as module
+            from . import cupy as module  # type: ignore[attr-defined, no-redef]
         elif root == "numpy":  # a masked array: the mask would be lost
             break
         else:

@@ -6,7 +6,7 @@ not gathered; a vmap rule that ends in one batched call; a custom jvp, from whic
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -52,8 +52,8 @@ def traced(a: Any) -> bool:
 def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
     (a,) = arrays
     if traced(a):
-        return _differentiable(operation, flags, engine, overwrite)(a)
-    return _jitted(operation, flags, engine)(a)
+        return _differentiable(operation, flags, engine, overwrite)(a)  # type: ignore[no-any-return]
+    return _jitted(operation, flags, engine)(a)  # type: ignore[no-any-return]
 
 
 def failed(info: Any) -> bool:
@@ -64,12 +64,12 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _jitted(operation: Operation, flags: int, engine: int) -> Any:
     return jax.jit(_differentiable(operation, flags, engine, False))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _differentiable(operation: Operation, flags: int, engine: int, overwrite: bool) -> Any:
     primal = partial(_call, operation, flags, engine, overwrite)
     if operation.jvp is None:
@@ -116,7 +116,7 @@ def _call(operation: Operation, flags: int, engine: int, overwrite: bool, a: Any
     return tuple(_partitioned(operation, flags, engine, overwrite)(a))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _partitioned(operation: Operation, flags: int, engine: int, overwrite: bool) -> Any:
     """The foreign call with its sharding rule, under a vmap rule, which custom_partitioning lacks."""
     foreign = partial(_foreign, operation, flags, engine, overwrite)
@@ -164,13 +164,15 @@ def _placed_mesh(a: Any) -> Any:
 
 
 def _type_of(a: Any) -> Any:
-    return jax.typeof(a) if hasattr(jax, "typeof") else jax.core.get_aval(a)
+    return jax.typeof(a) if hasattr(jax, "typeof") else jax.core.get_aval(a)  # type: ignore[attr-defined]
 
 
 def _foreign(operation: Operation, flags: int, engine: int, overwrite: bool, a: Any) -> tuple[Any, ...]:
     types = tuple(_result_type(a, shape, dtype or a.dtype) for shape, dtype in operation.results(tuple(a.shape)))
     if native is None:
-        return tuple(jax.pure_callback(lambda x: operation.reference(np.asarray(x), flags), types, a, vmap_method="broadcast_all"))
+        return tuple(
+            jax.pure_callback(lambda x: operation.reference(np.asarray(x), flags), types, a, vmap_method="broadcast_all")
+        )
     _register()
     alone = all(n == 1 for n in a.shape[:-2] if isinstance(n, int)) and all(isinstance(n, int) for n in a.shape[:-2])
     launch_only = engine == ENGINES["batched"] or (
@@ -202,7 +204,7 @@ def _result_type(a: Any, shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeSt
     return jax.ShapeDtypeStruct(shape, dtype, sharding=where, **dict(list(axes.items())[:1]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _register() -> None:
     assert native is not None
     for target, cuda in ((_TARGET, "cuda"), (_LAUNCH, "cuda_graph")):

@@ -67,7 +67,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
 
 
 def failed(info: torch.Tensor) -> bool:
-    return bool(info.any() if info.ndim else info.item())
+    # on the CPU torch's reduction waits for its own threads, which takes longer than small factorisations
+    return bool(info.any() if info.is_cuda else info.numpy().any()) if info.ndim else bool(info.item())
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
@@ -82,7 +83,7 @@ def _in_functorch() -> bool:
     return _functorch_level is None or _functorch_level() is not None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_functorch_constant() -> bool:
     return _in_functorch()
 
@@ -111,11 +112,10 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
         if overwrite and operation.matrix_out:
             outputs = (a, *outputs[1:])
         addresses = [x.data_ptr() for x in outputs]
-        call = (operation.code, _CODE[dtype])
+        code, sizes = _CODE[dtype], operation.sizes(shape)
         if a.is_cuda:
             ordinal = a.get_device()
-            sizes = operation.sizes(shape)
-            call = (*call, CUDA, ordinal, engine, 0, flags, sizes)
+            call = (operation.code, code, CUDA, ordinal, engine, 0, flags, sizes)
             stream = torch._C._cuda_getCurrentRawStream(ordinal)
             # the caching allocator keeps this block for the stream until the call's work is done
             bytes_needed = scratch_bytes(*call)
@@ -123,8 +123,8 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
             where = scratch.data_ptr() if scratch is not None else 0
             native.run(*call, stream, where, bytes_needed, a.data_ptr(), *addresses)
         else:
-            threads = torch.get_num_threads()
-            native.run(*call, CPU, -1, engine, threads, flags, operation.sizes(shape), 0, 0, 0, a.data_ptr(), *addresses)
+            limits = (CPU, -1, engine, torch.get_num_threads(), flags)
+            native.run(operation.code, code, *limits, sizes, 0, 0, 0, a.data_ptr(), *addresses)
     return (outputs[0].mT, *outputs[1:]) if turned and operation.matrix_out else outputs
 
 
@@ -141,11 +141,11 @@ class _Namespace:
 
     @staticmethod
     def solve(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve_triangular(l, b, upper=False)
+        return torch.linalg.solve_triangular(l, b, upper=False)  # type: ignore[no-any-return]
 
     @staticmethod
     def solve_adjoint(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve_triangular(l.mH, b, upper=True)
+        return torch.linalg.solve_triangular(l.mH, b, upper=True)  # type: ignore[no-any-return]
 
 
 class _Hooked:
@@ -157,7 +157,9 @@ class _Hooked:
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         # the library object must live as long as the op
         self.library = torch.library.Library("lapwing", "FRAGMENT")
-        self.library.define(f"{operation.name}(Tensor a, int flags, int engine) -> {outputs}", tags=(torch.Tag.pt2_compliant_tag,))
+        self.library.define(
+            f"{operation.name}(Tensor a, int flags, int engine) -> {outputs}", tags=(torch.Tag.pt2_compliant_tag,)
+        )
 
         def kernel(a: torch.Tensor, flags: int, engine: int) -> Any:
             # the schema promises fresh contiguous outputs

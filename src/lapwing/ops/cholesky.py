@@ -186,9 +186,13 @@ def _reference(a: np.ndarray, flags: int) -> tuple[np.ndarray, np.ndarray]:
     index = np.arange(n)
     lower[..., index, index] = lower[..., index, index].real
     info = np.zeros(a.shape[:-2], np.int32)
-    factor = np.empty_like(lower)
     with np.errstate(all="ignore"):
-        for m in np.ndindex(info.shape):
+        try:
+            factor = np.linalg.cholesky(lower)
+            good = bool(np.isfinite(np.diagonal(factor, axis1=-2, axis2=-1).real).all())
+        except np.linalg.LinAlgError:
+            factor, good = np.empty_like(lower), False
+        for m in np.ndindex(info.shape if not good else 0):
             info[m] = _first_bad_minor(lower[m], factor[m])
     return np.ascontiguousarray(factor.swapaxes(-1, -2)) if upper else factor, info
 
