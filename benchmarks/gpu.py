@@ -40,7 +40,7 @@ _BATCHED = (
 )  # fmt: skip
 _SINGLE = tuple(2**k for k in range(6, 16))
 _COMPLEX_BATCHED = ((8, 100_000), (32, 20_000), (128, 2_000))
-_COMPLEX_SINGLE = (1024, 4096, 16384)
+_COMPLEX_SINGLE = (256, 1024, 4096)
 # long enough on the device that no host is too slow to keep it busy
 _FRAMEWORKS = ((8, 2_000_000), (32, 200_000), (128, 20_000), (1024, 64), (8192, 1))
 _AGREE = 0.10
@@ -142,8 +142,8 @@ def _race(run: Run, title: str, cases: list[Case]) -> dict:
 
 
 def _hopeless(engine: str, case: Case) -> bool:
-    """cuSOLVER takes the matrices one after the other: seconds for a large batch."""
-    return engine == "cusolver" and case.batch > 1000
+    """cuSOLVER takes the matrices one after the other; a tile is 64 x 64."""
+    return (engine == "cusolver" and case.batch > 16) or (engine == "tiled" and case.n <= 32)
 
 
 def _frameworks(run: Run) -> dict:

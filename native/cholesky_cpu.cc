@@ -8,8 +8,10 @@
 #include <limits>
 #include <new>
 #include <utility>
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace lapwing {

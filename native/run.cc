@@ -6,6 +6,7 @@
 #include <complex>
 #include <cstdarg>
 #include <cstdio>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <string>
@@ -137,8 +138,12 @@ int run_empty(Frame& frame) {
 int run(Frame& frame) {
   if (frame.op < 0 || frame.op >= N_OPS || frame.dtype < 0 || frame.dtype >= N_DTYPES)
     return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
-  if (frame.size[0] == 0 || frame.size[1] == 0) return run_empty(frame);
-  return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
+  try {
+    if (frame.size[0] == 0 || frame.size[1] == 0) return run_empty(frame);
+    return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
+  } catch (const std::exception& error) {  // no exception may reach a caller written in C
+    return fail(frame, "the native core failed: %s", error.what());
+  }
 }
 
 // The same entry for a library that was built on its own and found this one at run time.

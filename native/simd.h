@@ -1,7 +1,7 @@
 // Vectors of one instruction set. Included once per instruction set, so there is no include guard:
 // the includer defines LAPWING_ISA (a namespace), LAPWING_VECTOR (bytes in a register) and
 // LAPWING_REGISTERS (how many there are), and sets the target of the code that follows.
-// System headers, <immintrin.h> too, go before that: they must not be compiled for a wider target.
+// System headers, <immintrin.h> or <arm_neon.h> too, go before that: they must not be compiled for a wider target.
 
 namespace lapwing {
 namespace {
@@ -41,6 +41,7 @@ typedef Vec<float> VecF;
 typedef Vec<double> VecD;
 
 // gather: 16 bytes from each pointer, side by side.  scatter: the way back.
+// transpose_pieces: the 16-byte pieces of as many vectors as a vector has pieces.
 #if LAPWING_VECTOR == 64
 LAPWING_INLINE VecF sqrt(VecF x) { return _mm512_maskz_sqrt_ps(0xffff, x); }
 LAPWING_INLINE VecD sqrt(VecD x) { return _mm512_maskz_sqrt_pd(0xff, x); }
@@ -69,7 +70,6 @@ LAPWING_INLINE void scatter(Vec<R> v, R* p0, R* p1, R* p2, R* p3) {
 #define LAPWING_PIECES(p, e, K, at) p[e] + (at), p[e + K] + (at), p[e + 2 * K] + (at), p[e + 3 * K] + (at)
 #define LAPWING_LO32 {0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29}
 #define LAPWING_HI32 {2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31}
-// Transposes the 16-byte pieces of four vectors.
 LAPWING_INLINE void transpose_pieces(VecD (&v)[4]) {
   typedef Vec<int64_t> Index;
   const VecD a = __builtin_shuffle(v[0], v[1], Index{0, 1, 2, 3, 8, 9, 10, 11});
@@ -117,6 +117,9 @@ LAPWING_INLINE void transpose_pieces(VecD (&v)[2]) {
 #ifdef __SSE2__
 LAPWING_INLINE VecF sqrt(VecF x) { return _mm_sqrt_ps(x); }
 LAPWING_INLINE VecD sqrt(VecD x) { return _mm_sqrt_pd(x); }
+#elif defined(__aarch64__)
+LAPWING_INLINE VecF sqrt(VecF x) { return vsqrtq_f32(x); }
+LAPWING_INLINE VecD sqrt(VecD x) { return vsqrtq_f64(x); }
 #else
 LAPWING_INLINE VecF sqrt(VecF x) {
   return VecF{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]), __builtin_sqrtf(x[3])};
@@ -180,11 +183,12 @@ LAPWING_INLINE void read_chunks(Vec<R> (&v)[G][CHUNK<R>], const Pointers& p, int
 #pragma GCC unroll 4
       for (int g = 0; g < G; g++) v[g][e] = (Vec<R>)w[g];
     }
-  } else
+  } else {
 #pragma GCC unroll 4
-  for (int e = 0; e < K; e++)
+    for (int e = 0; e < K; e++)
 #pragma GCC unroll 4
-    for (int g = 0; g < G; g++) v[g][e] = gather<R>(LAPWING_PIECES(p, e, K, offset + g * K));
+      for (int g = 0; g < G; g++) v[g][e] = gather<R>(LAPWING_PIECES(p, e, K, offset + g * K));
+  }
 #pragma GCC unroll 4
   for (int g = 0; g < G; g++) transpose(v[g]);
 }
@@ -203,11 +207,12 @@ LAPWING_INLINE void write_chunks(Vec<R> (&v)[G][CHUNK<R>], const Pointers& p, in
 #pragma GCC unroll 4
       for (int g = 0; g < G; g++) store(p[e + g * K] + offset, (Vec<R>)w[g]);
     }
-  } else
+  } else {
 #pragma GCC unroll 4
-  for (int e = 0; e < K; e++)
+    for (int e = 0; e < K; e++)
 #pragma GCC unroll 4
-    for (int g = 0; g < G; g++) scatter<R>(v[g][e], LAPWING_PIECES(p, e, K, offset + g * K));
+      for (int g = 0; g < G; g++) scatter<R>(v[g][e], LAPWING_PIECES(p, e, K, offset + g * K));
+  }
 }
 
 // The same inside one matrix: v is a block of CHUNK x CHUNK.
@@ -283,6 +288,7 @@ LAPWING_INLINE void scale(Element<R, P>& x, Vec<R> by) {
   x.re *= by;
   if constexpr (P == 2) x.im *= by;
 }
+
 }  // namespace LAPWING_ISA
 }  // namespace
 }  // namespace lapwing

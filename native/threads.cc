@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <thread>
 
 namespace lapwing {
@@ -20,15 +21,24 @@ using Body = std::function<void(int64_t, int64_t)>;
 struct Job {
   const Body* body;
   int64_t count, piece;
+  static constexpr int64_t STOPPED = INT64_MAX / 2;  // far past the end, with room for fetch_add
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
   std::atomic<int> helpers{0};  // places left for pool threads
 
   bool step() {
     int64_t first = next.fetch_add(piece);
     if (first >= count) return false;
-    (*body)(first, first + piece < count ? first + piece : count);
+    try {
+      (*body)(first, first + piece < count ? first + piece : count);
+    } catch (...) {  // only memory can run out here; an exception must not leave a pool thread
+      failed = true;
+      stop();
+    }
     return true;
   }
+
+  void stop() { next = STOPPED; }
 };
 
 // Never destroyed: its threads sleep until the process ends.
@@ -57,7 +67,7 @@ class Pool {
       auto now = Clock::now();
       if (now - asked < std::chrono::milliseconds(100)) continue;
       asked = now;
-      if (interrupted()) job.next = INT64_MAX / 2;
+      if (interrupted()) job.stop();
     }
   }
 
@@ -114,7 +124,8 @@ bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool 
     this_process_pool().run(job, helpers, interrupted);
   else
     Pool::drain(job, interrupted);
-  return job.next < INT64_MAX / 2;
+  if (job.failed) throw std::bad_alloc();
+  return job.next < Job::STOPPED;
 }
 
 int allowed_threads() {

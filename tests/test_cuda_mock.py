@@ -305,7 +305,7 @@ def test_incomplete_library(libraries, child, tmp_path):
         (folder / library.name).symlink_to(libraries / "xla.so" if "cusolver" in library.name else library)
     code = 'tell(text=message(lambda: check("float32", 1, 3, "cusolver", scratch=99)))'
     _, told = child(code, LAPWING_CUDA_PATH=folder)
-    assert "libcusolver.so.12 has no cusolverDnCreate" in told["text"]
+    assert "libcusolver has no cusolverDnCreate" in told["text"]
 
 
 @pytest.mark.parametrize(

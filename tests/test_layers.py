@@ -24,7 +24,7 @@ ALLOWED = {
     "bench": {"bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "cli": {"cli", "bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "compat": {"compat", "__init__"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "_version"},
     "__init__": {"ops", "engines", "core", "_version"},
     "_version": set(),
 }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-__all__ = ["LIMIT", "Check", "check_factor"]
+__all__ = ["LIMIT", "PROBES", "Check", "check_factor", "check_on_device"]
 
 LIMIT = 10.0  # ||A - L L^H|| <= LIMIT n eps ||A||
 _EXACT_WORK = 4e9  # batch n^3 up to which the whole residual is formed: a second at most
-_PROBES = 8
+PROBES = 8
 _BLOCK = 2**22  # numbers widened at a time
 
 
@@ -45,7 +46,7 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
     exact = n**2 <= _BLOCK and len(matrices) * float(n) ** 3 <= _EXACT_WORK
     # for x of independent normal numbers, E ||R x||^2 = ||R||_F^2
     wide = np.result_type(a.dtype, np.float64)
-    probes = None if exact else np.random.default_rng(1).standard_normal((n, _PROBES)).astype(wide) / _PROBES**0.5
+    probes = None if exact else np.random.default_rng(1).standard_normal((n, PROBES)).astype(wide) / PROBES**0.5
     with np.errstate(invalid="ignore", over="ignore"):
         if probes is not None and n**2 > _BLOCK:
             pieces = [_large(m, f, probes, upper) for m, f in zip(matrices, factors, strict=True)]
@@ -53,6 +54,18 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
             pieces = list(_small(matrices, factors, probes, upper))
     relative, zero = zip(*pieces, strict=True)
     return Check(float(np.max(relative)) / (n * float(np.finfo(a.dtype).eps)), all(zero), not exact)
+
+
+def check_on_device(a: Any, factor: Any, probes: Any, wide: Callable[[Any], Any], eps: float, *, upper: bool) -> Check:
+    """The same estimate for one large matrix where it lies; of its other triangle a few rows are looked at."""
+    n = a.shape[-1]
+    l = wide(factor)
+    lower = l.mT.conj() if upper else l
+    residual = wide(a) @ probes - lower @ (lower.mT.conj() @ probes)
+    relative = float(abs(residual**2).sum() ** 0.5) / float(abs(wide(a) ** 2).sum() ** 0.5)
+    rows = (factor[i, :i] if upper else factor[i, i + 1 :] for i in range(0, n, max(1, n // 64)))
+    zero = not any(float(abs(row).max()) for row in rows if row.shape[0])
+    return Check(relative / (n * eps), zero, True)
 
 
 def _small(a: np.ndarray, factor: np.ndarray, probes: np.ndarray | None, upper: bool) -> Iterator[tuple[float, bool]]:

@@ -75,6 +75,7 @@ class _Torch(Library):
         import torch
 
         self.torch = torch
+        self.wide = lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64)
 
     def missing(self, device: str) -> str:
         return "" if device == "cpu" or self.torch.cuda.is_available() else "torch sees no GPU"

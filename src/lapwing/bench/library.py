@@ -25,6 +25,7 @@ class Library:
     name: str
     own_text: str  # the call, for the report
     devices: tuple[str, ...] = ("cpu",)
+    wide: Call | None = None  # to float64 or complex128 on the device
 
     def missing(self, device: str) -> str:
         """Why the library cannot take part on this device, or ""."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .case import Case
@@ -10,6 +12,7 @@ __all__ = ["MATRICES", "make_matrix"]
 
 MATRICES = ("random", "known")
 _DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
+_LARGEST = 4096  # a larger matrix repeats a random block of this order
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
@@ -18,7 +21,9 @@ def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
 
 
 def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """H + (2 sqrt(n) + 2) I with |H_ij| <= 1 random: ||H|| stays near 0.8 sqrt(n), 1.2 sqrt(n) when complex."""
+    """H + c I with |H_ij| <= 1 random: ||H|| stays near 0.8 sqrt(n), 1.2 sqrt(n) when complex, so c = 2 sqrt(n) + 2 does."""
+    if case.n > _LARGEST:
+        return _repeated(case, rng)
     real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
     distinct = min(case.batch, max(1, _DISTINCT // case.n**2))
     shape = (distinct, case.n, case.n)
@@ -30,6 +35,18 @@ def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
     a = np.add(g, np.conj(np.swapaxes(g, -1, -2)), out=np.empty(shape, case.dtype))
     index = np.arange(case.n)
     a[..., index, index] += a.dtype.type(2 * case.n**0.5 + 2)
+    return np.resize(a, case.shape)
+
+
+def _repeated(case: Case, rng: np.random.Generator) -> np.ndarray:
+    """One random block in every place of a grid of k x k, cut to n: its norm is k times that of the block."""
+    block = _random(replace(case, n=_LARGEST, batch=1), rng)
+    index, order = np.arange(_LARGEST), np.arange(case.n)
+    block[index, index] -= block.dtype.type(2 * _LARGEST**0.5 + 2)
+    k = -(-case.n // _LARGEST)
+    a = np.tile(block, (k, k))[: case.n, : case.n]
+    a = np.ascontiguousarray(a)
+    a[order, order] += a.dtype.type(k * (2 * _LARGEST**0.5 + 2))
     return np.resize(a, case.shape)
 
 

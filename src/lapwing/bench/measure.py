@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engines import planner
 from .case import Absent, Case, Entry, Row, Timing
-from .check import Check, check_factor
+from .check import PROBES, Check, check_factor, check_on_device
 from .libraries import PEERS, installed, open_library
 from .library import Library
 from .matrices import make_matrix
@@ -72,7 +72,7 @@ def measure(
             absent.append(Absent(entry.name, _in_one_line(error)))
             continue
         if entry.engine is not None:
-            check = check_factor(host, library.to_host(result), upper=case.upper)
+            check = _check(library, host, a, result, case)
             checks.append((entry.name, check))
             if not check.ok:
                 continue
@@ -101,6 +101,15 @@ def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Cont
         later = library.through(case.upper, entry.engine, "nan") if on_gpu else call
     queued = (lambda k: library.queued(later, a, k)) if on_gpu else None
     return Contender(entry.name, library.waited(call, a), queued), call(a)
+
+
+def _check(library: Library, host: np.ndarray, a: Any, result: Any, case: Case) -> Check:
+    """On the host, or for one large matrix on a GPU where it lies: to bring it back would take longer than the measurement."""
+    if case.device == "cpu" or case.batch > 1 or case.n <= _CHECKED_OF_PEERS or library.wide is None:
+        return check_factor(host, library.to_host(result), upper=case.upper)
+    probes = np.random.default_rng(1).standard_normal((case.n, PROBES)) / PROBES**0.5
+    placed = library.put(probes.astype(np.result_type(host.dtype, np.float64)), case.device)
+    return check_on_device(a, result, placed, library.wide, float(np.finfo(host.dtype).eps), upper=case.upper)
 
 
 def _peer_trouble(host: np.ndarray, result: Any, library: Library, case: Case) -> str:

@@ -105,14 +105,15 @@ def rules_of(record: Record) -> list[Rule]:
     return rules
 
 
-# Two engines this close are a tie, which goes to the one of the neighbouring piece: fewer, wider rules.
-_TIE = 1.1
+# Engines this close are a tie, which goes to the one of the neighbouring piece, else to the one listed first: a rule must not
+# follow noise.
+_TIE = 1.05
 
 
-def _keep_if_close(measured: Measurement, engine: str | None) -> str:
-    best = measured.best
-    close = engine in measured.seconds and measured.seconds[engine] <= _TIE * measured.seconds[best]
-    return engine if engine is not None and close else best
+def _keep_if_close(measured: Measurement, neighbour: str | None) -> str:
+    limit = _TIE * measured.seconds[measured.best]
+    close = [engine for engine, seconds in measured.seconds.items() if seconds <= limit]
+    return neighbour if neighbour in close else close[0]
 
 
 def _join(rules: list[Rule], row: list[Rule]) -> list[Rule]:

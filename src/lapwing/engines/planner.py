@@ -7,7 +7,7 @@ native core decides by the same rules where shapes are known only at run time (u
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.native import AUTO, DTYPE_CODE, ENGINES, native
@@ -35,20 +35,24 @@ __all__ = [
 
 ALL: dict[str, Engine] = {e.name: e for e in (batched.ENGINE, lapack.ENGINE, tiled.ENGINE, cusolver.ENGINE, reference.ENGINE)}
 _log = logging.getLogger("lapwing")
+_THREADS = native.allowed_threads() if native is not None else 1
 _OPERATION_CODE = {"cholesky": 0}
 _NO_END = 2**62
 
-# Where no record of this hardware exists. CPU: our kernels won up to n = 256 on AVX-512 (benchmarks/results). GPU: sizes
-# from the H200's record, which move little between cards of one generation.
+# Where no record of this hardware exists. On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two
+# threads ours wins a little further (records/cholesky-cpu-*.json), with many LAPACK may win earlier. On the GPU the limits
+# are those of the H200 (records/cholesky-cuda-nvidia-h200.json).
+_CPU_LIMIT = {"float32": 768, "float64": 512, "complex64": 512, "complex128": 384}
+_BATCHED_LIMIT, _TILED_LIMIT = 128, 4096
 _DEFAULT_RULES = {
     "cpu": [
-        *[Rule(d, "batched", 0, 256) for d in DTYPES],
-        *[Rule(d, "lapack", 257) for d in DTYPES],
+        *[Rule(d, "batched", 0, n) for d, n in _CPU_LIMIT.items()],
+        *[Rule(d, "lapack", n + 1) for d, n in _CPU_LIMIT.items()],
     ],
     "cuda": [
-        *[Rule(d, "batched", 0, 64) for d in DTYPES],
-        *[Rule(d, "tiled", 65, 2048) for d in DTYPES],
-        *[Rule(d, "cusolver", 2049) for d in DTYPES],
+        *[Rule(d, "batched", 0, _BATCHED_LIMIT) for d in DTYPES],
+        *[Rule(d, "tiled", _BATCHED_LIMIT + 1, _TILED_LIMIT) for d in DTYPES],
+        *[Rule(d, "cusolver", _TILED_LIMIT + 1) for d in DTYPES],
     ],
 }
 
@@ -150,11 +154,11 @@ def log_decision(problem: Problem, engine: str) -> None:
 
 
 def hardware_of(device: str) -> str:
-    """What a record of this machine carries as its hardware: the GPU's name, or the CPU's instruction set."""
+    """What a record of this machine carries as its hardware: the GPU's name, or the CPU's instruction set and threads."""
     if native is None:
         return "none"
     if device == "cpu":
-        return str(native.simd())
+        return f"{native.simd()}, {_THREADS} threads"
     found = native.gpus()
     return str(found[0][0]) if found else "none"
 
@@ -194,18 +198,28 @@ def _within_limits(operation: str, device: str, rules: list[Rule]) -> list[Rule]
     out = []
     for rule in rules:
         largest = ALL[rule.engine].largest(Problem(operation, rule.dtype, 1, 1, device))
-        n_max = rule.n_max if largest is None or (rule.n_max is not None and rule.n_max <= largest) else largest
-        out.append(Rule(rule.dtype, rule.engine, rule.n_min, n_max, rule.batch_min, rule.batch_max))
-    return out
+        out.append(replace(rule, n_max=_smaller(rule.n_max, largest)))
+        if rule.engine == "cusolver":
+            # It takes the matrices one after the other. Up to here one does not fill the GPU, so a rule measured with one
+            # matrix holds for one.
+            few = replace(rule, n_max=_smaller(rule.n_max, _TILED_LIMIT), batch_max=_smaller(rule.batch_max, 1))
+            out[-1:] = [few, replace(rule, n_min=max(rule.n_min, _TILED_LIMIT + 1))]
+    return [r for r in out if r.n_min <= _end(r.n_max) and r.batch_min <= _end(r.batch_max)]
+
+
+def _end(bound: int | None) -> int:
+    return _NO_END if bound is None else bound
+
+
+def _smaller(a: int | None, b: int | None) -> int | None:
+    """The smaller bound; None has no end."""
+    return min((x for x in (a, b) if x is not None), default=None)
 
 
 def _rows(operation: str, device: str, hardware: str) -> list[tuple[int, ...]]:
-    def end(value: int | None) -> int:
-        return _NO_END if value is None else value
-
     return [
         (_OPERATION_CODE[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
-         r.n_min, end(r.n_max), r.batch_min, end(r.batch_max))
+         r.n_min, _end(r.n_max), r.batch_min, _end(r.batch_max))
         for r in _rules_for(operation, device, hardware)
     ]  # fmt: skip
 
