@@ -202,9 +202,13 @@ def test_thread_limit_of_torch_is_kept():
         torch.set_num_threads(before)
 
 
-def test_other_devices_are_refused():
-    with pytest.raises((ValueError, NotImplementedError)):
+def test_other_devices_and_layouts():
+    meta = lw.cholesky(torch.empty(2, 3, 3, device="meta"))
+    assert meta.is_meta and meta.shape == (2, 3, 3)
+    with pytest.raises(ValueError, match="not on meta"):
         lw.cholesky(torch.empty(3, 3, device="meta"), engine="lapack")
+    with pytest.raises(TypeError, match="dense"):
+        lw.cholesky(torch.eye(3).to_sparse())
 
 
 @pytest.mark.gpu

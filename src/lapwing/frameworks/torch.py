@@ -6,6 +6,7 @@ eager calls, torch.func and Dynamo, which accept different things. Calls that ne
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def dtype_of(a: torch.Tensor) -> str:
 def traced(a: torch.Tensor) -> bool:
     if torch.compiler.is_compiling() or _in_functorch() or _in_dispatch_mode() or type(a).__name__ == "FakeTensor":
         return True
-    return a.is_cuda and _capturing()
+    return (a.is_cuda and _capturing()) or a.is_meta
 
 
 def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
@@ -57,7 +58,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
     elif _in_functorch():
         call = _hook(operation).functorch
-    elif _in_dispatch_mode() or type(a) not in _PLAIN:
+    elif _in_dispatch_mode() or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
         call = _hook(operation).functorch if _needs_derivative(a) else _hook(operation).op
     elif _needs_derivative(a):
         call = _hook(operation).eager
@@ -94,6 +95,8 @@ def _in_dispatch_mode() -> bool:
 
 def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwrite: bool = False) -> tuple[Any, ...]:
     """The plain call: no autograd, real memory."""
+    if a.layout is not torch.strided:
+        raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
     turned = False
     if not a.is_contiguous() or a.is_conj() or a.is_neg():
         # memory of the transpose: its upper triangle is our lower one
@@ -102,17 +105,17 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
             a, flags = a.mT, flags ^ UPPER
         else:
             a, overwrite = a.resolve_conj().resolve_neg().contiguous(), True
-    shape, dtype = a.shape, a.dtype
     if native is None:
         if a.is_cuda:
             raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
         outputs = tuple(torch.from_numpy(np.asarray(x)) for x in operation.reference(a.detach().numpy(), flags))
     else:
-        outputs = tuple([a.new_empty(s, dtype=_DTYPE[d]) for s, d in operation.results(shape)])
+        sizes, results = _layout(operation, a.shape)
+        outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
         if overwrite and operation.matrix_out:
             outputs = (a, *outputs[1:])
         addresses = [x.data_ptr() for x in outputs]
-        code, sizes = _CODE[dtype], operation.sizes(shape)
+        code = _CODE[a.dtype]
         if a.is_cuda:
             ordinal = a.get_device()
             call = (operation.code, code, CUDA, ordinal, engine, 0, flags, sizes)
@@ -126,6 +129,13 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
             limits = (CPU, -1, engine, torch.get_num_threads(), flags)
             native.run(operation.code, code, *limits, sizes, 0, 0, 0, a.data_ptr(), *addresses)
     return (outputs[0].mT, *outputs[1:]) if turned and operation.matrix_out else outputs
+
+
+@lru_cache(maxsize=1024)
+def _layout(operation: Operation, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Sizes for the native frame, and each output's shape and dtype; shape None: as the input, which is quicker to make."""
+    results = [(s, _DTYPE[d]) if d or s != shape else (None, None) for s, d in operation.results(shape)]
+    return operation.sizes(shape), results
 
 
 class _Namespace:
