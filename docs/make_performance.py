@@ -1,0 +1,169 @@
+"""Writes the tables and pictures of docs/performance.md from the raw results in benchmarks/results.
+
+    python docs/make_performance.py
+
+The text of the page is kept; what stands between the marker lines is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from lapwing.engines import planner
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+IMAGES = ROOT / "docs" / "images"
+RESULTS = ROOT / "benchmarks" / "results"
+GPU = "NVIDIA H200"
+
+
+def main() -> None:
+    batched, single = load("h200-batched"), load("h200-single")
+    cpu, frameworks = load("cpu-x86-64-v4"), load("h200-frameworks")
+    text = PAGE.read_text()
+    for name, table in {
+        "gpu-batched": gpu_table(batched),
+        "gpu-single": gpu_table(single),
+        "gpu-frameworks": frameworks_table(frameworks),
+        "cpu": cpu_table(cpu),
+    }.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        assert re.search(pattern, text, re.S), name
+        text = re.sub(pattern, lambda m, table=table: m[1] + table + m[2], text, flags=re.S)
+    PAGE.write_text(text)
+    draw_gpu(batched, single)
+    draw_cpu(cpu)
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads(max(RESULTS.glob(f"{name}-*.json")).read_text())
+
+
+def ours(row: dict[str, Any]) -> tuple[str, float]:
+    """The engine the planner takes for this problem on this GPU, and its measured time."""
+    by_engine = {row["engine"] if t["name"] == "lapwing" else t["name"]: t["minimum"] for t in row["lapwing"]}
+    rules = planner._rules_for("cholesky", "cuda", GPU)
+    engine = next(r.engine for r in rules if r.fits(row["dtype"], row["n"], row["batch"]))
+    return engine, by_engine[engine]
+
+
+def peers(row: dict[str, Any]) -> dict[str, float]:
+    return {t["name"]: t["minimum"] for t in row["peers"]}
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+
+
+def gpu_table(data: dict[str, Any]) -> str:
+    lines = [
+        "| dtype | n | batch | engine | lapwing | torch | jax | cupy | over best peer | TFLOP/s | share of copy bandwidth |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in data["rows"]:
+        engine, seconds = ours(row)
+        others = peers(row)
+        flops = row["batch"] * row["n"] ** 3 / 3 * (4 if row["dtype"].startswith("complex") else 1)
+        itemsize = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}[row["dtype"]]
+        share = 2 * row["batch"] * row["n"] ** 2 * itemsize / data["copy_bytes_per_second"] / seconds
+        cells = [milliseconds(others[p]) if p in others else "-" for p in ("torch", "jax", "cupy")]
+        lines.append(
+            f"| {row['dtype']} | {row['n']} | {row['batch']} | {engine} | {milliseconds(seconds)} | {' | '.join(cells)} "
+            f"| {min(others.values()) / seconds:.2f}x | {flops / seconds * 1e-12:.3g} | {100 * share:.0f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def frameworks_table(data: dict[str, Any]) -> str:
+    lines = ["| dtype | n | batch | torch | jax | cupy | apart |", "|---|---|---|---|---|---|---|"]
+    for row in data["rows"]:
+        times = {t["name"].removeprefix("lapwing/"): t["minimum"] for t in row["lapwing"]}
+        cells = " | ".join(milliseconds(times[p]) for p in ("torch", "jax", "cupy"))
+        spread = max(times.values()) / min(times.values()) - 1
+        lines.append(f"| {row['dtype']} | {row['n']} | {row['batch']} | {cells} | {100 * spread:.0f} % |")
+    return "\n".join(lines) + "\n"
+
+
+def cpu_table(data: dict[str, Any]) -> str:
+    lines = [
+        "| dtype | n | batch | lapwing, NumPy | through torch | through jax | numpy | torch | jax | over best peer | time / copy |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in data["rows"]:
+        times = {t["name"].removeprefix("lapwing/"): t["minimum"] for t in row["lapwing"]}
+        others = peers(row)
+        cells = [milliseconds(times[p]) for p in ("numpy", "torch", "jax")]
+        cells += [milliseconds(others[p]) for p in ("numpy", "torch", "jax")]
+        ratio = min(others.values()) / times["numpy"]
+        floor = f"{times['numpy'] / row['floor']:.1f}" if row.get("floor") else "-"
+        lines.append(f"| {row['dtype']} | {row['n']} | {row['batch']} | {' | '.join(cells)} | {ratio:.1f}x | {floor} |")
+    return "\n".join(lines) + "\n"
+
+
+COLOURS = {"float32": "#d1495b", "float64": "#4477aa"}
+
+
+def draw_gpu(batched: dict[str, Any], single: dict[str, Any]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    bars(left, [r for r in batched["rows"] if r["batch"] >= 100], lambda r: min(peers(r).values()) / ours(r)[1])
+    left.set(title="Batches on one H200", xlabel="order n (batch)", ylabel="times faster than the best of torch, jax, cupy")
+    for dtype, colour in COLOURS.items():
+        rows = [r for r in single["rows"] if r["dtype"] == dtype]
+        right.plot([r["n"] for r in rows], [min(peers(r).values()) / ours(r)[1] for r in rows], "o-", color=colour, label=dtype)
+    right.axhline(1, color="black", linewidth=1)
+    right.set_xscale("log", base=2)
+    orders = sorted({r["n"] for r in single["rows"] if r["dtype"] in COLOURS})
+    right.set_xticks(orders, [str(n) for n in orders], fontsize=7)
+    right.set_ylim(0)
+    right.set(title="One matrix on one H200", xlabel="order n", ylabel="times faster than the best of torch, jax, cupy")
+    right.legend(frameon=False)
+    figure.savefig(IMAGES / "h200.png", dpi=110)
+
+
+def draw_cpu(data: dict[str, Any]) -> None:
+    from matplotlib.figure import Figure
+
+    def ratio(row: dict[str, Any]) -> float:
+        times = {t["name"]: t["minimum"] for t in row["lapwing"]}
+        return min(peers(row).values()) / times["lapwing/numpy"]
+
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    axes = figure.subplots()
+    bars(axes, data["rows"], ratio)
+    axes.set(
+        title="Cholesky on two threads of a Xeon with AVX-512",
+        xlabel="order n (batch)",
+        ylabel="times faster than the best of numpy, torch, jax",
+    )
+    figure.savefig(IMAGES / "cpu.png", dpi=110)
+
+
+def bars(axes: Any, rows: list[dict[str, Any]], ratio: Any) -> None:
+    rows = [r for r in rows if r["dtype"] in COLOURS]
+    places = sorted({(r["n"], -r["batch"]) for r in rows})
+    for k, (dtype, colour) in enumerate(COLOURS.items()):
+        found = {(r["n"], -r["batch"]): ratio(r) for r in rows if r["dtype"] == dtype}
+        x = [i + 0.4 * k - 0.2 for i, p in enumerate(places) if p in found]
+        drawn = axes.bar(x, [found[p] for p in places if p in found], 0.38, color=colour, label=dtype)
+        axes.bar_label(drawn, fmt="%.1f", fontsize=7, padding=1)
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(range(len(places)), [f"{n}\n({count(-b)})" for n, b in places], fontsize=7)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def count(batch: int) -> str:
+    return f"{batch // 10**6}M" if batch >= 10**6 else f"{batch // 1000}k" if batch >= 1000 else str(batch)
+
+
+if __name__ == "__main__":
+    main()
