@@ -90,7 +90,8 @@ def frameworks_table(data: dict[str, Any]) -> str:
 
 def cpu_table(data: dict[str, Any]) -> str:
     lines = [
-        "| dtype | n | batch | lapwing, NumPy | through torch | through jax | numpy | torch | jax | over best peer | time / copy |",
+        "| dtype | n | batch | lapwing, NumPy | through torch | through jax "
+        "| numpy | torch | jax | over best peer | time / copy |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in data["rows"]:
