@@ -430,10 +430,10 @@ def test_choice_of_engine(child):
     """engine="auto": the rules of this GPU's name come before the general ones."""
     code = """
     row = lambda engine, low, high: (CHOLESKY, CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, 0, 1 << 60)
-    for n in (3, 70):
+    for n in (3, 200):
         check("float64", 2, n, "auto")
     native.set_rules("Mock GPU", [row("cusolver", 0, 50), row("batched", 51, 60)])
-    for n in (3, 55, 70):
+    for n in (3, 55, 200):
         check("float64", 2, n, "auto")
     native.set_rules("Another GPU", [row("tiled", 0, 1 << 60)])
     check("float64", 2, 55, "auto")
