@@ -188,8 +188,7 @@ def _record(run: Run) -> dict:
     except WrongAnswer as error:
         return {"wrong": [str(error)]}
     record = record_of(rows, options.device)
-    slug = "".join(c if c.isalnum() else "-" for c in f"cholesky-{options.device}-{record.hardware}").lower()
-    path = options.record or (options.output or _RESULTS / "gpu.json").parent / f"{slug}.json"
+    path = options.record or (options.output or _RESULTS / "gpu.json").parent / f"{record.name}.json"
     write_record(record, path)
     rules = [rule_in_words(rule) for rule in rules_of(record)]
     print(f"wrote {path}; the rules that follow:", *rules, sep="\n  ")

@@ -153,17 +153,9 @@ int64_t cholesky_group(int64_t n) {
   return n > LANES_LIMIT ? 1 : (16 << level) / sizeof(typename Scalar<T>::real);
 }
 
-template <class T>
-int64_t cholesky_limit() {
-  // While the factor about fits a second-level cache of 2 MB it is twice as fast as OpenBLAS, or more.
-  constexpr int64_t edge[] = {768, 512, 384};
-  return edge[sizeof(T) / 8];
-}
-
 #define LAPWING_INSTANTIATE(T)                                                                \
   template void cholesky_batch<T>(const T*, T*, int32_t*, int64_t, int64_t, bool);            \
-  template int64_t cholesky_group<T>(int64_t);                                                \
-  template int64_t cholesky_limit<T>();
+  template int64_t cholesky_group<T>(int64_t);
 LAPWING_INSTANTIATE(float)
 LAPWING_INSTANTIATE(double)
 LAPWING_INSTANTIATE(std::complex<float>)

@@ -17,8 +17,5 @@ void cholesky_batch(const T* a, T* out, int32_t* info, int64_t count, int64_t n,
 template <class T>
 int64_t cholesky_group(int64_t n);
 
-// Above this order LAPACK, one matrix after another, is the better choice.
-template <class T>
-int64_t cholesky_limit();
 
 }  // namespace lapwing

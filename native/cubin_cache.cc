@@ -38,6 +38,13 @@ bool safe(const char* path, bool directory) {
   return s.st_uid == geteuid() && !(s.st_mode & (S_IWGRP | S_IWOTH));
 }
 
+// The folder and the one above it, which is lapwing's own too.
+void make(const std::string& path) {
+  size_t slash = path.rfind('/');
+  if (slash != std::string::npos && slash > 0) mkdir(path.substr(0, slash).c_str(), 0700);
+  mkdir(path.c_str(), 0700);
+}
+
 std::string current_folder() {
   std::lock_guard<std::mutex> hold(mutex);
   return folder;
@@ -78,7 +85,9 @@ std::string read(const std::string& key) {
 
 void write(const std::string& key, const std::string& binary) {
   std::string in = current_folder();
-  if (in.empty() || !safe(in.c_str(), true)) return;
+  if (in.empty()) return;
+  make(in);
+  if (!safe(in.c_str(), true)) return;
   Header header;
   std::memcpy(header.magic, MAGIC, sizeof MAGIC);
   header.key_size = key.size();

@@ -58,11 +58,17 @@ bool read_fixed(Frame& frame, PyObject* const* args) {
   frame.engine = int32_t(value[4]);
   frame.threads = int32_t(value[5]);
   frame.flags = uint32_t(value[6]);
-  Py_ssize_t sizes = PyTuple_Size(args[7]);
-  if (sizes < 0) return false;
-  for (Py_ssize_t i = 0; i < sizes && i < 6; i++) {
+  Py_ssize_t sizes = PyTuple_Check(args[7]) ? PyTuple_Size(args[7]) : 0;
+  if (sizes < 2 || sizes > 6) {
+    PyErr_SetString(PyExc_TypeError, "sizes must be a tuple of two to six numbers");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < sizes; i++) {
     frame.size[i] = PyLong_AsLongLong(PyTuple_GetItem(args[7], i));
-    if (frame.size[i] == -1 && PyErr_Occurred()) return false;
+    if (frame.size[i] < 0) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a size is negative");
+      return false;
+    }
   }
   return true;
 }
@@ -251,8 +257,6 @@ PyObject* cuda_versions(PyObject*, PyObject*) {
   return out;
 }
 
-PyObject* has_lapack(PyObject*, PyObject*) { return PyBool_FromLong(lapwing::lapack::has(lapwing::CHOLESKY, lapwing::F64)); }
-
 PyObject* allowed_threads(PyObject*, PyObject*) { return PyLong_FromLong(lapwing::allowed_threads()); }
 
 // simd() -> the widest instruction set the CPU kernels use here
@@ -285,7 +289,6 @@ PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, nullptr},
     {"cuda_versions", cuda_versions, METH_NOARGS, nullptr},
     {"gpus", gpus, METH_NOARGS, nullptr},
-    {"has_lapack", has_lapack, METH_NOARGS, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
     {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},

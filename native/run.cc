@@ -18,6 +18,7 @@
 #include "cusolver.h"
 #include "lapack.h"
 #include "threads.h"
+#include "vendor.h"
 
 namespace lapwing {
 namespace {
@@ -92,6 +93,7 @@ void settle(Frame& frame, const cuda::Properties& gpu) {
   bool open = frame.engine == AUTO;
   settle(frame, gpu.name);
   if (open && !cuda::cholesky_fits(frame, gpu)) frame.engine = CUSOLVER;
+  if (open && frame.engine == CUSOLVER && vendor::missing(vendor::solver)) frame.engine = TILED;
 }
 
 int run_cpu(Frame& frame) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 
 namespace lapwing {
@@ -50,7 +51,7 @@ class Pool {
     job.helpers = helpers;
     {
       std::lock_guard<std::mutex> hold(mutex_);
-      for (; size_ < helpers; size_++) std::thread([this] { work(); }).detach();
+      grow(helpers);
       job_ = &job;
     }
     wake_.notify_all();
@@ -72,6 +73,14 @@ class Pool {
   }
 
  private:
+  // Where the system gives no more threads, those that are there do the work.
+  void grow(int wanted) {
+    try {
+      for (; size_ < wanted; size_++) std::thread([this] { work(); }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
   void work() {
     std::unique_lock<std::mutex> hold(mutex_);
     for (;;) {

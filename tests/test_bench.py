@@ -105,6 +105,13 @@ def test_ratios_come_from_the_minima():
     ]  # fmt: skip
 
 
+def test_times_that_vary_are_marked():
+    assert not fake_row().unsteady  # exactly 2x is not over 2x
+    row = fake_row(peers=(Timing("numpy", (8e-3, 9e-3)), Timing("torch", (3e-3, 9e-3, 9e-3))))
+    assert row.unsteady
+    assert Table(["numpy", "torch"]).line(row).split()[-4:] == ["8", "ms", "3", "ms~"]
+
+
 def test_a_wrong_row_shows_no_time():
     row = fake_row(checks=(("lapwing", Check(1e6, True)),), ours=(), peers=())
     assert row.wrong == ("lapwing",) and row.speedup is None and row.over_floor is None
@@ -223,7 +230,8 @@ def test_plots_are_pictures(tmp_path):
     rows = [fake_row(), fake_row(case=Case(200, 10, "float32")), fake_row(case=Case(300, 10, "float32"), peers=())]
     plot_rows(rows, tmp_path / "a.png", "title")
     plot_speedup(rows, tmp_path / "b.png", "title")
-    for name in ("a.png", "b.png"):
+    plot_rows([fake_row(peers=())], tmp_path / "c.png", "title")
+    for name in ("a.png", "b.png", "c.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,11 +12,15 @@ import pytest
 import lapwing as lw
 from lapwing.__main__ import main
 from lapwing.bench import plot
+from lapwing.bench.case import Row, Timing
+from lapwing.bench.check import Check
 from lapwing.bench.libraries import installed, open_library
 from lapwing.bench.record import Grid
+from lapwing.bench.table import UNSTEADY
 from lapwing.cli import bench as bench_command
 from lapwing.cli import record as record_command
 from lapwing.cli.progress import Progress
+from lapwing.cli.usage import program
 from lapwing.core.native import native
 from lapwing.core.records import load_record
 from lapwing.engines import planner
@@ -76,6 +80,16 @@ def test_explain_tells_of_an_engine_that_is_not_here(capsys):
         (["bench", "cholesky", "--peers", "matlab"], "peer 'matlab' is not known"),
         (["bench", "cholesky", "--engine", "cusolver"], "engine='cusolver' cannot take this call"),
         (["bench", "cholesky", "--framework", "numpy", "--device", "cuda"], "numpy arrays live on the host"),
+        (["bench", "cholesky", "--record", "--sizes", "4"], "--record measures its own grid; --sizes has no effect"),
+        (["bench", "cholesky", "--record", "--batch", "1"], "--record measures its own grid; --batch has no effect"),
+        (["bench", "cholesky", "--record", "--peers"], "--record measures its own grid; --peers has no effect"),
+        (["bench", "cholesky", "--record", "--repeat", "0"], "--repeat 0 is not a positive number"),
+        (["bench", "cholesky", "--quick"], "only --record looks at it; --quick has no effect"),
+        (["bench", "cholesky", "--output", "x.json"], "only --record looks at it; --output has no effect"),
+        (["bench", "cholesky", "--json", "nosuch/x.json"], "--json nosuch/x.json: there is no folder nosuch"),
+        (["bench", "cholesky", "--plot", "nosuch/x.png"], "--plot nosuch/x.png: there is no folder nosuch"),
+        (["bench", "cholesky", "--plot", "x.nosuch"], "--plot x.nosuch: the name must end in one of .png, .pdf, .svg"),
+        (["bench", "cholesky", "--json", "."], "--json .: it cannot be written"),
         (["nosuch"], "invalid choice: 'nosuch'"),
         ([], "arguments are required"),
     ],
@@ -147,7 +161,7 @@ def test_bench_through_jax_with_a_limit_on_threads():
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     assert "through jax on cpu" in answer.stdout and "float64" in answer.stdout
-    assert native is None or "1 threads" in answer.stdout
+    assert "1 thread)" in answer.stdout
 
 
 def test_bench_ends_with_1_on_a_wrong_answer(monkeypatch, capsys):
@@ -158,15 +172,60 @@ def test_bench_ends_with_1_on_a_wrong_answer(monkeypatch, capsys):
 
 def test_bench_without_matplotlib_says_how_to_get_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench_command, "can_plot", lambda: False)
-    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1", "--plot", str(tmp_path / "x.png")]) == 0
-    assert plot.HOW_TO_GET in capsys.readouterr().out
-    assert not (tmp_path / "x.png").exists()
+    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1", "--plot", str(tmp_path / "x.png")]) == 2
+    shown = capsys.readouterr()
+    assert "hint: pip install matplotlib" in shown.err and shown.out == ""
 
 
-def test_bench_refuses_an_unknown_kind_of_picture(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1", "--plot", str(tmp_path / "x.nosuch")]) == 2
-    assert "lapwing: --plot" in capsys.readouterr().err
+def test_bench_refuses_what_does_not_fit(monkeypatch, capsys):
+    monkeypatch.setattr(bench_command, "_free_memory", lambda: 20 * 2**30)
+    assert main(["bench", "cholesky", "--sizes", "4,200000"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("lapwing: n=200000 float64 needs about 298 GiB per copy; 20 GiB are free here\n")
+    assert shown.out == ""
+
+
+def test_bench_ends_in_one_line_without_memory(monkeypatch, capsys):
+    def fail(*_, **__):
+        raise MemoryError("Unable to allocate 298 GiB")
+
+    monkeypatch.setattr(bench_command, "measure", fail)
+    assert main(["bench", "cholesky", "--sizes", "4"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "lapwing: not enough memory: Unable to allocate 298 GiB"
+
+
+def test_bench_says_once_that_times_vary(monkeypatch, capsys):
+    def measured(case, *_, **__):
+        return Row(case, "batched", (("lapwing", Check(0.5, True)),), (Timing("lapwing", (1e-3, 3e-3, 3e-3)),))
+
+    monkeypatch.setattr(bench_command, "measure", measured)
+    assert main(["bench", "cholesky", "--sizes", "4,8"]) == 0
+    text = capsys.readouterr().out
+    assert text.count(" 1 ms~") == 2 and text.count(UNSTEADY) == 1
+
+
+def test_without_the_native_core():
+    code = (
+        "import sys; sys.modules['lapwing._native'] = None\n"
+        "from lapwing.__main__ import main\n"
+        "main(['info']); main(['bench', 'cholesky', '--sizes', '4', '--repeat', '1'])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "; no native core, " in answer.stdout and "(no native core, " in answer.stdout
+    assert answer.stdout.count("the native core is not there, see below") == 4  # every engine but one
+    assert answer.stdout.count("lapwing's source folder: pip install --force-reinstall --no-deps .") == 2
+
+
+@pytest.mark.parametrize("started", [".venv/bin/lapwing", "/elsewhere/lapwing"])
+def test_the_program_is_named_as_it_was_started(started, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "argv", [started])
+    assert program() == started
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "lapwing")])
+    assert program() == "./lapwing"
+    monkeypatch.setattr(sys, "argv", ["__main__.py"])
+    assert program() == f"{sys.executable} -m lapwing"
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
@@ -190,8 +249,8 @@ def test_record_is_written_and_used(monkeypatch, tmp_path, capsys):
         assert {(m.n, m.batch) for m in record.measurements} == {(4, 1), (4, 8), (16, 1), (16, 8)}
         assert record.hardware == planner.hardware_of("cpu") and record.versions["lapwing"] == lw.__version__
         text = capsys.readouterr().out
-        assert "the rules that follow" in text and str(path) in text
-        assert record.hardware in lw.explain(lw.cholesky, lw.spec((4, 4))).reason
+        assert "the rules that follow" in text and str(path) in text and "delete that file to undo" in text
+        assert str(path) in lw.explain(lw.cholesky, lw.spec((4, 4))).reason
         assert main(["info"]) == 0
         assert path.name in capsys.readouterr().out
     finally:
@@ -200,11 +259,23 @@ def test_record_is_written_and_used(monkeypatch, tmp_path, capsys):
 
 
 @needs_native
+@pytest.mark.parametrize("output", [[], ["--output", "/nosuch/r.json"]])
+def test_record_is_not_measured_when_it_cannot_be_written(output, monkeypatch, capsys):
+    monkeypatch.setenv("LAPWING_CACHE", "")
+    monkeypatch.delattr(record_command, "measure_record")
+    assert main(["bench", "cholesky", "--record", *output]) == 2
+    shown = capsys.readouterr()
+    assert ("there is no folder /nosuch" if output else "there is no safe folder for your records") in shown.err
+    assert shown.out == ""
+
+
+@needs_native
 def test_record_to_another_file(monkeypatch, tmp_path, capsys):
     grid = Grid((4,), (1,), ("float32",), seconds=0.1)
     monkeypatch.setattr(record_command, "grid_for", lambda *_, **__: grid)
     assert main(["bench", "cholesky", "--record", "--repeat", "1", "--output", str(tmp_path / "r.json")]) == 0
     assert load_record(tmp_path / "r.json").measurements[0].dtype == "float32"
+    assert "delete" not in capsys.readouterr().out
 
 
 def test_demo(monkeypatch, tmp_path, capsys):

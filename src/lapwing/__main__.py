@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done, 1: a wrong answer was found, 2: wrong usage, 130: stopped by Ctrl-C."""
+    """Run one command. 0: done, 1: a wrong answer was found, 2: wrong usage or too little memory, 130: stopped by Ctrl-C."""
     command_line = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = _parser().parse_args(command_line)
@@ -22,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except UsageError as error:
         print(f"lapwing: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"lapwing: not enough memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nlapwing: stopped", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -102,7 +103,39 @@ def test_record_of_other_hardware_is_refused(own_cache):
     assert lw.explain(lw.cholesky, lw.spec((1000, 4, 4))).engine != "lapack"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"schema": 1}', "null", "\0\0"])
+def made(**changes):
+    row = {"dtype": "float64", "n": 4, "batch": 1, "seconds": {"lapack": 1.0}}
+    row |= {k: changes.pop(k) for k in list(changes) if k in row}
+    text = {"schema": 1, "operation": "cholesky", "device": "cpu", "hardware": "x", "date": "", "versions": {}}
+    return json.dumps(text | changes | {"measurements": [row]})
+
+
+DAMAGED = [
+    "", "{", "[]", '{"schema": 99}', '{"schema": 1}', "null", "\0\0", "[" * 200000,
+    made(dtype="float16"), made(n=0), made(n=float("inf")), made(n=2**70), made(batch=-1), made(seconds={}),
+    made(seconds={"lapack": float("nan")}), made(device="tpu"), made(hardware="a\0b"), made(hardware="\ud800"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["magma", "reference", "cusolver"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_engine_that_is_not_known_here_is_passed_over(own_cache, engine, device):
+    rows = tuple(Measurement(d, n, 1, {engine: 1.0}) for d in DTYPES for n in (4, 700))
+    save_record(Record("cholesky", device, planner.hardware_of(device), "", {}, rows))
+    planner.reload_records()
+    for n in (4, 700):
+        assert lw.explain(lw.cholesky, lw.spec((n, n))).engine in ("batched", "lapack")
+        lw.cholesky(np.eye(n))
+
+
+def test_import_with_a_pipe_among_the_records(own_cache):
+    folder = own_cache / "records"
+    folder.mkdir(mode=0o700)
+    os.mkfifo(folder / "pipe.json")
+    planner.reload_records()
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_record_is_skipped(own_cache, text, caplog):
     folder = own_cache / "records"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -101,6 +101,14 @@ def test_failure_under_jit_is_nan_and_alone(place):
     assert np.asarray(info).tolist() == [0, 1, 0]
 
 
+def test_a_constant_inside_a_traced_function(place):
+    a = matrices((3, 3))
+    got = jax.jit(lambda x: x + lw.cholesky(a))(0.0)
+    close(got, jnp.linalg.cholesky(a))
+    jax.eval_shape(lambda x: x + lw.cholesky(a), 0.0)
+    assert np.isnan(np.asarray(jax.jit(lambda x: x + lw.cholesky(-a))(0.0))).all()
+
+
 def test_shape_error_under_jit(place):
     with pytest.raises(ValueError, match="square"):
         jax.jit(lw.cholesky)(jnp.ones((3, 4)))

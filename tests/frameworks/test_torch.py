@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -125,6 +128,48 @@ def test_export_with_dynamic_batch(device):
     exported = torch.export.export(Module(), (matrices((3, 5, 5), device=device),), dynamic_shapes=({0: batch},))
     a = matrices((7, 5, 5), device=device, seed=1)
     assert torch.equal(exported.module()(a), lw.cholesky(herm(a)))
+
+
+def test_compile_is_the_first_call_of_the_process():
+    code = """
+import torch, lapwing as lw
+a = torch.eye(3).expand(2, 3, 3) * 4
+compiled = lambda f: torch.compile(f, fullgraph=True, backend="aot_eager")
+assert torch.equal(compiled(lambda x: lw.cholesky(x))(a), a / 2)
+assert torch.equal(compiled(torch.vmap(lambda x: lw.cholesky(x)))(a), a / 2)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_compiled_torch_func_reports_the_same_status():
+    a = matrices((4, 3, 3))
+    a[1] *= torch.inf
+    a[2, 1, 1] = torch.inf
+    a[3, 2, 2] = -1
+    factor, info = torch.compile(torch.vmap(lambda x: tuple(lw.cholesky_ex(x))), fullgraph=True, backend="aot_eager")(a)
+    expected = lw.cholesky_ex(a)
+    assert info.tolist() == expected.info.tolist() == [0, 1, 2, 3]
+    assert factor[1:].isnan().all()
+
+
+def test_overwrite_is_seen_by_autograd():
+    a = matrices((300, 300))
+    w = torch.ones(300, 300, dtype=torch.float64, requires_grad=True)
+    y = (w * a).sum()
+    lw.cholesky(a, overwrite=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    p = torch.nn.Parameter(matrices((3, 3)))
+    with torch.no_grad():
+        assert not lw.cholesky(p, overwrite=True).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+def test_jit_trace():
+    traced = torch.jit.trace(lambda x: lw.cholesky(x), (matrices((3, 5, 5)),), check_trace=False)
+    a = matrices((3, 5, 5), seed=9)
+    assert torch.equal(traced(a), lw.cholesky(a))
 
 
 def test_fake_tensors():

@@ -11,6 +11,8 @@ from .environment import Environment
 
 __all__ = ["Absent", "Case", "Entry", "Report", "Row", "Timing"]
 
+_UNSTEADY = 2.0
+
 
 @dataclass(frozen=True)
 class Case:
@@ -73,6 +75,11 @@ class Timing:
     def median(self) -> float:
         return median(self.seconds)
 
+    @property
+    def unsteady(self) -> bool:
+        """Whether the repeats differ too much for the minimum to tell what a call usually takes."""
+        return self.median > _UNSTEADY * self.minimum
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -98,6 +105,10 @@ class Row:
     def wrong(self) -> tuple[str, ...]:
         """Which of lapwing's answers failed the check; they are not timed."""
         return tuple(name for name, check in self.checks if not check.ok)
+
+    @property
+    def unsteady(self) -> bool:
+        return any(t.unsteady for t in (*self.ours, *self.peers))
 
     @property
     def lapwing(self) -> Timing | None:

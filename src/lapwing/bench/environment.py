@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -11,9 +12,18 @@ from pathlib import Path
 
 from .._version import __version__
 from ..core.native import native
-from ..engines.planner import hardware_of
 
-__all__ = ["PACKAGES", "Environment", "Gpu", "driver_version", "environment", "installed_version"]
+__all__ = [
+    "HOW_TO_GET",
+    "PACKAGES",
+    "Environment",
+    "Gpu",
+    "counted",
+    "driver_version",
+    "environment",
+    "how_to_build",
+    "installed_version",
+]
 
 # names on PyPI, by the name it is imported with
 PACKAGES = {
@@ -25,6 +35,15 @@ PACKAGES = {
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "matplotlib": ("matplotlib",),
 }
+HOW_TO_GET = {
+    "scipy": "pip install scipy",
+    "torch": "pip install torch",
+    "jax": "pip install jax",
+    "tensorflow": "pip install tensorflow-cpu",
+    "cupy": "pip install cupy-cuda13x",
+    "matplotlib": "pip install matplotlib",
+}
+_BUILD = "in lapwing's source folder: pip install --force-reinstall --no-deps ."
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,7 @@ def environment() -> Environment:
         versions=tuple(versions.items()),
         system=f"{platform.system()} {platform.machine()}",
         cpu=_cpu_name(),
-        instructions=hardware_of("cpu"),
+        instructions=native.simd() if native is not None else "no native core",
         cores=cores,
         threads=native.allowed_threads() if native is not None else cores,
         gpus=gpus,
@@ -72,6 +91,16 @@ def installed_version(package: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return ""
+
+
+def how_to_build() -> str:
+    """How to get the native core."""
+    return _BUILD if shutil.which("g++") else f"install g++ (Debian/Ubuntu: apt install g++), then {_BUILD}"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def driver_version() -> str:

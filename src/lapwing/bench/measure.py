@@ -11,6 +11,7 @@ import numpy as np
 from ..engines import planner
 from .case import Absent, Case, Entry, Row, Timing
 from .check import PROBES, Check, check_factor, check_on_device
+from .environment import HOW_TO_GET
 from .libraries import PEERS, installed, open_library
 from .library import Library
 from .matrices import make_matrix
@@ -26,7 +27,7 @@ _CHECKED_OF_PEERS = 4096  # beyond this order the check would take longer than t
 def why_not(library: str, device: str) -> str:
     """Why a library cannot take part on a device, or ""; imports it."""
     if not installed(library):
-        return "not installed"
+        return f"not installed ({HOW_TO_GET[library]})"
     try:
         return open_library(library).missing(device)
     except Exception as error:  # a broken installation can fail in any way

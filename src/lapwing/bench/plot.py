@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .case import Row
+from .environment import counted, environment
+from .table import seconds_in_words
 
-__all__ = ["HOW_TO_GET", "can_plot", "plot_rows", "plot_speedup"]
+__all__ = ["KINDS", "can_plot", "plot_rows", "plot_speedup"]
 
-HOW_TO_GET = "pip install lapwing[plot]"
+KINDS = (".png", ".pdf", ".svg")
 _COLOURS = {
     "lapwing": "#d1495b",
     "numpy": "#4477aa",
@@ -32,15 +35,18 @@ def can_plot() -> bool:
 
 
 def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Left: time per call over n, one line per contender. Right: how many times faster than each peer lapwing is."""
+    """Time per call over n, one line per contender. Beside it, where there are peers, how many times faster lapwing is."""
     rows = [r for r in rows if r.lapwing is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
-    figure, axes = _figure((11.0, 0.8 + 3.7 * len(dtypes)), len(dtypes), 2)
-    figure.suptitle(title, fontsize=13, fontweight="bold")
-    for (times, ratios), dtype in zip(axes, dtypes, strict=True):
+    across = 2 if any(r.peers for r in rows) else 1
+    figure, axes = _figure((5.5 * across + 0.5, 1.0 + 3.7 * len(dtypes)), len(dtypes), across)
+    figure.suptitle(title, fontsize=13 if across == 2 else 11, fontweight="bold")
+    for (times, *ratios), dtype in zip(axes, dtypes, strict=True):
         some = sorted((r for r in rows if r.case.dtype == dtype), key=lambda r: (r.case.n, r.case.batch))
         _draw_times(times, some, dtype)
-        _draw_ratios(ratios, some, dtype)
+        for axis in ratios:
+            _draw_ratios(axis, some, dtype)
+    _small_print(figure, rows)
     figure.savefig(path, dpi=130)
 
 
@@ -65,20 +71,25 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the 
     axis.grid(axis="x", visible=False)
     axis.margins(y=0.12)
     axis.legend(frameon=False)
+    _small_print(figure, rows)
     figure.savefig(path, dpi=130)
 
 
 def _draw_times(axis: Any, rows: Sequence[Row], dtype: str) -> None:
     names = list(dict.fromkeys(t.name for r in rows for t in (*r.ours, *r.peers)))
     for name in names:
-        points = [(r.case.n, t.minimum * 1e3) for r in rows for t in (*r.ours, *r.peers) if t.name == name]
+        points = [(r.case.n, t.minimum) for r in rows for t in (*r.ours, *r.peers) if t.name == name]
         _line(axis, name, points, _is_ours(rows, name))
-    floor = [(r.case.n, r.floor * 1e3) for r in rows if r.floor]
+    floor = [(r.case.n, r.floor) for r in rows if r.floor]
     if floor:
-        axis.plot(*zip(*floor, strict=True), color=_COLOURS["floor"], linestyle=":", label="floor (copy)")
+        axis.plot(
+            *zip(*floor, strict=True), color=_COLOURS["floor"], linestyle=":", marker=".", label="floor: one copy of the input"
+        )
     _over_n(axis, rows)
     axis.set_yscale("log")
-    axis.set_ylabel("time per call (ms)")
+    low, high = axis.get_ylim()
+    _plain_numbers(axis.yaxis, seconds_in_words, each=(1,) if high > 300 * low else (1, 2, 5))
+    axis.set_ylabel("time per call")
     axis.set_title(f"{dtype}: time, lower is better", fontsize=11)
     axis.legend(frameon=False, fontsize=9)
 
@@ -92,13 +103,13 @@ def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
     axis.axhline(1, color="#333333", linewidth=1)
     _over_n(axis, rows)
     axis.set_yscale("log")
-    _plain_numbers(axis.yaxis, each=(1, 2, 5))
+    _plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", each=(1, 2, 5))
     axis.set_ylabel("time of the peer / time of lapwing")
     axis.set_title(f"{dtype}: how many times faster lapwing is", fontsize=11)
     if any(r.peers for r in rows):
         axis.legend(frameon=False, fontsize=9)
     else:
-        axis.text(0.5, 0.5, "no peers were timed (--peers)", ha="center", transform=axis.transAxes, color="#777777")
+        axis.text(0.5, 0.5, "no peer could be timed", ha="center", transform=axis.transAxes, color="#777777")
 
 
 def _line(axis: Any, name: str, points: Sequence[tuple[float, float]], ours: bool) -> None:
@@ -114,19 +125,28 @@ def _over_n(axis: Any, rows: Sequence[Row]) -> None:
     if len(orders) == 1:
         axis.set_xlim(orders[0] / 2, orders[0] * 2)
     batches = {r.case.batch for r in rows}
-    axis.set_xlabel("order n" + (f", {batches.pop()} matrices per call" if len(batches) == 1 else ""))
+    axis.set_xlabel("order n" + (f", {counted(batches.pop(), 'matrix', 'matrices')} per call" if len(batches) == 1 else ""))
 
 
-def _plain_numbers(axis: Any, each: tuple[int, ...]) -> None:
+def _plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, ...]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, subs=each))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: in_words(value)))
 
 
 def _is_ours(rows: Sequence[Row], name: str) -> bool:
     return any(t.name == name for r in rows for t in r.ours)
+
+
+def _small_print(figure: Any, rows: Sequence[Row]) -> None:
+    """Where and when, below everything."""
+    where = environment()
+    on_gpu = where.gpus and any(r.case.device == "cuda" for r in rows)
+    machine = where.gpus[0].name if on_gpu else f"{where.cpu} ({where.instructions})"
+    text = f"{machine}; {counted(where.threads, 'CPU thread')}; {datetime.now(UTC).date().isoformat()}"
+    figure.supxlabel(text, x=0.99, ha="right", fontsize=8, color="#777777")
 
 
 def _figure(size: tuple[float, float], down: int, across: int) -> tuple[Any, Any]:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 from .case import Row, Timing
 
-__all__ = ["Table", "seconds_in_words"]
+__all__ = ["UNSTEADY", "Table", "seconds_in_words"]
 
 _WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10
+UNSTEADY = (
+    "note: times marked ~ vary by more than 2x between repeats: other processes are using the cores, and threaded libraries\n"
+    "can look many times slower than they are. Repeat when idle, or with --threads 1"
+)
 
 
 class Table:
@@ -33,7 +37,7 @@ class Table:
             return f"{left}  " + _trouble(row)
         waited = f"{seconds_in_words(min(row.lapwing.waited, default=None)):>9}" if self.on_gpu else ""
         cells = (
-            f"{left}{seconds_in_words(row.lapwing.minimum):>9}{seconds_in_words(row.lapwing.median):>9}"
+            f"{left}{_cell(row.lapwing):>9}{seconds_in_words(row.lapwing.median):>9}"
             f"{row.gflops or 0:>8.3g}{row.gbytes or 0:>8.3g}{waited}{_times(row.speedup):>8}{_times(row.over_floor):>9}"
         )
         by_name = {t.name: t for t in (*row.ours[1:], *row.peers)}
@@ -71,7 +75,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _cell(timing: Timing | None) -> str:
-    return "-" if timing is None else seconds_in_words(timing.minimum)
+    return "-" if timing is None else seconds_in_words(timing.minimum) + ("~" if timing.unsteady else "")
 
 
 def _width(name: str) -> int:

@@ -10,21 +10,26 @@ import sys
 from pathlib import Path
 
 from ..bench.case import Absent, Case, Entry, Row
-from ..bench.environment import environment
+from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
 from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
 from ..bench.matrices import MATRICES
 from ..bench.measure import copy_bandwidth, measure, peer_entries, usable_library, why_not
-from ..bench.plot import HOW_TO_GET, can_plot, plot_rows
+from ..bench.plot import KINDS, can_plot, plot_rows
 from ..bench.report import make_report, write_report
-from ..bench.table import Table
+from ..bench.table import UNSTEADY, Table
+from ..core.native import native
+from ..core.plan import bytes_in_words
 from ..engines import planner
 from .progress import Progress
 from .record import run_record
-from .usage import UsageError, add_device, parse_dtypes, parse_sizes, parse_words
+from .usage import UsageError, add_device, check_output, parse_dtypes, parse_sizes, parse_words
 
 __all__ = ["add_parser", "run"]
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random"}
+_NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json")
+_ARRAYS = 3  # that a library holds at the same time: the input, the answer, one for the copy or the check
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -32,10 +37,10 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
     add = parser.add_argument
     add("operation", choices=["cholesky"])
-    add("--sizes", default="4,16,64,256", help="orders n, by commas (default: 4,16,64,256)")
+    add("--sizes", help="orders n, by commas (default: 4,16,64,256)")
     add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
-    add("--dtype", default="float64", help="by commas: float32 (single), float64 (double), complex64, complex128")
-    add("--batch", type=int, default=1, help="matrices per call (default: 1)")
+    add("--dtype", help="by commas: float32 (single), float64 (double), complex64, complex128")
+    add("--batch", type=int, help="matrices per call (default: 1)")
     add(
         "--framework",
         choices=LIBRARIES,
@@ -48,8 +53,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         const=",".join(PEERS),
         help="time the other libraries too: all that are installed, or those named",
     )
-    add("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
-    add("--matrix", choices=MATRICES, default="random", help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it")
+    add("--engine", help='"auto" (default), or a name from lapwing info')
+    add("--matrix", choices=MATRICES, help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it")
     add("--threads", type=int, help="CPU threads for every library")
     add("--upper", action="store_true", help="the upper triangle")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
@@ -61,16 +66,15 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.threads is not None:
-        if options.threads < 1:
-            raise UsageError(f"--threads {options.threads} is not a positive number")
-        if not _limited_to(options.threads):
-            return _run_limited(options.threads, options.command_line)
+    _check_options(options)
+    if options.threads is not None and not _limited_to(options.threads):
+        return _run_limited(options.threads, options.command_line)
     library = _library(options.framework, options.device)
     if options.record:
         return run_record(options, library)
     cases = _cases(options)
     entries, absent = _entries(options, library, cases)
+    _check_memory(cases, entries)
     if any(e.library == "jax" for e in entries):
         allow_float64_in_jax()
     bandwidth = copy_bandwidth(library) if options.device == "cuda" else None
@@ -78,17 +82,38 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         command = shlex.join(["lapwing", *options.command_line])
         notes = [f"{a.name}: {a.reason}" for a in absent]
-        write_report(make_report(rows, bandwidth=bandwidth, notes=notes, command=command), options.json)
+        report = make_report(rows, bandwidth=bandwidth, notes=notes, command=command)
+        try:
+            write_report(report, options.json)
+        except OSError as error:
+            raise UsageError(f"--json {options.json}: {error}") from error
         print(f"wrote {options.json}")
     if options.plot:
         _plot(rows, options, library)
     return 1 if any(row.wrong for row in rows) else 0
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    """What needs no library to be refused; then the defaults."""
+    for name in ("batch", "repeat", "threads"):
+        if (given := getattr(options, name)) is not None and given < 1:
+            raise UsageError(f"--{name} {given} is not a positive number")
+    for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
+        if getattr(options, name):
+            why = "--record measures its own grid" if options.record else "only --record looks at it"
+            raise UsageError(f"{why}; --{name} has no effect")
+    for name, value in _DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.json:
+        check_output("--json", options.json)
+    if options.plot:
+        check_output("--plot", options.plot, KINDS)
+        if not can_plot():
+            raise UsageError(f"--plot: matplotlib is not installed\nhint: {HOW_TO_GET['matplotlib']}")
+
+
 def _cases(options: argparse.Namespace) -> list[Case]:
-    for name in ("batch", "repeat"):
-        if getattr(options, name) < 1:
-            raise UsageError(f"--{name} {getattr(options, name)} is not a positive number")
     return [
         Case(n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation)
         for dtype in parse_dtypes(options.dtype)
@@ -119,13 +144,38 @@ def _entries(options: argparse.Namespace, library: str, cases: list[Case]) -> tu
     return [ours, *peers], absent
 
 
+def _check_memory(cases: list[Case], entries: list[Entry]) -> None:
+    free = _free_memory()
+    for case in cases:
+        names = sorted({e.library for e in entries}) if case.device == "cpu" else ["the host"]
+        copy = case.bytes_moved // 2
+        if free is not None and _ARRAYS * len(names) * copy > free:
+            what = f"n={case.n}{f' batch={case.batch}' if case.batch > 1 else ''} {case.dtype}"
+            raise UsageError(
+                f"{what} needs about {bytes_in_words(copy)} per copy; {bytes_in_words(free)} are free here\n"
+                f"hint: {_ARRAYS} copies are held for each of: {', '.join(names)}"
+            )
+
+
+def _free_memory() -> int | None:
+    """Bytes, or None where nobody tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
 def _measure_all(
     options: argparse.Namespace, cases: list[Case], entries: list[Entry], absent: list[Absent], bandwidth: float | None
 ) -> list[Row]:
     on_gpu = options.device == "cuda"
     where = environment()
-    machine = where.gpus[0].name if on_gpu and where.gpus else f"{where.instructions}, {where.threads} threads"
-    print(f"{options.operation} through {entries[0].library} on {options.device} ({machine}), {options.repeat} repeats")
+    machine = where.gpus[0].name if on_gpu and where.gpus else f"{where.instructions}, {counted(where.threads, 'thread')}"
+    repeats = counted(options.repeat, "repeat")
+    print(f"{options.operation} through {entries[0].library} on {options.device} ({machine}), {repeats}")
+    if native is None:
+        print(f"hint: {how_to_build()}")
     for a in absent:
         print(f"without {a.name}: {a.reason}")
     if bandwidth:
@@ -142,18 +192,17 @@ def _measure_all(
         for a in rows[-1].absent:
             print(f"  without {a.name}: {a.reason}")
     print(f"\n{table.legend(on_gpu=on_gpu)}")
+    if any(row.unsteady for row in rows):
+        print(UNSTEADY)
     return rows
 
 
 def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
-    if not can_plot():
-        print(f"no plot: matplotlib is not installed\nhint: {HOW_TO_GET}")
-        return
     if not any(row.lapwing for row in rows):
         return
     try:
         plot_rows(rows, options.plot, f"{options.operation}, lapwing through {library} on {options.device}")
-    except (OSError, ValueError) as error:  # ValueError: an unknown kind of file
+    except OSError as error:
         raise UsageError(f"--plot {options.plot}: {error}") from error
     print(f"wrote {options.plot}")
 

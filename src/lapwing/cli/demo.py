@@ -7,14 +7,16 @@ from pathlib import Path
 
 from ..bench.case import Case, Entry
 from ..bench.check import check_factor
-from ..bench.environment import environment
+from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
 from ..bench.matrices import make_matrix
 from ..bench.measure import measure
-from ..bench.plot import HOW_TO_GET, can_plot, plot_speedup
-from ..bench.table import Table
+from ..bench.plot import can_plot, plot_speedup
+from ..bench.table import UNSTEADY, Table
+from ..core.native import native
 from ..engines import planner
 from ..ops.cholesky import cholesky
 from .progress import Progress
+from .usage import program, python
 
 __all__ = ["add_parser", "run"]
 
@@ -33,16 +35,20 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(options: argparse.Namespace) -> int:
     where = environment()
     usable = [e.name for e in planner.engines() if e.usable_on]
-    print(f"lapwing on {where.cpu} ({where.instructions}, {where.threads} threads); engines: {', '.join(usable)}\n")
+    threads = counted(where.threads, "thread")
+    print(f"lapwing on {where.cpu} ({where.instructions}, {threads}); engines: {', '.join(usable)}\n")
+    if native is None:
+        print(f"hint: {how_to_build()}\n")
     right = all([_factor(Case(500)), _factor(Case(8, 10_000, "float32"))])
     print("\nAgainst numpy.linalg.cholesky, side by side in one run:\n")
-    right &= _race(_QUICK if options.quick else _RACE, where.threads)
+    right &= _race(_QUICK if options.quick else _RACE, threads)
+    lapwing = program()
     print(
         "\nTry next:\n"
-        "  lapwing info                                         what is here, and what is missing\n"
-        "  lapwing explain cholesky --shape 1000x64x64          which engine, and why\n"
-        "  lapwing bench cholesky --sizes 4,32,256 --batch 1000 --peers --plot bench.png\n"
-        '  python -c "import lapwing; help(lapwing.cholesky)"'
+        f"  {lapwing} info                                         what is here, and what is missing\n"
+        f"  {lapwing} explain cholesky --shape 1000x64x64          which engine, and why\n"
+        f"  {lapwing} bench cholesky --sizes 4,32,256 --batch 1000 --peers --plot bench.png\n"
+        f'  {python()} -c "import lapwing; help(lapwing.cholesky)"'
     )
     return 0 if right else 1
 
@@ -55,7 +61,7 @@ def _factor(case: Case) -> bool:
     return check.ok
 
 
-def _race(sizes: tuple[tuple[int, int], ...], threads: int) -> bool:
+def _race(sizes: tuple[tuple[int, int], ...], threads: str) -> bool:
     entries = [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")]
     cases = [Case(n, batch, dtype) for dtype in ("float32", "float64") for n, batch in sizes]
     table = Table(["numpy"])
@@ -68,10 +74,12 @@ def _race(sizes: tuple[tuple[int, int], ...], threads: int) -> bool:
         progress.clear()
         print(table.line(rows[-1]), flush=True)
     print(f"\n{table.legend()}")
+    if any(row.unsteady for row in rows):
+        print(UNSTEADY)
     if can_plot():
         counts = f"batches of {sizes[0][1]:,} (n = {sizes[0][0]}) to {sizes[-1][1]:,} (n = {sizes[-1][0]}) matrices"
-        plot_speedup(rows, _PICTURE, f"Cholesky: lapwing against NumPy, {threads} threads\n{counts}", "NumPy")
+        plot_speedup(rows, _PICTURE, f"Cholesky: lapwing against NumPy, {threads}\n{counts}", "NumPy")
         print(f"\nA picture is in ./{_PICTURE}")
     else:
-        print(f"\nNo picture: matplotlib is not installed ({HOW_TO_GET})")
+        print(f"\nNo picture: matplotlib is not installed ({HOW_TO_GET['matplotlib']})")
     return not any(row.wrong for row in rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from ..core.problem import spec
-from ..engines import planner
 from ..ops.cholesky import cholesky
 from ..ops.explain import explain
 from .usage import UsageError, add_device, parse_shape
@@ -35,7 +34,4 @@ def run(options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise UsageError(str(error).removeprefix("spec: ")) from error
     print(plan)
-    support = planner.ALL[plan.engine].support(plan.problem)
-    if not support:
-        print(f"  note        not usable on this machine: {support.reason.splitlines()[0]}")
     return 0

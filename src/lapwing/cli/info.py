@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import argparse
 import platform
-import shutil
 from pathlib import Path
 
-from ..bench.environment import PACKAGES, Environment, environment, installed_version
+from ..bench.environment import HOW_TO_GET, Environment, counted, environment, how_to_build, installed_version
 from ..core.native import missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
-from ..core.settings import cache_folder
+from ..core.settings import cache_folder, cache_path
 from ..engines import planner
+from .usage import program
 
 __all__ = ["add_parser", "run"]
 
-_HOW_TO_GET = {
-    "scipy": "pip install scipy",
-    "torch": "pip install lapwing[torch]",
-    "jax": "pip install lapwing[jax]",
-    "tensorflow": "pip install lapwing[tensorflow]",
-    "cupy": "pip install cupy-cuda13x",
-    "matplotlib": "pip install lapwing[plot]",
-}
 _RECORD_COMMAND = {
-    "cpu": "lapwing bench cholesky --record",
-    "cuda": "lapwing bench cholesky --record --device cuda",
+    "cpu": "bench cholesky --record",
+    "cuda": "bench cholesky --record --device cuda",
 }
 
 
@@ -53,7 +45,8 @@ def _versions(where: Environment) -> None:
 
 def _devices(where: Environment) -> None:
     print("\ndevices")
-    print(f"  cpu         {where.cpu}; {where.instructions}, {where.cores} cores, {where.threads} threads; {where.system}")
+    size = f"{counted(where.cores, 'core')}, {counted(where.threads, 'thread')}"
+    print(f"  cpu         {where.cpu}; {where.instructions}, {size}; {where.system}")
     for place, gpu in enumerate(where.gpus):
         major, minor = divmod(gpu.capability, 10)
         detail = f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'not told'}"
@@ -67,19 +60,16 @@ def _engines() -> None:
     for engine in planner.engines():
         where = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
         print(f"  {engine.name:<12}{where:<20}{engine.what}")
-        if engine.missing and engine.name != "reference" and native is not None:
-            print(f"{'':14}{engine.missing}")
+        if engine.missing and engine.name != "reference":
+            print(f"{'':14}{engine.missing if native is not None else 'the native core is not there, see below'}")
 
 
 def _missing(where: Environment) -> None:
-    lines = [
-        (name, "not installed", _HOW_TO_GET[name]) for name in PACKAGES if name in _HOW_TO_GET and not installed_version(name)
-    ]
+    lines = [(name, "not installed", hint) for name, hint in HOW_TO_GET.items() if not installed_version(name)]
     if native is None:
-        hint = "pip install --force-reinstall --no-binary lapwing lapwing"
-        lines.append(("native core", missing_reason, hint if shutil.which("g++") else f"install g++, then {hint}"))
+        lines.append(("native core", missing_reason, how_to_build()))
     elif installed_version("tensorflow") and not _tensorflow_ops():
-        lines.append(("TensorFlow ops", "not built, numpy.linalg is used", "install lapwing from source with g++"))
+        lines.append(("TensorFlow ops", "not built, numpy.linalg is used", how_to_build()))
     if where.gpus and native is not None:
         for part, package in (("solver", "nvidia-cusolver"), ("compiler", "nvidia-cuda-nvrtc")):
             if reason := native.missing(part):
@@ -97,9 +87,10 @@ def _tensorflow_ops() -> bool:
 
 def _folders() -> None:
     print("\nfolders and records")
-    folder = cache_folder("records")
-    cache = str(folder.parent) if folder else "none: LAPWING_CACHE is empty, or others can write to the folder"
-    print(f"  cache       {cache}")
+    path = cache_path("records")
+    cache = str(path.parent) if path else "none: LAPWING_CACHE is empty"
+    unsafe = path is not None and path.exists() and not cache_folder("records")
+    print(f"  cache       {cache}{': not used, as others can write there' if unsafe else ''}")
     for device in DEVICES:
         hardware = planner.hardware_of(device)
         if hardware == "none":
@@ -108,7 +99,7 @@ def _folders() -> None:
         if record:
             used = f"{record.source}, measured {record.date} on {record.hardware}, {len(record.measurements)} points"
         else:
-            used = f"built-in limits, as there is no record of {hardware}\n{'':14}hint: {_RECORD_COMMAND[device]}"
+            used = f"built-in limits, as there is no record of {hardware}\n{'':14}hint: {program()} {_RECORD_COMMAND[device]}"
         print(f"  {device:<12}{used}")
     if platform.system() != "Linux":
         print("  native code runs on Linux only; here everything goes through numpy.linalg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from ..bench.libraries import allow_float64_in_jax
 from ..bench.record import (
@@ -14,9 +15,10 @@ from ..bench.record import (
     write_record,
 )
 from ..core.records import rules_of, save_record
+from ..core.settings import cache_folder
 from ..engines import planner
 from .progress import Progress
-from .usage import UsageError
+from .usage import UsageError, check_output
 
 __all__ = ["run_record"]
 
@@ -25,6 +27,7 @@ def run_record(options: argparse.Namespace, library: str) -> int:
     hardware = planner.hardware_of(options.device)
     if hardware == "none":
         raise UsageError("there is nothing to choose between: the native core is not there\nhint: lapwing info")
+    _check_place(options)
     if library == "jax":
         allow_float64_in_jax()
     grid = grid_for(options.device, quick=options.quick)
@@ -39,16 +42,29 @@ def run_record(options: argparse.Namespace, library: str) -> int:
         return 1
     progress.clear()
     record = record_of(rows, options.device)
-    if options.output:
-        path = options.output
-        write_record(record, path)
-    else:
-        try:
-            path = save_record(record)
-        except OSError as error:
-            raise UsageError(str(error)) from error
+    try:
+        path = options.output or save_record(record)
+        if options.output:
+            write_record(record, path)
+    except OSError as error:  # a full disk
+        raise UsageError(f"--record: {error}") from error
+    print(f"wrote {path}")
+    if not options.output:
         planner.reload_records()
-    print(f"wrote {path}\n\nthe rules that follow:")
+        print("the planner chooses by it from now on; delete that file to undo")
+    print("\nthe rules that follow:")
     for rule in rules_of(record):
         print(f"  {rule_in_words(rule)}")
     return 0
+
+
+def _check_place(options: argparse.Namespace) -> None:
+    """Before the minutes that the measurement takes."""
+    if options.output:
+        return check_output("--output", options.output)
+    folder = cache_folder("records", make=True)
+    if folder is None or not os.access(folder, os.W_OK):
+        raise UsageError(
+            "--record: there is no safe folder for your records\n"
+            "hint: set LAPWING_CACHE to a folder that only you can write, or name a file with --output"
+        )

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NoReturn
 
 from ..core.problem import DEVICES, DTYPES
 
-__all__ = ["Parser", "UsageError", "parse_dtypes", "parse_shape", "parse_sizes", "parse_words"]
+__all__ = [
+    "Parser",
+    "UsageError",
+    "add_device",
+    "check_output",
+    "parse_dtypes",
+    "parse_shape",
+    "parse_sizes",
+    "parse_words",
+    "program",
+    "python",
+]
 
 
 class UsageError(Exception):
@@ -56,6 +71,35 @@ def parse_words(text: str, known: Iterable[str], what: str) -> tuple[str, ...]:
         if word not in known:
             raise UsageError(f"{what} {word!r} is not known\nhint: use one of {', '.join(known)}")
     return words
+
+
+def check_output(flag: str, path: Path, kinds: tuple[str, ...] = ()) -> None:
+    """Refuse a file that could not be written, before anything is measured."""
+    if kinds and path.suffix.lower() not in kinds:
+        raise UsageError(f"{flag} {path}: the name must end in one of {', '.join(kinds)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{flag} {path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{flag} {path}: it cannot be written")
+
+
+def program() -> str:
+    """The program as the user can start it again from here."""
+    if shutil.which("lapwing"):
+        return "lapwing"
+    return _from_here(Path(sys.argv[0])) if Path(sys.argv[0]).name == "lapwing" else f"{python()} -m lapwing"
+
+
+def python() -> str:
+    return "python" if shutil.which("python") == sys.executable else _from_here(Path(sys.executable))
+
+
+def _from_here(path: Path) -> str:
+    path = Path.cwd() / path  # not resolved: in a virtual environment Python is a link
+    if not path.is_relative_to(Path.cwd()):
+        return str(path)
+    near = path.relative_to(Path.cwd())
+    return f"./{near}" if len(near.parts) == 1 else str(near)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

@@ -17,8 +17,8 @@ __all__ = ["cholesky", "magma_cholesky"]
 def magma_cholesky(input: Any, name: str | None = None) -> Any:
     """Lower Cholesky factor of one matrix, a batch, or a list of equal matrices.
 
-    Unlike the operator, it takes every dtype and batch rank, zeroes the other triangle, has gradients, runs on the CPU too, and
-    names the matrix that is not positive definite.
+    Unlike the operator, it takes float32, complex64 and complex128 too and any batch rank, zeroes the other triangle, has
+    gradients, runs on the CPU, and names the matrix that is not positive definite.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def magma_cholesky(input: Any, name: str | None = None) -> Any:
 
     Returns
     -------
-    tensor of the same shape
+    tensor or array of the same shape
     """
     if isinstance(input, (list, tuple)):
         import tensorflow as tf

@@ -58,7 +58,9 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
             text += f"; {self.failures} matrices failed"
         if self.nonfinite:
             return text + "\nhint: look for NaN or Inf in the input"
-        return text + '\nhint: add a small multiple of the identity, or use on_fail="nan" to keep the rest of a batch'
+        if not self.batch_shape:
+            return text + "\nhint: add a small multiple of the identity to it"
+        return text + '\nhint: add a small multiple of the identity, or keep the rest of the batch with on_fail="nan"'
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {k: v for k, v in self.__dict__.items() if k != "operation"}

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["UPPER", "Operation"]
+__all__ = ["OPERATIONS", "UPPER", "Operation"]
 
 UPPER = 1  # Flag in native/frame.h
 
 Shape = tuple[int, ...]
+OPERATIONS: list[Operation] = []  # all there are, for frameworks that want to know them beforehand
 
 
 @dataclass(frozen=True, eq=False)  # there is one record per operation: identity is enough, and quick to hash
@@ -30,3 +31,6 @@ class Operation:
     jvp: Callable[..., Any] | None
     vjp: Callable[..., Any] | None
     reference: Callable[..., tuple[Any, ...]]
+
+    def __post_init__(self) -> None:
+        OPERATIONS.append(self)

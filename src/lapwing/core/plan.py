@@ -43,6 +43,7 @@ class Plan:
     flops: float
     bytes_moved: int  # each input read once, each output written once
     predicted_seconds: float | None = None
+    missing: str = ""  # why the engine cannot run on this machine
 
     def __str__(self) -> str:
         lines = [
@@ -53,13 +54,15 @@ class Plan:
             f"  work        {self.flops:.3g} flop, {bytes_in_words(self.bytes_moved)} moved",
         ]
         if self.predicted_seconds is not None:
-            lines.append(f"  expected    {self.predicted_seconds * 1e3:.3g} ms, from a record of this machine's kind")
+            lines.append(f"  expected    about {self.predicted_seconds * 1e3:.2g} ms, by the nearest point of the record")
+        if self.missing:
+            lines.append(f"  note        not usable on this machine: {self.missing.splitlines()[0]}")
         return "\n".join(lines)
 
 
 def bytes_in_words(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.4g} {unit}"
         count /= 1024
-    return f"{count:.3g} TiB"
+    return f"{count:.4g} TiB"

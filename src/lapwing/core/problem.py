@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -23,13 +24,13 @@ class Spec:
     sharding: Any = None
 
 
-def spec(shape: tuple[int, ...], dtype: str = "float64", device: str = "cpu", sharding: Any = None) -> Spec:
+def spec(shape: tuple[int, ...], dtype: Any = "float64", device: str = "cpu", sharding: Any = None) -> Spec:
     """Describe an array without allocating it, for :func:`lapwing.explain`.
 
     Parameters
     ----------
     shape : tuple of int
-    dtype : str
+    dtype : str or dtype
         "float32", "float64", "complex64" or "complex128".
     device : str
         "cpu" or "cuda".
@@ -42,16 +43,21 @@ def spec(shape: tuple[int, ...], dtype: str = "float64", device: str = "cpu", sh
     >>> lw.spec((1000, 8, 8), "float32")
     Spec(shape=(1000, 8, 8), dtype='float32', device='cpu', sharding=None)
     """
-    name = str(dtype).rpartition(".")[2]  # torch.float32 and "float32" alike
+    # "float32", torch.float32, numpy.float32 and jax.numpy.float32 alike
+    name = str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).rpartition(".")[2]
     if name not in DTYPES:
         raise TypeError(f"spec: dtype {name} is not supported\nhint: use one of {', '.join(DTYPES)}")
     kind = str(device).partition(":")[0]
     kind = "cuda" if kind == "gpu" else kind
     if kind not in DEVICES:
         raise ValueError(f"spec: unknown device {device!r}\nhint: use one of {', '.join(DEVICES)}")
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
+    try:
+        sizes = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        sizes = (-1,)
+    if min(sizes, default=0) < 0:
         raise ValueError(f"spec: shape {shape!r} is not a tuple of sizes")
-    return Spec(tuple(shape), name, kind, sharding)
+    return Spec(sizes, name, kind, sharding)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,11 +21,13 @@ from math import inf, log, sqrt
 from pathlib import Path
 from typing import Any
 
+from .problem import DEVICES, DTYPES
 from .settings import cache_folder
 
 __all__ = ["SCHEMA", "Measurement", "Record", "Rule", "load_record", "load_records", "rules_of", "save_record"]
 
 SCHEMA = 1
+_MOST = 2**62
 _log = logging.getLogger("lapwing")
 
 
@@ -48,11 +51,16 @@ class Record:
     date: str
     versions: dict[str, str]
     measurements: tuple[Measurement, ...]
-    source: str = ""
+    source: str = ""  # the file it came from
+
+    @property
+    def name(self) -> str:
+        """A file name for it: "cholesky-cuda-nvidia-h200"."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.operation}-{self.device}-{self.hardware}".lower()).strip("-")
 
     def predict(self, dtype: str, n: int, batch: int, engine: str) -> float | None:
-        """Seconds at the nearest measured point, scaled by the work; None when nothing near was measured."""
-        near, distance = None, log(4.0)
+        """Seconds at the nearest measured point, scaled by the work; None when none is within a factor of two."""
+        near, distance = None, log(2.0) + 1e-9
         for m in self.measurements:
             if m.dtype == dtype and engine in m.seconds and n > 0 and batch > 0:
                 d = max(abs(log(n / m.n)), abs(log(batch / m.batch)))
@@ -143,12 +151,14 @@ def load_records(folders: Sequence[Path]) -> list[Record]:
         for path in sorted(folder.glob("*.json")):
             try:
                 found.append(load_record(path))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except Exception as error:  # whatever is in the file, lapwing must start
                 _log.warning("record %s is not usable and was skipped: %s", path, error)
     return found
 
 
 def load_record(path: Path) -> Record:
+    if not path.is_file():
+        raise ValueError("it is not a file")
     data = json.loads(path.read_text())
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
@@ -156,19 +166,22 @@ def load_record(path: Path) -> Record:
         Measurement(str(m["dtype"]), int(m["n"]), int(m["batch"]), {str(k): float(v) for k, v in m["seconds"].items()})
         for m in data["measurements"]
     )
-    if not all(m.seconds and m.n > 0 and m.batch > 0 and all(s > 0 for s in m.seconds.values()) for m in rows):
-        raise ValueError("a measurement is empty or not positive")
+    for m in rows:
+        sizes_fit = 0 < m.n < _MOST and 0 < m.batch < _MOST
+        if m.dtype not in DTYPES or not sizes_fit or not m.seconds or not all(0 < s < inf for s in m.seconds.values()):
+            raise ValueError(f"a measurement makes no sense: {m}")
     text = {k: str(data[k]) for k in ("operation", "device", "hardware", "date")}
-    return Record(**text, versions=dict(data["versions"]), measurements=rows, source=path.name)
+    if text["device"] not in DEVICES or not text["hardware"].isprintable():
+        raise ValueError(f"unknown device {text['device']!r} or hardware {text['hardware']!r}")
+    return Record(**text, versions=dict(data["versions"]), measurements=rows, source=str(path))
 
 
 def save_record(record: Record) -> Path:
     """Write a record to the user's own folder, where it goes before the shipped ones."""
-    folder = cache_folder("records")
+    folder = cache_folder("records", make=True)
     if folder is None:
         raise OSError("there is no safe cache folder for records\nhint: set LAPWING_CACHE to a folder that only you can write")
-    slug = "".join(c if c.isalnum() else "-" for c in f"{record.operation}-{record.device}-{record.hardware}").lower()
-    path = folder / f"{slug}.json"
+    path = folder / f"{record.name}.json"
     temporary = path.with_suffix(f".{id(record):x}.tmp")
     temporary.write_text(json.dumps(as_json(record), indent=1))
     temporary.replace(path)

@@ -8,25 +8,42 @@ LAPWING_CUDA_PATH  folders, separated by ":", searched first for libcuda, libcus
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
-__all__ = ["cache_folder", "cuda_paths"]
+__all__ = ["cache_folder", "cache_path", "cuda_paths"]
 
 
-def cache_folder(part: str) -> Path | None:
-    """The user's own folder for ``part``, made if need be; None where there is no safe place for one."""
+def cache_folder(part: str, *, make: bool = False) -> Path | None:
+    """The user's own folder for ``part``; None where there is none yet, unless ``make``, or no safe place for one."""
+    folder = cache_path(part)
+    if folder is None or not hasattr(os, "geteuid"):
+        return None
+    try:
+        if make:
+            for level in (*reversed(folder.parents), folder):
+                if not level.exists():
+                    level.mkdir(mode=0o700, exist_ok=True)
+        states = [folder.lstat(), folder.parent.stat()]
+    except OSError:
+        return None
+    # what others can write to is never read back and run
+    mine = all(state.st_uid == os.geteuid() and not state.st_mode & 0o022 for state in states)
+    return folder if mine and stat.S_ISDIR(states[0].st_mode) else None
+
+
+def cache_path(part: str) -> Path | None:
+    """Where the folder for ``part`` is or would be; None when the cache is turned off."""
     chosen = os.environ.get("LAPWING_CACHE")
     if chosen == "":
         return None
     try:
         base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lapwing"
-        folder = base / part
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = folder.stat()
-    except (OSError, RuntimeError):
+        path = (base / part).absolute()
+        str(path).encode()
+    except (OSError, RuntimeError, UnicodeError):
         return None
-    # what others can write to is never read back and run
-    return folder if state.st_uid == os.geteuid() and not state.st_mode & 0o022 else None
+    return path
 
 
 def cuda_paths() -> str:

@@ -14,7 +14,7 @@ from ..core.native import AUTO, DTYPE_CODE, ENGINES, native
 from ..core.plan import Capability, Plan
 from ..core.problem import DEVICES, DTYPES, Problem
 from ..core.records import Record, Rule, load_records, rules_of
-from ..core.settings import cache_folder, cuda_paths
+from ..core.settings import cache_folder, cache_path, cuda_paths
 from . import batched, cusolver, lapack, reference, tiled
 from .engine import Engine
 
@@ -107,7 +107,8 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         name, reason = _choose(problem)
     record = record_for(problem.operation, problem.device)
     # the size query needs the library; without it the plan still says what would be used
-    workspace = ALL[name].workspace(problem) if ALL[name].support(problem) else (0, 0)
+    support = ALL[name].support(problem)
+    workspace = ALL[name].workspace(problem) if support else (0, 0)
     flops = problem.batch * float(problem.n) ** 3 / 3 * (4 if problem.dtype.startswith("complex") else 1)
     return Plan(
         problem,
@@ -117,16 +118,21 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         flops=flops,
         bytes_moved=2 * problem.batch * problem.n**2 * problem.itemsize,
         predicted_seconds=record.predict(problem.dtype, problem.n, problem.batch, name) if record else None,
+        missing=support.reason,
     )
 
 
 def _choose(problem: Problem) -> tuple[str, str]:
     record = record_for(problem.operation, problem.device)
-    source = f"the record of {record.hardware}" if record else "the built-in limits, as there is no record of this hardware"
+    source = "the built-in limits, as there is no record of this hardware"
+    if record:
+        source = f"the shipped record of {record.hardware}" if _is_shipped(record) else f"your own record {record.source}"
     if native is None and problem.device == "cpu":
         return "reference", "the native core is not there"
     for rule in _rules_for(problem.operation, problem.device):
         if rule.fits(problem.dtype, problem.n, problem.batch):
+            if rule.engine == "cusolver" and tiled.ENGINE.support(problem) and not cusolver.ENGINE.support(problem):
+                return "tiled", f"cusolver would be first, but {cusolver.ENGINE.missing('cuda').splitlines()[0]}"
             return rule.engine, f"n = {problem.n} in a batch of {problem.batch}: fastest by {source}"
     raise AssertionError(f"no rule for {problem}")
 
@@ -164,12 +170,17 @@ def hardware_of(device: str) -> str:
 
 
 _RECORDS: list[Record] = []
+_SHIPPED = Path(__file__).parent.parent / "records"
+
+
+def _is_shipped(record: Record) -> bool:
+    return Path(record.source).parent == _SHIPPED
 
 
 def reload_records() -> None:
     """Read the records again and hand the rules to the native core."""
     own = cache_folder("records")
-    _RECORDS[:] = load_records([*([own] if own else []), Path(__file__).parent.parent / "records"])
+    _RECORDS[:] = load_records([*([own] if own else []), _SHIPPED])
     if native is None:
         return
     native.set_rules("", [*_rows("cholesky", "cpu", hardware_of("cpu")), *_rows("cholesky", "cuda", "")])
@@ -189,14 +200,19 @@ def record_for(operation: str, device: str, hardware: str | None = None) -> Reco
 
 def _rules_for(operation: str, device: str, hardware: str | None = None) -> list[Rule]:
     record = record_for(operation, device, hardware)
+    if device == "cpu" and lapack.ENGINE.missing("cpu"):
+        return [Rule(dtype, "batched") for dtype in DTYPES]
     measured = rules_of(record) if record else []
     return [*_within_limits(operation, device, measured), *_DEFAULT_RULES[device]]
 
 
 def _within_limits(operation: str, device: str, rules: list[Rule]) -> list[Rule]:
-    """A measured rule reaches as far as its engine does."""
-    out = []
+    """A measured rule reaches as far as its engine does; one for an engine not known here is dropped."""
+    known = {c.engine for c in capabilities() if c.operation == operation and c.device == device} & set(ENGINES)
+    out: list[Rule] = []
     for rule in rules:
+        if rule.engine not in known:
+            continue
         largest = ALL[rule.engine].largest(Problem(operation, rule.dtype, 1, 1, device))
         out.append(replace(rule, n_max=_smaller(rule.n_max, largest)))
         if rule.engine == "cusolver":
@@ -233,6 +249,7 @@ def _nvidia_wheels() -> str:
 
 
 if native is not None:
-    _cache = cache_folder("kernels")
-    native.configure(str(Path(__file__).parent.parent / "cuda"), str(_cache) if _cache else "", cuda_paths(), _nvidia_wheels())
+    # nothing is made on disk before there is something to keep
+    _sources, _kernels = Path(__file__).parent.parent / "cuda", cache_path("kernels")
+    native.configure(str(_sources), str(_kernels or ""), cuda_paths(), _nvidia_wheels())
 reload_records()

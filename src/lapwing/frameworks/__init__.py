@@ -51,5 +51,5 @@ def _resolve(kind: type, operation: str) -> ModuleType:
         return module
     raise TypeError(
         f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {kind.__module__}.{kind.__qualname__}"
-        "\nhint: numpy.asarray(a) makes one"
+        "\nhint: numpy.asarray(a, dtype=float) makes one"
     )

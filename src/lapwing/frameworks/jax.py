@@ -30,10 +30,9 @@ _ALWAYS_BATCHED = 32
 
 
 def describe(a: Any) -> Spec:
-    if traced(a):
-        platform = jax.default_backend()
-    else:
-        platform = next(iter(a.devices())).platform
+    # a tracer and a ShapeDtypeStruct have no devices yet
+    devices = () if traced(a) or not hasattr(a, "devices") else a.devices()
+    platform = next(iter(devices)).platform if devices else jax.default_backend()
     return Spec(tuple(a.shape), dtype_of(a), "cuda" if platform in ("gpu", "cuda") else "cpu")
 
 
@@ -57,6 +56,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
 
 
 def failed(info: Any) -> bool:
+    if traced(info):  # the input was an array, but the call stands inside a traced function
+        return False
     return bool(np.asarray(info).any() if info.size < 4096 else jnp.any(info))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..core.native import CPU, CUDA, missing_reason, native, scratch_bytes
-from ..core.operation import UPPER, Operation
+from ..core.operation import OPERATIONS, UPPER, Operation
 from ..core.problem import DTYPES, Spec
 
 __all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
@@ -46,7 +46,9 @@ def dtype_of(a: torch.Tensor) -> str:
 
 
 def traced(a: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or _in_functorch() or _in_dispatch_mode() or type(a).__name__ == "FakeTensor":
+    if torch.compiler.is_compiling() or _in_functorch() or _in_dispatch_mode() or _in_jit_trace():
+        return True
+    if type(a).__name__ == "FakeTensor":
         return True
     return (a.is_cuda and _capturing()) or a.is_meta
 
@@ -58,7 +60,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
     elif _in_functorch():
         call = _hook(operation).functorch
-    elif _in_dispatch_mode() or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
+    elif _in_dispatch_mode() or _in_jit_trace() or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
         call = _hook(operation).functorch if _needs_derivative(a) else _hook(operation).op
     elif _needs_derivative(a):
         call = _hook(operation).eager
@@ -89,6 +91,11 @@ def _in_functorch_constant() -> bool:
     return _in_functorch()
 
 
+# torch.jit.trace records what goes through the dispatcher, and nothing else
+def _in_jit_trace() -> bool:
+    return torch._C._get_tracing_state() is not None
+
+
 def _in_dispatch_mode() -> bool:
     return _dispatch_modes is None or _dispatch_modes() > 0
 
@@ -97,7 +104,7 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
     """The plain call: no autograd, real memory."""
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
-    turned = False
+    turned, given = False, a
     if not a.is_contiguous() or a.is_conj() or a.is_neg():
         # memory of the transpose: its upper triangle is our lower one
         turned = a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
@@ -128,6 +135,10 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags)
             native.run(operation.code, code, *limits, sizes, 0, 0, 0, a.data_ptr(), *addresses)
+        if overwrite and operation.matrix_out and addresses[0] == given.data_ptr():
+            # autograd must know that what it may have saved is gone
+            torch.autograd.graph.increment_version(given)
+            outputs = (outputs[0].detach(), *outputs[1:])
     return (outputs[0].mT, *outputs[1:]) if turned and operation.matrix_out else outputs
 
 
@@ -260,16 +271,21 @@ def _own_cholesky(a: torch.Tensor, flags: int, engine: int) -> tuple[torch.Tenso
     finite = torch.where(torch.isfinite(a), a, 0)
     symmetric = (values + values.mH + diagonal).detach() + ((finite + finite.mH) - (finite + finite.mH).detach()) / 2
     factor, info = torch.linalg.cholesky_ex(symmetric, upper=upper)
-    bad = (info != 0) | ~torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all(-1)
-    return torch.where(bad[..., None, None], torch.full_like(factor, torch.nan), factor), info
+    # the first pivot that is not finite and positive, where the routine let it pass
+    pivots = factor.diagonal(dim1=-2, dim2=-1).real
+    good = torch.isfinite(pivots) & (pivots > 0)
+    order = torch.arange(1, a.shape[-1] + 1, dtype=torch.int32, device=a.device)
+    last = a.shape[-1] + 1
+    first = torch.where(good, last, order).amin(-1) if a.shape[-1] else torch.full_like(info, last)
+    first = torch.where(info > 0, torch.minimum(first, info), first).to(torch.int32)
+    bad = first < last
+    return torch.where(bad[..., None, None], torch.nan, factor), torch.where(bad, first, 0).to(torch.int32)
 
 
 _FRAMEWORK_OWN = {"cholesky": _own_cholesky}
-_HOOKED: dict[str, _Hooked] = {}
+# All of them at once, when this module loads: Dynamo cannot define an op while it traces.
+_HOOKED = {operation.name: _Hooked(operation) for operation in OPERATIONS}
 
 
 def _hook(operation: Operation) -> _Hooked:
-    hooked = _HOOKED.get(operation.name)
-    if hooked is None:
-        hooked = _HOOKED[operation.name] = _Hooked(operation)
-    return hooked
+    return _HOOKED[operation.name]

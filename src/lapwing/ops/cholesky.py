@@ -13,7 +13,7 @@ from ..core.errors import NotPositiveDefiniteError
 from ..core.operation import UPPER, Operation
 from ..core.problem import Problem, Spec
 from ..engines import planner
-from .checks import check_choice, check_square
+from .checks import check_choice, check_flag, check_square
 
 __all__ = ["CHOLESKY", "FINITE", "CholeskyResult", "cholesky", "cholesky_ex"]
 
@@ -84,6 +84,10 @@ def cholesky(
     """
     framework = frameworks.of(a, "cholesky")
     check_square("cholesky", framework.shape_of(a), framework.dtype_of(a))
+    if upper is not False:
+        upper = check_flag("cholesky", "upper", upper)
+    if overwrite is not False:
+        overwrite = check_flag("cholesky", "overwrite", overwrite)
     if on_fail not in ("raise", "nan"):
         check_choice("cholesky", "on_fail", on_fail, ("raise", "nan"))
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, upper))
@@ -136,6 +140,7 @@ def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     """
     framework = frameworks.of(a, "cholesky_ex")
     check_square("cholesky_ex", framework.shape_of(a), framework.dtype_of(a))
+    upper = check_flag("cholesky_ex", "upper", upper)
     if not framework.traced(a) and planner.logging_decisions():
         planner.log_decision(_problem(a, upper), "auto")
     return CholeskyResult(*framework.apply(CHOLESKY, (a,), UPPER if upper else 0, planner.AUTO, False))

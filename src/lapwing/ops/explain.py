@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -49,4 +50,8 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     if problem is None:
         name = getattr(op, "__qualname__", repr(op))
         raise TypeError(f"explain: {name} does not choose an engine\nhint: explain(lapwing.cholesky, a)")
+    try:
+        inspect.signature(op).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"explain: {op.__name__} does not take these arguments: {error}") from None
     return planner.plan(problem(*args, **kwargs), engine)
