@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe went away; nothing more can be said there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that is not there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"lapwing: {error}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> Parser:

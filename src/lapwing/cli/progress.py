@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TextIO
 
@@ -16,7 +17,7 @@ class Progress:
     def __init__(self, total: int, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self.total = max(total, 1)
         self.done = 0
-        self.stream = stream or sys.stderr
+        self.stream = stream or sys.stderr or io.StringIO()  # stderr may be closed
         self.terminal = self.stream.isatty()
         self.quiet = quiet
 
