@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# 2.13 has a small CPU build; any torch from 2.4 on will do
+# 2.13 has a small CPU build; any torch from 2.6 on will do
 FRAMEWORKS ?= "torch==2.13.0" "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
 
 .PHONY: demo test lint gpu-test gpu-bench clean

@@ -39,7 +39,7 @@ class Plan:
     engine: str
     reason: str
     device_bytes: int  # workspace beside input and output
-    host_bytes: int
+    host_bytes: int  # about; kept by the threads for the next call
     flops: float
     bytes_moved: int  # each input read once, each output written once
     predicted_seconds: float | None = None

@@ -11,6 +11,7 @@ __all__ = ["ENGINE", "missing_gpu"]
 
 # one block keeps the lower triangle of its matrix in shared memory
 _LARGEST_ON_GPU = 128
+_LANES_LIMIT = 128  # as in native/cholesky_cpu.cc
 
 
 def missing_gpu() -> str:
@@ -32,6 +33,16 @@ def _largest(problem: Problem) -> int | None:
     return _LARGEST_ON_GPU if problem.device == "cuda" else None
 
 
+def _workspace(problem: Problem) -> tuple[int, int]:
+    """On the CPU each thread keeps a copy of what it works on: 64 bytes of lanes for each element, or one matrix."""
+    if problem.device != "cpu" or native is None:
+        return 0, 0
+    elements = problem.n * (problem.n + 1) // 2
+    parts = 2 if problem.dtype.startswith("complex") else 1
+    each = 64 * parts * elements if problem.n <= _LANES_LIMIT else problem.n**2 * problem.itemsize
+    return 0, each * min(native.allowed_threads(), problem.batch)
+
+
 ENGINE = Engine(
     name="batched",
     what="our kernels for many small matrices",
@@ -41,4 +52,5 @@ ENGINE = Engine(
     ),
     missing=_missing,
     largest=_largest,
+    workspace=_workspace,
 )
