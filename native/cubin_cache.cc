@@ -38,10 +38,10 @@ bool safe(const char* path, bool directory) {
   return s.st_uid == geteuid() && !(s.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-// The folder and the one above it, which is lapwing's own too.
+// The folder and what is missing above it, for the user alone.
 void make(const std::string& path) {
-  size_t slash = path.rfind('/');
-  if (slash != std::string::npos && slash > 0) mkdir(path.substr(0, slash).c_str(), 0700);
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    mkdir(path.substr(0, slash).c_str(), 0700);
   mkdir(path.c_str(), 0700);
 }
 
