@@ -1,5 +1,7 @@
 #include "lapack.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -14,16 +16,93 @@ struct Routine {
   void* address = nullptr;
   int width = 0;
 };
-Routine potrf[N_DTYPES];
+// herk stands for syrk too, the same product for real matrices
+Routine potrf[N_DTYPES], trsm[N_DTYPES], herk[N_DTYPES], gemm[N_DTYPES];
+
+// OpenBLAS with threads crashes inside potrf for very large matrices: seen at n = 30000 in float32 and 18000 in float64, not
+// at 22000 and 8192. Blocks of this order cost nothing.
+std::atomic<int64_t> block_order{4096};
+
+// The routines of one type, on column-major blocks of one matrix of order `ld`.
+template <class Int, class T>
+class Blas {
+  using Real = decltype(std::real(T()));
+
+ public:
+  Blas(int32_t dtype, int64_t ld) : dtype_(dtype), ld_(Int(ld)) {}
+
+  int64_t factor(char triangle, T* a, int64_t n) const {
+    Int order = Int(n), info = 0;
+    using Call = void (*)(char*, Int*, T*, const Int*, Int*);
+    reinterpret_cast<Call>(potrf[dtype_].address)(&triangle, &order, a, &ld_, &info);
+    return info;
+  }
+  // B <- L^-1 B from the left, or B L^-1 from the right, with L^H for L
+  void solve(char side, char triangle, const T* l, T* b, int64_t rows, int64_t columns) const {
+    char adjoint = 'C', diagonal = 'N';
+    Int m = Int(rows), n = Int(columns);
+    T one = 1;
+    using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, const Int*, T*, const Int*);
+    reinterpret_cast<Call>(trsm[dtype_].address)(&side, &triangle, &adjoint, &diagonal, &m, &n, &one, l, &ld_, b, &ld_);
+  }
+  // C <- C - X X^H, or C - X^H X, in one triangle
+  void square(char triangle, bool adjoint_first, const T* x, T* c, int64_t n, int64_t k) const {
+    char first = adjoint_first ? (sizeof(T) == sizeof(Real) ? 'T' : 'C') : 'N';
+    Int order = Int(n), depth = Int(k);
+    Real minus = -1, one = 1;
+    using Call = void (*)(char*, char*, Int*, Int*, Real*, const T*, const Int*, Real*, T*, const Int*);
+    reinterpret_cast<Call>(herk[dtype_].address)(&triangle, &first, &order, &depth, &minus, x, &ld_, &one, c, &ld_);
+  }
+  // C <- C - X Y^H, or C - X^H Y
+  void multiply(bool adjoint_first, const T* x, const T* y, T* c, int64_t rows, int64_t columns, int64_t k) const {
+    char first = adjoint_first ? 'C' : 'N', second = adjoint_first ? 'N' : 'C';
+    Int m = Int(rows), n = Int(columns), depth = Int(k);
+    T minus = -1, one = 1;
+    using Call = void (*)(char*, char*, Int*, Int*, Int*, T*, const T*, const Int*, const T*, const Int*, T*, T*, const Int*);
+    reinterpret_cast<Call>(gemm[dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
+  }
+
+ private:
+  int32_t dtype_;
+  Int ld_;
+};
 
 // Column-major view of a row-major matrix: its lower triangle is the upper one there, also for Hermitian matrices.
 template <class Int, class T>
-int64_t factor(const Routine& routine, T* a, int64_t n, bool upper) {
-  char triangle = upper ? 'L' : 'U';
-  Int order = Int(n), info = 0;
-  using Potrf = void (*)(char*, Int*, T*, Int*, Int*);
-  reinterpret_cast<Potrf>(routine.address)(&triangle, &order, a, &order, &info);
-  return info;
+int64_t factor(int32_t dtype, T* a, int64_t n, bool upper) {
+  const Blas<Int, T> blas(dtype, n);
+  const char triangle = upper ? 'L' : 'U';
+  const int64_t block = block_order;
+  const bool have_blas = trsm[dtype].address && herk[dtype].address && gemm[dtype].address;
+  if (n <= block || !have_blas) return blas.factor(triangle, a, n);
+  // tile (i, j) of the factor, i >= j: below the diagonal for 'L', its mirror image for 'U'
+  auto tile = [&](int64_t i, int64_t j) { return upper ? a + i + j * n : a + j + i * n; };
+  for (int64_t k = 0; k < n; k += block) {
+    const int64_t depth = std::min(block, n - k);
+    // A11 <- L11
+    if (int64_t info = blas.factor(triangle, tile(k, k), depth)) return k + info;
+    // A21 <- A21 L11^-H
+    for (int64_t i = k + depth; i < n; i += block) {
+      const int64_t rows = std::min(block, n - i);
+      if (upper)
+        blas.solve('R', triangle, tile(k, k), tile(i, k), rows, depth);
+      else
+        blas.solve('L', triangle, tile(k, k), tile(i, k), depth, rows);
+    }
+    // A22 <- A22 - A21 A21^H
+    for (int64_t i = k + depth; i < n; i += block) {
+      const int64_t rows = std::min(block, n - i);
+      for (int64_t j = k + depth; j < i; j += block) {
+        const int64_t columns = std::min(block, n - j);
+        if (upper)
+          blas.multiply(false, tile(i, k), tile(j, k), tile(i, j), rows, columns, depth);
+        else
+          blas.multiply(true, tile(j, k), tile(i, k), tile(i, j), columns, rows, depth);
+      }
+      blas.square(triangle, !upper, tile(i, k), tile(i, i), rows, depth);
+    }
+  }
+  return 0;
 }
 
 // Some LAPACKs let an Inf or NaN pivot pass: the first one is where the factorisation failed.
@@ -58,7 +137,7 @@ void fill_nan(T* l, int64_t count) {
 
 template <class T>
 int cholesky_as(Frame& frame) {
-  const Routine& routine = potrf[frame.dtype];
+  const bool wide = potrf[frame.dtype].width == 8;
   int64_t batch = frame.size[0], n = frame.size[1];
   bool upper = frame.flags & UPPER;
   auto* a = static_cast<const T*>(frame.buffer[0]);
@@ -68,7 +147,7 @@ int cholesky_as(Frame& frame) {
   bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
     T* l = out + m * n * n;
     copy_triangle(a + m * n * n, l, n, upper);
-    int64_t status = routine.width == 8 ? factor<int64_t>(routine, l, n, upper) : factor<int32_t>(routine, l, n, upper);
+    int64_t status = wide ? factor<int64_t>(frame.dtype, l, n, upper) : factor<int32_t>(frame.dtype, l, n, upper);
     status = first_bad_pivot(l, n, status);
     info[m] = int32_t(status);
     if (status) fill_nan(l, n * n);
@@ -78,16 +157,20 @@ int cholesky_as(Frame& frame) {
 
 }  // namespace
 
+const char* const ROUTINES[16] = {"spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm", "dtrsm", "ctrsm", "ztrsm",
+                                  "ssyrk",  "dsyrk",  "cherk",  "zherk",  "sgemm", "dgemm", "cgemm", "zgemm"};
+
 bool bind(const char* name, void* address, int width) {
-  const char* letters = "sdcz";
-  const char* letter = std::strchr(letters, name[0]);
-  if (!name[0] || !letter) return false;
-  if (std::strcmp(name + 1, "potrf") == 0) {
-    potrf[letter - letters] = {address, width};
-    return true;
-  }
+  Routine* const tables[] = {potrf, trsm, herk, gemm};
+  for (int i = 0; i < 16; i++)
+    if (std::strcmp(name, ROUTINES[i]) == 0) {
+      tables[i / N_DTYPES][i % N_DTYPES] = {address, width};
+      return true;
+    }
   return false;
 }
+
+void set_block(int64_t order) { block_order = order; }
 
 bool has(Op op, Dtype dtype) { return op == CHOLESKY && potrf[dtype].address; }
 

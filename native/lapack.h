@@ -4,8 +4,12 @@
 
 namespace lapwing::lapack {
 
-// Routine "spotrf", "dpotrf", ... at `address`; `width` is the size of its integers, 4 or 8. false: not a name we use.
+// Routine "spotrf", "dpotrf", "strsm", ... at `address`; `width` is the size of its integers, 4 or 8. false: not a name we use.
 bool bind(const char* name, void* address, int width);
+extern const char* const ROUTINES[16];
+
+// Above this order a matrix is factored block by block, each at most so large.
+void set_block(int64_t order);
 bool has(Op op, Dtype dtype);
 
 int cholesky(Frame& frame);

@@ -164,7 +164,7 @@ PyObject* bind_library(PyObject*, PyObject* args) {
   void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   if (!handle) return PyLong_FromLong(0);
   int found = 0;
-  for (const char* name : {"spotrf", "dpotrf", "cpotrf", "zpotrf"}) {
+  for (const char* name : lapwing::lapack::ROUTINES) {
     void* address = dlsym(handle, (std::string(prefix) + name + "_" + suffix).c_str());
     if (address) found += lapwing::lapack::bind(name, address, width);
   }
@@ -176,6 +176,17 @@ PyObject* bind_library(PyObject*, PyObject* args) {
       break;
     }
   return PyLong_FromLong(found);
+}
+
+// set_lapack_block(order): for tests, as the usual one needs a large machine
+PyObject* set_lapack_block(PyObject*, PyObject* order) {
+  long long value = PyLong_AsLongLong(order);
+  if (value < 1) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the order must be positive");
+    return nullptr;
+  }
+  lapwing::lapack::set_block(value);
+  Py_RETURN_NONE;
 }
 
 // bind_capsule(name, capsule, width): one routine from SciPy's table
@@ -292,6 +303,7 @@ PyMethodDef methods[] = {
     {"missing", missing, METH_VARARGS, nullptr},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
     {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
+    {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},
     {"simd", simd, METH_NOARGS, nullptr},
     {"xla_handler", xla_handler, METH_VARARGS, nullptr},

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from backends import DTYPES, residual, spd
+from backends import DTYPES, other_triangle, poison, residual, spd
 from lapwing.core.native import native
 
 needs_native = pytest.mark.skipif(native is None, reason="the native core is not built")
@@ -162,6 +162,28 @@ except KeyboardInterrupt:
     out, _ = child.communicate(timeout=60)
     assert out.strip() == "stopped"
     assert child.returncode == 0
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("upper", [False, True])
+def test_lapack_block_by_block(dtype, upper):
+    """As very large matrices are factored, with blocks of 50."""
+    try:
+        native.set_lapack_block(50)
+        for n in (50, 51, 100, 173):
+            a = spd((2, n, n), dtype, seed=n)
+            l = lw.cholesky(poison(a, upper), upper=upper, engine="lapack")
+            assert residual(a, l, upper) < 10
+            assert not other_triangle(l, upper).any()
+        a[1, 140, 140] = -1
+        factor = lw.cholesky(a, upper=upper, engine="lapack", on_fail="nan")
+        assert np.isnan(factor[1]).all() and np.isfinite(factor[0]).all()
+        with pytest.raises(lw.NotPositiveDefiniteError) as caught:
+            lw.cholesky(a, upper=upper, engine="lapack")
+        assert caught.value.minor == 141
+    finally:
+        native.set_lapack_block(4096)
 
 
 def test_large_matrix_through_lapack():

@@ -13,7 +13,8 @@ from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
 
-_ROUTINES = ("spotrf", "dpotrf", "cpotrf", "zpotrf")
+_LAPACK = ("spotrf", "dpotrf", "cpotrf", "zpotrf")
+_BLAS = (*[t + name for name in ("trsm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 
 
 def bind() -> str:
@@ -25,24 +26,27 @@ def bind() -> str:
     for folder in (package.parent / "numpy.libs", package / ".libs"):
         for path in sorted(folder.glob("*openblas*")) if folder.is_dir() else ():
             for prefix, suffix, width in (("scipy_", "64_", 8), ("", "64_", 8), ("scipy_", "", 4), ("", "", 4)):
-                if native.bind_library(str(path), prefix, suffix, width) == len(_ROUTINES):
+                if native.bind_library(str(path), prefix, suffix, width) == len(_LAPACK + _BLAS):
                     return path.name
     # a NumPy of the system or of a site: its BLAS is loaded under one of the usual names
     for name in ("libopenblas.so.0", "libmkl_rt.so.2", "libmkl_rt.so.3", "liblapack.so.3"):
-        if native.bind_library(name, "", "", 4) == len(_ROUTINES):
+        if native.bind_library(name, "", "", 4) == len(_LAPACK + _BLAS):
             return name
     return _bind_scipy()
 
 
 def _bind_scipy() -> str:
+    assert native is not None
     try:
-        from scipy.linalg import cython_lapack
+        from scipy.linalg import cython_blas, cython_lapack
     except ImportError:
         return ""
-    table = cython_lapack.__pyx_capi__
-    # each capsule's name is the C signature, so that the width of its integers can be read from it
-    found = [native.bind_capsule(r, table[r], 4) for r in _ROUTINES if native is not None and "int *" in repr(table[r])]
-    return "scipy.linalg.cython_lapack" if len(found) == len(_ROUTINES) and all(found) else ""
+    for names, table in ((_LAPACK, cython_lapack.__pyx_capi__), (_BLAS, cython_blas.__pyx_capi__)):
+        for name in names:
+            # each capsule's name is the C signature, so that the width of its integers can be read from it
+            if "int *" not in repr(table[name]) or not native.bind_capsule(name, table[name], 4):
+                return ""
+    return "scipy.linalg.cython_lapack"
 
 
 LIBRARY = bind()

@@ -6,6 +6,7 @@ not gathered; a vmap rule that ends in one batched call; a custom jvp, from whic
 
 from __future__ import annotations
 
+import inspect
 from functools import cache, partial
 from typing import Any
 
@@ -139,12 +140,11 @@ def _partitioned(operation: Operation, flags: int, engine: int, overwrite: bool)
         return shardings(mesh, arg_shapes)[1]
 
     matrix = ["... i j" if rank == 2 else "..." for rank in ranks]
-    split.def_partition(
-        partition=partition,
-        infer_sharding_from_operands=infer,
-        sharding_rule=f"... i j -> {', '.join(matrix)}",
-        need_replication_factors=("i", "j"),
-    )
+    # the newer partitioner wants the rule in letters, the older one calls the two functions
+    letters = {"sharding_rule": f"... i j -> {', '.join(matrix)}", "need_replication_factors": ("i", "j")}
+    known = inspect.signature(split.def_partition).parameters
+    rule = letters if known.keys() >= letters.keys() else {}
+    split.def_partition(partition=partition, infer_sharding_from_operands=infer, **rule)
 
     function = custom_vmap(lambda a: tuple(split(a)))
 
