@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from backends import random, residual, spd
+from backends import residual, spd
 
 torch = pytest.importorskip("torch")
 
@@ -286,7 +286,3 @@ def test_a_million_matrices_by_vmap():
     l = torch.vmap(lw.cholesky)(a)
     assert torch.equal(l[:1000], l[-1000:])
     assert residual(a[:1000].cpu().numpy(), l[:1000].cpu().numpy(), False) < 10
-
-
-def test_random_helper_is_not_trivial():
-    assert np.abs(random((3, 3), "float64")).min() > 0
