@@ -54,14 +54,6 @@ LAPWING_INLINE Element<R, P> product(const Element<R, P>& a, const Element<R, P>
   add_product<R, P>(c, a, b);
   return c;
 }
-template <class R, int P>
-LAPWING_INLINE Element<R, P> select(Mask<R> which, const Element<R, P>& a, const Element<R, P>& b) {
-  if constexpr (P == 1)
-    return {which ? a.re : b.re};
-  else
-    return {which ? a.re : b.re, which ? a.im : b.im};
-}
-
 template <class R>
 LAPWING_INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
   return a > b ? a : b;
@@ -101,92 +93,62 @@ LAPWING_INLINE Mask<R> is_finite(Vec<R> x) {
   return abs(x) <= std::numeric_limits<R>::max();
 }
 
-// ---- n = 2, 3: Jacobi, all in registers ------------------------------------------------------------
+// ---- real, n = 2, 3: Jacobi, all in registers --------------------------------------------------------
 
-template <class R, int P, int N>
+template <class R, int N>
 struct Jacobi {
-  Vec<R> d[N];
-  Element<R, P> off[N][N];  // above the diagonal
-  Element<R, P> v[N][N];
+  Vec<R> d[N], off[N], v[N][N];  // off[i]: between row i and the next one, cyclically
 
-  LAPWING_INLINE Element<R, P> get_off(int i, int j) const { return i < j ? off[i][j] : conj<R, P>(off[j][i]); }
-  LAPWING_INLINE void set_off(int i, int j, const Element<R, P>& x) {
-    (i < j ? off[i][j] : off[j][i]) = i < j ? x : conj<R, P>(x);
+  // (x, y) <- (c x - s y, s x + c y)
+  static LAPWING_INLINE void turn(Vec<R>& x, Vec<R>& y, Vec<R> c, Vec<R> s) {
+    const Vec<R> a = x, b = y;
+    x = fma(c, a, -(s * b));
+    y = fma(s, a, c * b);
   }
 
-  // (x, y) <- (c x - s y, s x + c y), y turned by the phase first
-  static LAPWING_INLINE void turn(Element<R, P>& x, Element<R, P>& y, const Element<R, P>& phase, Vec<R> c, Vec<R> s) {
-    if constexpr (P == 2) y = product<R, P>(y, phase);
-    const Element<R, P> a = x, b = y;
-    x.re = fma(c, a.re, -(s * b.re));
-    y.re = fma(s, a.re, c * b.re);
-    if constexpr (P == 2) {
-      x.im = fma(c, a.im, -(s * b.im));
-      y.im = fma(s, a.im, c * b.im);
-    }
-  }
-
+  // Makes the element between rows 0 and 1 zero, in the wanted lanes.
   template <bool VECTORS>
-  LAPWING_INLINE void rotate(int p, int q, Mask<R> wanted) {
-    // Column q times the phase makes the element real, the rotation makes it zero.
-    Element<R, P> phase = {};
-    Vec<R> b;
-    if constexpr (P == 1) {
-      b = off[p][q].re;
-    } else {
-      const Element<R, P> x = off[p][q];
-      const Vec<R> square = fma(x.re, x.re, x.im * x.im);
-      const Mask<R> is_zero = (square <= TINY<R>) | ~wanted;
-      const Vec<R> inverse = rsqrt(is_zero ? broadcast(R(1)) : square);
-      b = is_zero ? Vec<R>{} : square * inverse;
-      phase = {is_zero ? broadcast(R(1)) : x.re * inverse, is_zero ? Vec<R>{} : -x.im * inverse};
-    }
+  LAPWING_INLINE void rotate(Mask<R> wanted) {
+    const Vec<R> b = off[0], gap = d[1] - d[0], twice = b + b;
     // t = tan of the angle, |t| <= 1
-    const Vec<R> gap = d[q] - d[p], twice = b + b;
     const Vec<R> below = abs(gap) + sqrt(fma(gap, gap, twice * twice));
-    const Mask<R> is_zero = (below * below <= TINY<R>) | ~wanted;
-    const Vec<R> t = is_zero ? Vec<R>{} : with_sign<R>(twice, (Vec<R>)((Mask<R>)twice ^ (Mask<R>)gap)) / below;
+    const Mask<R> turns = wanted & (below * below > TINY<R>);
+    const Vec<R> t = turns ? with_sign<R>(twice, (Vec<R>)((Mask<R>)twice ^ (Mask<R>)gap)) / below : Vec<R>{};
     const Vec<R> c = rsqrt(fma(t, t, broadcast(R(1)))), s = t * c;
-    d[p] = fma(-t, b, d[p]);
-    d[q] = fma(t, b, d[q]);
-    off[p][q] = select<R, P>(wanted, real<R, P>(Vec<R>{}), off[p][q]);
-#pragma GCC unroll 3
-    for (int r = 0; r < N; r++) {
-      if (r == p || r == q) continue;
-      Element<R, P> x = get_off(r, p), y = get_off(r, q);
-      turn(x, y, phase, c, s);
-      set_off(r, p, x), set_off(r, q, y);
-    }
+    d[0] = fma(-t, b, d[0]);
+    d[1] = fma(t, b, d[1]);
+    off[0] = wanted ? Vec<R>{} : b;
+    if (N == 3) turn(off[2], off[1], c, s);
     if (VECTORS)
 #pragma GCC unroll 3
-      for (int r = 0; r < N; r++) turn(v[r][p], v[r][q], phase, c, s);
+      for (int r = 0; r < N; r++) turn(v[r][0], v[r][1], c, s);
   }
 
-  LAPWING_INLINE Vec<R> largest_off() const {
-    Vec<R> most = {};
+  // Row 1 becomes row 0, and so on: one copy of the code rotates all three pairs.
+  template <bool VECTORS>
+  LAPWING_INLINE void relabel() {
+    const auto shift = [](Vec<R>(&x)[N]) {
+      const Vec<R> x0 = x[0];
+      x[0] = x[1], x[1] = x[2], x[2] = x0;
+    };
+    shift(d), shift(off);
+    if (VECTORS)
 #pragma GCC unroll 3
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 3
-      for (int j = i + 1; j < N; j++) {
-        most = larger<R>(most, abs(off[i][j].re));
-        if constexpr (P == 2) most = larger<R>(most, abs(off[i][j].im));
-      }
-    return most;
+      for (int r = 0; r < N; r++) shift(v[r]);
   }
 
   template <bool VECTORS>
   LAPWING_INLINE void sort(int i, int j) {
+    const auto exchange = [](Mask<R> swap, Vec<R>& x, Vec<R>& y) {
+      const Vec<R> low = swap ? y : x;
+      y = swap ? x : y;
+      x = low;
+    };
     const Mask<R> swap = d[j] < d[i];
-    const Vec<R> low = swap ? d[j] : d[i];
-    d[j] = swap ? d[i] : d[j];
-    d[i] = low;
+    exchange(swap, d[i], d[j]);
     if (VECTORS)
 #pragma GCC unroll 3
-      for (int r = 0; r < N; r++) {
-        const Element<R, P> x = select<R, P>(swap, v[r][j], v[r][i]);
-        v[r][j] = select<R, P>(swap, v[r][i], v[r][j]);
-        v[r][i] = x;
-      }
+      for (int r = 0; r < N; r++) exchange(swap, v[r][i], v[r][j]);
   }
 
   // Returns the lanes that are done.
@@ -195,24 +157,26 @@ struct Jacobi {
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
-      for (int j = 0; j < N; j++) v[i][j] = real<R, P>(broadcast(R(i == j)));
+      for (int j = 0; j < N; j++) v[i][j] = broadcast(R(i == j));
+    Mask<R> wanted = small == small;
     if constexpr (N == 2) {
-      rotate<VECTORS>(0, 1, small == small);
+      rotate<VECTORS>(wanted);
       sort<VECTORS>(0, 1);
       return small == small;
     } else {
       constexpr int SWEEPS = 12;  // five or six are enough, for convergence is quadratic
-      for (int sweep = 0; sweep < SWEEPS; sweep++) {
-        const Mask<R> wanted = largest_off() > small * R(0.125);
-        if (!any(wanted)) break;
-        rotate<VECTORS>(0, 1, wanted);
-        rotate<VECTORS>(0, 2, wanted);
-        rotate<VECTORS>(1, 2, wanted);
+      for (int turn = 0; turn < 3 * SWEEPS; turn++) {
+        if (turn % 3 == 0) {
+          wanted = larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) > small * R(0.125);
+          if (!any(wanted)) break;
+        }
+        rotate<VECTORS>(wanted);
+        relabel<VECTORS>();
       }
       sort<VECTORS>(0, 1);
       sort<VECTORS>(1, 2);
       sort<VECTORS>(0, 1);
-      return largest_off() <= small;
+      return larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) <= small;
     }
   }
 };
@@ -225,9 +189,9 @@ struct Run {
 };
 
 // LANES<R> whole matrices; w by lanes. Returns the good lanes.
-template <class R, int P, int N, bool VECTORS>
+template <class R, int N, bool VECTORS>
 LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper) {
-  constexpr int K = CHUNK<R>, SIZE = N * N * P, CHUNKS = (SIZE + K - 1) / K;
+  constexpr int K = CHUNK<R>, SIZE = N * N, CHUNKS = (SIZE + K - 1) / K;
   Vec<R> flat[SIZE];
   // A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
 #pragma GCC unroll 16
@@ -242,70 +206,45 @@ LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper)
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
-      for (int j = i + 1; j < N; j++) {
-        flat[(i * N + j) * P] = flat[(j * N + i) * P];
-        if constexpr (P == 2) flat[(i * N + j) * P + 1] = -flat[(j * N + i) * P + 1];
-      }
+      for (int j = i + 1; j < N; j++) flat[i * N + j] = flat[j * N + i];
 
-  Jacobi<R, P, N> problem;
   Vec<R> largest = {};
   Mask<R> finite = largest == largest;
 #pragma GCC unroll 3
   for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
     for (int j = i; j < N; j++) {
-      const int at = (i * N + j) * P;
-      finite &= is_finite<R>(flat[at]);
-      largest = larger<R>(largest, abs(flat[at]));
-      if constexpr (P == 2)
-        if (i < j) {
-          finite &= is_finite<R>(flat[at + 1]);
-          largest = larger<R>(largest, abs(flat[at + 1]));
-        }
+      finite &= is_finite<R>(flat[i * N + j]);
+      largest = larger<R>(largest, abs(flat[i * N + j]));
     }
   const Scaling<R> scaling(largest, finite);
+  Jacobi<R, N> problem;
 #pragma GCC unroll 3
-  for (int i = 0; i < N; i++)
-#pragma GCC unroll 3
-    for (int j = i; j < N; j++) {
-      const int at = (i * N + j) * P;
-      const Vec<R> x = scaling.apply(flat[at]);
-      if (i == j)
-        problem.d[i] = x;
-      else if constexpr (P == 1)
-        problem.off[i][j] = {x};
-      else
-        problem.off[i][j] = {x, scaling.apply(flat[at + 1])};
-    }
+  for (int i = 0; i < N; i++) {
+    problem.d[i] = scaling.apply(flat[i * N + i]);
+    const int next = (i + 1) % N;
+    problem.off[i] = scaling.apply(flat[std::min(i, next) * N + std::max(i, next)]);
+  }
 
   const Mask<R> done = problem.template solve<VECTORS>(scaling.small);
 #pragma GCC unroll 3
   for (int i = 0; i < N; i++) w[i] = problem.d[i] * scaling.down;
-  if (VECTORS) {
-#pragma GCC unroll 3
-    for (int i = 0; i < N; i++)
-#pragma GCC unroll 3
-      for (int j = 0; j < N; j++) {
-        flat[(i * N + j) * P] = problem.v[i][j].re;
-        if constexpr (P == 2) flat[(i * N + j) * P + 1] = problem.v[i][j].im;
-      }
+  if (VECTORS)
 #pragma GCC unroll 16
     for (int c = 0; c < CHUNKS; c++) {
       const int first = c * K + K < SIZE ? c * K : SIZE - K;
       Vec<R> piece[1][K];
 #pragma GCC unroll 4
-      for (int e = 0; e < K; e++) piece[0][e] = flat[first + e];
+      for (int e = 0; e < K; e++) piece[0][e] = problem.v[(first + e) / N][(first + e) % N];
       write_chunks<R, 1>(piece, Run<R, SIZE>{v}, first);
     }
-  }
   return done & scaling.good;
 }
 
-template <class R, int P, int N, bool VECTORS>
+template <class R, int N, bool VECTORS>
 __attribute__((noinline)) void batch_fixed(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t from,
                                            int64_t count, bool upper) {
-  constexpr int W = LANES<R>, SIZE = N * N * P;
-  const int64_t v_size = N * count * P;
+  constexpr int W = LANES<R>, SIZE = N * N;
   for (; matrices > 0; matrices -= W) {
     const int64_t group = std::min<int64_t>(matrices, W);
     R block[W * SIZE];
@@ -314,25 +253,24 @@ __attribute__((noinline)) void batch_fixed(const R* a, R* w, R* v, int32_t* info
       for (int64_t m = 0; m < W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
     Vec<R> values[N];
-    const Mask<R> good = solve_fixed<R, P, N, VECTORS>(part ? block : a, values, direct ? v : block, upper);
+    const Mask<R> good = solve_fixed<R, N, VECTORS>(part ? block : a, values, direct ? v : block, upper);
     R by_lane[N][W];
     __builtin_memcpy(by_lane, values, sizeof values);
     for (int64_t m = 0; m < group; m++)
       for (int64_t j = 0; j < count; j++) w[m * count + j] = by_lane[from + j][m];
     if (VECTORS && !direct)
-      for (int64_t m = 0; m < group; m++)
-        for (int64_t i = 0; i < N; i++)
-          __builtin_memcpy(v + m * v_size + i * count * P, block + m * SIZE + (i * N + from) * P, count * P * sizeof(R));
+      for (int64_t i = 0; i < group * N; i++)
+        for (int64_t j = 0; j < count; j++) v[i * count + j] = block[i * N + from + j];
     for (int64_t m = 0; m < group; m++) info[m] = 0;
     if (__builtin_expect(any(~good), 0))
       for (int64_t m = 0; m < group; m++) {
         if (good[m]) continue;
         info[m] = 1;
         fill_nan(w + m * count, count);
-        if (VECTORS) fill_nan(v + m * v_size, v_size);
+        if (VECTORS) fill_nan(v + m * N * count, N * count);
       }
     a += group * SIZE, w += group * count, info += group;
-    if (VECTORS) v += group * v_size;
+    if (VECTORS) v += group * N * count;
   }
 }
 
@@ -836,10 +774,10 @@ __attribute__((noinline)) void solve_groups(const R* a, R* w, R* v, int32_t* inf
 
 // ---- the choice ----------------------------------------------------------------------------------
 
-template <class R, int P, int N>
+template <class R, int N>
 void batch_small(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t first, int64_t count, bool upper) {
-  v ? batch_fixed<R, P, N, true>(a, w, v, info, matrices, first, count, upper)
-    : batch_fixed<R, P, N, false>(a, w, v, info, matrices, first, count, upper);
+  v ? batch_fixed<R, N, true>(a, w, v, info, matrices, first, count, upper)
+    : batch_fixed<R, N, false>(a, w, v, info, matrices, first, count, upper);
 }
 
 template <class R, int P>
@@ -847,8 +785,10 @@ void eigh_any(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n
               bool upper) {
   if (n == 0) return (void)std::fill_n(info, matrices, 0);
   if (n == 1) return batch_one<R, P>(a, w, v, info, matrices);
-  if (n == 2) return batch_small<R, P, 2>(a, w, v, info, matrices, first, count, upper);
-  if (n == 3) return batch_small<R, P, 3>(a, w, v, info, matrices, first, count, upper);
+  if constexpr (P == 1) {
+    if (n == 2) return batch_small<R, 2>(a, w, v, info, matrices, first, count, upper);
+    if (n == 3) return batch_small<R, 3>(a, w, v, info, matrices, first, count, upper);
+  }
   constexpr int64_t W = LANES<R>;
   for (int64_t m = 0; m < matrices;) {
     const int64_t group = std::min(matrices - m, 2 * W);
