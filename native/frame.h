@@ -5,7 +5,7 @@
 
 namespace lapwing {
 
-enum Op : int32_t { CHOLESKY, FINITE, N_OPS };
+enum Op : int32_t { CHOLESKY, FINITE, EIGH, EIGVALSH, N_OPS };
 enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
 enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, N_ENGINES };

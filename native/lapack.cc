@@ -6,7 +6,9 @@
 #include <complex>
 #include <cstring>
 #include <limits>
+#include <vector>
 
+#include "blas.h"
 #include "threads.h"
 
 namespace lapwing::lapack {
@@ -17,7 +19,7 @@ struct Routine {
   int width = 0;
 };
 // herk stands for syrk too, the same product for real matrices
-Routine potrf[N_DTYPES], trsm[N_DTYPES], herk[N_DTYPES], gemm[N_DTYPES];
+Routine potrf[N_DTYPES], trsm[N_DTYPES], herk[N_DTYPES], gemm_[N_DTYPES], heevd[N_DTYPES];
 
 // OpenBLAS with threads crashes inside potrf for very large matrices: seen at n = 30000 in float32 and 18000 in float64, not
 // at 22000 and 8192. Blocks of this order cost nothing.
@@ -59,7 +61,7 @@ class Blas {
     Int m = Int(rows), n = Int(columns), depth = Int(k);
     T minus = -1, one = 1;
     using Call = void (*)(char*, char*, Int*, Int*, Int*, T*, const T*, const Int*, const T*, const Int*, T*, T*, const Int*);
-    reinterpret_cast<Call>(gemm[dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
+    reinterpret_cast<Call>(gemm_[dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
   }
 
  private:
@@ -73,7 +75,7 @@ int64_t factor(int32_t dtype, T* a, int64_t n, bool upper) {
   const Blas<Int, T> blas(dtype, n);
   const char triangle = upper ? 'L' : 'U';
   const int64_t block = block_order;
-  const bool have_blas = trsm[dtype].address && herk[dtype].address && gemm[dtype].address;
+  const bool have_blas = trsm[dtype].address && herk[dtype].address && gemm_[dtype].address;
   if (n <= block || !have_blas) return blas.factor(triangle, a, n);
   // tile (i, j) of the factor, i >= j: below the diagonal for 'L', its mirror image for 'U'
   auto tile = [&](int64_t i, int64_t j) { return upper ? a + i + j * n : a + j + i * n; };
@@ -157,12 +159,13 @@ int cholesky_as(Frame& frame) {
 
 }  // namespace
 
-const char* const ROUTINES[16] = {"spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm", "dtrsm", "ctrsm", "ztrsm",
-                                  "ssyrk",  "dsyrk",  "cherk",  "zherk",  "sgemm", "dgemm", "cgemm", "zgemm"};
+const char* const ROUTINES[20] = {"spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",
+                                  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",  "sgemm",  "dgemm",
+                                  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd"};
 
 bool bind(const char* name, void* address, int width) {
-  Routine* const tables[] = {potrf, trsm, herk, gemm};
-  for (int i = 0; i < 16; i++)
+  Routine* const tables[] = {potrf, trsm, herk, gemm_, heevd};
+  for (int i = 0; i < 20; i++)
     if (std::strcmp(name, ROUTINES[i]) == 0) {
       tables[i / N_DTYPES][i % N_DTYPES] = {address, width};
       return true;
@@ -185,5 +188,95 @@ int cholesky(Frame& frame) {
     default: return cholesky_as<std::complex<double>>(frame);
   }
 }
+
+// ---- blas.h ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+template <class Int, class T>
+void gemm_as(char a_op, char b_op, Int m, Int n, Int k, T alpha, const T* a, Int lda, const T* b, Int ldb, T beta, T* c,
+             Int ldc) {
+  using Call = void (*)(char*, char*, Int*, Int*, Int*, T*, const T*, Int*, const T*, Int*, T*, T*, Int*);
+  auto call = reinterpret_cast<Call>(gemm_[dtype_of<T>()].address);
+  call(&a_op, &b_op, &m, &n, &k, &alpha, a, &lda, b, &ldb, &beta, c, &ldc);
+}
+
+template <class Int, class T>
+void solve_right_as(Int m, Int n, const T* r, Int ldr, T* b, Int ldb) {
+  char side = 'R', triangle = 'U', op = 'N', diagonal = 'N';
+  T one = 1;
+  using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, Int*, T*, Int*);
+  auto call = reinterpret_cast<Call>(trsm[dtype_of<T>()].address);
+  call(&side, &triangle, &op, &diagonal, &m, &n, &one, r, &ldr, b, &ldb);
+}
+
+template <class Int, class T>
+int64_t eigh_small_as(Int n, T* a, Int lda, RealOf<T>* w) {
+  using Real = RealOf<T>;
+  constexpr bool complex = sizeof(T) != sizeof(Real);
+  char vectors = 'V', triangle = 'U';
+  void* address = heevd[dtype_of<T>()].address;
+  T best = 0;
+  Real best_real = 0;
+  Int best_int = 0, info = 0, ask = -1;
+  auto call = [&](T* work, Int* works, Real* rwork, Int* rworks, Int* iwork, Int* iworks) {
+    if constexpr (complex) {
+      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Real*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&vectors, &triangle, &n, a, &lda, w, work, works, rwork, rworks, iwork, iworks, &info);
+    } else {
+      (void)rwork, (void)rworks;
+      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&vectors, &triangle, &n, a, &lda, w, work, works, iwork, iworks, &info);
+    }
+  };
+  call(&best, &ask, &best_real, &ask, &best_int, &ask);
+  // a float holds the answer of a large query only to 24 bits: room for its rounding
+  Int works = Int(std::real(best) * 1.0001) + 1, rworks = Int(best_real * 1.0001) + 1, iworks = best_int;
+  std::vector<T> work(works);
+  std::vector<Real> rwork(complex ? rworks : 1);
+  std::vector<Int> iwork(iworks + 1);
+  call(work.data(), &works, rwork.data(), &rworks, iwork.data(), &iworks);
+  return info;
+}
+
+bool wide_integers(int32_t dtype) { return gemm_[dtype].width == 8; }
+
+}  // namespace
+
+bool has_dense(int32_t dtype) { return gemm_[dtype].address && trsm[dtype].address && heevd[dtype].address; }
+
+template <class T>
+void gemm(char a_op, char b_op, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
+          T beta, T* c, int64_t ldc) {
+  if (wide_integers(dtype_of<T>()))
+    gemm_as<int64_t, T>(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  else
+    gemm_as<int32_t, T>(a_op, b_op, int32_t(m), int32_t(n), int32_t(k), alpha, a, int32_t(lda), b, int32_t(ldb), beta, c,
+                        int32_t(ldc));
+}
+
+template <class T>
+void solve_right(int64_t m, int64_t n, const T* r, int64_t ldr, T* b, int64_t ldb) {
+  if (wide_integers(dtype_of<T>()))
+    solve_right_as<int64_t, T>(m, n, r, ldr, b, ldb);
+  else
+    solve_right_as<int32_t, T>(int32_t(m), int32_t(n), r, int32_t(ldr), b, int32_t(ldb));
+}
+
+template <class T>
+int64_t eigh_small(int64_t n, T* a, int64_t lda, RealOf<T>* w) {
+  return wide_integers(dtype_of<T>()) ? eigh_small_as<int64_t, T>(n, a, lda, w)
+                                      : eigh_small_as<int32_t, T>(int32_t(n), a, int32_t(lda), w);
+}
+
+#define LAPWING_DENSE(T)                                                                                              \
+  template void gemm<T>(char, char, int64_t, int64_t, int64_t, T, const T*, int64_t, const T*, int64_t, T, T*, int64_t); \
+  template void solve_right<T>(int64_t, int64_t, const T*, int64_t, T*, int64_t);                                     \
+  template int64_t eigh_small<T>(int64_t, T*, int64_t, RealOf<T>*);
+LAPWING_DENSE(float)
+LAPWING_DENSE(double)
+LAPWING_DENSE(std::complex<float>)
+LAPWING_DENSE(std::complex<double>)
+#undef LAPWING_DENSE
 
 }  // namespace lapwing::lapack

@@ -13,7 +13,7 @@ from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
 
-_LAPACK = ("spotrf", "dpotrf", "cpotrf", "zpotrf")
+_LAPACK = (*[t + "potrf" for t in "sdcz"], "ssyevd", "dsyevd", "cheevd", "zheevd")
 _BLAS = (*[t + name for name in ("trsm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 
 
