@@ -1,4 +1,5 @@
 #include "krylov.h"
+#include <cstdio>
 
 #include <algorithm>
 #include <cmath>
@@ -29,9 +30,10 @@ Shape choose_shape(const Frame& frame) {
   const int64_t least = frame.device == CUDA ? 32 : s.wanted <= 4 ? 8 : 16;
   const int64_t room = s.n / 2;  // a basis near the whole space is no longer orthogonal to a random vector
   for (s.block = std::clamp(round_up(s.wanted / 4, 8), least, int64_t(256)); s.block >= 4; s.block /= 2) {
-    s.keep = s.wanted + 2 * s.block;
     // deep for few pairs, where restarts cost convergence; shallow for many, where the basis costs flops
     s.basis = std::min(s.wanted + (s.block <= 16 ? 15 : s.block <= 64 ? 10 : 6) * s.block, room);
+    // a third of the rest stays: at a dense edge that takes a quarter fewer steps than two blocks
+    s.keep = s.wanted + std::max((s.basis - s.wanted) / 3, int64_t(1));
     if ((s.fits = s.basis >= s.keep + 2 * s.block)) break;
   }
   s.fits = s.fits && s.wanted > 0;
@@ -92,9 +94,9 @@ class Solver {
   using Real = typename Space::Real;
 
  public:
-  Solver(Frame& frame, Space& space, const Shape& shape, bool has_fallback)
+  Solver(Frame& frame, Space& space, const Shape& shape, double patience)
       : frame_(frame), space_(space), shape_(shape), largest_(frame.size[2] != 0 || frame.size[3] == frame.size[1]),
-        has_fallback_(has_fallback) {}
+        patience_(patience) {}
 
   int prepare(bool dense) {
     if (space_.reserve(storage_bytes<T>(shape_, dense))) return 1;
@@ -157,7 +159,7 @@ class Solver {
   double loosest() const { return std::max(shape_.n / 1.0, 32.0) * eps(); }
 
   void reset() {
-    size_ = products_ = restarts_ = refinements_ = 0;
+    size_ = products_ = last_products_ = restarts_ = refinements_ = stalled_ = 0;
     pending_ = shape_.block;
     known_ = nullptr;
     seed_ = 1;
@@ -166,7 +168,7 @@ class Solver {
     last_worst_ = restart_worst_ = -1;
     repeated_ = false;
     space_.clear(at_.dead, shape_.basis);
-    next_check_ = 5 * shape_.block;
+    next_check_ = std::max(5 * shape_.block, shape_.wanted + 2 * shape_.block);
   }
 
   // V <- [V, X], X the next Krylov block, until V has `target` columns or the next block would not fit.
@@ -198,7 +200,9 @@ class Solver {
       if (!known) space_.inner(at_.v, first, x, columns, at_.c, ldc = shape_.basis);
       space_.subtract(at_.v, first, known ? known : at_.c, ldc, x, columns);
     }
-    const Rank<Real> loose{Real(eps() * eps()), Real(100 * eps())}, strict{Real(0), Real(0.01)};
+    // what is left of a column after cancellation is noise below the first; a random vector keeps half of itself at least
+    const double noise = 16 * eps() * std::max(1.0, norm_);
+    const Rank<Real> loose{Real(noise * noise), Real(100 * eps())}, strict{Real(0.2), Real(0.2)};
     for (int64_t p = 0; p < columns; p += PANEL) {
       const int64_t width = std::min(PANEL, columns - p), before = first + p;
       if (p > 0) {
@@ -235,30 +239,36 @@ class Solver {
         host_s_[size_t(i + live * j)] = x;
       }
     host_w_.resize(size_t(live));
-    if (live < shape_.keep || space_.eigh_small(live, host_s_.data(), host_w_.data())) return false;
+    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data())) return false;
     work_ += space_.ritz_cost(live);
     norm_ = std::max(double(std::abs(host_w_.front())), double(std::abs(host_w_.back())));
 
     // Y <- V S, AY <- AV S, R <- AY - Y Theta for the pairs that are wanted
-    theta_.resize(size_t(shape_.keep));
-    host_u_.assign(size_t(m * shape_.keep), T(0));
-    for (int64_t j = 0; j < shape_.keep; j++) {
+    held_ = std::min(shape_.keep, live);
+    theta_.resize(size_t(held_));
+    host_u_.assign(size_t(m * held_), T(0));
+    for (int64_t j = 0; j < held_; j++) {
       const int64_t from = largest_ ? live - 1 - j : j;
       theta_[size_t(j)] = double(host_w_[size_t(from)]);
       for (int64_t i = 0; i < live; i++) host_u_[size_t(live_[size_t(i)] + m * j)] = host_s_[size_t(i + live * from)];
     }
-    space_.to_space(at_.s, host_u_.data(), m * shape_.keep);
-    const int64_t columns = full() ? shape_.keep : shape_.wanted;
+    space_.to_space(at_.s, host_u_.data(), m * held_);
+    const int64_t columns = std::min(held_, shape_.wanted + 1);  // one more, to see whether it belongs to the last
     space_.combine(at_.v, size_, at_.s, m, at_.y, columns);
     space_.combine(at_.av, size_, at_.s, m, at_.ay, columns);
-    rotated_ = columns;
     residuals_.resize(size_t(columns));
     space_.residual(at_.y, at_.ay, theta_, columns, residuals_.data());
+    if(getenv("DBG")){ std::vector<T> q(size_*size_); space_.inner(at_.v,size_,at_.v,size_,q.data(),size_); double e=0; for(int64_t i=0;i<size_;i++)for(int64_t j=0;j<size_;j++) if(!host_dead_[i]&&!host_dead_[j]) e=std::max(e,double(std::abs(q[i+j*size_]-T(i==j)))); printf("size %ld live %ld theta %g..%g res %g orth %g restarts %d\n",size_,live,theta_[0],theta_.back(),worst(residuals_),e,restarts_);}
     return space_.ok();
   }
 
+  double worst(const std::vector<double>& norms) const {
+    return *std::max_element(norms.begin(), norms.begin() + std::min(int64_t(norms.size()), shape_.wanted));
+  }
+
   bool converged() {
-    worst_ = *std::max_element(residuals_.begin(), residuals_.begin() + shape_.wanted);
+    worst_ = worst(residuals_);
+    if (held_ <= shape_.wanted) return false;
     if (worst_ <= tolerance() * norm_) return true;
     // where rounding in the products stands in the way of more
     return full() && restart_worst_ >= 0 && worst_ > restart_worst_ / 2 && worst_ <= loosest() * norm_;
@@ -274,8 +284,8 @@ class Solver {
   // A fifth of the direct routine's time may be spent on trying. After that only where the end is in sight.
   bool worth_going_on() {
     if (full()) stalled_ = restart_worst_ >= 0 && worst_ > 0.9 * restart_worst_ ? stalled_ + 1 : 0;
-    if (!has_fallback_) return stalled_ < 20;
-    const double direct = space_.direct_cost(), to_go = steps_to_go();
+    if (patience_ == 0) return stalled_ < 20;
+    const double direct = patience_ * space_.direct_cost(), to_go = steps_to_go();
     const double step = space_.step_cost(shape_.block, (shape_.keep + shape_.basis) / 2);
     const double total = work_ + (to_go < 0 ? direct : to_go * step);
     if (work_ > 0.1 * direct && restarts_ >= 3 && total > 2 * direct) return false;
@@ -292,7 +302,7 @@ class Solver {
 
   // V <- Y, AV <- A Y, H <- Theta
   void restart() {
-    const int64_t m = shape_.basis, keep = shape_.keep;
+    const int64_t m = shape_.basis, keep = held_;
     space_.combine(at_.v, size_, at_.s, m, at_.y, keep);
     space_.combine(at_.av, size_, at_.s, m, at_.ay, keep);
     space_.copy(at_.v, at_.y, keep);
@@ -309,8 +319,8 @@ class Solver {
     restart_worst_ = worst_;
     restart();
     // the residuals again: the products in AY were needed for AV
-    std::vector<double> norms(size_t(shape_.keep));
-    space_.residual(at_.y, at_.ay, theta_, shape_.keep, norms.data());
+    std::vector<double> norms(size_t(held_), 0.0);
+    space_.residual(at_.y, at_.ay, theta_, held_, norms.data());
     choose_block(norms);
   }
 
@@ -318,7 +328,7 @@ class Solver {
   // Krylov recurrence would go on with. What is left of the block is random.
   void choose_block(const std::vector<double>& norms) {
     int64_t c = 0;
-    for (int64_t j = 0; j < shape_.keep && c < shape_.block; j++)
+    for (int64_t j = 0; j < held_ && c < shape_.block; j++)
       if (norms[size_t(j)] > tolerance() / 4 * norm_) space_.copy(v(size_ + c++), at_.ay + j * shape_.n, 1);
     if (c < shape_.block) space_.random(v(size_ + c), shape_.block - c, seed_++);
     pending_ = shape_.block;
@@ -330,13 +340,20 @@ class Solver {
     for (int64_t j = 0; j < shape_.wanted; j += shape_.block)
       space_.multiply(v(j), av(j), std::min(shape_.block, shape_.wanted - j));
     products_ += shape_.wanted;
-    space_.copy(at_.ay, at_.av, shape_.keep);
-    true_residuals_.resize(size_t(shape_.keep));
-    space_.residual(at_.v, at_.ay, theta_, shape_.keep, true_residuals_.data());
-    true_worst_ = *std::max_element(true_residuals_.begin(), true_residuals_.begin() + shape_.wanted);
+    space_.copy(at_.ay, at_.av, held_);
+    true_residuals_.resize(size_t(held_));
+    space_.residual(at_.v, at_.ay, theta_, held_, true_residuals_.data());
+    true_worst_ = worst(true_residuals_);
     return true_worst_ <= loosest() * norm_;
   }
   void continue_with_residuals() { choose_block(true_residuals_); }
+
+  // How far the first value outside the cut may still move: the second-order estimate r^2 / gap, at most r.
+  double missing() const {
+    const double r = residuals_[size_t(shape_.wanted)];
+    const double gap = held_ > shape_.wanted + 1 ? std::fabs(theta_[size_t(shape_.wanted)] - theta_[size_t(shape_.wanted + 1)]) : 0;
+    return gap > r ? r * r / gap : r;
+  }
 
   // Takes a random block through a few steps beside the found vectors; false when a value came up beyond the cut.
   bool complete() {
@@ -347,17 +364,16 @@ class Solver {
     space_.random(v(size_), shape_.block, seed_++);
     pending_ = shape_.block;
     known_ = nullptr;
-    if (!grow(size_ + steps * shape_.block)) return false;
-    if (!rayleigh_ritz()) return false;
+    if (!grow(size_ + steps * shape_.block) || !rayleigh_ritz()) return false;
+    if (held_ <= wanted) return false;
     const double slack = 10 * double(shape_.n) * eps() * norm_;
     auto beyond = [&](double a, double b) { return largest_ ? a - b : b - a; };
     for (int64_t j = 0; j < wanted; j++)
       if (beyond(theta_[size_t(j)], found[size_t(j)]) > slack) {
-        worst_ = *std::max_element(residuals_.begin(), residuals_.begin() + wanted);
+        worst_ = worst(residuals_);
         return false;
       }
-    const double outside = largest_ ? std::max(next, theta_[size_t(wanted)]) : std::min(next, theta_[size_t(wanted)]);
-    repeated_ = beyond(found.back(), outside) <= slack;
+    repeated_ = beyond(found.back(), next) <= slack || beyond(found.back(), theta_[size_t(wanted)]) <= slack + missing();
     final_ = found;
     return true;
   }
@@ -365,7 +381,8 @@ class Solver {
   Frame& frame_;
   Space& space_;
   Shape shape_;
-  bool largest_, has_fallback_;
+  bool largest_;
+  double patience_;       // factor on the time that may be spent; 0: there is no direct routine to compare with
   Storage<T> at_{};
 
   int64_t size_ = 0;      // columns of V
@@ -374,7 +391,7 @@ class Solver {
   uint64_t seed_ = 1;
   int64_t next_check_ = 0, products_ = 0, last_products_ = 0;
   int restarts_ = 0, refinements_ = 0, stalled_ = 0;
-  int64_t rotated_ = 0;
+  int64_t held_ = 0;      // Ritz pairs of the latest check that a restart would keep
   double norm_ = 0;       // of A, as far as the Ritz values know
   double work_ = 0;       // in the unit of the space's costs
   double worst_ = 0, last_worst_ = -1, restart_worst_ = -1, true_worst_ = 0;
@@ -397,14 +414,14 @@ double scale_for(double largest) {
 }
 
 template <class Space>
-int solve_all(Frame& frame, const Product* product, Outcome* outcome) {
+int solve_all(Frame& frame, const Product* product, double patience, Outcome* outcome) {
   using T = typename Space::Scalar;
   *outcome = {};
   const int64_t batch = frame.size[0], n = frame.size[1];
   const Shape shape = choose_shape(frame);
   if (!shape.fits) return 0;
   Space space(frame, product);
-  Solver<Space> solver(frame, space, shape, product == nullptr);
+  Solver<Space> solver(frame, space, shape, patience);
   if (!space.ok() || solver.prepare(product == nullptr)) return 1;
   for (int64_t m = 0; m < batch; m++) {
     const T* a = static_cast<const T*>(frame.buffer[0]) + m * n * n;
@@ -438,7 +455,7 @@ int solve_all(Frame& frame, const Product* product, Outcome* outcome) {
   return 0;
 }
 
-int solve(Frame& frame, const Product* product, Outcome* outcome) {
+int solve(Frame& frame, const Product* product, double patience, Outcome* outcome) {
   const int64_t n = frame.size[1], first = frame.size[2], count = frame.size[3];
   if (count < 1 || first < 0 || (first != 0 && first + count != n) || first + count > n)
     return fail(frame, "engine krylov: only values at one end of the spectrum, not %lld to %lld of %lld", (long long)first,
@@ -446,18 +463,18 @@ int solve(Frame& frame, const Product* product, Outcome* outcome) {
   if (!lapack::has_dense(frame.dtype)) return fail(frame, "engine krylov: no LAPACK library was found");
   if (frame.device == CPU) {
     switch (frame.dtype) {
-      case F32: return solve_all<CpuSpace<float>>(frame, product, outcome);
-      case F64: return solve_all<CpuSpace<double>>(frame, product, outcome);
-      case C64: return solve_all<CpuSpace<std::complex<float>>>(frame, product, outcome);
-      default: return solve_all<CpuSpace<std::complex<double>>>(frame, product, outcome);
+      case F32: return solve_all<CpuSpace<float>>(frame, product, patience, outcome);
+      case F64: return solve_all<CpuSpace<double>>(frame, product, patience, outcome);
+      case C64: return solve_all<CpuSpace<std::complex<float>>>(frame, product, patience, outcome);
+      default: return solve_all<CpuSpace<std::complex<double>>>(frame, product, patience, outcome);
     }
   }
 #ifdef LAPWING_KRYLOV_CUDA
   switch (frame.dtype) {
-    case F32: return solve_all<CudaSpace<float>>(frame, product, outcome);
-    case F64: return solve_all<CudaSpace<double>>(frame, product, outcome);
-    case C64: return solve_all<CudaSpace<std::complex<float>>>(frame, product, outcome);
-    default: return solve_all<CudaSpace<std::complex<double>>>(frame, product, outcome);
+    case F32: return solve_all<CudaSpace<float>>(frame, product, patience, outcome);
+    case F64: return solve_all<CudaSpace<double>>(frame, product, patience, outcome);
+    case C64: return solve_all<CudaSpace<std::complex<float>>>(frame, product, patience, outcome);
+    default: return solve_all<CudaSpace<std::complex<double>>>(frame, product, patience, outcome);
   }
 #endif
   return 1;
@@ -465,9 +482,9 @@ int solve(Frame& frame, const Product* product, Outcome* outcome) {
 
 }  // namespace
 
-int eigh(Frame& frame, Outcome* outcome) { return solve(frame, nullptr, outcome); }
+int eigh(Frame& frame, Outcome* outcome, double patience) { return solve(frame, nullptr, patience, outcome); }
 
-int eigh_operator(Frame& frame, const Product& a, Outcome* outcome) { return solve(frame, &a, outcome); }
+int eigh_operator(Frame& frame, const Product& a, Outcome* outcome) { return solve(frame, &a, 0, outcome); }
 
 size_t scratch_bytes(const Frame& frame, bool dense) { return frame.device == CUDA ? storage_bytes(frame, dense) : 0; }
 

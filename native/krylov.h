@@ -34,7 +34,8 @@ struct Outcome {
 
 // EIGH or EIGVALSH with first == 0 or first + count == n. 0 with converged = false: it would not pay, or the subspace does
 // not fit beside n; w, v and info are then as they were, except for matrices of the batch before the one that failed.
-int eigh(Frame& frame, Outcome* outcome);
+// `patience` is a factor on the time it may take, for a caller who wants this engine and no other.
+int eigh(Frame& frame, Outcome* outcome, double patience = 1);
 
 // The same for a matrix that is only known by its product; buffer[0] is not read, batch is 1. There is no direct routine to
 // fall back to, so it goes on for as long as the residual falls.
