@@ -46,9 +46,9 @@ struct Storage {
   int32_t* dead;
 
   template <class Take>
-  void take(const Shape& shape, bool dense, Take take) {
+  void take(const Shape& shape, bool full_copy, Take take) {
     const int64_t n = shape.n, m = shape.basis;
-    a = dense ? take(T(), n * n) : nullptr;
+    a = full_copy ? take(T(), n * n) : nullptr;
     v = take(T(), n * (m + shape.block));  // the block that would come next is written before a restart is known
     av = take(T(), n * m);
     y = take(T(), n * shape.keep);
@@ -62,9 +62,9 @@ struct Storage {
 };
 
 template <class T>
-size_t storage_bytes(const Shape& shape, bool dense) {
+size_t storage_bytes(const Shape& shape, bool full_copy) {
   size_t total = 0;
-  Storage<T>().take(shape, dense, [&](auto zero, int64_t count) {
+  Storage<T>().take(shape, full_copy, [&](auto zero, int64_t count) {
     total += (sizeof zero * size_t(count) + 255) / 256 * 256;
     return static_cast<decltype(zero)*>(nullptr);
   });
@@ -74,6 +74,7 @@ size_t storage_bytes(const Shape& shape, bool dense) {
 size_t storage_bytes(const Frame& frame, bool dense) {
   const Shape shape = choose_shape(frame);
   if (!shape.fits) return 0;
+  dense = dense && frame.device == CUDA;
   switch (frame.dtype) {
     case F32: return storage_bytes<float>(shape, dense);
     case F64: return storage_bytes<double>(shape, dense);
@@ -99,8 +100,9 @@ class Solver {
         patience_(patience) {}
 
   int prepare(bool dense) {
-    if (space_.reserve(storage_bytes<T>(shape_, dense))) return 1;
-    at_.take(shape_, dense, [&](auto zero, int64_t count) { return space_.template take<decltype(zero)>(count); });
+    const bool full_copy = dense && Space::FULL_COPY;
+    if (space_.reserve(storage_bytes<T>(shape_, full_copy))) return 1;
+    at_.take(shape_, full_copy, [&](auto zero, int64_t count) { return space_.template take<decltype(zero)>(count); });
     return 0;
   }
   T* matrix() { return at_.a; }

@@ -12,7 +12,7 @@
 namespace lapwing::krylov {
 namespace {
 
-constexpr int64_t TILE = 64;  // of the copy that mirrors the triangle: two tiles stay in the first cache
+constexpr int64_t TILE = 64;  // rows that are looked at or written at a time
 
 inline float conjugate(float x) { return x; }
 inline double conjugate(double x) { return x; }
@@ -99,32 +99,14 @@ double CpuSpace<T>::largest(const T* a) {
   return most;
 }
 
-// Column-major C from row-major A: C(i,j) = c[i + j n] = a[i n + j].
 template <class T>
-void CpuSpace<T>::load(const T* a, T* c, double by) {
-  const bool upper = frame_.flags & UPPER;
-  const Real scale = Real(by);
-  const int64_t tiles = (n_ + TILE - 1) / TILE;
-  parallel(threads(), tiles, 1, [&](int64_t row, int64_t) {
-    for (int64_t column = 0; column <= row; column++) {
-      // tile (row, column) of the lower triangle, or its mirror image of the upper one
-      for (int64_t i = row * TILE; i < std::min(n_, (row + 1) * TILE); i++) {
-        const int64_t first = column * TILE, last = std::min(i + 1, (column + 1) * TILE);
-        for (int64_t j = first; j < last; j++) {
-          const T x = scale * (upper ? conjugate(a[j * n_ + i]) : a[i * n_ + j]);
-          c[j * n_ + i] = x;
-          c[i * n_ + j] = conjugate(x);
-        }
-        if (row == column) c[i * n_ + i] = T(std::real(c[i * n_ + i]));
-      }
-    }
-  });
-  a_ = c;
+void CpuSpace<T>::load(const T* a, T*, double scale) {
+  dense_.use(a, n_, frame_.flags & UPPER, scale, threads());
 }
 
 template <class T>
 void CpuSpace<T>::multiply(const T* x, T* y, int64_t columns) {
-  if (!product_) return lapack::gemm<T>('N', 'N', n_, columns, n_, T(1), a_, n_, x, n_, T(0), y, n_);
+  if (!product_) return dense_.multiply(x, y, columns);
   if (product_->apply(product_->self, x, y, columns)) {
     failed_ = true;
     if (!frame_.error[0]) fail(frame_, "engine krylov: the product with the matrix failed");
@@ -242,8 +224,8 @@ void CpuSpace<T>::write(int64_t m, const T* y, const std::vector<double>& w, boo
     }
 }
 
-// Nanoseconds of two threads of a 2.3 GHz AVX-512 machine, float64: scipy's subset routine at n = 4000 takes 2556 ms; the
-// product 4.2 ms for 1, 7.1 for 16, 30 for 128 columns; the small problem 5.4 ms at 256. Only ratios matter.
+// Nanoseconds of two threads of a 2.3 GHz AVX-512 machine, float64: scipy's subset routine at n = 4000 takes 2556 ms, the
+// product about 5 ms for every 16 columns, the small problem 5.4 ms at 256. Only ratios matter.
 template <class T>
 double CpuSpace<T>::direct_cost() const {
   return 0.04 * double(n_) * double(n_) * double(n_);
@@ -252,7 +234,7 @@ double CpuSpace<T>::direct_cost() const {
 template <class T>
 double CpuSpace<T>::step_cost(int64_t columns, int64_t size) const {
   const double n = double(n_), c = double(columns);
-  return n * n * (0.28 + 0.0125 * c) + 0.2 * n * double(size) * c;
+  return 0.31 * n * n * std::ceil(c / 16) + 0.2 * n * double(size) * c;
 }
 
 template <class T>

@@ -9,6 +9,7 @@
 
 #include "blas.h"
 #include "frame.h"
+#include "hermitian_product.h"
 #include "krylov.h"
 
 namespace lapwing::krylov {
@@ -38,6 +39,7 @@ class CpuSpace {
   using Real = RealOf<T>;
   using Scalar = T;
   static constexpr Device DEVICE = CPU;
+  static constexpr bool FULL_COPY = false;  // the product reads the triangle where it lies
 
   CpuSpace(Frame& frame, const Product* product) : frame_(frame), n_(frame.size[1]), product_(product) {}
 
@@ -52,7 +54,7 @@ class CpuSpace {
 
   // The largest |element| of the named triangle; not finite when an element is not.
   double largest(const T* a);
-  // C <- scale A in full, from the named triangle; the products are with C from here on.
+  // The products are with scale A from here on. A space that needs the matrix in full finds room for it in c.
   void load(const T* a, T* c, double scale);
   void rescale(double scale) { scale_ = Real(scale); }  // of a matrix known by its product
 
@@ -91,7 +93,7 @@ class CpuSpace {
   Frame& frame_;
   int64_t n_;
   const Product* product_;
-  const T* a_ = nullptr;
+  HermitianProduct<T> dense_;
   Real scale_ = 1;
   std::unique_ptr<char, void (*)(void*)> memory_{nullptr, nullptr};
   char* next_ = nullptr;
