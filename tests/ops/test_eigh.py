@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -308,9 +309,10 @@ def test_byte_swapped_and_read_only():
     assert np.array_equal(a, before)
 
 
-KERNEL_SIZE = 400
+KERNEL_SIZE = 300
 
 
+@cache
 def krylov_cases() -> dict[str, np.ndarray]:
     n = KERNEL_SIZE
     x = random((n, 2 * n), "float64", 8)
@@ -332,13 +334,15 @@ def krylov_cases() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", krylov_cases())
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_krylov(backend, kind, dtype):
+    if backend.device == "cpu" and backend.name != "numpy" and kind != "kernel":
+        pytest.skip("the same code as for NumPy")
     a = krylov_cases()[kind].astype(dtype)
-    for subset in (slice(-5, None), slice(3), slice(-1, None)):
+    for subset in (slice(-5, None), slice(3)):
         given = backend.put(poison(a, False))
         w, v = (backend.get(x) for x in lw.eigh(given, subset=subset, engine="krylov"))
         assert eigen_residual(a, w, v) < 10, subset
         assert value_error(a, w, subset) < 10, subset
-        assert value_error(a, backend.get(lw.eigvalsh(given, subset=subset, engine="krylov")), subset) < 10
+    assert value_error(a, backend.get(lw.eigvalsh(given, subset=subset, engine="krylov")), subset) < 10
 
 
 def test_krylov_repeats_its_bits_and_sees_nan(backend):
