@@ -7,7 +7,7 @@
 namespace lapwing {
 
 // Largest order these kernels take.
-constexpr int64_t EIGH_LARGEST = 64;
+constexpr int64_t EIGH_LARGEST = 128;
 
 // Eigenpairs first .. first + count - 1, in ascending order, of `matrices` matrices of order n, row-major
 // and one after another; of each only the triangle named by `upper` is used, and of its diagonal the real

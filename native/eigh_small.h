@@ -13,6 +13,8 @@ namespace LAPWING_ISA {
 template <class R>
 constexpr R TINY = sizeof(R) == 4 ? R(1e-33) : R(1e-290);
 template <class R>
+constexpr R ROOT_TINY = sizeof(R) == 4 ? R(3.2e-17) : R(1e-145);
+template <class R>
 constexpr R EPSILON = std::numeric_limits<R>::epsilon();
 
 // ---- elements ------------------------------------------------------------------------------------
@@ -109,12 +111,15 @@ struct Jacobi {
   // Makes the element between rows 0 and 1 zero, in the wanted lanes.
   template <bool VECTORS>
   LAPWING_INLINE void rotate(Mask<R> wanted) {
-    const Vec<R> b = off[0], gap = d[1] - d[0], twice = b + b;
-    // t = tan of the angle, |t| <= 1
-    const Vec<R> below = abs(gap) + sqrt(fma(gap, gap, twice * twice));
-    const Mask<R> turns = wanted & (below * below > TINY<R>);
-    const Vec<R> t = turns ? with_sign<R>(twice, (Vec<R>)((Mask<R>)twice ^ (Mask<R>)gap)) / below : Vec<R>{};
-    const Vec<R> c = rsqrt(fma(t, t, broadcast(R(1)))), s = t * c;
+    // What is as small as this is zero: convergence is quadratic, and soon gives denormal numbers, which are slow.
+    const Vec<R> b = abs(off[0]) > 4 * ROOT_TINY<R> ? off[0] : Vec<R>{};
+    // tan(2 angle) = 2 b / gap, and cos(2 angle) >= 0: the smaller of the two angles
+    const Vec<R> gap = d[1] - d[0], twice = with_sign<R>(b + b, (Vec<R>)((Mask<R>)b ^ (Mask<R>)gap));
+    const Vec<R> square = fma(gap, gap, twice * twice), half = broadcast(R(0.5));
+    const Mask<R> turns = wanted & (square > TINY<R>);
+    const Vec<R> inverse = rsqrt(turns ? square : broadcast(R(1)));
+    const Vec<R> cos2 = turns ? fma(half * abs(gap), inverse, half) : broadcast(R(1)), root = rsqrt(cos2);
+    const Vec<R> c = cos2 * root, s = turns ? half * twice * inverse * root : Vec<R>{}, t = s * root;
     d[0] = fma(-t, b, d[0]);
     d[1] = fma(t, b, d[1]);
     off[0] = wanted ? Vec<R>{} : b;
@@ -151,35 +156,47 @@ struct Jacobi {
       for (int r = 0; r < N; r++) exchange(swap, v[r][i], v[r][j]);
   }
 
-  // Returns the lanes that are done.
-  template <bool VECTORS>
-  LAPWING_INLINE Mask<R> solve(Vec<R> small) {
+  LAPWING_INLINE void begin() {
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
       for (int j = 0; j < N; j++) v[i][j] = broadcast(R(i == j));
-    Mask<R> wanted = small == small;
-    if constexpr (N == 2) {
-      rotate<VECTORS>(wanted);
-      sort<VECTORS>(0, 1);
-      return small == small;
-    } else {
-      constexpr int SWEEPS = 12;  // five or six are enough, for convergence is quadratic
-      for (int turn = 0; turn < 3 * SWEEPS; turn++) {
-        if (turn % 3 == 0) {
-          wanted = larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) > small * R(0.125);
-          if (!any(wanted)) break;
-        }
-        rotate<VECTORS>(wanted);
-        relabel<VECTORS>();
-      }
-      sort<VECTORS>(0, 1);
-      sort<VECTORS>(1, 2);
-      sort<VECTORS>(0, 1);
-      return larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) <= small;
-    }
+  }
+  LAPWING_INLINE Vec<R> largest_off() const {
+    return N == 2 ? abs(off[0]) : larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[N - 1]));
   }
 };
+
+// U vectors of problems in turn: one waits for its square root while another works. good: the lanes that are done.
+template <class R, int N, bool VECTORS, int U>
+LAPWING_INLINE void solve_jacobi(Jacobi<R, N> (&problem)[U], const Vec<R> (&small)[U], Mask<R> (&good)[U]) {
+  constexpr int SWEEPS = N == 2 ? 1 : 12;  // n = 3: five or six are enough, for convergence is quadratic
+  Mask<R> wanted[U];
+#pragma GCC unroll 2
+  for (int u = 0; u < U; u++) wanted[u] = small[u] == small[u], problem[u].begin();
+  for (int turn = 0; turn < SWEEPS * (N == 2 ? 1 : 3); turn++) {
+    if (N == 3 && turn % 3 == 0) {
+      Mask<R> left = {};
+#pragma GCC unroll 2
+      for (int u = 0; u < U; u++) left |= wanted[u] = problem[u].largest_off() > small[u] * R(0.125);
+      if (!any(left)) break;
+    }
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) problem[u].template rotate<VECTORS>(wanted[u]);
+    if constexpr (N == 3)
+#pragma GCC unroll 2
+      for (int u = 0; u < U; u++) problem[u].template relabel<VECTORS>();
+  }
+#pragma GCC unroll 2
+  for (int u = 0; u < U; u++) {
+    good[u] = problem[u].largest_off() <= small[u];
+    problem[u].template sort<VECTORS>(0, 1);
+    if constexpr (N == 3) {
+      problem[u].template sort<VECTORS>(1, 2);
+      problem[u].template sort<VECTORS>(0, 1);
+    }
+  }
+}
 
 // Matrices one after another.
 template <class R, int SIZE>
@@ -188,9 +205,9 @@ struct Run {
   LAPWING_INLINE R* operator[](int m) const { return first + m * SIZE; }
 };
 
-// LANES<R> whole matrices; w by lanes. Returns the good lanes.
-template <class R, int N, bool VECTORS>
-LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper) {
+// The upper triangle of LANES<R> whole matrices, scaled.
+template <class R, int N>
+LAPWING_INLINE Scaling<R> read_fixed(Jacobi<R, N>& problem, const R* a, bool upper) {
   constexpr int K = CHUNK<R>, SIZE = N * N, CHUNKS = (SIZE + K - 1) / K;
   Vec<R> flat[SIZE];
   // A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
@@ -202,7 +219,7 @@ LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper)
 #pragma GCC unroll 4
     for (int e = 0; e < K; e++) flat[first + e] = piece[0][e];
   }
-  if (!upper)  // into the upper triangle
+  if (!upper)
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
@@ -218,53 +235,71 @@ LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper)
       largest = larger<R>(largest, abs(flat[i * N + j]));
     }
   const Scaling<R> scaling(largest, finite);
-  Jacobi<R, N> problem;
 #pragma GCC unroll 3
   for (int i = 0; i < N; i++) {
     problem.d[i] = scaling.apply(flat[i * N + i]);
     const int next = (i + 1) % N;
     problem.off[i] = scaling.apply(flat[std::min(i, next) * N + std::max(i, next)]);
   }
+  return scaling;
+}
 
-  const Mask<R> done = problem.template solve<VECTORS>(scaling.small);
-#pragma GCC unroll 3
-  for (int i = 0; i < N; i++) w[i] = problem.d[i] * scaling.down;
-  if (VECTORS)
+template <class R, int N>
+LAPWING_INLINE void write_fixed(const Jacobi<R, N>& problem, R* v) {
+  constexpr int K = CHUNK<R>, SIZE = N * N, CHUNKS = (SIZE + K - 1) / K;
 #pragma GCC unroll 16
-    for (int c = 0; c < CHUNKS; c++) {
-      const int first = c * K + K < SIZE ? c * K : SIZE - K;
-      Vec<R> piece[1][K];
+  for (int c = 0; c < CHUNKS; c++) {
+    const int first = c * K + K < SIZE ? c * K : SIZE - K;
+    Vec<R> piece[1][K];
 #pragma GCC unroll 4
-      for (int e = 0; e < K; e++) piece[0][e] = problem.v[(first + e) / N][(first + e) % N];
-      write_chunks<R, 1>(piece, Run<R, SIZE>{v}, first);
-    }
-  return done & scaling.good;
+    for (int e = 0; e < K; e++) piece[0][e] = problem.v[(first + e) / N][(first + e) % N];
+    write_chunks<R, 1>(piece, Run<R, SIZE>{v}, first);
+  }
 }
 
 template <class R, int N, bool VECTORS>
 __attribute__((noinline)) void batch_fixed(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t from,
                                            int64_t count, bool upper) {
-  constexpr int W = LANES<R>, SIZE = N * N;
-  for (; matrices > 0; matrices -= W) {
-    const int64_t group = std::min<int64_t>(matrices, W);
-    R block[W * SIZE];
-    const bool part = group < W, direct = !part && count == N;
+  constexpr int W = LANES<R>, U = N == 3 && LAPWING_REGISTERS == 32 ? 2 : 1, SIZE = N * N;
+  for (; matrices > 0; matrices -= U * W) {
+    const int64_t group = std::min<int64_t>(matrices, U * W);
+    R block[U * W * SIZE];
+    const bool part = group < U * W, direct = !part && count == N;
     if (part)  // the last group is filled up with copies of its last matrix
-      for (int64_t m = 0; m < W; m++)
+      for (int64_t m = 0; m < U * W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
-    Vec<R> values[N];
-    const Mask<R> good = solve_fixed<R, N, VECTORS>(part ? block : a, values, direct ? v : block, upper);
-    R by_lane[N][W];
-    __builtin_memcpy(by_lane, values, sizeof values);
+    const R* read = part ? block : a;
+    R* written = direct ? v : block;
+
+    Jacobi<R, N> problem[U];
+    Vec<R> small[U], down[U];
+    Mask<R> good[U], finite[U];
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) {
+      const Scaling<R> scaling = read_fixed<R, N>(problem[u], read + u * W * SIZE, upper);
+      small[u] = scaling.small, down[u] = scaling.down, finite[u] = scaling.good;
+    }
+    solve_jacobi<R, N, VECTORS, U>(problem, small, good);
+    R values[N][U * W];
+    Mask<R> all = finite[0];
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) {
+#pragma GCC unroll 3
+      for (int i = 0; i < N; i++) store(values[i] + u * W, problem[u].d[i] * down[u]);
+      if (VECTORS) write_fixed<R, N>(problem[u], written + u * W * SIZE);
+      good[u] &= finite[u];
+      all &= good[u];
+    }
+
     for (int64_t m = 0; m < group; m++)
-      for (int64_t j = 0; j < count; j++) w[m * count + j] = by_lane[from + j][m];
+      for (int64_t j = 0; j < count; j++) w[m * count + j] = values[from + j][m];
     if (VECTORS && !direct)
       for (int64_t i = 0; i < group * N; i++)
         for (int64_t j = 0; j < count; j++) v[i * count + j] = block[i * N + from + j];
     for (int64_t m = 0; m < group; m++) info[m] = 0;
-    if (__builtin_expect(any(~good), 0))
+    if (__builtin_expect(any(~all), 0))
       for (int64_t m = 0; m < group; m++) {
-        if (good[m]) continue;
+        if (good[m / W][m % W]) continue;
         info[m] = 1;
         fill_nan(w + m * count, count);
         if (VECTORS) fill_nan(v + m * N * count, N * count);
@@ -791,12 +826,10 @@ void eigh_any(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n
   }
   constexpr int64_t W = LANES<R>;
   for (int64_t m = 0; m < matrices;) {
-    const int64_t group = std::min(matrices - m, 2 * W);
-    R* to = v ? v + m * n * count * P : nullptr;
-    if (group > W)
-      solve_groups<R, P, 2>(a + m * n * n * P, w + m * count, to, info + m, group, n, first, count, upper);
-    else
-      solve_groups<R, P, 1>(a + m * n * n * P, w + m * count, to, info + m, group, n, first, count, upper);
+    const bool two = n <= EIGH_TOGETHER && matrices - m > W;
+    const auto solve = two ? solve_groups<R, P, 2> : solve_groups<R, P, 1>;
+    const int64_t group = std::min(matrices - m, two ? 2 * W : W);
+    solve(a + m * n * n * P, w + m * count, v ? v + m * n * count * P : nullptr, info + m, group, n, first, count, upper);
     m += group;
   }
 }
