@@ -511,12 +511,12 @@ __attribute__((noinline)) void tridiagonalize(const Square<R, P>& a, Vec<R>* d, 
   }
 }
 
-// Q <- H(k) Q for C columns from column j on; row k + 1 of Q is still zero.
+// Q <- H(k) Q for C columns from column j on; row k + 1 of Q is still zero, and column k is v.
 template <class R, int P, int C>
-LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j, const Vec<R>* v, const Element<R, P>& tau) {
+LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j, const Element<R, P>& tau) {
   Element<R, P> sum[C] = {};
   for (int64_t i = k + 2; i < q.n; i++) {
-    const Element<R, P> x = conj<R, P>(get<R, P>(v + P * i));
+    const Element<R, P> x = conj<R, P>(q.get(i, k));
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) add_product<R, P>(sum[c], x, q.get(i, j + c));
   }
@@ -526,7 +526,7 @@ LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j,
     q.set(k + 1, j + c, sum[c]);
   }
   for (int64_t i = k + 2; i < q.n; i++) {
-    const Element<R, P> x = get<R, P>(v + P * i);
+    const Element<R, P> x = q.get(i, k);
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) {
       Element<R, P> y = q.get(i, j + c);
@@ -536,24 +536,32 @@ LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j,
   }
 }
 
-// Q <- H(0) H(1) ... in the place of the vectors v. The columns right of k hold Q so far, column k the next v.
+// Q <- H(0) H(1) ... in the place of the vectors v, tile by tile from the right: a tile of columns takes all reflections
+// while it is in the first-level cache. Left of what is done are still the vectors v.
 template <class R, int P>
-__attribute__((noinline)) void form_q(const Square<R, P>& q, const Vec<R>* taus, Vec<R>* v) {
+__attribute__((noinline)) void form_q(const Square<R, P>& q, const Vec<R>* taus) {
   constexpr int C = LAPWING_REGISTERS / 4 / P;
   const int64_t n = q.n;
   const Element<R, P> zero = real<R, P>(Vec<R>{}), one = real<R, P>(broadcast(R(1)));
-  for (int64_t k = n - 2; k >= 0; k--) {
-    const Element<R, P> tau = get<R, P>(taus + P * k), minus = negative<R, P>(tau);
-    for (int64_t i = k + 2; i < n; i++) put<R, P>(v + P * i, q.get(i, k));
-    int64_t j = k + 2;
-    for (; j + C <= n; j += C) reflect_columns<R, P, C>(q, k, j, v, tau);
-    for (; j + 2 <= n; j += 2) reflect_columns<R, P, 2>(q, k, j, v, tau);
-    for (; j < n; j++) reflect_columns<R, P, 1>(q, k, j, v, tau);
-    Element<R, P> first = one;
-    first.re -= tau.re;
-    if constexpr (P == 2) first.im = minus.im;
-    q.set(k + 1, k + 1, first);
-    for (int64_t i = k + 2; i < n; i++) q.set(i, k + 1, product<R, P>(minus, get<R, P>(v + P * i)));
+  for (int64_t end = n; end > 1; end = std::max<int64_t>(end - C, 1)) {
+    const int64_t begin = std::max<int64_t>(end - C, 1);
+    for (int64_t k = end - 2; k >= 0; k--) {
+      const Element<R, P> tau = get<R, P>(taus + P * k), minus = negative<R, P>(tau);
+      int64_t j = std::max(begin, k + 2);
+      if (j + C == end) {
+        reflect_columns<R, P, C>(q, k, j, tau);
+        continue;
+      }
+      for (; j + 2 <= end; j += 2) reflect_columns<R, P, 2>(q, k, j, tau);
+      if (j < end) reflect_columns<R, P, 1>(q, k, j, tau);
+      if (k + 1 < begin) continue;
+      // The column that begins as column k + 1 of the identity
+      Element<R, P> first = one;
+      first.re -= tau.re;
+      if constexpr (P == 2) first.im = minus.im;
+      q.set(k + 1, k + 1, first);
+      for (int64_t i = k + 2; i < n; i++) q.set(i, k + 1, product<R, P>(minus, q.get(i, k)));
+    }
   }
   q.set(0, 0, one);
   for (int64_t i = 1; i < n; i++) q.set(i, 0, zero), q.set(0, i, zero);
@@ -799,7 +807,7 @@ __attribute__((noinline)) void solve_groups(const R* a, R* w, R* v, int32_t* inf
     groups[u] = Group<R, P>(memory + u * size, n);
     groups[u].read(a + u * W * n * n * P, std::min(W, matrices - u * W), upper);
     tridiagonalize<R, P>(groups[u].a, groups[u].d, groups[u].e, groups[u].taus, groups[u].v, groups[u].w);
-    if (v) form_q<R, P>(groups[u].a, groups[u].taus, groups[u].v);
+    if (v) form_q<R, P>(groups[u].a, groups[u].taus);
   }
   diagonalize<R, P, U>(groups, v != nullptr);
   for (int64_t u = 0; u < U; u++)
