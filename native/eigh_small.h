@@ -348,14 +348,16 @@ struct Square {
   }
 };
 
-// The lower triangle of LANES<R> matrices, from either of theirs.
-template <class R, int P, bool UPPER, int G>
-LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)[LANES<R>]) {
+// The lower triangle of LANES<R> matrices, from either of theirs, in pieces of G chunks.
+template <class R, int P, int G>
+LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)[LANES<R>], bool upper) {
   constexpr int STEP = G * CHUNK<R>;
   const int64_t n = to.n, width = n * P;
   for (int64_t row = 0; row < n; row++) {
-    const int64_t end = UPPER ? width : (row + 1) * P;
-    for (int64_t first = UPPER ? row * P / STEP * STEP : 0; first < end; first += STEP) {
+    const int64_t begin = upper ? row : 0, end = upper ? n : row + 1;
+    Vec<R>* line = upper ? to.x + row : to.row(row);
+    const int64_t next = upper ? P * to.stride : 1;
+    for (int64_t first = begin * P / STEP * STEP; first < end * P; first += STEP) {
       const int64_t at = std::min(first, width - STEP);
       Vec<R> v[G][CHUNK<R>];
       read_chunks<R, G>(v, from, row * width + at);
@@ -363,8 +365,7 @@ LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)
       for (int c = 0; c < STEP; c++) {
         const int64_t column = (at + c) / P, part = (at + c) % P;
         const Vec<R> value = v[c / CHUNK<R>][c % CHUNK<R>];
-        if (UPPER && column >= row) to.row(column)[part * to.stride + row] = part ? -value : value;
-        if (!UPPER && column <= row) to.row(row)[part * to.stride + column] = value;
+        if (begin <= column && column < end) line[part * to.stride + column * next] = upper && part ? -value : value;
       }
     }
   }
@@ -660,121 +661,49 @@ __attribute__((noinline)) void rotate_rows(Vec<R>* v, int64_t stride, const Swee
   }
 }
 
-template <class R, int P>
-void rotate_all(const Square<R, P>& v, const Sweep<R>* sweeps, int64_t count) {
-  constexpr int ROWS = LAPWING_REGISTERS / 4;
-  Vec<R>* row = v.x;
-  int64_t rows = v.n * P;
-  for (; rows >= ROWS; rows -= ROWS, row += ROWS * v.stride) rotate_rows<R, ROWS>(row, v.stride, sweeps, count);
-  for (; rows >= 2; rows -= 2, row += 2 * v.stride) rotate_rows<R, 2>(row, v.stride, sweeps, count);
-  if (rows) rotate_rows<R, 1>(row, v.stride, sweeps, count);
-}
-
 // Sweeps whose rotations are kept until V is turned by all of them.
 constexpr int SWEEPS_KEPT = 8;
 // LAPACK's limit; two sweeps to an eigenvalue are usual.
 constexpr int64_t SWEEPS_LIMIT = 30;
 
-template <class R, int P>
-struct Group {
-  Square<R, P> a;
-  Vec<R>*d, *e, *taus, *v, *w, *turns;
-  Mask<R>* rank;
-  Vec<R> small, down;
+// T of a vector of matrices, and its eigenvectors to be.
+template <class R>
+struct Tridiagonal {
+  int64_t n;
+  Vec<R>*d, *e, *turns;
+  Vec<R> small;  // as in Scaling
   Mask<R> good;
+  Vec<R>* v;  // rows of reals, none if only values are wanted
+  int64_t rows, stride;
 
-  static size_t vectors(int64_t n) {
-    return n * P * Square<R, P>::stride_for(n) + n * (3 + 3 * P + 2 * SWEEPS_KEPT);
-  }
-  Group() = default;
-  Group(Vec<R>* memory, int64_t n) {
-    a = {memory, n, Square<R, P>::stride_for(n)};
-    d = memory + n * P * a.stride;
-    e = d + n;
-    rank = reinterpret_cast<Mask<R>*>(e + n);
-    taus = e + 2 * n;
-    v = taus + P * n;
-    w = v + P * n;
-    turns = w + P * n;
-  }
-
-  void read(const R* from, int64_t matrices, bool upper) {
-    constexpr int W = LANES<R>, LINE = LAPWING_VECTOR / 16;
-    const R* p[W];
-    for (int64_t m = 0; m < W; m++) p[m] = from + std::min(m, matrices - 1) * a.n * a.n * P;
-    const bool wide = a.n * P >= W;
-    if (upper)
-      wide ? read_triangle<R, P, true, LINE>(a, p) : read_triangle<R, P, true, 1>(a, p);
-    else
-      wide ? read_triangle<R, P, false, LINE>(a, p) : read_triangle<R, P, false, 1>(a, p);
-    const Scaling<R> scaling = scale_triangle<R, P>(a);
-    small = scaling.small, down = scaling.down, good = scaling.good;
-  }
-
-  // rank[j]: the place of d[j] in ascending order
-  void sort() {
-    const int64_t n = a.n;
-    for (int64_t j = 0; j < n; j++) {
-      Mask<R> before = {};
-      for (int64_t i = 0; i < j; i++) before -= d[i] <= d[j];
-      for (int64_t i = j + 1; i < n; i++) before -= d[i] < d[j];
-      rank[j] = before;
-    }
-  }
-
-  void write(R* values, R* vectors, int32_t* info, int64_t matrices, int64_t first, int64_t count) {
-    constexpr int W = LANES<R>;
-    const int64_t n = a.n;
-    sort();
-    for (int64_t j = 0; j < n; j++) d[j] *= down;
-    int32_t from[W][EIGH_LARGEST];
-    for (int64_t m = 0; m < matrices; m++) {
-      info[m] = !good[m];
-      for (int64_t j = 0; j < n; j++) {
-        const int64_t place = rank[j][m] - first;
-        if (place < 0 || place >= count) continue;
-        values[m * count + place] = d[j][m];
-        from[m][place] = int32_t(j * W + m);
-      }
-    }
-    if (vectors)
-      for (int64_t i = 0; i < n; i++)
-        for (int64_t m = 0; m < matrices; m++)
-          for (int p = 0; p < P; p++) {
-            const R* row = reinterpret_cast<const R*>(a.row(i) + p * a.stride);
-            R* to = vectors + (m * n + i) * count * P + p;
-            for (int64_t j = 0; j < count; j++) to[j * P] = row[from[m][j]];
-          }
-    for (int64_t m = 0; m < matrices; m++) {
-      if (good[m]) continue;
-      fill_nan(values + m * count, count);
-      if (vectors) fill_nan(vectors + m * n * count * P, n * count * P);
-    }
+  void rotate(const Sweep<R>* sweeps, int64_t count) const {
+    constexpr int ROWS = 4;
+    int64_t i = 0;
+    for (; i + ROWS <= rows; i += ROWS) rotate_rows<R, ROWS>(v + i * stride, stride, sweeps, count);
+    for (; i < rows; i++) rotate_rows<R, 1>(v + i * stride, stride, sweeps, count);
   }
 };
 
-// The iterations of U groups in turn, step by step: one waits for its square root while another works.
-template <class R, int P, int U>
-__attribute__((noinline)) void diagonalize(Group<R, P> (&groups)[U], bool vectors) {
-  const int64_t n = groups[0].a.n;
+// T <- diagonal, V <- V Z for U vectors of matrices in turn, step by step: one waits for its square root while another
+// works.
+template <class R, int U>
+__attribute__((noinline)) void diagonalize(Tridiagonal<R> (&t)[U]) {
+  const int64_t n = t[0].n;
   Chase<R> chase[U];
   int64_t first[U] = {}, last[U];
-  for (int u = 0; u < U; u++) chase[u].d = groups[u].d, chase[u].e = groups[u].e, last[u] = n - 1;
-  for (int u = 0; u < U; u++) groups[u].e[n - 1] = Vec<R>{};
+  for (int u = 0; u < U; u++) {
+    chase[u].d = t[u].d, chase[u].e = t[u].e, last[u] = n - 1;
+    t[u].e[n - 1] = Vec<R>{};
+  }
   Sweep<R> sweeps[U][SWEEPS_KEPT];
   int64_t kept = 0;
-  bool working = true;
-  for (int64_t sweep = 0; working && sweep < SWEEPS_LIMIT * n; sweep++) {
-    working = false;
+  for (int64_t sweep = 0; sweep < SWEEPS_LIMIT * n; sweep++) {
     int64_t from = n, to = 0;
+    for (int u = 0; u < U; u++)
+      if (chase[u].find(t[u].small, first[u], last[u], n)) from = std::min(from, first[u]), to = std::max(to, last[u]);
+    if (from >= to) break;
     for (int u = 0; u < U; u++) {
-      const bool works = chase[u].find(groups[u].small, first[u], last[u], n);
-      working |= works;
-      from = std::min(from, works ? first[u] : n), to = std::max(to, works ? last[u] : 0);
-    }
-    if (!working) break;
-    for (int u = 0; u < U; u++) {
-      sweeps[u][kept] = {from, to, groups[u].turns + 2 * n * kept};
+      sweeps[u][kept] = {from, to, t[u].turns + 2 * n * kept};
       chase[u].begin(to);
     }
     for (int64_t i = to - 1; i >= from; i--)
@@ -786,33 +715,88 @@ __attribute__((noinline)) void diagonalize(Group<R, P> (&groups)[U], bool vector
       }
     for (int u = 0; u < U; u++) chase[u].end(from);
     if (++kept < SWEEPS_KEPT) continue;
-    if (vectors)
-      for (int u = 0; u < U; u++) rotate_all<R, P>(groups[u].a, sweeps[u], kept);
+    for (int u = 0; u < U; u++) t[u].rotate(sweeps[u], kept);
     kept = 0;
   }
-  if (vectors && kept)
-    for (int u = 0; u < U; u++) rotate_all<R, P>(groups[u].a, sweeps[u], kept);
-  for (int u = 0; u < U; u++)
-    for (int64_t i = 0; i < n; i++) groups[u].good &= abs(groups[u].e[i]) <= groups[u].small;
+  for (int u = 0; u < U; u++) {
+    t[u].rotate(sweeps[u], kept);
+    for (int64_t i = 0; i < n; i++) t[u].good &= (abs(t[u].e[i]) <= t[u].small) & is_finite<R>(t[u].d[i]);
+  }
 }
 
-template <class R, int P, int U>
-__attribute__((noinline)) void solve_groups(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n,
-                                            int64_t first, int64_t count, bool upper) {
-  constexpr int64_t W = LANES<R>;
-  const size_t size = Group<R, P>::vectors(n);
-  Vec<R>* memory = static_cast<Vec<R>*>(scratch(U * size * sizeof(Vec<R>)));
-  Group<R, P> groups[U];
-  for (int u = 0; u < U; u++) {
-    groups[u] = Group<R, P>(memory + u * size, n);
-    groups[u].read(a + u * W * n * n * P, std::min(W, matrices - u * W), upper);
-    tridiagonalize<R, P>(groups[u].a, groups[u].d, groups[u].e, groups[u].taus, groups[u].v, groups[u].w);
-    if (v) form_q<R, P>(groups[u].a, groups[u].taus);
+// place[j]: where d[j] stands in ascending order
+template <class R>
+LAPWING_INLINE void rank(const Vec<R>* d, int64_t n, Mask<R>* place) {
+  for (int64_t j = 0; j < n; j++) {
+    Mask<R> before = {};
+    for (int64_t i = 0; i < j; i++) before -= d[i] <= d[j];
+    for (int64_t i = j + 1; i < n; i++) before -= d[i] < d[j];
+    place[j] = before;
   }
-  diagonalize<R, P, U>(groups, v != nullptr);
+}
+
+template <class R, int P>
+__attribute__((noinline)) void write(const Square<R, P>& v, const Tridiagonal<R>& t, Vec<R> down, R* values, R* vectors,
+                                     int32_t* info, int64_t matrices, int64_t first, int64_t count) {
+  constexpr int W = LANES<R>;
+  const int64_t n = t.n;
+  Mask<R>* place = reinterpret_cast<Mask<R>*>(t.turns);  // the rotations are done
+  rank<R>(t.d, n, place);
+  for (int64_t j = 0; j < n; j++) t.d[j] *= down;
+  int32_t from[W][EIGH_LARGEST];
+  for (int64_t m = 0; m < matrices; m++) {
+    info[m] = !t.good[m];
+    if (info[m]) std::fill_n(from[m], count, 0);
+    for (int64_t j = 0; j < n && !info[m]; j++) {
+      const int64_t k = place[j][m] - first;
+      if (k < 0 || k >= count) continue;
+      values[m * count + k] = t.d[j][m];
+      from[m][k] = int32_t(j * W + m);
+    }
+  }
+  if (vectors)
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t m = 0; m < matrices; m++)
+        for (int p = 0; p < P; p++) {
+          const R* row = reinterpret_cast<const R*>(v.row(i) + p * v.stride);
+          R* to = vectors + (m * n + i) * count * P + p;
+          for (int64_t j = 0; j < count; j++) to[j * P] = row[from[m][j]];
+        }
+  for (int64_t m = 0; m < matrices; m++) {
+    if (!info[m]) continue;
+    fill_nan(values + m * count, count);
+    if (vectors) fill_nan(vectors + m * n * count * P, n * count * P);
+  }
+}
+
+// U vectors of matrices, the last one perhaps in part. An idle lane repeats the last matrix.
+template <class R, int P, int U>
+__attribute__((noinline)) void solve_lanes(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n, int64_t first,
+                                           int64_t count, bool upper) {
+  constexpr int64_t W = LANES<R>, LINE = LAPWING_VECTOR / 16;
+  const int64_t stride = Square<R, P>::stride_for(n), square = n * P * stride;
+  const int64_t size = square + n * (2 + 2 * SWEEPS_KEPT);
+  Vec<R>* memory = static_cast<Vec<R>*>(scratch((U * size + 3 * n * P) * sizeof(Vec<R>)));
+  Vec<R>*taus = memory + U * size, *x = taus + n * P, *y = x + n * P;
+  Square<R, P> q[U];
+  Tridiagonal<R> t[U];
+  Vec<R> down[U];
+  for (int u = 0; u < U; u++) {
+    Vec<R>* d = memory + u * size + square;
+    q[u] = {memory + u * size, n, stride};
+    const R* from[W];
+    for (int64_t m = 0; m < W; m++) from[m] = a + std::min(u * W + m, matrices - 1) * n * n * P;
+    n * P >= W ? read_triangle<R, P, LINE>(q[u], from, upper) : read_triangle<R, P, 1>(q[u], from, upper);
+    const Scaling<R> scaling = scale_triangle<R, P>(q[u]);
+    down[u] = scaling.down;
+    t[u] = {n, d, d + n, d + 2 * n, scaling.small, scaling.good, q[u].x, v ? n * P : 0, stride};
+    tridiagonalize<R, P>(q[u], t[u].d, t[u].e, taus, x, y);
+    if (v) form_q<R, P>(q[u], taus);
+  }
+  diagonalize<R, U>(t);
   for (int64_t u = 0; u < U; u++)
-    groups[u].write(w + u * W * count, v ? v + u * W * n * count * P : nullptr, info + u * W,
-                    std::min(W, matrices - u * W), first, count);
+    write<R, P>(q[u], t[u], down[u], w + u * W * count, v ? v + u * W * n * count * P : nullptr, info + u * W,
+                std::min(W, matrices - u * W), first, count);
 }
 
 // ---- the choice ----------------------------------------------------------------------------------
@@ -835,7 +819,7 @@ void eigh_any(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n
   constexpr int64_t W = LANES<R>;
   for (int64_t m = 0; m < matrices;) {
     const bool two = n <= EIGH_TOGETHER && matrices - m > W;
-    const auto solve = two ? solve_groups<R, P, 2> : solve_groups<R, P, 1>;
+    const auto solve = two ? solve_lanes<R, P, 2> : solve_lanes<R, P, 1>;
     const int64_t group = std::min(matrices - m, two ? 2 * W : W);
     solve(a + m * n * n * P, w + m * count, v ? v + m * n * count * P : nullptr, info + m, group, n, first, count, upper);
     m += group;
