@@ -392,6 +392,16 @@ LAPWING_INLINE Scaling<R> scale_triangle(const Square<R, P>& a) {
   return scaling;
 }
 
+// A <- the lower triangle of LANES<R> matrices, scaled. An idle lane repeats the last matrix.
+template <class R, int P>
+__attribute__((noinline)) Scaling<R> read_scaled(const Square<R, P>& to, const R* a, int64_t matrices, bool upper) {
+  constexpr int W = LANES<R>, LINE = LAPWING_VECTOR / 16;
+  const R* from[W];
+  for (int64_t m = 0; m < W; m++) from[m] = a + std::min(m, matrices - 1) * to.n * to.n * P;
+  to.n * P >= W ? read_triangle<R, P, LINE>(to, from, upper) : read_triangle<R, P, 1>(to, from, upper);
+  return scale_triangle<R, P>(to);
+}
+
 // y <- A v for M rows of the lower triangle from row i on, columns k .. i + M - 1: what rows below add to y comes later.
 template <class R, int P, int M>
 LAPWING_INLINE void multiply_rows(const Square<R, P>& a, int64_t k, int64_t i, const Vec<R>* v, Vec<R>* y) {
@@ -769,11 +779,11 @@ __attribute__((noinline)) void write(const Square<R, P>& v, const Tridiagonal<R>
   }
 }
 
-// U vectors of matrices, the last one perhaps in part. An idle lane repeats the last matrix.
+// U vectors of matrices, the last one perhaps in part.
 template <class R, int P, int U>
 __attribute__((noinline)) void solve_lanes(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n, int64_t first,
                                            int64_t count, bool upper) {
-  constexpr int64_t W = LANES<R>, LINE = LAPWING_VECTOR / 16;
+  constexpr int64_t W = LANES<R>;
   const int64_t stride = Square<R, P>::stride_for(n), square = n * P * stride;
   const int64_t size = square + n * (2 + 2 * SWEEPS_KEPT);
   Vec<R>* memory = static_cast<Vec<R>*>(scratch((U * size + 3 * n * P) * sizeof(Vec<R>)));
@@ -784,10 +794,7 @@ __attribute__((noinline)) void solve_lanes(const R* a, R* w, R* v, int32_t* info
   for (int u = 0; u < U; u++) {
     Vec<R>* d = memory + u * size + square;
     q[u] = {memory + u * size, n, stride};
-    const R* from[W];
-    for (int64_t m = 0; m < W; m++) from[m] = a + std::min(u * W + m, matrices - 1) * n * n * P;
-    n * P >= W ? read_triangle<R, P, LINE>(q[u], from, upper) : read_triangle<R, P, 1>(q[u], from, upper);
-    const Scaling<R> scaling = scale_triangle<R, P>(q[u]);
+    const Scaling<R> scaling = read_scaled<R, P>(q[u], a + u * W * n * n * P, matrices - u * W, upper);
     down[u] = scaling.down;
     t[u] = {n, d, d + n, d + 2 * n, scaling.small, scaling.good, q[u].x, v ? n * P : 0, stride};
     tridiagonalize<R, P>(q[u], t[u].d, t[u].e, taus, x, y);
