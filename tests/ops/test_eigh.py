@@ -60,7 +60,7 @@ def test_reconstructs(backend, dtype, upper):
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("subset", [slice(-3, None), slice(2), slice(2, 5), slice(-1000, 1), slice(0, 1000), slice(-1, None)])
 def test_subsets(backend, dtype, subset):
-    for n in (6, 20, 70, 150):
+    for n in (6, 20, 150):
         for batch in ((), (4,)):
             a = hermitian((*batch, n, n), dtype, seed=n)
             given = backend.put(poison(a, False))
@@ -278,7 +278,7 @@ def test_bad_choices(backend):
 def test_engines_agree(backend):
     names = ["batched", "lapack"] if backend.device == "cpu" else ["batched", "cusolver"]
     for dtype in DTYPES:
-        for n in (1, 2, 3, 5, 16, 33, 64):
+        for n in (1, 3, 16, 64):
             a = hermitian((3, n, n), dtype, seed=n)
             for name in names:
                 for subset in (None, slice(-2, None)):
@@ -390,7 +390,7 @@ def test_certify_finds_a_missed_value(monkeypatch, caplog):
 
 def test_operator(backend):
     n = 300
-    a = gaussian_kernel(n)
+    a = krylov_cases()["wishart"]
     matrix = backend.put(a)
     shapes = []
 
