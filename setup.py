@@ -7,6 +7,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 
 CORE = [
     "python", "run", "threads", "lapack", "cholesky_cpu", "xla", "vendor", "cubin_cache", "cuda", "cholesky_cuda", "cusolver",
+    "krylov", "krylov_cpu", "krylov_cuda", "hermitian_product",
 ]  # fmt: skip
 COMPILE = [
     "-std=c++17",

@@ -43,7 +43,8 @@ Shape choose_shape(const Frame& frame) {
 template <class T>
 struct Storage {
   T *a, *v, *av, *y, *ay, *h, *c, *s, *gram;
-  int32_t* dead;
+  int32_t *dead, *bad;
+  double* numbers;
 
   template <class Take>
   void take(const Shape& shape, bool full_copy, Take take) {
@@ -58,6 +59,8 @@ struct Storage {
     s = take(T(), m * shape.keep);
     gram = take(T(), PANEL * PANEL);
     dead = take(int32_t(), m + shape.block);
+    bad = take(int32_t(), PANEL);
+    numbers = take(double(), 2 * shape.keep);
   }
 };
 
@@ -103,6 +106,7 @@ class Solver {
     const bool full_copy = dense && Space::FULL_COPY;
     if (space_.reserve(storage_bytes<T>(shape_, full_copy))) return 1;
     at_.take(shape_, full_copy, [&](auto zero, int64_t count) { return space_.template take<decltype(zero)>(count); });
+    space_.lend(at_.numbers, at_.bad);
     return 0;
   }
   T* matrix() { return at_.a; }
@@ -241,7 +245,8 @@ class Solver {
         host_s_[size_t(i + live * j)] = x;
       }
     host_w_.resize(size_t(live));
-    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data())) return false;
+    const int64_t room = at_.ay - at_.y + shape_.n * shape_.keep;  // Y and AY are written after this
+    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data(), at_.y, room)) return false;
     work_ += space_.ritz_cost(live);
     norm_ = std::max(double(std::abs(host_w_.front())), double(std::abs(host_w_.back())));
 
@@ -471,15 +476,12 @@ int solve(Frame& frame, const Product* product, double patience, Outcome* outcom
       default: return solve_all<CpuSpace<std::complex<double>>>(frame, product, patience, outcome);
     }
   }
-#ifdef LAPWING_KRYLOV_CUDA
   switch (frame.dtype) {
     case F32: return solve_all<CudaSpace<float>>(frame, product, patience, outcome);
     case F64: return solve_all<CudaSpace<double>>(frame, product, patience, outcome);
     case C64: return solve_all<CudaSpace<std::complex<float>>>(frame, product, patience, outcome);
     default: return solve_all<CudaSpace<std::complex<double>>>(frame, product, patience, outcome);
   }
-#endif
-  return 1;
 }
 
 }  // namespace

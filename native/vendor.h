@@ -26,6 +26,10 @@
   X(driver, launch, "cuLaunchKernel", int,                                                                             \
     (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))              \
   X(driver, fill, "cuMemsetD8Async", int, (uint64_t, unsigned char, size_t, void*))                                    \
+  X(driver, copy, "cuMemcpyDtoDAsync_v2", int, (uint64_t, uint64_t, size_t, void*))                                    \
+  X(driver, copy_to_host, "cuMemcpyDtoHAsync_v2", int, (void*, uint64_t, size_t, void*))                               \
+  X(driver, copy_to_device, "cuMemcpyHtoDAsync_v2", int, (uint64_t, const void*, size_t, void*))                       \
+  X(driver, synchronize, "cuStreamSynchronize", int, (void*))                                                          \
   X(driver, error_text, "cuGetErrorString", int, (int, const char**))                                                  \
   X(solver, solver_create, "cusolverDnCreate", int, (void**))                                                          \
   X(solver, solver_stream, "cusolverDnSetStream", int, (void*, void*))                                                 \
@@ -35,6 +39,15 @@
     (void*, void*, int, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                    \
   X(solver, potrf, "cusolverDnXpotrf", int,                                                                            \
     (void*, void*, int, int64_t, int, void*, int64_t, int, void*, size_t, void*, size_t, int*))                        \
+  X(solver, syevd_size, "cusolverDnXsyevd_bufferSize", int,                                                            \
+    (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))             \
+  X(solver, syevd, "cusolverDnXsyevd", int,                                                                            \
+    (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*))       \
+  X(blas, blas_create, "cublasCreate_v2", int, (void**))                                                               \
+  X(blas, blas_stream, "cublasSetStream_v2", int, (void*, void*))                                                      \
+  X(blas, blas_gemm, "cublasGemmEx_64", int,                                                                           \
+    (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, const void*, int, int64_t,    \
+     const void*, void*, int, int64_t, int, int))                                                                      \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
@@ -47,7 +60,7 @@
 
 namespace lapwing::vendor {
 
-enum Library { driver, solver, compiler, N_LIBRARIES };
+enum Library { driver, solver, blas, compiler, N_LIBRARIES };
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
@@ -56,7 +69,8 @@ struct Table {
 };
 
 // The values of the vendor's enums that we pass.
-constexpr int FILL_LOWER = 0;
+constexpr int FILL_LOWER = 0, FILL_UPPER = 1, WITH_VECTORS = 1;
+constexpr int OP_NONE = 0, OP_ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, GEMM_DEFAULT = -1;
 constexpr int REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5;
 constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76, ATTRIBUTE_SHARED_OPTIN = 97;
 constexpr int FUNCTION_MAX_SHARED = 8;

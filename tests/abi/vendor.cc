@@ -3,6 +3,7 @@
 #include "vendor.h"
 
 #include <cuda.h>
+#include <cublas_v2.h>
 #include <cusolverDn.h>
 #include <nvrtc.h>
 
@@ -21,6 +22,13 @@ static_assert(sizeof(ours::Table) == sizeof(void*) * (0
 
 #define VALUE(name, theirs) static_assert(ours::name == int(theirs), #name)
 VALUE(FILL_LOWER, CUBLAS_FILL_MODE_LOWER);
+VALUE(FILL_UPPER, CUBLAS_FILL_MODE_UPPER);
+VALUE(WITH_VECTORS, CUSOLVER_EIG_MODE_VECTOR);
+VALUE(OP_NONE, CUBLAS_OP_N);
+VALUE(OP_ADJOINT, CUBLAS_OP_C);
+VALUE(COMPUTE_32, CUBLAS_COMPUTE_32F);
+VALUE(COMPUTE_64, CUBLAS_COMPUTE_64F);
+VALUE(GEMM_DEFAULT, CUBLAS_GEMM_DEFAULT);
 VALUE(REAL_32, CUDA_R_32F);
 VALUE(REAL_64, CUDA_R_64F);
 VALUE(COMPLEX_32, CUDA_C_32F);
