@@ -17,7 +17,7 @@ namespace {
 
 constexpr unsigned THREADS = 256;           // of the kernels in krylov.cu
 constexpr int64_t MAX_BLOCKS = 132 * 16;    // the kernels stride over what is left
-constexpr int64_t HOST_EIGH = 512;          // up to this order the host solves the small problem as fast as the GPU
+constexpr int64_t HOST_EIGH = 96;           // up to this order the host solves the small problem as fast as the GPU
 
 std::mutex mutex;
 std::map<void*, std::vector<void*>> idle;  // by context; a handle serves one call at a time
@@ -255,10 +255,12 @@ int64_t CudaSpace<T>::eigh_small(int64_t m, T* h, Real* w, T* room, int64_t room
       if (failed_) return -1;
       const int answer = cusolver::eigh_small(frame_, m, matrix, found, work, work_bytes, info);
       if (answer == 0) {
-        int32_t status = 0;
-        download(&status, info, sizeof status);
-        download(w, found, sizeof(Real) * size_t(m));
+        std::vector<T> tail(size_t(values + 1));  // eigenvalues and info in one go
         download(h, matrix, sizeof(T) * size_t(square));
+        download(tail.data(), found, sizeof(T) * tail.size());
+        std::memcpy(w, tail.data(), sizeof(Real) * size_t(m));
+        int32_t status = 0;
+        std::memcpy(&status, tail.data() + values, sizeof status);
         return failed_ ? -1 : status;
       }
       frame_.error[0] = 0;  // its workspace does not fit here: the host can do it
@@ -306,7 +308,7 @@ double CudaSpace<T>::step_cost(int64_t columns, int64_t size) const {
 template <class T>
 double CudaSpace<T>::ritz_cost(int64_t size) const {
   const double m = double(size);
-  return size <= HOST_EIGH ? 1e-3 + 2.5e-10 * m * m * m : 0.01 + 1.5e-5 * m;
+  return 5e-4 + 1.1e-5 * m;
 }
 
 template class CudaSpace<float>;
