@@ -1,5 +1,4 @@
 #include "krylov.h"
-#include <cstdio>
 
 #include <algorithm>
 #include <cmath>
@@ -23,13 +22,12 @@ struct Shape {
 
 int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-// A product is bound by reading A until the block is this wide, so narrower ones save nothing: 16 columns on a CPU (8 for
-// very few pairs, which then take fewer flops to orthogonalise), 32 on a GPU.
+// A product is bound by reading A up to about 16 columns, so narrower blocks save nothing. Wider ones take more columns to
+// converge: for the 16 largest of a Wishart matrix of order 16384, 2080 with blocks of 16 and 3536 with blocks of 32.
 Shape choose_shape(const Frame& frame) {
   Shape s{frame.size[1], frame.size[3], 0, 0, 0, false};
-  const int64_t least = frame.device == CUDA ? 32 : s.wanted <= 4 ? 8 : 16;
   const int64_t room = s.n / 2;  // a basis near the whole space is no longer orthogonal to a random vector
-  for (s.block = std::clamp(round_up(s.wanted / 4, 8), least, int64_t(256)); s.block >= 4; s.block /= 2) {
+  for (s.block = std::clamp<int64_t>(round_up(s.wanted / 4, 8), 16, 256); s.block >= 4; s.block /= 2) {
     // deep for few pairs, where restarts cost convergence; shallow for many, where the basis costs flops
     s.basis = std::min(s.wanted + (s.block <= 16 ? 15 : s.block <= 64 ? 10 : 6) * s.block, room);
     // a third of the rest stays: at a dense edge that takes a quarter fewer steps than two blocks
@@ -42,8 +40,10 @@ Shape choose_shape(const Frame& frame) {
 
 template <class T>
 struct Storage {
-  T *a, *v, *av, *y, *ay, *h, *c, *s, *gram;
-  int32_t* dead;
+  T *a, *v, *av, *y, *ay, *room, *h, *c, *s, *gram;
+  int64_t room_elements;  // from y to the end of room: free while the small problem is solved
+  int32_t *dead, *bad;
+  double* numbers;
 
   template <class Take>
   void take(const Shape& shape, bool full_copy, Take take) {
@@ -53,11 +53,17 @@ struct Storage {
     av = take(T(), n * m);
     y = take(T(), n * shape.keep);
     ay = take(T(), n * shape.keep);
+    // a GPU's solver wants about 7 m^2 for a small matrix, 4 m^2 for a large one
+    const int64_t more = full_copy ? std::max<int64_t>(0, 9 * m * m - 2 * n * shape.keep) : 0;
+    room = take(T(), more);
+    room_elements = room - y + more;
     h = take(T(), m * m);
     c = take(T(), m * std::max(shape.block, PANEL));
     s = take(T(), m * shape.keep);
     gram = take(T(), PANEL * PANEL);
     dead = take(int32_t(), m + shape.block);
+    bad = take(int32_t(), PANEL);
+    numbers = take(double(), 2 * shape.keep);
   }
 };
 
@@ -103,6 +109,7 @@ class Solver {
     const bool full_copy = dense && Space::FULL_COPY;
     if (space_.reserve(storage_bytes<T>(shape_, full_copy))) return 1;
     at_.take(shape_, full_copy, [&](auto zero, int64_t count) { return space_.template take<decltype(zero)>(count); });
+    space_.lend(at_.numbers, at_.bad);
     return 0;
   }
   T* matrix() { return at_.a; }
@@ -241,7 +248,7 @@ class Solver {
         host_s_[size_t(i + live * j)] = x;
       }
     host_w_.resize(size_t(live));
-    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data())) return false;
+    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data(), at_.y, at_.room_elements)) return false;
     work_ += space_.ritz_cost(live);
     norm_ = std::max(double(std::abs(host_w_.front())), double(std::abs(host_w_.back())));
 
@@ -260,7 +267,6 @@ class Solver {
     space_.combine(at_.av, size_, at_.s, m, at_.ay, columns);
     residuals_.resize(size_t(columns));
     space_.residual(at_.y, at_.ay, theta_, columns, residuals_.data());
-    if(getenv("DBG")){ std::vector<T> q(size_*size_); space_.inner(at_.v,size_,at_.v,size_,q.data(),size_); double e=0; for(int64_t i=0;i<size_;i++)for(int64_t j=0;j<size_;j++) if(!host_dead_[i]&&!host_dead_[j]) e=std::max(e,double(std::abs(q[i+j*size_]-T(i==j)))); printf("size %ld live %ld theta %g..%g res %g orth %g restarts %d\n",size_,live,theta_[0],theta_.back(),worst(residuals_),e,restarts_);}
     return space_.ok();
   }
 
@@ -272,8 +278,8 @@ class Solver {
     worst_ = worst(residuals_);
     if (held_ <= shape_.wanted) return false;
     if (worst_ <= tolerance() * norm_) return true;
-    // where rounding in the products stands in the way of more
-    return full() && restart_worst_ >= 0 && worst_ > restart_worst_ / 2 && worst_ <= loosest() * norm_;
+    if (full()) stalled_ = restart_worst_ >= 0 && worst_ > 0.9 * restart_worst_ ? stalled_ + 1 : 0;
+    return stalled_ >= 2 && worst_ <= loosest() * norm_;  // rounding in the products stands in the way of more
   }
 
   // The residual falls about geometrically: the steps it still takes follow from the two latest checks.
@@ -285,13 +291,13 @@ class Solver {
 
   // A fifth of the direct routine's time may be spent on trying. After that only where the end is in sight.
   bool worth_going_on() {
-    if (full()) stalled_ = restart_worst_ >= 0 && worst_ > 0.9 * restart_worst_ ? stalled_ + 1 : 0;
     if (patience_ == 0) return stalled_ < 20;
     const double direct = patience_ * space_.direct_cost(), to_go = steps_to_go();
     const double step = space_.step_cost(shape_.block, (shape_.keep + shape_.basis) / 2);
     const double total = work_ + (to_go < 0 ? direct : to_go * step);
     if (work_ > 0.1 * direct && restarts_ >= 3 && total > 2 * direct) return false;
-    return work_ < 0.2 * direct || (total < 0.6 * direct && work_ < 0.6 * direct);
+    const double next = work_ + 3 * step + space_.ritz_cost(std::min(size_ + 3 * shape_.block, shape_.basis));
+    return next < 0.2 * direct || (total < 0.6 * direct && next < 0.6 * direct);
   }
 
   void schedule() {
@@ -368,14 +374,14 @@ class Solver {
     known_ = nullptr;
     if (!grow(size_ + steps * shape_.block) || !rayleigh_ritz()) return false;
     if (held_ <= wanted) return false;
-    const double slack = 10 * double(shape_.n) * eps() * norm_;
+    const double seen = tolerance() * norm_, same = 10 * double(shape_.n) * eps() * norm_;
     auto beyond = [&](double a, double b) { return largest_ ? a - b : b - a; };
     for (int64_t j = 0; j < wanted; j++)
-      if (beyond(theta_[size_t(j)], found[size_t(j)]) > slack) {
+      if (beyond(theta_[size_t(j)], found[size_t(j)]) > seen) {
         worst_ = worst(residuals_);
         return false;
       }
-    repeated_ = beyond(found.back(), next) <= slack || beyond(found.back(), theta_[size_t(wanted)]) <= slack + missing();
+    repeated_ = beyond(found.back(), next) <= same || beyond(found.back(), theta_[size_t(wanted)]) <= same + missing();
     final_ = found;
     return true;
   }
@@ -471,15 +477,12 @@ int solve(Frame& frame, const Product* product, double patience, Outcome* outcom
       default: return solve_all<CpuSpace<std::complex<double>>>(frame, product, patience, outcome);
     }
   }
-#ifdef LAPWING_KRYLOV_CUDA
   switch (frame.dtype) {
     case F32: return solve_all<CudaSpace<float>>(frame, product, patience, outcome);
     case F64: return solve_all<CudaSpace<double>>(frame, product, patience, outcome);
     case C64: return solve_all<CudaSpace<std::complex<float>>>(frame, product, patience, outcome);
     default: return solve_all<CudaSpace<std::complex<double>>>(frame, product, patience, outcome);
   }
-#endif
-  return 1;
 }
 
 }  // namespace

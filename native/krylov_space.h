@@ -52,6 +52,8 @@ class CpuSpace {
     return start;
   }
 
+  void lend(double*, int32_t*) {}  // room for what a device hands to the host
+
   // The largest |element| of the named triangle; not finite when an element is not.
   double largest(const T* a);
   // The products are with scale A from here on. A space that needs the matrix in full finds room for it in c.
@@ -74,8 +76,8 @@ class CpuSpace {
   void to_host(int32_t* host, const int32_t* from, int64_t count);
   void to_space(T* to, const T* host, int64_t count);
   void clear(int32_t* flags, int64_t count);
-  // H <- its eigenvectors (host, order m), w <- its eigenvalues ascending
-  int64_t eigh_small(int64_t m, T* h, Real* w) { return lapack::heevd(true, 'U', m, h, m, w); }
+  // H <- its eigenvectors (host, order m), w <- its eigenvalues ascending; `room` of the space is free for it
+  int64_t eigh_small(int64_t m, T* h, Real* w, T* /*room*/, int64_t /*room_elements*/) { return lapack::heevd(true, 'U', m, h, m, w); }
   // w and v of matrix `m` of the batch, from the vectors Y in the order given, or NaN where y is null
   void write(int64_t m, const T* y, const std::vector<double>& w, bool reversed);
 
