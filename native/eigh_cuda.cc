@@ -8,7 +8,7 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t MAX_GRID = 2147483647;      // the kernels stride over what does not fit
-constexpr int64_t SCRATCH_GOAL = 512LL << 20;  // a larger batch goes in parts that need about this much
+constexpr int64_t SCRATCH_GOAL = 1LL << 30;    // a larger batch goes in parts that need about this much
 constexpr int64_t RESERVED = 2048;             // of a block's shared memory, for the compiler and the driver
 
 struct Call {
@@ -149,10 +149,10 @@ struct Layout {
     pitch = (n + vec - 1) / vec * vec;
     parts = (n + 31) / 32;
     // about 0.8 n^2 rotations in 1.7 n sweeps are the rule
-    rotations = n * n + n * n / 2 + 32 * n;
-    sweeps = 6 * n + 32;
+    rotations = (n * n + n * n / 2 + 16 * n) / 2 * 2;
+    sweeps = 4 * n + 32;
     layout(call, shape, 1);
-    int64_t least = std::min<int64_t>(call.batch, device.multiprocessors);
+    int64_t least = std::min<int64_t>(call.batch, 2 * device.multiprocessors);
     int64_t fit = std::clamp<int64_t>(SCRATCH_GOAL / int64_t(bytes), least, call.batch), rounds = (call.batch + fit - 1) / fit;
     layout(call, shape, (call.batch + rounds - 1) / rounds);
   }
@@ -173,7 +173,7 @@ struct Layout {
     off = take(n * call.real);
     scale = take(call.real);
     rotation = take(vectors * rotations * 2 * call.real);
-    sweep = take(vectors * sweeps * 16);
+    sweep = take(vectors * sweeps * 8);
     sweep_count = take(vectors * 4);
     order = take(vectors * n * 4);
     rows = take(vectors && shape.vector_global ? parts * n * 32 * call.element : 0);

@@ -79,12 +79,12 @@ LW_INLINE bool load_matrix(T* s, int pitch, const T* a, int n, bool inside, int 
     for (int i = t / WIDE; i < n; i += P / WIDE)
       for (int j = t % WIDE; j < n; j += WIDE) {
         if (LW_UPPER ? j < i : j > i) continue;
-        T x = load_element(a + (i64)i * n + j);
+        T x = load_element(a + i * n + j);
         if (i == j) x = from_real(real(x));
         if (!is_finite(x)) bad = 1;
         largest = fmax(largest, magnitude(x));
-        s[(i64)i * pitch + j] = x;
-        if (i != j) s[(i64)j * pitch + i] = conjugate(x);
+        s[i * pitch + j] = x;
+        if (i != j) s[j * pitch + i] = conjugate(x);
       }
   }
   largest = max_lanes<(P < 32 ? P : 32)>(largest);
@@ -107,8 +107,8 @@ LW_INLINE bool load_matrix(T* s, int pitch, const T* a, int n, bool inside, int 
   bool drop = bad != 0 || !inside;
   for (int i = t / WIDE; i < n; i += P / WIDE)
     for (int j = t % WIDE; j < pitch; j += WIDE) {
-      T x = s[(i64)i * pitch + j];
-      s[(i64)i * pitch + j] = drop || j >= n ? zero() : scale(x, down);
+      T x = s[i * pitch + j];
+      s[i * pitch + j] = drop || j >= n ? zero() : scale(x, down);
     }
   together();
   return bad == 0;
@@ -125,7 +125,7 @@ LW_INLINE void update_and_multiply(T* s, int pitch, int n, int k, int wide, cons
     Vector v = *(const Vector*)(room.v + chunk * VEC), w = *(const Vector*)(room.w + chunk * VEC);
 #pragma unroll 4
     for (int j = k + 1 + share; j < n; j += shares) {
-      Vector* at = (Vector*)(s + (i64)j * pitch + chunk * VEC);
+      Vector* at = (Vector*)(s + j * pitch + chunk * VEC);
       Vector x = *at;
       T vj = room.v[j], wj = room.w[j], uj = room.u[j];
 #pragma unroll
@@ -154,15 +154,19 @@ LW_INLINE T reflector(T alpha, Real rest, T& tau, Real& beta) {
     beta = re;
     return zero();
   }
-  Real size = sqrt(re * re + more);
+  Real squares = re * re + more, root = fine_root(squares), size = squares * root;
   beta = re > 0 ? -size : size;
+  Real x = fabs(re) + size;
 #if LW_DTYPE < 2
-  tau = (beta - re) / beta;
-  return Real(1) / (re - beta);
+  tau = Real(1) + fabs(re) * root;
+  Real inverse = fine_root(x);
+  inverse *= inverse;
+  return re > 0 ? inverse : -inverse;
 #else
-  tau = T{(beta - re) / beta, -im / beta};
-  Real x = re - beta, q = Real(1) / (x * x + im * im);
-  return T{x * q, -im * q};
+  tau = T{Real(1) + fabs(re) * root, re > 0 ? im * root : -im * root};
+  Real inverse = fine_root(x * x + im * im);
+  inverse *= inverse;
+  return T{(re > 0 ? x : -x) * inverse, -im * inverse};
 #endif
 }
 
@@ -204,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
       // column k of A below the diagonal, with the update that S still lacks
       T x = zero();
       if (t >= k && t < n) {
-        x = conjugate(s[(i64)k * pitch + t]);
+        x = conjugate(s[k * pitch + t]);
         x = subtract_product(subtract_product(x, vt, wk), wt, vk);
       }
       if (t == k && inside) d[m * n + k] = real(x);
@@ -221,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
         tau[m * n + k] = step;
       }
       together();
-      if (keep && inside && t > k && t < n) reflectors[(i64)k * h_pitch + t] = ut;
+      if (keep && inside && t > k && t < n) reflectors[k * h_pitch + t] = ut;
       // half the threads cover the columns that are left: more shares, as long as adding them up is the lesser part
       while (wide > 1 && 2 * (P / wide) * (P / wide) < n - k && (wide / 2 + (k + 1) / VEC) * VEC >= n) wide /= 2;
       update_and_multiply(s, pitch, n, k, wide, room, t);
@@ -271,38 +275,48 @@ struct Tridiagonal {
   //
   // The chain from rotation to rotation is what takes the time. It goes through g, t and the root alone: the rest is arranged
   // so that it can be done meanwhile, and the next row is fetched ahead.
-  template <typename F>
-  LW_INLINE int sweep(int low, int high, F write) {
+  LW_INLINE int sweep(int low, int high, Rotation* to) {
     Real dl = d[low * M], el = e[low * M], above = d[high * M];
     Real g = (d[(low + 1) * M] - dl) / (2 * el), r = sqrt(g * g + 1);
     g = above - dl + el / (g + (g < 0 ? -r : r));
-    Real s = 1, c = 1, p = 0, lower = 0;
-    Real di = d[(high - 1) * M], ei = e[(high - 1) * M];
+    Real p = 0, lower = 0;
+    Real di = d[(high - 1) * M], f = e[(high - 1) * M], b = f;
+    Rotation pair[2];
     int next = high;
     for (int i = high - 1; i >= low; i--) {
-      int before = i > low ? i - 1 : i;
+      int before = i > low ? i - 1 : i, at = high - 1 - i;
       Real d_before = d[before * M], e_before = e[before * M];
-      Real f = s * ei, b = c * ei, t = f * f + g * g;
-      Real gap = above - p;
-      Real both = (di - gap) * f + 2 * g * b;
-      bool tiny = t < LW_TINY;  // nothing to rotate: c = 1
-      Real root = fine_root(tiny ? Real(1) : t);
-      c = tiny ? Real(1) : g * root;
-      s = tiny ? Real(0) : f * root;
-      Real z = tiny ? 2 * b : both * root;
+      Real t = f * f + g * g, gap = above - p, both = (di - gap) * f + 2 * g * b;
+      Real root = fine_root(t), c = g * root, s = f * root, z = both * root, off = t * root;
       p = s * z;
       g = c * z - b;
+      if (t < LW_TINY) {  // nothing to rotate
+        c = 1;
+        s = p = off = 0;
+        g = b;
+      }
       Real done = gap + p;
       if (i < high - 1) {
-        Real off = tiny ? Real(0) : t * root;
         e[(i + 1) * M] = off;
         if (negligible(off, done, lower)) next = i + 1;
       }
       d[(i + 1) * M] = lower = done;
-      write(high - 1 - i, c, s);
+      if (to) {
+        // two at once where they fit in one access: the number of accesses counts
+        pair[0] = pair[1];
+        pair[1].v[0] = c;
+        pair[1].v[1] = s;
+        if (sizeof(Real) == 8)
+          to[at] = pair[1];
+        else if (at & 1)
+          *(Pack<Rotation, 2>*)(to + at - 1) = *(Pack<Rotation, 2>*)pair;
+        else if (i == low)
+          to[at] = pair[1];
+      }
       above = di;
       di = d_before;
-      ei = e_before;
+      f = s * e_before;
+      b = c * e_before;
     }
     d[low * M] = above - p;
     e[low * M] = g;
@@ -323,16 +337,11 @@ struct Tridiagonal {
         continue;
       }
       if (count == sweep_room || (rotations && used + high - low > room)) return false;
-      Rotation* to = rotations + used;
-      if (rotations) sweeps[count] = Sweep{(int)used, low, high, 0};
+      Rotation* to = rotations ? rotations + used : nullptr;
+      if (to) sweeps[count] = Sweep{(int)used, (short)low, (short)high};
       count++;
-      used += high - low;
-      high = sweep(low, high, [&](int at, Real c, Real s) {
-        Rotation r;
-        r.v[0] = c;
-        r.v[1] = s;
-        if (rotations) to[at] = r;
-      });
+      used += (high - low + 1) / 2 * 2;
+      high = sweep(low, high, to);
       if (negligible(e[low * M], d[low * M], d[(low + 1) * M])) low++;
     }
     return true;

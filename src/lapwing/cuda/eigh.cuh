@@ -44,12 +44,18 @@ LW_INLINE void scaling(Real largest, Real& down, Real& up) {
   up = ldexp(Real(1), exponent);
 }
 
-// 1 / sqrt(x) to the last bit or so: rotations built from it stay orthogonal over thousands of them.
+// 1 / sqrt(x) of a normal number to the last bit or so: rotations built from it stay orthogonal over thousands of them.
 LW_INLINE float fine_root(float x) {
-  float y = rsqrtf(x);
-  return y + 0.5f * y * fmaf(-x * y, y, 1.0f);
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return fmaf(0.5f * y, fmaf(-x * y, y, 1.0f), y);
 }
-LW_INLINE double fine_root(double x) { return reciprocal_root(x); }
+LW_INLINE double fine_root(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  double e = fma(-x * y, y, 1.0);
+  return fma(y * e, fma(e, 0.375, 0.5), y);
+}
 
 template <int LANES>
 LW_INLINE Real sum_lanes(Real x) {
@@ -67,6 +73,7 @@ LW_INLINE Real max_lanes(Real x) {
 // ---- what eigh_values writes down for eigh_vectors ---------------------------------------------------------------
 
 typedef Pack<Real, 2> Rotation;  // c, s
-struct Sweep {
-  int start, low, high, unused;  // rotations start, start + 1, ... are in the planes (high-1, high), ..., (low, low+1)
+struct alignas(8) Sweep {
+  int start;  // rotations start, start + 1, ... are in the planes (high-1, high), ..., (low, low+1)
+  short low, high;
 };

@@ -112,7 +112,7 @@ struct Sweeps {
     bottom = 0x7fffffff;
 #pragma unroll
     for (int q = 0; q < K; q++) {
-      Sweep one{0, 0x7fffffff, -1, 0};
+      Sweep one{0, 0x7fff, -1};
       if (s + q < count) one = from[s + q];
       start[q] = one.start;
       low[q] = one.low;
@@ -184,12 +184,15 @@ LW_INLINE void apply_rotations(const Rows& x, const Lanes& lanes, const Rotation
   }
 }
 
+// A rotation by nothing may turn -0 into 0, and where it is met depends on the neighbours: + 0 makes all zeros the same.
+LW_INLINE T finished(T x, bool failed) { return failed ? filled(not_a_number()) : add(x, zero()); }
+
 // Rows in shared memory, in the order of the eigenvalues, to v.
 LW_INLINE void store_rows(const T* rows, T* v, const int* order, int n_rows, int count, const Lanes& lanes, bool failed) {
   for (int j = lanes.r; j < count; j += P) {
     const T* column = rows + order[j] * ROW + lanes.group * P;
 #pragma unroll 4
-    for (int r = 0; r < n_rows; r++) store_element(v + (i64)r * count + j, failed ? filled(not_a_number()) : column[r]);
+    for (int r = 0; r < n_rows; r++) store_element(v + (i64)r * count + j, finished(column[r], failed));
   }
 }
 
@@ -230,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
         __syncwarp();
         if (lane < end)
           for (int r = 0; r < n_rows; r++)
-            store_element(to + (i64)r * count + j0 + lane, failed ? filled(not_a_number()) : tile[lane * ROW + r]);
+            store_element(to + (i64)r * count + j0 + lane, finished(tile[lane * ROW + r], failed));
         __syncwarp();
       }
     }
