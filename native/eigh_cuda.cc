@@ -91,7 +91,8 @@ int launch_small(Frame& frame, const Call& call) {
 // How a problem is spread over threads and memory.
 struct Shape {
   int reduce_lanes, reduce_threads;
-  bool reduce_global;  // the matrix does not fit in shared memory
+  bool reduce_global;  // the matrix does not fit in shared memory: eigh_panel.cu
+  int panel, readers, resident;
   size_t reduce_shared;
   int value_lanes;  // matrices of a warp
   size_t value_shared;
@@ -101,20 +102,27 @@ struct Shape {
 };
 
 constexpr int VALUE_THREADS = 32;
+constexpr int64_t EIGH_SHARED = 192;  // beyond it the shared memory of a multiprocessor holds one matrix at best
 
 Shape shape_of(const Call& call, const Properties& device) {
   Shape s{};
   int64_t n = call.n, vec = 16 / call.element, columns = (n + vec - 1) / vec;
 
-  s.reduce_lanes = int(std::clamp<int64_t>(n > 128 ? 2 * power_of_two(n) : power_of_two(n), 8, 1024));
-  auto reduce_bytes = [&](bool global) {
-    int64_t lanes = s.reduce_lanes, matrix = global ? 0 : n * (columns | 1) * vec;
-    int64_t one = (matrix + 3 * columns * vec + (lanes + 1) * vec) * call.element;
-    return lanes <= 32 ? one * (s.reduce_threads / lanes) : one + 4 * (lanes / 32) * call.real;
-  };
+  s.reduce_lanes = int(std::max<int64_t>(8, power_of_two(n)));
   s.reduce_threads = std::max(s.reduce_lanes, 64);
-  s.reduce_global = reduce_bytes(false) + RESERVED > device.shared_per_block;
-  s.reduce_shared = size_t(reduce_bytes(s.reduce_global));
+  int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 1;
+  s.reduce_shared = size_t(vectors * 16 * (s.reduce_lanes <= 32 ? s.reduce_threads / s.reduce_lanes : 1));
+  if (s.reduce_lanes > 32) s.reduce_shared += size_t(4 * (s.reduce_lanes / 32) * call.real);
+  s.reduce_global = n > EIGH_SHARED || int64_t(s.reduce_shared) + RESERVED > device.shared_per_block;
+  if (s.reduce_global) {
+    s.reduce_threads = s.reduce_lanes = n <= 256 ? 256 : 512;
+    s.resident = n <= 256 ? 2 : 1;
+    s.panel = call.element == 16 ? 8 : 16;
+    s.readers = call.element == 16 ? 8 : s.reduce_threads / 32;
+    int64_t length = (n + 7) / 8 * 8;
+    s.reduce_shared = size_t(((2 * s.panel + 1 + s.readers) * length + 2 * s.panel + vec) * call.element +
+                             2 * (s.reduce_threads / 32) * call.real);
+  }
 
   // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
   int64_t lanes = power_of_two(call.batch / (8 * device.multiprocessors));
@@ -201,10 +209,14 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
   void* w = call.w + start * call.count * call.real;
   void* info = call.info + start;
 
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d -DLW_GLOBAL=%d", shape.reduce_lanes,
-                shape.reduce_threads, shape.reduce_global);
+  if (shape.reduce_global)
+    std::snprintf(more, sizeof more, "-DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d", shape.reduce_threads,
+                  shape.panel, shape.readers, shape.resident);
+  else
+    std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
   std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
-  void* reduce = function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
+  void* reduce = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
+                                     : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
   std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d", shape.value_lanes, VALUE_THREADS);
   choice = options(call.real_dtype, false, 16, more);
   void* values = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);

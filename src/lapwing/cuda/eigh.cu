@@ -1,4 +1,4 @@
-// Batched eigenproblems by three stages, the first two here:
+// Batched eigenproblems by three stages, the first two here (the first for larger n in eigh_panel.cu):
 //
 //   eigh_reduce   A = Q T Q^H with T real and tridiagonal, Q = H_0 H_1 ... of Householder reflectors, LW_P threads per matrix
 //   eigh_values   T = Z W Z^T by implicit QL, a lane per matrix; the rotations that make Z are written down
@@ -145,42 +145,17 @@ LW_INLINE T add_shares(const Room& room, int column, int wide) {
   return sum;
 }
 
-// H^H x = beta e_1 with H = I - tau u u^H, u_1 = 1, from x_1 = alpha and the sum of squares of the rest. Returns the factor
-// that takes the rest of x to u.
-LW_INLINE T reflector(T alpha, Real rest, T& tau, Real& beta) {
-  Real re = real(alpha), im = imaginary(alpha), more = rest + im * im;
-  if (!(more > LW_TINY)) {
-    tau = zero();
-    beta = re;
-    return zero();
-  }
-  Real squares = re * re + more, root = fine_root(squares), size = squares * root;
-  beta = re > 0 ? -size : size;
-  Real x = fabs(re) + size;
-#if LW_DTYPE < 2
-  tau = Real(1) + fabs(re) * root;
-  Real inverse = fine_root(x);
-  inverse *= inverse;
-  return re > 0 ? inverse : -inverse;
-#else
-  tau = T{Real(1) + fabs(re) * root, re > 0 ? im * root : -im * root};
-  Real inverse = fine_root(x * x + im * im);
-  inverse *= inverse;
-  return T{(re > 0 ? x : -x) * inverse, -im * inverse};
-#endif
-}
-
 // h: row k holds reflector k (its element k + 1 is 1), n rows of h_pitch elements. d, e, tau: n each.
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
     eigh_reduce(const T* a, T* h, Real* d, Real* e, T* tau, Real* up, int* info, i64 batch, int n, int h_pitch, int keep) {
   int t = threadIdx.x % P, group = threadIdx.x / P;
   int columns = (n + VEC - 1) / VEC;
-  int pitch = LW_GLOBAL ? h_pitch : (columns | 1) * VEC;
+  int pitch = (columns | 1) * VEC;
   int vectors = columns * VEC;
-  T* mine = (T*)memory + (i64)group * ((LW_GLOBAL ? 0 : n * pitch) + 3 * vectors + (P + 1) * VEC);
-  Real* sums = (Real*)((T*)memory + (i64)MATRICES * ((LW_GLOBAL ? 0 : n * pitch) + 3 * vectors + (P + 1) * VEC));
+  T* mine = (T*)memory + (i64)group * (n * pitch + 3 * vectors + (P + 1) * VEC);
+  Real* sums = (Real*)((T*)memory + (i64)MATRICES * (n * pitch + 3 * vectors + (P + 1) * VEC));
   Room room;
-  room.v = mine + (LW_GLOBAL ? 0 : n * pitch);
+  room.v = mine + n * pitch;
   room.w = room.v + vectors;
   room.u = room.w + vectors;
   room.partial = room.u + vectors;
@@ -192,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
     bool inside = m < batch;
     if (!inside) m = batch - 1;
     T* reflectors = h + m * n * h_pitch;
-    T* s = LW_GLOBAL ? reflectors : mine;
+    T* s = mine;
     if (t < vectors) room.v[t] = room.w[t] = room.u[t] = zero();
     Real back;
     bool good = load_matrix(s, pitch, a + m * n * n, n, inside, t, room.sums, back);

@@ -57,6 +57,31 @@ LW_INLINE double fine_root(double x) {
   return fma(y * e, fma(e, 0.375, 0.5), y);
 }
 
+// H^H x = beta e_1 with H = I - tau u u^H, u_1 = 1, from x_1 = alpha and the sum of squares of the rest. Returns the factor
+// that takes the rest of x to u.
+LW_INLINE T reflector(T alpha, Real rest, T& tau, Real& beta) {
+  Real re = real(alpha), im = imaginary(alpha), more = rest + im * im;
+  if (!(more > LW_TINY)) {
+    tau = zero();
+    beta = re;
+    return zero();
+  }
+  Real squares = re * re + more, root = fine_root(squares), size = squares * root;
+  beta = re > 0 ? -size : size;
+  Real x = fabs(re) + size;
+#if LW_DTYPE < 2
+  tau = Real(1) + fabs(re) * root;
+  Real inverse = fine_root(x);
+  inverse *= inverse;
+  return re > 0 ? inverse : -inverse;
+#else
+  tau = T{Real(1) + fabs(re) * root, re > 0 ? im * root : -im * root};
+  Real inverse = fine_root(x * x + im * im);
+  inverse *= inverse;
+  return T{(re > 0 ? x : -x) * inverse, -im * inverse};
+#endif
+}
+
 template <int LANES>
 LW_INLINE Real sum_lanes(Real x) {
 #pragma unroll
