@@ -66,7 +66,7 @@ std::string options(int dtype, bool upper, int width, const char* more) {
 
 // The largest n whose matrix and vectors one thread holds in registers.
 bool is_small(const Call& call) {
-  constexpr int64_t limit[] = {8, 6, 5, 4};
+  constexpr int64_t limit[] = {8, 8, 6, 4};
   return call.n <= limit[call.dtype];
 }
 
@@ -109,6 +109,7 @@ Shape shape_of(const Call& call, const Properties& device) {
   int64_t n = call.n, vec = 16 / call.element, columns = (n + vec - 1) / vec;
 
   s.reduce_lanes = int(std::max<int64_t>(8, power_of_two(n)));
+  if (n > 32 && call.element > 4) s.reduce_lanes *= 2;
   s.reduce_threads = std::max(s.reduce_lanes, 64);
   int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 1;
   s.reduce_shared = size_t(vectors * 16 * (s.reduce_lanes <= 32 ? s.reduce_threads / s.reduce_lanes : 1));
@@ -125,22 +126,22 @@ Shape shape_of(const Call& call, const Properties& device) {
   }
 
   // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
-  int64_t lanes = power_of_two(call.batch / (8 * device.multiprocessors));
+  int64_t warps = 5 * device.multiprocessors, lanes = power_of_two((call.batch + warps / 2) / warps);
   int64_t most = std::max<int64_t>(1, 32 * 1024 / (2 * n * call.real));
-  while (lanes > most || lanes > 32) lanes /= 2;
+  while (lanes > most || lanes > 2 * call.real) lanes /= 2;
   s.value_lanes = int(lanes);
   s.value_shared = size_t(2 * n * lanes * call.real);
 
   s.vector_lanes = n <= 8 ? 8 : n <= 16 ? 16 : 32;
-  s.together = n <= 64 ? 4 : 8;
-  s.reflectors = 4;
-  s.vector_threads = 64;
+  s.together = n < 64 ? 4 : 8;
+  s.reflectors = n < 128 ? 4 : 8;
+  s.vector_threads = n * call.element <= 512 ? 64 : 32;
   auto vector_bytes = [&](bool global) {
     int64_t stage = 32 * std::max<int64_t>(s.together * 2 * call.real, s.reflectors * call.element);
     int64_t one = stage + (global ? 32 : n) * 33 * call.element;
     return (one + 15) / 16 * 16 * (s.vector_threads / 32);
   };
-  s.vector_global = vector_bytes(false) > 36 * 1024 * s.vector_threads / 32;
+  s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
   s.vector_shared = size_t(vector_bytes(s.vector_global));
   return s;
 }

@@ -260,14 +260,15 @@ struct Tridiagonal {
     int next = high;
     for (int i = high - 1; i >= low; i--) {
       int before = i > low ? i - 1 : i, at = high - 1 - i;
-      Real d_before = d[before * M], e_before = e[before * M];
+      Real d_before = d[before * M], e_before = e[before * M], ahead = f * e_before;
       Real t = f * f + g * g, gap = above - p, both = (di - gap) * f + 2 * g * b;
       Real root = fine_root(t), c = g * root, s = f * root, z = both * root, off = t * root;
+      ahead *= root;
       p = s * z;
       g = c * z - b;
       if (t < LW_TINY) {  // nothing to rotate
         c = 1;
-        s = p = off = 0;
+        s = p = off = ahead = 0;
         g = b;
       }
       Real done = gap + p;
@@ -290,7 +291,7 @@ struct Tridiagonal {
       }
       above = di;
       di = d_before;
-      f = s * e_before;
+      f = ahead;  // s times the next element, in one step from the root
       b = c * e_before;
     }
     d[low * M] = above - p;
