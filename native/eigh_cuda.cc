@@ -127,14 +127,16 @@ Shape shape_of(const Call& call, const Properties& device) {
 
   // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
   int64_t warps = 5 * device.multiprocessors, lanes = power_of_two((call.batch + warps / 2) / warps);
-  int64_t most = std::max<int64_t>(1, 32 * 1024 / (2 * n * call.real));
-  while (lanes > most || lanes > 2 * call.real) lanes /= 2;
+  auto value_bytes = [&](int64_t m) { return ((2 + 2 * n) * m + (call.vectors ? 2 * n * (m == 1 ? 1 : m + 1) : 0)) * call.real; };
+  while (lanes > 1 && (lanes > 16 || value_bytes(lanes) > 32 * 1024)) lanes /= 2;
   s.value_lanes = int(lanes);
-  s.value_shared = size_t(2 * n * lanes * call.real);
+  s.value_shared = size_t(value_bytes(lanes));
 
   s.vector_lanes = n <= 8 ? 8 : n <= 16 ? 16 : 32;
-  s.together = n < 64 ? 4 : 8;
-  s.reflectors = n < 128 ? 4 : 8;
+  // wider passes cost registers and time to compile
+  bool is_complex = call.dtype >= C64;
+  s.together = n < 64 ? 4 : n < 256 || is_complex ? 8 : 16;
+  s.reflectors = n < 128 || is_complex ? 4 : 8;
   s.vector_threads = n * call.element <= 512 ? 64 : 32;
   auto vector_bytes = [&](bool global) {
     int64_t stage = 32 * std::max<int64_t>(s.together * 2 * call.real, s.reflectors * call.element);
@@ -218,7 +220,8 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
   std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
   void* reduce = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
                                      : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d", shape.value_lanes, VALUE_THREADS);
+  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes,
+                VALUE_THREADS, call.vectors);
   choice = options(call.real_dtype, false, 16, more);
   void* values = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
   if (!reduce || !values) return 1;

@@ -229,6 +229,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
 
 constexpr int M = LW_M;  // matrices of one warp, one to a lane
 constexpr int WARPS = LW_THREADS / 32;
+constexpr int STRIDE = M == 1 ? 1 : M + 1;  // of a sweep's rotations in shared memory
 
 // One matrix's T in shared memory, interleaved with those of the other lanes.
 struct Tridiagonal {
@@ -239,6 +240,12 @@ struct Tridiagonal {
 
   LW_INLINE bool negligible(Real off, Real x, Real y) const { return fabs(off) <= floor + Real(LW_EPS) * (fabs(x) + fabs(y)); }
 
+  LW_INLINE void measure() {
+    Real norm = 0;
+    for (int i = 0; i < n; i++) norm = fmax(norm, fabs(d[i * M]) + fabs(e[i * M]));
+    floor = norm * Real(0.25 * LW_EPS);
+  }
+
   // The first i >= low where the matrix splits after row i; n - 1 when it does not.
   LW_INLINE int split(int low) const {
     int i = low;
@@ -248,20 +255,20 @@ struct Tridiagonal {
 
   // One QL sweep over rows low .. high. Returns the first row in (low, high] after which the matrix splits now.
   //
-  // The chain from rotation to rotation is what takes the time. It goes through g, t and the root alone: the rest is arranged
-  // so that it can be done meanwhile, and the next row is fetched ahead.
+  // The chain from rotation to rotation is what takes the time. It goes through t, its root, and g or f: the rest is arranged
+  // so that it can be done meanwhile, and rows are fetched two ahead, even those just below `low`.
+  template <bool WRITE>
   LW_INLINE int sweep(int low, int high, Rotation* to) {
     Real dl = d[low * M], el = e[low * M], above = d[high * M];
     Real g = (d[(low + 1) * M] - dl) / (2 * el), r = sqrt(g * g + 1);
     g = above - dl + el / (g + (g < 0 ? -r : r));
-    Real p = 0, lower = 0;
-    Real di = d[(high - 1) * M], f = e[(high - 1) * M], b = f;
-    Rotation pair[2];
+    Real *di = d + (high - 1) * M, *ei = e + (high - 1) * M;
+    Real here = di[0], d_next = di[-M], e_next = ei[-M];
+    Real f = ei[0], b = f, p = 0, lower = above;
     int next = high;
     for (int i = high - 1; i >= low; i--) {
-      int before = i > low ? i - 1 : i, at = high - 1 - i;
-      Real d_before = d[before * M], e_before = e[before * M], ahead = f * e_before;
-      Real t = f * f + g * g, gap = above - p, both = (di - gap) * f + 2 * g * b;
+      Real d_later = di[-2 * M], e_later = ei[-2 * M];
+      Real t = f * f + g * g, ahead = f * e_next, gap = above - p, both = (here - gap) * f + 2 * g * b;
       Real root = fine_root(t), c = g * root, s = f * root, z = both * root, off = t * root;
       ahead *= root;
       p = s * z;
@@ -272,55 +279,29 @@ struct Tridiagonal {
         g = b;
       }
       Real done = gap + p;
-      if (i < high - 1) {
-        e[(i + 1) * M] = off;
-        if (negligible(off, done, lower)) next = i + 1;
+      if (negligible(off, done, lower)) next = i + 1;
+      di[M] = lower = done;
+      ei[M] = off;
+      if (WRITE) {
+        Rotation rotation;
+        rotation.v[0] = c;
+        rotation.v[1] = s;
+        *to = rotation;
+        to += STRIDE;
       }
-      d[(i + 1) * M] = lower = done;
-      if (to) {
-        // two at once where they fit in one access: the number of accesses counts
-        pair[0] = pair[1];
-        pair[1].v[0] = c;
-        pair[1].v[1] = s;
-        if (sizeof(Real) == 8)
-          to[at] = pair[1];
-        else if (at & 1)
-          *(Pack<Rotation, 2>*)(to + at - 1) = *(Pack<Rotation, 2>*)pair;
-        else if (i == low)
-          to[at] = pair[1];
-      }
-      above = di;
-      di = d_before;
       f = ahead;  // s times the next element, in one step from the root
-      b = c * e_before;
+      b = c * e_next;
+      above = here;
+      here = d_next;
+      d_next = d_later;
+      e_next = e_later;
+      di -= M;
+      ei -= M;
     }
     d[low * M] = above - p;
     e[low * M] = g;
-    if (high < n - 1) e[high * M] = 0;
+    e[high * M] = 0;
     return next;
-  }
-
-  // False when it has not converged before the sweeps or the rotations run out.
-  LW_INLINE bool solve(Rotation* rotations, i64 room, Sweep* sweeps, int sweep_room, int& count) {
-    Real norm = 0;
-    for (int i = 0; i < n; i++) norm = fmax(norm, fabs(d[i * M]) + fabs(e[i * M]));
-    floor = norm * Real(0.25 * LW_EPS);
-    i64 used = 0;
-    int low = 0, high = split(0);
-    while (low < n - 1) {
-      if (high == low) {
-        high = split(++low);
-        continue;
-      }
-      if (count == sweep_room || (rotations && used + high - low > room)) return false;
-      Rotation* to = rotations ? rotations + used : nullptr;
-      if (to) sweeps[count] = Sweep{(int)used, (short)low, (short)high};
-      count++;
-      used += (high - low + 1) / 2 * 2;
-      high = sweep(low, high, to);
-      if (negligible(e[low * M], d[low * M], d[(low + 1) * M])) low++;
-    }
-    return true;
   }
 };
 
@@ -340,13 +321,16 @@ LW_INLINE void sort_values(const Real* d, int n, int* order, Real* w, int first,
 }
 
 // At most `room` rotations and `sweep_room` sweeps of each matrix are written down: more means that it does not converge.
-// Without vectors `rotations`, `sweeps`, `sweep_count` and `order` are null.
+// Without vectors (LW_VECTORS 0) `rotations`, `sweeps`, `sweep_count` and `order` are null.
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
     eigh_values(const Real* d, const Real* e, const Real* up, Rotation* rotations, Sweep* sweeps, int* sweep_count, int* order,
                 Real* w, int* info, i64 batch, int n, int first, int count, i64 room, int sweep_room) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  Real* room_d = (Real*)memory + (i64)warp * 2 * n * M;
+  // one warp's memory: two rows that are fetched but not used, d, e, and a sweep's rotations
+  int each = (2 + 2 * n) * M, kept = LW_VECTORS ? n * STRIDE : 0;
+  Real* room_d = (Real*)memory + (i64)warp * (each + 2 * kept) + 2 * M;
   Real* room_e = room_d + n * M;
+  Rotation* made = (Rotation*)(room_e + n * M);
   for (i64 base = ((i64)blockIdx.x * WARPS + warp) * M; base < batch; base += (i64)gridDim.x * WARPS * M) {
     int matrices = batch - base < M ? (int)(batch - base) : M;
     for (int q = 0; q < matrices; q++)
@@ -355,19 +339,50 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
         room_e[i * M + q] = i < n - 1 ? e[(base + q) * n + i] : Real(0);
       }
     __syncwarp();
-    bool failed = false;
-    if (lane < matrices) {
-      i64 m = base + lane;
-      Tridiagonal t{room_d + lane, room_e + lane, 0, n};
-      int done = 0;
-      failed = !t.solve(rotations ? rotations + m * room : nullptr, room, sweeps + m * sweep_room, sweep_room, done) || info[m];
-      if (failed) info[m] = 1;
-      if (rotations) sweep_count[m] = failed ? 0 : done;
+    bool mine = lane < matrices, failed = mine && info[base + lane] != 0, busy = mine && !failed;
+    Tridiagonal t{room_d + lane, room_e + lane, 0, n};
+    int low = 0, high = 0, done = 0, used = 0;
+    if (busy) {
+      t.measure();
+      high = t.split(0);
+    }
+    // all lanes do a sweep each, then they write the rotations together: scattered writes would take longer than the sweeps
+    while (__any_sync(0xffffffff, busy)) {
+      int start = used, length = 0;
+      if (busy) {
+        while (low < n - 1 && high == low) high = t.split(++low);
+        busy = low < n - 1;
+      }
+      if (busy && (done == sweep_room || used + high - low > room)) {
+        busy = false;
+        failed = true;
+      }
+      if (busy) {
+        length = high - low;
+        used += length;
+        if (LW_VECTORS) sweeps[(base + lane) * sweep_room + done] = Sweep{start, (short)low, (short)high};
+        done++;
+        high = t.template sweep<(LW_VECTORS != 0)>(low, high, made + lane);
+        if (t.negligible(t.e[low * M], t.d[low * M], t.d[(low + 1) * M])) low++;
+      }
+      if (LW_VECTORS) {
+        __syncwarp();
+        for (int q = 0; q < matrices; q++) {
+          int many = __shfl_sync(0xffffffff, length, q);
+          Rotation* to = rotations + (base + q) * room + __shfl_sync(0xffffffff, start, q);
+          for (int i = lane; i < many; i += 32) to[i] = made[i * STRIDE + q];
+        }
+        __syncwarp();
+      }
+    }
+    if (mine) {
+      if (failed) info[base + lane] = 1;
+      if (LW_VECTORS) sweep_count[base + lane] = failed ? 0 : done;
     }
     __syncwarp();
     for (int q = 0; q < matrices; q++)
-      sort_values(room_d + q, n, order ? order + (base + q) * n : nullptr, w + (base + q) * count, first, count, up[base + q],
-                  __shfl_sync(0xffffffff, (int)failed, q) != 0);
+      sort_values(room_d + q, n, LW_VECTORS ? order + (base + q) * n : nullptr, w + (base + q) * count, first, count,
+                  up[base + q], __shfl_sync(0xffffffff, (int)failed, q) != 0);
     __syncwarp();
   }
 }

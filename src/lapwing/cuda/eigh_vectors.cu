@@ -35,20 +35,18 @@ struct Lanes {
   LW_INLINE Elements* elements() const { return (Elements*)stage + group * P; }
 };
 
-// Columns i0 .. of reflectors k0 .. k0 + B - 1, published for the group; adds this lane's share of conj(v_a) v_b.
-LW_INLINE void stage_reflectors(const Lanes& lanes, const T* h, i64 pitch, int n, int k0, int i0, T (*gram)[B]) {
-  int i = i0 + lanes.r;
+// This lane's column of reflectors k0 .. k0 + B - 1.
+LW_INLINE Elements fetch(const T* h, int pitch, int n, int k0, int i) {
   Elements x;
 #pragma unroll
   for (int b = 0; b < B; b++) x.v[b] = k0 + b < n - 1 && i > k0 + b && i < n ? h[(k0 + b) * pitch + i] : zero();
+  return x;
+}
+
+LW_INLINE void publish(const Lanes& lanes, const Elements& x) {
   __syncwarp();
   lanes.elements()[lanes.r] = x;
   __syncwarp();
-  if (gram)
-#pragma unroll
-    for (int b = 1; b < B; b++)
-#pragma unroll
-      for (int a = 0; a < b; a++) gram[a][b] = add_product(gram[a][b], x.v[b], x.v[a]);
 }
 
 LW_INLINE T sum_group(T x) {
@@ -60,7 +58,7 @@ LW_INLINE T sum_group(T x) {
 }
 
 // x <- x H_0 H_1 ... H_{n-2}, B at a time: z_b = tau_b (x v_b - sum_{a<b} z_a v_a^H v_b), x <- x - sum_b z_b v_b^H.
-LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i64 pitch, const T* tau, int n) {
+LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, int pitch, const T* tau, int n) {
   for (int k0 = 0; k0 < n - 1; k0 += B) {
     T y[B], gram[B][B];
 #pragma unroll
@@ -69,8 +67,15 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
 #pragma unroll
       for (int a = 0; a < B; a++) gram[a][b] = zero();
     }
+    Elements ahead = fetch(h, pitch, n, k0, k0 + 1 + lanes.r);
     for (int i0 = k0 + 1; i0 < n; i0 += P) {
-      stage_reflectors(lanes, h, pitch, n, k0, i0, gram);
+      publish(lanes, ahead);
+#pragma unroll
+      for (int b = 1; b < B; b++)
+#pragma unroll
+        for (int a = 0; a < b; a++) gram[a][b] = add_product(gram[a][b], ahead.v[b], ahead.v[a]);
+      // the next columns are on their way meanwhile; after the last come the first again
+      if (n - k0 - 1 > P) ahead = fetch(h, pitch, n, k0, (i0 + P < n ? i0 + P : k0 + 1) + lanes.r);
       int end = n - i0 < P ? n - i0 : P;
 #pragma unroll 4
       for (int i = 0; i < end; i++) {
@@ -87,7 +92,10 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
       y[b] = k0 + b < n - 1 ? multiply(tau[k0 + b], y[b]) : zero();
     }
     for (int i0 = k0 + 1; i0 < n; i0 += P) {
-      if (n - k0 - 1 > P) stage_reflectors(lanes, h, pitch, n, k0, i0, nullptr);
+      if (n - k0 - 1 > P) {
+        publish(lanes, ahead);
+        ahead = fetch(h, pitch, n, k0, i0 + P + lanes.r);
+      }
       int end = n - i0 < P ? n - i0 : P;
 #pragma unroll 4
       for (int i = 0; i < end; i++) {
