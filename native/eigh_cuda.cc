@@ -111,7 +111,7 @@ Shape shape_of(const Call& call, const Properties& device) {
   s.reduce_lanes = int(std::max<int64_t>(8, power_of_two(n)));
   if (n > 32 && call.element > 4) s.reduce_lanes *= 2;
   s.reduce_threads = std::max(s.reduce_lanes, 64);
-  int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 1;
+  int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 2;
   s.reduce_shared = size_t(vectors * 16 * (s.reduce_lanes <= 32 ? s.reduce_threads / s.reduce_lanes : 1));
   if (s.reduce_lanes > 32) s.reduce_shared += size_t(4 * (s.reduce_lanes / 32) * call.real);
   s.reduce_global = n > EIGH_SHARED || int64_t(s.reduce_shared) + RESERVED > device.shared_per_block;

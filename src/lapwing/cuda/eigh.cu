@@ -15,6 +15,7 @@ extern __shared__ __align__(16) char memory[];
 constexpr int P = LW_P;                      // threads of one matrix, at least n; up to 32 of them share a warp
 constexpr int MATRICES = LW_THREADS / P;
 constexpr int WARPS = P > 32 ? P / 32 : 1;   // of one matrix
+constexpr int LOG_P = P == 8 ? 3 : P == 16 ? 4 : P == 32 ? 5 : P == 64 ? 6 : P == 128 ? 7 : P == 256 ? 8 : 9;
 
 LW_INLINE void together() {
   if (P > 32)
@@ -67,7 +68,7 @@ struct Room {
   T* w;
   T* u;        // the new reflector
   T* partial;  // LW_P vectors
-  T* head;     // its first element
+  T* head;     // the first element of the column, and of p
   Real* sums;  // 4 for each warp
 };
 
@@ -115,33 +116,46 @@ LW_INLINE bool load_matrix(T* s, int pitch, const T* a, int n, bool inside, int 
 }
 
 // Rows k+1 .. of S <- S - v w^H - w v^H, and partial <- S u of the new S, split into shares of rows. A thread has VEC columns
-// of a share: `wide` (a power of two) threads cover the columns, from the one of k + 1 on.
+// of a share: 2^wide threads cover the columns, from the one of k + 1 on.
 LW_INLINE void update_and_multiply(T* s, int pitch, int n, int k, int wide, const Room& room, int t) {
-  int chunk = (k + 1) / VEC + (t & (wide - 1)), share = t / wide, shares = P / wide;
+  int column = (k + 1) / VEC * VEC + (t & ((1 << wide) - 1)) * VEC, share = t >> wide, shares = P >> wide;
   Vector y;
 #pragma unroll
   for (int e = 0; e < VEC; e++) y.v[e] = zero();
-  if (chunk * VEC < n) {
-    Vector v = *(const Vector*)(room.v + chunk * VEC), w = *(const Vector*)(room.w + chunk * VEC);
-#pragma unroll 4
-    for (int j = k + 1 + share; j < n; j += shares) {
-      Vector* at = (Vector*)(s + j * pitch + chunk * VEC);
-      Vector x = *at;
+  if (column < n) {
+    Vector v = *(const Vector*)(room.v + column), w = *(const Vector*)(room.w + column);
+    T* at = s + (k + 1 + share) * pitch + column;
+    int j = k + 1 + share, rows = (n - j + shares - 1) >> (LOG_P - wide);
+#pragma unroll 2
+    for (int row = 0; row < rows; row++) {
+      Vector x = *(const Vector*)at;
       T vj = room.v[j], wj = room.w[j], uj = room.u[j];
 #pragma unroll
       for (int e = 0; e < VEC; e++) {
         x.v[e] = subtract_product(subtract_product(x.v[e], vj, w.v[e]), wj, v.v[e]);
         y.v[e] = add_product(y.v[e], uj, x.v[e]);
       }
-      *at = x;
+      *(Vector*)at = x;
+      at += shares * pitch;
+      j += shares;
     }
   }
   *(Vector*)(room.partial + t * VEC) = y;
 }
 
-LW_INLINE T add_shares(const Room& room, int column, int wide) {
+LW_INLINE T add_shares(const T* partial, int wide) {
+  int step = VEC << wide, shares = P >> wide;
   T sum = zero();
-  for (int share = 0; share < P / wide; share++) sum = add(sum, room.partial[share * wide * VEC + column]);
+  if (shares % 4 == 0) {
+#pragma unroll 1
+    for (; shares > 0; shares -= 4, partial += 4 * step) {
+      T four = add(add(partial[0], partial[step]), add(partial[2 * step], partial[3 * step]));
+      sum = add(sum, four);
+    }
+  } else {
+#pragma unroll 1
+    for (; shares > 0; shares--, partial += step) sum = add(sum, *partial);
+  }
   return sum;
 }
 
@@ -152,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
   int columns = (n + VEC - 1) / VEC;
   int pitch = (columns | 1) * VEC;
   int vectors = columns * VEC;
-  T* mine = (T*)memory + (i64)group * (n * pitch + 3 * vectors + (P + 1) * VEC);
-  Real* sums = (Real*)((T*)memory + (i64)MATRICES * (n * pitch + 3 * vectors + (P + 1) * VEC));
+  T* mine = (T*)memory + (i64)group * (n * pitch + 3 * vectors + (P + 2) * VEC);
+  Real* sums = (Real*)((T*)memory + (i64)MATRICES * (n * pitch + 3 * vectors + (P + 2) * VEC));
   Room room;
   room.v = mine + n * pitch;
   room.w = room.v + vectors;
@@ -177,8 +191,10 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
     }
     T vt = zero(), wt = zero(), wk = zero();
     T vk = zero();
-    int wide = 1;
-    while (wide * VEC < n) wide *= 2;
+    Real *dm = d + m * n, *em = e + m * n;
+    T* taum = tau + m * n;
+    int wide = 0;
+    while ((VEC << wide) < n) wide++;
     for (int k = 0; k < n; k++) {
       // column k of A below the diagonal, with the update that S still lacks
       T x = zero();
@@ -186,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
         x = conjugate(s[k * pitch + t]);
         x = subtract_product(subtract_product(x, vt, wk), wt, vk);
       }
-      if (t == k && inside) d[m * n + k] = real(x);
+      if (t == k && inside) dm[k] = real(x);
       if (k == n - 1) break;
       if (t == k + 1) *room.head = x;
       Real rest = sum_all(t > k + 1 ? square(x) : Real(0), room.sums, t);
@@ -196,24 +212,25 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
       T ut = t == k + 1 ? from_real(Real(1)) : t > k ? multiply(x, factor) : zero();
       if (t < vectors) room.u[t] = ut;
       if (t == 0 && inside) {
-        e[m * n + k] = beta;
-        tau[m * n + k] = step;
+        em[k] = beta;
+        taum[k] = step;
       }
       together();
       if (keep && inside && t > k && t < n) reflectors[k * h_pitch + t] = ut;
       // half the threads cover the columns that are left: more shares, as long as adding them up is the lesser part
-      while (wide > 1 && 2 * (P / wide) * (P / wide) < n - k && (wide / 2 + (k + 1) / VEC) * VEC >= n) wide /= 2;
+      int shares = P >> wide;
+      if (wide > 0 && 2 * shares * shares < n - k && (k + 1) / VEC * VEC + (VEC << wide) / 2 >= n) wide--;
       update_and_multiply(s, pitch, n, k, wide, room, t);
       together();
       // w = p - tau/2 (p^H u) u with p = tau A u
       int from = (k + 1) / VEC * VEC;
-      T p = t > k && t < n ? multiply(step, add_shares(room, t - from, wide)) : zero();
-      T next = multiply(step, add_shares(room, k + 1 - from, wide));
+      T p = t > k && t < n ? multiply(step, add_shares(room.partial + t - from, wide)) : zero();
+      if (t == k + 1) room.head[VEC] = p;
       T dot = sum_pairs(multiply(conjugate(p), ut), room.sums + 2 * WARPS, t);
       T half = scale(multiply(step, dot), Real(0.5));
       wt = subtract(p, multiply(half, ut));
       vt = ut;
-      wk = subtract(next, half);
+      wk = subtract(room.head[VEC], half);
       vk = from_real(Real(1));
       if (t < vectors) {
         room.v[t] = vt;
