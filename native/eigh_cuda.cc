@@ -98,6 +98,7 @@ struct Shape {
   size_t value_shared;
   int vector_lanes, together, reflectors, vector_threads;
   bool vector_global;
+  bool fused;  // the second stage runs beside the third
   size_t vector_shared;
 };
 
@@ -144,7 +145,14 @@ Shape shape_of(const Call& call, const Properties& device) {
     return (one + 15) / 16 * 16 * (s.vector_threads / 32);
   };
   s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
+  s.fused = call.vectors && n > EIGH_SHARED;
+  if (s.fused) {
+    s.vector_global = true;
+    s.vector_threads = 32;
+    s.value_lanes = 1;
+  }
   s.vector_shared = size_t(vector_bytes(s.vector_global));
+  if (s.fused) s.vector_shared = std::max(s.vector_shared, size_t(value_bytes(1)));
   return s;
 }
 
@@ -152,7 +160,7 @@ Shape shape_of(const Call& call, const Properties& device) {
 struct Layout {
   int64_t matrices;  // of a part
   int64_t rotations, sweeps, pitch, parts;
-  size_t reflectors, factors, diagonal, off, scale, rotation, sweep, sweep_count, order, rows;  // offsets
+  size_t ticket, sweep_count, reflectors, factors, diagonal, off, scale, rotation, sweep, order, rows;  // offsets
   size_t bytes = 0;
 
   Layout(const Call& call, const Shape& shape, const Properties& device) {
@@ -178,6 +186,9 @@ struct Layout {
       return at;
     };
     int64_t n = call.n, vectors = call.vectors;
+    ticket = bytes - 256;
+    bytes += 256;
+    sweep_count = take(vectors * 4);
     reflectors = take(vectors || shape.reduce_global ? n * pitch * call.element : 0);
     factors = take(n * call.element);
     diagonal = take(n * call.real);
@@ -185,70 +196,100 @@ struct Layout {
     scale = take(call.real);
     rotation = take(vectors * rotations * 2 * call.real);
     sweep = take(vectors * sweeps * 8);
-    sweep_count = take(vectors * 4);
     order = take(vectors * n * 4);
     rows = take(vectors && shape.vector_global ? parts * n * 32 * call.element : 0);
   }
 };
 
-// The matrices from `start` on that one part has room for.
-int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout& scratch, char* room, int64_t start) {
-  int64_t batch = std::min(scratch.matrices, call.batch - start);
-  int n = int(call.n), first = int(call.first), count = int(call.count), pitch = int(scratch.pitch), keep = call.vectors;
-  int sweep_room = int(scratch.sweeps);
-  int64_t rotation_room = scratch.rotations;
-  char more[120];
-  auto at = [&](size_t offset) { return static_cast<void*>(room + offset); };
-  void *reflectors = at(scratch.reflectors), *factors = at(scratch.factors), *diagonal = at(scratch.diagonal);
-  void *off = at(scratch.off), *scale = at(scratch.scale), *rotation = nullptr, *sweep = nullptr, *sweep_count = nullptr;
-  void *order = nullptr, *rows = at(scratch.rows);
-  if (call.vectors) {
-    rotation = at(scratch.rotation);
-    sweep = at(scratch.sweep);
-    sweep_count = at(scratch.sweep_count);
-    order = at(scratch.order);
-  }
-  void* a = call.a + start * call.n * call.n * call.element;
-  void* w = call.w + start * call.count * call.real;
-  void* info = call.info + start;
+// As in eigh_ql.cuh and eigh_vectors.cu.
+struct Values {
+  void *d, *e, *up, *rotations, *sweeps, *sweep_count, *order, *w, *info;
+  int64_t room;
+  int sweep_room, n, first, count;
+};
+struct Vectors {
+  void *h, *tau, *rotations, *sweeps, *sweep_count, *order, *info, *z, *v;
+  int64_t room;
+  int sweep_room, n, first, count, h_pitch;
+};
 
+int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors, void* a,
+                  int64_t batch) {
+  char more[120];
   if (shape.reduce_global)
     std::snprintf(more, sizeof more, "-DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d", shape.reduce_threads,
                   shape.panel, shape.readers, shape.resident);
   else
     std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
   std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
-  void* reduce = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
+  void* kernel = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
                                      : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes,
-                VALUE_THREADS, call.vectors);
-  choice = options(call.real_dtype, false, 16, more);
-  void* values = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
-  if (!reduce || !values) return 1;
-
-  void* reduce_arguments[] = {&a, &reflectors, &diagonal, &off, &factors, &scale, &info, &batch, &n, &pitch, &keep};
+  if (!kernel) return 1;
+  Values to = values;
+  Vectors also = vectors;
+  int keep = call.vectors, n = int(call.n);
+  void* arguments[] = {&a, &also.h, &to.d, &to.e, &also.tau, &to.up, &to.info, &batch, &n, &also.h_pitch, &keep};
   int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
-  if (launch(frame, reduce, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
-             reduce_arguments))
-    return 1;
-  void* value_arguments[] = {&diagonal, &off,   &scale, &rotation, &sweep, &sweep_count,   &order,     &w,
-                             &info,     &batch, &n,     &first,    &count, &rotation_room, &sweep_room};
-  if (launch(frame, values, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
-             value_arguments))
-    return 1;
-  if (!call.vectors) return 0;
+  return launch(frame, kernel, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
+                arguments);
+}
 
-  void* v = call.v + start * call.n * call.count * call.element;
-  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d", shape.vector_lanes,
-                shape.together, shape.reflectors, shape.vector_threads, shape.vector_global);
-  choice = options(call.dtype, false, access_width(call.v), more);
-  void* vectors = function(frame, "eigh_vectors.cu", choice.c_str(), "eigh_vectors", shape.vector_shared);
-  if (!vectors) return 1;
-  void* vector_arguments[] = {&reflectors, &factors, &rotation, &sweep, &sweep_count, &order, &info,          &rows,
-                              &v,          &batch,   &n,        &first, &count,       &pitch, &rotation_room, &sweep_room};
-  int64_t units = n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * scratch.parts, warps = shape.vector_threads / 32;
-  return launch(frame, vectors, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
-                vector_arguments);
+int launch_values(Frame& frame, const Call& call, const Shape& shape, Values values, int64_t batch) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes, VALUE_THREADS,
+                call.vectors);
+  std::string choice = options(call.real_dtype, false, 16, more);
+  void* kernel = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
+  if (!kernel) return 1;
+  void* arguments[] = {&values, &batch};
+  return launch(frame, kernel, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
+                arguments);
+}
+
+int launch_vectors(Frame& frame, const Call& call, const Shape& shape, Values values, Vectors vectors, void* ticket,
+                   int64_t batch, int64_t parts) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
+                shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads, shape.vector_global, shape.fused);
+  std::string choice = options(call.dtype, false, access_width(call.v), more);
+  void* kernel = function(frame, "eigh_vectors.cu", choice.c_str(), shape.fused ? "eigh_fused" : "eigh_vectors",
+                          shape.vector_shared);
+  if (!kernel) return 1;
+  int64_t warps = shape.vector_threads / 32;
+  if (shape.fused) {
+    // the ticket and the numbers of sweeps, which lie behind it
+    if (fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t))) return 1;
+    void* arguments[] = {&values, &vectors, &batch, &ticket};
+    return launch(frame, kernel, grid_for(batch + batch * parts), 32, shape.vector_shared, arguments);
+  }
+  void* arguments[] = {&vectors, &batch};
+  int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
+  return launch(frame, kernel, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
+                arguments);
+}
+
+// The matrices from `start` on that one part has room for.
+int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout& scratch, char* room, int64_t start) {
+  int64_t batch = std::min(scratch.matrices, call.batch - start);
+  int sweeps = int(scratch.sweeps), n = int(call.n), first = int(call.first), count = int(call.count);
+  auto at = [&](size_t offset) { return static_cast<void*>(room + offset); };
+  auto kept = [&](size_t offset) { return call.vectors ? at(offset) : nullptr; };
+  Values values{at(scratch.diagonal),    at(scratch.off),
+                at(scratch.scale),       kept(scratch.rotation),
+                kept(scratch.sweep),     kept(scratch.sweep_count),
+                kept(scratch.order),     call.w + start * call.count * call.real,
+                call.info + start,       scratch.rotations,
+                sweeps,                  n,
+                first,                   count};
+  Vectors vectors{at(scratch.reflectors), at(scratch.factors), values.rotations,
+                  values.sweeps,          values.sweep_count,  values.order,
+                  values.info,            at(scratch.rows),    call.v + start * call.n * call.count * call.element,
+                  scratch.rotations,      sweeps,              n,
+                  first,                  count,               int(scratch.pitch)};
+  void* a = call.a + start * call.n * call.n * call.element;
+  if (launch_reduce(frame, call, shape, values, vectors, a, batch)) return 1;
+  if (!shape.fused && launch_values(frame, call, shape, values, batch)) return 1;
+  return call.vectors ? launch_vectors(frame, call, shape, values, vectors, at(scratch.ticket), batch, scratch.parts) : 0;
 }
 
 }  // namespace
