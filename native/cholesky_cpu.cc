@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
-#include <cstdlib>
 #include <limits>
-#include <new>
+#include <type_traits>
 #include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -14,46 +13,21 @@
 #include <arm_neon.h>
 #endif
 
+#include "cpu.h"
+
 namespace lapwing {
 namespace {
 
 // Above this order a matrix is factored by itself. See use_lanes.
 constexpr int64_t LANES_LIMIT = 128;
 
-// Memory of the calling thread, kept from call to call: a fresh block costs a page fault per 4 KB.
-struct Memory {
-  void* block = nullptr;
-  size_t size = 0;
-  ~Memory() { std::free(block); }
-};
-
-void* scratch(size_t bytes) {
-  thread_local Memory memory;
-  if (memory.size < bytes) {
-    std::free(memory.block);
-    memory.size = (bytes + 4095) / 4096 * 4096;
-    memory.block = std::aligned_alloc(4096, memory.size);
-    if (!memory.block) memory.size = 0;
-    if (!memory.block) throw std::bad_alloc();
-  }
-  return memory.block;
-}
-
 template <class R>
 bool is_good(R pivot) {
   return pivot > 0 && pivot < std::numeric_limits<R>::infinity();
 }
-template <class R>
-void fill_nan(R* out, int64_t size) {
-  for (int64_t i = 0; i < size; i++) out[i] = std::numeric_limits<R>::quiet_NaN();
-}
 
 }  // namespace
 }  // namespace lapwing
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define LAPWING_X86_LEVELS
-#endif
 
 #define LAPWING_ISA base
 #define LAPWING_VECTOR 16
@@ -104,40 +78,13 @@ void fill_nan(R* out, int64_t size) {
 namespace lapwing {
 namespace {
 
-int pick_level() {
-#ifdef LAPWING_X86_LEVELS
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-  return wide ? 2 : 1;
-#else
-  return 0;
-#endif
-}
-
-#ifdef LAPWING_LEVEL  // for tests: the code of a lesser processor
-const int level = std::min(pick_level(), LAPWING_LEVEL);
-#else
-const int level = pick_level();
-#endif
-
-template <class T>
-struct Scalar {
-  typedef T real;
-  static constexpr int parts = 1;
-};
-template <class R>
-struct Scalar<std::complex<R>> {
-  typedef R real;
-  static constexpr int parts = 2;
-};
+const int level = cpu_level();
 
 }  // namespace
 
 template <class T>
 void cholesky_batch(const T* a, T* out, int32_t* info, int64_t count, int64_t n, bool upper) {
-  typedef typename Scalar<T>::real R;
+  typedef RealOf<T> R;
   constexpr int P = Scalar<T>::parts;
   const R* from = reinterpret_cast<const R*>(a);
   R* to = reinterpret_cast<R*>(out);
@@ -150,7 +97,7 @@ void cholesky_batch(const T* a, T* out, int32_t* info, int64_t count, int64_t n,
 
 template <class T>
 int64_t cholesky_group(int64_t n) {
-  return n > LANES_LIMIT ? 1 : (16 << level) / sizeof(typename Scalar<T>::real);
+  return n > LANES_LIMIT ? 1 : (16 << level) / sizeof(RealOf<T>);
 }
 
 #define LAPWING_INSTANTIATE(T)                                                                \

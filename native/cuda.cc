@@ -237,6 +237,11 @@ int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t sha
   return check(frame, status, "launching a kernel");
 }
 
+int copy(Frame& frame, void* to, const void* from, size_t bytes) {
+  int status = vendor::table().copy(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from), bytes, frame.stream);
+  return check(frame, status, "copying GPU memory");
+}
+
 int fill(Frame& frame, void* where, unsigned char value, size_t bytes) {
   int status = vendor::table().fill(reinterpret_cast<uint64_t>(where), value, bytes, frame.stream);
   return check(frame, status, "filling GPU memory");

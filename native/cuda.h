@@ -33,6 +33,9 @@ int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t sha
 // Queues a fill of `bytes` bytes with `value` on the frame's stream (capturable in a graph).
 int fill(Frame& frame, void* where, unsigned char value, size_t bytes);
 
+// Queues a copy between two places on the device.
+int copy(Frame& frame, void* to, const void* from, size_t bytes);
+
 struct Properties {
   int multiprocessors;
   int shared_per_block;    // the most dynamic shared memory a block may ask for, in bytes

@@ -1,75 +1,14 @@
 #include "cusolver.h"
 
-#include <map>
-#include <mutex>
 #include <vector>
 
 #include "cholesky_cuda.h"
 #include "cuda.h"
+#include "cusolver_handle.h"
 #include "vendor.h"
 
 namespace lapwing::cusolver {
 namespace {
-
-struct Handle {
-  void* solver = nullptr;
-  void* params = nullptr;
-};
-
-std::mutex mutex;
-std::map<void*, std::vector<Handle>> idle;  // by context; a handle serves one call at a time
-
-int check(Frame& frame, int status, const char* doing) {
-  return status ? fail(frame, "%s: the GPU solver library answered with status %d", doing, status) : 0;
-}
-
-// A solver handle on the frame's stream for the length of one call.
-class Lease {
- public:
-  explicit Lease(Frame& frame) {
-    if (const char* reason = vendor::missing(vendor::solver)) {
-      fail(frame, "engine cusolver: %s", reason);
-      return;
-    }
-    const auto& api = vendor::table();
-    if (api.context_current(&context_)) {
-      fail(frame, "engine cusolver: there is no GPU context");
-      return;
-    }
-    {
-      std::lock_guard<std::mutex> hold(mutex);
-      auto& pool = idle[context_];
-      if (!pool.empty()) {
-        handle_ = pool.back();
-        pool.pop_back();
-      }
-    }
-    if (!handle_.solver && check(frame, api.solver_create(&handle_.solver), "starting the solver")) return;
-    if (!handle_.params && check(frame, api.solver_params(&handle_.params), "starting the solver")) return;
-    ok_ = check(frame, api.solver_stream(handle_.solver, frame.stream), "choosing the stream") == 0;
-  }
-  ~Lease() {
-    if (!handle_.solver) return;
-    std::lock_guard<std::mutex> hold(mutex);
-    idle[context_].push_back(handle_);
-  }
-  bool ok() const { return ok_; }
-  const Handle* operator->() const { return &handle_; }
-
- private:
-  Handle handle_;
-  void* context_ = nullptr;
-  bool ok_ = false;
-};
-
-int type_of(int32_t dtype) {
-  constexpr int types[] = {vendor::REAL_32, vendor::REAL_64, vendor::COMPLEX_32, vendor::COMPLEX_64};
-  return types[dtype];
-}
-
-struct Workspace {
-  size_t device = 0, host = 0;
-};
 
 int workspace(Frame& frame, const Lease& lease, Workspace* need) {
   int type = type_of(frame.dtype);

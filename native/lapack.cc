@@ -7,17 +7,11 @@
 #include <cstring>
 #include <limits>
 
+#include "matrix.h"
 #include "threads.h"
 
 namespace lapwing::lapack {
 namespace {
-
-struct Routine {
-  void* address = nullptr;
-  int width = 0;
-};
-// herk stands for syrk too, the same product for real matrices
-Routine potrf[N_DTYPES], trsm[N_DTYPES], herk[N_DTYPES], gemm[N_DTYPES];
 
 // OpenBLAS with threads crashes inside potrf for very large matrices: seen at n = 30000 in float32 and 18000 in float64, not
 // at 22000 and 8192. Blocks of this order cost nothing.
@@ -34,7 +28,7 @@ class Blas {
   int64_t factor(char triangle, T* a, int64_t n) const {
     Int order = Int(n), info = 0;
     using Call = void (*)(char*, Int*, T*, const Int*, Int*);
-    reinterpret_cast<Call>(potrf[dtype_].address)(&triangle, &order, a, &ld_, &info);
+    reinterpret_cast<Call>(routine[POTRF][dtype_].address)(&triangle, &order, a, &ld_, &info);
     return info;
   }
   // B <- L^-1 B from the left, or B L^-1 from the right, with L^H for L
@@ -43,7 +37,7 @@ class Blas {
     Int m = Int(rows), n = Int(columns);
     T one = 1;
     using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, const Int*, T*, const Int*);
-    reinterpret_cast<Call>(trsm[dtype_].address)(&side, &triangle, &adjoint, &diagonal, &m, &n, &one, l, &ld_, b, &ld_);
+    reinterpret_cast<Call>(routine[TRSM][dtype_].address)(&side, &triangle, &adjoint, &diagonal, &m, &n, &one, l, &ld_, b, &ld_);
   }
   // C <- C - X X^H, or C - X^H X, in one triangle
   void square(char triangle, bool adjoint_first, const T* x, T* c, int64_t n, int64_t k) const {
@@ -51,7 +45,7 @@ class Blas {
     Int order = Int(n), depth = Int(k);
     Real minus = -1, one = 1;
     using Call = void (*)(char*, char*, Int*, Int*, Real*, const T*, const Int*, Real*, T*, const Int*);
-    reinterpret_cast<Call>(herk[dtype_].address)(&triangle, &first, &order, &depth, &minus, x, &ld_, &one, c, &ld_);
+    reinterpret_cast<Call>(routine[HERK][dtype_].address)(&triangle, &first, &order, &depth, &minus, x, &ld_, &one, c, &ld_);
   }
   // C <- C - X Y^H, or C - X^H Y
   void multiply(bool adjoint_first, const T* x, const T* y, T* c, int64_t rows, int64_t columns, int64_t k) const {
@@ -59,7 +53,7 @@ class Blas {
     Int m = Int(rows), n = Int(columns), depth = Int(k);
     T minus = -1, one = 1;
     using Call = void (*)(char*, char*, Int*, Int*, Int*, T*, const T*, const Int*, const T*, const Int*, T*, T*, const Int*);
-    reinterpret_cast<Call>(gemm[dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
+    reinterpret_cast<Call>(routine[GEMM][dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
   }
 
  private:
@@ -73,7 +67,7 @@ int64_t factor(int32_t dtype, T* a, int64_t n, bool upper) {
   const Blas<Int, T> blas(dtype, n);
   const char triangle = upper ? 'L' : 'U';
   const int64_t block = block_order;
-  const bool have_blas = trsm[dtype].address && herk[dtype].address && gemm[dtype].address;
+  const bool have_blas = routine[TRSM][dtype].address && routine[HERK][dtype].address && routine[GEMM][dtype].address;
   if (n <= block || !have_blas) return blas.factor(triangle, a, n);
   // tile (i, j) of the factor, i >= j: below the diagonal for 'L', its mirror image for 'U'
   auto tile = [&](int64_t i, int64_t j) { return upper ? a + i + j * n : a + j + i * n; };
@@ -128,16 +122,8 @@ void copy_triangle(const T* a, T* out, int64_t n, bool upper) {
 }
 
 template <class T>
-void fill_nan(T* l, int64_t count) {
-  using Real = decltype(std::real(T()));
-  const Real nan = std::numeric_limits<Real>::quiet_NaN();
-  auto* part = reinterpret_cast<Real*>(l);
-  for (int64_t k = 0; k < count * int64_t(sizeof(T) / sizeof(Real)); k++) part[k] = nan;
-}
-
-template <class T>
 int cholesky_as(Frame& frame) {
-  const bool wide = potrf[frame.dtype].width == 8;
+  const bool wide = routine[POTRF][frame.dtype].width == 8;
   int64_t batch = frame.size[0], n = frame.size[1];
   bool upper = frame.flags & UPPER;
   auto* a = static_cast<const T*>(frame.buffer[0]);
@@ -157,14 +143,16 @@ int cholesky_as(Frame& frame) {
 
 }  // namespace
 
-const char* const ROUTINES[16] = {"spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm", "dtrsm", "ctrsm", "ztrsm",
-                                  "ssyrk",  "dsyrk",  "cherk",  "zherk",  "sgemm", "dgemm", "cgemm", "zgemm"};
+Routine routine[N_NAMES][N_DTYPES];
+
+const char* const ROUTINES[N_NAMES * N_DTYPES] = {
+    "spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",
+    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr"};
 
 bool bind(const char* name, void* address, int width) {
-  Routine* const tables[] = {potrf, trsm, herk, gemm};
-  for (int i = 0; i < 16; i++)
+  for (int i = 0; i < N_NAMES * N_DTYPES; i++)
     if (std::strcmp(name, ROUTINES[i]) == 0) {
-      tables[i / N_DTYPES][i % N_DTYPES] = {address, width};
+      routine[i / N_DTYPES][i % N_DTYPES] = {address, width};
       return true;
     }
   return false;
@@ -172,11 +160,9 @@ bool bind(const char* name, void* address, int width) {
 
 void set_block(int64_t order) { block_order = order; }
 
-bool has(Op op, Dtype dtype) { return op == CHOLESKY && potrf[dtype].address; }
-
 int cholesky(Frame& frame) {
-  if (!has(CHOLESKY, Dtype(frame.dtype))) return fail(frame, "no LAPACK library was found");
-  if (frame.size[1] > std::numeric_limits<int32_t>::max() && potrf[frame.dtype].width == 4)
+  if (!routine[POTRF][frame.dtype].address) return fail(frame, "no LAPACK library was found");
+  if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine[POTRF][frame.dtype].width == 4)
     return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
   switch (frame.dtype) {
     case F32: return cholesky_as<float>(frame);

@@ -4,14 +4,26 @@
 
 namespace lapwing::lapack {
 
-// Routine "spotrf", "dpotrf", "strsm", ... at `address`; `width` is the size of its integers, 4 or 8. false: not a name we use.
+// herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, N_NAMES };
+struct Routine {
+  void* address = nullptr;
+  int width = 0;  // size of its integers, 4 or 8
+};
+extern Routine routine[N_NAMES][N_DTYPES];
+extern const char* const ROUTINES[N_NAMES * N_DTYPES];
+
+// Routine "spotrf", "dpotrf", "strsm", ... at `address`. false: not a name we use.
 bool bind(const char* name, void* address, int width);
-extern const char* const ROUTINES[16];
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);
-bool has(Op op, Dtype dtype);
 
 int cholesky(Frame& frame);
+int eigh(Frame& frame);         // EIGH and EIGVALSH
+int triangular(Frame& frame);
+
+// Host memory that eigh will take, in bytes.
+int64_t eigh_host_bytes(const Frame& frame);
 
 }  // namespace lapwing::lapack

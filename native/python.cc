@@ -115,6 +115,56 @@ done:
   Py_RETURN_NONE;
 }
 
+// Y <- A X by a Python function of two addresses and the number of vectors, each contiguous.
+int call_product(void* self, const void* x, void* y, int64_t columns) {
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* made = PyObject_CallFunction(static_cast<PyObject*>(self), "KKL", (unsigned long long)(uintptr_t)x,
+                                         (unsigned long long)(uintptr_t)y, (long long)columns);
+  Py_XDECREF(made);
+  PyGILState_Release(state);
+  return made ? 0 : 1;
+}
+
+// run_operator(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, scratch, scratch size, product, address...)
+// -> whether it converged. The addresses are those of the outputs.
+PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 4;
+  Frame frame;
+  if (count < first || count > first + 7) {
+    PyErr_SetString(PyExc_TypeError, "run_operator: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  Arena arena{static_cast<char*>(PyLong_AsVoidPtr(args[FIXED + 1])), PyLong_AsSize_t(args[FIXED + 2])};
+  for (Py_ssize_t i = first; i < count; i++) frame.buffer[1 + i - first] = PyLong_AsVoidPtr(args[i]);
+  if (PyErr_Occurred()) return nullptr;
+  frame.scratch = {&arena, Arena::get};
+  frame.interrupted = interrupted;
+  int converged = 0;
+  PyThreadState* state = PyEval_SaveThread();
+  int status = lapwing::run_operator(frame, {args[FIXED + 3], call_product}, &converged);
+  PyEval_RestoreThread(state);
+  return status ? raise(frame) : PyBool_FromLong(converged);
+}
+
+// copy(device, stream, to, from, bytes): queued on the stream, or done
+PyObject* copy(PyObject*, PyObject* args) {
+  int device;
+  unsigned long long stream, to, from, bytes;
+  if (!PyArg_ParseTuple(args, "iKKKK", &device, &stream, &to, &from, &bytes)) return nullptr;
+  Frame frame;
+  frame.device = device;
+  frame.stream = reinterpret_cast<void*>(uintptr_t(stream));
+  auto* target = reinterpret_cast<void*>(uintptr_t(to));
+  auto* source = reinterpret_cast<const void*>(uintptr_t(from));
+  if (device == lapwing::CPU)
+    std::memcpy(target, source, size_t(bytes));
+  else if (lapwing::cuda::copy(frame, target, source, size_t(bytes)))
+    return raise(frame);
+  Py_RETURN_NONE;
+}
+
 // scratch_bytes(op, dtype, device, ordinal, engine, threads, flags, sizes) -> bytes
 PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Frame frame;
@@ -125,6 +175,44 @@ PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!read_fixed(frame, args)) return nullptr;
   int64_t bytes = lapwing::scratch_bytes(frame);
   return bytes < 0 ? raise(frame) : PyLong_FromLongLong(bytes);
+}
+
+// host_bytes(the same) -> bytes
+PyObject* host_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Frame frame;
+  if (count != FIXED) {
+    PyErr_SetString(PyExc_TypeError, "host_bytes: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  int64_t bytes = lapwing::host_bytes(frame);
+  return bytes < 0 ? raise(frame) : PyLong_FromLongLong(bytes);
+}
+
+// notes() -> what the engines had to say since the last time
+PyObject* notes(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const std::string& text : lapwing::take_notes()) {
+    PyObject* line = PyUnicode_FromString(text.c_str());
+    if (!list || !line || PyList_Append(list, line)) {
+      Py_XDECREF(list);
+      list = nullptr;
+    }
+    Py_XDECREF(line);
+  }
+  return list;
+}
+
+// free_memory(ordinal) -> bytes free on that GPU
+PyObject* free_memory(PyObject*, PyObject* args) {
+  Frame frame;
+  if (!PyArg_ParseTuple(args, "i", &frame.ordinal)) return nullptr;
+  frame.device = lapwing::CUDA;
+  lapwing::cuda::Guard guard(frame);
+  size_t free = 0, total = 0;
+  if (!guard.ok()) return raise(frame);
+  lapwing::vendor::table().memory_info(&free, &total);
+  return PyLong_FromSize_t(free);
 }
 
 // choose(hardware, op, device, dtype, batch, n) -> engine
@@ -298,10 +386,15 @@ PyMethodDef methods[] = {
     {"bind_library", bind_library, METH_VARARGS, nullptr},
     {"choose", choose, METH_VARARGS, nullptr},
     {"configure", configure, METH_VARARGS, nullptr},
+    {"copy", copy, METH_VARARGS, nullptr},
     {"cuda_versions", cuda_versions, METH_NOARGS, nullptr},
+    {"free_memory", free_memory, METH_VARARGS, nullptr},
     {"gpus", gpus, METH_NOARGS, nullptr},
+    {"host_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(host_bytes)), METH_FASTCALL, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
+    {"notes", notes, METH_NOARGS, nullptr},
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
+    {"run_operator", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run_operator)), METH_FASTCALL, nullptr},
     {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
     {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},

@@ -10,13 +10,17 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cholesky_cpu.h"
 #include "cholesky_cuda.h"
 #include "cuda.h"
 #include "cusolver.h"
+#include "eigh.h"
 #include "lapack.h"
+#include "matrix.h"
+#include "spectrum_cuda.h"
 #include "threads.h"
 #include "vendor.h"
 
@@ -83,6 +87,27 @@ int finite_as(Frame& frame, int parts) {
   return 0;
 }
 
+template <class T>
+int hermitian_as(Frame& frame) {
+  int64_t n = frame.size[1];
+  auto* a = static_cast<const T*>(frame.buffer[0]);
+  auto* out = static_cast<T*>(frame.buffer[1]);
+  int threads = frame.threads > 0 ? frame.threads : allowed_threads();
+  parallel(threads, frame.size[0], std::max<int64_t>(1, 65536 / (n * n)), [&](int64_t first, int64_t last) {
+    for (int64_t m = first; m < last; m++) complete_hermitian(a + m * n * n, out + m * n * n, n, frame.flags & UPPER);
+  });
+  return 0;
+}
+
+int hermitian(Frame& frame) {
+  switch (frame.dtype) {
+    case F32: return hermitian_as<float>(frame);
+    case F64: return hermitian_as<double>(frame);
+    case C64: return hermitian_as<std::complex<float>>(frame);
+    default: return hermitian_as<std::complex<double>>(frame);
+  }
+}
+
 void settle(Frame& frame, const char* hardware) {
   if (frame.engine == AUTO)
     frame.engine = choose(hardware, frame.op, frame.device, frame.dtype, frame.size[0], frame.size[1]);
@@ -102,6 +127,9 @@ int run_cpu(Frame& frame) {
     int parts = frame.dtype >= C64 ? 2 : 1;
     return is_float ? finite_as<float>(frame, parts) : finite_as<double>(frame, parts);
   }
+  if (frame.op == HERMITIAN) return hermitian(frame);
+  if (frame.op == TRIANGULAR) return lapack::triangular(frame);
+  if (frame.op == EIGH || frame.op == EIGVALSH) return eigh_on_cpu(frame);
   settle(frame, "");
   if (frame.engine == LAPACK) return lapack::cholesky(frame);
   if (frame.engine == BATCHED) return cholesky_batched(frame);
@@ -112,8 +140,11 @@ int run_cuda(Frame& frame) {
   cuda::Guard guard(frame);
   if (!guard.ok()) return 1;
   if (frame.op == FINITE) return cuda::finite(frame);
+  if (frame.op == HERMITIAN) return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
+  if (frame.op == TRIANGULAR) return fail(frame, "triangular has no code for a GPU");
   const cuda::Properties* gpu = cuda::properties(frame);
   if (!gpu) return 1;
+  if (frame.op == EIGH || frame.op == EIGVALSH) return eigh_on_gpu(frame, *gpu);
   settle(frame, *gpu);
   if (frame.engine == BATCHED) return cuda::cholesky_batched(frame);
   if (frame.engine == TILED) return cuda::cholesky_tiled(frame);
@@ -121,29 +152,63 @@ int run_cuda(Frame& frame) {
   return fail(frame, "engine %d does not run on a GPU", frame.engine);
 }
 
-// Nothing to factor: a matrix of order 0 is positive definite, and finite.
+// Nothing to do: a matrix of order 0 is positive definite, finite, and has no eigenvalue. What is left is a status each.
 int run_empty(Frame& frame) {
-  auto* status = static_cast<int32_t*>(frame.buffer[frame.op == CHOLESKY ? 2 : 1]);
-  int32_t good = frame.op == FINITE;
+  constexpr int where[N_OPS] = {2, 1, 3, 2, -1, -1};
+  if (where[frame.op] < 0 || frame.size[0] == 0) return 0;
+  auto* status = static_cast<int32_t*>(frame.buffer[where[frame.op]]);
   if (frame.device == CPU) {
-    std::fill_n(status, frame.size[0], good);
+    std::fill_n(status, frame.size[0], frame.op == FINITE);
     return 0;
   }
-  if (frame.size[0] == 0) return 0;
   cuda::Guard guard(frame);
   if (!guard.ok()) return 1;
   return frame.op == FINITE ? cuda::finite(frame) : cuda::fill(frame, status, 0, 4 * size_t(frame.size[0]));
 }
+
+// The part of a spectrum in plain numbers: negative `first` counts from the end, negative `count` is all.
+bool settle_part(Frame& frame) {
+  if (frame.op != EIGH && frame.op != EIGVALSH) return true;
+  int64_t n = frame.size[1];
+  if (frame.size[3] < 0) frame.size[2] = 0, frame.size[3] = n;
+  if (frame.size[2] < 0) frame.size[2] += n;
+  return frame.size[2] >= 0 && frame.size[2] + frame.size[3] <= n;
+}
+
+// Messages for the log of whoever asks next; the oldest go when nobody does.
+std::mutex noting;
+std::vector<std::string> notes;
+constexpr size_t MOST_NOTES = 64;
 
 }  // namespace
 
 int run(Frame& frame) {
   if (frame.op < 0 || frame.op >= N_OPS || frame.dtype < 0 || frame.dtype >= N_DTYPES)
     return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
+  if (!settle_part(frame)) return fail(frame, "the matrices are smaller than the part of the spectrum that was asked for");
   try {
-    if (frame.size[0] == 0 || frame.size[1] == 0) return run_empty(frame);
+    const bool eigen = frame.op == EIGH || frame.op == EIGVALSH;
+    if (frame.size[0] == 0 || frame.size[1] == 0 || (eigen && frame.size[3] == 0)) return run_empty(frame);
     return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
   } catch (const std::exception& error) {  // no exception may reach a caller written in C
+    return fail(frame, "the native core failed: %s", error.what());
+  }
+}
+
+int run_operator(Frame& frame, const krylov::Product& product, int* converged) {
+  if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix");
+  try {
+    krylov::Outcome outcome;
+    int status = 1;
+    if (frame.device == CPU) {
+      status = krylov::eigh_operator(frame, product, &outcome);
+    } else {
+      cuda::Guard guard(frame);
+      if (guard.ok()) status = krylov::eigh_operator(frame, product, &outcome);
+    }
+    *converged = outcome.converged;
+    return status;
+  } catch (const std::exception& error) {
     return fail(frame, "the native core failed: %s", error.what());
   }
 }
@@ -152,14 +217,40 @@ int run(Frame& frame) {
 extern "C" __attribute__((visibility("default"))) int lapwing_run(Frame* frame) { return run(*frame); }
 
 int64_t scratch_bytes(Frame& frame) {
-  if (frame.op != CHOLESKY || frame.device != CUDA || frame.size[0] == 0 || frame.size[1] == 0) return 0;
+  const bool eigen = frame.op == EIGH || frame.op == EIGVALSH;
+  if ((frame.op != CHOLESKY && !eigen) || frame.device != CUDA || frame.size[0] == 0 || frame.size[1] == 0) return 0;
+  if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix"), -1;
   cuda::Guard guard(frame);
   const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;
   if (!gpu) return -1;
+  if (eigen) return eigh_scratch(frame, *gpu);
   settle(frame, *gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::cholesky_batched_scratch(frame, *gpu));
   if (frame.engine == TILED) return int64_t(cuda::cholesky_tiled_scratch(frame));
   return frame.engine == CUSOLVER ? cusolver::cholesky_scratch(frame) : 0;
+}
+
+int64_t host_bytes(Frame& frame) {
+  if ((frame.op != EIGH && frame.op != EIGVALSH) || frame.size[0] == 0 || frame.size[1] == 0 || !settle_part(frame)) return 0;
+  if (frame.device == CPU) return eigh_host_bytes(frame);
+  cuda::Guard guard(frame);
+  return guard.ok() ? eigh_host_bytes(frame) : -1;
+}
+
+void note(const char* format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  std::lock_guard<std::mutex> hold(noting);
+  if (notes.size() == MOST_NOTES) notes.erase(notes.begin());
+  notes.push_back(text);
+}
+
+std::vector<std::string> take_notes() {
+  std::lock_guard<std::mutex> hold(noting);
+  return std::exchange(notes, {});
 }
 
 void set_rules(const char* hardware, const Rule* rules, size_t count) {
@@ -180,7 +271,8 @@ int32_t choose(const char* hardware, int32_t op, int32_t device, int32_t dtype, 
             batch <= r.batch_max)
           return r.engine;
     }
-  return device == CPU ? BATCHED : CUSOLVER;
+  if (device == CUDA) return CUSOLVER;
+  return op == CHOLESKY ? BATCHED : LAPACK;
 }
 
 int fail(Frame& frame, const char* format, ...) {

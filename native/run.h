@@ -1,6 +1,10 @@
 // Which engine takes a call, when the caller left it open.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "frame.h"
+#include "krylov.h"
 
 namespace lapwing {
 
@@ -17,5 +21,15 @@ int32_t choose(const char* hardware, int32_t op, int32_t device, int32_t dtype, 
 
 // Device memory the call will ask its scratch allocator for. -1 leaves a message in the frame.
 int64_t scratch_bytes(Frame& frame);
+
+// Host memory the call will take for itself, about. -1 leaves a message in the frame.
+int64_t host_bytes(Frame& frame);
+
+// An EIGH or EIGVALSH frame of a matrix that is known by its products alone; buffer[0] is not used.
+int run_operator(Frame& frame, const krylov::Product& product, int* converged);
+
+// A sentence for the log, and all that came since the last time.
+void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::vector<std::string> take_notes();
 
 }  // namespace lapwing

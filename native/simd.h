@@ -40,6 +40,19 @@ LAPWING_INLINE Vec<R> broadcast(R x) {
 typedef Vec<float> VecF;
 typedef Vec<double> VecD;
 
+// What a comparison of vectors gives: an integer as wide as R in each lane, all bits set or none.
+template <class R>
+using Mask = decltype(Vec<R>{} < Vec<R>{});
+template <class R>
+LAPWING_INLINE Mask<R> broadcast_int(int64_t i) {
+  return std::remove_reference_t<decltype(Mask<R>{}[0])>(i) - Mask<R>{};
+}
+template <class V>
+LAPWING_INLINE V abs(V x) {
+  typedef decltype(x < x) Bits;
+  return (V)((Bits)x & ~(Bits)(-V{}));
+}
+
 // gather: 16 bytes from each pointer, side by side.  scatter: the way back.
 // transpose_pieces: the 16-byte pieces of as many vectors as a vector has pieces.
 #if LAPWING_VECTOR == 64
@@ -52,6 +65,23 @@ LAPWING_INLINE unsigned positive_finite(VecF x) {
 LAPWING_INLINE unsigned positive_finite(VecD x) {
   const __mmask8 above = _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_GT_OQ);
   return _mm512_mask_cmp_pd_mask(above, x, _mm512_set1_pd(__builtin_inf()), _CMP_LT_OQ);
+}
+// fma: a b + c with one rounding where there is such an instruction. To be named where the compiler has a
+// choice, as in a b + c d, and copies of the code must give the same bits.
+LAPWING_INLINE VecF fma(VecF a, VecF b, VecF c) { return _mm512_fmadd_ps(a, b, c); }
+LAPWING_INLINE VecD fma(VecD a, VecD b, VecD c) { return _mm512_fmadd_pd(a, b, c); }
+LAPWING_INLINE bool any(Mask<float> x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x); }
+LAPWING_INLINE bool any(Mask<double> x) { return _mm512_test_epi64_mask((__m512i)x, (__m512i)x); }
+// 1 / sqrt(x) for positive x, neither tiny nor huge, to the last bit or two. Newton's step is written so that its
+// rounding is that of one operation; it takes 14 good bits to 27, and the next to all of a double.
+LAPWING_INLINE VecF rsqrt(VecF x) {
+  const VecF y = _mm512_maskz_rsqrt14_ps(0xffff, x);
+  return fma(y * 0.5f, fma(-x * y, y, broadcast(1.0f)), y);
+}
+LAPWING_INLINE VecD rsqrt(VecD x) {
+  VecD y = _mm512_maskz_rsqrt14_pd(0xff, x);
+  y = fma(y * 0.5, fma(-x * y, y, broadcast(1.0)), y);
+  return fma(y * 0.5, fma(-x * y, y, broadcast(1.0)), y);
 }
 template <class R>
 LAPWING_INLINE Vec<R> gather(const R* p0, const R* p1, const R* p2, const R* p3) {
@@ -92,6 +122,12 @@ LAPWING_INLINE unsigned positive_finite(VecF x) {
 LAPWING_INLINE unsigned positive_finite(VecD x) {
   return _mm256_movemask_pd((__m256d)((x > 0) & (x < __builtin_inf())));
 }
+LAPWING_INLINE VecF fma(VecF a, VecF b, VecF c) { return _mm256_fmadd_ps(a, b, c); }
+LAPWING_INLINE VecD fma(VecD a, VecD b, VecD c) { return _mm256_fmadd_pd(a, b, c); }
+LAPWING_INLINE bool any(Mask<float> x) { return _mm256_movemask_ps((__m256)x); }
+LAPWING_INLINE bool any(Mask<double> x) { return _mm256_movemask_pd((__m256d)x); }
+LAPWING_INLINE VecF rsqrt(VecF x) { return 1 / sqrt(x); }
+LAPWING_INLINE VecD rsqrt(VecD x) { return 1 / sqrt(x); }
 template <class R>
 LAPWING_INLINE Vec<R> gather(const R* p0, const R* p1) {
   const __m256 v = _mm256_castps128_ps256(_mm_loadu_ps((const float*)p0));
@@ -120,6 +156,8 @@ LAPWING_INLINE VecD sqrt(VecD x) { return _mm_sqrt_pd(x); }
 #elif defined(__aarch64__)
 LAPWING_INLINE VecF sqrt(VecF x) { return vsqrtq_f32(x); }
 LAPWING_INLINE VecD sqrt(VecD x) { return vsqrtq_f64(x); }
+LAPWING_INLINE VecF fma(VecF a, VecF b, VecF c) { return vfmaq_f32(c, a, b); }
+LAPWING_INLINE VecD fma(VecD a, VecD b, VecD c) { return vfmaq_f64(c, a, b); }
 #else
 LAPWING_INLINE VecF sqrt(VecF x) {
   return VecF{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]), __builtin_sqrtf(x[3])};
@@ -134,6 +172,14 @@ LAPWING_INLINE unsigned positive_finite(VecD x) {
   const auto m = ((x > 0) & (x < __builtin_inf())) & (decltype(x > x)){1, 2};
   return m[0] | m[1];
 }
+#ifndef __aarch64__
+LAPWING_INLINE VecF fma(VecF a, VecF b, VecF c) { return a * b + c; }
+LAPWING_INLINE VecD fma(VecD a, VecD b, VecD c) { return a * b + c; }
+#endif
+LAPWING_INLINE bool any(Mask<float> x) { return x[0] | x[1] | x[2] | x[3]; }
+LAPWING_INLINE bool any(Mask<double> x) { return x[0] | x[1]; }
+LAPWING_INLINE VecF rsqrt(VecF x) { return 1 / sqrt(x); }
+LAPWING_INLINE VecD rsqrt(VecD x) { return 1 / sqrt(x); }
 template <class R>
 LAPWING_INLINE Vec<R> gather(const R* p0) {
   return load(p0);

@@ -49,6 +49,7 @@ struct ShapeContext;
   X(void, TF_ShapeInferenceContextWithRankAtLeast, (ShapeContext*, Shape*, int64_t, Shape*, Status*))                  \
   X(void, TF_ShapeInferenceContextDim, (ShapeContext*, Shape*, int64_t, Dimension*))                                   \
   X(void, TF_ShapeInferenceContextSubshape, (ShapeContext*, Shape*, int64_t, int64_t, Shape*, Status*))                \
+  X(void, TF_ShapeInferenceContextSetUnknownShape, (ShapeContext*, Status*))                                           \
   X(Shape*, TF_ShapeInferenceContextVectorFromSize, (ShapeContext*, size_t))                                           \
   X(void, TF_ShapeInferenceContextConcatenateShapes, (ShapeContext*, Shape*, Shape*, Shape*, Status*))                 \
   X(KernelBuilder*, TF_NewKernelBuilder,                                                                               \
@@ -93,7 +94,8 @@ constexpr int TYPES[] = {TF_FLOAT, TF_DOUBLE, TF_COMPLEX64, TF_COMPLEX128};  // 
 constexpr int MOST_DIMENSIONS = 254;  // of any TensorFlow tensor
 
 // What an operation looks like in a graph. A new operation is a new row.
-enum Extent { NONE, LIKE_INPUT, PER_MATRIX };  // an output has type and shape of the input, or is int32 per matrix
+// An output has type and shape of the input; is a status per matrix; holds all or some eigenvalues, or some eigenvectors.
+enum Extent { NONE, LIKE_INPUT, PER_MATRIX, VALUES, SOME_VALUES, SOME_VECTORS };
 struct Output {
   const char* spec;
   Extent extent;
@@ -104,9 +106,16 @@ struct Row {
   const char* name;
   Output outputs[MOST_OUTPUTS];
 };
+// A part of a spectrum has an op of its own: how many values it gives is an attribute, which the inference of shapes
+// cannot read, so that its caller has to tell them.
 constexpr Row ROWS[] = {
     {CHOLESKY, "LapwingCholesky", {{"factor: T", LIKE_INPUT}, {"info: int32", PER_MATRIX}}},
     {FINITE, "LapwingFinite", {{"finite: int32", PER_MATRIX}}},
+    {EIGH, "LapwingEigh", {{"w: R", VALUES}, {"v: T", LIKE_INPUT}, {"info: int32", PER_MATRIX}}},
+    {EIGH, "LapwingEighPart", {{"w: R", SOME_VALUES}, {"v: T", SOME_VECTORS}, {"info: int32", PER_MATRIX}}},
+    {EIGVALSH, "LapwingEigvalsh", {{"w: R", VALUES}, {"info: int32", PER_MATRIX}}},
+    {EIGVALSH, "LapwingEigvalshPart", {{"w: R", SOME_VALUES}, {"info: int32", PER_MATRIX}}},
+    {HERMITIAN, "LapwingHermitian", {{"whole: T", LIKE_INPUT}}},
 };
 constexpr int N_ROWS = sizeof ROWS / sizeof ROWS[0];
 
@@ -188,10 +197,15 @@ void infer_shapes(ShapeContext* context, Status* status) {
       if (TF_GetCode(status)) return;
     }
   }
-  for (int i = 0; i < MOST_OUTPUTS && ROWS[ROW].outputs[i].spec; i++) {
-    bool like_input = ROWS[ROW].outputs[i].extent == LIKE_INPUT;
-    TF_ShapeInferenceContextSetOutput(context, i, like_input ? a : batch, status);
-    if (TF_GetCode(status)) return;
+  ShapeHandle vector;
+  TF_ShapeInferenceContextSubshape(context, a, 0, -1, vector, status);
+  if (TF_GetCode(status)) return;
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+  for (int i = 0; i < MOST_OUTPUTS && ROWS[ROW].outputs[i].spec && !TF_GetCode(status); i++) {
+    Extent extent = ROWS[ROW].outputs[i].extent;
+    if (extent == SOME_VALUES || extent == SOME_VECTORS) continue;
+    Shape* shape = extent == LIKE_INPUT ? a : extent == VALUES ? vector : batch;
+    TF_ShapeInferenceContextSetOutput(context, i, shape, status);
   }
 }
 
@@ -201,16 +215,18 @@ void infer_shapes(ShapeContext* context, Status* status) {
 struct Kernel {
   const Row* row;
   Device device;
-  int64_t flags, engine;
+  int64_t flags, engine, first, count;
 };
 
 template <int ROW, Device DEVICE>
 void* create(Construction* construction) {
   Answer answer;
-  auto* kernel = new (std::nothrow) Kernel{&ROWS[ROW], DEVICE, 0, 0};
+  auto* kernel = new (std::nothrow) Kernel{&ROWS[ROW], DEVICE, 0, 0, 0, 0};
   if (!kernel) answer.set(RESOURCE_EXHAUSTED, "lapwing: out of memory");
   if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "flags", &kernel->flags, answer);
   if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "engine", &kernel->engine, answer);
+  if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "first", &kernel->first, answer);
+  if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "count", &kernel->count, answer);
   if (!answer.ok()) TF_OpKernelConstruction_Failure(construction, answer);
   return kernel;
 }
@@ -288,6 +304,10 @@ class Gpu {
   bool pushed_ = false;
 };
 
+int real_of(int type) {
+  return type == TYPES[C64] ? TYPES[F32] : type == TYPES[C128] ? TYPES[F64] : type;
+}
+
 int dtype_of(int type) {
   for (int i = 0; i < N_DTYPES; i++)
     if (TYPES[i] == type) return i;
@@ -331,18 +351,30 @@ void compute(void* self, Context* context) {
   for (int i = 0; i + 2 < rank; i++) frame.size[0] *= dims[i];
   frame.size[1] = dims[rank - 1];
 
+  const int64_t n = frame.size[1];
+  frame.size[2] = kernel.first < 0 ? kernel.first + n : kernel.first;
+  frame.size[3] = kernel.count < 0 ? n : kernel.count;
+  if (frame.size[2] < 0 || frame.size[2] + frame.size[3] > n)
+    return refuse(context, answer, row, INVALID_ARGUMENT, "the matrices are smaller than the part that was asked for");
+
   TensorHandle outputs[MOST_OUTPUTS];
   for (int i = 0; i < MOST_OUTPUTS && row.outputs[i].spec; i++) {
-    if (row.outputs[i].extent == PER_MATRIX) {
-      size_t bytes = sizeof(int32_t) * size_t(frame.size[0]);
-      outputs[i].reset(TF_AllocateOutput(context, i, TF_INT32, dims, rank - 2, bytes, answer));
-    } else if (frame.size[0] == 1) {
+    const Extent extent = row.outputs[i].extent;
+    const bool whole = extent == LIKE_INPUT;
+    const bool values = extent == VALUES || extent == SOME_VALUES;
+    if (whole && frame.size[0] == 1) {
       const int candidate = 0;
       int forwarded = -1;
       outputs[i].reset(TF_ForwardInputOrAllocateOutput(context, &candidate, 1, i, dims, rank, &forwarded, answer));
     } else {
-      size_t bytes = size_of(frame.dtype) * size_t(frame.size[0] * frame.size[1] * frame.size[1]);
-      outputs[i].reset(TF_AllocateOutput(context, i, TYPES[frame.dtype], dims, rank, bytes, answer));
+      int64_t shape[MOST_DIMENSIONS];
+      std::memcpy(shape, dims, sizeof shape);
+      const int type = extent == PER_MATRIX ? int(TF_INT32) : values ? real_of(TYPES[frame.dtype]) : TYPES[frame.dtype];
+      const int axes = extent == PER_MATRIX ? rank - 2 : values ? rank - 1 : rank;
+      if (!whole && axes > rank - 2) shape[axes - 1] = frame.size[3];
+      size_t bytes = extent == PER_MATRIX ? sizeof(int32_t) : size_of(dtype_of(type));
+      for (int k = 0; k < axes; k++) bytes *= size_t(shape[k]);
+      outputs[i].reset(TF_AllocateOutput(context, i, type, shape, axes, bytes, answer));
     }
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
     frame.buffer[1 + i] = TF_TensorData(outputs[i]);
@@ -400,11 +432,14 @@ bool find_tensorflow() {
   return !problem[0];
 }
 
+bool has_values(const Row& row) { return row.op == EIGH || row.op == EIGVALSH; }
+
 void register_kernels(const Row& row, const char* device, void* (*make)(Construction*)) {
   for (int type : TYPES) {
     Answer answer;
     KernelBuilder* builder = TF_NewKernelBuilder(row.name, device, make, compute, destroy);
     TF_KernelBuilder_TypeConstraint(builder, "T", type, answer);
+    if (answer.ok() && has_values(row)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
     if (answer.ok())
       TF_RegisterKernelBuilder(row.name, builder, answer);
     else
@@ -423,6 +458,9 @@ void register_row() {
     TF_OpDefinitionBuilderAddOutput(builder, row.outputs[i].spec);
   TF_OpDefinitionBuilderAddAttr(builder, "flags: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "engine: int = 0");
+  TF_OpDefinitionBuilderAddAttr(builder, "first: int = 0");
+  TF_OpDefinitionBuilderAddAttr(builder, "count: int = -1");
+  if (has_values(row)) TF_OpDefinitionBuilderAddAttr(builder, "R: {float, double}");
   TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, complex64, complex128}");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes<ROW>);
   TF_RegisterOpDefinition(builder, answer);

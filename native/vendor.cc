@@ -17,6 +17,7 @@ std::string paths_first, paths_last;
 const std::vector<const char*> NAMES[N_LIBRARIES] = {
     {"libcuda.so.1"},
     {"libcusolver.so.12", "libcusolver.so.11"},
+    {"libcusolver.so.12", "libcusolver.so.11"},
     {"libnvrtc.so.13", "libnvrtc.so.12"},
 };
 

@@ -26,6 +26,8 @@
   X(driver, launch, "cuLaunchKernel", int,                                                                             \
     (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))              \
   X(driver, fill, "cuMemsetD8Async", int, (uint64_t, unsigned char, size_t, void*))                                    \
+  X(driver, copy, "cuMemcpyDtoDAsync_v2", int, (uint64_t, uint64_t, size_t, void*))                                    \
+  X(driver, memory_info, "cuMemGetInfo_v2", int, (size_t*, size_t*))                                                   \
   X(driver, error_text, "cuGetErrorString", int, (int, const char**))                                                  \
   X(solver, solver_create, "cusolverDnCreate", int, (void**))                                                          \
   X(solver, solver_stream, "cusolverDnSetStream", int, (void*, void*))                                                 \
@@ -35,6 +37,21 @@
     (void*, void*, int, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                    \
   X(solver, potrf, "cusolverDnXpotrf", int,                                                                            \
     (void*, void*, int, int64_t, int, void*, int64_t, int, void*, size_t, void*, size_t, int*))                        \
+  X(solver, syevd_size, "cusolverDnXsyevd_bufferSize", int,                                                            \
+    (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))             \
+  X(solver, syevd, "cusolverDnXsyevd", int,                                                                            \
+    (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*))       \
+  X(solver, syevdx_size, "cusolverDnXsyevdx_bufferSize", int,                                                          \
+    (void*, void*, int, int, int, int64_t, int, const void*, int64_t, void*, void*, int64_t, int64_t, int64_t*, int,   \
+     const void*, int, size_t*, size_t*))                                                                              \
+  X(solver, syevdx, "cusolverDnXsyevdx", int,                                                                          \
+    (void*, void*, int, int, int, int64_t, int, void*, int64_t, void*, void*, int64_t, int64_t, int64_t*, int, void*,  \
+     int, void*, size_t, void*, size_t, int*))                                                                         \
+  X(many_solver, syev_many_size, "cusolverDnXsyevBatched_bufferSize", int,                                             \
+    (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*, int64_t))    \
+  X(many_solver, syev_many, "cusolverDnXsyevBatched", int,                                                             \
+    (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*,        \
+     int64_t))                                                                                                         \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
@@ -47,7 +64,7 @@
 
 namespace lapwing::vendor {
 
-enum Library { driver, solver, compiler, N_LIBRARIES };
+enum Library { driver, solver, many_solver, compiler, N_LIBRARIES };  // many_solver: what older solvers lack
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
@@ -56,7 +73,9 @@ struct Table {
 };
 
 // The values of the vendor's enums that we pass.
-constexpr int FILL_LOWER = 0;
+constexpr int FILL_LOWER = 0, FILL_UPPER = 1;
+constexpr int VALUES_ONLY = 0, VALUES_AND_VECTORS = 1;
+constexpr int RANGE_BY_INDEX = 1002;
 constexpr int REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5;
 constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76, ATTRIBUTE_SHARED_OPTIN = 97;
 constexpr int FUNCTION_MAX_SHARED = 8;

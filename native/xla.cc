@@ -115,6 +115,8 @@ void* handle(CallFrame* call, Device device, uint32_t traits) {
   frame.op = int32_t(attribute(call->attributes, "op", -1));
   frame.engine = int32_t(attribute(call->attributes, "engine", AUTO));
   frame.flags = uint32_t(attribute(call->attributes, "flags", 0));
+  frame.size[2] = attribute(call->attributes, "size2", 0);
+  frame.size[3] = attribute(call->attributes, "size3", -1);
   frame.dtype = dtype_of(a->dtype);
   frame.device = device;
   DeviceScratch scratch(call);

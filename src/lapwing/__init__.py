@@ -5,7 +5,9 @@ from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMat
 from .core.problem import spec
 from .engines.planner import engines
 from .ops.cholesky import cholesky, cholesky_ex
+from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
+from .ops.operator import operator
 
 __all__ = [
     "ConvergenceError",
@@ -14,7 +16,11 @@ __all__ = [
     "__version__",
     "cholesky",
     "cholesky_ex",
+    "eigh",
+    "eigh_ex",
+    "eigvalsh",
     "engines",
     "explain",
+    "operator",
     "spec",
 ]

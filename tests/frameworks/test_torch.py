@@ -190,7 +190,7 @@ def test_opcheck(device):
         matrices((4, 4), device=device).mT,
         matrices((0, 3, 3), device=device),
     ):
-        torch.library.opcheck(op, (a, 0, 0))
+        torch.library.opcheck(op, (a, [0], 0))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 __all__ = ["ConvergenceError", "NotPositiveDefiniteError", "SingularMatrixError", "which_matrix"]
@@ -16,7 +18,53 @@ def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> 
     return f"matrix {batch_index} of {' x '.join(map(str, batch_shape))}"
 
 
-class NotPositiveDefiniteError(np.linalg.LinAlgError):
+class _MatrixError(np.linalg.LinAlgError):
+    """One matrix of a batch could not be done.
+
+    Attributes
+    ----------
+    batch_index : tuple of int
+        Which matrix of the batch, the first that failed; ``()`` for a single matrix.
+    nonfinite : bool
+        What was read of it holds NaN or Inf.
+    failures : int
+        How many matrices of the batch failed.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        *,
+        batch_index: tuple[int, ...] = (),
+        batch_shape: tuple[int, ...] = (),
+        nonfinite: bool = False,
+        failures: int = 1,
+        **fields: object,
+    ) -> None:
+        self.operation = operation
+        self.batch_index = batch_index
+        self.batch_shape = batch_shape
+        self.nonfinite = nonfinite
+        self.failures = failures
+        self.__dict__.update(fields)
+        who = f"{operation}: {which_matrix(batch_index, batch_shape)}"
+        text = self._what(who)
+        if failures > 1:
+            text += f"; {failures} matrices failed"
+        super().__init__(f"{text}\nhint: {'look for NaN or Inf in the input' if nonfinite else self._hint()}")
+
+    def _what(self, who: str) -> str:
+        raise NotImplementedError
+
+    def _hint(self) -> str:
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {k: v for k, v in self.__dict__.items() if k != "operation"}
+        return (_rebuild, (type(self), self.operation, fields))
+
+
+class NotPositiveDefiniteError(_MatrixError):
     """A matrix is not positive definite.
 
     Attributes
@@ -31,49 +79,45 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
         How many matrices of the batch failed.
     """
 
-    def __init__(
-        self,
-        operation: str,
-        *,
-        batch_index: tuple[int, ...] = (),
-        batch_shape: tuple[int, ...] = (),
-        minor: int = 0,
-        nonfinite: bool = False,
-        failures: int = 1,
-    ) -> None:
-        self.operation = operation
-        self.batch_index = batch_index
-        self.batch_shape = batch_shape
-        self.minor = minor
-        self.nonfinite = nonfinite
-        self.failures = failures
-        super().__init__(self._message())
+    minor: int
 
-    def _message(self) -> str:
-        who = which_matrix(self.batch_index, self.batch_shape)
-        text = f"{self.operation}: {who} is not positive definite (leading minor of order {self.minor})"
+    def __init__(self, operation: str, *, minor: int = 0, **fields: Any) -> None:
+        super().__init__(operation, minor=minor, **fields)
+
+    def _what(self, who: str) -> str:
         if self.nonfinite:
-            text = f"{self.operation}: {who} holds NaN or Inf (leading minor of order {self.minor} is not finite and positive)"
-        if self.failures > 1:
-            text += f"; {self.failures} matrices failed"
-        if self.nonfinite:
-            return text + "\nhint: look for NaN or Inf in the input"
+            return f"{who} holds NaN or Inf (leading minor of order {self.minor} is not finite and positive)"
+        return f"{who} is not positive definite (leading minor of order {self.minor})"
+
+    def _hint(self) -> str:
         if not self.batch_shape:
-            return text + "\nhint: add a small multiple of the identity to it"
-        return text + '\nhint: add a small multiple of the identity, or keep the rest of the batch with on_fail="nan"'
-
-    def __reduce__(self) -> tuple[object, ...]:
-        fields = {k: v for k, v in self.__dict__.items() if k != "operation"}
-        return (_rebuild, (type(self), self.operation, fields))
+            return "add a small multiple of the identity to it"
+        return 'add a small multiple of the identity, or keep the rest of the batch with on_fail="nan"'
 
 
 class SingularMatrixError(np.linalg.LinAlgError):
     """A pivot is exactly zero."""
 
 
-class ConvergenceError(np.linalg.LinAlgError):
-    """An iteration did not converge."""
+class ConvergenceError(_MatrixError):
+    """An iteration did not converge.
+
+    Attributes
+    ----------
+    batch_index : tuple of int
+        Which matrix of the batch, the first that failed; ``()`` for a single matrix.
+    nonfinite : bool
+        The triangle that was read holds NaN or Inf.
+    failures : int
+        How many matrices of the batch failed.
+    """
+
+    def _what(self, who: str) -> str:
+        return f"{who} holds NaN or Inf" if self.nonfinite else f"{who}: the iteration did not converge"
+
+    def _hint(self) -> str:
+        return "try another engine, or scale the matrix"
 
 
-def _rebuild(cls: type[NotPositiveDefiniteError], operation: str, fields: dict[str, object]) -> NotPositiveDefiniteError:
-    return cls(operation, **fields)  # type: ignore[arg-type]
+def _rebuild(cls: type[_MatrixError], operation: str, fields: dict[str, Any]) -> _MatrixError:
+    return cls(operation, **fields)

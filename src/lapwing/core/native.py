@@ -5,12 +5,25 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .problem import DEVICES, DTYPES
+from .problem import DEVICES, DTYPES, Problem
 
-__all__ = ["AUTO", "CPU", "CUDA", "DTYPE_CODE", "ENGINES", "missing_reason", "native", "scratch_bytes"]
+__all__ = [
+    "AUTO",
+    "CPU",
+    "CUDA",
+    "DTYPE_CODE",
+    "ENGINES",
+    "OPS",
+    "missing_reason",
+    "native",
+    "scratch_bytes",
+    "workspace",
+]
 
 # Engine in native/frame.h; "reference" has no native code
-ENGINES = {"auto": 0, "lapack": 1, "batched": 2, "tiled": 3, "cusolver": 4}
+ENGINES = {"auto": 0, "lapack": 1, "batched": 2, "tiled": 3, "cusolver": 4, "krylov": 5}
+# Op in native/frame.h; "eigh_part" stands in rules alone, where the number of eigenvalues takes the place of the batch
+OPS = {"cholesky": 0, "finite": 1, "eigh": 2, "eigvalsh": 3, "hermitian": 4, "triangular": 5, "eigh_part": 6}
 AUTO = ENGINES["auto"]
 CPU, CUDA = range(len(DEVICES))
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}
@@ -34,3 +47,14 @@ def scratch_bytes(*call: Any) -> int:
             _SCRATCH.clear()
         bytes_needed = _SCRATCH[call] = native.scratch_bytes(*call)
     return bytes_needed
+
+
+def workspace(problem: Problem, engine: str) -> tuple[int, int]:
+    """Device and host bytes the engine takes beside input and output."""
+    if native is None:
+        return 0, 0
+    device = DEVICES.index(problem.device)
+    ordinal = 0 if device == CUDA else -1
+    flags = 1 if problem.upper else 0
+    call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, ordinal, ENGINES[engine], 0, flags, problem.sizes)
+    return scratch_bytes(*call), native.host_bytes(*call)

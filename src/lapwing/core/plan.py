@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .problem import Problem
 
-__all__ = ["Capability", "Plan", "Support", "bytes_in_words"]
+__all__ = ["Alternative", "Capability", "Plan", "Support", "bytes_in_words"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class Support:
         return self.yes
 
 
+class Alternative(NamedTuple):
+    """Another engine that could take the call, and what it would need."""
+
+    engine: str
+    device_bytes: int
+    host_bytes: int
+    predicted_seconds: float | None
+
+    def __str__(self) -> str:
+        text = f"{self.engine}: {bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host"
+        return text if self.predicted_seconds is None else f"{text}, about {self.predicted_seconds * 1e3:.2g} ms"
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a call will run. Nothing has been run."""
@@ -44,6 +58,7 @@ class Plan:
     bytes_moved: int  # each input read once, each output written once
     predicted_seconds: float | None = None
     missing: str = ""  # why the engine cannot run on this machine
+    others: tuple[Alternative, ...] = ()  # the other engines that could take the call
 
     def __str__(self) -> str:
         lines = [
@@ -57,6 +72,7 @@ class Plan:
             lines.append(f"  expected    about {self.predicted_seconds * 1e3:.2g} ms, by the nearest point of the record")
         if self.missing:
             lines.append(f"  note        not usable on this machine: {self.missing.splitlines()[0]}")
+        lines += [f"  or          {other}" for other in self.others]
         return "\n".join(lines)
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "Problem", "Spec", "spec"]
+__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "spec"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
+REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,32 @@ class Problem:
     n: int
     device: str
     upper: bool = False
+    part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
 
     @classmethod
-    def of(cls, operation: str, array: Spec, *, upper: bool = False) -> Problem:
-        return cls(operation, array.dtype, prod(array.shape[:-2]), array.shape[-1], array.device, upper)
+    def of(cls, operation: str, array: Spec, *, upper: bool = False, part: tuple[int, int] | None = None) -> Problem:
+        return cls(operation, array.dtype, prod(array.shape[:-2]), array.shape[-1], array.device, upper, part)
 
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
 
+    @property
+    def count(self) -> int:
+        """Eigenvalues asked for."""
+        return self.n if self.part is None else self.part[1]
+
+    @property
+    def at_an_end(self) -> bool:
+        """The part is the smallest or the largest eigenvalues."""
+        return self.part is not None and self.count < self.n and (self.part[0] == 0 or sum(self.part) == self.n)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """As the native frame carries them."""
+        part = (0, self.n) if self.part is None else self.part
+        return (self.batch, self.n) if self.operation == "cholesky" else (self.batch, self.n, *part)
+
     def __str__(self) -> str:
-        return f"{self.operation} of {self.batch} x {self.n} x {self.n} {self.dtype} on {self.device}"
+        text = f"{self.operation} of {self.batch} x {self.n} x {self.n} {self.dtype} on {self.device}"
+        return text if self.part is None else f"{text}, {self.count} of {self.n} eigenvalues"

@@ -6,11 +6,7 @@
 //          factor L gives U = L^T at the same place. Nothing moves; only the other triangle is cleared.
 // In place is safe: on the way in the triangle read and the one written share only the diagonal; on the way out one block
 // owns both tiles of a mirrored pair.
-#include "common.cuh"
-
-constexpr int THREADS = 256;
-constexpr int EDGE = SIZE == 4 ? 64 : 32;  // of the square tiles that are transposed
-constexpr int LINES = THREADS / EDGE;
+#include "squares.cuh"
 
 // ---- finite ------------------------------------------------------------------------------------------------------
 
@@ -47,33 +43,7 @@ extern "C" __global__ void finite_large(const T* a, int* flags, i64 batch, i64 n
   }
 }
 
-// ---- tile pairs --------------------------------------------------------------------------------------------------
-
-// Pair number p -> tile (i,j), j <= i, counting row by row.
-LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
-  i = (i64)((sqrt(8.0 * (double)p + 1.0) - 1.0) * 0.5);
-  while (i * (i + 1) / 2 > p) i--;
-  while ((i + 1) * (i + 2) / 2 <= p) i++;
-  j = p - i * (i + 1) / 2;
-}
-
-typedef T Square[EDGE][EDGE + 1];
-
-LW_INLINE void read_square(Square& s, const T* from, i64 n, i64 i, i64 j) {
-  int c = threadIdx.x % EDGE;
-#pragma unroll
-  for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
-    if (i * EDGE + r < n && j * EDGE + c < n) s[r][c] = load_element(from + (i * EDGE + r) * n + j * EDGE + c);
-}
-
-// f(r, c) goes to row r, column c of tile (i,j).
-template <typename F>
-LW_INLINE void write_square(T* to, i64 n, i64 i, i64 j, F f) {
-  int c = threadIdx.x % EDGE;
-#pragma unroll
-  for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
-    if (i * EDGE + r < n && j * EDGE + c < n) store_element(to + (i * EDGE + r) * n + j * EDGE + c, f(r, c));
-}
+// ---- in and out of the solver --------------------------------------------------------------------------------------
 
 // out[j*n + i] <- a[i*n + j], j <= i. For upper a copy of the named triangle, not launched when out is a.
 extern "C" __global__ void transpose_in(const T* a, T* out, i64 batch, i64 n) {

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ..core.native import missing_reason, native
+from ..core.native import missing_reason, native, workspace
 from ..core.plan import Capability
 from ..core.problem import DTYPES, Problem
 from .engine import Engine
 
-__all__ = ["ENGINE", "missing_gpu"]
+__all__ = ["ENGINE", "LARGEST_EIGH", "missing_gpu"]
 
 # one block keeps the lower triangle of its matrix in shared memory
 _LARGEST_ON_GPU = 128
+# Jacobi and QL on many matrices side by side: EIGH_LARGEST in native/eigh_cpu.h and eigh_cuda.h
+LARGEST_EIGH = {"cpu": 0, "cuda": 32}
 _LANES_LIMIT = 128  # as in native/cholesky_cpu.cc
 
 
@@ -30,13 +32,17 @@ def _missing(device: str) -> str:
 
 
 def _largest(problem: Problem) -> int | None:
+    if problem.operation != "cholesky":
+        return LARGEST_EIGH[problem.device]
     return _LARGEST_ON_GPU if problem.device == "cuda" else None
 
 
 def _workspace(problem: Problem) -> tuple[int, int]:
     """On the CPU each thread keeps a copy of what it works on: 64 bytes of lanes for each element, or one matrix."""
-    if problem.device != "cpu" or native is None:
+    if native is None:
         return 0, 0
+    if problem.device != "cpu":
+        return workspace(problem, "batched")
     elements = problem.n * (problem.n + 1) // 2
     parts = 2 if problem.dtype.startswith("complex") else 1
     each = 64 * parts * elements if problem.n <= _LANES_LIMIT else problem.n**2 * problem.itemsize
@@ -49,6 +55,8 @@ ENGINE = Engine(
     capabilities=(
         Capability("cholesky", "batched", "cpu", DTYPES, "SIMD across the batch, threads over it"),
         Capability("cholesky", "batched", "cuda", DTYPES, "a thread, warp or block per matrix"),
+        *[Capability(op, "batched", "cpu", DTYPES, "SIMD across the batch, threads over it") for op in ("eigh", "eigvalsh")],
+        *[Capability(op, "batched", "cuda", DTYPES, "a thread, warp or block per matrix") for op in ("eigh", "eigvalsh")],
     ),
     missing=_missing,
     largest=_largest,

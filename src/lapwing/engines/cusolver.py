@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..core.native import native
+from ..core.native import native, workspace
 from ..core.plan import Capability
 from ..core.problem import DTYPES
 from .batched import missing_gpu
 from .engine import Engine
-from .tiled import gpu_workspace
 
 __all__ = ["ENGINE"]
 
@@ -24,7 +23,10 @@ def _missing(device: str) -> str:
 ENGINE = Engine(
     name="cusolver",
     what="cuSOLVER, one large matrix after the other",
-    capabilities=(Capability("cholesky", "cusolver", "cuda", DTYPES, "64-bit sizes"),),
+    capabilities=(
+        Capability("cholesky", "cusolver", "cuda", DTYPES, "64-bit sizes"),
+        *[Capability(op, "cusolver", "cuda", DTYPES, "64-bit sizes; batches together") for op in ("eigh", "eigvalsh")],
+    ),
     missing=_missing,
-    workspace=lambda problem: gpu_workspace("cusolver", problem),
+    workspace=lambda problem: workspace(problem, "cusolver"),
 )

@@ -29,6 +29,7 @@ class Engine:
     missing: Callable[[str], str]
     largest: Callable[[Problem], int | None] = lambda problem: None
     workspace: Callable[[Problem], tuple[int, int]] = _no_memory
+    refuses: Callable[[Problem], str] = lambda problem: ""  # why it has no way to do this one, whatever the machine
 
     def support(self, problem: Problem) -> Support:
         rows = [c for c in self.capabilities if c.operation == problem.operation and c.device == problem.device]
@@ -36,7 +37,7 @@ class Engine:
             return Support(False, f"{self.name} has no {problem.operation} on {problem.device}")
         if problem.dtype not in rows[0].dtypes:
             return Support(False, f"{self.name} has no {problem.operation} for {problem.dtype} on {problem.device}")
-        if reason := self.missing(problem.device):
+        if reason := self.refuses(problem) or self.missing(problem.device):
             return Support(False, reason)
         largest = self.largest(problem)
         if largest is not None and problem.n > largest:

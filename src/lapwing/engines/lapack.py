@@ -6,14 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.native import missing_reason, native
+from ..core.native import missing_reason, native, workspace
 from ..core.plan import Capability
 from ..core.problem import DTYPES
 from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
 
-_LAPACK = ("spotrf", "dpotrf", "cpotrf", "zpotrf")
+_LAPACK = tuple(
+    f"{t}{name}"
+    for names in (("potrf",) * 4, ("syevd", "syevd", "heevd", "heevd"), ("syevr", "syevr", "heevr", "heevr"))
+    for t, name in zip("sdcz", names, strict=True)
+)
 _BLAS = (*[t + name for name in ("trsm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 
 
@@ -61,6 +65,10 @@ def _missing(device: str) -> str:
 ENGINE = Engine(
     name="lapack",
     what=f"LAPACK from {LIBRARY or 'NumPy or SciPy'}",
-    capabilities=(Capability("cholesky", "lapack", "cpu", DTYPES, "one matrix after the other, with the library's threads"),),
+    capabilities=tuple(
+        Capability(op, "lapack", "cpu", DTYPES, "one matrix after the other, with the library's threads")
+        for op in ("cholesky", "eigh", "eigvalsh")
+    ),
     missing=_missing,
+    workspace=lambda problem: workspace(problem, "lapack"),
 )

@@ -10,12 +10,12 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..core.native import AUTO, DTYPE_CODE, ENGINES, native
-from ..core.plan import Capability, Plan
+from ..core.native import AUTO, DTYPE_CODE, ENGINES, OPS, native
+from ..core.plan import Alternative, Capability, Plan
 from ..core.problem import DEVICES, DTYPES, Problem
 from ..core.records import Record, Rule, load_records, rules_of
 from ..core.settings import cache_folder, cache_path, cuda_paths
-from . import batched, cusolver, lapack, reference, tiled
+from . import batched, cusolver, krylov, lapack, reference, tiled
 from .engine import Engine
 
 __all__ = [
@@ -25,18 +25,23 @@ __all__ = [
     "capabilities",
     "code_of",
     "engines",
+    "free_memory",
     "hardware_of",
     "log_decision",
+    "log_notes",
     "logging_decisions",
     "plan",
     "record_for",
     "reload_records",
 ]
 
-ALL: dict[str, Engine] = {e.name: e for e in (batched.ENGINE, lapack.ENGINE, tiled.ENGINE, cusolver.ENGINE, reference.ENGINE)}
+_EVERY = (batched, lapack, tiled, cusolver, krylov, reference)
+ALL: dict[str, Engine] = {module.ENGINE.name: module.ENGINE for module in _EVERY}
 _log = logging.getLogger("lapwing")
 _THREADS = native.allowed_threads() if native is not None else 1
-_OPERATION_CODE = {"cholesky": 0}
+# what has rules of its own: values alone go where the vectors go, and for a part of a spectrum the rules are asked by the
+# number of values instead of the batch
+_RULED = ("cholesky", "eigh", "eigh_part")
 _NO_END = 2**62
 
 # Where no record of this hardware exists. On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two
@@ -44,16 +49,32 @@ _NO_END = 2**62
 # are those of the H200 (records/cholesky-cuda-nvidia-h200.json).
 _CPU_LIMIT = {"float32": 768, "float64": 512, "complex64": 512, "complex128": 384}
 _BATCHED_LIMIT, _TILED_LIMIT = 128, 4096
+# How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on.
+_KRYLOV_LIMIT = {"cpu": {1000: 16, 2000: 64, 4000: 128}, "cuda": {2048: 16, 4096: 64, 8192: 256, 16384: 1024}}
 _DEFAULT_RULES = {
-    "cpu": [
+    ("cholesky", "cpu"): [
         *[Rule(d, "batched", 0, n) for d, n in _CPU_LIMIT.items()],
         *[Rule(d, "lapack", n + 1) for d, n in _CPU_LIMIT.items()],
     ],
-    "cuda": [
+    ("cholesky", "cuda"): [
         *[Rule(d, "batched", 0, _BATCHED_LIMIT) for d in DTYPES],
         *[Rule(d, "tiled", _BATCHED_LIMIT + 1, _TILED_LIMIT) for d in DTYPES],
         *[Rule(d, "cusolver", _TILED_LIMIT + 1) for d in DTYPES],
     ],
+    **{
+        ("eigh", device): [
+            *[Rule(d, "batched", 0, batched.LARGEST_EIGH[device]) for d in DTYPES],
+            *[Rule(d, direct, batched.LARGEST_EIGH[device] + 1) for d in DTYPES],
+        ]
+        for device, direct in (("cpu", "lapack"), ("cuda", "cusolver"))
+    },
+    **{
+        ("eigh_part", device): [
+            *[Rule(d, "krylov", n, None, 0, count) for d in DTYPES for n, count in _KRYLOV_LIMIT[device].items()],
+            *[Rule(d, direct) for d in DTYPES],
+        ]
+        for device, direct in (("cpu", "lapack"), ("cuda", "cusolver"))
+    },
 }
 
 
@@ -105,35 +126,76 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         name, reason = engine, "you asked for it"
     else:
         name, reason = _choose(problem)
-    record = record_for(problem.operation, problem.device)
     # the size query needs the library; without it the plan still says what would be used
     support = ALL[name].support(problem)
-    workspace = ALL[name].workspace(problem) if support else (0, 0)
-    flops = problem.batch * float(problem.n) ** 3 / 3 * (4 if problem.dtype.startswith("complex") else 1)
     return Plan(
         problem,
         name,
         reason,
-        *workspace,
-        flops=flops,
-        bytes_moved=2 * problem.batch * problem.n**2 * problem.itemsize,
-        predicted_seconds=record.predict(problem.dtype, problem.n, problem.batch, name) if record else None,
+        *(ALL[name].workspace(problem) if support else (0, 0)),
+        flops=_flops(problem),
+        bytes_moved=_bytes_moved(problem),
+        predicted_seconds=_predict(problem, name),
         missing=support.reason,
+        others=tuple(
+            Alternative(other.name, *other.workspace(problem), _predict(problem, other.name))
+            for other in ALL.values()
+            if other.name != name and other.support(problem)
+        ),
     )
 
 
+def _flops(problem: Problem) -> float:
+    """By the usual count; for eigenvalues that of the reduction to tridiagonal form and of what follows it for the vectors."""
+    n = float(problem.n)
+    each = n**3 / 3
+    if problem.operation != "cholesky":
+        each = 4 / 3 * n**3 + (4 * n * n * problem.count if problem.operation == "eigh" else 0)
+    return problem.batch * each * (4 if problem.dtype.startswith("complex") else 1)
+
+
+def _bytes_moved(problem: Problem) -> int:
+    out = {"cholesky": problem.n**2, "eigh": problem.n * problem.count, "eigvalsh": 0}[problem.operation]
+    return problem.batch * (problem.n**2 + out) * problem.itemsize
+
+
+def _ruled(problem: Problem) -> tuple[str, int]:
+    """Whose rules decide, and the number they ask for beside n."""
+    if problem.operation == "cholesky":
+        return "cholesky", problem.batch
+    return ("eigh_part", problem.count) if problem.at_an_end else ("eigh", problem.batch)
+
+
+def _predict(problem: Problem, engine: str) -> float | None:
+    operation, second = _ruled(problem)
+    record = record_for(operation, problem.device)
+    return record.predict(problem.dtype, problem.n, second, engine) if record else None
+
+
 def _choose(problem: Problem) -> tuple[str, str]:
-    record = record_for(problem.operation, problem.device)
+    if native is None and problem.device == "cpu":
+        return "reference", "the native core is not there"
+    operation, second = _ruled(problem)
+    if operation == "eigh_part":
+        # many small ones are always done together
+        name, reason = _first_rule("eigh", problem, problem.batch)
+        if name == "batched":
+            return name, reason
+    name, reason = _first_rule(operation, problem, second)
+    if name == "cusolver" and tiled.ENGINE.support(problem) and not cusolver.ENGINE.support(problem):
+        return "tiled", f"cusolver would be first, but {cusolver.ENGINE.missing('cuda').splitlines()[0]}"
+    return name, reason
+
+
+def _first_rule(operation: str, problem: Problem, second: int) -> tuple[str, str]:
+    record = record_for(operation, problem.device)
     source = "the built-in limits, as there is no record of this hardware"
     if record:
         source = f"the shipped record of {record.hardware}" if _is_shipped(record) else f"your own record {record.source}"
-    if native is None and problem.device == "cpu":
-        return "reference", "the native core is not there"
-    for rule in _rules_for(problem.operation, problem.device):
-        if rule.fits(problem.dtype, problem.n, problem.batch):
-            if rule.engine == "cusolver" and tiled.ENGINE.support(problem) and not cusolver.ENGINE.support(problem):
-                return "tiled", f"cusolver would be first, but {cusolver.ENGINE.missing('cuda').splitlines()[0]}"
-            return rule.engine, f"n = {problem.n} in a batch of {problem.batch}: fastest by {source}"
+    what = f"{second} of {problem.n} eigenvalues" if operation == "eigh_part" else f"n = {problem.n} in a batch of {second}"
+    for rule in _rules_for(operation, problem.device):
+        if rule.fits(problem.dtype, problem.n, second):
+            return rule.engine, f"{what}: fastest by {source}"
     raise AssertionError(f"no rule for {problem}")
 
 
@@ -157,6 +219,20 @@ def logging_decisions() -> bool:
 def log_decision(problem: Problem, engine: str) -> None:
     name, reason = _choose(problem) if engine == "auto" else (engine, "you asked for it")
     _log.info("%s: %s, because %s", problem, name, reason)
+
+
+def log_notes() -> None:
+    """What the engines had to say about the last call."""
+    for line in native.notes() if native is not None else ():
+        _log.info("%s", line)
+
+
+def free_memory() -> int:
+    """Bytes free on the current GPU; 0 where it cannot be asked."""
+    try:
+        return int(native.free_memory(0)) if native is not None else 0
+    except RuntimeError:
+        return 0
 
 
 def hardware_of(device: str) -> str:
@@ -183,10 +259,11 @@ def reload_records() -> None:
     _RECORDS[:] = load_records([*([own] if own else []), _SHIPPED])
     if native is None:
         return
-    native.set_rules("", [*_rows("cholesky", "cpu", hardware_of("cpu")), *_rows("cholesky", "cuda", "")])
+    here = hardware_of("cpu")
+    native.set_rules("", [row for op in _RULED for row in (*_rows(op, "cpu", here), *_rows(op, "cuda", ""))])
     # the driver is not started for this: the core asks for the GPU's name when it first runs there
     for hardware in {r.hardware for r in _RECORDS if r.device == "cuda"}:
-        native.set_rules(hardware, _rows("cholesky", "cuda", hardware))
+        native.set_rules(hardware, [row for op in _RULED for row in _rows(op, "cuda", hardware)])
 
 
 def record_for(operation: str, device: str, hardware: str | None = None) -> Record | None:
@@ -200,22 +277,23 @@ def record_for(operation: str, device: str, hardware: str | None = None) -> Reco
 
 def _rules_for(operation: str, device: str, hardware: str | None = None) -> list[Rule]:
     record = record_for(operation, device, hardware)
-    if device == "cpu" and lapack.ENGINE.missing("cpu"):
+    if operation == "cholesky" and device == "cpu" and lapack.ENGINE.missing("cpu"):
         return [Rule(dtype, "batched") for dtype in DTYPES]
     measured = rules_of(record) if record else []
-    return [*_within_limits(operation, device, measured), *_DEFAULT_RULES[device]]
+    return [*_within_limits(operation, device, measured), *_DEFAULT_RULES[operation, device]]
 
 
 def _within_limits(operation: str, device: str, rules: list[Rule]) -> list[Rule]:
     """A measured rule reaches as far as its engine does; one for an engine not known here is dropped."""
-    known = {c.engine for c in capabilities() if c.operation == operation and c.device == device} & set(ENGINES)
+    public = operation.removesuffix("_part")
+    known = {c.engine for c in capabilities() if c.operation == public and c.device == device} & set(ENGINES)
     out: list[Rule] = []
     for rule in rules:
         if rule.engine not in known:
             continue
-        largest = ALL[rule.engine].largest(Problem(operation, rule.dtype, 1, 1, device))
+        largest = ALL[rule.engine].largest(Problem(public, rule.dtype, 1, 1, device))
         out.append(replace(rule, n_max=_smaller(rule.n_max, largest)))
-        if rule.engine == "cusolver":
+        if rule.engine == "cusolver" and operation == "cholesky":
             # It takes the matrices one after the other. Up to here one does not fill the GPU, so a rule measured with one
             # matrix holds for one.
             few = replace(rule, n_max=_smaller(rule.n_max, _TILED_LIMIT), batch_max=_smaller(rule.batch_max, 1))
@@ -234,7 +312,7 @@ def _smaller(a: int | None, b: int | None) -> int | None:
 
 def _rows(operation: str, device: str, hardware: str) -> list[tuple[int, ...]]:
     return [
-        (_OPERATION_CODE[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
+        (OPS[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
          r.n_min, _end(r.n_max), r.batch_min, _end(r.batch_max))
         for r in _rules_for(operation, device, hardware)
     ]  # fmt: skip

@@ -17,6 +17,8 @@ def _missing(device: str) -> str:
 ENGINE = Engine(
     name="reference",
     what="numpy.linalg, when the native core was not built",
-    capabilities=(Capability("cholesky", "reference", "cpu", DTYPES, "matrix by matrix"),),
+    capabilities=tuple(
+        Capability(op, "reference", "cpu", DTYPES, "matrix by matrix") for op in ("cholesky", "eigh", "eigvalsh")
+    ),
     missing=_missing,
 )

@@ -8,10 +8,10 @@ import cupy as cp
 import numpy as np
 
 from ..core.native import CUDA, missing_reason, native, scratch_bytes
-from ..core.operation import UPPER, Operation
-from ..core.problem import DTYPES, Spec
+from ..core.operation import OVERWRITE, UPPER, Operation, Params
+from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
+__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
 
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
@@ -32,8 +32,8 @@ def traced(a: Any) -> bool:
     return bool(cp.cuda.get_current_stream().is_capturing())
 
 
-def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    (a,) = arrays
+def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
+    a, *others = arrays
     if native is None:
         raise RuntimeError(f"{operation.name}: CuPy arrays need the native core, and {missing_reason}")
     device = a.device
@@ -41,22 +41,27 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
         turned = False
         if not a.flags.c_contiguous:
             # memory of the transpose: its upper triangle is our lower one
-            turned = bool(a.swapaxes(-1, -2).flags.c_contiguous)
+            turned = operation.turned(a.dtype.name) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
             if turned:
-                a, flags = a.swapaxes(-1, -2), flags ^ UPPER
+                a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
             else:
                 a, overwrite = cp.ascontiguousarray(a), True
-        outputs = tuple(cp.empty(shape, dtype or a.dtype) for shape, dtype in operation.results(a.shape))
-        if overwrite and operation.matrix_out:
-            outputs = (a, *outputs[1:])
-        call = (operation.code, _CODE[a.dtype], CUDA, device.id, engine, 0, flags, operation.sizes(a.shape))
+        others = [cp.ascontiguousarray(x, a.dtype) for x in others]
+        shapes = (a.shape, *[x.shape for x in others])
+        kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
+        outputs = tuple(cp.empty(shape, kinds.get(dtype, dtype)) for shape, dtype in operation.results(shapes, params))
+        flags = params[0]
+        if overwrite:
+            flags |= OVERWRITE
+            outputs = operation.share(outputs, a)
+        call = (operation.code, _CODE[a.dtype], CUDA, device.id, engine, 0, flags, operation.sizes(shapes, params))
         bytes_needed = scratch_bytes(*call)
         # the memory pool keeps the block in stream order after it is freed here
         scratch = cp.cuda.alloc(bytes_needed) if bytes_needed else None
         stream = cp.cuda.get_current_stream().ptr
         where = scratch.ptr if scratch is not None else 0
-        native.run(*call, stream, where, bytes_needed, a.data.ptr, *[x.data.ptr for x in outputs])
-    return (outputs[0].swapaxes(-1, -2), *outputs[1:]) if turned and operation.matrix_out else outputs
+        native.run(*call, stream, where, bytes_needed, *[x.data.ptr for x in (a, *others, *outputs)])
+    return operation.turn_back(outputs) if turned else outputs
 
 
 def failed(info: Any) -> bool:
@@ -65,3 +70,68 @@ def failed(info: Any) -> bool:
 
 def to_numpy(x: Any) -> np.ndarray:
     return cp.asnumpy(x)  # type: ignore[no-any-return]
+
+
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, cp.cuda.memory.OutOfMemoryError))
+
+
+class Namespace:
+    """What the operations that are made of others work with."""
+
+    norm = staticmethod(cp.linalg.norm)
+
+    @staticmethod
+    def put(x: np.ndarray, like: Any) -> Any:
+        return cp.asarray(x)
+
+    @staticmethod
+    def eye(like: Any) -> Any:
+        return cp.eye(like.shape[-1], dtype=like.dtype)
+
+    @staticmethod
+    def adjoint(x: Any) -> Any:
+        return x.swapaxes(-1, -2).conj()
+
+    @staticmethod
+    def solve(l: Any, b: Any) -> Any:
+        return _solve(l, b, "N")
+
+    @staticmethod
+    def solve_adjoint(l: Any, b: Any) -> Any:
+        return _solve(l, b, "C")
+
+
+def _solve(l: Any, b: Any, trans: str) -> Any:
+    from cupyx.scipy.linalg import solve_triangular
+
+    if l.ndim == 2:
+        return solve_triangular(l, b, lower=True, trans=trans)
+    flat_l, flat_b = l.reshape(-1, *l.shape[-2:]), b.reshape(-1, *b.shape[-2:])
+    solved = [solve_triangular(x, y, lower=True, trans=trans) for x, y in zip(flat_l, flat_b, strict=True)]
+    return cp.stack(solved).reshape(b.shape) if solved else cp.empty_like(b)
+
+
+def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
+    """As for NumPy, on CuPy's current stream."""
+    assert native is not None
+    operation, code, engine, sizes = call
+    with like.device:
+        stream = cp.cuda.get_current_stream().ptr
+
+        def product(x: int, y: int, columns: int) -> None:
+            block = cp.empty((columns, n), dtype)
+            native.copy(CUDA, stream, block.data.ptr, x, block.nbytes)
+            made = cp.asarray(matvec(block.T), dtype)
+            if made.shape != (n, columns):
+                raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
+            made = cp.ascontiguousarray(made.T)
+            native.copy(CUDA, stream, y, made.data.ptr, made.nbytes)
+
+        outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
+        frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)
+        bytes_needed = scratch_bytes(*frame)
+        scratch = cp.cuda.alloc(bytes_needed)
+        addresses = [x.data.ptr for x in outputs]
+        converged = native.run_operator(*frame, stream, scratch.ptr, bytes_needed, product, *addresses)
+    return outputs, converged

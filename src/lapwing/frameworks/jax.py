@@ -18,10 +18,11 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.native import AUTO, ENGINES, native
-from ..core.operation import Operation
-from ..core.problem import Spec
+from ..core.operation import Operation, Params, operation_named
+from ..core.problem import REAL, Spec
+from . import numpy
 
-__all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
+__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
 
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
@@ -49,11 +50,10 @@ def traced(a: Any) -> bool:
     return isinstance(a, jax.core.Tracer)
 
 
-def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    (a,) = arrays
-    if traced(a):
-        return _differentiable(operation, flags, engine, overwrite)(a)  # type: ignore[no-any-return]
-    return _jitted(operation, flags, engine)(a)  # type: ignore[no-any-return]
+def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
+    if any(map(traced, arrays)):
+        return _differentiable(operation, params, engine, overwrite)(*arrays)  # type: ignore[no-any-return]
+    return _jitted(operation, params, engine)(*arrays)  # type: ignore[no-any-return]
 
 
 def failed(info: Any) -> bool:
@@ -62,35 +62,85 @@ def failed(info: Any) -> bool:
     return bool(np.asarray(info).any() if info.size < 4096 else jnp.any(info))
 
 
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
 def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
 @cache
-def _jitted(operation: Operation, flags: int, engine: int) -> Any:
-    return jax.jit(_differentiable(operation, flags, engine, False))
+def _jitted(operation: Operation, params: Params, engine: int) -> Any:
+    return jax.jit(_differentiable(operation, params, engine, False))
 
 
 @cache
-def _differentiable(operation: Operation, flags: int, engine: int, overwrite: bool) -> Any:
-    primal = partial(_call, operation, flags, engine, overwrite)
-    if operation.jvp is None:
+def _differentiable(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
+    primal = partial(_call, operation, params, engine, overwrite)
+    if operation.jvp is None and operation.derivative_from is None:
         return primal
-    rule = operation.jvp
-
     function = jax.custom_jvp(primal)
 
-    def jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+        if operation.derivative_from is not None:
+            name, mine = operation.derivative_from
+            other = _differentiable(operation_named(name), params, engine, False)
+            both = jax.jvp(other, primals, tangents)
+            return tuple(both[0][i] for i in mine), tuple(both[1][i] for i in mine)
+        assert operation.jvp is not None
         outputs = function(*primals)
-        tangent = rule(_Namespace, flags, outputs[0], tangents[0])
-        return outputs, (tangent, *map(jax.custom_derivatives.zero_from_primal, outputs[1:]))
+        made = operation.jvp(Namespace, params, primals, outputs, tangents)
+        fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
+        return outputs, (*made, *fixed)
 
     function.defjvp(jvp)
     return function
 
 
-class _Namespace:
-    """What core/derivatives.py works with."""
+class Namespace:
+    """What core/derivatives.py works with, and operations that are made of others."""
+
+    where, abs, conj, real = jnp.where, jnp.abs, jnp.conj, jnp.real
+    zeros_like, ones_like = jnp.zeros_like, jnp.ones_like
+
+    @staticmethod
+    def sum(x: Any, axis: int) -> Any:
+        return jnp.sum(x, axis)
+
+    @staticmethod
+    def largest(x: Any) -> Any:
+        return jnp.max(x, -1, keepdims=True, initial=0)
+
+    @staticmethod
+    def order(x: Any) -> Any:
+        return x.shape[-1]
+
+    @staticmethod
+    def like(x: Any, y: Any) -> Any:
+        return x.astype(y.dtype)
+
+    @staticmethod
+    def dtype_name(x: Any) -> str:
+        return str(x.dtype)
+
+    @staticmethod
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        return _differentiable(operation, params, AUTO, False)(*arrays)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def visible(x: Any) -> bool:
+        return False  # reverse mode is derived from forward mode, which sees no gradient
+
+    norm = staticmethod(jnp.linalg.norm)
+
+    @staticmethod
+    def put(x: np.ndarray, like: Any) -> Any:
+        return jax.device_put(x, like.sharding)
+
+    @staticmethod
+    def eye(like: Any) -> Any:
+        return jnp.eye(like.shape[-1], dtype=like.dtype)
 
     @staticmethod
     def adjoint(x: Any) -> Any:
@@ -112,45 +162,53 @@ class _Namespace:
         return jax.lax.linalg.triangular_solve(l, b, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
 
 
-def _call(operation: Operation, flags: int, engine: int, overwrite: bool, a: Any) -> tuple[Any, ...]:
-    if _placed_mesh(a) is not None:
-        return _foreign(operation, flags, engine, overwrite, a)
-    return tuple(_partitioned(operation, flags, engine, overwrite)(a))
+def _call(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
+    if any(_placed_mesh(a) is not None for a in arrays):
+        return _foreign(operation, params, engine, overwrite, *arrays)
+    return tuple(_partitioned(operation, params, engine, overwrite)(*arrays))
 
 
 @cache
-def _partitioned(operation: Operation, flags: int, engine: int, overwrite: bool) -> Any:
+def _partitioned(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
     """The foreign call with its sharding rule, under a vmap rule, which custom_partitioning lacks."""
-    foreign = partial(_foreign, operation, flags, engine, overwrite)
-    split = custom_partitioning(lambda a: foreign(a))
-    ranks = [len(shape) for shape, _ in operation.results((1, 1))]
+    foreign = partial(_foreign, operation, params, engine, overwrite)
+    inputs = operation.inputs
+    # a signature without *, as custom_partitioning reads it
+    split = custom_partitioning(lambda a: foreign(a)) if inputs == 1 else custom_partitioning(lambda a, b: foreign(a, b))
+    ranks = [len(shape) for shape, _ in operation.results(((1, 1),) * inputs, params)]
 
     def shardings(mesh: Any, arg_shapes: Any) -> tuple[Any, tuple[Any, ...]]:
-        sharding = arg_shapes[0].sharding
-        batch = tuple(getattr(sharding, "spec", ()))[: len(arg_shapes[0].shape) - 2]
-        batch = batch + (None,) * (len(arg_shapes[0].shape) - 2 - len(batch))
+        sharding, rank = arg_shapes[0].sharding, len(arg_shapes[0].shape) - 2
+        batch = (tuple(getattr(sharding, "spec", ())) + (None,) * rank)[:rank]
         whole = [NamedSharding(mesh, PartitionSpec(*batch, *(None,) * rank)) for rank in ranks]
-        return NamedSharding(mesh, PartitionSpec(*batch, None, None)), tuple(whole)
+        return (NamedSharding(mesh, PartitionSpec(*batch, None, None)),) * inputs, tuple(whole)
 
     def partition(mesh: Any, arg_shapes: Any, result_shape: Any) -> Any:
-        argument, results = shardings(mesh, arg_shapes)
-        return mesh, foreign, results, (argument,)
+        arguments, results = shardings(mesh, arg_shapes)
+        return mesh, foreign, results, arguments
 
     def infer(mesh: Any, arg_shapes: Any, result_shape: Any) -> Any:
         return shardings(mesh, arg_shapes)[1]
 
-    matrix = ["... i j" if rank == 2 else "..." for rank in ranks]
+    # every axis of a matrix has a letter of its own, and stays whole
+    letters = iter("ijklmnopqrst")
+    sides = [
+        ", ".join(" ".join(["...", *[next(letters) for _ in range(rank)]]) for rank in side) for side in ([2] * inputs, ranks)
+    ]
+    used = tuple(c for c in "".join(sides) if c.isalpha())
     # the newer partitioner wants the rule in letters, the older one calls the two functions
-    letters = {"sharding_rule": f"... i j -> {', '.join(matrix)}", "need_replication_factors": ("i", "j")}
+    rule = {"sharding_rule": " -> ".join(sides), "need_replication_factors": used}
     known = inspect.signature(split.def_partition).parameters
-    rule = letters if known.keys() >= letters.keys() else {}
-    split.def_partition(partition=partition, infer_sharding_from_operands=infer, **rule)
+    split.def_partition(
+        partition=partition, infer_sharding_from_operands=infer, **(rule if known.keys() >= rule.keys() else {})
+    )
 
-    function = custom_vmap(lambda a: tuple(split(a)))
+    function = custom_vmap(lambda *arrays: tuple(split(*arrays)))
 
     @function.def_vmap
-    def batched(axis_size: int, in_batched: Any, a: Any) -> Any:
-        return function(a), tuple(True for _ in ranks)
+    def batched(axis_size: int, in_batched: Any, *arrays: Any) -> Any:
+        whole = [x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, is_batched in zip(arrays, in_batched)]
+        return function(*whole), tuple(True for _ in ranks)
 
     return function
 
@@ -168,12 +226,17 @@ def _type_of(a: Any) -> Any:
     return jax.typeof(a) if hasattr(jax, "typeof") else jax.core.get_aval(a)  # type: ignore[attr-defined]
 
 
-def _foreign(operation: Operation, flags: int, engine: int, overwrite: bool, a: Any) -> tuple[Any, ...]:
-    types = tuple(_result_type(a, shape, dtype or a.dtype) for shape, dtype in operation.results(tuple(a.shape)))
+def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
+    a = arrays[0]
+    kinds = {None: a.dtype, "real": REAL[dtype_of(a)]}
+    results = operation.results(tuple(tuple(x.shape) for x in arrays), params)
+    types = tuple(_result_type(a, shape, kinds.get(dtype, dtype)) for shape, dtype in results)
     if native is None:
-        return tuple(
-            jax.pure_callback(lambda x: operation.reference(np.asarray(x), flags), types, a, vmap_method="broadcast_all")
-        )
+
+        def reference(*x: Any) -> Any:
+            return operation.reference(tuple(map(np.asarray, x)), params)
+
+        return tuple(jax.pure_callback(reference, types, *arrays, vmap_method="broadcast_all"))
     _register()
     alone = all(n == 1 for n in a.shape[:-2] if isinstance(n, int)) and all(isinstance(n, int) for n in a.shape[:-2])
     launch_only = engine == ENGINES["batched"] or (
@@ -181,14 +244,17 @@ def _foreign(operation: Operation, flags: int, engine: int, overwrite: bool, a: 
     )
     # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
     # place anyway, or the user asks.
-    in_place = operation.matrix_out and (overwrite or (alone and not launch_only))
+    out = operation.alias
+    in_place = out is not None and results[out][0] == tuple(a.shape) and (overwrite or (alone and not launch_only))
     call = jax.ffi.ffi_call(
         _LAUNCH if launch_only else _TARGET,
         types,
         vmap_method="broadcast_all",
-        input_output_aliases={0: 0} if in_place else None,
+        input_output_aliases={0: out} if in_place else None,
     )
-    return tuple(call(a, op=np.int64(operation.code), flags=np.int64(flags), engine=np.int64(engine)))
+    flags, *more = params
+    extra = {f"size{i}": np.int64(x) for i, x in enumerate(more, 2)}
+    return tuple(call(*arrays, op=np.int64(operation.code), flags=np.int64(flags), engine=np.int64(engine), **extra))
 
 
 def _result_type(a: Any, shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -211,3 +277,15 @@ def _register() -> None:
     for target, cuda in ((_TARGET, "cuda"), (_LAUNCH, "cuda_graph")):
         jax.ffi.register_ffi_target(target, native.xla_handler("cpu"), platform="cpu")
         jax.ffi.register_ffi_target(target, native.xla_handler(cuda), platform="CUDA")
+
+
+def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
+    """As for NumPy: the iteration runs on the host, and the blocks travel to the device of ``like`` for each product."""
+    if traced(like):
+        raise ValueError("operator: a matrix known by its products cannot be used in traced code\nhint: call it outside of jit")
+
+    def product(x: np.ndarray) -> np.ndarray:
+        return np.asarray(matvec(jax.device_put(np.ascontiguousarray(x), like.sharding)))
+
+    outputs, converged = numpy.run_operator(call, product, n, dtype, results, None)
+    return tuple(jax.device_put(x, like.sharding) for x in outputs), converged

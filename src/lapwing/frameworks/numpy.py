@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..core.native import CPU, native
-from ..core.operation import UPPER, Operation
-from ..core.problem import DTYPES, Spec
+from ..core.native import CPU, OPS, native
+from ..core.operation import ADJOINT, OVERWRITE, UPPER, Operation, Params
+from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
+__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
 
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name takes as long as a small factorisation
@@ -33,8 +35,8 @@ def traced(a: np.ndarray) -> bool:
     return False
 
 
-def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    (a,) = arrays
+def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
+    a, *others = arrays
     dtype = a.dtype
     code = _CODE.get(dtype)
     if code is None:  # byte-swapped
@@ -43,31 +45,97 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
     turned = False
     if not a.flags.c_contiguous:
         # memory of the transpose: its upper triangle is our lower one
-        turned = a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
+        turned = operation.turned(_NAME[dtype]) and a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
         if turned:
-            a, flags = a.swapaxes(-1, -2), flags ^ UPPER
+            a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
         else:
             a, overwrite = np.ascontiguousarray(a), True
+    others = [np.ascontiguousarray(x, dtype) for x in others]
     if native is None:
-        outputs = operation.reference(a, flags)
+        outputs = operation.reference((a, *others), params)
     else:
-        sizes, results = _layout(operation, a.shape)
-        outputs = tuple([np.empty(s, d or dtype) for s, d in results])
-        if overwrite and operation.matrix_out and a.flags.writeable:
-            outputs = (a, *outputs[1:])
-        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, 0, 0, a, *outputs)
-    return (outputs[0].swapaxes(-1, -2), *outputs[1:]) if turned and operation.matrix_out else outputs
+        sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, dtype)
+        outputs = tuple([np.empty(s, d) for s, d in results])
+        flags = params[0]
+        if overwrite and a.flags.writeable:
+            flags |= OVERWRITE
+            outputs = operation.share(outputs, a)
+        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, 0, 0, a, *others, *outputs)
+    return operation.turn_back(outputs) if turned else outputs
 
 
 @lru_cache(maxsize=1024)
-def _layout(operation: Operation, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    results = [(s, d if d is None else np.dtype(d)) for s, d in operation.results(shape)]
-    return operation.sizes(shape), results
+def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> tuple[Any, Any]:
+    kinds = {None: dtype, "real": np.dtype(REAL[_NAME[dtype]])}
+    results = [(s, kinds[d] if d in kinds else np.dtype(d)) for s, d in operation.results(shapes, params)]
+    return operation.sizes(shapes, params), results
 
 
 def failed(info: np.ndarray) -> bool:
     return bool(info.any() if info.ndim else info.item())
 
 
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError)
+
+
 def to_numpy(x: np.ndarray) -> np.ndarray:
     return x
+
+
+class Namespace:
+    """What the operations that are made of others work with."""
+
+    norm = staticmethod(np.linalg.norm)
+
+    @staticmethod
+    def put(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+        return x
+
+    @staticmethod
+    def eye(like: np.ndarray) -> np.ndarray:
+        return np.eye(like.shape[-1], dtype=like.dtype)
+
+    @staticmethod
+    def adjoint(x: np.ndarray) -> np.ndarray:
+        return x.swapaxes(-1, -2).conj()
+
+    @staticmethod
+    def solve(l: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _solve(l, b, 0)
+
+    @staticmethod
+    def solve_adjoint(l: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _solve(l, b, ADJOINT)
+
+
+def _solve(l: np.ndarray, b: np.ndarray, flags: int) -> np.ndarray:
+    if native is None:
+        return np.linalg.solve(l.swapaxes(-1, -2).conj() if flags else l, b)
+    l, x = np.ascontiguousarray(l), np.array(b, order="C")
+    sizes = (prod(x.shape[:-2]), *x.shape[-2:])
+    native.run(OPS["triangular"], _CODE[x.dtype], CPU, -1, 0, 0, flags, sizes, 0, 0, 0, l, x)
+    return x
+
+
+def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
+    """The iteration on a matrix known by its products: ``matvec`` takes (n, k) and gives (n, k)."""
+    assert native is not None
+    operation, code, engine, sizes = call
+
+    def product(x: int, y: int, columns: int) -> None:
+        made = np.asarray(matvec(_at(x, (columns, n), dtype).T))
+        if made.shape != (n, columns):
+            raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
+        _at(y, (columns, n), dtype)[...] = made.T
+
+    outputs = tuple(np.empty(shape, kind) for shape, kind in results)
+    addresses = [x.ctypes.data for x in outputs]
+    converged = native.run_operator(operation, code, CPU, -1, engine, 0, 0, sizes, 0, 0, 0, product, *addresses)
+    return outputs, converged
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    kind = np.dtype(dtype)
+    memory = (ctypes.c_char * (prod(shape) * kind.itemsize)).from_address(address)
+    return np.frombuffer(memory, kind).reshape(shape)

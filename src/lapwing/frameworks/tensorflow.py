@@ -23,20 +23,29 @@ import numpy as np
 import tensorflow as tf
 
 from ..core import native as core
-from ..core.derivatives import cholesky_vjp
-from ..core.operation import Operation
-from ..core.problem import DTYPES, Spec
+from ..core.operation import OPERATIONS, Operation, Params, operation_named
+from ..core.problem import DTYPES, REAL, Spec
+from . import numpy
 
-__all__ = ["apply", "describe", "dtype_of", "failed", "missing_reason", "shape_of", "to_numpy", "traced"]
-
-# Gradients must be known before a SavedModel is loaded, hence by name and not on first use.
-_GRADIENTS: dict[str, Callable[..., Any]] = {"cholesky": cholesky_vjp}
-_NO_GRADIENT = ("finite",)
+__all__ = [
+    "Namespace",
+    "apply",
+    "describe",
+    "dtype_of",
+    "failed",
+    "missing_reason",
+    "out_of_memory",
+    "run_operator",
+    "shape_of",
+    "to_numpy",
+    "traced",
+]
 
 # looked up once, as calls on small matrices are short
 _executing_eagerly = tf.executing_eagerly
 _Tensor = tf.Tensor
 _NAME = {tf.as_dtype(name): name for name in DTYPES}
+_REAL = {tf.as_dtype(name): tf.as_dtype(real) for name, real in REAL.items()}
 
 
 def describe(a: Any) -> Spec:
@@ -65,7 +74,7 @@ def traced(a: Any) -> bool:
     return not _executing_eagerly()
 
 
-def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
+def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     a = arrays[0]
     if not isinstance(a, _Tensor):
         a = tf.convert_to_tensor(a)  # a variable
@@ -74,11 +83,22 @@ def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int
             f"lapwing: {operation.name} cannot be compiled by XLA"
             "\nhint: use tf.function(jit_compile=False), or jit_compile=False in a Keras model's compile()"
         )
-    op = _OPS.get(operation.name)
-    if op is None:
-        return _without_library(operation, a, flags)
-    made = op(a, flags=flags, engine=engine)
-    return tuple(made) if isinstance(made, tuple) else (made,)
+    if operation.name not in _OPS:
+        return _without_library(operation, a, params)
+    return _call(operation, a, params, engine)
+
+
+def _call(operation: Operation, a: Any, params: Params, engine: int) -> tuple[Any, ...]:
+    flags, *part = params
+    if not part:
+        made = _OPS[operation.name](a, flags=flags, engine=engine)
+        return tuple(made) if isinstance(made, tuple) else (made,)
+    first, count = part
+    kind = _REAL[a.dtype]
+    if count < 0:
+        return tuple(_OPS[operation.name](a, R=kind, flags=flags, engine=engine))
+    made = _OPS[operation.name + "_part"](a, R=kind, flags=flags, engine=engine, first=first, count=count)
+    return made if _executing_eagerly() else tuple(_shaped(operation, a.shape, params, made))
 
 
 def failed(info: Any) -> bool:
@@ -86,12 +106,26 @@ def failed(info: Any) -> bool:
     return bool(status.any() if status.ndim else status)
 
 
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, tf.errors.ResourceExhaustedError))
+
+
 def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x.numpy())
 
 
-class _Namespace:
+class Namespace:
     """What core/derivatives.py works with."""
+
+    norm = staticmethod(lambda x: tf.abs(tf.norm(x)))
+
+    @staticmethod
+    def put(x: np.ndarray, like: Any) -> Any:
+        return tf.cast(tf.constant(x), like.dtype)
+
+    @staticmethod
+    def eye(like: Any) -> Any:
+        return tf.eye(like.shape[-1], dtype=like.dtype)
 
     @staticmethod
     def adjoint(x: Any) -> Any:
@@ -109,6 +143,38 @@ class _Namespace:
     @staticmethod
     def solve_adjoint(factor: Any, b: Any) -> Any:
         return tf.linalg.triangular_solve(factor, b, lower=True, adjoint=True)
+
+    where, abs, conj, real = tf.where, tf.abs, tf.math.conj, tf.math.real
+    zeros_like, ones_like = tf.zeros_like, tf.ones_like
+    to_numpy = staticmethod(to_numpy)
+
+    @staticmethod
+    def sum(x: Any, axis: int) -> Any:
+        return tf.reduce_sum(x, axis)
+
+    @staticmethod
+    def largest(x: Any) -> Any:
+        return tf.reduce_max(x, -1, keepdims=True)
+
+    @staticmethod
+    def order(x: Any) -> Any:
+        return tf.cast(tf.shape(x)[-1], x.dtype)
+
+    @staticmethod
+    def like(x: Any, y: Any) -> Any:
+        return tf.cast(x, y.dtype)
+
+    @staticmethod
+    def dtype_name(x: Any) -> str:
+        return str(x.dtype.name)
+
+    @staticmethod
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, core.AUTO, False)
+
+    @staticmethod
+    def visible(x: Any) -> bool:
+        return _executing_eagerly()
 
 
 def _compiled_by_xla() -> bool:
@@ -130,18 +196,36 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
         library = tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError) as error:
         return {}, f"TensorFlow cannot load the ops ({error})"
-    names = (*_GRADIENTS, *_NO_GRADIENT)
+    names = [o.name + end for o in OPERATIONS for end in ("", "_part")]
     ops = {name: getattr(library, f"lapwing_{name}") for name in names if hasattr(library, f"lapwing_{name}")}
     problem = ctypes.CDLL(str(path)).lapwing_tensorflow_problem
     problem.restype = ctypes.c_char_p
     return ops, problem().decode(errors="replace")
 
 
-def _register_gradient(name: str, rule: Callable[..., Any]) -> None:
+def _register_gradient(name: str) -> None:
+    operation = operation_named(name.removesuffix("_part"))
+    source = operation
+    if operation.derivative_from is not None:
+        source = operation_named(operation.derivative_from[0])
+    if source.vjp is None:
+        tf.no_gradient(_op_type(name))
+        return
+    rule = source.vjp
+
     def gradient(op: Any, *grads: Any) -> Any:
-        return rule(_Namespace, op.get_attr("flags"), op.outputs[0], grads[0])
+        params = _params_of(op.get_attr, bool(source.example[1:]))
+        outputs = op.outputs if source is operation else _call(source, op.inputs[0], params, op.get_attr("engine"))
+        # the first outputs are the same ones where another operation gives the derivative; what was not computed has none
+        known = [*grads[: min(operation.differentiable, len(grads))], *[None] * source.differentiable]
+        (found,) = rule(Namespace, params, op.inputs, outputs, known[: source.differentiable])
+        return found
 
     tf.RegisterGradient(_op_type(name))(gradient)
+
+
+def _params_of(attribute: Callable[[str], int], partial: bool) -> Params:
+    return (attribute("flags"), attribute("first"), attribute("count")) if partial else (attribute("flags"),)
 
 
 def _register_vectorization(name: str) -> None:
@@ -150,25 +234,32 @@ def _register_vectorization(name: str) -> None:
         from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, wrap
     except ImportError:  # a private name; without it tf.vectorized_map loops
         return
+    operation = operation_named(name.removesuffix("_part"))
 
     def convert(node: Any) -> Any:
-        made = _OPS[name](node.stacked_input(0), flags=node.get_attr("flags"), engine=node.get_attr("engine"))
-        return [wrap(x, True) for x in (made if isinstance(made, tuple) else (made,))]
+        params = _params_of(node.get_attr, bool(operation.example[1:]))
+        return [wrap(x, True) for x in _call(operation, node.stacked_input(0), params, node.get_attr("engine"))]
 
     RegisterPFor(_op_type(name))(convert)
 
 
 def _op_type(name: str) -> str:
-    return f"Lapwing{name.capitalize()}"
+    return "Lapwing" + "".join(part.capitalize() for part in name.split("_"))
 
 
-def _without_library(operation: Operation, a: Any, flags: int) -> tuple[Any, ...]:
+def _without_library(operation: Operation, a: Any, params: Params) -> tuple[Any, ...]:
     """numpy.linalg inside tf.numpy_function."""
+    if operation.derivative_from is not None:
+        name, mine = operation.derivative_from
+        outputs = _without_library(operation_named(name), a, params)
+        return tuple(outputs[i] for i in mine)
 
     def call(x: Any) -> tuple[Any, ...]:
-        dtypes = [tf.as_dtype(dtype or x.dtype) for _, dtype in operation.results((1, 1))]
-        made = tf.numpy_function(lambda array: list(operation.reference(array, flags)), [x], dtypes, stateful=False)
-        return tuple(_shaped(operation, x.shape, made if isinstance(made, (list, tuple)) else [made]))
+        kinds = {None: x.dtype, "real": _REAL[x.dtype]}
+        results = operation.results(((1, 1),) * operation.inputs, params)
+        dtypes = [kinds.get(dtype) or tf.as_dtype(dtype) for _, dtype in results]
+        made = tf.numpy_function(lambda array: list(operation.reference((array,), params)), [x], dtypes, stateful=False)
+        return tuple(_shaped(operation, x.shape, params, made if isinstance(made, (list, tuple)) else [made]))
 
     if operation.vjp is None:
         return call(a)
@@ -177,7 +268,8 @@ def _without_library(operation: Operation, a: Any, flags: int) -> tuple[Any, ...
     def with_gradient(x: Any) -> Any:
         def gradient(*grads: Any) -> Any:
             # factored again, as the gradient of this gradient needs the factor as a function of x
-            return rule(_Namespace, flags, differentiable(x)[0], grads[0])
+            (found,) = rule(Namespace, params, (x,), differentiable(x), grads[: operation.differentiable])
+            return found
 
         return call(x), gradient
 
@@ -185,10 +277,18 @@ def _without_library(operation: Operation, a: Any, flags: int) -> tuple[Any, ...
     return tuple(differentiable(a))
 
 
-def _shaped(operation: Operation, shape: Any, made: Any) -> Any:
-    """The static shapes, which a NumPy function does not tell."""
+def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
+    """As for NumPy: the iteration runs on the host."""
+    if not _executing_eagerly():
+        raise ValueError("operator: a matrix known by its products cannot be used inside tf.function")
+    outputs, converged = numpy.run_operator(call, lambda x: matvec(tf.constant(x)).numpy(), n, dtype, results, None)
+    return tuple(tf.constant(x) for x in outputs), converged
+
+
+def _shaped(operation: Operation, shape: Any, params: Params, made: Any) -> Any:
+    """The static shapes, which TensorFlow does not see: of a NumPy function, and of a part of a spectrum."""
     if shape.rank is not None:
-        known = operation.results(tuple(shape))
+        known = operation.results((tuple(shape),), params)
         for output, (extent, _) in zip(made, known, strict=True):
             output.set_shape(extent)
     return made
@@ -197,7 +297,4 @@ def _shaped(operation: Operation, shape: Any, made: Any) -> Any:
 _OPS, missing_reason = _load()
 for _name in _OPS:
     _register_vectorization(_name)
-    if _name in _GRADIENTS:
-        _register_gradient(_name, _GRADIENTS[_name])
-    else:
-        tf.no_gradient(_op_type(_name))
+    _register_gradient(_name)

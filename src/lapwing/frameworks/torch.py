@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..core.native import CPU, CUDA, missing_reason, native, scratch_bytes
-from ..core.operation import OPERATIONS, UPPER, Operation
-from ..core.problem import DTYPES, Spec
+from ..core.native import AUTO, CPU, CUDA, missing_reason, native, scratch_bytes
+from ..core.operation import OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
+from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["apply", "describe", "dtype_of", "failed", "shape_of", "to_numpy", "traced"]
+__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
-_DTYPE = {None: None, "int32": torch.int32}
+_REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items()}
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -53,20 +53,25 @@ def traced(a: torch.Tensor) -> bool:
     return (a.is_cuda and _capturing()) or a.is_meta
 
 
-def apply(operation: Operation, arrays: tuple[Any, ...], flags: int, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    (a,) = arrays
+def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
+    a = arrays[0]
+    wanted = any(map(_needs_derivative, arrays))
+    if operation.derivative_from and (wanted or torch.compiler.is_compiling() or _in_functorch()):
+        name, mine = operation.derivative_from
+        outputs = apply(operation_named(name), arrays, params, engine, False)
+        return tuple(outputs[i] for i in mine)
     if torch.compiler.is_compiling():
         # inside torch.func under Dynamo no autograd.Function can carry every rule: the framework's own routine does
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
     elif _in_functorch():
         call = _hook(operation).functorch
     elif _in_dispatch_mode() or _in_jit_trace() or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
-        call = _hook(operation).functorch if _needs_derivative(a) else _hook(operation).op
-    elif _needs_derivative(a):
+        call = _hook(operation).functorch if wanted else _hook(operation).op
+    elif wanted:
         call = _hook(operation).eager
     else:
-        return _run(operation, a, flags, engine, overwrite)
-    return call(a, flags, engine)  # type: ignore[no-any-return]
+        return _run(operation, arrays, params, engine, overwrite)
+    return call(*arrays, params, engine)  # type: ignore[no-any-return]
 
 
 def failed(info: torch.Tensor) -> bool:
@@ -74,8 +79,12 @@ def failed(info: torch.Tensor) -> bool:
     return bool(info.any() if info.is_cuda else info.numpy().any()) if info.ndim else bool(info.item())
 
 
+def out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "not enough memory" in str(error)
+
+
 def to_numpy(x: torch.Tensor) -> np.ndarray:
-    return x.detach().cpu().numpy()
+    return x.detach().resolve_conj().cpu().numpy()
 
 
 def _needs_derivative(a: torch.Tensor) -> bool:
@@ -100,28 +109,35 @@ def _in_dispatch_mode() -> bool:
     return _dispatch_modes is None or _dispatch_modes() > 0
 
 
-def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwrite: bool = False) -> tuple[Any, ...]:
+def _run(
+    operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool = False
+) -> tuple[Any, ...]:
     """The plain call: no autograd, real memory."""
+    a, *others = arrays
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
     turned, given = False, a
     if not a.is_contiguous() or a.is_conj() or a.is_neg():
         # memory of the transpose: its upper triangle is our lower one
-        turned = a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
+        turned = operation.turned(_NAME[a.dtype]) and a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
         if turned:
-            a, flags = a.mT, flags ^ UPPER
+            a, params = a.mT, (params[0] ^ UPPER, *params[1:])
         else:
-            a, overwrite = a.resolve_conj().resolve_neg().contiguous(), True
+            a, overwrite = _plain(a), True
+    others = [_plain(x) for x in others]
     if native is None:
         if a.is_cuda:
             raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
-        outputs = tuple(torch.from_numpy(np.asarray(x)) for x in operation.reference(a.detach().numpy(), flags))
+        made = operation.reference(tuple(x.detach().numpy() for x in (a, *others)), params)
+        outputs = tuple(torch.from_numpy(np.asarray(x)) for x in made)
     else:
-        sizes, results = _layout(operation, a.shape)
+        sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, a.dtype)
         outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
-        if overwrite and operation.matrix_out:
-            outputs = (a, *outputs[1:])
-        addresses = [x.data_ptr() for x in outputs]
+        flags = params[0]
+        if overwrite:
+            flags |= OVERWRITE
+            outputs = operation.share(outputs, a)
+        addresses = [x.data_ptr() for x in (a, *others, *outputs)]
         code = _CODE[a.dtype]
         if a.is_cuda:
             ordinal = a.get_device()
@@ -131,26 +147,70 @@ def _run(operation: Operation, a: torch.Tensor, flags: int, engine: int, overwri
             bytes_needed = scratch_bytes(*call)
             scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=a.device) if bytes_needed else None
             where = scratch.data_ptr() if scratch is not None else 0
-            native.run(*call, stream, where, bytes_needed, a.data_ptr(), *addresses)
+            native.run(*call, stream, where, bytes_needed, *addresses)
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags)
-            native.run(operation.code, code, *limits, sizes, 0, 0, 0, a.data_ptr(), *addresses)
-        if overwrite and operation.matrix_out and addresses[0] == given.data_ptr():
+            native.run(operation.code, code, *limits, sizes, 0, 0, 0, *addresses)
+        if overwrite and addresses[0] == given.data_ptr():
             # autograd must know that what it may have saved is gone
             torch.autograd.graph.increment_version(given)
-            outputs = (outputs[0].detach(), *outputs[1:])
-    return (outputs[0].mT, *outputs[1:]) if turned and operation.matrix_out else outputs
+            outputs = tuple(x.detach() if x is a else x for x in outputs)
+    return operation.turn_back(outputs) if turned else outputs
+
+
+def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: torch.Tensor) -> tuple[tuple[Any, ...], bool]:
+    """As for NumPy; on a GPU on torch's current stream."""
+    assert native is not None
+    operation, code, engine, sizes = call
+    kind = getattr(torch, dtype)
+    device, ordinal = (CUDA, like.get_device()) if like.is_cuda else (CPU, -1)
+    stream = torch._C._cuda_getCurrentRawStream(ordinal) if like.is_cuda else 0
+
+    def product(x: int, y: int, columns: int) -> None:
+        block = torch.empty((columns, n), dtype=kind, device=like.device)
+        native.copy(device, stream, block.data_ptr(), x, block.nbytes)
+        made = matvec(block.mT)
+        if tuple(made.shape) != (n, columns):
+            raise ValueError(f"operator: matvec gave shape {tuple(made.shape)} for a block of shape {(n, columns)}")
+        made = _plain(made.detach().to(kind).mT)
+        native.copy(device, stream, y, made.data_ptr(), made.nbytes)
+
+    outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
+    frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
+    bytes_needed = scratch_bytes(*frame) if like.is_cuda else 0
+    scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=like.device)
+    addresses = [x.data_ptr() for x in outputs]
+    converged = native.run_operator(*frame, stream, scratch.data_ptr() if bytes_needed else 0, bytes_needed, product, *addresses)
+    return outputs, converged
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    return x.resolve_conj().resolve_neg().contiguous()
 
 
 @lru_cache(maxsize=1024)
-def _layout(operation: Operation, shape: tuple[int, ...]) -> tuple[Any, Any]:
+def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> tuple[Any, Any]:
     """Sizes for the native frame, and each output's shape and dtype; shape None: as the input, which is quicker to make."""
-    results = [(s, _DTYPE[d]) if d or s != shape else (None, None) for s, d in operation.results(shape)]
-    return operation.sizes(shape), results
+    results = [(None, None) if d is None and s == shapes[0] else (s, _kind(d, dtype)) for s, d in operation.results(shapes, params)]
+    return operation.sizes(shapes, params), results
 
 
-class _Namespace:
+def _kind(name: str | None, dtype: Any) -> Any:
+    return dtype if name is None else _REAL[dtype] if name == "real" else getattr(torch, name)
+
+
+class Namespace:
     """What core/derivatives.py works with."""
+
+    norm = torch.linalg.norm
+
+    @staticmethod
+    def put(x: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x).to(like.device)
+
+    @staticmethod
+    def eye(like: torch.Tensor) -> torch.Tensor:
+        return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
     @staticmethod
     def adjoint(x: torch.Tensor) -> torch.Tensor:
@@ -168,27 +228,67 @@ class _Namespace:
     def solve_adjoint(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.linalg.solve_triangular(l.mH, b, upper=True)  # type: ignore[no-any-return]
 
+    where, abs, conj = torch.where, torch.abs, torch.conj
+    zeros_like, ones_like = torch.zeros_like, torch.ones_like
+    to_numpy = staticmethod(to_numpy)
+
+    @staticmethod
+    def real(x: torch.Tensor) -> torch.Tensor:
+        return x.real
+
+    @staticmethod
+    def sum(x: torch.Tensor, axis: int) -> torch.Tensor:
+        return x.sum(axis)
+
+    @staticmethod
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
+
+    @staticmethod
+    def order(x: torch.Tensor) -> int:
+        return x.shape[-1]
+
+    @staticmethod
+    def like(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.to(y.dtype)
+
+    @staticmethod
+    def dtype_name(x: torch.Tensor) -> str:
+        return _NAME[x.dtype]
+
+    @staticmethod
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, AUTO, False)
+
+    @staticmethod
+    def visible(x: torch.Tensor) -> bool:
+        return not traced(x)
+
 
 class _Hooked:
     """An operation in torch's dispatcher, and the Functions that give it derivatives."""
 
     def __init__(self, operation: Operation) -> None:
         name = f"lapwing::{operation.name}"
-        count = len(operation.results((1, 1)))
+        count = len(operation.results(((1, 1),) * operation.inputs, operation.example))
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        tensors = ", ".join(f"Tensor {letter}" for letter in "abc"[: operation.inputs])
         # the library object must live as long as the op
         self.library = torch.library.Library("lapwing", "FRAGMENT")
         self.library.define(
-            f"{operation.name}(Tensor a, int flags, int engine) -> {outputs}", tags=(torch.Tag.pt2_compliant_tag,)
+            f"{operation.name}({tensors}, int[] params, int engine) -> {outputs}", tags=(torch.Tag.pt2_compliant_tag,)
         )
 
-        def kernel(a: torch.Tensor, flags: int, engine: int) -> Any:
+        def kernel(*args: Any) -> Any:
+            *arrays, params, engine = args
             # the schema promises fresh contiguous outputs
-            made = tuple(x.contiguous() for x in _run(operation, a, flags, engine))
+            made = tuple(x.contiguous() for x in _run(operation, tuple(arrays), tuple(params), engine))
             return made if count > 1 else made[0]
 
-        def fake(a: torch.Tensor, flags: int, engine: int) -> Any:
-            made = tuple(a.new_empty(s, dtype=_DTYPE[d]) for s, d in operation.results(tuple(a.shape)))
+        def fake(*args: Any) -> Any:
+            *arrays, params, _ = args
+            results = operation.results(tuple(tuple(x.shape) for x in arrays), tuple(params))
+            made = tuple(arrays[0].new_empty(s, dtype=_kind(d, arrays[0].dtype)) for s, d in results)
             return made if count > 1 else made[0]
 
         self.library.impl(operation.name, kernel, "CPU")
@@ -196,64 +296,95 @@ class _Hooked:
         torch.library.register_fake(name, fake, lib=self.library)
         op = getattr(torch.ops.lapwing, operation.name).default
 
-        def batched(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
-            return op(a.movedim(in_dims[0], 0), flags, engine), 0 if count == 1 else (0,) * count
+        def batched(info: Any, in_dims: Any, *args: Any) -> Any:
+            return op(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
 
         torch.library.register_vmap(name, batched, lib=self.library)
         self.op = op if count > 1 else lambda *args: (op(*args),)
         self.eager = self.functorch = self.compiled = self.op
         if operation.vjp is not None:
-            self.eager, self.functorch, self.compiled = (f.apply for f in _functions(operation, op, count))
+            self.eager, self.functorch, self.compiled = (_tupled(f.apply) for f in _functions(operation, op, count))
         self.compiled_functorch = _FRAMEWORK_OWN.get(operation.name, self.op)
+
+
+def _tupled(apply: Any) -> Any:
+    def call(*args: Any) -> tuple[Any, ...]:
+        made = apply(*args)
+        return made if isinstance(made, tuple) else (made,)
+
+    return call
+
+
+def _batch_first(info: Any, in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Every tensor with the mapped axis in front; one that is not mapped is repeated."""
+    moved = []
+    for x, dim in zip(args, in_dims, strict=True):
+        if isinstance(x, torch.Tensor):
+            x = x.movedim(dim, 0) if dim is not None else x.expand(info.batch_size, *x.shape)
+        moved.append(x)
+    return moved
 
 
 def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any]:
     """The operation with derivatives: for plain eager calls, for torch.func, for Dynamo."""
     assert operation.jvp is not None and operation.vjp is not None
     jvp_rule, vjp_rule = operation.jvp, operation.vjp
+    inputs, smooth, keeps_inputs = operation.inputs, operation.differentiable, operation.keeps_inputs
 
-    def save(ctx: Any, outputs: Any, flags: int) -> None:
-        ctx.save_for_backward(outputs[0])
-        ctx.save_for_forward(outputs[0])
-        ctx.mark_non_differentiable(*outputs[1:])
-        ctx.flags = flags
+    def save(ctx: Any, args: Any, outputs: Any) -> None:
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        ctx.params = tuple(args[inputs])
+        kept = args[:inputs] if keeps_inputs(ctx.params) else ()
+        ctx.save_for_backward(*outputs[:smooth], *kept)
+        ctx.save_for_forward(*outputs[:smooth], *kept)
+        ctx.mark_non_differentiable(*outputs[smooth:])
+        ctx.set_materialize_grads(False)
+
+    # Dynamo takes a forward with *args for one that has the context as its first argument
+    def of_one(a: Any, params: Any, engine: int) -> Any:
+        return op(a, params, engine)
+
+    def of_two(a: Any, b: Any, params: Any, engine: int) -> Any:
+        return op(a, b, params, engine)
 
     class Traceable(torch.autograd.Function):
-        @staticmethod
-        def forward(a: torch.Tensor, flags: int, engine: int) -> Any:
-            return op(a, flags, engine)
+        forward = staticmethod(of_one if inputs == 1 else of_two)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            save(ctx, output, inputs[1])
+            save(ctx, inputs, output)
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            (factor,) = ctx.saved_tensors
-            return vjp_rule(_Namespace, ctx.flags, factor, grads[0]), None, None
+            if all(g is None for g in grads[:smooth]):
+                return (None,) * (inputs + 2)
+            saved = ctx.saved_tensors
+            found = vjp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], grads[:smooth])
+            return (*found, None, None)
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
-            return Traceable.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
+        def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+            return Traceable.apply(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
 
     # Dynamo refuses a Function with a jvp
     class Functorch(Traceable):
         @staticmethod
-        def jvp(ctx: Any, da: torch.Tensor, *_: Any) -> Any:
-            (factor,) = ctx.saved_tensors
-            return jvp_rule(_Namespace, ctx.flags, factor, da), *[None] * (count - 1)
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            saved = ctx.saved_tensors
+            made = jvp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], tangents[:inputs])
+            return (*made, *[None] * (count - smooth)) if count > 1 else made[0]
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
-            return Functorch.apply(a.movedim(in_dims[0], 0), flags, engine), (0,) * count
+        def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+            return Functorch.apply(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
 
     # a forward that takes the context and skips the dispatcher costs a third of the others
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, a: torch.Tensor, flags: int, engine: int) -> Any:
-            outputs = _run(operation, a, flags, engine)
-            save(ctx, outputs, flags)
-            return outputs
+        def forward(ctx: Any, *args: Any) -> Any:
+            outputs = _run(operation, args[:inputs], args[inputs], args[inputs + 1])
+            save(ctx, args, outputs)
+            return outputs if count > 1 else outputs[0]
 
         backward = Traceable.backward
         jvp = Functorch.jvp
@@ -261,9 +392,9 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
     return Eager, Functorch, Traceable
 
 
-def _own_cholesky(a: torch.Tensor, flags: int, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's own routine with lapwing's conventions, for torch.func inside torch.compile."""
-    upper = bool(flags & UPPER)
+    upper = bool(params[0] & UPPER)
     triangle = a.triu() if upper else a.tril()
     # the derivative is that of f((A + A^H)/2): only the named triangle carries values, both carry the gradient
     diagonal = torch.diag_embed(triangle.diagonal(dim1=-2, dim2=-1).real.to(a.dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -10,12 +9,13 @@ import numpy as np
 from .. import frameworks
 from ..core.derivatives import cholesky_jvp, cholesky_vjp
 from ..core.errors import NotPositiveDefiniteError
-from ..core.operation import UPPER, Operation
+from ..core.operation import UPPER, Operation, Params
 from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_square
+from .triangle import batch_and_order, finite_flags
 
-__all__ = ["CHOLESKY", "FINITE", "CholeskyResult", "cholesky", "cholesky_ex"]
+__all__ = ["CHOLESKY", "CholeskyResult", "cholesky", "cholesky_ex"]
 
 Array = TypeVar("Array")
 
@@ -95,11 +95,11 @@ def cholesky(
     traced = framework.traced(a)
     waits = on_fail == "raise" and not traced
     # once the input is overwritten nobody can tell whether it held NaN
-    finite = _finite(framework, a, flags) if waits and overwrite else None
+    finite = finite_flags(framework, a, flags) if waits and overwrite else None
     # under a trace the native core decides, when the shapes are final
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, upper), engine)
-    factor, info = framework.apply(CHOLESKY, (a,), flags, code, overwrite)
+    factor, info = framework.apply(CHOLESKY, (a,), (flags,), code, overwrite)
     if waits and framework.failed(info):
         raise _failure(framework, a, flags, framework.to_numpy(info), finite)
     return factor  # type: ignore[no-any-return]
@@ -143,7 +143,7 @@ def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     upper = check_flag("cholesky_ex", "upper", upper)
     if not framework.traced(a) and planner.logging_decisions():
         planner.log_decision(_problem(a, upper), "auto")
-    return CholeskyResult(*framework.apply(CHOLESKY, (a,), UPPER if upper else 0, planner.AUTO, False))
+    return CholeskyResult(*framework.apply(CHOLESKY, (a,), (UPPER if upper else 0,), planner.AUTO, False))
 
 
 def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
@@ -155,15 +155,11 @@ def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
 cholesky.problem = cholesky_ex.problem = _problem  # type: ignore[attr-defined]
 
 
-def _finite(framework: Any, a: Any, flags: int) -> Any:
-    return framework.apply(FINITE, (a,), flags, planner.AUTO, False)[0]
-
-
 def _failure(framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> NotPositiveDefiniteError:
     bad = np.flatnonzero(info)
     first = tuple(int(i) for i in np.unravel_index(bad[0], info.shape))
     if finite is None:
-        finite = _finite(framework, a, flags)
+        finite = finite_flags(framework, a, flags)
     return NotPositiveDefiniteError(
         "cholesky",
         batch_index=first,
@@ -174,17 +170,10 @@ def _failure(framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) 
     )
 
 
-def _results(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], str | None], ...]:
-    return (shape, None), (shape[:-2], "int32")
-
-
-def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return prod(shape[:-2]), shape[-1]
-
-
-def _reference(a: np.ndarray, flags: int) -> tuple[np.ndarray, np.ndarray]:
+def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, np.ndarray]:
     """With numpy.linalg, matrix by matrix where a batch holds one that fails."""
-    upper = flags & UPPER
+    (a,) = arrays
+    upper = params[0] & UPPER
     n = a.shape[-1]
     # numpy reads the lower triangle
     lower = np.tril(a.swapaxes(-1, -2) if upper else a)
@@ -225,14 +214,13 @@ def _first_bad_minor(a: np.ndarray, factor: np.ndarray) -> int:
     return bad
 
 
-def _finite_results(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], str | None], ...]:
-    return ((shape[:-2], "int32"),)
-
-
-def _finite_reference(a: np.ndarray, flags: int) -> tuple[np.ndarray, ...]:
-    triangle = np.triu(a) if flags & UPPER else np.tril(a)
-    return (np.isfinite(triangle).all((-1, -2)).astype(np.int32),)
-
-
-CHOLESKY = Operation("cholesky", 0, True, _results, _sizes, cholesky_jvp, cholesky_vjp, _reference)
-FINITE = Operation("finite", 1, False, _finite_results, _sizes, None, None, _finite_reference)
+CHOLESKY = Operation(
+    "cholesky",
+    results=lambda shapes, params: ((shapes[0], None), (shapes[0][:-2], "int32")),
+    sizes=batch_and_order,
+    reference=_reference,
+    jvp=cholesky_jvp,
+    vjp=cholesky_vjp,
+    alias=0,
+    turns="factor",
+)

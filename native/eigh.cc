@@ -1,0 +1,124 @@
+#include "eigh.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include "cusolver.h"
+#include "eigh_cpu.h"
+#include "eigh_cuda.h"
+#include "krylov.h"
+#include "lapack.h"
+#include "run.h"
+#include "threads.h"
+#include "vendor.h"
+
+namespace lapwing {
+namespace {
+
+// A batch is cut into pieces of about this much work, so that threads finish together and Ctrl-C is seen in time.
+constexpr double PIECE_FLOPS = 4e6;
+
+template <class T>
+int eigh_batched_as(Frame& frame) {
+  using Real = decltype(std::real(T()));
+  const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
+  auto* a = static_cast<const T*>(frame.buffer[0]);
+  auto* w = static_cast<Real*>(frame.buffer[1]);
+  auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
+  auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
+  const int64_t group = eigh_group<T>(n);
+  const double work = 9.0 * n * n * n + 20.0 * n * n;
+  int threads = 1;
+  int64_t piece = batch;
+  if (batch > group && work * batch > PIECE_FLOPS / 16) {
+    threads = frame.threads > 0 ? frame.threads : allowed_threads();
+    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
+    piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
+  }
+  bool finished = parallel(threads, batch, piece, [&](int64_t m, int64_t last) {
+    eigh_batch<T>(a + m * n * n, w + m * count, vectors ? v + m * n * count : nullptr, info + m, last - m, n, first, count, upper);
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+int eigh_batched(Frame& frame) {
+  if (frame.size[1] > EIGH_LARGEST)
+    return fail(frame, "engine batched takes n up to %lld here", (long long)EIGH_LARGEST);
+  switch (frame.dtype) {
+    case F32: return eigh_batched_as<float>(frame);
+    case F64: return eigh_batched_as<double>(frame);
+    case C64: return eigh_batched_as<std::complex<float>>(frame);
+    default: return eigh_batched_as<std::complex<double>>(frame);
+  }
+}
+
+bool at_an_end(const Frame& frame) {
+  const int64_t n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  return count < n && (first == 0 || first + count == n);
+}
+
+// For a part at an end of the spectrum the rules are asked by the number of values instead of the batch.
+void settle(Frame& frame, const char* hardware) {
+  if (frame.engine != AUTO) return;
+  const int64_t batch = frame.size[0], n = frame.size[1], count = frame.size[3];
+  frame.engine = choose(hardware, EIGH, frame.device, frame.dtype, batch, n);
+  if (frame.engine != BATCHED && at_an_end(frame) &&
+      choose(hardware, EIGH_PART, frame.device, frame.dtype, count, n) == KRYLOV)
+    frame.engine = KRYLOV;
+}
+
+void settle(Frame& frame, const cuda::Properties& gpu) {
+  const bool open = frame.engine == AUTO;
+  settle(frame, gpu.name);
+  if (open && frame.engine == BATCHED && !cuda::eigh_fits(frame, gpu)) frame.engine = CUSOLVER;
+}
+
+// The iteration, and the direct routine where it would not pay.
+int eigh_krylov(Frame& frame, int (*direct)(Frame&)) {
+  if (!at_an_end(frame)) return fail(frame, "engine krylov takes a part at one end of the spectrum");
+  krylov::Outcome outcome;
+  if (krylov::eigh(frame, &outcome)) return 1;
+  if (!outcome.converged) {
+    note("eigh: krylov stopped after %lld products, as the direct routine will be faster", (long long)outcome.products);
+    return direct(frame);
+  }
+  note("eigh: krylov took %lld products and %d restarts, largest residual %.1e of the norm", (long long)outcome.products,
+       outcome.restarts, outcome.residual);
+  if (outcome.repeated_at_cut) note("eigh: a value is repeated across the cut, so that which of its vectors are returned is arbitrary");
+  return 0;
+}
+
+}  // namespace
+
+int eigh_on_cpu(Frame& frame) {
+  settle(frame, "");
+  if (frame.engine == LAPACK) return lapack::eigh(frame);
+  if (frame.engine == BATCHED) return eigh_batched(frame);
+  if (frame.engine == KRYLOV) return eigh_krylov(frame, lapack::eigh);
+  return fail(frame, "engine %d has no eigh on the CPU", frame.engine);
+}
+
+int eigh_on_gpu(Frame& frame, const cuda::Properties& gpu) {
+  settle(frame, gpu);
+  if (frame.engine == BATCHED) return cuda::eigh_batched(frame);
+  if (frame.engine == CUSOLVER) return cusolver::eigh(frame);
+  if (frame.engine == KRYLOV) return eigh_krylov(frame, cusolver::eigh);
+  return fail(frame, "engine %d has no eigh on a GPU", frame.engine);
+}
+
+int64_t eigh_scratch(Frame& frame, const cuda::Properties& gpu) {
+  settle(frame, gpu);
+  if (frame.engine == BATCHED) return int64_t(cuda::eigh_batched_scratch(frame, gpu));
+  if (frame.engine == CUSOLVER) return cusolver::eigh_scratch(frame);
+  return int64_t(krylov::scratch_bytes(frame));
+}
+
+int64_t eigh_host_bytes(Frame& frame) {
+  if (frame.engine == KRYLOV) return int64_t(krylov::host_bytes(frame));
+  if (frame.device == CPU) return frame.engine == LAPACK ? lapack::eigh_host_bytes(frame) : 0;
+  return frame.engine == CUSOLVER ? cusolver::eigh_host_bytes(frame) : 0;
+}
+
+}  // namespace lapwing

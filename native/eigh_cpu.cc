@@ -1,0 +1,90 @@
+// Compiles the kernels of eigh_small.h for each instruction set and picks one at run time.
+#include "eigh_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "cpu.h"
+
+#define LAPWING_ISA base
+#define LAPWING_VECTOR 16
+#ifdef __aarch64__
+#define LAPWING_REGISTERS 32
+#else
+#define LAPWING_REGISTERS 16
+#endif
+#include "simd.h"
+#include "eigh_small.h"
+#undef LAPWING_ISA
+#undef LAPWING_VECTOR
+#undef LAPWING_REGISTERS
+
+#ifdef LAPWING_X86_LEVELS
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LAPWING_ISA avx2
+#define LAPWING_VECTOR 32
+#define LAPWING_REGISTERS 16
+#include "simd.h"
+#include "eigh_small.h"
+#undef LAPWING_ISA
+#undef LAPWING_VECTOR
+#undef LAPWING_REGISTERS
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")
+#define LAPWING_ISA avx512
+#define LAPWING_VECTOR 64
+#define LAPWING_REGISTERS 32
+#include "simd.h"
+#include "eigh_small.h"
+#undef LAPWING_ISA
+#undef LAPWING_VECTOR
+#undef LAPWING_REGISTERS
+#pragma GCC pop_options
+#endif
+
+namespace lapwing {
+namespace {
+const int level = cpu_level();
+}
+
+template <class T>
+void eigh_batch(const T* a, RealOf<T>* w, T* v, int32_t* info, int64_t matrices, int64_t n, int64_t first, int64_t count,
+                bool upper) {
+  typedef RealOf<T> R;
+  constexpr int P = Scalar<T>::parts;
+  const R* from = reinterpret_cast<const R*>(a);
+  R* to = reinterpret_cast<R*>(v);
+#ifdef LAPWING_X86_LEVELS
+  if (level == 2) return avx512::eigh_any<R, P>(from, w, to, info, matrices, n, first, count, upper);
+  if (level == 1) return avx2::eigh_any<R, P>(from, w, to, info, matrices, n, first, count, upper);
+#endif
+  base::eigh_any<R, P>(from, w, to, info, matrices, n, first, count, upper);
+}
+
+template <class T>
+int64_t eigh_group(int64_t) {
+  const int64_t lanes = (16 << level) / sizeof(RealOf<T>);
+  return 2 * lanes;
+}
+
+#define LAPWING_INSTANTIATE(T)                                                                                        \
+  template void eigh_batch<T>(const T*, RealOf<T>*, T*, int32_t*, int64_t, int64_t, int64_t, int64_t, bool);          \
+  template int64_t eigh_group<T>(int64_t);
+LAPWING_INSTANTIATE(float)
+LAPWING_INSTANTIATE(double)
+LAPWING_INSTANTIATE(std::complex<float>)
+LAPWING_INSTANTIATE(std::complex<double>)
+
+}  // namespace lapwing

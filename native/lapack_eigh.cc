@@ -1,0 +1,225 @@
+// Eigenvalues by LAPACK, one matrix after the other, with the library's own threads.
+//
+// The whole spectrum: divide and conquer (syevd), in the memory of the result. A part of it: relatively robust
+// representations (syevr), which cost the same reduction to tridiagonal form but only the vectors that are asked for.
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "lapack.h"
+#include "matrix.h"
+#include "threads.h"
+
+namespace lapwing::lapack {
+namespace {
+
+template <class T>
+class Vectors {  // memory that is not touched before it is used
+ public:
+  explicit Vectors(int64_t count) : data_(static_cast<T*>(::operator new(sizeof(T) * size_t(std::max<int64_t>(count, 1))))) {}
+  ~Vectors() { ::operator delete(data_); }
+  Vectors(const Vectors&) = delete;
+  operator T*() const { return data_; }
+
+ private:
+  T* data_;
+};
+
+// 32-bit integers cannot hold the workspace of syevd, 1 + 6 n + 2 n^2, from here on.
+constexpr int64_t NARROW_LIMIT = 32000;
+
+// One matrix, column-major; what is a row-major lower triangle is the upper one here, of the conjugate matrix.
+template <class Int, class T>
+class Solver {
+  using Real = decltype(std::real(T()));
+  static constexpr bool COMPLEX = sizeof(T) != sizeof(Real);
+
+ public:
+  Solver(int32_t dtype, int64_t n, bool vectors, bool upper)
+      : dtype_(dtype), n_(Int(n)), job_(vectors ? 'V' : 'N'), triangle_(upper ? 'L' : 'U') {}
+
+  // a <- its eigenvectors, w <- all eigenvalues
+  int64_t whole(T* a, Real* w) {
+    T size{};
+    Real real_size{};
+    Int integer_size{}, info = 0, ask = -1;
+    whole_call(a, w, &size, &ask, &real_size, &ask, &integer_size, &ask, &info);
+    if (info) return info;
+    Int room = Int(std::real(size)), real_room = Int(real_size), integer_room = integer_size;
+    // some libraries round the size, which is a float, down
+    room += room / (1 << 20) * 2 + 2;
+    Vectors<T> work(room);
+    Vectors<Real> real_work(COMPLEX ? real_room : 0);
+    Vectors<Int> integer_work(integer_room);
+    whole_call(a, w, work, &room, real_work, &real_room, integer_work, &integer_room, &info);
+    return info;
+  }
+
+  // w, z <- the eigenvalues first .. first + count - 1 and their vectors; a is destroyed
+  int64_t part(T* a, Real* w, T* z, int64_t first, int64_t count) {
+    T size{};
+    Real real_size{};
+    Int integer_size{}, info = 0, ask = -1, found = 0;
+    Vectors<Int> support(2 * std::max<int64_t>(n_, 1));
+    Vectors<Real> all(n_);
+    Int low = Int(first + 1), high = Int(first + count);
+    part_call(a, low, high, &found, all, z, support, &size, &ask, &real_size, &ask, &integer_size, &ask, &info);
+    if (info) return info;
+    Int room = Int(std::real(size)), real_room = Int(real_size), integer_room = integer_size;
+    room += room / (1 << 20) * 2 + 2;
+    Vectors<T> work(room);
+    Vectors<Real> real_work(COMPLEX ? real_room : 0);
+    Vectors<Int> integer_work(integer_room);
+    part_call(a, low, high, &found, all, z, support, work, &room, real_work, &real_room, integer_work, &integer_room, &info);
+    std::copy_n(static_cast<Real*>(all), count, w);
+    return info ? info : found != count;
+  }
+
+ private:
+  void whole_call(T* a, Real* w, T* work, Int* room, Real* real_work, Int* real_room, Int* integers, Int* integer_room,
+                  Int* info) {
+    void* address = routine[HEEVD][dtype_].address;
+    if constexpr (COMPLEX) {
+      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Real*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&job_, &triangle_, &n_, a, &n_, w, work, room, real_work, real_room, integers,
+                                      integer_room, info);
+    } else {
+      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&job_, &triangle_, &n_, a, &n_, w, work, room, integers, integer_room, info);
+    }
+  }
+
+  void part_call(T* a, Int low, Int high, Int* found, Real* w, T* z, Int* support, T* work, Int* room, Real* real_work,
+                 Int* real_room, Int* integers, Int* integer_room, Int* info) {
+    void* address = routine[HEEVR][dtype_].address;
+    char range = 'I';
+    Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
+    if constexpr (COMPLEX) {
+      using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
+                            T*, Int*, Real*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&job_, &range, &triangle_, &n_, a, &n_, &unused, &unused, &low, &high, &tolerance, found,
+                                      w, z, &n_, support, work, room, real_work, real_room, integers, integer_room, info);
+    } else {
+      using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
+                            T*, Int*, Int*, Int*, Int*);
+      reinterpret_cast<Call>(address)(&job_, &range, &triangle_, &n_, a, &n_, &unused, &unused, &low, &high, &tolerance, found,
+                                      w, z, &n_, support, work, room, integers, integer_room, info);
+    }
+  }
+
+  int32_t dtype_;
+  Int n_;
+  char job_, triangle_;
+};
+
+template <class Int, class T>
+int eigh_as(Frame& frame) {
+  using Real = decltype(std::real(T()));
+  const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
+  auto* a = static_cast<T*>(frame.buffer[0]);
+  auto* w = static_cast<Real*>(frame.buffer[1]);
+  auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
+  auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
+  const bool whole = count == n && (sizeof(Int) == 8 || n <= NARROW_LIMIT);
+  // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
+  const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
+  Vectors<T> own(in_result || in_input ? 0 : n * n);
+  Vectors<T> z(vectors && !whole ? n * count : 0);
+  Solver<Int, T> solver(frame.dtype, n, vectors, upper);
+
+  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
+    T* from = a + m * n * n;
+    T* work = in_result ? v + m * n * n : in_input ? from : static_cast<T*>(own);
+    Real* values = w + m * count;
+    T* result = vectors ? v + m * n * count : nullptr;
+    int64_t status = 1;
+    if (copy_finite_triangle(from, work, n, upper))
+      status = whole ? solver.whole(work, values) : solver.part(work, values, z, first, count);
+    info[m] = int32_t(status);
+    if (status) {
+      fill_nan(values, count);
+      if (vectors) fill_nan(result, n * count);
+    } else if (vectors && whole) {
+      transpose_conjugate(result, n);
+    } else if (vectors) {
+      transpose_conjugate(static_cast<T*>(z), result, count, n);
+    }
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+template <class Int>
+int eigh_by_dtype(Frame& frame) {
+  switch (frame.dtype) {
+    case F32: return eigh_as<Int, float>(frame);
+    case F64: return eigh_as<Int, double>(frame);
+    case C64: return eigh_as<Int, std::complex<float>>(frame);
+    default: return eigh_as<Int, std::complex<double>>(frame);
+  }
+}
+
+// B <- L^-1 B or L^-H B. The memory holds M = L^T and B^T, column-major: B^T <- B^T M^-1, or B^T M^-H.
+template <class Int, class T>
+int triangular_as(Frame& frame) {
+  const int64_t batch = frame.size[0], n = frame.size[1], columns = frame.size[2];
+  const bool adjoint = frame.flags & ADJOINT;
+  auto* l = static_cast<T*>(frame.buffer[0]);
+  auto* b = static_cast<T*>(frame.buffer[1]);
+  char side = 'R', triangle = 'U', form = adjoint ? 'C' : 'N', unit = 'N';
+  Int rows = Int(columns), order = Int(n);
+  T one = 1;
+  using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, Int*, T*, Int*);
+  auto call = reinterpret_cast<Call>(routine[TRSM][frame.dtype].address);
+  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
+    T* x = b + m * n * columns;
+    call(&side, &triangle, &form, &unit, &rows, &order, &one, l + m * n * n, &order, x, &rows);
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+template <class Int>
+int triangular_by_dtype(Frame& frame) {
+  switch (frame.dtype) {
+    case F32: return triangular_as<Int, float>(frame);
+    case F64: return triangular_as<Int, double>(frame);
+    case C64: return triangular_as<Int, std::complex<float>>(frame);
+    default: return triangular_as<Int, std::complex<double>>(frame);
+  }
+}
+
+int check_width(Frame& frame, const Routine& found) {
+  if (!found.address) return fail(frame, "no LAPACK library was found");
+  if (frame.size[1] > std::numeric_limits<int32_t>::max() && found.width == 4)
+    return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
+  return 0;
+}
+
+}  // namespace
+
+int eigh(Frame& frame) {
+  const Routine& found = routine[HEEVD][frame.dtype];
+  if (check_width(frame, found)) return 1;
+  return found.width == 8 ? eigh_by_dtype<int64_t>(frame) : eigh_by_dtype<int32_t>(frame);
+}
+
+int64_t eigh_host_bytes(const Frame& frame) {
+  const int64_t n = frame.size[1], count = frame.size[3], element = int64_t(size_of(frame.dtype));
+  const bool vectors = frame.op == EIGH, whole = count == n;
+  // the copy, what is returned, and the workspace of the routine (its largest part; block sizes of about 64 else)
+  int64_t copy = vectors && whole ? 0 : n * n, result = vectors && !whole ? n * count : 0;
+  int64_t work = vectors && whole ? 2 * n * n : 64 * n;
+  return (copy + result + work) * element;
+}
+
+int triangular(Frame& frame) {
+  const Routine& found = routine[TRSM][frame.dtype];
+  if (check_width(frame, found)) return 1;
+  return found.width == 8 ? triangular_by_dtype<int64_t>(frame) : triangular_by_dtype<int32_t>(frame);
+}
+
+}  // namespace lapwing::lapack

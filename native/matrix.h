@@ -1,0 +1,83 @@
+// Small things done to a row-major matrix on the CPU: copies, transposes, NaN.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace lapwing {
+
+template <class R>
+inline R conjugated(R x) { return x; }
+template <class R>
+inline std::complex<R> conjugated(std::complex<R> x) { return std::conj(x); }
+
+template <class T>
+void fill_nan(T* out, int64_t count) {
+  using Real = decltype(std::real(T()));
+  auto* part = reinterpret_cast<Real*>(out);
+  std::fill_n(part, count * int64_t(sizeof(T) / sizeof(Real)), std::numeric_limits<Real>::quiet_NaN());
+}
+
+// work <- the named triangle of a; false when it holds NaN or Inf
+template <class T>
+bool copy_finite_triangle(const T* a, T* work, int64_t n, bool upper) {
+  using Real = decltype(std::real(T()));
+  constexpr int64_t PARTS = sizeof(T) / sizeof(Real);
+  bool finite = true;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t first = upper ? i : 0, last = upper ? n : i + 1;
+    const T* from = a + i * n + first;
+    if (work != a) std::memcpy(static_cast<void*>(work + i * n + first), from, sizeof(T) * size_t(last - first));
+    auto* part = reinterpret_cast<const Real*>(from);
+    Real sum = 0;
+    for (int64_t k = 0; k < (last - first) * PARTS; k++) sum += part[k] * Real(0);
+    finite = finite && sum == 0;
+  }
+  return finite;
+}
+
+constexpr int64_t TURN_BLOCK = 32;
+
+// out (n x count) <- z^H, z being count x n
+template <class T>
+void transpose_conjugate(const T* z, T* out, int64_t count, int64_t n) {
+  for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
+    for (int64_t j0 = 0; j0 < count; j0 += TURN_BLOCK)
+      for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
+        for (int64_t j = j0; j < std::min(count, j0 + TURN_BLOCK); j++) out[i * count + j] = conjugated(z[j * n + i]);
+}
+
+// a <- a^H, in place
+template <class T>
+void transpose_conjugate(T* a, int64_t n) {
+  for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
+    for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
+      for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
+        for (int64_t j = j0; j < std::min(i + 1, j0 + TURN_BLOCK); j++) {
+          T x = conjugated(a[i * n + j]);
+          a[i * n + j] = conjugated(a[j * n + i]);
+          a[j * n + i] = x;
+        }
+}
+
+// The other triangle <- the adjoint of the named one, the diagonal <- its real part
+template <class T>
+void complete_hermitian(const T* a, T* out, int64_t n, bool upper) {
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t first = upper ? i : 0, last = upper ? n : i + 1;
+    if (out != a) std::memcpy(static_cast<void*>(out + i * n + first), a + i * n + first, sizeof(T) * size_t(last - first));
+    out[i * n + i] = T(std::real(out[i * n + i]));
+  }
+  for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
+    for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
+      for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
+        for (int64_t j = j0; j < std::min(i, j0 + TURN_BLOCK); j++) {
+          T &low = out[i * n + j], &high = out[j * n + i];
+          (upper ? low : high) = conjugated(upper ? high : low);
+        }
+}
+
+}  // namespace lapwing

@@ -1,0 +1,72 @@
+// What the eigenvalue kernels share on top of common.cuh.
+#pragma once
+#include "common.cuh"
+
+// LW_EPS: the distance from 1 to the next number. LW_TINY: squares below it are zero beside a matrix whose largest entry is 1.
+#if LW_DTYPE == 0 || LW_DTYPE == 2
+#define LW_EPS 1.1920929e-7f
+#define LW_TINY 1e-34f
+constexpr int MAX_EXPONENT = 120;
+#else
+#define LW_EPS 2.220446049250313e-16
+#define LW_TINY 1e-280
+constexpr int MAX_EXPONENT = 1000;
+#endif
+
+#if LW_DTYPE < 2
+LW_INLINE T conjugate(T x) { return x; }
+LW_INLINE Real square(T x) { return x * x; }
+LW_INLINE Real imaginary(T) { return Real(0); }
+LW_INLINE Real magnitude(T x) { return x < 0 ? -x : x; }
+LW_INLINE T add(T a, T b) { return a + b; }
+LW_INLINE T add_plain(T c, T a, T b) { return a * b + c; }
+LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
+#else
+LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
+LW_INLINE Real square(T x) { return x.re * x.re + x.im * x.im; }
+LW_INLINE Real imaginary(T x) { return x.im; }
+LW_INLINE Real magnitude(T x) { return fmax(x.re < 0 ? -x.re : x.re, x.im < 0 ? -x.im : x.im); }
+LW_INLINE T add(T a, T b) { return T{a.re + b.re, a.im + b.im}; }
+// c + a b
+LW_INLINE T add_plain(T c, T a, T b) {
+  return T{(a.re * b.re + c.re) - a.im * b.im, a.im * b.re + (a.re * b.im + c.im)};
+}
+LW_INLINE T select(bool first, T a, T b) { return T{first ? a.re : b.re, first ? a.im : b.im}; }
+#endif
+
+LW_INLINE T multiply(T a, T b) { return add_plain(zero(), a, b); }
+
+// Powers of two that bring a matrix whose largest entry is `largest` near 1 (`down`) and back (`up`).
+LW_INLINE void scaling(Real largest, Real& down, Real& up) {
+  int exponent = largest > 0 ? ilogb(largest) : 0;
+  exponent = exponent > MAX_EXPONENT ? MAX_EXPONENT : exponent < -MAX_EXPONENT ? -MAX_EXPONENT : exponent;
+  down = ldexp(Real(1), -exponent);
+  up = ldexp(Real(1), exponent);
+}
+
+// 1 / sqrt(x) to the last bit or so: rotations built from it stay orthogonal over thousands of them.
+LW_INLINE float fine_root(float x) {
+  float y = rsqrtf(x);
+  return y + 0.5f * y * fmaf(-x * y, y, 1.0f);
+}
+LW_INLINE double fine_root(double x) { return reciprocal_root(x); }
+
+template <int LANES>
+LW_INLINE Real sum_lanes(Real x) {
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffff, x, step);
+  return x;
+}
+template <int LANES>
+LW_INLINE Real max_lanes(Real x) {
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffff, x, step));
+  return x;
+}
+
+// ---- what eigh_values writes down for eigh_vectors ---------------------------------------------------------------
+
+typedef Pack<Real, 2> Rotation;  // c, s
+struct Sweep {
+  int start, low, high, unused;  // rotations start, start + 1, ... are in the planes (high-1, high), ..., (low, low+1)
+};

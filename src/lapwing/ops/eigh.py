@@ -1,0 +1,374 @@
+"""Eigenvalues and eigenvectors of Hermitian matrices: A V = V W."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import frameworks
+from ..core.derivatives import eigh_jvp, eigh_vjp
+from ..core.errors import ConvergenceError
+from ..core.operation import UPPER, Operation, Params, Shape
+from ..core.plan import bytes_in_words
+from ..core.problem import Problem, Spec
+from ..engines import planner
+from . import generalised, spectrum
+from .checks import check_choice, check_flag, check_square
+from .operator import LinearOperator, eigh_of_operator
+from .triangle import finite_flags
+
+__all__ = ["EIGH", "EIGVALSH", "EighExResult", "EighResult", "eigh", "eigh_ex", "eigvalsh"]
+
+
+class EighResult(NamedTuple):
+    """What :func:`eigh` returns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class EighExResult(NamedTuple):
+    """What :func:`eigh_ex` returns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+    info: Any
+
+
+def eigh(
+    a: Any,
+    /,
+    *,
+    b: Any = None,
+    subset: slice | None = None,
+    window: tuple[float, float] | None = None,
+    upper: bool = False,
+    overwrite: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+    certify: bool = False,
+) -> EighResult:
+    """Eigenvalues and eigenvectors of Hermitian matrices, all or some of them.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), or :func:`lapwing.operator`
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. Only the triangle named by
+        ``upper`` is read. An operator needs a ``subset`` at one end.
+    b : array, shape (..., n, n), optional
+        Positive definite: solves A x = w B x instead; the eigenvectors then are B-orthonormal.
+    subset : slice, optional
+        Which eigenvalues, counted in ascending order: ``slice(-16, None)`` are the 16 largest, ``slice(3)`` the 3 smallest.
+    window : (low, high), optional
+        Eigenvalues in (low, high], for one matrix outside of traced code. How many come is not known before.
+    upper : bool
+        Which triangle of ``a`` and ``b`` is read.
+    overwrite : bool
+        Lets the call reuse the memory of ``a`` (NumPy, PyTorch, CuPy); ``a`` is then destroyed.
+    on_fail : {"raise", "nan"}
+        "raise" waits for the device and raises. "nan" never waits: a matrix that failed becomes NaN, the others are
+        untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise" behaves as
+        "nan".
+    engine : str
+        "auto", or one of ``lapwing.engines()``. "krylov" finds a few values at one end of a large spectrum; it may wait for
+        the device.
+    certify : bool
+        Proves with one Cholesky factorisation that no eigenvalue beyond the subset was missed; for one matrix and a subset at
+        one end, outside of traced code. Where the proof fails the direct routine takes over.
+
+    Returns
+    -------
+    eigenvalues : real array, shape (..., k)
+        Ascending.
+    eigenvectors : array, shape (..., n, k)
+        Column j belongs to eigenvalue j; orthonormal. Both own just their memory.
+
+    Raises
+    ------
+    ConvergenceError
+        A matrix holds NaN or Inf in the triangle read, or an iteration did not converge.
+    NotPositiveDefiniteError
+        ``b`` is not positive definite.
+    MemoryError
+        The workspace does not fit; the message names an engine that would.
+    ValueError, TypeError
+        Wrong shape, dtype or choice; an empty subset.
+
+    See Also
+    --------
+    eigvalsh : eigenvalues alone.
+    eigh_ex : status instead of an error, never waits.
+    explain : which engine a call would use, and its workspace.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> a = np.diag([3.0, 1.0, 2.0])
+    >>> w, v = lw.eigh(a)
+    >>> w
+    array([1., 2., 3.])
+    >>> lw.eigh(a, subset=slice(-1, None)).eigenvalues
+    array([3.])
+    """
+    return EighResult(*_solve("eigh", EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[:2])
+
+
+def eigvalsh(
+    a: Any,
+    /,
+    *,
+    b: Any = None,
+    subset: slice | None = None,
+    window: tuple[float, float] | None = None,
+    upper: bool = False,
+    overwrite: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+    certify: bool = False,
+) -> Any:
+    """Eigenvalues of Hermitian matrices, all or some of them.
+
+    Parameters
+    ----------
+    a, b, subset, window, upper, overwrite, on_fail, engine, certify
+        As for :func:`eigh`.
+
+    Returns
+    -------
+    real array, shape (..., k)
+        Ascending.
+
+    Raises
+    ------
+    ConvergenceError, NotPositiveDefiniteError, MemoryError, ValueError, TypeError
+        As for :func:`eigh`.
+
+    See Also
+    --------
+    eigh : eigenvectors too.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.eigvalsh(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    array([1., 3.])
+    """
+    return _solve("eigvalsh", EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
+
+
+def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> EighExResult:
+    """Eigenvalues, eigenvectors and a status per matrix; never raises for a matrix that fails.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        As for :func:`eigh`.
+    subset : slice, optional
+        Which eigenvalues.
+    upper : bool
+        Which triangle is read.
+
+    Returns
+    -------
+    eigenvalues, eigenvectors : arrays
+        As for :func:`eigh`; NaN where it failed.
+    info : int32 array, shape (...)
+        0, or not 0 for a matrix that holds NaN or Inf or did not converge.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape or dtype; an empty subset.
+
+    See Also
+    --------
+    eigh : raises on failure.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> w, v, info = lw.eigh_ex(np.array([np.eye(2), np.full((2, 2), np.nan)]))
+    >>> info
+    array([0, 1], dtype=int32)
+    """
+    framework = frameworks.of(a, "eigh_ex")
+    shape = framework.shape_of(a)
+    check_square("eigh_ex", shape, framework.dtype_of(a))
+    flags = UPPER if check_flag("eigh_ex", "upper", upper) else 0
+    part = spectrum.part_of("eigh_ex", subset, shape[-1])
+    if not framework.traced(a):
+        _log(EIGH, a, bool(flags), part, "auto")
+    outputs = framework.apply(EIGH, (a,), (flags, *part), planner.AUTO, False)
+    if planner.logging_decisions():
+        planner.log_notes()
+    return EighExResult(*outputs)
+
+
+def _solve(
+    name: str,
+    operation: Operation,
+    a: Any,
+    b: Any,
+    subset: slice | None,
+    window: tuple[float, float] | None,
+    upper: bool,
+    overwrite: bool,
+    on_fail: str,
+    engine: str,
+    certify: bool,
+) -> tuple[Any, ...]:
+    """The outputs of the operation, after all checks."""
+    if type(a) is LinearOperator:
+        return eigh_of_operator(name, operation, a, b, subset, window, engine)
+    framework = frameworks.of(a, name)
+    shape = framework.shape_of(a)
+    check_square(name, shape, framework.dtype_of(a))
+    if upper is not False:
+        upper = check_flag(name, "upper", upper)
+    if overwrite is not False:
+        overwrite = check_flag(name, "overwrite", overwrite)
+    if on_fail not in ("raise", "nan"):
+        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    options = {"upper": upper, "on_fail": on_fail, "engine": engine}
+    again = eigh if operation is EIGH else eigvalsh
+    traced = framework.traced(a)
+    if b is not None:
+        generalised.check(name, framework, a, b)
+        options |= {"subset": subset, "window": window, "certify": certify}
+        return generalised.solve(framework, a, b, again, options)
+    if window is not None:
+        bounds = spectrum.check_window(name, window, subset, shape, traced)
+        first, count = spectrum.part_in_window(bounds, framework.to_numpy(eigvalsh(a, **options)))  # type: ignore[arg-type]
+    else:
+        first, count = spectrum.part_of(name, subset, shape[-1])
+    if certify is not False and check_flag(name, "certify", certify):
+        return spectrum.certified(framework, name, a, (first, count), again, eigh, {"subset": subset, **options})
+    flags = UPPER if upper else 0
+    part = None if count < 0 else (first, count)
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(operation, a, upper, part))
+    waits = on_fail == "raise" and not traced
+    # once the input is overwritten nobody can tell whether it held NaN
+    finite = finite_flags(framework, a, flags) if waits and overwrite else None
+    logging = not traced and planner.logging_decisions()
+    if logging:
+        _log(operation, a, upper, (first, count), engine)
+    try:
+        outputs = framework.apply(operation, (a,), (flags, first, count), code, overwrite)
+        if waits and framework.failed(outputs[-1]):
+            raise _failure(name, framework, a, flags, framework.to_numpy(outputs[-1]), finite)
+    except Exception as error:
+        if traced or isinstance(error, ConvergenceError) or not framework.out_of_memory(error):
+            raise
+        raise _no_memory(name, _problem_of(operation, a, upper, part), engine) from error
+    if logging:
+        planner.log_notes()
+    return outputs  # type: ignore[no-any-return]
+
+
+def _problem(a: Any, b: Any = None, subset: slice | None = None, upper: bool = False, **_: Any) -> Problem:
+    shape = a.shape if isinstance(a, Spec) else frameworks.of(a, "eigh").shape_of(a)
+    first, count = spectrum.part_of("eigh", subset, shape[-1])
+    return _problem_of(EIGH, a, upper, None if count < 0 else (first, count))
+
+
+def _values_problem(*args: Any, **kwargs: Any) -> Problem:
+    p = _problem(*args, **kwargs)
+    return Problem("eigvalsh", p.dtype, p.batch, p.n, p.device, p.upper, p.part)
+
+
+def _problem_of(operation: Operation, a: Any, upper: bool, part: tuple[int, int] | None) -> Problem:
+    array = a if isinstance(a, Spec) else frameworks.of(a, operation.name).describe(a)
+    check_square(operation.name, array.shape, array.dtype)
+    return Problem.of(operation.name, array, upper=upper, part=part)
+
+
+eigh.problem = eigh_ex.problem = _problem  # type: ignore[attr-defined]
+eigvalsh.problem = _values_problem  # type: ignore[attr-defined]
+
+
+def _log(operation: Operation, a: Any, upper: bool, part: tuple[int, int], engine: str) -> None:
+    if planner.logging_decisions():
+        planner.log_decision(_problem_of(operation, a, upper, None if part[1] < 0 else part), engine)
+
+
+def _failure(name: str, framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> ConvergenceError:
+    bad = np.flatnonzero(info)
+    first = tuple(int(i) for i in np.unravel_index(bad[0], info.shape))
+    if finite is None:
+        finite = finite_flags(framework, a, flags)
+    nonfinite = not framework.to_numpy(finite)[first]
+    return ConvergenceError(name, batch_index=first, batch_shape=info.shape, nonfinite=nonfinite, failures=len(bad))
+
+
+def _no_memory(name: str, problem: Problem, engine: str) -> MemoryError:
+    plan = planner.plan(problem, engine)
+    need = max(plan.device_bytes, plan.host_bytes)
+    text = f"{name}: engine {plan.engine} needs a workspace of {bytes_in_words(need)} beside input and result"
+    if problem.device == "cuda" and (free := planner.free_memory()):
+        text += f", and {bytes_in_words(free)} are free"
+    smaller = [other for other in plan.others if max(other.device_bytes, other.host_bytes) < need]
+    if smaller:
+        best = min(smaller, key=lambda other: max(other.device_bytes, other.host_bytes))
+        need = max(best.device_bytes, best.host_bytes)
+        return MemoryError(f"{text}\nhint: engine={best.engine!r} needs {bytes_in_words(need)}")
+    return MemoryError(f"{text}\nhint: overwrite=True saves a copy; for a few values give subset=slice(-k, None)")
+
+
+def _results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, str | None], ...]:
+    (shape,) = shapes
+    count = shape[-1] if params[2] < 0 else params[2]
+    return ((*shape[:-2], count), "real"), ((*shape[:-1], count), None), (shape[:-2], "int32")
+
+
+def _value_results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, str | None], ...]:
+    values, _, info = _results(shapes, params)
+    return values, info
+
+
+def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    n = shapes[0][-1]
+    first, count = params[1:]
+    return (prod(shapes[0][:-2]), n, 0, n) if count < 0 else (prod(shapes[0][:-2]), n, first % max(n, 1), count)
+
+
+def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    """With numpy.linalg; a matrix that is not finite is kept from it."""
+    (a,) = arrays
+    upper = bool(params[0] & UPPER)
+    good = np.isfinite(np.triu(a) if upper else np.tril(a)).all((-1, -2))
+    w, v = np.linalg.eigh(np.where(good[..., None, None], a, 0), UPLO="U" if upper else "L")
+    w[~good], v[~good] = np.nan, np.nan * (1 + 1j) if np.iscomplexobj(v) else np.nan
+    _, _, first, count = _sizes((a.shape,), params)
+    chosen = slice(first, first + count)
+    return w[..., chosen].copy(), v[..., chosen].copy(), np.asarray(~good).astype(np.int32)
+
+
+def _values_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    w, _, info = _reference(arrays, params)
+    return w, info
+
+
+EIGH = Operation(
+    "eigh",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    example=(0, 0, -1),
+    jvp=eigh_jvp,
+    vjp=eigh_vjp,
+    differentiable=2,
+    keeps_inputs=lambda params: params[2] >= 0,
+    alias=1,
+    turns="real",
+)
+EIGVALSH = Operation(
+    "eigvalsh",
+    results=_value_results,
+    sizes=_sizes,
+    reference=_values_reference,
+    example=(0, 0, -1),
+    turns="real",
+    derivative_from=("eigh", (0, 2)),
+)

@@ -1,0 +1,39 @@
+"""A x = w B x with B positive definite: reduced to C y = w y with C = L^-1 A L^-H, B = L L^H, x = L^-H y.
+
+Made of operations that have derivatives, so that it has them too, with respect to both matrices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.operation import UPPER
+from .cholesky import cholesky
+from .triangle import whole_matrix
+
+__all__ = ["check", "solve"]
+
+
+def check(name: str, framework: Any, a: Any, b: Any) -> None:
+    if type(a).__module__.partition(".")[0] != type(b).__module__.partition(".")[0]:
+        raise TypeError(f"{name}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
+    shapes, dtypes = (framework.shape_of(a), framework.shape_of(b)), (framework.dtype_of(a), framework.dtype_of(b))
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{name}: a and b must have the same shape, got {tuple(shapes[0])} and {tuple(shapes[1])}")
+    if dtypes[0] != dtypes[1]:
+        raise TypeError(f"{name}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}")
+
+
+def solve(framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+    xp = framework.Namespace
+    upper, on_fail = options["upper"], options["on_fail"]
+    factor = cholesky(b, upper=upper, on_fail=on_fail)
+    l = xp.adjoint(factor) if upper else factor
+    # C <- L^-1 A L^-H
+    half = xp.solve(l, whole_matrix(framework, a, UPPER if upper else 0))
+    c = xp.solve(l, xp.adjoint(half))
+    made = again(c, **{**options, "upper": False})
+    if not isinstance(made, tuple):
+        return (made,)
+    # X <- L^-H Y
+    return made[0], xp.solve_adjoint(l, made[1])

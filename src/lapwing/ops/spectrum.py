@@ -1,0 +1,115 @@
+"""Which part of a spectrum is meant, and the proof that it is complete."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ConvergenceError
+from ..core.operation import UPPER
+from .cholesky import cholesky_ex
+from .triangle import whole_matrix
+
+__all__ = ["certified", "check_window", "part_in_window", "part_of"]
+
+_log = logging.getLogger("lapwing")
+
+
+def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
+    """The first eigenvalue and how many; (0, -1) for all. Before n is known, the first one may count from the end."""
+    if subset is None:
+        return 0, -1
+    if not isinstance(subset, slice):
+        raise TypeError(f"{name}: subset={subset!r} is not a slice\nhint: subset=slice(-16, None) are the 16 largest")
+    if subset.step not in (None, 1):
+        raise ValueError(f"{name}: subset={subset} has a step\nhint: take the values between and index the result")
+    if not isinstance(n, int):
+        return _part_before_n(name, subset)
+    first, last, _ = subset.indices(n)
+    if last <= first:
+        raise ValueError(f"{name}: subset={subset} selects none of {n} eigenvalues")
+    return (0, -1) if last - first == n else (first, last - first)
+
+
+def _part_before_n(name: str, subset: slice) -> tuple[int, int]:
+    start, stop = subset.start or 0, subset.stop
+    if start == 0 and stop is None:
+        return 0, -1
+    if start >= 0 and stop is not None and stop > start:
+        return start, stop - start
+    if start < 0 and (stop is None or start < stop < 0):
+        return start, (stop or 0) - start
+    raise ValueError(f"{name}: subset={subset} is not known before the size of the matrix is")
+
+
+def check_window(
+    name: str, window: Any, subset: slice | None, shape: tuple[Any, ...], traced: bool
+) -> tuple[float, float]:
+    if subset is not None:
+        raise ValueError(f"{name}: give subset or window, not both")
+    if traced:
+        raise ValueError(
+            f"{name}: window cannot be used in traced code, where the number of values must be known"
+            "\nhint: use subset, or call it outside of jit"
+        )
+    if len(shape) != 2:
+        raise ValueError(f"{name}: window takes one matrix, got shape {tuple(shape)}\nhint: call it for each matrix")
+    try:
+        low, high = (float(x) for x in window)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: window={window!r} is not a pair of numbers\nhint: window=(low, high)") from None
+    if not low < high:
+        raise ValueError(f"{name}: window=({low}, {high}) is empty\nhint: low < high; the values lie in (low, high]")
+    return low, high
+
+
+def part_in_window(window: tuple[float, float], values: np.ndarray) -> tuple[int, int]:
+    first, last = np.searchsorted(values, window, side="right")
+    return int(first), int(last - first)
+
+
+def certified(
+    framework: Any, name: str, a: Any, part: tuple[int, int], again: Any, eigh: Any, options: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Solve, and prove with the inertia of a shifted matrix that no value beyond the cut was missed."""
+    shape, n = framework.shape_of(a), framework.shape_of(a)[-1]
+    first, count = part
+    if framework.traced(a) or len(shape) != 2:
+        raise ValueError(f"{name}: certify takes one matrix, outside of traced code")
+    if count < 0:
+        return _outputs(again(a, **options))
+    largest = first + count == n
+    if not largest and first != 0:
+        raise ValueError(f"{name}: certify takes a subset at one end of the spectrum, not {options['subset']}")
+    w, v = eigh(a, **options)
+    if not _none_beyond(framework, a, w, v, options["upper"], largest):
+        _log.warning("%s: an eigenvalue beyond the cut was missed; the direct routine is used", name)
+        direct = "lapack" if framework.describe(a).device == "cpu" else "cusolver"
+        w, v = eigh(a, **{**options, "engine": direct})
+        if not _none_beyond(framework, a, w, v, options["upper"], largest):
+            raise ConvergenceError(name)
+    return (w, v) if again is eigh else (w,)
+
+
+def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool) -> bool:
+    """s I - A + V (W - c) V^H is positive definite: the found values are moved out of the way, no other is above s.
+
+    For the smallest ones the same with -A. The tolerance 10 n eps ||A|| is that of the eigenvalues themselves.
+    """
+    xp = framework.Namespace
+    whole = whole_matrix(framework, a, UPPER if upper else 0)
+    found = framework.to_numpy(w)
+    values = found.astype(float) if largest else -found.astype(float)
+    norm = float(framework.to_numpy(xp.norm(whole)))
+    slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(found.dtype).eps) * norm
+    cut = values.min()
+    lifted = xp.put((values - cut + 2 * slack).astype(found.dtype), v)
+    lifted = (v * lifted) @ xp.adjoint(v) + xp.eye(whole) * (cut + slack)
+    shifted = lifted - whole if largest else lifted + whole
+    return not framework.failed(cholesky_ex(shifted).info)
+
+
+def _outputs(made: Any) -> tuple[Any, ...]:
+    return tuple(made) if isinstance(made, tuple) else (made,)

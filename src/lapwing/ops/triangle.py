@@ -1,0 +1,61 @@
+"""Small operations on the triangle that is read: whether it is finite, and the whole matrix it stands for."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..core.derivatives import hermitian_jvp, hermitian_vjp
+from ..core.native import AUTO
+from ..core.operation import UPPER, Operation, Params, Shape
+
+__all__ = ["FINITE", "HERMITIAN", "batch_and_order", "finite_flags", "whole_matrix"]
+
+
+def finite_flags(framework: Any, a: Any, flags: int) -> Any:
+    """1 for each matrix whose named triangle is finite, else 0."""
+    return framework.apply(FINITE, (a,), (flags & UPPER,), AUTO, False)[0]
+
+
+def whole_matrix(framework: Any, a: Any, flags: int) -> Any:
+    """The Hermitian matrix of which only the named triangle is read."""
+    return framework.apply(HERMITIAN, (a,), (flags & UPPER,), AUTO, False)[0]
+
+
+def batch_and_order(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    return prod(shapes[0][:-2]), shapes[0][-1]
+
+
+def _finite_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    triangle = np.triu(arrays[0]) if params[0] & UPPER else np.tril(arrays[0])
+    return (np.isfinite(triangle).all((-1, -2)).astype(np.int32),)
+
+
+def _hermitian_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    (a,) = arrays
+    strict = np.triu(a, 1) if params[0] & UPPER else np.tril(a, -1)
+    out = strict + strict.swapaxes(-1, -2).conj()
+    index = np.arange(a.shape[-1])
+    out[..., index, index] = a[..., index, index].real
+    return (out,)
+
+
+FINITE = Operation(
+    "finite",
+    results=lambda shapes, params: ((shapes[0][:-2], "int32"),),
+    sizes=batch_and_order,
+    reference=_finite_reference,
+    turns="real",  # of the flags nothing is turned, and the other triangle of the transpose is the same one
+)
+HERMITIAN = Operation(
+    "hermitian",
+    results=lambda shapes, params: ((shapes[0], None),),
+    sizes=batch_and_order,
+    reference=_hermitian_reference,
+    jvp=hermitian_jvp,
+    vjp=hermitian_vjp,
+    alias=0,
+    turns="real",
+)
