@@ -73,6 +73,12 @@ def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     return x.astype(dtype)
 
 
+def hermitian(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    """Random Hermitian matrices."""
+    x = random(shape, "complex128" if dtype.startswith("complex") else "float64", seed)
+    return ((x + x.swapaxes(-1, -2).conj()) / 2).astype(dtype)
+
+
 def spd(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     """Random Hermitian positive definite matrices, well conditioned."""
     wide = "complex128" if dtype.startswith("complex") else "float64"

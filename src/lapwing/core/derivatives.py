@@ -2,8 +2,8 @@
 
 ``xp`` has: ``adjoint(x)`` = x^H, ``half_tril(x)`` = the lower triangle with its diagonal halved, ``solve(l, b)`` = l^-1 b and
 ``solve_adjoint(l, b)`` = l^-H b for a lower triangular l, ``where``, ``abs``, ``real``, ``conj``, ``sum(x, axis)``,
-``largest(x)`` over the last axis, which stays, ``order(x)`` = its length, ``like(x, y)`` = a real x in the dtype of y, ``call(operation, arrays, params)``,
-and ``visible(x)``: whether its values can be looked at. Products are ``@``.
+``largest(x)`` over the last axis, which stays, ``order(x)`` = its length, ``like(x, y)`` = a real x in the dtype of y,
+``call(operation, arrays, params)``, and ``visible(x)``: whether its values can be looked at. Products are ``@``.
 
 For a Hermitian argument the derivative is that of f((A + A^H)/2): a tangent is made Hermitian first, a gradient comes out
 Hermitian.
@@ -62,7 +62,7 @@ def eigh_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> 
         f, close = _couplings(xp, w, values)
         inner = xp.adjoint(basis) @ gv
         if basis is v and xp.visible(gv):
-            _warn_about_clusters(xp, inner, close)
+            _warn_about_clusters(xp, gw, inner, close)
         rotated = basis @ (xp.like(f, v) * inner)
         left = rotated if left is None else left + rotated
     if left is None:
@@ -100,12 +100,21 @@ def _couplings(xp: Any, w: Any, values: Any) -> tuple[Any, Any]:
     return xp.where(close, xp.zeros_like(gap), 1 / xp.where(close, xp.ones_like(gap), gap)), close
 
 
-def _warn_about_clusters(xp: Any, inner: Any, close: Any) -> None:
-    """A function of the eigenspaces alone has a Hermitian V^H gV inside each cluster."""
-    skew = np.abs(xp.to_numpy(inner - xp.adjoint(inner)))
-    inside = xp.to_numpy(close) & ~np.eye(skew.shape[-1], dtype=bool)
+def _warn_about_clusters(xp: Any, gw: Any, inner: Any, close: Any) -> None:
+    """A function of the eigenspaces alone has a Hermitian V^H gV and one gw inside each cluster."""
+    inside = xp.to_numpy(close)
+    inside = inside & ~np.eye(inside.shape[-1], dtype=bool)
+    if not inside.any():
+        return
+    inner = xp.to_numpy(inner)
+    skew = np.abs(inner - inner.swapaxes(-1, -2).conj())
     eps = float(np.finfo(skew.dtype).eps)
-    if (skew[inside] > 1000 * eps * np.abs(xp.to_numpy(inner)).max(initial=0)).any():
+    split = (skew[inside] > 1000 * eps * np.abs(inner).max(initial=0)).any()
+    if gw is not None:
+        gw = xp.to_numpy(gw)
+        differ = np.abs(gw[..., None, :] - gw[..., :, None])
+        split = split or (differ[inside] > 1000 * eps * np.abs(gw).max(initial=0)).any()
+    if split:
         warnings.warn(
             "eigh: the loss depends on the choice of eigenvectors inside a cluster of equal eigenvalues, where it has no"
             " derivative; that part of the gradient is taken as zero",

@@ -41,7 +41,9 @@ class Alternative(NamedTuple):
     predicted_seconds: float | None
 
     def __str__(self) -> str:
-        text = f"{self.engine}: {bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host"
+        text = (
+            f"{self.engine}: {bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host"
+        )
         return text if self.predicted_seconds is None else f"{text}, about {self.predicted_seconds * 1e3:.2g} ms"
 
 

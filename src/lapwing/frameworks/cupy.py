@@ -11,7 +11,18 @@ from ..core.native import CUDA, missing_reason, native, scratch_bytes
 from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
+__all__ = [
+    "Namespace",
+    "apply",
+    "describe",
+    "dtype_of",
+    "failed",
+    "out_of_memory",
+    "run_operator",
+    "shape_of",
+    "to_numpy",
+    "traced",
+]
 
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 

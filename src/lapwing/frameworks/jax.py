@@ -22,7 +22,18 @@ from ..core.operation import Operation, Params, operation_named
 from ..core.problem import REAL, Spec
 from . import numpy
 
-__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
+__all__ = [
+    "Namespace",
+    "apply",
+    "describe",
+    "dtype_of",
+    "failed",
+    "out_of_memory",
+    "run_operator",
+    "shape_of",
+    "to_numpy",
+    "traced",
+]
 
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
@@ -207,7 +218,10 @@ def _partitioned(operation: Operation, params: Params, engine: int, overwrite: b
 
     @function.def_vmap
     def batched(axis_size: int, in_batched: Any, *arrays: Any) -> Any:
-        whole = [x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape)) for x, is_batched in zip(arrays, in_batched)]
+        whole = [
+            x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            for x, is_batched in zip(arrays, in_batched, strict=True)
+        ]
         return function(*whole), tuple(True for _ in ranks)
 
     return function
@@ -245,12 +259,12 @@ def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool,
     # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
     # place anyway, or the user asks.
     out = operation.alias
-    in_place = out is not None and results[out][0] == tuple(a.shape) and (overwrite or (alone and not launch_only))
+    shared = out is not None and results[out][0] == tuple(a.shape) and (overwrite or (alone and not launch_only))
     call = jax.ffi.ffi_call(
         _LAUNCH if launch_only else _TARGET,
         types,
         vmap_method="broadcast_all",
-        input_output_aliases={0: out} if in_place else None,
+        input_output_aliases={0: out} if shared and out is not None else None,
     )
     flags, *more = params
     extra = {f"size{i}": np.int64(x) for i, x in enumerate(more, 2)}

@@ -13,7 +13,18 @@ from ..core.native import CPU, OPS, native
 from ..core.operation import ADJOINT, OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
+__all__ = [
+    "Namespace",
+    "apply",
+    "describe",
+    "dtype_of",
+    "failed",
+    "out_of_memory",
+    "run_operator",
+    "shape_of",
+    "to_numpy",
+    "traced",
+]
 
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name takes as long as a small factorisation
@@ -138,4 +149,4 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 def _at(address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     kind = np.dtype(dtype)
     memory = (ctypes.c_char * (prod(shape) * kind.itemsize)).from_address(address)
-    return np.frombuffer(memory, kind).reshape(shape)
+    return np.ndarray(shape, kind, memoryview(memory))

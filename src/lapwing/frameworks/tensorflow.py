@@ -174,7 +174,7 @@ class Namespace:
 
     @staticmethod
     def visible(x: Any) -> bool:
-        return _executing_eagerly()
+        return bool(_executing_eagerly())
 
 
 def _compiled_by_xla() -> bool:

@@ -17,7 +17,18 @@ from ..core.native import AUTO, CPU, CUDA, missing_reason, native, scratch_bytes
 from ..core.operation import OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = ["Namespace", "apply", "describe", "dtype_of", "failed", "out_of_memory", "run_operator", "shape_of", "to_numpy", "traced"]
+__all__ = [
+    "Namespace",
+    "apply",
+    "describe",
+    "dtype_of",
+    "failed",
+    "out_of_memory",
+    "run_operator",
+    "shape_of",
+    "to_numpy",
+    "traced",
+]
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
@@ -180,7 +191,9 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     bytes_needed = scratch_bytes(*frame) if like.is_cuda else 0
     scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=like.device)
     addresses = [x.data_ptr() for x in outputs]
-    converged = native.run_operator(*frame, stream, scratch.data_ptr() if bytes_needed else 0, bytes_needed, product, *addresses)
+    converged = native.run_operator(
+        *frame, stream, scratch.data_ptr() if bytes_needed else 0, bytes_needed, product, *addresses
+    )
     return outputs, converged
 
 
@@ -191,7 +204,9 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=1024)
 def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> tuple[Any, Any]:
     """Sizes for the native frame, and each output's shape and dtype; shape None: as the input, which is quicker to make."""
-    results = [(None, None) if d is None and s == shapes[0] else (s, _kind(d, dtype)) for s, d in operation.results(shapes, params)]
+    results = [
+        (None, None) if d is None and s == shapes[0] else (s, _kind(d, dtype)) for s, d in operation.results(shapes, params)
+    ]
     return operation.sizes(shapes, params), results
 
 
@@ -392,15 +407,33 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
     return Eager, Functorch, Traceable
 
 
-def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's own routine with lapwing's conventions, for torch.func inside torch.compile."""
-    upper = bool(params[0] & UPPER)
-    triangle = a.triu() if upper else a.tril()
-    # the derivative is that of f((A + A^H)/2): only the named triangle carries values, both carry the gradient
+# torch's own routines with lapwing's conventions, for torch.func inside torch.compile
+
+
+def _own_hermitian(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor]:
+    """The derivative is that of f((A + A^H)/2): only the named triangle carries values, both carry the gradient."""
+    triangle = a.triu() if params[0] & UPPER else a.tril()
     diagonal = torch.diag_embed(triangle.diagonal(dim1=-2, dim2=-1).real.to(a.dtype))
     values = triangle.tril(-1) + triangle.triu(1)
     finite = torch.where(torch.isfinite(a), a, 0)
-    symmetric = (values + values.mH + diagonal).detach() + ((finite + finite.mH) - (finite + finite.mH).detach()) / 2
+    return ((values + values.mH + diagonal).detach() + ((finite + finite.mH) - (finite + finite.mH).detach()) / 2,)
+
+
+def _own_eigh(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    _, first, count = params
+    n = a.shape[-1]
+    (whole,) = _own_hermitian(a, params, engine)
+    good = torch.isfinite(whole).all(-1).all(-1)[..., None]
+    w, v = torch.linalg.eigh(torch.where(good[..., None], whole, 0))
+    first, count = (0, n) if count < 0 else (first % max(n, 1), count)
+    w, v = w[..., first : first + count], v[..., first : first + count]
+    nan = torch.nan
+    return torch.where(good, w, nan), torch.where(good[..., None], v, nan), (~good[..., 0]).to(torch.int32)
+
+
+def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    upper = bool(params[0] & UPPER)
+    (symmetric,) = _own_hermitian(a, params, engine)
     factor, info = torch.linalg.cholesky_ex(symmetric, upper=upper)
     # the first pivot that is not finite and positive, where the routine let it pass
     pivots = factor.diagonal(dim1=-2, dim2=-1).real
@@ -413,7 +446,7 @@ def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.T
     return torch.where(bad[..., None, None], torch.nan, factor), torch.where(bad, first, 0).to(torch.int32)
 
 
-_FRAMEWORK_OWN = {"cholesky": _own_cholesky}
+_FRAMEWORK_OWN = {"cholesky": _own_cholesky, "eigh": _own_eigh, "hermitian": _own_hermitian}
 # All of them at once, when this module loads: Dynamo cannot define an op while it traces.
 _HOOKED = {operation.name: _Hooked(operation) for operation in OPERATIONS}
 

@@ -44,9 +44,7 @@ def _part_before_n(name: str, subset: slice) -> tuple[int, int]:
     raise ValueError(f"{name}: subset={subset} is not known before the size of the matrix is")
 
 
-def check_window(
-    name: str, window: Any, subset: slice | None, shape: tuple[Any, ...], traced: bool
-) -> tuple[float, float]:
+def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any, ...], traced: bool) -> tuple[float, float]:
     if subset is not None:
         raise ValueError(f"{name}: give subset or window, not both")
     if traced:
