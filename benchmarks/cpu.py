@@ -1,6 +1,6 @@
 """The CPU bars: lapwing through NumPy, torch and JAX against numpy, torch and jax, in one interleaved run.
 
-    python benchmarks/cpu.py [--quick] [--only batched|single|overhead] [--threads 2] [--output FILE]
+    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh] [--threads 2] [--output FILE]
 
 Prints pass or fail against the bars below, and writes everything to benchmarks/results/. Exit code: 0 all passed,
 1 a wrong answer or a missed bar.
@@ -37,6 +37,11 @@ def main() -> int:
             verdicts += found
     if options.only in (None, "overhead"):
         verdicts += _overhead(options.repeat)
+    if options.only in (None, "eigh"):
+        for step in (_eigh_parts, _eigh_batched):
+            found_rows, found = step(options.quick, options.repeat)
+            rows += found_rows
+            verdicts += found
     report = as_json(make_report(rows)) | {"verdicts": [asdict(v) for v in verdicts]}
     path = options.output or _RESULTS / f"cpu-{report['environment']['instructions']}-{report['date'][:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,11 +149,83 @@ def _overhead(repeat: int) -> list[Verdict]:
     return verdicts
 
 
+# The 16 largest, or smallest, of one matrix: which matrix, the part, and by whom lapwing must be how many times as fast.
+# "eigsh" is scipy's Lanczos iteration to the same residual; with sigma=0 ("eigsh_inverse") it is timed beside it.
+_PARTS = (
+    ("kernel", "largest", {"scipy": 10.0, "eigsh": 1.0}),
+    ("wishart", "largest", {"scipy": 3.0, "eigsh": 1.0}),
+    ("wishart_shift", "smallest", {"eigsh": 1.0}),
+)
+_PART_ORDER, _PART_COUNT = 4000, 16
+_EIGH_FACTORS = {2: 10.0, 3: 10.0, 4: 1.0, 8: 4.0, 12: 1.0, 16: 2.5, 24: 1.0, 32: 1.5, 48: 1.0, 64: 1.0, 128: 1.0}
+_EIGH_BATCHES = {2: 50_000, 3: 50_000, 4: 40_000, 8: 10_000, 12: 6_000, 16: 4_000, 24: 2_000, 32: 1_000, 48: 400, 64: 200,
+                 128: 50}  # fmt: skip
+
+
+def _eigh_parts(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
+    from lapwing.bench.case import Case, Entry
+    from lapwing.bench.measure import measure, peer_entries
+
+    rows, verdicts = [], []
+    n = 600 if quick else _PART_ORDER
+    for matrix, end, bars in _PARTS:
+        part = (0, _PART_COUNT) if end == "smallest" else (n - _PART_COUNT, _PART_COUNT)
+        case = Case(n, matrix=matrix, operation="eigh", part=part)
+        peers = [e for e in peer_entries("cpu", ("scipy",), case)[0] if e.name != "scipy" or "scipy" in bars]
+        row = measure(case, [Entry("lapwing", "numpy", "auto"), *peers], repeat=repeat, limit=30.0)
+        times = _report(row)
+        rows.append(row)
+        if "lapwing" in times:
+            verdicts += [
+                Verdict(f"{_PART_COUNT} {end} of {n}, {matrix}, against {name}", times[name] / times["lapwing"], bar)
+                for name, bar in bars.items()
+                if name in times
+            ]
+        for verdict in verdicts[-len(bars) :]:
+            print(verdict, flush=True)
+    return rows, verdicts
+
+
+def _eigh_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
+    """Many small matrices, through NumPy, against the best of numpy, torch and jax."""
+    from lapwing.bench.case import Case, Entry
+    from lapwing.bench.measure import measure
+
+    rows, verdicts = [], []
+    entries = [Entry("lapwing", "numpy", "auto"), *[Entry(n, n) for n in ("numpy", "torch", "jax")]]
+    for dtype in ("float32", "float64"):
+        for n, factor in _EIGH_FACTORS.items():
+            if quick and n not in (3, 16, 32):
+                continue
+            batch = _EIGH_BATCHES[n] // (10 if quick else 1)
+            row = measure(Case(n, batch, dtype, operation="eigh"), entries, repeat=repeat, limit=6.0)
+            times = _report(row)
+            rows.append(row)
+            if row.speedup is not None and "lapwing" in times:
+                verdicts.append(Verdict(f"{row.case}", row.speedup, factor))
+                print(verdicts[-1], flush=True)
+    return rows, verdicts
+
+
+def _report(row: object) -> dict[str, float]:
+    """Print the times and what was wrong; the times by name."""
+    from lapwing.bench.table import seconds_in_words
+
+    times = {t.name: t.minimum for t in (*row.ours, *row.peers)}
+    print(f"\n{row.case} ({row.engine}): " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))
+    for name, check in row.checks:
+        if not check.ok:
+            print(f"WRONG ANSWER from {name}: {check}")
+    for a in row.absent:
+        print(f"without {a.name}: {a.reason}")
+    return times
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The CPU bars.")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--only", choices=["batched", "single", "overhead"])
+    parser.add_argument("--only", choices=["batched", "single", "overhead", "eigh"])
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """The GPU bars: batches, one matrix, a record of the engines, and the same kernels through torch, JAX and CuPy.
 
-    python benchmarks/gpu.py [--only batched|single|record|frameworks] [--quick] [--seconds 1200]
+    python benchmarks/gpu.py [--only batched|single|record|frameworks|eigh|eigh_record] [--quick] [--seconds 1200]
                              [--record FILE] [--output FILE] [--device cuda]
 
 Every answer is checked in float64 on the host before its time is printed, and the peers are timed in the same run.
@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
@@ -25,7 +25,7 @@ from lapwing.bench.case import Case, Entry, Row
 from lapwing.bench.environment import environment
 from lapwing.bench.libraries import allow_float64_in_jax
 from lapwing.bench.measure import copy_bandwidth, measure, peer_entries, usable_library
-from lapwing.bench.record import Grid, WrongAnswer, grid_for, measure_record, record_of, rule_in_words, write_record
+from lapwing.bench.record import RECORDS, Grid, WrongAnswer, grid_for, measure_record, record_of, rule_in_words, write_record
 from lapwing.bench.report import as_json, make_report
 from lapwing.bench.table import Table, seconds_in_words
 from lapwing.core.records import rules_of
@@ -33,7 +33,7 @@ from lapwing.engines import planner
 
 T = TypeVar("T")
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("batched", "single", "frameworks", "record")
+_PARTS = ("batched", "single", "frameworks", "record", "eigh", "eigh_record")
 _BATCHED = (
     (4, 1_000_000), (8, 400_000), (16, 100_000), (32, 50_000), (64, 20_000), (128, 5_000), (256, 1_000), (512, 400),
     (1024, 100), (100, 10), (512, 16),
@@ -100,7 +100,8 @@ def main() -> int:
     print(f"copy {bandwidth * 1e-12:.3g} TB/s" if bandwidth else "the floor is numpy.copy")
     for a in absent:
         run.note(f"without {a.name}: {a.reason}")
-    steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record}
+    steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record, "eigh": _eigh}
+    steps["eigh_record"] = _eigh_record
     found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
     _write(run, found)
     wrong = [str(row.case) for row in run.rows if row.wrong] + [w for part in found.values() for w in part.get("wrong", [])]
@@ -166,15 +167,80 @@ def _frameworks(run: Run) -> dict:
     return {"spread": apart}
 
 
-def _record(run: Run) -> dict:
+# lapwing must be so many times as fast as cuSOLVER's own routine for a part (Xsyevdx) at finding the 16 largest
+_PART_ORDER, _PART_COUNT = 16384, 16
+_PART_BARS = {"kernel": 80.0, "wishart": 10.0}
+# ... as jax at many small ones, at each of these batches
+_EIGH_BATCHED = (
+    (2, 400_000, 3.0), (3, 400_000, 3.0), (4, 200_000, 3.0), (8, 100_000, 3.0), (16, 50_000, 3.0), (32, 20_000, 3.0),
+    (64, 5_000, 1.2), (128, 1_000, 1.2), (256, 200, 1.2), (512, 50, 1.2),
+)  # fmt: skip
+# ... as the best of torch, jax and cupy at one matrix
+_EIGH_SINGLE = (64, 256, 1024, 2048, 4096, 8192)
+# and find the top 5 % of this order, of the kernel that kernel_tools was measured with, in so many seconds
+_TOP, _TOP_SECONDS = 20_000, 5.0
+
+
+def _eigh(run: Run) -> dict:
+    """The bars for eigenvalues."""
+    on_gpu = run.options.device == "cuda"
+    direct = "cusolver" if on_gpu else "lapack"
+    names = [direct, *[p.name for p in run.peers]]
+    table = Table(names, on_gpu=run.bandwidth is not None)
+    print(f"\neigenvalues\n{table.header()}")
+    verdicts: list[dict] = []
+
+    def judge(what: str, value: float | None, bar: float, at_most: bool = False) -> None:
+        passed = value is not None and (value <= bar if at_most else value >= bar)
+        verdicts.append({"what": what, "value": value, "bar": bar, "at_most": at_most, "pass": passed})
+        print(f"  {'pass' if passed else 'FAIL'}  {what}: {value or 0:.3g}, bar {bar:g}", flush=True)
+
+    ours = Entry("lapwing", run.library, "auto")
+    n = _PART_ORDER if on_gpu and not run.options.quick else 2048 if on_gpu else 300
+    for matrix, bar in _PART_BARS.items():
+        case = Case(n, 1, "float64", run.options.device, matrix=matrix, operation="eigh", part=(n - _PART_COUNT, _PART_COUNT))
+        row = run.measure(case, [ours, Entry(direct, run.library, direct)], table)
+        judge(f"{_PART_COUNT} largest of {n}, {matrix}, against {direct}", row and _ratio(row, direct), bar)
+    for dtype in ("float32", "float64"):
+        for order, batch, bar in _sizes(run, _EIGH_BATCHED, ((3, 1_000, 3.0), (16, 100, 3.0))):
+            case = Case(order, batch, dtype, run.options.device, operation="eigh")
+            row = run.measure(case, [ours, *[p for p in run.peers if p.name == "jax"]], table)
+            judge(f"{case} against jax", row and _ratio(row, "jax"), bar)
+        for order in _sizes(run, _EIGH_SINGLE, (64, 200)):
+            case = Case(order, 1, dtype, run.options.device, operation="eigh")
+            row = run.measure(case, [ours, *run.peers], table)
+            judge(f"{case} against the best peer", row and row.speedup, 1.0)
+    n = _TOP if on_gpu and not run.options.quick else 1000
+    count = n // 20
+    case = Case(n, 1, "float64", run.options.device, matrix="laplacian", operation="eigh", part=(n - count, count))
+    row = run.measure(case, [ours], table)
+    seconds = row.lapwing.minimum if row and row.lapwing else None
+    judge(f"top 5 % of {n}, seconds", seconds, _TOP_SECONDS, at_most=True)
+    missed = sum(not v["pass"] for v in verdicts)
+    print(f"{len(verdicts) - missed} of {len(verdicts)} bars passed")
+    return {"verdicts": verdicts}
+
+
+def _ratio(row: Row, name: str) -> float | None:
+    """How many times faster than that one lapwing is."""
+    times = {t.name: t.minimum for t in (*row.ours, *row.peers)}
+    return times[name] / times["lapwing"] if name in times and "lapwing" in times else None
+
+
+def _eigh_record(run: Run) -> dict:
+    found = [_record(run, operation) for operation in RECORDS["eigh"]]
+    return {"records": found, "wrong": [w for f in found for w in f.get("wrong", [])]}
+
+
+def _record(run: Run, operation: str = "cholesky") -> dict:
     """Every engine over the grid: the planner's rules follow from it."""
     options = run.options
-    grid = grid_for(options.device, quick=options.quick)
+    grid = grid_for(options.device, quick=options.quick, operation=operation)
     if options.device == "cpu":
-        grid = Grid((4, 64, 256), (1, 16), ("float64",), seconds=5.0)
-    grid = Grid(grid.orders, grid.batches, grid.dtypes, grid.flops, grid.bytes, max(1.0, min(grid.seconds, run.left)))
+        grid = Grid((4, 64, 256), (1, 16), ("float64",), seconds=5.0, operation=operation)
+    grid = replace(grid, seconds=max(1.0, min(grid.seconds, run.left)))
     total = len(grid.cases(options.device))
-    print(f"\nrecord: {total} points, about {grid.seconds:.0f} s", flush=True)
+    print(f"\nrecord of {operation}: {total} points, about {grid.seconds:.0f} s", flush=True)
     done = 0
 
     def step(case: Case) -> None:
@@ -187,10 +253,14 @@ def _record(run: Run) -> dict:
         rows = measure_record(grid, options.device, run.library, repeat=options.repeat, step=step)
     except WrongAnswer as error:
         return {"wrong": [str(error)]}
-    record = record_of(rows, options.device)
-    path = options.record or (options.output or _RESULTS / "gpu.json").parent / f"{record.name}.json"
+    record = record_of(rows, options.device, operation)
+    path = (
+        options.record
+        if options.record and operation == "cholesky"
+        else (options.output or _RESULTS / "gpu.json").parent / f"{record.name}.json"
+    )
     write_record(record, path)
-    rules = [rule_in_words(rule) for rule in rules_of(record)]
+    rules = [rule_in_words(rule, operation) for rule in rules_of(record)]
     print(f"wrote {path}; the rules that follow:", *rules, sep="\n  ")
     return {"record": str(path), "rules": rules}
 

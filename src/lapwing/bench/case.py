@@ -8,6 +8,7 @@ from statistics import median
 from ..core.problem import Problem
 from .check import Check
 from .environment import Environment
+from .operations import operation_of
 
 __all__ = ["Absent", "Case", "Entry", "Report", "Row", "Timing"]
 
@@ -25,6 +26,7 @@ class Case:
     upper: bool = False
     matrix: str = "random"
     operation: str = "cholesky"
+    part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -32,24 +34,36 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.operation, self.dtype, self.batch, self.n, self.device, self.upper)
+        return Problem(self.operation, self.dtype, self.batch, self.n, self.device, self.upper, self.part)
+
+    @property
+    def count(self) -> int:
+        """Eigenvalues asked for."""
+        return self.problem.count
+
+    @property
+    def input_bytes(self) -> int:
+        return self.batch * self.n**2 * self.problem.itemsize
 
     @property
     def flops(self) -> float:
-        return self.batch * float(self.n) ** 3 / 3 * (4 if self.dtype.startswith("complex") else 1)
+        return operation_of(self.operation).flops(self)
 
     @property
     def bytes_moved(self) -> int:
-        """Every matrix read once and written once."""
-        return 2 * self.batch * self.n**2 * self.problem.itemsize
+        """Every input read once and every output written once."""
+        return operation_of(self.operation).bytes_moved(self)
 
     def __str__(self) -> str:
-        return f"{self.operation} {self.dtype} n={self.n} batch={self.batch}"
+        text = f"{self.operation} {self.dtype} n={self.n} batch={self.batch}"
+        if self.part is not None:
+            text += f" eigenvalues {self.part[0]}:{sum(self.part)}"
+        return text if self.matrix in ("random", "known") else f"{text} {self.matrix}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: lapwing through ``library`` with ``engine``, or with None the library's own routine."""
+    """Who takes part: lapwing through ``library`` with ``engine``, or with None the library's own routine of that name."""
 
     name: str
     library: str

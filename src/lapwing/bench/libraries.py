@@ -160,7 +160,10 @@ class _Jax(Library):
         return self.jax.jit(lambda a: plain(a))  # type: ignore[no-any-return]
 
     def waited(self, call: Call, a: Any) -> Any:
-        return lambda: call(a).block_until_ready()
+        return lambda: self.jax.block_until_ready(call(a))
+
+    def compiled(self, call: Call) -> Call:
+        return self.jax.jit(lambda a: call(a))  # type: ignore[no-any-return]
 
     def copier(self) -> Call:
         return self.jax.jit(lambda a: a + 1)  # type: ignore[no-any-return]

@@ -51,6 +51,10 @@ class Library:
             return cholesky  # type: ignore[return-value]
         return partial(cholesky, upper=upper, engine=engine, on_fail=on_fail)  # type: ignore[arg-type]
 
+    def compiled(self, call: Call) -> Call:
+        """The call as users of the library run it, compiled where that is usual."""
+        return call
+
     def waited(self, call: Call, a: Any) -> Callable[[], Any]:
         """One call that ends when the result is there."""
         return partial(call, a)

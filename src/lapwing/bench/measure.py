@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -10,14 +11,15 @@ import numpy as np
 
 from ..engines import planner
 from .case import Absent, Case, Entry, Row, Timing
-from .check import PROBES, Check, check_factor, check_on_device
+from .check import Check
 from .environment import HOW_TO_GET
 from .libraries import PEERS, installed, open_library
 from .library import Library
 from .matrices import make_matrix
+from .operations import operation_of
 from .timing import Contender, interleave
 
-__all__ = ["COPY", "copy_bandwidth", "measure", "peer_entries", "usable_library", "why_not"]
+__all__ = ["COPY", "copy_bandwidth", "every_engine", "fitting", "measure", "peer_entries", "usable_library", "why_not"]
 
 COPY = "copy"
 _BANDWIDTH_BYTES = 2**29
@@ -39,10 +41,25 @@ def usable_library(names: Iterable[str], device: str) -> str | None:
     return next((name for name in names if not why_not(name, device)), None)
 
 
-def peer_entries(device: str, names: Sequence[str] = PEERS) -> tuple[list[Entry], list[Absent]]:
-    """The peers present on a device, and why the others are not."""
+def peer_entries(device: str, names: Sequence[str] = PEERS, case: Case | None = None) -> tuple[list[Entry], list[Absent]]:
+    """The peers present on a device, and why the others are not. A ``case`` adds the special routines it has a use for."""
     reasons = {name: why_not(name, device) for name in names}
-    return [Entry(n, n) for n, why in reasons.items() if not why], [Absent(n, why) for n, why in reasons.items() if why]
+    present = [Entry(n, n) for n, why in reasons.items() if not why]
+    if case is not None:
+        routines = operation_of(case.operation).routines(case)
+        present += [Entry(routine, library) for routine, library in routines if reasons.get(library) == ""]
+    return present, [Absent(n, why) for n, why in reasons.items() if why]
+
+
+def every_engine(library: str, cases: Sequence[Case]) -> list[Entry]:
+    """lapwing once for each engine that takes one of the cases."""
+    takes = [name for name, engine in planner.ALL.items() if any(engine.support(case.problem) for case in cases)]
+    return [Entry(name, library, name) for name in takes]
+
+
+def fitting(case: Case, entries: Sequence[Entry]) -> list[Entry]:
+    """Without the engines that do not take this case."""
+    return [e for e in entries if e.engine in (None, "auto") or planner.ALL[e.engine].support(case.problem)]
 
 
 def measure(
@@ -93,36 +110,46 @@ def measure(
 
 def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Contender, Any]:
     """The contender, and the answer of its first call."""
+    operation = operation_of(case.operation)
     on_gpu = case.device != "cpu"
     if entry.engine is None:
-        call = library.own(case.upper)
-        later = library.own_queued(case.upper) if on_gpu else call
+        call = operation.own(library, case, entry.name)
+        later = operation.own_queued(library, case, entry.name) if on_gpu else call
     else:
-        call = library.through(case.upper, entry.engine)
-        later = library.through(case.upper, entry.engine, "nan") if on_gpu else call
+        call = operation.through(library, case, entry.engine, "raise")
+        later = operation.through(library, case, entry.engine, "nan") if on_gpu else call
     queued = (lambda k: library.queued(later, a, k)) if on_gpu else None
     return Contender(entry.name, library.waited(call, a), queued), call(a)
 
 
 def _check(library: Library, host: np.ndarray, a: Any, result: Any, case: Case) -> Check:
     """On the host, or for one large matrix on a GPU where it lies: to bring it back would take longer than the measurement."""
+    operation = operation_of(case.operation)
     if case.device == "cpu" or case.batch > 1 or case.n <= _CHECKED_OF_PEERS or library.wide is None:
-        return check_factor(host, library.to_host(result), upper=case.upper)
-    probes = np.random.default_rng(1).standard_normal((case.n, PROBES)) / PROBES**0.5
-    placed = library.put(probes.astype(np.result_type(host.dtype, np.float64)), case.device)
-    return check_on_device(a, result, placed, library.wide, float(np.finfo(host.dtype).eps), upper=case.upper)
+        return operation.check(host, _to_host(library, result), case)
+    return operation.check_on_device(library, a, result, case)
 
 
 def _peer_trouble(host: np.ndarray, result: Any, library: Library, case: Case) -> str:
     """Why a peer's answer cannot be compared, or "". The first matrix is checked, of a large one only its last row."""
-    if tuple(result.shape) != host.shape:
-        return f"answers with shape {tuple(result.shape)}"
-    first = result if case.batch == 1 else result[0]
+    outputs = result if isinstance(result, tuple) else (result,)
+    operation = operation_of(case.operation)
+    for output, shape in zip(outputs, operation.shapes(case), strict=True):
+        if tuple(output.shape) != shape:
+            return f"answers with shape {tuple(output.shape)}"
+    first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
     if case.n > _CHECKED_OF_PEERS:
-        row = library.to_host(first[-1])
-        return "" if row.dtype == host.dtype and np.isfinite(row).all() else "wrong dtype or not finite"
-    check = check_factor(host if case.batch == 1 else host[0], library.to_host(first), upper=case.upper)
+        rows = [library.to_host(x[-1]) for x in first]
+        good = rows[-1].dtype.itemsize <= host.dtype.itemsize and all(np.isfinite(row).all() for row in rows)
+        return "" if good else "wrong dtype or not finite"
+    one = replace(case, batch=1)
+    answer = _to_host(library, first if len(first) > 1 else first[0])
+    check = operation.check(host if case.batch == 1 else host[0], answer, one)
     return "" if check.ok else f"wrong answer: {check}"
+
+
+def _to_host(library: Library, result: Any) -> Any:
+    return tuple(library.to_host(x) for x in result) if isinstance(result, tuple) else library.to_host(result)
 
 
 def _row(

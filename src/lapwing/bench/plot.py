@@ -11,10 +11,10 @@ from .case import Row
 from .environment import counted, environment
 from .table import seconds_in_words
 
-__all__ = ["KINDS", "can_plot", "plot_rows", "plot_speedup"]
+__all__ = ["COLOURS", "KINDS", "can_plot", "figure_of", "plain_numbers", "plot_rows", "plot_speedup", "small_print"]
 
 KINDS = (".png", ".pdf", ".svg")
-_COLOURS = {
+COLOURS = {
     "lapwing": "#d1495b",
     "numpy": "#4477aa",
     "scipy": "#66ccee",
@@ -39,14 +39,14 @@ def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
     rows = [r for r in rows if r.lapwing is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
     across = 2 if any(r.peers for r in rows) else 1
-    figure, axes = _figure((5.5 * across + 0.5, 1.0 + 3.7 * len(dtypes)), len(dtypes), across)
+    figure, axes = figure_of((5.5 * across + 0.5, 1.0 + 3.7 * len(dtypes)), len(dtypes), across)
     figure.suptitle(title, fontsize=13 if across == 2 else 11, fontweight="bold")
     for (times, *ratios), dtype in zip(axes, dtypes, strict=True):
         some = sorted((r for r in rows if r.case.dtype == dtype), key=lambda r: (r.case.n, r.case.batch))
         _draw_times(times, some, dtype)
         for axis in ratios:
             _draw_ratios(axis, some, dtype)
-    _small_print(figure, rows)
+    small_print(figure, rows)
     figure.savefig(path, dpi=130)
 
 
@@ -55,7 +55,7 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the 
     rows = [r for r in rows if r.speedup is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
     orders = sorted({r.case.n for r in rows})
-    figure, axes = _figure((8.0, 4.5), 1, 1)
+    figure, axes = figure_of((8.0, 4.5), 1, 1)
     axis = axes[0][0]
     width = 0.8 / max(len(dtypes), 1)
     for place, (dtype, colour) in enumerate(zip(dtypes, ("#d1495b", "#4477aa", "#228833", "#ee7733"), strict=False)):
@@ -71,7 +71,7 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the 
     axis.grid(axis="x", visible=False)
     axis.margins(y=0.12)
     axis.legend(frameon=False)
-    _small_print(figure, rows)
+    small_print(figure, rows)
     figure.savefig(path, dpi=130)
 
 
@@ -83,12 +83,12 @@ def _draw_times(axis: Any, rows: Sequence[Row], dtype: str) -> None:
     floor = [(r.case.n, r.floor) for r in rows if r.floor]
     if floor:
         axis.plot(
-            *zip(*floor, strict=True), color=_COLOURS["floor"], linestyle=":", marker=".", label="floor: one copy of the input"
+            *zip(*floor, strict=True), color=COLOURS["floor"], linestyle=":", marker=".", label="floor: one copy of the input"
         )
     _over_n(axis, rows)
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    _plain_numbers(axis.yaxis, seconds_in_words, each=(1,) if high > 300 * low else (1, 2, 5))
+    plain_numbers(axis.yaxis, seconds_in_words, each=(1,) if high > 300 * low else (1, 2, 5))
     axis.set_ylabel("time per call")
     axis.set_title(f"{dtype}: time, lower is better", fontsize=11)
     axis.legend(frameon=False, fontsize=9)
@@ -103,7 +103,7 @@ def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
     axis.axhline(1, color="#333333", linewidth=1)
     _over_n(axis, rows)
     axis.set_yscale("log")
-    _plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", each=(1, 2, 5))
+    plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", each=(1, 2, 5))
     axis.set_ylabel("time of the peer / time of lapwing")
     axis.set_title(f"{dtype}: how many times faster lapwing is", fontsize=11)
     if any(r.peers for r in rows):
@@ -114,7 +114,7 @@ def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
 
 def _line(axis: Any, name: str, points: Sequence[tuple[float, float]], ours: bool) -> None:
     style = {"linewidth": 2.4, "markersize": 6, "zorder": 3} if ours else {"linewidth": 1.4, "markersize": 4}
-    axis.plot(*zip(*points, strict=True), marker="o", color=_COLOURS.get(name), label=name, **style)
+    axis.plot(*zip(*points, strict=True), marker="o", color=COLOURS.get(name), label=name, **style)
 
 
 def _over_n(axis: Any, rows: Sequence[Row]) -> None:
@@ -128,7 +128,7 @@ def _over_n(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_xlabel("order n" + (f", {counted(batches.pop(), 'matrix', 'matrices')} per call" if len(batches) == 1 else ""))
 
 
-def _plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, ...]) -> None:
+def plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, ...]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, subs=each))
@@ -140,7 +140,7 @@ def _is_ours(rows: Sequence[Row], name: str) -> bool:
     return any(t.name == name for r in rows for t in r.ours)
 
 
-def _small_print(figure: Any, rows: Sequence[Row]) -> None:
+def small_print(figure: Any, rows: Sequence[Row]) -> None:
     """Where and when, below everything."""
     where = environment()
     on_gpu = where.gpus and any(r.case.device == "cuda" for r in rows)
@@ -149,7 +149,7 @@ def _small_print(figure: Any, rows: Sequence[Row]) -> None:
     figure.supxlabel(text, x=0.99, ha="right", fontsize=8, color="#777777")
 
 
-def _figure(size: tuple[float, float], down: int, across: int) -> tuple[Any, Any]:
+def figure_of(size: tuple[float, float], down: int, across: int) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

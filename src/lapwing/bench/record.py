@@ -16,7 +16,10 @@ from .case import Case, Entry, Row
 from .environment import environment
 from .measure import measure
 
-__all__ = ["Grid", "WrongAnswer", "grid_for", "measure_record", "record_of", "rule_in_words", "write_record"]
+__all__ = ["RECORDS", "Grid", "WrongAnswer", "grid_for", "measure_record", "record_of", "rule_in_words", "write_record"]
+
+# what is recorded for an operation; a part of a spectrum has rules of its own, with the number of values in the batch's place
+RECORDS = {"cholesky": ("cholesky",), "eigh": ("eigh", "eigh_part")}
 
 _BEHIND = 4.0  # an engine this far behind at a smaller batch is not asked again at a larger one
 _LEAST = 0.05  # seconds a point may take whatever the budget
@@ -28,7 +31,11 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class Grid:
-    """Orders, batches and dtypes; points beyond ``flops`` or ``bytes`` are left out."""
+    """Orders, batches and dtypes; points beyond ``flops`` or ``bytes`` are left out.
+
+    For "eigh_part" the batches are the numbers of values at the upper end of one Wishart matrix, whose values stand close: an
+    iteration that wins there wins on most matrices.
+    """
 
     orders: tuple[int, ...]
     batches: tuple[int, ...]
@@ -36,30 +43,60 @@ class Grid:
     flops: float = 5e9
     bytes: float = 2**28
     seconds: float = 110.0  # for the whole grid
+    operation: str = "cholesky"
 
     def cases(self, device: str) -> list[Case]:
         """By dtype and n, the smaller batches first."""
-        everything = [Case(n, b, d, device) for d in self.dtypes for n in self.orders for b in self.batches]
-        return [c for c in everything if c.flops <= self.flops and c.bytes_moved <= self.bytes]
+        everything = [self._case(n, b, d, device) for d in self.dtypes for n in self.orders for b in self.batches]
+        return [c for c in everything if c is not None and c.flops <= self.flops and c.bytes_moved <= self.bytes]
+
+    def _case(self, n: int, second: int, dtype: str, device: str) -> Case | None:
+        if self.operation != "eigh_part":
+            return Case(n, second, dtype, device, operation=self.operation)
+        if second >= n:
+            return None
+        return Case(n, 1, dtype, device, matrix="wishart", operation="eigh", part=(n - second, second))
 
 
 # Large orders need few batches and large batches few orders; every point takes well below a second.
 _GRIDS = {
-    ("cpu", False): Grid(
+    ("cholesky", "cpu", False): Grid(
         (2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048),
         (1, 8, 64, 512), flops=3e9, bytes=2**30, seconds=80.0,
     ),
-    ("cpu", True): Grid((4, 16, 64, 256, 1024), (1, 16, 256), flops=1.5e9, bytes=2**29, seconds=20.0),
-    ("cuda", False): Grid(
+    ("cholesky", "cpu", True): Grid((4, 16, 64, 256, 1024), (1, 16, 256), flops=1.5e9, bytes=2**29, seconds=20.0),
+    ("cholesky", "cuda", False): Grid(
         (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192),
         (1, 4, 16, 64, 256, 1024, 4096, 32768), flops=2e12, bytes=2**31, seconds=300.0,
     ),
-    ("cuda", True): Grid((32, 64, 128, 256, 1024, 2048, 4096, 8192), (1, 16, 256), flops=6e11, bytes=2**31, seconds=60.0),
+    ("cholesky", "cuda", True): Grid(
+        (32, 64, 128, 256, 1024, 2048, 4096, 8192), (1, 16, 256), flops=6e11, bytes=2**31, seconds=60.0,
+    ),
+    ("eigh", "cpu", False): Grid(
+        (2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024),
+        (1, 8, 64, 512), flops=6e9, bytes=2**29, seconds=120.0, operation="eigh",
+    ),
+    ("eigh", "cpu", True): Grid((3, 8, 16, 32, 64, 256), (1, 64, 512), flops=2e9, bytes=2**28, seconds=30.0, operation="eigh"),
+    ("eigh", "cuda", False): Grid(
+        (2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096),
+        (1, 16, 256, 4096, 32768), flops=4e11, bytes=2**31, seconds=300.0, operation="eigh",
+    ),
+    ("eigh", "cuda", True): Grid((3, 8, 32, 64, 128, 256, 1024), (1, 64, 4096), flops=1e11, bytes=2**30, seconds=60.0,
+                                 operation="eigh"),
+    ("eigh_part", "cpu", False): Grid(
+        (256, 512, 1024, 2048, 4096), (1, 4, 16, 64, 256),
+        flops=1.1e11, bytes=2**28, seconds=180.0, operation="eigh_part",
+    ),
+    ("eigh_part", "cpu", True): Grid((256, 1024), (1, 16), flops=2e10, bytes=2**28, seconds=30.0, operation="eigh_part"),
+    ("eigh_part", "cuda", False): Grid(
+        (512, 1024, 2048, 4096, 8192), (1, 16, 64, 256, 1024), flops=4e12, bytes=2**31, seconds=240.0, operation="eigh_part",
+    ),
+    ("eigh_part", "cuda", True): Grid((1024, 4096), (16, 256), flops=1e12, bytes=2**31, seconds=60.0, operation="eigh_part"),
 }  # fmt: skip
 
 
-def grid_for(device: str, *, quick: bool = False) -> Grid:
-    return _GRIDS[device, quick]
+def grid_for(device: str, *, quick: bool = False, operation: str = "cholesky") -> Grid:
+    return _GRIDS[operation, device, quick]
 
 
 def measure_record(
@@ -74,7 +111,7 @@ def measure_record(
         step(case)
         left = grid.seconds - (perf_counter() - begun)
         skipped = behind.setdefault((case.dtype, case.n), set())
-        names = [n for n, e in planner.ALL.items() if n not in skipped and e.support(case.problem)]
+        names = [n for n, e in planner.ALL.items() if n not in skipped and e.support(case.problem) and not _hopeless(n, case)]
         entries = [Entry(n, library, n) for n in names]
         row = measure(case, entries, repeat=repeat, limit=max(_LEAST, left / (len(cases) - place)))
         if row.wrong:
@@ -86,18 +123,27 @@ def measure_record(
     return rows
 
 
-def record_of(rows: Sequence[Row], device: str) -> Record:
+def _hopeless(engine: str, case: Case) -> bool:
+    """cuSOLVER may take matrices one after the other, which for many small ones takes minutes."""
+    return engine == "cusolver" and case.operation != "cholesky" and case.batch > 4096 and case.n <= 32
+
+
+def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> Record:
     where = environment()
     return Record(
-        operation="cholesky",
+        operation=operation,
         device=device,
         hardware=planner.hardware_of(device),
         date=datetime.now(UTC).date().isoformat(),
         versions={**dict(where.versions), **({"driver": where.driver} if where.driver else {})},
         measurements=tuple(
-            Measurement(r.case.dtype, r.case.n, r.case.batch, {t.name: t.minimum for t in r.ours}) for r in rows
+            Measurement(r.case.dtype, r.case.n, _second(r.case, operation), {t.name: t.minimum for t in r.ours}) for r in rows
         ),
     )
+
+
+def _second(case: Case, operation: str) -> int:
+    return case.count if operation == "eigh_part" else case.batch
 
 
 def write_record(record: Record, path: Path) -> None:
@@ -105,9 +151,10 @@ def write_record(record: Record, path: Path) -> None:
     path.write_text(json.dumps(as_json(record), indent=1) + "\n")
 
 
-def rule_in_words(rule: Rule) -> str:
+def rule_in_words(rule: Rule, operation: str = "cholesky") -> str:
     n, batch = _span(rule.n_min, rule.n_max), _span(rule.batch_min, rule.batch_max)
-    return f"{rule.dtype:<11} n {n:<14} batch {batch:<14} {rule.engine}"
+    second = "values" if operation == "eigh_part" else "batch"
+    return f"{rule.dtype:<11} n {n:<14} {second} {batch:<14} {rule.engine}"
 
 
 def _span(low: int, high: int | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from .case import Report, Row, Timing
 from .check import LIMIT
 from .environment import environment
-from .libraries import open_library
+from .operations import operation_of
 
 __all__ = ["SCHEMA", "as_json", "make_report", "write_report"]
 
@@ -41,7 +41,7 @@ def write_report(report: Report, path: Path) -> None:
 def as_json(report: Report) -> dict[str, Any]:
     where = asdict(report.environment)
     where["versions"] = dict(report.environment.versions)
-    peers = {t.name for row in report.rows for t in row.peers}
+    peers = {t.name: row.case for row in report.rows for t in row.peers}
     return {
         "schema": SCHEMA,
         "kind": "lapwing bench",
@@ -49,7 +49,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "date": report.date,
         "environment": where,
         "copy_bytes_per_second": report.bandwidth,
-        "peer_calls": {name: open_library(name).own_text for name in sorted(peers)},
+        "peer_calls": {name: operation_of(case.operation).own_text(name, case) for name, case in sorted(peers.items())},
         "notes": list(report.notes),
         "rows": [_row(row) for row in report.rows],
     }
@@ -65,6 +65,7 @@ def _row(row: Row) -> dict[str, Any]:
                 "residual": c.residual if isfinite(c.residual) else None,
                 "allowed": LIMIT,
                 "estimated": c.estimated,
+                **({} if c.orthogonality is None else {"orthogonality": c.orthogonality}),
             }
             for name, c in row.checks
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .case import Row, Timing
+from .operations import operation_of
 
 __all__ = ["UNSTEADY", "Table", "seconds_in_words"]
 
@@ -46,13 +47,13 @@ class Table:
         return text + (f"\n  {_trouble(row)}" if row.wrong else "")
 
     @staticmethod
-    def legend(*, on_gpu: bool = False) -> str:
+    def legend(*, on_gpu: bool = False, operation: str = "cholesky") -> str:
         floor = "the bytes moved at the bandwidth of a device copy" if on_gpu else "a copy of the input (numpy.copy)"
         time = "device time per queued call; waited: wall time of one call with its wait" if on_gpu else "wall time per call"
         return (
             f"time: {time}, the minimum of all repeats. vs best: how many times faster than the fastest peer.\n"
             f"vs floor: time over that of {floor}.\n"
-            "GFLOP/s by n^3/3 (complex: 4n^3/3), GB/s by one read and one write of every matrix."
+            f"{operation_of(operation).work}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from ..bench.case import Absent, Case, Entry, Row
 from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
 from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
 from ..bench.matrices import MATRICES
-from ..bench.measure import copy_bandwidth, measure, peer_entries, usable_library, why_not
+from ..bench.measure import copy_bandwidth, every_engine, fitting, measure, peer_entries, usable_library, why_not
+from ..bench.operations import operation_of
 from ..bench.plot import KINDS, can_plot, plot_rows
+from ..bench.plot_eigh import plot_eigh
+from ..bench.record import RECORDS
 from ..bench.report import make_report, write_report
 from ..bench.table import UNSTEADY, Table
 from ..core.native import native
@@ -26,9 +30,10 @@ from .usage import UsageError, add_device, check_output, parse_dtypes, parse_siz
 
 __all__ = ["add_parser", "run"]
 
+_OPERATIONS = ("cholesky", "eigh", "eigvalsh")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random"}
-_NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json")
+_NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json", "subset")
 _ARRAYS = 3  # that a library holds at the same time: the input, the answer, one for the copy or the check
 
 
@@ -36,7 +41,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "check the answer, then time lapwing and its peers side by side"
     parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
     add = parser.add_argument
-    add("operation", choices=["cholesky"])
+    # "-16:" is a value, not an option
+    parser._negative_number_matcher = re.compile(r"^-\d[\d:.-]*$")
+    add("operation", choices=_OPERATIONS)
     add("--sizes", help="orders n, by commas (default: 4,16,64,256)")
     add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
     add("--dtype", help="by commas: float32 (single), float64 (double), complex64, complex128")
@@ -54,11 +61,21 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="time the other libraries too: all that are installed, or those named",
     )
     add("--engine", help='"auto" (default), or a name from lapwing info')
-    add("--matrix", choices=MATRICES, help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it")
+    add(
+        "--matrix",
+        choices=MATRICES,
+        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also kernel, laplacian, wishart, wishart_shift",
+    )
+    add("--subset", help="a part of the spectrum as a Python slice: -16: are the 16 largest, :3 the 3 smallest")
     add("--threads", type=int, help="CPU threads for every library")
     add("--upper", action="store_true", help="the upper triangle")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    add("--plot", type=Path, metavar="FILE", help="draw time and ratio over n (.png, .pdf, .svg)")
+    add(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw time and ratio over n (.png, .pdf, .svg); for eigenvalues time and workspace of every engine",
+    )
     add("--record", action="store_true", help="measure every engine over a grid; the planner chooses by it from then on")
     add("--quick", action="store_true", help="with --record: fewer points")
     add("--output", type=Path, metavar="FILE", help="with --record: write there, not to the user's own records")
@@ -105,6 +122,13 @@ def _check_options(options: argparse.Namespace) -> None:
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    if options.record and options.operation not in RECORDS:
+        raise UsageError("values alone go where the vectors go\nhint: lapwing bench eigh --record")
+    kinds = operation_of(options.operation).matrices
+    if options.matrix not in kinds:
+        raise UsageError(f"--matrix {options.matrix}: {options.operation} is measured with {', '.join(kinds)}")
+    if options.subset is not None and options.operation == "cholesky":
+        raise UsageError("--subset is for eigh and eigvalsh")
     if options.json:
         check_output("--json", options.json)
     if options.plot:
@@ -114,11 +138,34 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
+    subset = None if options.subset is None else _parse_subset(options.subset)
     return [
-        Case(n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation)
+        Case(
+            n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation, _part(subset, n)
+        )
         for dtype in parse_dtypes(options.dtype)
         for n in parse_sizes(options.sizes)
-    ]
+    ]  # fmt: skip
+
+
+def _parse_subset(text: str) -> slice:
+    try:
+        start, stop = (int(word) if word.strip() else None for word in text.split(":"))
+    except ValueError:
+        raise UsageError(
+            f"--subset {text!r} is not a slice\nhint: --subset=-16: are the 16 largest, :3 the 3 smallest"
+        ) from None
+    return slice(start, stop)
+
+
+def _part(subset: slice | None, n: int) -> tuple[int, int] | None:
+    """The first eigenvalue and how many; None for all."""
+    if subset is None:
+        return None
+    first, last, _ = subset.indices(n)
+    if last <= first:
+        raise UsageError(f"--subset {subset.start or ''}:{subset.stop or ''} selects none of {n} eigenvalues")
+    return None if last - first == n else (first, last - first)
 
 
 def _library(name: str | None, device: str) -> str:
@@ -137,18 +184,20 @@ def _entries(options: argparse.Namespace, library: str, cases: list[Case]) -> tu
             planner.code_of(options.engine, case.problem)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    ours = Entry("lapwing", library, options.engine)
+    ours = [Entry("lapwing", library, options.engine)]
+    if options.plot and options.operation != "cholesky" and options.engine == "auto":
+        ours += every_engine(library, cases)
     if options.peers is None:
-        return [ours], []
-    peers, absent = peer_entries(options.device, parse_words(options.peers, PEERS, "peer"))
-    return [ours, *peers], absent
+        return ours, []
+    peers, absent = peer_entries(options.device, parse_words(options.peers, PEERS, "peer"), cases[0])
+    return [*ours, *peers], absent
 
 
 def _check_memory(cases: list[Case], entries: list[Entry]) -> None:
     free = _free_memory()
     for case in cases:
         names = sorted({e.library for e in entries}) if case.device == "cpu" else ["the host"]
-        copy = case.bytes_moved // 2
+        copy = case.input_bytes
         if free is not None and _ARRAYS * len(names) * copy > free:
             what = f"n={case.n}{f' batch={case.batch}' if case.batch > 1 else ''} {case.dtype}"
             raise UsageError(
@@ -173,7 +222,8 @@ def _measure_all(
     where = environment()
     machine = where.gpus[0].name if on_gpu and where.gpus else f"{where.instructions}, {counted(where.threads, 'thread')}"
     repeats = counted(options.repeat, "repeat")
-    print(f"{options.operation} through {entries[0].library} on {options.device} ({machine}), {repeats}")
+    part = f" {options.subset}" if options.subset else ""
+    print(f"{options.operation}{part} through {entries[0].library} on {options.device} ({machine}), {repeats}")
     if native is None:
         print(f"hint: {how_to_build()}")
     for a in absent:
@@ -186,12 +236,12 @@ def _measure_all(
     rows = []
     for case in cases:
         progress.step(str(case))
-        rows.append(measure(case, entries, repeat=options.repeat, bandwidth=bandwidth))
+        rows.append(measure(case, fitting(case, entries), repeat=options.repeat, bandwidth=bandwidth))
         progress.clear()
         print(table.line(rows[-1]), flush=True)
         for a in rows[-1].absent:
             print(f"  without {a.name}: {a.reason}")
-    print(f"\n{table.legend(on_gpu=on_gpu)}")
+    print(f"\n{table.legend(on_gpu=on_gpu, operation=options.operation)}")
     if any(row.unsteady for row in rows):
         print(UNSTEADY)
     return rows
@@ -201,10 +251,29 @@ def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
     if not any(row.lapwing for row in rows):
         return
     try:
-        plot_rows(rows, options.plot, f"{options.operation}, lapwing through {library} on {options.device}")
+        if options.operation == "cholesky":
+            plot_rows(rows, options.plot, f"{options.operation}, lapwing through {library} on {options.device}")
+        else:
+            plot_eigh([*rows, *_other_device(options)], options.plot, f"{options.operation} {options.subset or ''}".strip())
     except OSError as error:
         raise UsageError(f"--plot {options.plot}: {error}") from error
     print(f"wrote {options.plot}")
+
+
+def _other_device(options: argparse.Namespace) -> list[Row]:
+    """The same cases on the host, or on the GPU where there is one, for the picture of all devices."""
+    device = "cpu" if options.device == "cuda" else "cuda"
+    library = (
+        usable_library(("numpy",) if device == "cpu" else ("torch", "cupy", "jax"), device) if environment().gpus else None
+    )
+    if library is None:
+        return []
+    other = argparse.Namespace(**{**vars(options), "device": device})
+    cases = _cases(other)
+    entries, absent = _entries(other, library, cases)
+    _check_memory(cases, entries)
+    bandwidth = copy_bandwidth(library) if device == "cuda" else None
+    return _measure_all(other, cases, entries, absent, bandwidth)
 
 
 def _limited_to(threads: int) -> bool:

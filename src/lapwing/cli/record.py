@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from ..bench.libraries import allow_float64_in_jax
 from ..bench.record import (
+    RECORDS,
     WrongAnswer,
     grid_for,
     measure_record,
@@ -14,7 +16,7 @@ from ..bench.record import (
     rule_in_words,
     write_record,
 )
-from ..core.records import rules_of, save_record
+from ..core.records import Record, rules_of, save_record
 from ..core.settings import cache_folder
 from ..engines import planner
 from .progress import Progress
@@ -30,7 +32,34 @@ def run_record(options: argparse.Namespace, library: str) -> int:
     _check_place(options)
     if library == "jax":
         allow_float64_in_jax()
-    grid = grid_for(options.device, quick=options.quick)
+    records = []
+    for operation in RECORDS[options.operation]:
+        record = _measure(options, library, operation, hardware)
+        if record is None:
+            return 1
+        records.append(record)
+    for record in records:
+        try:
+            path = _place(options.output, record) or save_record(record)
+            if options.output:
+                write_record(record, path)
+        except OSError as error:  # a full disk
+            raise UsageError(f"--record: {error}") from error
+        print(f"wrote {path}")
+    if not options.output:
+        planner.reload_records()
+        print(f"the planner chooses by {'it' if len(records) == 1 else 'them'} from now on; delete that file to undo")
+    for record in records:
+        what = ", for a part of a spectrum" if record.operation == "eigh_part" else ""
+        print(f"\nthe rules that follow{what}:")
+        for rule in rules_of(record):
+            print(f"  {rule_in_words(rule, record.operation)}")
+    return 0
+
+
+def _measure(options: argparse.Namespace, library: str, operation: str, hardware: str) -> Record | None:
+    """The record, or None where an answer was wrong."""
+    grid = grid_for(options.device, quick=options.quick, operation=operation)
     cases = grid.cases(options.device)
     print(f"{len(cases)} points on {hardware}, about {grid.seconds:.0f} s at most")
     progress = Progress(len(cases))
@@ -39,23 +68,16 @@ def run_record(options: argparse.Namespace, library: str) -> int:
     except WrongAnswer as error:
         progress.clear()
         print(f"WRONG ANSWER, nothing was recorded: {error}")
-        return 1
+        return None
     progress.clear()
-    record = record_of(rows, options.device)
-    try:
-        path = options.output or save_record(record)
-        if options.output:
-            write_record(record, path)
-    except OSError as error:  # a full disk
-        raise UsageError(f"--record: {error}") from error
-    print(f"wrote {path}")
-    if not options.output:
-        planner.reload_records()
-        print("the planner chooses by it from now on; delete that file to undo")
-    print("\nthe rules that follow:")
-    for rule in rules_of(record):
-        print(f"  {rule_in_words(rule)}")
-    return 0
+    return record_of(rows, options.device, operation)
+
+
+def _place(output: Path | None, record: Record) -> Path | None:
+    """The named file, and beside it one for the parts of a spectrum."""
+    if output is None or record.operation != "eigh_part":
+        return output
+    return output.with_name(f"{output.stem}-part{output.suffix}")
 
 
 def _check_place(options: argparse.Namespace) -> None:

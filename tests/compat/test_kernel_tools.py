@@ -1,0 +1,145 @@
+"""kernel_tools' names: the signatures, errors in words, the host-array call on the CPU, the rest on a GPU."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+import numpy as np
+import pytest
+
+from backends import poison, random
+from lapwing.compat import kernel_tools as kt
+
+torch = pytest.importorskip("torch")
+EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+
+
+def symmetric(n, dtype=torch.float64, batch=()):
+    x = random((*batch, n, n), "float64")
+    return torch.from_numpy((x + x.swapaxes(-1, -2)) / 2).to(dtype)
+
+
+def good(a, w, v):
+    n, eps = a.shape[-1], EPS[v.dtype]
+    a, w, v = (x.double().cpu() for x in (a, w, v))
+    norm = torch.linalg.matrix_norm(a).max()
+    assert torch.linalg.matrix_norm(a @ v - v * w[..., None, :]).max() <= 10 * n * eps * norm
+    assert torch.linalg.matrix_norm(v.mT @ v - torch.eye(v.shape[-1], dtype=v.dtype)).max() <= 10 * n * eps
+
+
+def test_signatures():
+    signatures = {
+        "cusolver_eigh": "a overwrite_a=False subset_by_index=None lower=True eigvals_only=False verbose=False",
+        "cusolver_eigh_workspace_requirements": "N dtype",
+        "cusolver_batched_eigh": "a overwrite_a=False lower=True eigvals_only=False verbose=False",
+        "cusolver_batched_eigh_workspace_requirements": "N batch_size dtype",
+        "cusolver_mg_eigh": "a overwrite_a=False max_num_devices=16 verbose=False",
+        "cusolver_mg_eigh_workspace_requirements": "N dtype num_devices=None verbose=False",
+    }
+    assert sorted(signatures) == kt.__all__
+    for name, text in signatures.items():
+        found = [
+            p.name if p.default is p.empty else f"{p.name}={p.default}"
+            for p in inspect.signature(getattr(kt, name)).parameters.values()
+        ]
+        assert found == text.split()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_host_matrix(n, dtype, caplog):
+    caplog.set_level(logging.INFO, "lapwing")
+    a = symmetric(n, dtype)
+    kept = a.clone()
+    w, v = kt.cusolver_mg_eigh(a)
+    good(a, w, v)
+    assert torch.equal(a, kept) and w.device.type == v.device.type == "cpu" and w.dtype == v.dtype == dtype
+    assert any("cusolver_mg_eigh: on " in line for line in caplog.messages)
+
+
+def test_host_matrix_overwritten():
+    a = symmetric(12)
+    kept = a.clone()
+    w, v = kt.cusolver_mg_eigh(a, overwrite_a=True, max_num_devices=2)
+    assert v.data_ptr() == a.data_ptr()
+    good(kept, w, v)
+
+
+def test_host_matrix_reads_the_lower_triangle():
+    a = symmetric(9).numpy()
+    w, v = kt.cusolver_mg_eigh(torch.from_numpy(poison(a, upper=False)))
+    good(torch.from_numpy(a), w, v)
+    # as it lies in memory, transposed: still the lower triangle
+    w, v = kt.cusolver_mg_eigh(torch.from_numpy(np.asfortranarray(poison(a, upper=False))))
+    good(torch.from_numpy(a), w, v)
+
+
+def test_no_convergence_is_an_error():
+    a = symmetric(6)
+    a[3, 2] = torch.nan
+    with pytest.raises(ValueError):
+        kt.cusolver_mg_eigh(a)
+
+
+def test_workspace_of_the_host_matrix(capsys):
+    assert kt.cusolver_mg_eigh_workspace_requirements(500, torch.float64) >= 0
+    kt.cusolver_mg_eigh_workspace_requirements(500, torch.float32, num_devices=2, verbose=True)
+    assert "eigh of 1 x 500 x 500 float32" in capsys.readouterr().out
+    kt.cusolver_mg_eigh(symmetric(5), verbose=True)
+    assert "engine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kt.cusolver_eigh(symmetric(4)), "a is on cpu, not on a GPU"),
+        (lambda: kt.cusolver_batched_eigh(symmetric(4, batch=(2,))), "a is on cpu, not on a GPU"),
+        (lambda: kt.cusolver_mg_eigh(symmetric(4, batch=(2,))), r"a must have 2 axes, got shape \(2, 4, 4\)"),
+        (lambda: kt.cusolver_mg_eigh(torch.zeros(3, 4)), r"must be square, got shape \(3, 4\)"),
+        (lambda: kt.cusolver_mg_eigh(torch.eye(3, dtype=torch.complex64)), "complex64 is not float32 or float64"),
+        (lambda: kt.cusolver_mg_eigh(np.eye(3)), "expected a torch tensor, got ndarray"),
+        (lambda: kt.cusolver_mg_eigh(symmetric(3), max_num_devices=0), "max_num_devices=0 is not positive"),
+        (lambda: kt.cusolver_eigh_workspace_requirements(10, torch.int32), "int32 is not float32 or float64"),
+        (lambda: kt.cusolver_mg_eigh_workspace_requirements(10, torch.float64, 0), "num_devices=0 is not positive"),
+        (lambda: kt._subset((0, 4), 4), r"subset_by_index=\(0, 4\) is out of range for 4 eigenvalues, 0 to 3"),
+        (lambda: kt._subset((2, 1), 4), "out of range"),
+        (lambda: kt._subset((-1, 2), 4), "out of range"),
+        (lambda: kt._subset(3, 4), "subset_by_index=3 is not a pair of integers"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_indices_are_inclusive():
+    assert kt._subset((3, 5), 10) == slice(3, 6)
+    assert kt._subset(None, 10) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_workspace_needs_the_gpu():
+    with pytest.raises(RuntimeError, match="cannot be asked here"):
+        kt.cusolver_eigh_workspace_requirements(100, torch.float64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lower", [True, False])
+def test_on_a_gpu(dtype, lower):
+    host = symmetric(50, dtype)
+    unread = torch.from_numpy(poison(host.numpy(), upper=not lower)).cuda()
+    w, v = kt.cusolver_eigh(unread, lower=lower)
+    good(host, w, v)
+    assert torch.allclose(kt.cusolver_eigh(unread, lower=lower, eigvals_only=True), w, atol=1e-3)
+    part, vectors = kt.cusolver_eigh(unread, subset_by_index=(40, 49), lower=lower)
+    good(host, part, vectors)
+    assert part.shape == (10,) and vectors.shape == (50, 10) and torch.allclose(part, w[40:], atol=1e-3)
+    assert vectors.untyped_storage().nbytes() == vectors.numel() * vectors.element_size()
+    batch = symmetric(7, dtype, (5,))
+    w, v = kt.cusolver_batched_eigh(batch.cuda(), overwrite_a=True, lower=lower)
+    good(batch, w, v)
+    assert kt.cusolver_batched_eigh(batch.cuda(), eigvals_only=True).shape == (5, 7)
+    assert kt.cusolver_eigh_workspace_requirements(1000, dtype)[0] >= 0
+    assert kt.cusolver_batched_eigh_workspace_requirements(8, 1000, dtype)[0] >= 0
