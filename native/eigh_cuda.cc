@@ -7,9 +7,9 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;      // the kernels stride over what does not fit
-constexpr int64_t SCRATCH_GOAL = 1LL << 30;    // a larger batch goes in parts that need about this much
-constexpr int64_t RESERVED = 2048;             // of a block's shared memory, for the compiler and the driver
+constexpr int64_t MAX_GRID = 2147483647;     // the kernels stride over what does not fit
+constexpr int64_t SCRATCH_GOAL = 1LL << 30;  // a larger batch goes in parts that need about this much
+constexpr int64_t RESERVED = 2048;           // of a block's shared memory, for the compiler and the driver
 
 struct Call {
   int64_t batch, n, first, count;
@@ -64,7 +64,8 @@ std::string options(int dtype, bool upper, int width, const char* more) {
 
 // ---- a thread per matrix: eigh_small.cu --------------------------------------------------------------------------
 
-// The largest n whose matrix and vectors one thread holds in registers.
+// The largest n whose matrix and vectors one thread holds in registers. H200, 2026-11-15: 100,000 of n = 8 take 0.09 ms in
+// float and 0.17 in double, by stages 0.59 and 0.82.
 bool is_small(const Call& call) {
   constexpr int64_t limit[] = {8, 8, 6, 4};
   return call.n <= limit[call.dtype];
@@ -128,7 +129,10 @@ Shape shape_of(const Call& call, const Properties& device) {
 
   // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
   int64_t warps = 5 * device.multiprocessors, lanes = power_of_two((call.batch + warps / 2) / warps);
-  auto value_bytes = [&](int64_t m) { return ((2 + 2 * n) * m + (call.vectors ? 2 * n * (m == 1 ? 1 : m + 1) : 0)) * call.real; };
+  auto value_bytes = [&](int64_t m) {
+    int64_t kept = call.vectors ? 2 * n * (m == 1 ? 1 : m + 1) : 0;
+    return ((2 + 2 * n) * m + kept) * call.real;
+  };
   while (lanes > 1 && (lanes > 16 || value_bytes(lanes) > 32 * 1024)) lanes /= 2;
   s.value_lanes = int(lanes);
   s.value_shared = size_t(value_bytes(lanes));
@@ -145,6 +149,8 @@ Shape shape_of(const Call& call, const Properties& device) {
     return (one + 15) / 16 * 16 * (s.vector_threads / 32);
   };
   s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
+  // H200, 2026-11-15, double: 200 of n = 256 take 12.1 ms, one stage after the other 14.1; 64 of n = 512 36.7 and 42.1. Float
+  // gains nothing, n = 128 loses.
   s.fused = call.vectors && n > EIGH_SHARED;
   if (s.fused) {
     s.vector_global = true;
@@ -167,9 +173,9 @@ struct Layout {
     int64_t n = call.n, vec = 16 / call.element;
     pitch = (n + vec - 1) / vec * vec;
     parts = (n + 31) / 32;
-    // about 0.8 n^2 rotations in 1.7 n sweeps are the rule
-    rotations = (n * n + n * n / 2 + 16 * n) / 2 * 2;
-    sweeps = 4 * n + 32;
+    // 1.15 n^2 rotations in 2.2 n sweeps are the most that double precision was seen to take, float a fifth less
+    rotations = 2 * n * n + 16 * n;
+    sweeps = 5 * n + 32;
     layout(call, shape, 1);
     int64_t least = std::min<int64_t>(call.batch, 2 * device.multiprocessors);
     int64_t fit = std::clamp<int64_t>(SCRATCH_GOAL / int64_t(bytes), least, call.batch), rounds = (call.batch + fit - 1) / fit;

@@ -12,9 +12,9 @@ extern __shared__ __align__(16) char memory[];
 #if LW_KERNEL == 0
 // ---- reduction to tridiagonal form -------------------------------------------------------------------------------
 
-constexpr int P = LW_P;                      // threads of one matrix, at least n; up to 32 of them share a warp
+constexpr int P = LW_P;  // threads of one matrix, at least n and a power of two
 constexpr int MATRICES = LW_THREADS / P;
-constexpr int WARPS = P > 32 ? P / 32 : 1;   // of one matrix
+constexpr int WARPS = P > 32 ? P / 32 : 1;  // of one matrix
 constexpr int LOG_P = P == 8 ? 3 : P == 16 ? 4 : P == 32 ? 5 : P == 64 ? 6 : P == 128 ? 7 : P == 256 ? 8 : 9;
 
 LW_INLINE void together() {
@@ -166,22 +166,21 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
   int columns = (n + VEC - 1) / VEC;
   int pitch = (columns | 1) * VEC;
   int vectors = columns * VEC;
-  T* mine = (T*)memory + (i64)group * (n * pitch + 3 * vectors + (P + 2) * VEC);
-  Real* sums = (Real*)((T*)memory + (i64)MATRICES * (n * pitch + 3 * vectors + (P + 2) * VEC));
+  int each = n * pitch + 3 * vectors + (P + 2) * VEC;
+  T* s = (T*)memory + group * each;
   Room room;
-  room.v = mine + n * pitch;
+  room.v = s + n * pitch;
   room.w = room.v + vectors;
   room.u = room.w + vectors;
   room.partial = room.u + vectors;
   room.head = room.partial + P * VEC;
-  room.sums = sums;
+  room.sums = (Real*)((T*)memory + MATRICES * each);
 
   for (i64 base = (i64)blockIdx.x * MATRICES; base < batch; base += (i64)gridDim.x * MATRICES) {
     i64 m = base + group;
     bool inside = m < batch;
     if (!inside) m = batch - 1;
     T* reflectors = h + m * n * h_pitch;
-    T* s = mine;
     if (t < vectors) room.v[t] = room.w[t] = room.u[t] = zero();
     Real back;
     bool good = load_matrix(s, pitch, a + m * n * n, n, inside, t, room.sums, back);
@@ -189,8 +188,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
       up[m] = back;
       info[m] = !good;
     }
-    T vt = zero(), wt = zero(), wk = zero();
-    T vk = zero();
+    T vt = zero(), wt = zero(), vk = zero(), wk = zero();  // elements t and k of v and w
     Real *dm = d + m * n, *em = e + m * n;
     T* taum = tau + m * n;
     int wide = 0;
