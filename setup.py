@@ -47,7 +47,8 @@ class Build(build_ext):
 
         def compile_each(sources: list[str], **options: Any) -> list[str]:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                return sum(pool.map(lambda source: compile_all([source], **options), sources), [])
+                made = pool.map(lambda source: compile_all([source], **options), sources)
+            return [name for names in made for name in names]
 
         self.compiler.compile = compile_each
         try:

@@ -64,7 +64,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add(
         "--matrix",
         choices=MATRICES,
-        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also kernel, laplacian, wishart, wishart_shift",
+        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also kernel, laplacian, wishart,"
+        " wishart_shift",
     )
     add("--subset", help="a part of the spectrum as a Python slice: -16: are the 16 largest, :3 the 3 smallest")
     add("--threads", type=int, help="CPU threads for every library")
