@@ -21,17 +21,37 @@ namespace {
 
 using lapwing::Frame;
 
-// Memory the caller set aside for the call.
+// Memory for the call: set aside by the caller, or from a Python function that gives the address of so many bytes and keeps
+// them until the call is over.
 struct Arena {
-  char* next;
-  size_t left;
+  char* next = nullptr;
+  size_t left = 0;
+  PyObject* allocate = nullptr;
+
+  Arena(PyObject* where, PyObject* bytes) {
+    if (PyCallable_Check(where)) {
+      allocate = where;
+    } else {
+      next = static_cast<char*>(PyLong_AsVoidPtr(where));
+      left = PyLong_AsSize_t(bytes);
+    }
+  }
   static void* get(void* self, size_t bytes) {
     auto* arena = static_cast<Arena*>(self);
+    if (arena->allocate) return arena->ask(bytes);
     if (bytes > arena->left) return nullptr;
     void* start = arena->next;
     arena->next += bytes;
     arena->left -= bytes;
     return start;
+  }
+  void* ask(size_t bytes) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject* made = PyObject_CallFunction(allocate, "n", Py_ssize_t(bytes));
+    void* address = made ? PyLong_AsVoidPtr(made) : nullptr;
+    Py_XDECREF(made);
+    PyGILState_Release(state);
+    return address;
   }
 };
 
@@ -89,7 +109,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (!read_fixed(frame, args)) return nullptr;
   frame.stream = PyLong_AsVoidPtr(args[FIXED]);
-  Arena arena{static_cast<char*>(PyLong_AsVoidPtr(args[FIXED + 1])), PyLong_AsSize_t(args[FIXED + 2])};
+  Arena arena(args[FIXED + 1], args[FIXED + 2]);
   if (PyErr_Occurred()) return nullptr;
   frame.scratch = {&arena, Arena::get};
   frame.interrupted = interrupted;
@@ -136,7 +156,7 @@ PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (!read_fixed(frame, args)) return nullptr;
   frame.stream = PyLong_AsVoidPtr(args[FIXED]);
-  Arena arena{static_cast<char*>(PyLong_AsVoidPtr(args[FIXED + 1])), PyLong_AsSize_t(args[FIXED + 2])};
+  Arena arena(args[FIXED + 1], args[FIXED + 2]);
   for (Py_ssize_t i = first; i < count; i++) frame.buffer[1 + i - first] = PyLong_AsVoidPtr(args[i]);
   if (PyErr_Occurred()) return nullptr;
   frame.scratch = {&arena, Arena::get};

@@ -49,6 +49,10 @@ _NO_END = 2**62
 # are those of the H200 (records/cholesky-cuda-nvidia-h200.json).
 _CPU_LIMIT = {"float32": 768, "float64": 512, "complex64": 512, "complex128": 384}
 _BATCHED_LIMIT, _TILED_LIMIT = 128, 4096
+# From so many matrices on, up to this order, many side by side are faster than one after the other. On the CPU a vector of
+# matrices takes the same time full or nearly empty; a GPU wants to be filled.
+_FEWEST_EIGH = {16: 1, 32: 4, 64: 8, batched.LARGEST_EIGH["cpu"]: 16}
+_FEWEST_EIGH_ON_GPU = {32: 1, 64: 2, 192: 16, batched.LARGEST_EIGH["cuda"]: 32}
 # How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on.
 _KRYLOV_LIMIT = {"cpu": {1000: 16, 2000: 64, 4000: 128}, "cuda": {2048: 16, 4096: 64, 8192: 256, 16384: 1024}}
 _DEFAULT_RULES = {
@@ -61,13 +65,14 @@ _DEFAULT_RULES = {
         *[Rule(d, "tiled", _BATCHED_LIMIT + 1, _TILED_LIMIT) for d in DTYPES],
         *[Rule(d, "cusolver", _TILED_LIMIT + 1) for d in DTYPES],
     ],
-    **{
-        ("eigh", device): [
-            *[Rule(d, "batched", 0, batched.LARGEST_EIGH[device]) for d in DTYPES],
-            *[Rule(d, direct, batched.LARGEST_EIGH[device] + 1) for d in DTYPES],
-        ]
-        for device, direct in (("cpu", "lapack"), ("cuda", "cusolver"))
-    },
+    ("eigh", "cpu"): [
+        *[Rule(d, "batched", 0, n, fewest) for d in DTYPES for n, fewest in _FEWEST_EIGH.items()],
+        *[Rule(d, "lapack") for d in DTYPES],
+    ],
+    ("eigh", "cuda"): [
+        *[Rule(d, "batched", 0, n, fewest) for d in DTYPES for n, fewest in _FEWEST_EIGH_ON_GPU.items()],
+        *[Rule(d, "cusolver") for d in DTYPES],
+    ],
     **{
         ("eigh_part", device): [
             *[Rule(d, "krylov", n, None, 0, count) for d in DTYPES for n, count in _KRYLOV_LIMIT[device].items()],

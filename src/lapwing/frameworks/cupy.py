@@ -7,7 +7,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from ..core.native import CUDA, missing_reason, native, scratch_bytes
+from ..core.native import CUDA, missing_reason, native
 from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 
@@ -66,13 +66,20 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             flags |= OVERWRITE
             outputs = operation.share(outputs, a)
         call = (operation.code, _CODE[a.dtype], CUDA, device.id, engine, 0, flags, operation.sizes(shapes, params))
-        bytes_needed = scratch_bytes(*call)
-        # the memory pool keeps the block in stream order after it is freed here
-        scratch = cp.cuda.alloc(bytes_needed) if bytes_needed else None
         stream = cp.cuda.get_current_stream().ptr
-        where = scratch.ptr if scratch is not None else 0
-        native.run(*call, stream, where, bytes_needed, *[x.data.ptr for x in (a, *others, *outputs)])
+        native.run(*call, stream, _Scratch(), 0, *[x.data.ptr for x in (a, *others, *outputs)])
     return operation.turn_back(outputs) if turned else outputs
+
+
+class _Scratch:
+    """Memory for one call. The pool keeps a block in stream order after it is freed here."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Any] = []
+
+    def __call__(self, size: int) -> int:
+        self.blocks.append(cp.cuda.alloc(size))
+        return int(self.blocks[-1].ptr)
 
 
 def failed(info: Any) -> bool:
@@ -141,8 +148,6 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
         outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
         frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)
-        bytes_needed = scratch_bytes(*frame)
-        scratch = cp.cuda.alloc(bytes_needed)
         addresses = [x.data.ptr for x in outputs]
-        converged = native.run_operator(*frame, stream, scratch.ptr, bytes_needed, product, *addresses)
+        converged = native.run_operator(*frame, stream, _Scratch(), 0, product, *addresses)
     return outputs, converged

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..core.native import AUTO, CPU, CUDA, missing_reason, native, scratch_bytes
+from ..core.native import AUTO, CPU, CUDA, missing_reason, native
 from ..core.operation import OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
@@ -154,11 +154,7 @@ def _run(
             ordinal = a.get_device()
             call = (operation.code, code, CUDA, ordinal, engine, 0, flags, sizes)
             stream = torch._C._cuda_getCurrentRawStream(ordinal)
-            # the caching allocator keeps this block for the stream until the call's work is done
-            bytes_needed = scratch_bytes(*call)
-            scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=a.device) if bytes_needed else None
-            where = scratch.data_ptr() if scratch is not None else 0
-            native.run(*call, stream, where, bytes_needed, *addresses)
+            native.run(*call, stream, _Scratch(a.device), 0, *addresses)
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags)
             native.run(operation.code, code, *limits, sizes, 0, 0, 0, *addresses)
@@ -188,13 +184,21 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
     outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
     frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
-    bytes_needed = scratch_bytes(*frame) if like.is_cuda else 0
-    scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=like.device)
     addresses = [x.data_ptr() for x in outputs]
-    converged = native.run_operator(
-        *frame, stream, scratch.data_ptr() if bytes_needed else 0, bytes_needed, product, *addresses
-    )
+    converged = native.run_operator(*frame, stream, _Scratch(like.device), 0, product, *addresses)
     return outputs, converged
+
+
+class _Scratch:
+    """Memory for one call. The caching allocator keeps a block for the stream until the call's work is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.blocks: list[torch.Tensor] = []
+
+    def __call__(self, size: int) -> int:
+        self.blocks.append(torch.empty(size, dtype=torch.uint8, device=self.device))
+        return self.blocks[-1].data_ptr()
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
