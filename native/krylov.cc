@@ -91,6 +91,8 @@ size_t storage_bytes(const Frame& frame, bool dense) {
 
 // ---- the algorithm -----------------------------------------------------------------------------------------------
 
+constexpr int MOST_RESTARTS = 2000;
+
 enum class Result { CONVERGED, GAVE_UP, BAD_INPUT, ERROR };
 
 // V holds an orthonormal basis, AV = A V, and H = V^H A V. Both are stored, so that the residuals at a restart are explicit
@@ -119,7 +121,7 @@ class Solver {
     space_.random(at_.v, shape_.block, seed_++);
     for (;;) {
       if (!grow(next_check_)) return Result::ERROR;
-      if (!rayleigh_ritz()) return space_.ok() ? Result::BAD_INPUT : Result::ERROR;
+      if (!rayleigh_ritz()) return !space_.ok() ? Result::ERROR : unsolved_ ? Result::GAVE_UP : Result::BAD_INPUT;
       if (!converged()) {
         if (!worth_going_on()) return Result::GAVE_UP;
         if (full()) restart_with_residuals();
@@ -134,7 +136,8 @@ class Solver {
         continue;
       }
       if (complete()) return space_.ok() ? Result::CONVERGED : Result::ERROR;
-      if (!space_.ok()) return Result::ERROR;
+      if (interrupted_ || !space_.ok()) return Result::ERROR;
+      if (restarts_ > MOST_RESTARTS || (patience_ > 0 && work_ > patience_ * space_.direct_cost())) return Result::GAVE_UP;
       // a value came up beyond the cut: the space it came from stays, and the solve goes on with it
       last_worst_ = restart_worst_ = -1;
       if (full()) restart_with_residuals();
@@ -183,7 +186,7 @@ class Solver {
   // V <- [V, X], X the next Krylov block, until V has `target` columns or the next block would not fit.
   bool grow(int64_t target) {
     do {
-      if (frame_.interrupted && Space::DEVICE == CPU && frame_.interrupted()) return false;
+      if (Space::DEVICE == CPU && frame_.interrupted && (interrupted_ = frame_.interrupted())) return false;
       const int64_t c = pending_;
       work_ += space_.step_cost(c, size_);
       orthonormalise(size_, c, known_, shape_.basis);
@@ -228,7 +231,7 @@ class Solver {
     }
   }
 
-  // H S = S Theta; the residuals of the leading pairs go to AY. false: H is not finite.
+  // H S = S Theta; the residuals of the leading pairs go to AY. false: H is not finite, or the small problem failed.
   bool rayleigh_ritz() {
     const int64_t m = shape_.basis;
     host_h_.resize(size_t(m * size_));
@@ -248,7 +251,8 @@ class Solver {
         host_s_[size_t(i + live * j)] = x;
       }
     host_w_.resize(size_t(live));
-    if (live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data(), at_.y, at_.room_elements)) return false;
+    unsolved_ = live == 0 || space_.eigh_small(live, host_s_.data(), host_w_.data(), at_.y, at_.room_elements);
+    if (unsolved_) return false;
     work_ += space_.ritz_cost(live);
     norm_ = std::max(double(std::abs(host_w_.front())), double(std::abs(host_w_.back())));
 
@@ -366,7 +370,7 @@ class Solver {
   // Takes a random block through a few steps beside the found vectors; false when a value came up beyond the cut.
   bool complete() {
     const int64_t wanted = shape_.wanted, room = (shape_.basis - size_) / shape_.block;
-    const int64_t steps = std::clamp(products_ / shape_.block / 4 - 1, std::min<int64_t>(2, room), room);
+    const int64_t steps = std::clamp(products_ / shape_.block / 6, std::min<int64_t>(2, room), room);
     const std::vector<double> found(theta_.begin(), theta_.begin() + wanted);
     const double next = theta_[size_t(wanted)];
     space_.random(v(size_), shape_.block, seed_++);
@@ -403,7 +407,7 @@ class Solver {
   double norm_ = 0;       // of A, as far as the Ritz values know
   double work_ = 0;       // in the unit of the space's costs
   double worst_ = 0, last_worst_ = -1, restart_worst_ = -1, true_worst_ = 0;
-  bool repeated_ = false;
+  bool repeated_ = false, interrupted_ = false, unsolved_ = false;
   std::vector<double> theta_, residuals_, true_residuals_, final_;
   std::vector<T> host_h_, host_s_, host_u_;
   std::vector<Real> host_w_;
@@ -495,8 +499,17 @@ size_t scratch_bytes(const Frame& frame, bool dense) { return frame.device == CU
 
 size_t host_bytes(const Frame& frame, bool dense) {
   const Shape shape = choose_shape(frame);
+  if (!shape.fits) return 0;
   const size_t small = 5 * size_of(frame.dtype) * size_t(shape.basis) * size_t(shape.basis);  // H, S and LAPACK's workspace
-  return shape.fits ? small + (frame.device == CPU ? storage_bytes(frame, dense) : 0) : 0;
+  if (frame.device == CUDA) return small;
+  size_t product = 0;
+  if (dense) switch (frame.dtype) {
+      case F32: product = HermitianProduct<float>::bytes(shape.n, shape.block); break;
+      case F64: product = HermitianProduct<double>::bytes(shape.n, shape.block); break;
+      case C64: product = HermitianProduct<std::complex<float>>::bytes(shape.n, shape.block); break;
+      default: product = HermitianProduct<std::complex<double>>::bytes(shape.n, shape.block);
+    }
+  return small + product + storage_bytes(frame, dense);
 }
 
 }  // namespace lapwing::krylov

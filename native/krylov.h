@@ -4,7 +4,7 @@
 // What is promised of a converged answer:
 //   each pair   ||A v - w v|| <= n eps ||A|| by a fresh product with A, vectors orthonormal to a few eps;
 //   the set     a fresh random block Z of `block` columns, orthogonal to the found vectors, is taken through q >= 2 block
-//               Krylov steps (q <= 1/4 of the solve's steps) and shows no Ritz value beyond the cut, else the solve goes on
+//               Krylov steps (a sixth of the solve's own) and shows no Ritz value beyond the cut, else the solve goes on
 //               with it. So the only way to miss an eigenvalue is that it stays below the cut in that space as well. Let it
 //               lie gamma (cut - other end) beyond the cut. By the Chebyshev bound on the Rayleigh quotient it is seen
 //               whenever the squared component of Z along its eigenvector, a chi^2 with `block` degrees of freedom, exceeds

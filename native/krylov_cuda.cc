@@ -243,7 +243,7 @@ void CudaSpace<T>::combine(const T* v, int64_t v_columns, const T* s, int64_t ld
 template <class T>
 int64_t CudaSpace<T>::eigh_small(int64_t m, T* h, Real* w, T* room, int64_t room_elements) {
   if (m > HOST_EIGH && !vendor::missing(vendor::solver)) {
-    const int64_t square = m * m, values = (m + 63) / 64 * 64;
+    const int64_t square = (m * m + 63) / 64 * 64, values = (m + 63) / 64 * 64;  // the solver wants aligned pieces
     if (room_elements > square + values + 64) {
       // room: H, the eigenvalues, info, then the solver's workspace
       T* matrix = room;
@@ -251,12 +251,12 @@ int64_t CudaSpace<T>::eigh_small(int64_t m, T* h, Real* w, T* room, int64_t room
       auto* info = reinterpret_cast<int32_t*>(room + square + values);
       void* work = room + square + values + 64;
       const size_t work_bytes = sizeof(T) * size_t(room_elements - square - values - 64);
-      upload(matrix, h, sizeof(T) * size_t(square));
+      upload(matrix, h, sizeof(T) * size_t(m * m));
       if (failed_) return -1;
       const int answer = cusolver::eigh_small(frame_, m, matrix, found, work, work_bytes, info);
       if (answer == 0) {
         std::vector<T> tail(size_t(values + 1));  // eigenvalues and info in one go
-        download(h, matrix, sizeof(T) * size_t(square));
+        download(h, matrix, sizeof(T) * size_t(m * m));
         download(tail.data(), found, sizeof(T) * tail.size());
         std::memcpy(w, tail.data(), sizeof(Real) * size_t(m));
         int32_t status = 0;
