@@ -51,4 +51,21 @@ int cholesky(Frame& frame) {
   return cuda::finish(frame);
 }
 
+int eigh_small(Frame& frame, int64_t n, void* a, void* w, void* work, size_t bytes, int32_t* info) {
+  Lease lease(frame);
+  if (!lease.ok()) return 1;
+  const auto& api = vendor::table();
+  const int type = type_of(frame.dtype), real = type_of(frame.dtype % 2);
+  Workspace need;
+  int status = api.syevd_size(lease->solver, lease->params, vendor::VALUES_AND_VECTORS, vendor::FILL_UPPER, n, type, a, n, real, w,
+                              type, &need.device, &need.host);
+  if (check(frame, status, "asking for the workspace")) return 1;
+  if (need.device > bytes) return fail(frame, "a workspace of %zu bytes is needed, %zu are there", need.device, bytes);
+  std::vector<char> host(need.host);
+  status = api.syevd(lease->solver, lease->params, vendor::VALUES_AND_VECTORS, vendor::FILL_UPPER, n, type, a, n, real, w, type, work,
+                     need.device, host.data(), need.host, info);
+  if (check(frame, status, "eigh")) return 1;
+  return need.host ? check(frame, api.synchronize(frame.stream), "waiting for the GPU") : 0;  // host outlives the work
+}
+
 }  // namespace lapwing::cusolver

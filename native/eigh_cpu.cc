@@ -15,6 +15,16 @@
 
 #include "cpu.h"
 
+namespace lapwing {
+namespace {
+
+// Up to this order the QL iterations of two vectors of matrices run together. Measured on Sapphire Rapids (AVX-512,
+// 2026-11): 1.6 times as fast at n = 8, 1.1 at n = 48; beyond, the few per cent are worth less than an even cut.
+constexpr int64_t EIGH_TOGETHER = 48;
+
+}  // namespace
+}  // namespace lapwing
+
 #define LAPWING_ISA base
 #define LAPWING_VECTOR 16
 #ifdef __aarch64__
@@ -74,9 +84,9 @@ void eigh_batch(const T* a, RealOf<T>* w, T* v, int32_t* info, int64_t matrices,
 }
 
 template <class T>
-int64_t eigh_group(int64_t) {
+int64_t eigh_group(int64_t n) {
   const int64_t lanes = (16 << level) / sizeof(RealOf<T>);
-  return 2 * lanes;
+  return n <= EIGH_TOGETHER ? 2 * lanes : lanes;
 }
 
 #define LAPWING_INSTANTIATE(T)                                                                                        \

@@ -6,8 +6,12 @@
 
 namespace lapwing {
 
-// Largest order these kernels take.
-constexpr int64_t EIGH_LARGEST = 64;
+// Largest order these kernels take: above it, two threads that share three vectors of matrices can be slower than LAPACK.
+constexpr int64_t EIGH_LARGEST = 96;
+
+// Fewer matrices than this are as fast one by one in LAPACK, for a vector of matrices takes the same time full or nearly
+// empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two.
+constexpr int64_t eigh_fewest(int64_t n) { return n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16; }
 
 // Eigenpairs first .. first + count - 1, in ascending order, of `matrices` matrices of order n, row-major
 // and one after another; of each only the triangle named by `upper` is used, and of its diagonal the real

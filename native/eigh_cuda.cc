@@ -7,9 +7,9 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;      // the kernels stride over what does not fit
-constexpr int64_t SCRATCH_GOAL = 512LL << 20;  // a larger batch goes in parts that need about this much
-constexpr int64_t RESERVED = 2048;             // of a block's shared memory, for the compiler and the driver
+constexpr int64_t MAX_GRID = 2147483647;     // the kernels stride over what does not fit
+constexpr int64_t SCRATCH_GOAL = 1LL << 30;  // a larger batch goes in parts that need about this much
+constexpr int64_t RESERVED = 2048;           // of a block's shared memory, for the compiler and the driver
 
 struct Call {
   int64_t batch, n, first, count;
@@ -64,9 +64,10 @@ std::string options(int dtype, bool upper, int width, const char* more) {
 
 // ---- a thread per matrix: eigh_small.cu --------------------------------------------------------------------------
 
-// The largest n whose matrix and vectors one thread holds in registers.
+// The largest n whose matrix and vectors one thread holds in registers. H200, 2026-11-15: 100,000 of n = 8 take 0.09 ms in
+// float and 0.17 in double, by stages 0.59 and 0.82.
 bool is_small(const Call& call) {
-  constexpr int64_t limit[] = {8, 6, 5, 4};
+  constexpr int64_t limit[] = {8, 8, 6, 4};
   return call.n <= limit[call.dtype];
 }
 
@@ -91,49 +92,73 @@ int launch_small(Frame& frame, const Call& call) {
 // How a problem is spread over threads and memory.
 struct Shape {
   int reduce_lanes, reduce_threads;
-  bool reduce_global;  // the matrix does not fit in shared memory
+  bool reduce_global;  // the matrix does not fit in shared memory: eigh_panel.cu
+  int panel, readers, resident;
   size_t reduce_shared;
   int value_lanes;  // matrices of a warp
   size_t value_shared;
   int vector_lanes, together, reflectors, vector_threads;
   bool vector_global;
+  bool fused;  // the second stage runs beside the third
   size_t vector_shared;
 };
 
 constexpr int VALUE_THREADS = 32;
+constexpr int64_t EIGH_SHARED = 192;  // beyond it the shared memory of a multiprocessor holds one matrix at best
 
 Shape shape_of(const Call& call, const Properties& device) {
   Shape s{};
   int64_t n = call.n, vec = 16 / call.element, columns = (n + vec - 1) / vec;
 
-  s.reduce_lanes = int(std::clamp<int64_t>(n > 128 ? 2 * power_of_two(n) : power_of_two(n), 8, 1024));
-  auto reduce_bytes = [&](bool global) {
-    int64_t lanes = s.reduce_lanes, matrix = global ? 0 : n * (columns | 1) * vec;
-    int64_t one = (matrix + 3 * columns * vec + (lanes + 1) * vec) * call.element;
-    return lanes <= 32 ? one * (s.reduce_threads / lanes) : one + 4 * (lanes / 32) * call.real;
-  };
+  s.reduce_lanes = int(std::max<int64_t>(8, power_of_two(n)));
+  if (n > 32 && call.element > 4) s.reduce_lanes *= 2;
   s.reduce_threads = std::max(s.reduce_lanes, 64);
-  s.reduce_global = reduce_bytes(false) + RESERVED > device.shared_per_block;
-  s.reduce_shared = size_t(reduce_bytes(s.reduce_global));
+  int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 2;
+  s.reduce_shared = size_t(vectors * 16 * (s.reduce_lanes <= 32 ? s.reduce_threads / s.reduce_lanes : 1));
+  if (s.reduce_lanes > 32) s.reduce_shared += size_t(4 * (s.reduce_lanes / 32) * call.real);
+  s.reduce_global = n > EIGH_SHARED || int64_t(s.reduce_shared) + RESERVED > device.shared_per_block;
+  if (s.reduce_global) {
+    s.reduce_threads = s.reduce_lanes = n <= 256 ? 256 : 512;
+    s.resident = n <= 256 ? 2 : 1;
+    s.panel = call.element == 16 ? 8 : 16;
+    s.readers = call.element == 16 ? 8 : s.reduce_threads / 32;
+    int64_t length = (n + 7) / 8 * 8;
+    s.reduce_shared = size_t(((2 * s.panel + 1 + s.readers) * length + 2 * s.panel + vec) * call.element +
+                             2 * (s.reduce_threads / 32) * call.real);
+  }
 
   // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
-  int64_t lanes = power_of_two(call.batch / (8 * device.multiprocessors));
-  int64_t most = std::max<int64_t>(1, 32 * 1024 / (2 * n * call.real));
-  while (lanes > most || lanes > 32) lanes /= 2;
+  int64_t warps = 5 * device.multiprocessors, lanes = power_of_two((call.batch + warps / 2) / warps);
+  auto value_bytes = [&](int64_t m) {
+    int64_t kept = call.vectors ? 2 * n * (m == 1 ? 1 : m + 1) : 0;
+    return ((2 + 2 * n) * m + kept) * call.real;
+  };
+  while (lanes > 1 && (lanes > 16 || value_bytes(lanes) > 32 * 1024)) lanes /= 2;
   s.value_lanes = int(lanes);
-  s.value_shared = size_t(2 * n * lanes * call.real);
+  s.value_shared = size_t(value_bytes(lanes));
 
   s.vector_lanes = n <= 8 ? 8 : n <= 16 ? 16 : 32;
-  s.together = n <= 64 ? 4 : 8;
-  s.reflectors = 4;
-  s.vector_threads = 64;
+  // wider passes cost registers and time to compile
+  bool is_complex = call.dtype >= C64;
+  s.together = n < 64 ? 4 : n < 256 || is_complex ? 8 : 16;
+  s.reflectors = n < 128 || is_complex ? 4 : 8;
+  s.vector_threads = n * call.element <= 512 ? 64 : 32;
   auto vector_bytes = [&](bool global) {
     int64_t stage = 32 * std::max<int64_t>(s.together * 2 * call.real, s.reflectors * call.element);
     int64_t one = stage + (global ? 32 : n) * 33 * call.element;
     return (one + 15) / 16 * 16 * (s.vector_threads / 32);
   };
-  s.vector_global = vector_bytes(false) > 36 * 1024 * s.vector_threads / 32;
+  s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
+  // H200, 2026-11-15, double: 200 of n = 256 take 12.1 ms, one stage after the other 14.1; 64 of n = 512 36.7 and 42.1. Float
+  // gains nothing, n = 128 loses.
+  s.fused = call.vectors && n > EIGH_SHARED;
+  if (s.fused) {
+    s.vector_global = true;
+    s.vector_threads = 32;
+    s.value_lanes = 1;
+  }
   s.vector_shared = size_t(vector_bytes(s.vector_global));
+  if (s.fused) s.vector_shared = std::max(s.vector_shared, size_t(value_bytes(1)));
   return s;
 }
 
@@ -141,18 +166,18 @@ Shape shape_of(const Call& call, const Properties& device) {
 struct Layout {
   int64_t matrices;  // of a part
   int64_t rotations, sweeps, pitch, parts;
-  size_t reflectors, factors, diagonal, off, scale, rotation, sweep, sweep_count, order, rows;  // offsets
+  size_t ticket, sweep_count, reflectors, factors, diagonal, off, scale, rotation, sweep, order, rows;  // offsets
   size_t bytes = 0;
 
   Layout(const Call& call, const Shape& shape, const Properties& device) {
     int64_t n = call.n, vec = 16 / call.element;
     pitch = (n + vec - 1) / vec * vec;
     parts = (n + 31) / 32;
-    // about 0.8 n^2 rotations in 1.7 n sweeps are the rule
-    rotations = n * n + n * n / 2 + 32 * n;
-    sweeps = 6 * n + 32;
+    // 1.15 n^2 rotations in 2.2 n sweeps are the most that double precision was seen to take, float a fifth less
+    rotations = 2 * n * n + 16 * n;
+    sweeps = 5 * n + 32;
     layout(call, shape, 1);
-    int64_t least = std::min<int64_t>(call.batch, device.multiprocessors);
+    int64_t least = std::min<int64_t>(call.batch, 2 * device.multiprocessors);
     int64_t fit = std::clamp<int64_t>(SCRATCH_GOAL / int64_t(bytes), least, call.batch), rounds = (call.batch + fit - 1) / fit;
     layout(call, shape, (call.batch + rounds - 1) / rounds);
   }
@@ -167,72 +192,110 @@ struct Layout {
       return at;
     };
     int64_t n = call.n, vectors = call.vectors;
+    ticket = bytes - 256;
+    bytes += 256;
+    sweep_count = take(vectors * 4);
     reflectors = take(vectors || shape.reduce_global ? n * pitch * call.element : 0);
     factors = take(n * call.element);
     diagonal = take(n * call.real);
     off = take(n * call.real);
     scale = take(call.real);
     rotation = take(vectors * rotations * 2 * call.real);
-    sweep = take(vectors * sweeps * 16);
-    sweep_count = take(vectors * 4);
+    sweep = take(vectors * sweeps * 8);
     order = take(vectors * n * 4);
     rows = take(vectors && shape.vector_global ? parts * n * 32 * call.element : 0);
   }
 };
 
+// As in eigh_ql.cuh and eigh_vectors.cu.
+struct Values {
+  void *d, *e, *up, *rotations, *sweeps, *sweep_count, *order, *w, *info;
+  int64_t room;
+  int sweep_room, n, first, count;
+};
+struct Vectors {
+  void *h, *tau, *rotations, *sweeps, *sweep_count, *order, *info, *z, *v;
+  int64_t room;
+  int sweep_room, n, first, count, h_pitch;
+};
+
+int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors, void* a,
+                  int64_t batch) {
+  char more[120];
+  if (shape.reduce_global)
+    std::snprintf(more, sizeof more, "-DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d", shape.reduce_threads,
+                  shape.panel, shape.readers, shape.resident);
+  else
+    std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
+  std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
+  void* kernel = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
+                                     : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
+  if (!kernel) return 1;
+  Values to = values;
+  Vectors also = vectors;
+  int keep = call.vectors, n = int(call.n);
+  void* arguments[] = {&a, &also.h, &to.d, &to.e, &also.tau, &to.up, &to.info, &batch, &n, &also.h_pitch, &keep};
+  int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
+  return launch(frame, kernel, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
+                arguments);
+}
+
+int launch_values(Frame& frame, const Call& call, const Shape& shape, Values values, int64_t batch) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes, VALUE_THREADS,
+                call.vectors);
+  std::string choice = options(call.real_dtype, false, 16, more);
+  void* kernel = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
+  if (!kernel) return 1;
+  void* arguments[] = {&values, &batch};
+  return launch(frame, kernel, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
+                arguments);
+}
+
+int launch_vectors(Frame& frame, const Call& call, const Shape& shape, Values values, Vectors vectors, void* ticket,
+                   int64_t batch, int64_t parts) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
+                shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads, shape.vector_global, shape.fused);
+  std::string choice = options(call.dtype, false, access_width(call.v), more);
+  void* kernel = function(frame, "eigh_vectors.cu", choice.c_str(), shape.fused ? "eigh_fused" : "eigh_vectors",
+                          shape.vector_shared);
+  if (!kernel) return 1;
+  int64_t warps = shape.vector_threads / 32;
+  if (shape.fused) {
+    // the ticket and the numbers of sweeps, which lie behind it
+    if (fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t))) return 1;
+    void* arguments[] = {&values, &vectors, &batch, &ticket};
+    return launch(frame, kernel, grid_for(batch + batch * parts), 32, shape.vector_shared, arguments);
+  }
+  void* arguments[] = {&vectors, &batch};
+  int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
+  return launch(frame, kernel, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
+                arguments);
+}
+
 // The matrices from `start` on that one part has room for.
 int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout& scratch, char* room, int64_t start) {
   int64_t batch = std::min(scratch.matrices, call.batch - start);
-  int n = int(call.n), first = int(call.first), count = int(call.count), pitch = int(scratch.pitch), keep = call.vectors;
-  int sweep_room = int(scratch.sweeps);
-  int64_t rotation_room = scratch.rotations;
-  char more[120];
+  int sweeps = int(scratch.sweeps), n = int(call.n), first = int(call.first), count = int(call.count);
   auto at = [&](size_t offset) { return static_cast<void*>(room + offset); };
-  void *reflectors = at(scratch.reflectors), *factors = at(scratch.factors), *diagonal = at(scratch.diagonal);
-  void *off = at(scratch.off), *scale = at(scratch.scale), *rotation = nullptr, *sweep = nullptr, *sweep_count = nullptr;
-  void *order = nullptr, *rows = at(scratch.rows);
-  if (call.vectors) {
-    rotation = at(scratch.rotation);
-    sweep = at(scratch.sweep);
-    sweep_count = at(scratch.sweep_count);
-    order = at(scratch.order);
-  }
+  auto kept = [&](size_t offset) { return call.vectors ? at(offset) : nullptr; };
+  Values values{at(scratch.diagonal),    at(scratch.off),
+                at(scratch.scale),       kept(scratch.rotation),
+                kept(scratch.sweep),     kept(scratch.sweep_count),
+                kept(scratch.order),     call.w + start * call.count * call.real,
+                call.info + start,       scratch.rotations,
+                sweeps,                  n,
+                first,                   count};
+  Vectors vectors{at(scratch.reflectors), at(scratch.factors), values.rotations,
+                  values.sweeps,          values.sweep_count,  values.order,
+                  values.info,            at(scratch.rows),    call.v + start * call.n * call.count * call.element,
+                  scratch.rotations,      sweeps,              n,
+                  first,                  count,               int(scratch.pitch)};
   void* a = call.a + start * call.n * call.n * call.element;
-  void* w = call.w + start * call.count * call.real;
-  void* info = call.info + start;
-
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d -DLW_GLOBAL=%d", shape.reduce_lanes,
-                shape.reduce_threads, shape.reduce_global);
-  std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
-  void* reduce = function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d", shape.value_lanes, VALUE_THREADS);
-  choice = options(call.real_dtype, false, 16, more);
-  void* values = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
-  if (!reduce || !values) return 1;
-
-  void* reduce_arguments[] = {&a, &reflectors, &diagonal, &off, &factors, &scale, &info, &batch, &n, &pitch, &keep};
-  int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
-  if (launch(frame, reduce, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
-             reduce_arguments))
-    return 1;
-  void* value_arguments[] = {&diagonal, &off,   &scale, &rotation, &sweep, &sweep_count,   &order,     &w,
-                             &info,     &batch, &n,     &first,    &count, &rotation_room, &sweep_room};
-  if (launch(frame, values, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
-             value_arguments))
-    return 1;
-  if (!call.vectors) return 0;
-
-  void* v = call.v + start * call.n * call.count * call.element;
-  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d", shape.vector_lanes,
-                shape.together, shape.reflectors, shape.vector_threads, shape.vector_global);
-  choice = options(call.dtype, false, access_width(call.v), more);
-  void* vectors = function(frame, "eigh_vectors.cu", choice.c_str(), "eigh_vectors", shape.vector_shared);
-  if (!vectors) return 1;
-  void* vector_arguments[] = {&reflectors, &factors, &rotation, &sweep, &sweep_count, &order, &info,          &rows,
-                              &v,          &batch,   &n,        &first, &count,       &pitch, &rotation_room, &sweep_room};
-  int64_t units = n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * scratch.parts, warps = shape.vector_threads / 32;
-  return launch(frame, vectors, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
-                vector_arguments);
+  if (launch_reduce(frame, call, shape, values, vectors, a, batch)) return 1;
+  if (!shape.fused && launch_values(frame, call, shape, values, batch)) return 1;
+  return call.vectors ? launch_vectors(frame, call, shape, values, vectors, at(scratch.ticket), batch, scratch.parts) : 0;
 }
 
 }  // namespace

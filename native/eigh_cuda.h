@@ -1,4 +1,5 @@
-// Our own GPU kernels for the eigenvalues and eigenvectors of many Hermitian matrices. They only queue work on the frame's stream.
+// Our own GPU kernels for the eigenvalues and eigenvectors of many Hermitian matrices. They only queue work on the frame's
+// stream.
 #pragma once
 #include <cstddef>
 

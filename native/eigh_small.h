@@ -13,6 +13,8 @@ namespace LAPWING_ISA {
 template <class R>
 constexpr R TINY = sizeof(R) == 4 ? R(1e-33) : R(1e-290);
 template <class R>
+constexpr R ROOT_TINY = sizeof(R) == 4 ? R(3.2e-17) : R(1e-145);
+template <class R>
 constexpr R EPSILON = std::numeric_limits<R>::epsilon();
 
 // ---- elements ------------------------------------------------------------------------------------
@@ -109,12 +111,15 @@ struct Jacobi {
   // Makes the element between rows 0 and 1 zero, in the wanted lanes.
   template <bool VECTORS>
   LAPWING_INLINE void rotate(Mask<R> wanted) {
-    const Vec<R> b = off[0], gap = d[1] - d[0], twice = b + b;
-    // t = tan of the angle, |t| <= 1
-    const Vec<R> below = abs(gap) + sqrt(fma(gap, gap, twice * twice));
-    const Mask<R> turns = wanted & (below * below > TINY<R>);
-    const Vec<R> t = turns ? with_sign<R>(twice, (Vec<R>)((Mask<R>)twice ^ (Mask<R>)gap)) / below : Vec<R>{};
-    const Vec<R> c = rsqrt(fma(t, t, broadcast(R(1)))), s = t * c;
+    // What is as small as this is zero: convergence is quadratic, and soon gives denormal numbers, which are slow.
+    const Vec<R> b = abs(off[0]) > 4 * ROOT_TINY<R> ? off[0] : Vec<R>{};
+    // tan(2 angle) = 2 b / gap, and cos(2 angle) >= 0: the smaller of the two angles
+    const Vec<R> gap = d[1] - d[0], twice = with_sign<R>(b + b, (Vec<R>)((Mask<R>)b ^ (Mask<R>)gap));
+    const Vec<R> square = fma(gap, gap, twice * twice), half = broadcast(R(0.5));
+    const Mask<R> turns = wanted & (square > TINY<R>);
+    const Vec<R> inverse = rsqrt(turns ? square : broadcast(R(1)));
+    const Vec<R> cos2 = turns ? fma(half * abs(gap), inverse, half) : broadcast(R(1)), root = rsqrt(cos2);
+    const Vec<R> c = cos2 * root, s = turns ? half * twice * inverse * root : Vec<R>{}, t = s * root;
     d[0] = fma(-t, b, d[0]);
     d[1] = fma(t, b, d[1]);
     off[0] = wanted ? Vec<R>{} : b;
@@ -151,35 +156,47 @@ struct Jacobi {
       for (int r = 0; r < N; r++) exchange(swap, v[r][i], v[r][j]);
   }
 
-  // Returns the lanes that are done.
-  template <bool VECTORS>
-  LAPWING_INLINE Mask<R> solve(Vec<R> small) {
+  LAPWING_INLINE void begin() {
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
       for (int j = 0; j < N; j++) v[i][j] = broadcast(R(i == j));
-    Mask<R> wanted = small == small;
-    if constexpr (N == 2) {
-      rotate<VECTORS>(wanted);
-      sort<VECTORS>(0, 1);
-      return small == small;
-    } else {
-      constexpr int SWEEPS = 12;  // five or six are enough, for convergence is quadratic
-      for (int turn = 0; turn < 3 * SWEEPS; turn++) {
-        if (turn % 3 == 0) {
-          wanted = larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) > small * R(0.125);
-          if (!any(wanted)) break;
-        }
-        rotate<VECTORS>(wanted);
-        relabel<VECTORS>();
-      }
-      sort<VECTORS>(0, 1);
-      sort<VECTORS>(1, 2);
-      sort<VECTORS>(0, 1);
-      return larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[2])) <= small;
-    }
+  }
+  LAPWING_INLINE Vec<R> largest_off() const {
+    return N == 2 ? abs(off[0]) : larger<R>(larger<R>(abs(off[0]), abs(off[1])), abs(off[N - 1]));
   }
 };
+
+// U vectors of problems in turn: one waits for its square root while another works. good: the lanes that are done.
+template <class R, int N, bool VECTORS, int U>
+LAPWING_INLINE void solve_jacobi(Jacobi<R, N> (&problem)[U], const Vec<R> (&small)[U], Mask<R> (&good)[U]) {
+  constexpr int SWEEPS = N == 2 ? 1 : 12;  // n = 3: five or six are enough, for convergence is quadratic
+  Mask<R> wanted[U];
+#pragma GCC unroll 2
+  for (int u = 0; u < U; u++) wanted[u] = small[u] == small[u], problem[u].begin();
+  for (int turn = 0; turn < SWEEPS * (N == 2 ? 1 : 3); turn++) {
+    if (N == 3 && turn % 3 == 0) {
+      Mask<R> left = {};
+#pragma GCC unroll 2
+      for (int u = 0; u < U; u++) left |= wanted[u] = problem[u].largest_off() > small[u] * R(0.125);
+      if (!any(left)) break;
+    }
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) problem[u].template rotate<VECTORS>(wanted[u]);
+    if constexpr (N == 3)
+#pragma GCC unroll 2
+      for (int u = 0; u < U; u++) problem[u].template relabel<VECTORS>();
+  }
+#pragma GCC unroll 2
+  for (int u = 0; u < U; u++) {
+    good[u] = problem[u].largest_off() <= small[u];
+    problem[u].template sort<VECTORS>(0, 1);
+    if constexpr (N == 3) {
+      problem[u].template sort<VECTORS>(1, 2);
+      problem[u].template sort<VECTORS>(0, 1);
+    }
+  }
+}
 
 // Matrices one after another.
 template <class R, int SIZE>
@@ -188,9 +205,9 @@ struct Run {
   LAPWING_INLINE R* operator[](int m) const { return first + m * SIZE; }
 };
 
-// LANES<R> whole matrices; w by lanes. Returns the good lanes.
-template <class R, int N, bool VECTORS>
-LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper) {
+// The upper triangle of LANES<R> whole matrices, scaled.
+template <class R, int N>
+LAPWING_INLINE Scaling<R> read_fixed(Jacobi<R, N>& problem, const R* a, bool upper) {
   constexpr int K = CHUNK<R>, SIZE = N * N, CHUNKS = (SIZE + K - 1) / K;
   Vec<R> flat[SIZE];
   // A matrix is a flat run of scalars; the last chunk of it overlaps the one before.
@@ -202,7 +219,7 @@ LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper)
 #pragma GCC unroll 4
     for (int e = 0; e < K; e++) flat[first + e] = piece[0][e];
   }
-  if (!upper)  // into the upper triangle
+  if (!upper)
 #pragma GCC unroll 3
     for (int i = 0; i < N; i++)
 #pragma GCC unroll 3
@@ -218,53 +235,71 @@ LAPWING_INLINE Mask<R> solve_fixed(const R* a, Vec<R> (&w)[N], R* v, bool upper)
       largest = larger<R>(largest, abs(flat[i * N + j]));
     }
   const Scaling<R> scaling(largest, finite);
-  Jacobi<R, N> problem;
 #pragma GCC unroll 3
   for (int i = 0; i < N; i++) {
     problem.d[i] = scaling.apply(flat[i * N + i]);
     const int next = (i + 1) % N;
     problem.off[i] = scaling.apply(flat[std::min(i, next) * N + std::max(i, next)]);
   }
+  return scaling;
+}
 
-  const Mask<R> done = problem.template solve<VECTORS>(scaling.small);
-#pragma GCC unroll 3
-  for (int i = 0; i < N; i++) w[i] = problem.d[i] * scaling.down;
-  if (VECTORS)
+template <class R, int N>
+LAPWING_INLINE void write_fixed(const Jacobi<R, N>& problem, R* v) {
+  constexpr int K = CHUNK<R>, SIZE = N * N, CHUNKS = (SIZE + K - 1) / K;
 #pragma GCC unroll 16
-    for (int c = 0; c < CHUNKS; c++) {
-      const int first = c * K + K < SIZE ? c * K : SIZE - K;
-      Vec<R> piece[1][K];
+  for (int c = 0; c < CHUNKS; c++) {
+    const int first = c * K + K < SIZE ? c * K : SIZE - K;
+    Vec<R> piece[1][K];
 #pragma GCC unroll 4
-      for (int e = 0; e < K; e++) piece[0][e] = problem.v[(first + e) / N][(first + e) % N];
-      write_chunks<R, 1>(piece, Run<R, SIZE>{v}, first);
-    }
-  return done & scaling.good;
+    for (int e = 0; e < K; e++) piece[0][e] = problem.v[(first + e) / N][(first + e) % N];
+    write_chunks<R, 1>(piece, Run<R, SIZE>{v}, first);
+  }
 }
 
 template <class R, int N, bool VECTORS>
 __attribute__((noinline)) void batch_fixed(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t from,
                                            int64_t count, bool upper) {
-  constexpr int W = LANES<R>, SIZE = N * N;
-  for (; matrices > 0; matrices -= W) {
-    const int64_t group = std::min<int64_t>(matrices, W);
-    R block[W * SIZE];
-    const bool part = group < W, direct = !part && count == N;
+  constexpr int W = LANES<R>, U = N == 3 && LAPWING_REGISTERS == 32 ? 2 : 1, SIZE = N * N;
+  for (; matrices > 0; matrices -= U * W) {
+    const int64_t group = std::min<int64_t>(matrices, U * W);
+    R block[U * W * SIZE];
+    const bool part = group < U * W, direct = !part && count == N;
     if (part)  // the last group is filled up with copies of its last matrix
-      for (int64_t m = 0; m < W; m++)
+      for (int64_t m = 0; m < U * W; m++)
         __builtin_memcpy(block + m * SIZE, a + std::min(m, group - 1) * SIZE, SIZE * sizeof(R));
-    Vec<R> values[N];
-    const Mask<R> good = solve_fixed<R, N, VECTORS>(part ? block : a, values, direct ? v : block, upper);
-    R by_lane[N][W];
-    __builtin_memcpy(by_lane, values, sizeof values);
+    const R* read = part ? block : a;
+    R* written = direct ? v : block;
+
+    Jacobi<R, N> problem[U];
+    Vec<R> small[U], down[U];
+    Mask<R> good[U], finite[U];
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) {
+      const Scaling<R> scaling = read_fixed<R, N>(problem[u], read + u * W * SIZE, upper);
+      small[u] = scaling.small, down[u] = scaling.down, finite[u] = scaling.good;
+    }
+    solve_jacobi<R, N, VECTORS, U>(problem, small, good);
+    R values[N][U * W];
+    Mask<R> all = finite[0];
+#pragma GCC unroll 2
+    for (int u = 0; u < U; u++) {
+#pragma GCC unroll 3
+      for (int i = 0; i < N; i++) store(values[i] + u * W, problem[u].d[i] * down[u]);
+      if (VECTORS) write_fixed<R, N>(problem[u], written + u * W * SIZE);
+      good[u] &= finite[u];
+      all &= good[u];
+    }
+
     for (int64_t m = 0; m < group; m++)
-      for (int64_t j = 0; j < count; j++) w[m * count + j] = by_lane[from + j][m];
+      for (int64_t j = 0; j < count; j++) w[m * count + j] = values[from + j][m];
     if (VECTORS && !direct)
       for (int64_t i = 0; i < group * N; i++)
         for (int64_t j = 0; j < count; j++) v[i * count + j] = block[i * N + from + j];
     for (int64_t m = 0; m < group; m++) info[m] = 0;
-    if (__builtin_expect(any(~good), 0))
+    if (__builtin_expect(any(~all), 0))
       for (int64_t m = 0; m < group; m++) {
-        if (good[m]) continue;
+        if (good[m / W][m % W]) continue;
         info[m] = 1;
         fill_nan(w + m * count, count);
         if (VECTORS) fill_nan(v + m * N * count, N * count);
@@ -313,14 +348,16 @@ struct Square {
   }
 };
 
-// The lower triangle of LANES<R> matrices, from either of theirs.
-template <class R, int P, bool UPPER, int G>
-LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)[LANES<R>]) {
+// The lower triangle of LANES<R> matrices, from either of theirs, in pieces of G chunks.
+template <class R, int P, int G>
+LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)[LANES<R>], bool upper) {
   constexpr int STEP = G * CHUNK<R>;
   const int64_t n = to.n, width = n * P;
   for (int64_t row = 0; row < n; row++) {
-    const int64_t end = UPPER ? width : (row + 1) * P;
-    for (int64_t first = UPPER ? row * P / STEP * STEP : 0; first < end; first += STEP) {
+    const int64_t begin = upper ? row : 0, end = upper ? n : row + 1;
+    Vec<R>* line = upper ? to.x + row : to.row(row);
+    const int64_t next = upper ? P * to.stride : 1;
+    for (int64_t first = begin * P / STEP * STEP; first < end * P; first += STEP) {
       const int64_t at = std::min(first, width - STEP);
       Vec<R> v[G][CHUNK<R>];
       read_chunks<R, G>(v, from, row * width + at);
@@ -328,8 +365,7 @@ LAPWING_INLINE void read_triangle(const Square<R, P>& to, const R* const (&from)
       for (int c = 0; c < STEP; c++) {
         const int64_t column = (at + c) / P, part = (at + c) % P;
         const Vec<R> value = v[c / CHUNK<R>][c % CHUNK<R>];
-        if (UPPER && column >= row) to.row(column)[part * to.stride + row] = part ? -value : value;
-        if (!UPPER && column <= row) to.row(row)[part * to.stride + column] = value;
+        if (begin <= column && column < end) line[part * to.stride + column * next] = upper && part ? -value : value;
       }
     }
   }
@@ -354,6 +390,16 @@ LAPWING_INLINE Scaling<R> scale_triangle(const Square<R, P>& a) {
       for (int64_t j = 0; j <= i; j++) row[j] = scaling.apply(row[j]);
     }
   return scaling;
+}
+
+// A <- the lower triangle of LANES<R> matrices, scaled. An idle lane repeats the last matrix.
+template <class R, int P>
+__attribute__((noinline)) Scaling<R> read_scaled(const Square<R, P>& to, const R* a, int64_t matrices, bool upper) {
+  constexpr int W = LANES<R>, LINE = LAPWING_VECTOR / 16;
+  const R* from[W];
+  for (int64_t m = 0; m < W; m++) from[m] = a + std::min(m, matrices - 1) * to.n * to.n * P;
+  to.n * P >= W ? read_triangle<R, P, LINE>(to, from, upper) : read_triangle<R, P, 1>(to, from, upper);
+  return scale_triangle<R, P>(to);
 }
 
 // y <- A v for M rows of the lower triangle from row i on, columns k .. i + M - 1: what rows below add to y comes later.
@@ -476,12 +522,12 @@ __attribute__((noinline)) void tridiagonalize(const Square<R, P>& a, Vec<R>* d, 
   }
 }
 
-// Q <- H(k) Q for C columns from column j on; row k + 1 of Q is still zero.
+// Q <- H(k) Q for C columns from column j on; row k + 1 of Q is still zero, and column k is v.
 template <class R, int P, int C>
-LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j, const Vec<R>* v, const Element<R, P>& tau) {
+LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j, const Element<R, P>& tau) {
   Element<R, P> sum[C] = {};
   for (int64_t i = k + 2; i < q.n; i++) {
-    const Element<R, P> x = conj<R, P>(get<R, P>(v + P * i));
+    const Element<R, P> x = conj<R, P>(q.get(i, k));
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) add_product<R, P>(sum[c], x, q.get(i, j + c));
   }
@@ -491,7 +537,7 @@ LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j,
     q.set(k + 1, j + c, sum[c]);
   }
   for (int64_t i = k + 2; i < q.n; i++) {
-    const Element<R, P> x = get<R, P>(v + P * i);
+    const Element<R, P> x = q.get(i, k);
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) {
       Element<R, P> y = q.get(i, j + c);
@@ -501,24 +547,32 @@ LAPWING_INLINE void reflect_columns(const Square<R, P>& q, int64_t k, int64_t j,
   }
 }
 
-// Q <- H(0) H(1) ... in the place of the vectors v. The columns right of k hold Q so far, column k the next v.
+// Q <- H(0) H(1) ... in the place of the vectors v, tile by tile from the right: a tile of columns takes all reflections
+// while it is in the first-level cache. Left of what is done are still the vectors v.
 template <class R, int P>
-__attribute__((noinline)) void form_q(const Square<R, P>& q, const Vec<R>* taus, Vec<R>* v) {
+__attribute__((noinline)) void form_q(const Square<R, P>& q, const Vec<R>* taus) {
   constexpr int C = LAPWING_REGISTERS / 4 / P;
   const int64_t n = q.n;
   const Element<R, P> zero = real<R, P>(Vec<R>{}), one = real<R, P>(broadcast(R(1)));
-  for (int64_t k = n - 2; k >= 0; k--) {
-    const Element<R, P> tau = get<R, P>(taus + P * k), minus = negative<R, P>(tau);
-    for (int64_t i = k + 2; i < n; i++) put<R, P>(v + P * i, q.get(i, k));
-    int64_t j = k + 2;
-    for (; j + C <= n; j += C) reflect_columns<R, P, C>(q, k, j, v, tau);
-    for (; j + 2 <= n; j += 2) reflect_columns<R, P, 2>(q, k, j, v, tau);
-    for (; j < n; j++) reflect_columns<R, P, 1>(q, k, j, v, tau);
-    Element<R, P> first = one;
-    first.re -= tau.re;
-    if constexpr (P == 2) first.im = minus.im;
-    q.set(k + 1, k + 1, first);
-    for (int64_t i = k + 2; i < n; i++) q.set(i, k + 1, product<R, P>(minus, get<R, P>(v + P * i)));
+  for (int64_t end = n; end > 1; end = std::max<int64_t>(end - C, 1)) {
+    const int64_t begin = std::max<int64_t>(end - C, 1);
+    for (int64_t k = end - 2; k >= 0; k--) {
+      const Element<R, P> tau = get<R, P>(taus + P * k), minus = negative<R, P>(tau);
+      int64_t j = std::max(begin, k + 2);
+      if (j + C == end) {
+        reflect_columns<R, P, C>(q, k, j, tau);
+        continue;
+      }
+      for (; j + 2 <= end; j += 2) reflect_columns<R, P, 2>(q, k, j, tau);
+      if (j < end) reflect_columns<R, P, 1>(q, k, j, tau);
+      if (k + 1 < begin) continue;
+      // The column that begins as column k + 1 of the identity
+      Element<R, P> first = one;
+      first.re -= tau.re;
+      if constexpr (P == 2) first.im = minus.im;
+      q.set(k + 1, k + 1, first);
+      for (int64_t i = k + 2; i < n; i++) q.set(i, k + 1, product<R, P>(minus, q.get(i, k)));
+    }
   }
   q.set(0, 0, one);
   for (int64_t i = 1; i < n; i++) q.set(i, 0, zero), q.set(0, i, zero);
@@ -617,121 +671,49 @@ __attribute__((noinline)) void rotate_rows(Vec<R>* v, int64_t stride, const Swee
   }
 }
 
-template <class R, int P>
-void rotate_all(const Square<R, P>& v, const Sweep<R>* sweeps, int64_t count) {
-  constexpr int ROWS = LAPWING_REGISTERS / 4;
-  Vec<R>* row = v.x;
-  int64_t rows = v.n * P;
-  for (; rows >= ROWS; rows -= ROWS, row += ROWS * v.stride) rotate_rows<R, ROWS>(row, v.stride, sweeps, count);
-  for (; rows >= 2; rows -= 2, row += 2 * v.stride) rotate_rows<R, 2>(row, v.stride, sweeps, count);
-  if (rows) rotate_rows<R, 1>(row, v.stride, sweeps, count);
-}
-
 // Sweeps whose rotations are kept until V is turned by all of them.
 constexpr int SWEEPS_KEPT = 8;
 // LAPACK's limit; two sweeps to an eigenvalue are usual.
 constexpr int64_t SWEEPS_LIMIT = 30;
 
-template <class R, int P>
-struct Group {
-  Square<R, P> a;
-  Vec<R>*d, *e, *taus, *v, *w, *turns;
-  Mask<R>* rank;
-  Vec<R> small, down;
+// T of a vector of matrices, and its eigenvectors to be.
+template <class R>
+struct Tridiagonal {
+  int64_t n;
+  Vec<R>*d, *e, *turns;
+  Vec<R> small;  // as in Scaling
   Mask<R> good;
+  Vec<R>* v;  // rows of reals, none if only values are wanted
+  int64_t rows, stride;
 
-  static size_t vectors(int64_t n) {
-    return n * P * Square<R, P>::stride_for(n) + n * (3 + 3 * P + 2 * SWEEPS_KEPT);
-  }
-  Group() = default;
-  Group(Vec<R>* memory, int64_t n) {
-    a = {memory, n, Square<R, P>::stride_for(n)};
-    d = memory + n * P * a.stride;
-    e = d + n;
-    rank = reinterpret_cast<Mask<R>*>(e + n);
-    taus = e + 2 * n;
-    v = taus + P * n;
-    w = v + P * n;
-    turns = w + P * n;
-  }
-
-  void read(const R* from, int64_t matrices, bool upper) {
-    constexpr int W = LANES<R>, LINE = LAPWING_VECTOR / 16;
-    const R* p[W];
-    for (int64_t m = 0; m < W; m++) p[m] = from + std::min(m, matrices - 1) * a.n * a.n * P;
-    const bool wide = a.n * P >= W;
-    if (upper)
-      wide ? read_triangle<R, P, true, LINE>(a, p) : read_triangle<R, P, true, 1>(a, p);
-    else
-      wide ? read_triangle<R, P, false, LINE>(a, p) : read_triangle<R, P, false, 1>(a, p);
-    const Scaling<R> scaling = scale_triangle<R, P>(a);
-    small = scaling.small, down = scaling.down, good = scaling.good;
-  }
-
-  // rank[j]: the place of d[j] in ascending order
-  void sort() {
-    const int64_t n = a.n;
-    for (int64_t j = 0; j < n; j++) {
-      Mask<R> before = {};
-      for (int64_t i = 0; i < j; i++) before -= d[i] <= d[j];
-      for (int64_t i = j + 1; i < n; i++) before -= d[i] < d[j];
-      rank[j] = before;
-    }
-  }
-
-  void write(R* values, R* vectors, int32_t* info, int64_t matrices, int64_t first, int64_t count) {
-    constexpr int W = LANES<R>;
-    const int64_t n = a.n;
-    sort();
-    for (int64_t j = 0; j < n; j++) d[j] *= down;
-    int32_t from[W][EIGH_LARGEST];
-    for (int64_t m = 0; m < matrices; m++) {
-      info[m] = !good[m];
-      for (int64_t j = 0; j < n; j++) {
-        const int64_t place = rank[j][m] - first;
-        if (place < 0 || place >= count) continue;
-        values[m * count + place] = d[j][m];
-        from[m][place] = int32_t(j * W + m);
-      }
-    }
-    if (vectors)
-      for (int64_t i = 0; i < n; i++)
-        for (int64_t m = 0; m < matrices; m++)
-          for (int p = 0; p < P; p++) {
-            const R* row = reinterpret_cast<const R*>(a.row(i) + p * a.stride);
-            R* to = vectors + (m * n + i) * count * P + p;
-            for (int64_t j = 0; j < count; j++) to[j * P] = row[from[m][j]];
-          }
-    for (int64_t m = 0; m < matrices; m++) {
-      if (good[m]) continue;
-      fill_nan(values + m * count, count);
-      if (vectors) fill_nan(vectors + m * n * count * P, n * count * P);
-    }
+  void rotate(const Sweep<R>* sweeps, int64_t count) const {
+    constexpr int ROWS = 4;
+    int64_t i = 0;
+    for (; i + ROWS <= rows; i += ROWS) rotate_rows<R, ROWS>(v + i * stride, stride, sweeps, count);
+    for (; i < rows; i++) rotate_rows<R, 1>(v + i * stride, stride, sweeps, count);
   }
 };
 
-// The iterations of U groups in turn, step by step: one waits for its square root while another works.
-template <class R, int P, int U>
-__attribute__((noinline)) void diagonalize(Group<R, P> (&groups)[U], bool vectors) {
-  const int64_t n = groups[0].a.n;
+// T <- diagonal, V <- V Z for U vectors of matrices in turn, step by step: one waits for its square root while another
+// works.
+template <class R, int U>
+__attribute__((noinline)) void diagonalize(Tridiagonal<R> (&t)[U]) {
+  const int64_t n = t[0].n;
   Chase<R> chase[U];
   int64_t first[U] = {}, last[U];
-  for (int u = 0; u < U; u++) chase[u].d = groups[u].d, chase[u].e = groups[u].e, last[u] = n - 1;
-  for (int u = 0; u < U; u++) groups[u].e[n - 1] = Vec<R>{};
+  for (int u = 0; u < U; u++) {
+    chase[u].d = t[u].d, chase[u].e = t[u].e, last[u] = n - 1;
+    t[u].e[n - 1] = Vec<R>{};
+  }
   Sweep<R> sweeps[U][SWEEPS_KEPT];
   int64_t kept = 0;
-  bool working = true;
-  for (int64_t sweep = 0; working && sweep < SWEEPS_LIMIT * n; sweep++) {
-    working = false;
+  for (int64_t sweep = 0; sweep < SWEEPS_LIMIT * n; sweep++) {
     int64_t from = n, to = 0;
+    for (int u = 0; u < U; u++)
+      if (chase[u].find(t[u].small, first[u], last[u], n)) from = std::min(from, first[u]), to = std::max(to, last[u]);
+    if (from >= to) break;
     for (int u = 0; u < U; u++) {
-      const bool works = chase[u].find(groups[u].small, first[u], last[u], n);
-      working |= works;
-      from = std::min(from, works ? first[u] : n), to = std::max(to, works ? last[u] : 0);
-    }
-    if (!working) break;
-    for (int u = 0; u < U; u++) {
-      sweeps[u][kept] = {from, to, groups[u].turns + 2 * n * kept};
+      sweeps[u][kept] = {from, to, t[u].turns + 2 * n * kept};
       chase[u].begin(to);
     }
     for (int64_t i = to - 1; i >= from; i--)
@@ -743,33 +725,85 @@ __attribute__((noinline)) void diagonalize(Group<R, P> (&groups)[U], bool vector
       }
     for (int u = 0; u < U; u++) chase[u].end(from);
     if (++kept < SWEEPS_KEPT) continue;
-    if (vectors)
-      for (int u = 0; u < U; u++) rotate_all<R, P>(groups[u].a, sweeps[u], kept);
+    for (int u = 0; u < U; u++) t[u].rotate(sweeps[u], kept);
     kept = 0;
   }
-  if (vectors && kept)
-    for (int u = 0; u < U; u++) rotate_all<R, P>(groups[u].a, sweeps[u], kept);
-  for (int u = 0; u < U; u++)
-    for (int64_t i = 0; i < n; i++) groups[u].good &= abs(groups[u].e[i]) <= groups[u].small;
+  for (int u = 0; u < U; u++) {
+    t[u].rotate(sweeps[u], kept);
+    for (int64_t i = 0; i < n; i++) t[u].good &= (abs(t[u].e[i]) <= t[u].small) & is_finite<R>(t[u].d[i]);
+  }
 }
 
-template <class R, int P, int U>
-__attribute__((noinline)) void solve_groups(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n,
-                                            int64_t first, int64_t count, bool upper) {
-  constexpr int64_t W = LANES<R>;
-  const size_t size = Group<R, P>::vectors(n);
-  Vec<R>* memory = static_cast<Vec<R>*>(scratch(U * size * sizeof(Vec<R>)));
-  Group<R, P> groups[U];
-  for (int u = 0; u < U; u++) {
-    groups[u] = Group<R, P>(memory + u * size, n);
-    groups[u].read(a + u * W * n * n * P, std::min(W, matrices - u * W), upper);
-    tridiagonalize<R, P>(groups[u].a, groups[u].d, groups[u].e, groups[u].taus, groups[u].v, groups[u].w);
-    if (v) form_q<R, P>(groups[u].a, groups[u].taus, groups[u].v);
+// place[j]: where d[j] stands in ascending order
+template <class R>
+LAPWING_INLINE void rank(const Vec<R>* d, int64_t n, Mask<R>* place) {
+  for (int64_t j = 0; j < n; j++) {
+    Mask<R> before = {};
+    for (int64_t i = 0; i < j; i++) before -= d[i] <= d[j];
+    for (int64_t i = j + 1; i < n; i++) before -= d[i] < d[j];
+    place[j] = before;
   }
-  diagonalize<R, P, U>(groups, v != nullptr);
+}
+
+template <class R, int P>
+__attribute__((noinline)) void write(const Square<R, P>& v, const Tridiagonal<R>& t, Vec<R> down, R* values, R* vectors,
+                                     int32_t* info, int64_t matrices, int64_t first, int64_t count) {
+  constexpr int W = LANES<R>;
+  const int64_t n = t.n;
+  Mask<R>* place = reinterpret_cast<Mask<R>*>(t.turns);  // the rotations are done
+  rank<R>(t.d, n, place);
+  for (int64_t j = 0; j < n; j++) t.d[j] *= down;
+  int32_t from[W][EIGH_LARGEST];
+  for (int64_t m = 0; m < matrices; m++) {
+    info[m] = !t.good[m];
+    if (info[m]) std::fill_n(from[m], count, 0);
+    for (int64_t j = 0; j < n && !info[m]; j++) {
+      const int64_t k = place[j][m] - first;
+      if (k < 0 || k >= count) continue;
+      values[m * count + k] = t.d[j][m];
+      from[m][k] = int32_t(j * W + m);
+    }
+  }
+  if (vectors)
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t m = 0; m < matrices; m++)
+        for (int p = 0; p < P; p++) {
+          const R* row = reinterpret_cast<const R*>(v.row(i) + p * v.stride);
+          R* to = vectors + (m * n + i) * count * P + p;
+          for (int64_t j = 0; j < count; j++) to[j * P] = row[from[m][j]];
+        }
+  for (int64_t m = 0; m < matrices; m++) {
+    if (!info[m]) continue;
+    fill_nan(values + m * count, count);
+    if (vectors) fill_nan(vectors + m * n * count * P, n * count * P);
+  }
+}
+
+// U vectors of matrices, the last one perhaps in part.
+template <class R, int P, int U>
+__attribute__((noinline)) void solve_lanes(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n, int64_t first,
+                                           int64_t count, bool upper) {
+  constexpr int64_t W = LANES<R>;
+  const int64_t stride = Square<R, P>::stride_for(n), square = n * P * stride;
+  const int64_t size = square + n * (2 + 2 * SWEEPS_KEPT);
+  Vec<R>* memory = static_cast<Vec<R>*>(scratch((U * size + 3 * n * P) * sizeof(Vec<R>)));
+  Vec<R>*taus = memory + U * size, *x = taus + n * P, *y = x + n * P;
+  Square<R, P> q[U];
+  Tridiagonal<R> t[U];
+  Vec<R> down[U];
+  for (int u = 0; u < U; u++) {
+    Vec<R>* d = memory + u * size + square;
+    q[u] = {memory + u * size, n, stride};
+    const Scaling<R> scaling = read_scaled<R, P>(q[u], a + u * W * n * n * P, matrices - u * W, upper);
+    down[u] = scaling.down;
+    t[u] = {n, d, d + n, d + 2 * n, scaling.small, scaling.good, q[u].x, v ? n * P : 0, stride};
+    tridiagonalize<R, P>(q[u], t[u].d, t[u].e, taus, x, y);
+    if (v) form_q<R, P>(q[u], taus);
+  }
+  diagonalize<R, U>(t);
   for (int64_t u = 0; u < U; u++)
-    groups[u].write(w + u * W * count, v ? v + u * W * n * count * P : nullptr, info + u * W,
-                    std::min(W, matrices - u * W), first, count);
+    write<R, P>(q[u], t[u], down[u], w + u * W * count, v ? v + u * W * n * count * P : nullptr, info + u * W,
+                std::min(W, matrices - u * W), first, count);
 }
 
 // ---- the choice ----------------------------------------------------------------------------------
@@ -791,12 +825,10 @@ void eigh_any(const R* a, R* w, R* v, int32_t* info, int64_t matrices, int64_t n
   }
   constexpr int64_t W = LANES<R>;
   for (int64_t m = 0; m < matrices;) {
-    const int64_t group = std::min(matrices - m, 2 * W);
-    R* to = v ? v + m * n * count * P : nullptr;
-    if (group > W)
-      solve_groups<R, P, 2>(a + m * n * n * P, w + m * count, to, info + m, group, n, first, count, upper);
-    else
-      solve_groups<R, P, 1>(a + m * n * n * P, w + m * count, to, info + m, group, n, first, count, upper);
+    const bool two = n <= EIGH_TOGETHER && matrices - m > W;
+    const auto solve = two ? solve_lanes<R, P, 2> : solve_lanes<R, P, 1>;
+    const int64_t group = std::min(matrices - m, two ? 2 * W : W);
+    solve(a + m * n * n * P, w + m * count, v ? v + m * n * count * P : nullptr, info + m, group, n, first, count, upper);
     m += group;
   }
 }

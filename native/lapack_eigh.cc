@@ -6,10 +6,8 @@
 #include <cmath>
 #include <complex>
 #include <limits>
-#include <memory>
-#include <new>
-#include <vector>
 
+#include "blas.h"
 #include "lapack.h"
 #include "matrix.h"
 #include "threads.h"
@@ -17,108 +15,51 @@
 namespace lapwing::lapack {
 namespace {
 
-template <class T>
-class Vectors {  // memory that is not touched before it is used
- public:
-  explicit Vectors(int64_t count) : data_(static_cast<T*>(::operator new(sizeof(T) * size_t(std::max<int64_t>(count, 1))))) {}
-  ~Vectors() { ::operator delete(data_); }
-  Vectors(const Vectors&) = delete;
-  operator T*() const { return data_; }
-
- private:
-  T* data_;
-};
-
 // 32-bit integers cannot hold the workspace of syevd, 1 + 6 n + 2 n^2, from here on.
 constexpr int64_t NARROW_LIMIT = 32000;
 
-// One matrix, column-major; what is a row-major lower triangle is the upper one here, of the conjugate matrix.
+// w, z <- the eigenvalues first .. first + count - 1 of one column-major matrix, and their vectors; a is destroyed.
 template <class Int, class T>
-class Solver {
-  using Real = decltype(std::real(T()));
-  static constexpr bool COMPLEX = sizeof(T) != sizeof(Real);
-
- public:
-  Solver(int32_t dtype, int64_t n, bool vectors, bool upper)
-      : dtype_(dtype), n_(Int(n)), job_(vectors ? 'V' : 'N'), triangle_(upper ? 'L' : 'U') {}
-
-  // a <- its eigenvectors, w <- all eigenvalues
-  int64_t whole(T* a, Real* w) {
-    T size{};
-    Real real_size{};
-    Int integer_size{}, info = 0, ask = -1;
-    whole_call(a, w, &size, &ask, &real_size, &ask, &integer_size, &ask, &info);
-    if (info) return info;
-    Int room = Int(std::real(size)), real_room = Int(real_size), integer_room = integer_size;
-    // some libraries round the size, which is a float, down
-    room += room / (1 << 20) * 2 + 2;
-    Vectors<T> work(room);
-    Vectors<Real> real_work(COMPLEX ? real_room : 0);
-    Vectors<Int> integer_work(integer_room);
-    whole_call(a, w, work, &room, real_work, &real_room, integer_work, &integer_room, &info);
-    return info;
-  }
-
-  // w, z <- the eigenvalues first .. first + count - 1 and their vectors; a is destroyed
-  int64_t part(T* a, Real* w, T* z, int64_t first, int64_t count) {
-    T size{};
-    Real real_size{};
-    Int integer_size{}, info = 0, ask = -1, found = 0;
-    Vectors<Int> support(2 * std::max<int64_t>(n_, 1));
-    Vectors<Real> all(n_);
-    Int low = Int(first + 1), high = Int(first + count);
-    part_call(a, low, high, &found, all, z, support, &size, &ask, &real_size, &ask, &integer_size, &ask, &info);
-    if (info) return info;
-    Int room = Int(std::real(size)), real_room = Int(real_size), integer_room = integer_size;
-    room += room / (1 << 20) * 2 + 2;
-    Vectors<T> work(room);
-    Vectors<Real> real_work(COMPLEX ? real_room : 0);
-    Vectors<Int> integer_work(integer_room);
-    part_call(a, low, high, &found, all, z, support, work, &room, real_work, &real_room, integer_work, &integer_room, &info);
-    std::copy_n(static_cast<Real*>(all), count, w);
-    return info ? info : found != count;
-  }
-
- private:
-  void whole_call(T* a, Real* w, T* work, Int* room, Real* real_work, Int* real_room, Int* integers, Int* integer_room,
-                  Int* info) {
-    void* address = routine[HEEVD][dtype_].address;
-    if constexpr (COMPLEX) {
-      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Real*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job_, &triangle_, &n_, a, &n_, w, work, room, real_work, real_room, integers,
-                                      integer_room, info);
-    } else {
-      using Call = void (*)(char*, char*, Int*, T*, Int*, Real*, T*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job_, &triangle_, &n_, a, &n_, w, work, room, integers, integer_room, info);
-    }
-  }
-
-  void part_call(T* a, Int low, Int high, Int* found, Real* w, T* z, Int* support, T* work, Int* room, Real* real_work,
-                 Int* real_room, Int* integers, Int* integer_room, Int* info) {
-    void* address = routine[HEEVR][dtype_].address;
-    char range = 'I';
-    Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
-    if constexpr (COMPLEX) {
+int64_t heevr(bool vectors, char triangle, int64_t order, T* a, RealOf<T>* w, T* z, int64_t first, int64_t count) {
+  using Real = RealOf<T>;
+  constexpr bool complex = sizeof(T) != sizeof(Real);
+  char job = vectors ? 'V' : 'N', range = 'I';
+  Int n = Int(order), low = Int(first + 1), high = Int(first + count), found = 0, info = 0;
+  Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
+  Room<Int> support(2 * order);
+  Room<Real> values(order);
+  void* address = routine[HEEVR][dtype_of<T>()].address;
+  auto call = [&](T* work, Int* room, Real* real_work, Int* real_room, Int* integers, Int* integer_room) {
+    if constexpr (complex) {
       using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
                             T*, Int*, Real*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job_, &range, &triangle_, &n_, a, &n_, &unused, &unused, &low, &high, &tolerance, found,
-                                      w, z, &n_, support, work, room, real_work, real_room, integers, integer_room, info);
+      reinterpret_cast<Call>(address)(&job, &range, &triangle, &n, a, &n, &unused, &unused, &low, &high, &tolerance, &found,
+                                      values, z, &n, support, work, room, real_work, real_room, integers, integer_room, &info);
     } else {
+      (void)real_work, (void)real_room;
       using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
                             T*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job_, &range, &triangle_, &n_, a, &n_, &unused, &unused, &low, &high, &tolerance, found,
-                                      w, z, &n_, support, work, room, integers, integer_room, info);
+      reinterpret_cast<Call>(address)(&job, &range, &triangle, &n, a, &n, &unused, &unused, &low, &high, &tolerance, &found,
+                                      values, z, &n, support, work, room, integers, integer_room, &info);
     }
-  }
-
-  int32_t dtype_;
-  Int n_;
-  char job_, triangle_;
-};
+  };
+  T size{};
+  Real real_size{};
+  Int integer_room = 0, ask = -1;
+  call(&size, &ask, &real_size, &ask, &integer_room, &ask);
+  if (info) return info;
+  Int room = whole_size<Int>(std::real(size)), real_room = whole_size<Int>(real_size);
+  Room<T> work(room);
+  Room<Real> real_work(complex ? real_room : 0);
+  Room<Int> integers(integer_room);
+  call(work, &room, real_work, &real_room, integers, &integer_room);
+  std::copy_n(static_cast<Real*>(values), count, w);
+  return info ? int64_t(info) : int64_t(found != Int(count));
+}
 
 template <class Int, class T>
 int eigh_as(Frame& frame) {
-  using Real = decltype(std::real(T()));
+  using Real = RealOf<T>;
   const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
   const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
   auto* a = static_cast<T*>(frame.buffer[0]);
@@ -128,9 +69,10 @@ int eigh_as(Frame& frame) {
   const bool whole = count == n && (sizeof(Int) == 8 || n <= NARROW_LIMIT);
   // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
   const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
-  Vectors<T> own(in_result || in_input ? 0 : n * n);
-  Vectors<T> z(vectors && !whole ? n * count : 0);
-  Solver<Int, T> solver(frame.dtype, n, vectors, upper);
+  Room<T> own(in_result || in_input ? 0 : n * n);
+  Room<T> z(vectors && !whole ? n * count : 0);
+  // a row-major lower triangle is the upper one in column-major order, of the conjugate matrix
+  const char triangle = upper ? 'L' : 'U';
 
   bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
     T* from = a + m * n * n;
@@ -139,7 +81,8 @@ int eigh_as(Frame& frame) {
     T* result = vectors ? v + m * n * count : nullptr;
     int64_t status = 1;
     if (copy_finite_triangle(from, work, n, upper))
-      status = whole ? solver.whole(work, values) : solver.part(work, values, z, first, count);
+      status = whole ? heevd(vectors, triangle, n, work, n, values)
+                     : heevr<Int, T>(vectors, triangle, n, work, values, z, first, count);
     info[m] = int32_t(status);
     if (status) {
       fill_nan(values, count);

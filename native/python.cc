@@ -298,12 +298,14 @@ PyObject* configure(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// missing("driver" | "solver" | "compiler") -> None or why
+// missing("driver" | "solver" | "blas" | "compiler") -> None or why
 PyObject* missing(PyObject*, PyObject* args) {
   const char* name;
   if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
-  auto library = name[0] == 'd' ? lapwing::vendor::driver
-                                : name[0] == 's' ? lapwing::vendor::solver : lapwing::vendor::compiler;
+  auto library = name[0] == 'd'   ? lapwing::vendor::driver
+                 : name[0] == 's' ? lapwing::vendor::solver
+                 : name[0] == 'b' ? lapwing::vendor::blas
+                                  : lapwing::vendor::compiler;
   std::string reason;
   Py_BEGIN_ALLOW_THREADS;
   if (const char* why = lapwing::vendor::missing(library)) reason = why;

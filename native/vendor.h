@@ -28,6 +28,9 @@
   X(driver, fill, "cuMemsetD8Async", int, (uint64_t, unsigned char, size_t, void*))                                    \
   X(driver, copy, "cuMemcpyDtoDAsync_v2", int, (uint64_t, uint64_t, size_t, void*))                                    \
   X(driver, memory_info, "cuMemGetInfo_v2", int, (size_t*, size_t*))                                                   \
+  X(driver, copy_to_host, "cuMemcpyDtoHAsync_v2", int, (void*, uint64_t, size_t, void*))                               \
+  X(driver, copy_to_device, "cuMemcpyHtoDAsync_v2", int, (uint64_t, const void*, size_t, void*))                       \
+  X(driver, synchronize, "cuStreamSynchronize", int, (void*))                                                          \
   X(driver, error_text, "cuGetErrorString", int, (int, const char**))                                                  \
   X(solver, solver_create, "cusolverDnCreate", int, (void**))                                                          \
   X(solver, solver_stream, "cusolverDnSetStream", int, (void*, void*))                                                 \
@@ -52,6 +55,11 @@
   X(many_solver, syev_many, "cusolverDnXsyevBatched", int,                                                             \
     (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*,        \
      int64_t))                                                                                                         \
+  X(blas, blas_create, "cublasCreate_v2", int, (void**))                                                               \
+  X(blas, blas_stream, "cublasSetStream_v2", int, (void*, void*))                                                      \
+  X(blas, blas_gemm, "cublasGemmEx_64", int,                                                                           \
+    (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, const void*, int, int64_t,    \
+     const void*, void*, int, int64_t, int, int))                                                                      \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
@@ -64,7 +72,7 @@
 
 namespace lapwing::vendor {
 
-enum Library { driver, solver, many_solver, compiler, N_LIBRARIES };  // many_solver: what older solvers lack
+enum Library { driver, solver, many_solver, blas, compiler, N_LIBRARIES };  // many_solver: what older solvers lack
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
@@ -76,6 +84,7 @@ struct Table {
 constexpr int FILL_LOWER = 0, FILL_UPPER = 1;
 constexpr int VALUES_ONLY = 0, VALUES_AND_VECTORS = 1;
 constexpr int RANGE_BY_INDEX = 1002;
+constexpr int OP_NONE = 0, OP_ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, GEMM_DEFAULT = -1;
 constexpr int REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5;
 constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76, ATTRIBUTE_SHARED_OPTIN = 97;
 constexpr int FUNCTION_MAX_SHARED = 8;

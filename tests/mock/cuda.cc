@@ -329,6 +329,40 @@ EXPORT int cuMemsetD8Async(uint64_t where, unsigned char value, size_t bytes, vo
   return 0;
 }
 
+namespace {
+
+int move(const char* name, void* to, const void* from, size_t bytes, void* stream) {
+  NEED_CONTEXT;
+  if (int status = check_stream(stream)) return status;
+  note("%s to=%p bytes=%zu stream=%p", name, to, bytes, stream);
+  if (!to || !from) return refuse(INVALID_VALUE, "copy of nothing");
+  std::memmove(to, from, bytes);
+  return 0;
+}
+
+}  // namespace
+
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  ENTER(INVALID_VALUE);
+  return move("cuMemcpyDtoDAsync_v2", reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes, stream);
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+  ENTER(INVALID_VALUE);
+  return move("cuMemcpyDtoHAsync_v2", to, reinterpret_cast<void*>(from), bytes, stream);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+  ENTER(INVALID_VALUE);
+  return move("cuMemcpyHtoDAsync_v2", reinterpret_cast<void*>(to), from, bytes, stream);
+}
+
+EXPORT int cuStreamSynchronize(void* stream) {
+  ENTER(INVALID_VALUE);
+  NEED_CONTEXT;
+  return check_stream(stream);
+}
+
 EXPORT int cuGetErrorString(int status, const char** text) {
   static const std::map<int, const char*> texts = {
       {INVALID_VALUE, "invalid argument"},     {INVALID_DEVICE, "invalid device ordinal"},

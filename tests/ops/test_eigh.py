@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_reconstructs(backend, dtype, upper):
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("subset", [slice(-3, None), slice(2), slice(2, 5), slice(-1000, 1), slice(0, 1000), slice(-1, None)])
 def test_subsets(backend, dtype, subset):
-    for n in (6, 20, 70, 150):
+    for n in (6, 20, 150):
         for batch in ((), (4,)):
             a = hermitian((*batch, n, n), dtype, seed=n)
             given = backend.put(poison(a, False))
@@ -277,7 +278,7 @@ def test_bad_choices(backend):
 def test_engines_agree(backend):
     names = ["batched", "lapack"] if backend.device == "cpu" else ["batched", "cusolver"]
     for dtype in DTYPES:
-        for n in (1, 2, 3, 5, 16, 33, 64):
+        for n in (1, 3, 16, 64):
             a = hermitian((3, n, n), dtype, seed=n)
             for name in names:
                 for subset in (None, slice(-2, None)):
@@ -308,9 +309,10 @@ def test_byte_swapped_and_read_only():
     assert np.array_equal(a, before)
 
 
-KERNEL_SIZE = 400
+KERNEL_SIZE = 300
 
 
+@cache
 def krylov_cases() -> dict[str, np.ndarray]:
     n = KERNEL_SIZE
     x = random((n, 2 * n), "float64", 8)
@@ -332,13 +334,15 @@ def krylov_cases() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", krylov_cases())
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_krylov(backend, kind, dtype):
+    if backend.device == "cpu" and backend.name != "numpy" and kind != "kernel":
+        pytest.skip("the same code as for NumPy")
     a = krylov_cases()[kind].astype(dtype)
-    for subset in (slice(-5, None), slice(3), slice(-1, None)):
+    for subset in (slice(-5, None), slice(3)):
         given = backend.put(poison(a, False))
         w, v = (backend.get(x) for x in lw.eigh(given, subset=subset, engine="krylov"))
         assert eigen_residual(a, w, v) < 10, subset
         assert value_error(a, w, subset) < 10, subset
-        assert value_error(a, backend.get(lw.eigvalsh(given, subset=subset, engine="krylov")), subset) < 10
+    assert value_error(a, backend.get(lw.eigvalsh(given, subset=subset, engine="krylov")), subset) < 10
 
 
 def test_krylov_repeats_its_bits_and_sees_nan(backend):
@@ -386,7 +390,7 @@ def test_certify_finds_a_missed_value(monkeypatch, caplog):
 
 def test_operator(backend):
     n = 300
-    a = gaussian_kernel(n)
+    a = krylov_cases()["wishart"]
     matrix = backend.put(a)
     shapes = []
 

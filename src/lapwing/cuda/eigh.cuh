@@ -44,12 +44,43 @@ LW_INLINE void scaling(Real largest, Real& down, Real& up) {
   up = ldexp(Real(1), exponent);
 }
 
-// 1 / sqrt(x) to the last bit or so: rotations built from it stay orthogonal over thousands of them.
+// 1 / sqrt(x) of a normal number to the last bit or so: rotations built from it stay orthogonal over thousands of them.
 LW_INLINE float fine_root(float x) {
-  float y = rsqrtf(x);
-  return y + 0.5f * y * fmaf(-x * y, y, 1.0f);
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return fmaf(0.5f * y, fmaf(-x * y, y, 1.0f), y);
 }
-LW_INLINE double fine_root(double x) { return reciprocal_root(x); }
+LW_INLINE double fine_root(double x) {
+  double y;
+  asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  double e = fma(-x * y, y, 1.0);
+  return fma(y * e, fma(e, 0.375, 0.5), y);
+}
+
+// H^H x = beta e_1 with H = I - tau u u^H, u_1 = 1, from x_1 = alpha and the sum of squares of the rest. Returns the factor
+// that takes the rest of x to u.
+LW_INLINE T reflector(T alpha, Real rest, T& tau, Real& beta) {
+  Real re = real(alpha), im = imaginary(alpha), more = rest + im * im;
+  if (!(more > LW_TINY)) {
+    tau = zero();
+    beta = re;
+    return zero();
+  }
+  Real squares = re * re + more, root = fine_root(squares), size = squares * root;
+  beta = re > 0 ? -size : size;
+  Real x = fabs(re) + size;
+#if LW_DTYPE < 2
+  tau = Real(1) + fabs(re) * root;
+  Real inverse = fine_root(x);
+  inverse *= inverse;
+  return re > 0 ? inverse : -inverse;
+#else
+  tau = T{Real(1) + fabs(re) * root, re > 0 ? im * root : -im * root};
+  Real inverse = fine_root(x * x + im * im);
+  inverse *= inverse;
+  return T{(re > 0 ? x : -x) * inverse, -im * inverse};
+#endif
+}
 
 template <int LANES>
 LW_INLINE Real sum_lanes(Real x) {
@@ -67,6 +98,7 @@ LW_INLINE Real max_lanes(Real x) {
 // ---- what eigh_values writes down for eigh_vectors ---------------------------------------------------------------
 
 typedef Pack<Real, 2> Rotation;  // c, s
-struct Sweep {
-  int start, low, high, unused;  // rotations start, start + 1, ... are in the planes (high-1, high), ..., (low, low+1)
+struct alignas(8) Sweep {
+  int start;  // rotations start, start + 1, ... are in the planes (high-1, high), ..., (low, low+1)
+  short low, high;
 };

@@ -4,7 +4,16 @@
 // exchange between lanes. Columns are passed over few times: LW_B reflectors and LW_K sweeps of rotations are done together.
 // LW_P lanes have one matrix (n <= LW_P, or 32 rows of a larger one). The rows are in shared memory, or in global memory where
 // that is too small (LW_GLOBAL), column after column.
+//
+// LW_FUSED joins the second stage to it, for few large matrices: some warps find the rotations, a matrix each and one after
+// another, and all others apply them as they come.
+#if LW_FUSED
+#define LW_M 1
+#define LW_VECTORS 1
+#include "eigh_ql.cuh"
+#else
 #include "eigh.cuh"
+#endif
 
 constexpr int P = LW_P;
 constexpr int GROUPS = 32 / P;
@@ -22,6 +31,41 @@ struct alignas(16) Elements {
 };
 constexpr int STAGE = (32 * sizeof(Step) > 32 * sizeof(Elements) ? 32 * sizeof(Step) : 32 * sizeof(Elements));
 
+#if LW_FUSED
+// What another multiprocessor writes meanwhile is read past the first-level cache, which would keep what was there before.
+LW_INLINE Rotation fetch(const Rotation* from) {
+  Rotation r;
+#if LW_DTYPE == 0 || LW_DTYPE == 2
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(r.v[0]), "=f"(r.v[1]) : "l"(from));
+#else
+  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(r.v[0]), "=d"(r.v[1]) : "l"(from));
+#endif
+  return r;
+}
+LW_INLINE int fetch(const int* from) {
+  int x;
+  asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+LW_INLINE Sweep fetch(const Sweep* from) {
+  int start = fetch((const int*)from), planes = fetch((const int*)from + 1);
+  return Sweep{start, (short)(planes & 0xffff), (short)(planes >> 16)};
+}
+LW_INLINE int acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+LW_INLINE void release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+#else
+template <typename X>
+LW_INLINE X fetch(const X* from) {
+  return *from;
+}
+#endif
+
 struct Rows {
   T* at;
   i64 pitch;
@@ -35,20 +79,18 @@ struct Lanes {
   LW_INLINE Elements* elements() const { return (Elements*)stage + group * P; }
 };
 
-// Columns i0 .. of reflectors k0 .. k0 + B - 1, published for the group; adds this lane's share of conj(v_a) v_b.
-LW_INLINE void stage_reflectors(const Lanes& lanes, const T* h, i64 pitch, int n, int k0, int i0, T (*gram)[B]) {
-  int i = i0 + lanes.r;
+// This lane's column of reflectors k0 .. k0 + B - 1.
+LW_INLINE Elements fetch_reflectors(const T* h, int pitch, int n, int k0, int i) {
   Elements x;
 #pragma unroll
   for (int b = 0; b < B; b++) x.v[b] = k0 + b < n - 1 && i > k0 + b && i < n ? h[(k0 + b) * pitch + i] : zero();
+  return x;
+}
+
+LW_INLINE void publish(const Lanes& lanes, const Elements& x) {
   __syncwarp();
   lanes.elements()[lanes.r] = x;
   __syncwarp();
-  if (gram)
-#pragma unroll
-    for (int b = 1; b < B; b++)
-#pragma unroll
-      for (int a = 0; a < b; a++) gram[a][b] = add_product(gram[a][b], x.v[b], x.v[a]);
 }
 
 LW_INLINE T sum_group(T x) {
@@ -60,7 +102,7 @@ LW_INLINE T sum_group(T x) {
 }
 
 // x <- x H_0 H_1 ... H_{n-2}, B at a time: z_b = tau_b (x v_b - sum_{a<b} z_a v_a^H v_b), x <- x - sum_b z_b v_b^H.
-LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i64 pitch, const T* tau, int n) {
+LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, int pitch, const T* tau, int n) {
   for (int k0 = 0; k0 < n - 1; k0 += B) {
     T y[B], gram[B][B];
 #pragma unroll
@@ -69,8 +111,15 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
 #pragma unroll
       for (int a = 0; a < B; a++) gram[a][b] = zero();
     }
+    Elements ahead = fetch_reflectors(h, pitch, n, k0, k0 + 1 + lanes.r);
     for (int i0 = k0 + 1; i0 < n; i0 += P) {
-      stage_reflectors(lanes, h, pitch, n, k0, i0, gram);
+      publish(lanes, ahead);
+#pragma unroll
+      for (int b = 1; b < B; b++)
+#pragma unroll
+        for (int a = 0; a < b; a++) gram[a][b] = add_product(gram[a][b], ahead.v[b], ahead.v[a]);
+      // the next columns are on their way meanwhile; after the last come the first again
+      if (n - k0 - 1 > P) ahead = fetch_reflectors(h, pitch, n, k0, (i0 + P < n ? i0 + P : k0 + 1) + lanes.r);
       int end = n - i0 < P ? n - i0 : P;
 #pragma unroll 4
       for (int i = 0; i < end; i++) {
@@ -87,7 +136,10 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
       y[b] = k0 + b < n - 1 ? multiply(tau[k0 + b], y[b]) : zero();
     }
     for (int i0 = k0 + 1; i0 < n; i0 += P) {
-      if (n - k0 - 1 > P) stage_reflectors(lanes, h, pitch, n, k0, i0, nullptr);
+      if (n - k0 - 1 > P) {
+        publish(lanes, ahead);
+        ahead = fetch_reflectors(h, pitch, n, k0, i0 + P + lanes.r);
+      }
       int end = n - i0 < P ? n - i0 : P;
 #pragma unroll 4
       for (int i = 0; i < end; i++) {
@@ -112,8 +164,8 @@ struct Sweeps {
     bottom = 0x7fffffff;
 #pragma unroll
     for (int q = 0; q < K; q++) {
-      Sweep one{0, 0x7fffffff, -1, 0};
-      if (s + q < count) one = from[s + q];
+      Sweep one{0, 0x7fff, -1};
+      if (s + q < count) one = fetch(from + s + q);
       start[q] = one.start;
       low[q] = one.low;
       high[q] = one.high;
@@ -135,7 +187,7 @@ struct Sweeps {
       int j = i + q;
       step.v[q].v[0] = Real(1);
       step.v[q].v[1] = Real(0);
-      if (j >= low[q] && j < high[q]) step.v[q] = rotations[start[q] + high[q] - 1 - j];
+      if (j >= low[q] && j < high[q]) step.v[q] = fetch(rotations + (start[q] + high[q] - 1 - j));
     }
     return step;
   }
@@ -148,92 +200,171 @@ LW_INLINE void rotate(T& y, T& x, Rotation r) {
   x = add(scale(old, s), scale(x, c));
 }
 
-LW_INLINE void apply_rotations(const Rows& x, const Lanes& lanes, const Rotation* rotations, const Sweep* sweeps, int count,
-                               int most) {
-  for (int s = 0; s < most; s += K) {
-    Sweeps now;
-    if (!now.load(sweeps, s, count)) continue;
-    // y holds columns i - K + 1 .. i + K; each block of K steps takes K new columns in and K finished ones out
-    T y[2 * K];
+// Sweeps s .. s + K - 1 of `count`.
+LW_INLINE void apply_rotations(const Rows& x, const Lanes& lanes, const Rotation* rotations, const Sweep* sweeps, int s,
+                               int count) {
+  Sweeps now;
+  if (!now.load(sweeps, s, count)) return;
+  // y holds columns i - K + 1 .. i + K; each block of K steps takes K new columns in and K finished ones out
+  T y[2 * K];
 #pragma unroll
-    for (int q = 0; q < 2 * K; q++) y[q] = zero();
-    y[K] = x(now.top);
-    Step ahead = now.at(rotations, now.top - 1 - lanes.r);
-    for (int i0 = now.top - 1; i0 + K >= now.bottom; i0 -= P) {
-      __syncwarp();
-      lanes.steps()[lanes.r] = ahead;
-      __syncwarp();
-      if (i0 - P + K >= now.bottom) ahead = now.at(rotations, i0 - P - lanes.r);
-      for (int i = i0; i > i0 - P && i + K >= now.bottom; i -= K) {
+  for (int q = 0; q < 2 * K; q++) y[q] = zero();
+  y[K] = x(now.top);
+  Step ahead = now.at(rotations, now.top - 1 - lanes.r);
+  for (int i0 = now.top - 1; i0 + K >= now.bottom; i0 -= P) {
+    __syncwarp();
+    lanes.steps()[lanes.r] = ahead;
+    __syncwarp();
+    if (i0 - P + K >= now.bottom) ahead = now.at(rotations, i0 - P - lanes.r);
+    for (int i = i0; i > i0 - P && i + K >= now.bottom; i -= K) {
 #pragma unroll
-        for (int q = 0; q < K; q++)
-          if (i - q >= now.bottom) y[K - 1 - q] = x(i - q);
+      for (int q = 0; q < K; q++)
+        if (i - q >= now.bottom) y[K - 1 - q] = x(i - q);
 #pragma unroll
-        for (int q = 0; q < K; q++) {
-          Step step = lanes.steps()[i0 - i + q];
+      for (int q = 0; q < K; q++) {
+        Step step = lanes.steps()[i0 - i + q];
 #pragma unroll
-          for (int p = 0; p < K; p++) rotate(y[K - 1 - q + p], y[K - q + p], step.v[p]);
-        }
+        for (int p = 0; p < K; p++) rotate(y[K - 1 - q + p], y[K - q + p], step.v[p]);
+      }
 #pragma unroll
-        for (int q = 0; q < K; q++) {
-          if (i + 1 + q <= now.top && i + 1 + q >= now.bottom) x(i + 1 + q) = y[K + q];
-          y[K + q] = y[q];
-        }
+      for (int q = 0; q < K; q++) {
+        if (i + 1 + q <= now.top && i + 1 + q >= now.bottom) x(i + 1 + q) = y[K + q];
+        y[K + q] = y[q];
       }
     }
   }
 }
+
+// A rotation by nothing may turn -0 into 0, and where it is met depends on the neighbours: + 0 makes all zeros the same.
+LW_INLINE T finished(T x, bool failed) { return failed ? filled(not_a_number()) : add(x, zero()); }
 
 // Rows in shared memory, in the order of the eigenvalues, to v.
 LW_INLINE void store_rows(const T* rows, T* v, const int* order, int n_rows, int count, const Lanes& lanes, bool failed) {
   for (int j = lanes.r; j < count; j += P) {
     const T* column = rows + order[j] * ROW + lanes.group * P;
 #pragma unroll 4
-    for (int r = 0; r < n_rows; r++) store_element(v + (i64)r * count + j, failed ? filled(not_a_number()) : column[r]);
+    for (int r = 0; r < n_rows; r++) store_element(v + (i64)r * count + j, finished(column[r], failed));
   }
 }
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS)
-    eigh_vectors(const T* h, const T* tau, const Rotation* rotations, const Sweep* sweeps, const int* sweep_count,
-                 const int* order, const int* info, T* z, T* v, i64 batch, int n, int first, int count, int h_pitch, i64 room,
-                 int sweep_room) {
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int bytes = STAGE + (LW_GLOBAL ? 32 : n) * ROW * SIZE;
-  bytes = (bytes + 15) / 16 * 16;
-  Lanes lanes{memory + (i64)warp * bytes, lane / P, lane % P};
-  T* tile = (T*)(lanes.stage + STAGE);
-  int parts = (n + 31) / 32;
-  i64 units = P < 32 ? (batch + GROUPS - 1) / GROUPS : batch * parts;
-  for (i64 unit = (i64)blockIdx.x * WARPS + warp; unit < units; unit += (i64)gridDim.x * WARPS) {
-    i64 m = P < 32 ? unit * GROUPS + lanes.group : unit / parts;
-    int r0 = P < 32 ? 0 : (int)(unit - m * parts) * 32;
-    bool inside = m < batch;
-    if (!inside) m = batch - 1;
-    Rows x = LW_GLOBAL ? Rows{z + (m * parts + r0 / 32) * n * 32 + lane, 32} : Rows{tile + lane, ROW};
-    for (int i = 0; i < n; i++) x(i) = from_real(Real(i == r0 + lanes.r));
-    apply_reflectors(x, lanes, h + m * n * h_pitch, h_pitch, tau + m * n, n);
-    int done = sweep_count[m], most = P < 32 ? __reduce_max_sync(0xffffffff, done) : done;
-    apply_rotations(x, lanes, rotations + m * room, sweeps + m * sweep_room, done, most);
+struct Vectors {
+  const T *h, *tau;
+  const Rotation* rotations;
+  const Sweep* sweeps;
+  int* sweep_count;
+  const int* order;
+  int* info;
+  T *z, *v;
+  i64 room;
+  int sweep_room, n, first, count, h_pitch;
+};
 
-    int n_rows = n - r0 < 32 ? n - r0 : 32;
-    T* to = v + (m * n + r0) * count;
-    bool failed = info[m] != 0;
-    const int* from = order + m * n + first;
+constexpr int FINISHED = 1 << 30;  // in sweep_count: there will be no more
+constexpr int PATIENCE = 1 << 24;  // looks before a warp takes it that nothing comes any more
+
+// x <- x times all rotations of matrix m. False when they do not come.
+LW_INLINE bool apply_all(const Vectors& at, const Rows& x, const Lanes& lanes, i64 m) {
+  const Rotation* rotations = at.rotations + m * at.room;
+  const Sweep* sweeps = at.sweeps + m * at.sweep_room;
+#if LW_FUSED
+  int s = 0, looks = 0;
+  while (true) {
+    int seen = acquire(at.sweep_count + m);
+    seen = __shfl_sync(0xffffffff, seen, 0);
     __syncwarp();
-    if (!LW_GLOBAL) {
-      if (inside) store_rows(tile, to, from, n_rows, count, lanes, failed);
-    } else {
-      for (int j0 = 0; j0 < count; j0 += 32) {
-        int end = count - j0 < 32 ? count - j0 : 32;
-#pragma unroll 4
-        for (int j = 0; j < end; j++) tile[j * ROW + lane] = x(from[j0 + j]);
-        __syncwarp();
-        if (lane < end)
-          for (int r = 0; r < n_rows; r++)
-            store_element(to + (i64)r * count + j0 + lane, failed ? filled(not_a_number()) : tile[lane * ROW + r]);
-        __syncwarp();
-      }
+    int known = seen & ~FINISHED;
+    bool last = seen & FINISHED;
+    if (last ? s < known : s + K <= known) {
+      apply_rotations(x, lanes, rotations, sweeps, s, known);
+      s += K;
+      looks = 0;
+      continue;
     }
+    if (last) return true;
+    if (++looks > PATIENCE) return false;
+    __nanosleep(200);
+  }
+#else
+  int count = at.sweep_count[m], most = P < 32 ? __reduce_max_sync(0xffffffff, count) : count;
+  for (int s = 0; s < most; s += K) apply_rotations(x, lanes, rotations, sweeps, s, count);
+  return true;
+#endif
+}
+
+// One warp's rows: `unit` counts the matrices in groups of 32 / P, or their parts of 32 rows.
+LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& lanes) {
+  int lane = threadIdx.x % 32, n = at.n, count = at.count, parts = (n + 31) / 32;
+  T* tile = (T*)(lanes.stage + STAGE);
+  i64 m = P < 32 ? unit * GROUPS + lanes.group : unit / parts;
+  int r0 = P < 32 ? 0 : (int)(unit - m * parts) * 32;
+  bool inside = m < batch;
+  if (!inside) m = batch - 1;
+  Rows x = LW_GLOBAL ? Rows{at.z + (m * parts + r0 / 32) * n * 32 + lane, 32} : Rows{tile + lane, ROW};
+  for (int i = 0; i < n; i++) x(i) = from_real(Real(i == r0 + lanes.r));
+  apply_reflectors(x, lanes, at.h + m * n * at.h_pitch, at.h_pitch, at.tau + m * n, n);
+  if (!apply_all(at, x, lanes, m)) at.info[m] = 1;
+  bool failed = fetch(at.info + m) != 0;
+
+  int n_rows = n - r0 < 32 ? n - r0 : 32;
+  T* to = at.v + (m * n + r0) * count;
+  const int* from = at.order + m * n + at.first;
+  __syncwarp();
+  if (!LW_GLOBAL) {
+    if (inside) store_rows(tile, to, from, n_rows, count, lanes, failed);
+  } else {
+    for (int j0 = 0; j0 < count; j0 += 32) {
+      int end = count - j0 < 32 ? count - j0 : 32;
+#pragma unroll 4
+      for (int j = 0; j < end; j++) tile[j * ROW + lane] = failed ? zero() : x(fetch(from + j0 + j));
+      __syncwarp();
+      if (lane < end)
+        for (int r = 0; r < n_rows; r++)
+          store_element(to + (i64)r * count + j0 + lane, finished(tile[lane * ROW + r], failed));
+      __syncwarp();
+    }
+  }
+  __syncwarp();
+}
+
+#if LW_FUSED
+
+// Blocks of one warp draw their work by number: first come the matrices whose rotations are to be found, then the rows. So
+// whatever a warp waits for has been drawn before, by a warp that is running and waits for nothing.
+extern "C" __global__ void __launch_bounds__(32) eigh_fused(Values values, Vectors vectors, i64 batch, unsigned* ticket) {
+  Lanes lanes{memory, 0, (int)threadIdx.x};
+  i64 jobs = batch + batch * ((vectors.n + 31) / 32);
+  while (true) {
+    unsigned drawn = 0;
+    if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u);
+    i64 job = __shfl_sync(0xffffffff, drawn, 0);
+    if (job >= jobs) return;
+    if (job >= batch) {
+      make_rows(vectors, job - batch, batch, lanes);
+      continue;
+    }
+    int found = 0;
+    int* count = vectors.sweep_count + job;
+    solve(values, job, 1, (Real*)memory, [&](int done) {
+      __threadfence();
+      __syncwarp();
+      if (threadIdx.x == 0) release(count, done);
+      found = done;
+    });
+    __threadfence();
     __syncwarp();
+    if (threadIdx.x == 0) release(count, found | FINISHED);
   }
 }
+
+#else
+
+extern "C" __global__ void __launch_bounds__(LW_THREADS) eigh_vectors(Vectors at, i64 batch) {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, parts = (at.n + 31) / 32;
+  int bytes = STAGE + (LW_GLOBAL ? 32 : at.n) * ROW * SIZE;
+  Lanes lanes{memory + warp * ((bytes + 15) / 16 * 16), lane / P, lane % P};
+  i64 units = P < 32 ? (batch + GROUPS - 1) / GROUPS : batch * parts;
+  for (i64 unit = (i64)blockIdx.x * WARPS + warp; unit < units; unit += (i64)gridDim.x * WARPS)
+    make_rows(at, unit, batch, lanes);
+}
+
+#endif

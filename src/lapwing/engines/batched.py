@@ -12,7 +12,7 @@ __all__ = ["ENGINE", "LARGEST_EIGH", "missing_gpu"]
 # one block keeps the lower triangle of its matrix in shared memory
 _LARGEST_ON_GPU = 128
 # Jacobi and QL on many matrices side by side: EIGH_LARGEST in native/eigh_cpu.h and eigh_cuda.h
-LARGEST_EIGH = {"cpu": 64, "cuda": 512}
+LARGEST_EIGH = {"cpu": 96, "cuda": 512}
 _LANES_LIMIT = 128  # as in native/cholesky_cpu.cc
 
 
