@@ -222,6 +222,14 @@ def test_wrong_usage(arguments, message, capsys):
     assert message in shown.err and shown.out == ""
 
 
+def test_explain_with_a_subset(capsys):
+    assert main(["explain", "eigh", "--shape", "3000x3000", "--subset", "-10:"]) == 0
+    assert "10 of 3000 eigenvalues" in capsys.readouterr().out
+    assert main(["explain", "cholesky", "--shape", "4x4", "--subset", ":2"]) == 2
+    assert main(["explain", "eigh", "--shape", "4x4", "--subset", "3:3"]) == 2
+    assert "selects none of 4" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script", ["cpu.py", "gpu.py"])
 @pytest.mark.slow
 def test_benchmark_scripts(script, monkeypatch, tmp_path, capsys):

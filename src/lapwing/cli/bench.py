@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from ..core.plan import bytes_in_words
 from ..engines import planner
 from .progress import Progress
 from .record import run_record
-from .usage import UsageError, add_device, check_output, parse_dtypes, parse_sizes, parse_words
+from .usage import UsageError, add_device, add_subset, check_output, parse_dtypes, parse_sizes, parse_subset, parse_words
 
 __all__ = ["add_parser", "run"]
 
@@ -41,8 +40,6 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "check the answer, then time lapwing and its peers side by side"
     parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
     add = parser.add_argument
-    # "-16:" is a value, not an option
-    parser._negative_number_matcher = re.compile(r"^-\d[\d:.-]*$")
     add("operation", choices=_OPERATIONS)
     add("--sizes", help="orders n, by commas (default: 4,16,64,256)")
     add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
@@ -64,10 +61,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add(
         "--matrix",
         choices=MATRICES,
-        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also kernel, laplacian, wishart,"
-        " wishart_shift",
+        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also the others",
     )
-    add("--subset", help="a part of the spectrum as a Python slice: -16: are the 16 largest, :3 the 3 smallest")
+    add_subset(parser)
     add("--threads", type=int, help="CPU threads for every library")
     add("--upper", action="store_true", help="the upper triangle")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
@@ -139,7 +135,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
-    subset = None if options.subset is None else _parse_subset(options.subset)
+    subset = None if options.subset is None else parse_subset(options.subset)
     return [
         Case(
             n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation, _part(subset, n)
@@ -147,16 +143,6 @@ def _cases(options: argparse.Namespace) -> list[Case]:
         for dtype in parse_dtypes(options.dtype)
         for n in parse_sizes(options.sizes)
     ]  # fmt: skip
-
-
-def _parse_subset(text: str) -> slice:
-    try:
-        start, stop = (int(word) if word.strip() else None for word in text.split(":"))
-    except ValueError:
-        raise UsageError(
-            f"--subset {text!r} is not a slice\nhint: --subset=-16: are the 16 largest, :3 the 3 smallest"
-        ) from None
-    return slice(start, stop)
 
 
 def _part(subset: slice | None, n: int) -> tuple[int, int] | None:

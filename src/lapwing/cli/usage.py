@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -16,10 +17,12 @@ __all__ = [
     "Parser",
     "UsageError",
     "add_device",
+    "add_subset",
     "check_output",
     "parse_dtypes",
     "parse_shape",
     "parse_sizes",
+    "parse_subset",
     "parse_words",
     "program",
     "python",
@@ -64,6 +67,17 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
     return parse_words(",".join(short.get(part.strip(), part) for part in text.split(",")), DTYPES, "dtype")
 
 
+def parse_subset(text: str) -> slice:
+    """ "-16:", ":3" or "10:20"."""
+    try:
+        start, stop = (int(word) if word.strip() else None for word in text.split(":"))
+    except ValueError:
+        raise UsageError(
+            f"--subset {text!r} is not a slice\nhint: --subset -16: are the 16 largest, :3 the 3 smallest"
+        ) from None
+    return slice(start, stop)
+
+
 def parse_words(text: str, known: Iterable[str], what: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     known = tuple(known)
@@ -104,3 +118,8 @@ def _from_here(path: Path) -> str:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the arrays are (default: cpu)")
+
+
+def add_subset(parser: argparse.ArgumentParser) -> None:
+    parser._negative_number_matcher = re.compile(r"^-\d[\d:.-]*$")  # "-16:" is a value, not an option
+    parser.add_argument("--subset", help="a part of the spectrum as a Python slice: -16: are the 16 largest, :3 the 3 smallest")
