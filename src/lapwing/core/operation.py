@@ -43,6 +43,8 @@ class Operation:
     # Whether the memory of the transpose serves as well, with the other triangle named: "factor": and the aliased output
     # comes out turned; "real": for real dtypes, and nothing is turned; "": no.
     turns: str = ""
+    # Up to this order the call only launches kernels, which need no memory, so that a CUDA graph may capture it.
+    launches_only_to: int = 0
     # where derivatives are wanted, another operation takes its place: its name, and which of its outputs are ours
     derivative_from: tuple[str, tuple[int, ...]] | None = None
 

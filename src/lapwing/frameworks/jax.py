@@ -38,9 +38,6 @@ __all__ = [
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
 
-# Below this order the batched kernels are always chosen, whatever the batch, so the call may be captured.
-_ALWAYS_BATCHED = 32
-
 
 def describe(a: Any) -> Spec:
     # a tracer and a ShapeDtypeStruct have no devices yet
@@ -253,9 +250,8 @@ def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool,
         return tuple(jax.pure_callback(reference, types, *arrays, vmap_method="broadcast_all"))
     _register()
     alone = all(n == 1 for n in a.shape[:-2] if isinstance(n, int)) and all(isinstance(n, int) for n in a.shape[:-2])
-    launch_only = engine == ENGINES["batched"] or (
-        engine == AUTO and isinstance(a.shape[-1], int) and a.shape[-1] <= _ALWAYS_BATCHED
-    )
+    small = isinstance(a.shape[-1], int) and a.shape[-1] <= operation.launches_only_to
+    launch_only = small and engine in (AUTO, ENGINES["batched"])
     # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
     # place anyway, or the user asks.
     out = operation.alias

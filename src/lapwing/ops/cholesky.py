@@ -223,4 +223,5 @@ CHOLESKY = Operation(
     vjp=cholesky_vjp,
     alias=0,
     turns="factor",
+    launches_only_to=32,
 )

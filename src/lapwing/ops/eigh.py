@@ -362,6 +362,7 @@ EIGH = Operation(
     keeps_inputs=lambda params: params[2] >= 0,
     alias=1,
     turns="real",
+    launches_only_to=4,
 )
 EIGVALSH = Operation(
     "eigvalsh",
@@ -370,5 +371,6 @@ EIGVALSH = Operation(
     reference=_values_reference,
     example=(0, 0, -1),
     turns="real",
+    launches_only_to=4,
     derivative_from=("eigh", (0, 2)),
 )
