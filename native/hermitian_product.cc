@@ -215,9 +215,11 @@ void HermitianProduct<T>::multiply(const T* x, T* y, int64_t columns) {
     for (int64_t g = 0; g < groups; g++) {
       std::fill_n(total, (last - first) * width, R(0));
       for (int64_t p = 0; p < parts; p++) {
-        const int64_t low = upper_ ? part_begin(n_, parts, p, true) : 0, high = upper_ ? n_ : part_begin(n_, parts, p + 1, false);
+        const int64_t low = upper_ ? part_begin(n_, parts, p, true) : 0;
+        const int64_t high = upper_ ? n_ : part_begin(n_, parts, p + 1, false);
         const R* sum = sums + (p * groups + g) * room;
-        for (int64_t k = std::max(first, low) * width; k < std::min(last, high) * width; k++) total[k - first * width] += sum[k];
+        for (int64_t k = std::max(first, low) * width; k < std::min(last, high) * width; k++)
+          total[k - first * width] += sum[k];
       }
       for (int64_t c = 0; c < std::min(each, columns - g * each); c++) {
         R* to = reinterpret_cast<R*>(y + (g * each + c) * n_);

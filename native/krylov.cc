@@ -363,7 +363,8 @@ class Solver {
   // How far the first value outside the cut may still move: the second-order estimate r^2 / gap, at most r.
   double missing() const {
     const double r = residuals_[size_t(shape_.wanted)];
-    const double gap = held_ > shape_.wanted + 1 ? std::fabs(theta_[size_t(shape_.wanted)] - theta_[size_t(shape_.wanted + 1)]) : 0;
+    const size_t at = size_t(shape_.wanted);
+    const double gap = held_ > shape_.wanted + 1 ? std::fabs(theta_[at] - theta_[at + 1]) : 0;
     return gap > r ? r * r / gap : r;
   }
 

@@ -9,7 +9,7 @@
 //               lie gamma (cut - other end) beyond the cut. By the Chebyshev bound on the Rayleigh quotient it is seen
 //               whenever the squared component of Z along its eigenvector, a chi^2 with `block` degrees of freedom, exceeds
 //               s = n / (gamma T_q(1 + 2 gamma)^2), so it is missed with a probability of at most (e s / block)^(block / 2).
-//               n = 16384, block 32, q = 15, gamma = 0.05: s = 2.2, P < 1e-11. A value closer to the cut than the bound reaches
+//               n = 16384, block 16, q = 10: P < 2e-3 for gamma = 0.1, P < 1e-12 for 0.15. A value closer to the cut
 //               relies on the solve itself, whose own random start makes the same argument with all its steps.
 //   same bits   the start is a fixed sequence, and no decision looks at a clock.
 #pragma once

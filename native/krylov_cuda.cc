@@ -86,7 +86,8 @@ void CudaSpace<T>::check(int status, const char* doing) {
 template <class T>
 void* CudaSpace<T>::kernel(const char* name, size_t shared, int width) {
   if (failed_) return nullptr;
-  const auto bits = reinterpret_cast<uintptr_t>(frame_.buffer[0]) | reinterpret_cast<uintptr_t>(frame_.op == EIGH ? frame_.buffer[2] : nullptr);
+  const void* vectors = frame_.op == EIGH ? frame_.buffer[2] : nullptr;
+  const auto bits = reinterpret_cast<uintptr_t>(frame_.buffer[0]) | reinterpret_cast<uintptr_t>(vectors);
   const int access = bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
   char options[160];
   std::snprintf(options, sizeof options, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d -DLW_WIDTH=%d", frame_.dtype,

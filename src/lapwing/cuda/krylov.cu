@@ -136,7 +136,9 @@ extern "C" __global__ void cholesky_gram(T* g, int n, Real floor, Real relative,
     if (threadIdx.x == 0) bad[k] = zero_pivot;
     Real root = sqrt(pivot);
     for (int j = k + threadIdx.x; j < n; j += THREADS)
-      s[k * n + j] = j == k ? from_real(zero_pivot ? Real(1) : root) : zero_pivot ? zero() : scale(s[k * n + j], Real(1) / root);
+      s[k * n + j] = j == k       ? from_real(zero_pivot ? Real(1) : root)
+                     : zero_pivot ? zero()
+                                  : scale(s[k * n + j], Real(1) / root);
     if (zero_pivot)
       for (int i = threadIdx.x; i < k; i += THREADS) s[i * n + k] = zero();
     __syncthreads();
