@@ -63,13 +63,13 @@ class Run:
     def left(self) -> float:
         return self.options.seconds - (perf_counter() - self.begun)
 
-    def measure(self, case: Case, entries: list[Entry], table: Table) -> Row | None:
-        """Measure and print, unless the time is up."""
+    def measure(self, case: Case, entries: list[Entry], table: Table, limit: float = 4.0) -> Row | None:
+        """Measure, print and keep, unless the time is up."""
         if self.left < 0:
             self.note(f"left out, as the time was up: {case}")
             return None
         try:
-            row = measure(case, entries, repeat=self.options.repeat, limit=4.0, bandwidth=self.bandwidth)
+            row = measure(case, entries, repeat=self.options.repeat, limit=limit, bandwidth=self.bandwidth)
         except Exception as error:  # a run of half an hour goes on
             self.failed.append(f"{case}: {type(error).__name__}: {error}")
             self.note(f"failed: {self.failed[-1]}")
@@ -78,6 +78,7 @@ class Run:
         print(table.line(row), flush=True)
         for a in row.absent:
             self.note(f"{case}: without {a.name}: {a.reason}")
+        _write(self, {})  # what was measured is kept when the run is cut short
         return row
 
     def note(self, text: str) -> None:
@@ -103,7 +104,7 @@ def main() -> int:
     steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record, "eigh": _eigh}
     steps["eigh_record"] = _eigh_record
     found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
-    _write(run, found)
+    print(f"\nwrote {_write(run, found)} after {perf_counter() - run.begun:.0f} s")
     wrong = [str(row.case) for row in run.rows if row.wrong] + [w for part in found.values() for w in part.get("wrong", [])]
     for text in wrong:
         print(f"WRONG ANSWER: {text}")
@@ -201,21 +202,19 @@ def _eigh(run: Run) -> dict:
         case = Case(n, 1, "float64", run.options.device, matrix=matrix, operation="eigh", part=(n - _PART_COUNT, _PART_COUNT))
         row = run.measure(case, [ours, Entry(direct, run.library, direct)], table)
         judge(f"{_PART_COUNT} largest of {n}, {matrix}, against {direct}", row and _ratio(row, direct), bar)
+    n = _TOP if on_gpu and not run.options.quick else 1000
+    case = Case(n, 1, "float64", run.options.device, matrix="laplacian", operation="eigh", part=(n - n // 20, n // 20))
+    row = run.measure(case, [ours], table)
+    judge(f"top 5 % of {n}, seconds", row.lapwing.minimum if row and row.lapwing else None, _TOP_SECONDS, at_most=True)
     for dtype in ("float32", "float64"):
         for order, batch, bar in _sizes(run, _EIGH_BATCHED, ((3, 1_000, 3.0), (16, 100, 3.0))):
             case = Case(order, batch, dtype, run.options.device, operation="eigh")
-            row = run.measure(case, [ours, *[p for p in run.peers if p.name == "jax"]], table)
+            row = run.measure(case, [ours, *[p for p in run.peers if p.name == "jax"]], table, limit=1.0)
             judge(f"{case} against jax", row and _ratio(row, "jax"), bar)
         for order in _sizes(run, _EIGH_SINGLE, (64, 200)):
             case = Case(order, 1, dtype, run.options.device, operation="eigh")
-            row = run.measure(case, [ours, *run.peers], table)
+            row = run.measure(case, [ours, *run.peers], table, limit=1.0)
             judge(f"{case} against the best peer", row and row.speedup, 1.0)
-    n = _TOP if on_gpu and not run.options.quick else 1000
-    count = n // 20
-    case = Case(n, 1, "float64", run.options.device, matrix="laplacian", operation="eigh", part=(n - count, count))
-    row = run.measure(case, [ours], table)
-    seconds = row.lapwing.minimum if row and row.lapwing else None
-    judge(f"top 5 % of {n}, seconds", seconds, _TOP_SECONDS, at_most=True)
     missed = sum(not v["pass"] for v in verdicts)
     print(f"{len(verdicts) - missed} of {len(verdicts)} bars passed")
     return {"verdicts": verdicts}
@@ -276,7 +275,7 @@ def _sizes(run: Run, full: tuple[T, ...], small: tuple[T, ...]) -> tuple[T, ...]
     return full[::3] if run.options.quick else full
 
 
-def _write(run: Run, found: dict) -> None:
+def _write(run: Run, found: dict) -> Path:
     report = as_json(make_report(run.rows, bandwidth=run.bandwidth, notes=run.notes)) | {"parts": found}
     where = report["environment"]
     name = where["gpus"][0]["name"] if where["gpus"] else where["instructions"]
@@ -284,7 +283,7 @@ def _write(run: Run, found: dict) -> None:
     path = run.options.output or _RESULTS / f"gpu-{slug}-{report['date'][:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"\nwrote {path} after {perf_counter() - run.begun:.0f} s")
+    return path
 
 
 def _options() -> argparse.Namespace:
