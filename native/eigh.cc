@@ -72,8 +72,23 @@ void settle(Frame& frame, const char* hardware) {
 void settle(Frame& frame, const cuda::Properties& gpu) {
   const bool open = frame.engine == AUTO;
   settle(frame, gpu.name);
-  if (open && frame.engine == BATCHED && !cuda::eigh_fits(frame, gpu)) frame.engine = CUSOLVER;
+  if (!open) return;
+  if (frame.engine == KRYLOV && vendor::missing(vendor::blas)) frame.engine = CUSOLVER;
+  if (frame.engine == BATCHED && !cuda::eigh_fits(frame, gpu)) frame.engine = CUSOLVER;
+  if (frame.engine == CUSOLVER && vendor::missing(vendor::solver) && cuda::eigh_fits(frame, gpu)) frame.engine = BATCHED;
 }
+
+// One block of device memory for the iteration and for the direct routine after it: what the caller set aside is asked once.
+struct Block {
+  Scratch from;
+  size_t bytes;
+  void* start = nullptr;
+  static void* get(void* self, size_t bytes) {
+    auto* block = static_cast<Block*>(self);
+    if (!block->start && bytes <= block->bytes && block->from.get) block->start = block->from.get(block->from.self, block->bytes);
+    return bytes <= block->bytes ? block->start : nullptr;
+  }
+};
 
 // The iteration, and the direct routine where it would not pay.
 int eigh_krylov(Frame& frame, int (*direct)(Frame&)) {
@@ -104,15 +119,25 @@ int eigh_on_gpu(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::eigh_batched(frame);
   if (frame.engine == CUSOLVER) return cusolver::eigh(frame);
-  if (frame.engine == KRYLOV) return eigh_krylov(frame, cusolver::eigh);
-  return fail(frame, "engine %d has no eigh on a GPU", frame.engine);
+  if (frame.engine != KRYLOV) return fail(frame, "engine %d has no eigh on a GPU", frame.engine);
+  const int64_t bytes = eigh_scratch(frame, gpu);
+  if (bytes < 0) return 1;
+  Block block{frame.scratch, size_t(bytes)};
+  frame.scratch = {&block, Block::get};
+  const int status = eigh_krylov(frame, cusolver::eigh);
+  frame.scratch = block.from;
+  return status;
 }
 
 int64_t eigh_scratch(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::eigh_batched_scratch(frame, gpu));
   if (frame.engine == CUSOLVER) return cusolver::eigh_scratch(frame);
-  return int64_t(krylov::scratch_bytes(frame));
+  const bool dense = !(frame.flags & OPERATOR);
+  const int64_t iteration = int64_t(krylov::scratch_bytes(frame, dense));
+  if (!dense || frame.engine != KRYLOV || vendor::missing(vendor::solver)) return iteration;
+  const int64_t direct = cusolver::eigh_scratch(frame);
+  return direct < 0 ? -1 : std::max(iteration, direct);
 }
 
 int64_t eigh_host_bytes(Frame& frame) {

@@ -9,7 +9,8 @@ enum Op : int32_t { CHOLESKY, FINITE, EIGH, EIGVALSH, HERMITIAN, TRIANGULAR, N_O
 enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
 enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, N_ENGINES };
-enum Flag : uint32_t { UPPER = 1, OVERWRITE = 2, ADJOINT = 4 };  // OVERWRITE: buffer[0] may be destroyed
+// OVERWRITE: buffer[0] may be destroyed; OPERATOR: the matrix is known by its products alone
+enum Flag : uint32_t { UPPER = 1, OVERWRITE = 2, ADJOINT = 4, OPERATOR = 8 };
 
 // Device memory for the length of one call, from the caller's own allocator.
 struct Scratch {

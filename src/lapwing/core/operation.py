@@ -8,9 +8,9 @@ from typing import Any
 
 from .native import OPS
 
-__all__ = ["ADJOINT", "OPERATIONS", "OVERWRITE", "UPPER", "Operation", "Params", "Shape", "operation_named"]
+__all__ = ["ADJOINT", "OPERATIONS", "OPERATOR", "OVERWRITE", "UPPER", "Operation", "Params", "Shape", "operation_named"]
 
-UPPER, OVERWRITE, ADJOINT = 1, 2, 4  # Flag in native/frame.h
+UPPER, OVERWRITE, ADJOINT, OPERATOR = 1, 2, 4, 8  # Flag in native/frame.h
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run

@@ -8,7 +8,7 @@ import cupy as cp
 import numpy as np
 
 from ..core.native import CUDA, missing_reason, native, scratch_bytes
-from ..core.operation import OVERWRITE, UPPER, Operation, Params
+from ..core.operation import OPERATOR, OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 
 __all__ = [
@@ -140,7 +140,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
             native.copy(CUDA, stream, y, made.data.ptr, made.nbytes)
 
         outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
-        frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)
+        frame = (operation, code, CUDA, like.device.id, engine, 0, OPERATOR, sizes)
         bytes_needed = scratch_bytes(*frame)
         scratch = cp.cuda.alloc(bytes_needed)
         addresses = [x.data.ptr for x in outputs]

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native, scratch_bytes
-from ..core.operation import OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
+from ..core.operation import OPERATIONS, OPERATOR, OVERWRITE, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
 __all__ = [
@@ -187,7 +187,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
         native.copy(device, stream, y, made.data_ptr(), made.nbytes)
 
     outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
-    frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
+    frame = (operation, code, device, ordinal, engine, 0, OPERATOR, sizes)
     bytes_needed = scratch_bytes(*frame) if like.is_cuda else 0
     scratch = torch.empty(bytes_needed, dtype=torch.uint8, device=like.device)
     addresses = [x.data_ptr() for x in outputs]
