@@ -78,7 +78,8 @@ def test_cusolver_large_tiles_and_alignment(child):
             check_eigh(hermitian(dtype, 2, n), "cusolver", True, part, shift=shift)
     """
     calls, _ = child(code)
-    assert {c["width"] for c in named(calls, "cuLaunchKernel")} == {"4", "8"}
+    moved = [c for c in named(calls, "cuLaunchKernel") if c["name"] in ("hermitian", "turn", "turn_in_place")]
+    assert {c["width"] for c in moved} == {"4", "8"}
     assert "finite_large" in launched(calls)
 
 
@@ -307,8 +308,8 @@ def test_krylov_answers(child, dtype):
     tell(notes=notes)
     """
     calls, told = child(code)
-    assert noted(told, "krylov took") == [True] * len(told["notes"])
-    assert len(told["notes"]) == 8
+    assert noted(told, "krylov took").count(True) == 8
+    assert not any(noted(told, "direct routine"))
     assert not named(calls, "cusolverDnXsyevdx")
     used = set(launched(calls))
     assert {"largest", "mirror", "fill_random", "cholesky_gram", "solve_rows", "residual", "write_rows"} <= used
@@ -423,7 +424,7 @@ def test_krylov_failing_calls(child):
         if text is None or wanted not in text
     ]
     assert wrong == []
-    assert len(named(calls, "cublasCreate_v2")) == 1
+    assert len([c for c in named(calls, "cublasCreate_v2") if "handle" in c]) == 1
 
 
 OPERATOR_CALL = """
@@ -449,10 +450,10 @@ def solve(a, part, product=None, vectors=True):
 def test_krylov_operator(child, dtype):
     """A slower spectrum: restarts, the small problem on the GPU, and on the host where its workspace does not fit."""
     code = f"""{OPERATOR_CALL}
-n = 400
+n = 300
 a = hermitian("{dtype}", 1, n, w=np.linspace(-1, 1, n) ** 3)
 eps = np.finfo(a.dtype).eps
-for part, room in (((396, 4), 0), ((0, 6), 1 << 30)):
+for part, room in (((296, 4), 0), ((0, 6), 1 << 30)):
     os.environ["MOCK_SOLVER_BYTES"] = str(room)
     converged, w, v, info = solve(a, part)
     assert converged and info == 0
@@ -495,10 +496,10 @@ tell(seen=seen, info=int(info), nan=bool(np.isnan(w).all() and np.isnan(v).all()
 
 def test_krylov_small_problem_falls_back_to_the_host(child):
     code = f"""{OPERATOR_CALL}
-n = 400
+n = 300
 a = hermitian("float64", 1, n, w=np.linspace(-1, 1, n) ** 3)
 os.environ["MOCK_FAIL"] = "cusolverDnXsyevd:0"
-converged, w, v, info = solve(a, (396, 4))
+converged, w, v, info = solve(a, (296, 4))
 assert converged and info == 0 and np.abs(w - np.linalg.eigvalsh(a[0])[-4:]).max() < 1e-12
 """
     child(code)
@@ -618,8 +619,7 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
                 assert (w == np.arange(1, n + 1)).all()
     tell(refused=refused)
     """
-    assert child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] == 0
-    assert child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"] > 0
+    assert 0 < child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
 
 
 # ---- the choice of engine ----------------------------------------------------------------------------------------
@@ -628,7 +628,8 @@ RULES = """
 row = lambda op, engine, low, high, first=0, last=1 << 60: (
     OPS[op], CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, first, last)
 native.set_rules("Mock GPU", [
-    row("eigh", "batched", 0, 32), row("eigh", "batched", 33, 64, 8), row("eigh_part", "krylov", 200, 300, 0, 5)])
+    row("eigh", "batched", 0, 32), row("eigh", "batched", 33, 64, 8), row("eigh", "cusolver", 0, 1 << 60),
+    row("eigh_part", "krylov", 200, 300, 0, 5), row("eigh_part", "cusolver", 0, 1 << 60)])
 """
 
 # batch, n, first, count -> the first kernel, the solver's routine
@@ -715,9 +716,9 @@ def test_xla_eigh(child, engine):
     code = f"""
     given = stream(1)
     told = []
-    n = 210 if "{engine}" == "krylov" else 24
+    n, batch = (210, (1, 2)) if "{engine}" == "krylov" else (24, (2, 3))
     for dtype in {DTYPES}:
-        a = hermitian(dtype, 6, n, w=0.6 ** np.arange(float(n))).reshape(2, 3, n, n)
+        a = hermitian(dtype, batch[0] * batch[1], n, w=0.6 ** np.arange(float(n))).reshape(*batch, n, n)
         for part in ((n - 3, 3), (-3, 3)) if "{engine}" == "krylov" else (None, (2, 4), (-3, 3)):
             for vectors in (True, False):
                 failed, w, v, info, books = execute_eigh("cuda", a, "{engine}", False, part, vectors, stream=given)
@@ -729,7 +730,7 @@ def test_xla_eigh(child, engine):
                     expected = np.linalg.eigvalsh(a.astype(np.complex128))[..., first : first + count]
                     assert np.abs(w - expected).max() < 100 * n * np.finfo(w.dtype).eps
                     if vectors: assert np.abs(a @ v - v * w[..., None, :]).max() < 100 * n * np.finfo(w.dtype).eps
-                flat = a.reshape(6, n, n)
+                flat = a.reshape(-1, n, n)
                 need = native.scratch_bytes(*eigh_call(flat, "{engine}", part=(first, count), vectors=vectors))
                 told.append((books, need))
     tell(books=told, stream=given)

@@ -39,6 +39,14 @@ for dtype in DTYPE_CODE:
             # many at once
             a = np.broadcast_to(np.eye(2, dtype=dtype), (1600, 2, 2))
             cholesky(a, "tiled", upper, shift=shift)
+            for vectors in (True, False):
+                for n in (*range(1, 10), 16, 17, 32, 33, 64, 65, 128, 129, 192, 193, 256, 257):
+                    eigh(np.eye(n, dtype=dtype)[None], "batched", upper, None, vectors, shift=shift)
+                for n in (9, 40):  # more of them for a warp
+                    eigh(np.broadcast_to(np.eye(n, dtype=dtype), (3000, n, n)), "batched", upper, None, vectors, shift=shift)
+            for part in (None, (0, 2)):
+                eigh(np.eye(4, dtype=dtype)[None], "cusolver", upper, part, shift=shift)
+            eigh(np.diag(0.5 ** np.arange(210.0)).astype(dtype)[None], "krylov", upper, (0, 3), shift=shift)
 """
 
 
