@@ -508,9 +508,9 @@ assert converged and info == 0 and np.abs(w - np.linalg.eigvalsh(a[0])[-4:]).max
 # ---- engine batched: books only ----------------------------------------------------------------------------------
 
 KERNELS = {
-    **dict.fromkeys((1, 4), ["eigh_small"]),
-    **dict.fromkeys((9, 16, 17, 33, 64, 100), ["eigh_reduce", "eigh_values", "eigh_vectors"]),
-    **dict.fromkeys((193, 256, 300), ["eigh_panel", "eigh_fused"]),
+    **dict.fromkeys((1, 4), ("eigh_small",)),
+    **dict.fromkeys((9, 16, 17, 33, 64, 100), ("eigh_reduce", "eigh_values", "eigh_vectors")),
+    **dict.fromkeys((193, 256, 300), ("eigh_panel", "eigh_fused")),
 }
 
 
@@ -619,7 +619,11 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
                 assert (w == np.arange(1, n + 1)).all()
     tell(refused=refused)
     """
-    assert 0 < child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
+    assert (
+        0
+        < child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"]
+        < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
+    )
 
 
 # ---- the choice of engine ----------------------------------------------------------------------------------------
@@ -669,7 +673,9 @@ for batch, n, first, count in {list(CHOICES)}:
     assert found == [choice for choice in CHOICES.values() for _ in range(2)]
 
 
-@pytest.mark.parametrize(("absent", "part", "first"), [("cublas", (205, 5), "finite_start"), ("cusolver", (0, 210), "eigh_panel")])
+@pytest.mark.parametrize(
+    ("absent", "part", "first"), [("cublas", (205, 5), "finite_start"), ("cusolver", (0, 210), "eigh_panel")]
+)
 def test_choice_without_a_library(libraries, child, tmp_path, absent, part, first):
     """engine="auto" takes what can run: cuSOLVER without cuBLAS, the kernels without cuSOLVER."""
     folder = copies(libraries, tmp_path / "some", lambda name, data: None if absent in name else data)

@@ -127,14 +127,22 @@ def eigh_call(a, engine, upper=False, part=None, vectors=True, ordinal=0, flags=
     return (op, DTYPE_CODE[a.dtype.name], CUDA, ordinal, ENGINES[engine], 0, flags | int(upper), (batch, n, first, count))
 
 
-def eigh(a, engine, upper=False, part=None, vectors=True, stream=0, ordinal=0, in_place=False, overwrite=False, shift=0, scratch=None):
+def eigh(
+    a, engine, upper=False, part=None, vectors=True, stream=0, ordinal=0, in_place=False, overwrite=False, shift=0, scratch=None
+):
     """(w, v or None, info) through native.run, with exactly the scratch memory that was asked for."""
     call = eigh_call(a, engine, upper, part, vectors, ordinal, OVERWRITE if overwrite else 0)
     batch, n, _, count = call[-1]
     real = a.real.dtype
     if scratch is None:
         scratch = native.scratch_bytes(*call)
-    sizes = [(a.nbytes, shift), (batch * count * real.itemsize,), (batch * n * count * a.itemsize, shift), (4 * batch,), (scratch,)]
+    sizes = [
+        (a.nbytes, shift),
+        (batch * count * real.itemsize,),
+        (batch * n * count * a.itemsize, shift),
+        (4 * batch,),
+        (scratch,),
+    ]
     given, w, v, info, work = (Memory(*m) for m in sizes)
     given.array(a.shape, a.dtype)[...] = a
     target = given if in_place else v

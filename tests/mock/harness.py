@@ -33,7 +33,13 @@ def build(folder):
     }  # fmt: skip
     running = {}
     for library, source in sources.items():
-        options = ["-std=c++17", {"nvrtc": "-O0", "xla": "-O0", "cuda": "-O1"}.get(source, "-O2"), "-Wall", "-Wextra", "-Werror"]
+        options = [
+            "-std=c++17",
+            {"nvrtc": "-O0", "xla": "-O0", "cuda": "-O1"}.get(source, "-O2"),
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ]
         command = [COMPILER, *options, "-shared", "-fPIC", f"-iquote{NATIVE}", "-o", folder / library]
         running[source] = subprocess.Popen([*command, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True)
     for source, process in running.items():
