@@ -436,7 +436,8 @@ def solve(a, part, product=None, vectors=True):
     w, v, info, work = (Memory(*m) for m in memory)
 
     def multiply(x, y, columns):
-        at = lambda where: np.frombuffer((ctypes.c_char * (columns * n * a.itemsize)).from_address(where), dtype).reshape(columns, n)
+        block = ctypes.c_char * (columns * n * a.itemsize)
+        at = lambda where: np.frombuffer(block.from_address(where), dtype).reshape(columns, n)
         at(y)[...] = at(x) @ a[0].T
 
     outputs = [w.address, *([v.address] if vectors else []), info.address]
