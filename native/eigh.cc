@@ -72,7 +72,10 @@ void settle(Frame& frame, const char* hardware) {
 void settle(Frame& frame, const cuda::Properties& gpu) {
   const bool open = frame.engine == AUTO;
   settle(frame, gpu.name);
-  if (open && frame.engine == BATCHED && !cuda::eigh_fits(frame, gpu)) frame.engine = CUSOLVER;
+  if (!open) return;
+  if (frame.engine == KRYLOV && vendor::missing(vendor::blas)) frame.engine = CUSOLVER;
+  if (frame.engine == BATCHED && !cuda::eigh_fits(frame, gpu)) frame.engine = CUSOLVER;
+  if (frame.engine == CUSOLVER && vendor::missing(vendor::solver) && cuda::eigh_fits(frame, gpu)) frame.engine = BATCHED;
 }
 
 // The iteration, and the direct routine where it would not pay.
@@ -112,7 +115,7 @@ int64_t eigh_scratch(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::eigh_batched_scratch(frame, gpu));
   if (frame.engine == CUSOLVER) return cusolver::eigh_scratch(frame);
-  return int64_t(krylov::scratch_bytes(frame));
+  return int64_t(krylov::scratch_bytes(frame));  // the direct routine asks for its own, should it take over
 }
 
 int64_t eigh_host_bytes(Frame& frame) {

@@ -39,6 +39,27 @@ for dtype in DTYPE_CODE:
             # many at once
             a = np.broadcast_to(np.eye(2, dtype=dtype), (1600, 2, 2))
             cholesky(a, "tiled", upper, shift=shift)
+            for vectors in (True, False):
+                for n in (*range(1, 10), 16, 17, 33, 65, 129, 193, 257):
+                    eigh(np.eye(n, dtype=dtype)[None], "batched", upper, None, vectors, shift=shift)
+                for n in (9, 20):  # several for a warp
+                    eigh(np.broadcast_to(np.eye(n, dtype=dtype), (1500, n, n)), "batched", upper, None, vectors, shift=shift)
+            for part in (None, (0, 2)):
+                eigh(np.eye(4, dtype=dtype)[None], "cusolver", upper, part, shift=shift)
+            eigh(np.diag(-(0.5 ** np.arange(100.0))).astype(dtype)[None], "krylov", upper, (0, 3), shift=shift)
+
+# wide blocks need many eigenvalues: the first product ends the call
+def stop(x, y, columns):
+    raise StopIteration
+
+for dtype in DTYPE_CODE:
+    call = (EIGH, DTYPE_CODE[dtype], CUDA, 0, ENGINES["krylov"], 0, 0, (1, 1000, 0, 140))
+    need = native.scratch_bytes(*call)
+    work, v = Memory(need), Memory(16)
+    try:
+        native.run_operator(*call, 0, work.address, need, stop, v.address, v.address, v.address)
+    except StopIteration:
+        pass
 """
 
 
@@ -114,18 +135,21 @@ def choices(options):
 
 
 def kernel(job):
-    return job[0], choices(job[1]).get("LW_KERNEL")
+    made = choices(job[1])
+    return job[0], made.get("LW_KERNEL") or made.get("LW_FUSED")
 
 
 def distance(job):
-    """From n = 12, which is quick to compile and not trivial."""
-    return abs(int(choices(job[1]).get("LW_N", 12)) - 12)
+    """From n = 12, which is quick to compile and not trivial; fewer rotations at a time are quicker too."""
+    made = choices(job[1])
+    return abs(int(made.get("LW_N", 12)) - 12), int(made.get("LW_K", 0))
 
 
 def representative(jobs):
     """Few jobs in which each kernel meets every value of every choice but its size.
 
-    The large kernels in complex128 take long; complex64 has the same source.
+    The large kernels in complex128 take long; complex64 has the same source. The widest blocks of krylov.cu
+    take up to half a minute: the slow test has them.
     """
 
     def values(job):
@@ -136,6 +160,7 @@ def representative(jobs):
         group = [job for job in jobs if kernel(job) == one]
         if one in (("tiled.cu", None), ("cholesky.cu", "2")):
             group = [job for job in group if choices(job[1])["LW_DTYPE"] != "3"]
+        group = [job for job in group if choices(job[1]).get("LW_WIDTH") != "64"]
         left = set().union(*map(values, group))
         while left:
             best = min(group, key=lambda job: (-len(values(job) & left), choices(job[1])["LW_DTYPE"], distance(job)))

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from lapwing import _native as native
-from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES
+from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS
 
-CHOLESKY, FINITE = 0, 1
+CHOLESKY, FINITE = OPS["cholesky"], OPS["finite"]
+EIGH, EIGVALSH = OPS["eigh"], OPS["eigvalsh"]
+OVERWRITE = 2
 MARGIN = 256
 GUARD = 0xA5
 
@@ -94,6 +96,92 @@ def check(dtype, batch, n, engine, upper=False, **options):
     assert not other.any(), where
 
 
+def hermitian(dtype, batch, n, seed=0, w=None):
+    """Hermitian matrices with the eigenvalues w, or random ones."""
+    rng = np.random.default_rng(seed + 1000 * n + batch)
+    x = rng.standard_normal((batch, n, n))
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal((batch, n, n))
+    if w is None:
+        return (x + x.conj().mT).astype(dtype)
+    q = np.linalg.qr(x)[0]
+    a = q * w @ q.conj().mT
+    return ((a + a.conj().mT) / 2).astype(dtype)
+
+
+def one_triangle(a, upper):
+    """A copy with NaN in the other triangle, and in the imaginary part of the diagonal."""
+    a, n = a.copy(), a.shape[-1]
+    other = np.tril(np.ones((n, n), bool), -1) if upper else np.triu(np.ones((n, n), bool), 1)
+    a[..., other] = np.nan
+    if a.dtype.kind == "c":
+        a[..., np.arange(n), np.arange(n)] += 5j
+    return a
+
+
+def eigh_call(a, engine, upper=False, part=None, vectors=True, ordinal=0, flags=0):
+    """The fixed part of a native call."""
+    batch, n, _ = a.shape
+    first, count = (0, n) if part is None else part
+    op = EIGH if vectors else EIGVALSH
+    return (op, DTYPE_CODE[a.dtype.name], CUDA, ordinal, ENGINES[engine], 0, flags | int(upper), (batch, n, first, count))
+
+
+def eigh(
+    a, engine, upper=False, part=None, vectors=True, stream=0, ordinal=0, in_place=False, overwrite=False, shift=0, scratch=None
+):
+    """(w, v or None, info) through native.run; `scratch` bytes are set aside, or given when they are asked for."""
+    call = eigh_call(a, engine, upper, part, vectors, ordinal, OVERWRITE if overwrite else 0)
+    batch, n, _, count = call[-1]
+    real = a.real.dtype
+    sizes = [(a.nbytes, shift), (batch * count * real.itemsize,), (batch * n * count * a.itemsize, shift), (4 * batch,)]
+    given, w, v, info = (Memory(*m) for m in sizes)
+    work = []
+
+    def allocate(size):
+        work.append(Memory(size))
+        return work[-1].address
+
+    if scratch is not None:
+        allocate(scratch)
+    where = allocate if scratch is None else work[0].address
+    given.array(a.shape, a.dtype)[...] = a
+    target = given if in_place else v
+    outputs = [w.address, *([target.address] if vectors else []), info.address]
+    native.run(*call, stream, where, scratch or 0, given.address, *outputs)
+    assert all(memory.untouched() for memory in (given, w, v, info, *work)), f"{engine} wrote outside its memory"
+    if engine != "krylov" and scratch is None:
+        assert sum(memory.size for memory in work) == native.scratch_bytes(*call), f"{engine} asked for other memory than it told"
+    if not in_place and not overwrite:
+        assert given.array(a.shape, a.dtype).tobytes() == a.tobytes(), f"{engine} wrote to its input"
+    found = target.array((batch, n, count), a.dtype) if vectors else None
+    return w.array((batch, count), real), found, info.array((batch,), np.int32)
+
+
+def check_eigh(a, engine, upper=False, part=None, vectors=True, **options):
+    """Eigenvalues, residuals and orthogonality in units of n eps, of finite matrices."""
+    n, wide = a.shape[-1], np.complex128 if a.dtype.kind == "c" else np.float64
+    first, count = (0, n) if part is None else part
+    w, v, info = eigh(one_triangle(a, upper), engine, upper, part, vectors, **options)
+    where = (a.dtype.name, a.shape, engine, upper, part, vectors, options)
+    assert not info.any(), (where, info)
+    a = a.astype(wide)
+    expected = np.linalg.eigvalsh(a)[:, first : first + count]
+    norm = np.linalg.norm(a, axis=(1, 2))[:, None]
+    unit = 10 * n * np.finfo(w.dtype).eps
+    assert (np.abs(w - expected) <= unit * norm).all(), (where, np.abs(w - expected).max())
+    if vectors:
+        v = v.astype(wide)
+        assert (np.linalg.norm(a @ v - v * w[:, None], axis=1) <= unit * norm).all(), where
+        assert (np.abs(v.conj().mT @ v - np.eye(count)) <= unit).all(), where
+
+
+def failed_eigh(w, v, m):
+    """The answers of matrix m are NaN in all parts."""
+    parts = [w[m], *([] if v is None else [v[m].real] + ([v[m].imag] if v.dtype.kind == "c" else []))]
+    return all(np.isnan(part).all() for part in parts)
+
+
 def message(call):
     """The text of the error a call ends in, or None. Contexts and the capture mode must be as before."""
     text = None
@@ -148,6 +236,25 @@ def execute(handler, a, engine, upper=False, op=CHOLESKY, dtype=None, dims=None,
     failed = library.execute(xla(handler), ctypes.byref(books), code, len(dims), array, *numbers, *pointers)
     assert balanced()
     return bool(failed), factor, info, books.told()
+
+
+def execute_eigh(handler, a, engine, upper=False, part=None, vectors=True, **orders):
+    """(failed, w, v, info, books) of one XLA call."""
+    library = ctypes.CDLL(os.path.join(os.environ["LAPWING_CUDA_PATH"], "xla.so"))
+    books = Books(**orders)
+    n = a.shape[-1]
+    first, count = (0, -1) if part is None else part
+    columns = n if count < 0 else count
+    code = {"float32": 11, "float64": 12, "complex64": 15, "complex128": 18}[a.dtype.name]
+    w = np.empty((*a.shape[:-2], columns), a.real.dtype)
+    v = np.empty((*a.shape[:-1], columns), a.dtype)
+    info = np.full(a.shape[:-2], -7, np.int32)
+    array = (ctypes.c_int64 * a.ndim)(*a.shape)
+    numbers = [ctypes.c_int64(x) for x in (EIGH if vectors else EIGVALSH, ENGINES[engine], int(upper), first, count)]
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, w, v, info)]
+    failed = library.execute_eigh(xla(handler), ctypes.byref(books), code, a.ndim, array, *numbers, *pointers)
+    assert balanced()
+    return bool(failed), w, v if vectors else None, info, books.told()
 
 
 def describe(handler):

@@ -93,29 +93,47 @@ void read_options(const std::string& options, Launch* call) {
   }
 }
 
+// One value at `from`, which is moved behind it as in a structure of C.
+bool read_value(const std::string& kind, const std::string& name, const char** from, Launch* call, std::string* text) {
+  const bool wide = kind == "p" || kind == "q" || kind == "d" || (kind == "r" && call->dtype() % 2);
+  const size_t size = wide ? 8 : 4;
+  auto start = (reinterpret_cast<uintptr_t>(*from) + size - 1) / size * size;
+  auto* at = reinterpret_cast<const char*>(start);
+  *from = at + size;
+  char number[40];
+  if (kind == "p" || kind == "q" || kind == "i") {
+    int64_t value = 0;
+    if (wide)
+      std::memcpy(&value, at, 8);
+    else
+      value = *reinterpret_cast<const int32_t*>(at);
+    call->argument[name] = value;
+    std::snprintf(number, sizeof number, kind == "p" ? "0x%llx" : "%lld", (long long)value);
+  } else if (kind == "d" || kind == "r") {
+    double value = wide ? *reinterpret_cast<const double*>(at) : *reinterpret_cast<const float*>(at);
+    call->number[name] = value;
+    std::snprintf(number, sizeof number, "%.17g", value);
+  } else {
+    return false;
+  }
+  *text += " " + name + "=" + number;
+  return true;
+}
+
 bool read_arguments(const std::string& signature, void** arguments, Launch* call, std::string* text) {
   std::istringstream list(signature);
   int index = 0;
-  auto put = [&](const std::string& name, int64_t value, bool address) {
-    char number[32];
-    std::snprintf(number, sizeof number, address ? "0x%llx" : "%lld", (long long)value);
-    call->argument[name] = value;
-    *text += " " + name + "=" + number;
-  };
   for (std::string one; std::getline(list, one, ','); index++) {
     std::string kind = one.substr(0, one.find(':')), name = one.substr(one.find(':') + 1);
     if (!arguments || !arguments[index]) return false;
-    if (kind == "p" || kind == "q") {
-      put(name, *static_cast<int64_t*>(arguments[index]), kind == "p");
-    } else if (kind == "i") {
-      put(name, *static_cast<int32_t*>(arguments[index]), false);
-    } else if (kind == "?") {
-      return false;
-    } else {  // a structure of pointers
-      std::istringstream members(kind);
-      auto* value = static_cast<int64_t*>(arguments[index]);
-      for (std::string member; std::getline(members, member, '/');) put(name + "." + member, *value++, true);
+    auto* from = static_cast<const char*>(arguments[index]);
+    if (kind.find('.') == std::string::npos) {
+      if (!read_value(kind, name, &from, call, text)) return false;
+      continue;
     }
+    std::istringstream members(kind);
+    for (std::string member; std::getline(members, member, '/');)
+      if (!read_value(member.substr(0, 1), name + "." + member.substr(2), &from, call, text)) return false;
   }
   return true;
 }
@@ -127,6 +145,7 @@ std::string complaint(const Kernel& kernel, const Launch& call, int64_t shared) 
   if (width < real) return "LW_V is less than a real number: the kernel does not compile";
   int64_t threads = kernel.threads ? kernel.threads(call) : call.threads;
   if (call.threads != threads) return "threads per block";
+  if (kernel.needs && call.choice(kernel.needs, -1) != kernel.value) return "compiled without this kernel";
   if (shared < kernel.memory(call)) return "too little shared memory";
   if (call.has("batch") && call.get("batch") < 1) return "an empty batch";
   int64_t unit = kernel.access == OF_ELEMENT ? std::min(size, width) : width;
@@ -147,6 +166,7 @@ std::string complaint(const Kernel& kernel, const Launch& call, int64_t shared) 
 EXPORT void* mock_stream(int device, int of_primary) {
   return new Stream{Stream().magic, of_primary ? &primary[device] : &other[device]};
 }
+EXPORT void mock_mark(const char* text) { note("mark %s", text); }
 EXPORT int mock_depth() { return int(stack.size()); }
 EXPORT int mock_capture_mode() { return capture_mode; }
 
@@ -204,6 +224,14 @@ EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
   ENTER(UNKNOWN);
   NEED_DEVICE(device);
   *bytes = size_t(1) << 37;
+  return 0;
+}
+
+EXPORT int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  ENTER(UNKNOWN);
+  NEED_CONTEXT;
+  *total = size_t(1) << 37;
+  *free = *total - (size_t(1) << 30);
   return 0;
 }
 

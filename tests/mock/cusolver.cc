@@ -1,6 +1,10 @@
-// Stand-in for libcusolver: 64-bit Cholesky on the column-major lower triangle, strict about its arguments.
+// Stand-in for libcusolver: 64-bit Cholesky and eigenvalues of column-major matrices, strict about its arguments.
 //   MOCK_SOLVER_SLEEP  milliseconds each factorisation takes at least
+//   MOCK_MOST_MATRICES the size query refuses more matrices at once
+//   MOCK_SOLVER_BYTES  added to the workspace of an eigenproblem
+// A matrix whose first element is 13 has no eigenvalues that converge: info becomes 13.
 #include "cholesky.h"
+#include "jacobi.h"
 #include "mock.h"
 
 using namespace mock;
@@ -30,6 +34,68 @@ bool good(void* handle, void* params) {
 int dtype_of(int type) { return type == 0 ? 0 : type == 1 ? 1 : type == 4 ? 2 : type == 5 ? 3 : -1; }
 
 size_t device_bytes(int64_t n, int type) { return size_t(64 * n + 8 * type + 24); }
+
+// Of an eigenproblem: it is more for vectors, and for more of them.
+size_t eigh_bytes(int mode, int64_t n, int type, int64_t count, int64_t matrices) {
+  return size_t(number("MOCK_SOLVER_BYTES", 0) + (mode ? 32 : 16) * n * matrices + 8 * count + 8 * type + 40);
+}
+
+constexpr int INDEX_RANGE = 1002;
+
+// What is wrong with the arguments that all eigenproblems share; nullptr when nothing is.
+const char* wrong(void* handle, void* params, int mode, int uplo, int64_t n, int type, int64_t lda, int real, int compute) {
+  if (!good(handle, params)) return "a handle the library did not make";
+  if (mode != 0 && mode != 1) return "mode";
+  if (uplo != 0 && uplo != 1) return "triangle";
+  if (n < 1 || lda != n) return "sizes";
+  if (dtype_of(type) < 0 || compute != type || real != type % 4) return "types";
+  return nullptr;
+}
+
+// Whatever the solver leaves behind where it has no answer: no number.
+void spoil(void* where, size_t bytes) { std::memset(where, 0xff, bytes); }
+
+// One matrix: eigenvalues first .. first + count - 1 to w, their vectors to the leading columns of a, the rest is spoilt.
+template <class T>
+int solve_one(int mode, bool upper, int64_t n, T* a, typename RealOf<T>::type* w, int64_t first, int64_t count) {
+  using Real = typename RealOf<T>::type;
+  auto at = [=](int64_t i, int64_t j) { return upper ? conjugate(a[i * n + j]) : a[j * n + i]; };
+  bool finite = true;
+  for (int64_t j = 0; j < n; j++)
+    for (int64_t i = j; i < n; i++) finite = finite && std::isfinite(std::abs(at(i, j)));
+  if (!finite) return refuse(-1, "the solver was given a matrix with NaN or Inf");
+  const bool fails = at(0, 0) == T(13);
+  std::vector<double> values;
+  std::vector<T> vectors;
+  if (!fails) jacobi<T>(n, at, &values, &vectors);
+  spoil(a, sizeof(T) * size_t(n * n));
+  spoil(w, sizeof(Real) * size_t(n));
+  if (fails) return 13;
+  for (int64_t j = 0; j < count; j++) w[j] = Real(values[size_t(first + j)]);
+  if (mode) std::copy_n(&vectors[size_t(first * n)], count * n, a);
+  return 0;
+}
+
+// The solver's call after its arguments were checked.
+int solve(void* handle, int mode, int uplo, int64_t n, int type, void* a, void* w, int64_t first, int64_t count,
+          int64_t matrices, void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  auto* h = static_cast<Handle*>(handle);
+  if (!a || !w || !info || !device || !host) return refuse(INVALID_VALUE, "a null pointer");
+  if (device_size < eigh_bytes(mode, n, type, count, matrices) || host_size != HOST_BYTES)
+    return refuse(INVALID_VALUE, "workspace size");
+  if (h->busy.exchange(true)) return refuse(INTERNAL_ERROR, "one handle in two calls at once");
+  std::memset(device, 0xee, device_size);
+  std::memset(host, 0xee, host_size);
+  usleep(useconds_t(1000 * number("MOCK_SOLVER_SLEEP", 0)));
+  with_dtype(dtype_of(type), [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    using Real = typename RealOf<T>::type;
+    for (int64_t m = 0; m < matrices; m++)
+      info[m] = solve_one(mode, uplo == 1, n, static_cast<T*>(a) + m * n * n, static_cast<Real*>(w) + m * n, first, count);
+  });
+  h->busy = false;
+  return 0;
+}
 
 }  // namespace
 
@@ -96,13 +162,70 @@ EXPORT int cusolverDnXpotrf(void* handle, void* params, int uplo, int64_t n, int
   return 0;
 }
 
-// no test runs these two yet: the engine must find them
-EXPORT int cusolverDnXsyevd_bufferSize(void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*,
-                                       size_t*) {
-  return INTERNAL_ERROR;
+// ---- eigenvalues -------------------------------------------------------------------------------------------------
+
+#define NOTE_EIGH(more, ...)                                                                                               \
+  note("%s handle=%d stream=%p mode=%d uplo=%d n=%lld type=%d" more, __func__, static_cast<Handle*>(handle)->number,       \
+       static_cast<Handle*>(handle)->stream, mode, uplo, (long long)n, type, __VA_ARGS__)
+#define ENTER_EIGH                                                                                \
+  if (int status = ordered(__func__, INTERNAL_ERROR)) return status;                              \
+  if (const char* what = wrong(handle, params, mode, uplo, n, type, lda, real, compute))          \
+    return refuse(INVALID_VALUE, "%s: %s", __func__, what)
+
+EXPORT int cusolverDnXsyevd_bufferSize(void* handle, void* params, int mode, int uplo, int64_t n, int type, const void*,
+                                       int64_t lda, int real, const void*, int compute, size_t* device, size_t* host) {
+  ENTER_EIGH;
+  *device = eigh_bytes(mode, n, type, n, 1);
+  *host = HOST_BYTES;
+  NOTE_EIGH(" bytes=%zu", *device);
+  return 0;
 }
 
-EXPORT int cusolverDnXsyevd(void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t,
-                            int*) {
-  return INTERNAL_ERROR;
+EXPORT int cusolverDnXsyevd(void* handle, void* params, int mode, int uplo, int64_t n, int type, void* a, int64_t lda, int real,
+                            void* w, int compute, void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  ENTER_EIGH;
+  NOTE_EIGH(" a=%p bytes=%zu", a, device_size);
+  return solve(handle, mode, uplo, n, type, a, w, 0, n, 1, device, device_size, host, host_size, info);
+}
+
+EXPORT int cusolverDnXsyevdx_bufferSize(void* handle, void* params, int mode, int range, int uplo, int64_t n, int type,
+                                        const void*, int64_t lda, void*, void*, int64_t first, int64_t last, int64_t* found,
+                                        int real, const void*, int compute, size_t* device, size_t* host) {
+  ENTER_EIGH;
+  if (range != INDEX_RANGE || first < 1 || last < first || last > n || !found) return refuse(INVALID_VALUE, "range");
+  *device = eigh_bytes(mode, n, type, last - first + 1, 1);
+  *host = HOST_BYTES;
+  NOTE_EIGH(" first=%lld last=%lld bytes=%zu", (long long)first, (long long)last, *device);
+  return 0;
+}
+
+EXPORT int cusolverDnXsyevdx(void* handle, void* params, int mode, int range, int uplo, int64_t n, int type, void* a, int64_t lda,
+                             void*, void*, int64_t first, int64_t last, int64_t* found, int real, void* w, int compute,
+                             void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  ENTER_EIGH;
+  NOTE_EIGH(" first=%lld last=%lld a=%p bytes=%zu", (long long)first, (long long)last, a, device_size);
+  if (range != INDEX_RANGE || first < 1 || last < first || last > n || !found) return refuse(INVALID_VALUE, "range");
+  *found = last - first + 1;
+  return solve(handle, mode, uplo, n, type, a, w, first - 1, *found, 1, device, device_size, host, host_size, info);
+}
+
+EXPORT int cusolverDnXsyevBatched_bufferSize(void* handle, void* params, int mode, int uplo, int64_t n, int type, const void*,
+                                             int64_t lda, int real, const void*, int compute, size_t* device, size_t* host,
+                                             int64_t matrices) {
+  ENTER_EIGH;
+  *device = eigh_bytes(mode, n, type, n, matrices);
+  *host = HOST_BYTES;
+  NOTE_EIGH(" matrices=%lld bytes=%zu", (long long)matrices, *device);
+  if (matrices < 1) return refuse(INVALID_VALUE, "an empty batch");
+  return matrices > number("MOCK_MOST_MATRICES", 1L << 40) ? INVALID_VALUE : 0;
+}
+
+EXPORT int cusolverDnXsyevBatched(void* handle, void* params, int mode, int uplo, int64_t n, int type, void* a, int64_t lda,
+                                  int real, void* w, int compute, void* device, size_t device_size, void* host,
+                                  size_t host_size, int* info, int64_t matrices) {
+  ENTER_EIGH;
+  NOTE_EIGH(" a=%p matrices=%lld bytes=%zu", a, (long long)matrices, device_size);
+  if (matrices < 1) return refuse(INVALID_VALUE, "an empty batch");
+  if (matrices > number("MOCK_MOST_MATRICES", 1L << 40)) return refuse(INVALID_VALUE, "more matrices than the query took");
+  return solve(handle, mode, uplo, n, type, a, w, 0, n, matrices, device, device_size, host, host_size, info);
 }

@@ -27,10 +27,19 @@ def libraries(factory):
 
 
 def build(folder):
-    sources = {"libcuda.so.1": "cuda", "libcusolver.so.12": "cusolver", "libnvrtc.so.13": "nvrtc", "xla.so": "xla"}
+    sources = {
+        "libcuda.so.1": "cuda", "libcusolver.so.12": "cusolver", "libcublas.so.13": "cublas", "libnvrtc.so.13": "nvrtc",
+        "xla.so": "xla",
+    }  # fmt: skip
     running = {}
     for library, source in sources.items():
-        options = ["-std=c++17", "-O1" if source in ("cuda", "cusolver") else "-O0", "-Wall", "-Wextra", "-Werror"]
+        options = [
+            "-std=c++17",
+            {"nvrtc": "-O0", "xla": "-O0", "cuda": "-O1"}.get(source, "-O2"),
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ]
         command = [COMPILER, *options, "-shared", "-fPIC", f"-iquote{NATIVE}", "-o", folder / library]
         running[source] = subprocess.Popen([*command, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True)
     for source, process in running.items():

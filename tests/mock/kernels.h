@@ -1,55 +1,11 @@
 // What each kernel of src/lapwing/cuda computes, in plain C++. One table at the end: adapt it when a kernel comes or goes.
 // Arguments are found by the names in the source, compile-time choices by their macro names.
 #pragma once
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
-
-#include "cholesky.h"
+#include "eigh_kernels.h"
+#include "launch.h"
+#include "spectrum_kernels.h"
 
 namespace mock {
-
-struct Launch {
-  std::map<std::string, int64_t> option;    // LW_DTYPE, LW_N, ...
-  std::map<std::string, int64_t> argument;  // by name; members of a structure as "progress.rows"
-  unsigned threads = 0;
-
-  int64_t get(const char* name) const { return argument.at(name); }
-  template <class T>
-  T* pointer(const char* name) const {
-    return reinterpret_cast<T*>(argument.at(name));
-  }
-  bool has(const char* name) const { return argument.count(name); }
-  int64_t choice(const char* name, int64_t otherwise = 0) const {
-    auto found = option.find(name);
-    return found == option.end() ? otherwise : found->second;
-  }
-  int dtype() const { return int(choice("LW_DTYPE")); }
-  bool upper() const { return choice("LW_UPPER"); }
-  int64_t element() const { return std::vector<int64_t>{4, 8, 8, 16}[size_t(dtype())]; }
-  int64_t n() const { return has("n") ? get("n") : choice("LW_N"); }
-};
-
-// Where element (i,j) of the lower triangle that the kernels work on lies in memory.
-struct Place {
-  int64_t n;
-  bool upper;
-  explicit Place(const Launch& call) : n(call.n()), upper(call.upper()) {}
-  int64_t operator()(int64_t i, int64_t j) const { return upper ? j * n + i : i * n + j; }
-};
-
-template <class T>
-T nan_of() {
-  using Real = typename RealOf<T>::type;
-  Real nan = std::numeric_limits<Real>::quiet_NaN();
-  if constexpr (sizeof(T) == sizeof(Real))
-    return nan;
-  else
-    return {nan, nan};
-}
 
 template <class T>
 void run_cholesky(const Launch& call) {
@@ -153,8 +109,6 @@ void run_finish(const Launch& call) {
 }
 
 // Dynamic shared memory a kernel uses, as its source lays it out.
-inline int64_t pitch(int64_t bytes) { return bytes % 16 ? bytes : (bytes / 16 | 1) * 16; }
-inline int64_t no_memory(const Launch&) { return 0; }
 inline int64_t thread_memory(const Launch& call) {
   return pitch(call.n() * call.n() * call.element()) * call.choice("LW_THREADS");
 }
@@ -178,16 +132,18 @@ enum Access { OF_ELEMENT, OF_BASE, OF_ROW };
 inline int64_t chosen_threads(const Launch& call) { return call.choice("LW_THREADS"); }
 inline int64_t chosen_warps(const Launch& call) { return 32 * call.choice("LW_WARPS", 8); }
 inline int64_t threads_256(const Launch&) { return 256; }
+inline int64_t warp(const Launch&) { return 32; }
 
 struct Kernel {
   void (*run[4])(const Launch&);  // by dtype
   int64_t (*memory)(const Launch&);
   int64_t (*threads)(const Launch&);  // nullptr: as many as one likes
   Access access;
+  const char* needs = nullptr;  // the choice that lets the source hold this kernel, and its value
+  int64_t value = 0;
 };
 
-#define MOCK_KERNEL(f, memory, threads, access) \
-  { {f<float>, f<double>, f<std::complex<float>>, f<std::complex<double>>}, memory, threads, access }
+#define MOCK_KERNEL(f, ...) {{f<float>, f<double>, f<std::complex<float>>, f<std::complex<double>>}, __VA_ARGS__}
 inline const std::map<std::string, Kernel> KERNELS = {
     {"cholesky_thread", MOCK_KERNEL(run_cholesky, thread_memory, chosen_threads, OF_BASE)},
     {"cholesky_rows", MOCK_KERNEL(run_cholesky, rows_memory, chosen_threads, OF_BASE)},
@@ -200,6 +156,25 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"transpose_in", MOCK_KERNEL(run_transpose_in, no_memory, threads_256, OF_ELEMENT)},
     {"check_diagonal", MOCK_KERNEL(run_check_diagonal, no_memory, nullptr, OF_ELEMENT)},
     {"finish", MOCK_KERNEL(run_finish, no_memory, threads_256, OF_ELEMENT)},
+    {"hermitian", MOCK_KERNEL(run_hermitian, no_memory, threads_256, OF_ELEMENT)},
+    {"settle", MOCK_KERNEL(run_settle_values, no_memory, threads_256, OF_ELEMENT)},
+    {"turn", MOCK_KERNEL(run_turn, no_memory, threads_256, OF_ELEMENT)},
+    {"turn_in_place", MOCK_KERNEL(run_turn_in_place, no_memory, threads_256, OF_ELEMENT)},
+    {"largest", MOCK_KERNEL(run_largest, no_memory, threads_256, OF_ELEMENT)},
+    {"largest_of", MOCK_KERNEL(run_largest_of, no_memory, threads_256, OF_ELEMENT)},
+    {"mirror", MOCK_KERNEL(run_mirror, no_memory, threads_256, OF_ELEMENT)},
+    {"fill_random", MOCK_KERNEL(run_fill_random, no_memory, threads_256, OF_ELEMENT)},
+    {"rescale", MOCK_KERNEL(run_rescale, no_memory, threads_256, OF_ELEMENT)},
+    {"cholesky_gram", MOCK_KERNEL(run_cholesky_gram, gram_memory, threads_256, OF_ELEMENT)},
+    {"solve_rows", MOCK_KERNEL(run_solve_rows, solve_memory, nullptr, OF_ELEMENT)},
+    {"residual", MOCK_KERNEL(run_residual, no_memory, threads_256, OF_ELEMENT)},
+    {"write_rows", MOCK_KERNEL(run_write_rows, no_memory, threads_256, OF_ELEMENT)},
+    {"eigh_small", MOCK_KERNEL(run_eigh_small, small_memory, chosen_threads, OF_BASE)},
+    {"eigh_reduce", MOCK_KERNEL(run_reduce, reduce_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 0)},
+    {"eigh_panel", MOCK_KERNEL(run_reduce, panel_memory, chosen_threads, OF_ELEMENT)},
+    {"eigh_values", MOCK_KERNEL(run_values, values_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 1)},
+    {"eigh_vectors", MOCK_KERNEL(run_vectors, vectors_memory, chosen_threads, OF_ELEMENT, "LW_FUSED", 0)},
+    {"eigh_fused", MOCK_KERNEL(run_fused, fused_memory, warp, OF_ELEMENT, "LW_FUSED", 1)},
 };
 #undef MOCK_KERNEL
 

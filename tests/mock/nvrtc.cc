@@ -16,38 +16,55 @@ struct Program {
   std::string name, source, log, binary;
 };
 
-// "unsigned long long* ticket; int* rows;" -> "ticket/rows"; "" when a member is not a pointer
+// How the driver reads a value of this type: p pointer, q 8 bytes, i 4 bytes, d double, r real number; "" when it is not known.
+std::string kind_of(const std::string& type, bool pointer) {
+  static const std::map<std::string, std::string> kinds = {
+      {"i64", "q"}, {"u64", "q"}, {"long long", "q"}, {"int", "i"}, {"unsigned", "i"}, {"double", "d"}, {"Real", "r"}};
+  if (pointer) return "p";
+  auto found = kinds.find(type);
+  return found == kinds.end() ? "" : found->second;
+}
+
+// "const T *h, *tau; i64 room; int n;" -> "p.h/p.tau/q.room/i.n"; "" when a member is not known
 std::string members(const std::string& source, const std::string& type) {
+  static const std::regex declaration(R"(\s*(?:const\s+)?(\w+(?:\s+\w+)*?)\s*(\**)\s*(\w+)\s*)"), another(R"(\s*(\**)\s*(\w+)\s*)");
   std::smatch body, member;
   if (!std::regex_search(source, body, std::regex("struct " + type + R"(\s*\{([^}]*)\})"))) return "";
   std::string out, text = std::regex_replace(body[1].str(), std::regex("//[^\n]*"), "");
   std::istringstream list(text);
   for (std::string one; std::getline(list, one, ';');) {
     if (one.find_first_not_of(" \n") == std::string::npos) continue;
-    if (!std::regex_match(one, member, std::regex(R"([\s\w]*\*\s*(\w+)\s*)"))) return "";
-    out += (out.empty() ? "" : "/") + member[1].str();
+    std::istringstream names(one);
+    std::string of;
+    for (std::string name; std::getline(names, name, ',');) {
+      if (!std::regex_match(name, member, of.empty() ? declaration : another)) return "";
+      bool first = of.empty();
+      if (first) of = member[1];
+      std::string kind = kind_of(of, member[first ? 2 : 1].length() > 0);
+      if (kind.empty()) return "";
+      out += (out.empty() ? "" : "/") + kind + "." + member[first ? 3 : 2].str();
+    }
   }
   return out;
 }
 
-// "const T* a, i64 batch, int n, Progress progress" -> "p:a,q:batch,i:n,ticket/rows:progress"; "?" for what is not known
+// "const T* a, i64 batch, int, Progress progress" -> "p:a,q:batch,i:_2,p.ticket/p.rows:progress"; "?" for what is not known
 std::string signature(const std::string& source, const std::string& parameters) {
-  static const std::regex parameter(R"(\s*(?:const\s+)?(\w+(?:\s+\w+)*?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*)");
+  static const std::regex named(R"(\s*(?:const\s+)?(\w+(?:\s+\w+)*?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*)"),
+      nameless(R"(\s*(?:const\s+)?(\w+)\s*(\**)\s*)");
   std::string out;
   std::istringstream list(parameters);
-  for (std::string one; std::getline(list, one, ',');) {
+  int index = 0;
+  for (std::string one; std::getline(list, one, ','); index++) {
     std::smatch found;
-    if (!std::regex_match(one, found, parameter)) return "?:" + one;
-    std::string type = found[1], kind;
-    if (found[2].length())
-      kind = "p";
-    else if (type == "i64" || type == "long long")
-      kind = "q";
-    else if (type == "int" || type == "unsigned")
-      kind = "i";
-    else
-      kind = members(source, type);
-    out += (out.empty() ? "" : ",") + (kind.empty() ? "?" : kind) + ":" + found[3].str();
+    std::string name = "_" + std::to_string(index);
+    if (!std::regex_match(one, found, nameless)) {
+      if (!std::regex_match(one, found, named)) return "?:" + one;
+      name = found[3];
+    }
+    std::string kind = kind_of(found[1], found[2].length() > 0);
+    if (kind.empty()) kind = members(source, found[1]);
+    out += (out.empty() ? "" : ",") + (kind.empty() ? "?" : kind) + ":" + name;
   }
   return out;
 }

@@ -87,13 +87,10 @@ void* free_memory(FreeArgs* args) {
 
 using Handler = void* (*)(void*);
 
-}  // namespace
-
-extern "C" {
-
-// One execution of the handler on a batch of n x n matrices: a -> factor, info. 1 when it answered with an error.
-int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int64_t op, int64_t engine, int64_t flags, void* a,
-            void* factor, void* info) {
+// One call: 1 when it answered with an error.
+int call_handler(void* handler, Books* books, Buffer* in, Buffer** out, int outputs, const char** names, int64_t* values,
+                 int attributes) {
+  constexpr int MOST = 8;
   current = books;
   Api api{};
   api.size = sizeof api;
@@ -105,20 +102,13 @@ int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int
   api.allocate = allocate;
   api.free = free_memory;
 
-  Buffer in{sizeof(Buffer), nullptr, dtype, a, rank, dims};
-  Buffer out{sizeof(Buffer), nullptr, dtype, factor, rank, dims};
-  Buffer status{sizeof(Buffer), nullptr, DTYPE_S32, info, rank - 2, dims};
-  int types[] = {1, 1};
-  void* inputs[] = {&in};
-  void* outputs[] = {&out, &status};
-  int64_t values[] = {engine, flags, op};
-  const char* names[] = {"engine", "flags", "op"};  // XLA sorts them
-  Text texts[3];
-  Scalar scalars[3];
-  Text* text_items[3];
-  void* scalar_items[3];
-  int scalar_types[3];
-  for (int i = 0; i < 3; i++) {
+  int types[MOST], scalar_types[MOST];
+  void *inputs[] = {in}, *results[MOST], *scalar_items[MOST];
+  Text texts[MOST], *text_items[MOST];
+  Scalar scalars[MOST];
+  for (int i = 0; i < MOST; i++) types[i] = 1;
+  for (int i = 0; i < outputs; i++) results[i] = out[i];
+  for (int i = 0; i < attributes; i++) {
     texts[i] = {names[i], std::strlen(names[i])};
     scalars[i] = {DTYPE_S64, &values[i]};
     text_items[i] = &texts[i];
@@ -128,11 +118,45 @@ int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int
   constexpr int EXECUTE = 3;
   CallFrame call{sizeof(CallFrame), nullptr, &api, books, EXECUTE,
                  {sizeof(Buffers), nullptr, 1, types, inputs},
-                 {sizeof(Buffers), nullptr, 2, types, outputs},
-                 {sizeof(Attributes), nullptr, 3, scalar_types, text_items, scalar_items}};
+                 {sizeof(Buffers), nullptr, outputs, types, results},
+                 {sizeof(Attributes), nullptr, attributes, scalar_types, text_items, scalar_items}};
   auto* error = static_cast<Error*>(reinterpret_cast<Handler>(handler)(&call));
   delete error;
   return error != nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+// One execution of the handler on a batch of n x n matrices: a -> factor, info. 1 when it answered with an error.
+int execute(void* handler, Books* books, int dtype, int rank, int64_t* dims, int64_t op, int64_t engine, int64_t flags, void* a,
+            void* factor, void* info) {
+  Buffer in{sizeof(Buffer), nullptr, dtype, a, rank, dims}, out{sizeof(Buffer), nullptr, dtype, factor, rank, dims};
+  Buffer status{sizeof(Buffer), nullptr, DTYPE_S32, info, rank - 2, dims};
+  Buffer* results[] = {&out, &status};
+  const char* names[] = {"engine", "flags", "op"};  // XLA sorts them
+  int64_t values[] = {engine, flags, op};
+  return call_handler(handler, books, &in, results, 2, names, values, 3);
+}
+
+// The same for eigenvalues: a -> w, v, info, without v for EIGVALSH (op 3). `count` -1 is the whole spectrum.
+int execute_eigh(void* handler, Books* books, int dtype, int rank, int64_t* dims, int64_t op, int64_t engine, int64_t flags,
+                 int64_t first, int64_t count, void* a, void* w, void* v, void* info) {
+  constexpr int MOST = 8, EIGVALSH = 3;
+  int64_t w_dims[MOST], v_dims[MOST], n = dims[rank - 1], columns = count < 0 ? n : count;
+  for (int i = 0; i + 2 < rank; i++) w_dims[i] = v_dims[i] = dims[i];
+  w_dims[rank - 2] = v_dims[rank - 1] = columns;
+  v_dims[rank - 2] = n;
+  int real = dtype == DTYPE_C64 ? DTYPE_F32 : dtype == DTYPE_C128 ? DTYPE_F64 : dtype;
+  Buffer in{sizeof(Buffer), nullptr, dtype, a, rank, dims}, values_out{sizeof(Buffer), nullptr, real, w, rank - 1, w_dims};
+  Buffer vectors{sizeof(Buffer), nullptr, dtype, v, rank, v_dims}, status{sizeof(Buffer), nullptr, DTYPE_S32, info, rank - 2, dims};
+  Buffer* all[] = {&values_out, &vectors, &status};
+  Buffer* values_only[] = {&values_out, &status};
+  const char* names[] = {"engine", "flags", "op", "size2", "size3"};
+  int64_t values[] = {engine, flags, op, first, count};
+  return op == EIGVALSH ? call_handler(handler, books, &in, values_only, 2, names, values, 5)
+                        : call_handler(handler, books, &in, all, 3, names, values, 5);
 }
 
 // What the handler says of itself: major, minor, traits. 1 when it answered with an error.

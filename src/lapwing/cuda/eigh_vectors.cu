@@ -19,7 +19,6 @@ constexpr int P = LW_P;
 constexpr int GROUPS = 32 / P;
 constexpr int K = LW_K;
 constexpr int B = LW_B;
-constexpr int WARPS = LW_THREADS / 32;
 constexpr int ROW = 33;  // a column of 32 rows in shared memory, and one for the banks
 
 extern __shared__ __align__(16) char memory[];
@@ -259,8 +258,10 @@ struct Vectors {
   int sweep_room, n, first, count, h_pitch;
 };
 
+#if LW_FUSED
 constexpr int FINISHED = 1 << 30;  // in sweep_count: there will be no more
 constexpr int PATIENCE = 1 << 24;  // looks before a warp takes it that nothing comes any more
+#endif
 
 // x <- x times all rotations of matrix m. False when they do not come.
 LW_INLINE bool apply_all(const Vectors& at, const Rows& x, const Lanes& lanes, i64 m) {
@@ -357,6 +358,8 @@ extern "C" __global__ void __launch_bounds__(32) eigh_fused(Values values, Vecto
 }
 
 #else
+
+constexpr int WARPS = LW_THREADS / 32;
 
 extern "C" __global__ void __launch_bounds__(LW_THREADS) eigh_vectors(Vectors at, i64 batch) {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32, parts = (at.n + 31) / 32;
