@@ -172,7 +172,7 @@ def _eigh_parts(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
         part = (0, _PART_COUNT) if end == "smallest" else (n - _PART_COUNT, _PART_COUNT)
         case = Case(n, matrix=matrix, operation="eigh", part=part)
         peers = [e for e in peer_entries("cpu", ("scipy",), case)[0] if e.name != "scipy" or "scipy" in bars]
-        row = measure(case, [Entry("lapwing", "numpy", "auto"), *peers], repeat=repeat, limit=30.0)
+        row = measure(case, [Entry("lapwing", "numpy", "auto"), *peers], repeat=repeat, limit=12.0)
         times = _report(row)
         rows.append(row)
         if "lapwing" in times:

@@ -25,7 +25,10 @@ def main() -> None:
     batched, single = load("h200-batched"), load("h200-single")
     cpu, frameworks = load("cpu-x86-64-v4"), load("h200-frameworks")
     text = PAGE.read_text()
+    eigh = [load("h200-eigh-2"), load("h200-eigh-float64")]
     for name, table in {
+        "gpu-eigh": eigh_table([row for data in eigh for row in data["rows"]], ("cusolver", "torch", "jax", "cupy")),
+        "cpu-eigh": eigh_table(load("cpu-eigh")["rows"], ("scipy", "eigsh", "numpy", "torch", "jax")),
         "gpu-batched": gpu_table(batched),
         "gpu-single": gpu_table(single),
         "gpu-frameworks": frameworks_table(frameworks),
@@ -40,7 +43,7 @@ def main() -> None:
 
 
 def load(name: str) -> dict[str, Any]:
-    return json.loads(max(RESULTS.glob(f"{name}-*.json")).read_text())
+    return json.loads(max(RESULTS.glob(f"{name}*.json")).read_text())
 
 
 def ours(row: dict[str, Any]) -> tuple[str, float]:
@@ -74,6 +77,25 @@ def gpu_table(data: dict[str, Any]) -> str:
         lines.append(
             f"| {row['dtype']} | {row['n']} | {row['batch']} | {engine} | {milliseconds(seconds)} | {' | '.join(cells)} "
             f"| {min(others.values()) / seconds:.2f}x | {flops / seconds * 1e-12:.3g} | {100 * share:.0f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def eigh_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> str:
+    """Each row against every other that was timed beside it, an engine by name among them."""
+    lines = [f"| dtype | n | batch | values | engine | lapwing | {' | '.join(names)} | over the best of them |"]
+    lines.append("|---" * (lines[0].count("|") - 1) + "|")
+    for row in rows:
+        times = {t["name"]: t["minimum"] for t in (*row["lapwing"], *row["peers"])}
+        mine = times.pop("lapwing", None) or times.pop("lapwing/numpy")
+        others = {name: times[name] for name in names if name in times}
+        part = row.get("part")
+        values = f"{part[1]} {'largest' if part[0] else 'smallest'}, {row['matrix']}" if part else "all"
+        cells = " | ".join(milliseconds(others[name]) if name in others else "-" for name in names)
+        ratio = f"{min(others.values()) / mine:.3g}x" if others else "-"
+        engine = row.get("engine") or "batched"
+        lines.append(
+            f"| {row['dtype']} | {row['n']} | {row['batch']} | {values} | {engine} | {milliseconds(mine)} | {cells} | {ratio} |"
         )
     return "\n".join(lines) + "\n"
 

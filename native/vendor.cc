@@ -71,9 +71,12 @@ std::string load(Library library) {
 const char* missing(Library library) {
   std::lock_guard<std::mutex> hold(mutex);
   if (found[library]) return nullptr;
+  static bool old_solver = false;  // what a library that is there lacks, it will lack tomorrow
+  if (library == many_solver && old_solver) return "this cuSOLVER cannot take several matrices together";
   // Asked again after a failure it looks again: a framework may have loaded the library since.
   static thread_local std::string reason;
   reason = load(library);
+  old_solver = old_solver || (library == many_solver && !reason.empty() && found[solver]);
   found[library] = reason.empty();
   return found[library] ? nullptr : reason.c_str();
 }
