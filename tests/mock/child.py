@@ -151,7 +151,7 @@ def eigh(
     native.run(*call, stream, where, scratch or 0, given.address, *outputs)
     assert all(memory.untouched() for memory in (given, w, v, info, *work)), f"{engine} wrote outside its memory"
     if engine != "krylov" and scratch is None:
-        assert sum(memory.size for memory in work) == native.scratch_bytes(*call), f"{engine} told other sizes than it asked for"
+        assert sum(memory.size for memory in work) == native.scratch_bytes(*call), f"{engine} told another size than it took"
     if not in_place and not overwrite:
         assert given.array(a.shape, a.dtype).tobytes() == a.tobytes(), f"{engine} wrote to its input"
     found = target.array((batch, n, count), a.dtype) if vectors else None
