@@ -8,6 +8,8 @@
 #include <limits>
 #include <new>
 
+#include "matrix.h"
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define LAPWING_X86_LEVELS
 #endif
@@ -49,11 +51,6 @@ inline int cpu_level() {
 #else
   return found;
 #endif
-}
-
-template <class R>
-void fill_nan(R* out, int64_t size) {
-  for (int64_t i = 0; i < size; i++) out[i] = std::numeric_limits<R>::quiet_NaN();
 }
 
 template <class T>

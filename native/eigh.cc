@@ -78,11 +78,13 @@ void settle(Frame& frame, const cuda::Properties& gpu) {
   if (frame.engine == CUSOLVER && vendor::missing(vendor::solver) && cuda::eigh_fits(frame, gpu)) frame.engine = BATCHED;
 }
 
-// The iteration, and the direct routine where it would not pay.
-int eigh_krylov(Frame& frame, int (*direct)(Frame&)) {
+// The iteration, and the direct routine where it would not pay. Who names the engine gets more of it.
+constexpr double PATIENCE_IF_NAMED = 10;
+
+int eigh_krylov(Frame& frame, bool named, int (*direct)(Frame&)) {
   if (!at_an_end(frame)) return fail(frame, "engine krylov takes a part at one end of the spectrum");
   krylov::Outcome outcome;
-  if (krylov::eigh(frame, &outcome)) return 1;
+  if (krylov::eigh(frame, &outcome, named ? PATIENCE_IF_NAMED : 1)) return 1;
   if (!outcome.converged) {
     note("eigh: krylov stopped after %lld products, as the direct routine will be faster", (long long)outcome.products);
     return direct(frame);
@@ -96,18 +98,20 @@ int eigh_krylov(Frame& frame, int (*direct)(Frame&)) {
 }  // namespace
 
 int eigh_on_cpu(Frame& frame) {
+  const bool named = frame.engine != AUTO;
   settle(frame, "");
   if (frame.engine == LAPACK) return lapack::eigh(frame);
   if (frame.engine == BATCHED) return eigh_batched(frame);
-  if (frame.engine == KRYLOV) return eigh_krylov(frame, lapack::eigh);
+  if (frame.engine == KRYLOV) return eigh_krylov(frame, named, lapack::eigh);
   return fail(frame, "engine %d has no eigh on the CPU", frame.engine);
 }
 
 int eigh_on_gpu(Frame& frame, const cuda::Properties& gpu) {
+  const bool named = frame.engine != AUTO;
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::eigh_batched(frame);
   if (frame.engine == CUSOLVER) return cusolver::eigh(frame);
-  if (frame.engine == KRYLOV) return eigh_krylov(frame, cusolver::eigh);
+  if (frame.engine == KRYLOV) return eigh_krylov(frame, named, cusolver::eigh);
   return fail(frame, "engine %d has no eigh on a GPU", frame.engine);
 }
 

@@ -38,6 +38,7 @@ struct Frame {
   Scratch scratch;
   bool (*interrupted)() = nullptr;  // asked now and then on the calling thread during long CPU work
   char error[512] = {};
+  bool out_of_memory = false;  // with a sentence in error
 };
 
 // 0, or 1 with a sentence in frame.error (empty when the call was interrupted).

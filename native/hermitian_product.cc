@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "cpu.h"
 #include "threads.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -14,9 +15,6 @@
 #include <arm_neon.h>
 #endif
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define LAPWING_X86_LEVELS
-#endif
 
 #define LAPWING_ISA base
 #define LAPWING_VECTOR 16
@@ -66,18 +64,7 @@ constexpr int64_t ROW_BYTES = 1024;  // of a tile: 32 KB together, which the sec
 constexpr int64_t ROWS = 128;        // packed or summed at a time
 constexpr int64_t WIDEST = 32;       // numbers in two registers
 
-int pick_level() {
-#ifdef LAPWING_X86_LEVELS
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
-  return wide ? 2 : 1;
-#else
-  return 0;
-#endif
-}
-const int level = pick_level();
+const int level = cpu_level();
 
 template <class T>
 using Real = decltype(std::real(T()));

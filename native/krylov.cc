@@ -295,13 +295,16 @@ class Solver {
 
   // A fifth of the direct routine's time may be spent on trying. After that only where the end is in sight.
   bool worth_going_on() {
-    if (patience_ == 0) return stalled_ < 20;
-    const double direct = patience_ * space_.direct_cost(), to_go = steps_to_go();
+    // without a direct routine to compare with: as long as the residual falls, and not for ever
+    if (patience_ == 0) return stalled_ < 20 && products_ < 30 * shape_.n + 10000;
+    // values alone take the direct routine about two thirds of the time
+    const double share = frame_.op == EIGVALSH ? 0.65 : 1;
+    const double direct = share * patience_ * space_.direct_cost(), to_go = steps_to_go();
     const double step = space_.step_cost(shape_.block, (shape_.keep + shape_.basis) / 2);
     const double total = work_ + (to_go < 0 ? direct : to_go * step);
     if (work_ > 0.1 * direct && restarts_ >= 3 && total > 2 * direct) return false;
     const double next = work_ + 3 * step + space_.ritz_cost(std::min(size_ + 3 * shape_.block, shape_.basis));
-    return next < 0.2 * direct || (total < 0.6 * direct && next < 0.6 * direct);
+    return next < 0.2 * direct || (total < 0.5 * direct && next < 0.5 * direct);
   }
 
   void schedule() {

@@ -67,7 +67,7 @@ int CpuSpace<T>::reserve(size_t bytes) {
   constexpr size_t PAGE = size_t(1) << 21;
   bytes = (bytes + PAGE - 1) / PAGE * PAGE;
   memory_ = {static_cast<char*>(std::aligned_alloc(PAGE, bytes)), std::free};
-  if (!memory_) return fail(frame_, "engine krylov: no memory for a workspace of %zu bytes", bytes);
+  if (!memory_) throw std::bad_alloc();
   madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // first touching it in small pages takes as long as several products
   next_ = memory_.get();
   return 0;

@@ -94,7 +94,7 @@ bool read_fixed(Frame& frame, PyObject* const* args) {
 }
 
 PyObject* raise(const Frame& frame) {
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, frame.error);
+  if (!PyErr_Occurred()) PyErr_SetString(frame.out_of_memory ? PyExc_MemoryError : PyExc_RuntimeError, frame.error);
   return nullptr;
 }
 

@@ -175,10 +175,13 @@ bool settle_part(Frame& frame) {
   return frame.size[2] >= 0 && frame.size[2] + frame.size[3] <= n;
 }
 
-// Messages for the log of whoever asks next; the oldest go when nobody does.
-std::mutex noting;
-std::vector<std::string> notes;
-constexpr size_t MOST_NOTES = 64;
+// Messages for the log of the thread that made the call.
+thread_local std::vector<std::string> notes;
+
+int no_memory(Frame& frame) {
+  frame.out_of_memory = true;
+  return fail(frame, "there is not enough host memory for the workspace");
+}
 
 }  // namespace
 
@@ -186,11 +189,14 @@ int run(Frame& frame) {
   if (frame.op < 0 || frame.op >= N_OPS || frame.dtype < 0 || frame.dtype >= N_DTYPES)
     return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
   if (!settle_part(frame)) return fail(frame, "the matrices are smaller than the part of the spectrum that was asked for");
+  notes.clear();
   try {
     const bool eigen = frame.op == EIGH || frame.op == EIGVALSH;
     if (frame.size[0] == 0 || frame.size[1] == 0 || (eigen && frame.size[3] == 0)) return run_empty(frame);
     return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
-  } catch (const std::exception& error) {  // no exception may reach a caller written in C
+  } catch (const std::bad_alloc&) {  // no exception may reach a caller written in C
+    return no_memory(frame);
+  } catch (const std::exception& error) {
     return fail(frame, "the native core failed: %s", error.what());
   }
 }
@@ -208,6 +214,8 @@ int run_operator(Frame& frame, const krylov::Product& product, int* converged) {
     }
     *converged = outcome.converged;
     return status;
+  } catch (const std::bad_alloc&) {
+    return no_memory(frame);
   } catch (const std::exception& error) {
     return fail(frame, "the native core failed: %s", error.what());
   }
@@ -243,13 +251,10 @@ void note(const char* format, ...) {
   va_start(arguments, format);
   std::vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  std::lock_guard<std::mutex> hold(noting);
-  if (notes.size() == MOST_NOTES) notes.erase(notes.begin());
   notes.push_back(text);
 }
 
 std::vector<std::string> take_notes() {
-  std::lock_guard<std::mutex> hold(noting);
   return std::exchange(notes, {});
 }
 

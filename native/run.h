@@ -28,7 +28,7 @@ int64_t host_bytes(Frame& frame);
 // An EIGH or EIGVALSH frame of a matrix that is known by its products alone; buffer[0] is not used.
 int run_operator(Frame& frame, const krylov::Product& product, int* converged);
 
-// A sentence for the log, and all that came since the last time.
+// A sentence for the log, and all that the last call of this thread had to say.
 void note(const char* format, ...) __attribute__((format(printf, 1, 2)));
 std::vector<std::string> take_notes();
 

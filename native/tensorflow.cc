@@ -381,7 +381,7 @@ void compute(void* self, Context* context) {
   }
 
   if (kernel.device == CPU) {
-    if (core_run(&frame)) refuse(context, answer, row, INTERNAL, frame.error);
+    if (core_run(&frame)) refuse(context, answer, row, frame.out_of_memory ? RESOURCE_EXHAUSTED : INTERNAL, frame.error);
     return;
   }
   Gpu gpu(context);

@@ -19,11 +19,11 @@ int32_t dtype_of(int dtype) {
   }
 }
 
-void* error(const CallFrame* call, const char* message) {
+void* error(const CallFrame* call, const char* message, int code = ERROR_INTERNAL) {
   ErrorArgs args{};
   args.size = offsetof(ErrorArgs, code) + sizeof(int);
   args.message = message;
-  args.code = ERROR_INTERNAL;
+  args.code = code;
   return call->api->error_create(&args);
 }
 
@@ -129,7 +129,7 @@ void* handle(CallFrame* call, Device device, uint32_t traits) {
   if (!run(frame)) return nullptr;
   std::string text = frame.error;
   if (!scratch.message.empty()) text += " (XLA: " + scratch.message + ")";
-  return error(call, text.c_str());
+  return error(call, text.c_str(), frame.out_of_memory ? ERROR_RESOURCE_EXHAUSTED : ERROR_INTERNAL);
 }
 
 }  // namespace

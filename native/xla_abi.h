@@ -120,7 +120,7 @@ struct CallFrame {
 constexpr int EXTENSION_METADATA = 1;
 constexpr int ATTRIBUTE_SCALAR = 3;
 constexpr int DTYPE_S32 = 4, DTYPE_S64 = 5, DTYPE_F32 = 11, DTYPE_F64 = 12, DTYPE_C64 = 15, DTYPE_C128 = 18;
-constexpr int ERROR_INTERNAL = 13;
+constexpr int ERROR_RESOURCE_EXHAUSTED = 8, ERROR_INTERNAL = 13;
 constexpr uint32_t TRAIT_GRAPH = 1;
 constexpr int VERSION_MAJOR = 0, VERSION_MINOR = 1;
 

@@ -177,6 +177,10 @@ def test_a_loss_that_depends_on_the_basis_warns():
         warnings.simplefilter("error")
         w, v = lw.eigh(x)
         (w.sin().sum() + (v @ v.mT).sin().sum()).backward()
+    with pytest.warns(UserWarning, match="depends on the choice of eigenvectors"):
+        (lw.eigh(x).eigenvalues * torch.arange(3)).sum().backward()
+    with pytest.warns(UserWarning, match="depends on the choice of eigenvectors"):
+        lw.eigh(x, subset=slice(2)).eigenvectors[0, 1].backward()
     tf = pytest.importorskip("tensorflow")
     y = tf.eye(3, dtype=tf.float64)
     with pytest.warns(UserWarning, match="depends on the choice of eigenvectors"), tf.GradientTape() as tape:
@@ -210,6 +214,18 @@ def test_generalised_gradient(tools):
             plus = value(*[x + step * (i == which) for i, x in enumerate((a, b))])
             minus = value(*[x - step * (i == which) for i, x in enumerate((a, b))])
             assert abs(gradient[index] - (plus - minus) / (2 * h)) < 1e-6
+
+
+def test_jax_generalised_with_one_of_them_traced():
+    jax = pytest.importorskip("jax")
+    import jax.numpy as jnp
+
+    with x64():
+        a, b = jnp.asarray(hermitian((N, N), "float64", seed=1)), jnp.asarray(spd((N, N), "float64", seed=2))
+        both = jax.grad(lambda a, b: lw.eigvalsh(a, b=b)[-1], argnums=(0, 1))(a, b)
+        assert jnp.allclose(both[0], jax.grad(lambda a: lw.eigvalsh(a, b=b)[-1])(a))
+        assert jnp.allclose(both[1], jax.grad(lambda b: lw.eigvalsh(a, b=b)[-1])(b))
+        assert jax.vmap(lambda b: lw.eigvalsh(a, b=b))(jnp.stack([b, 2 * b])).shape == (2, N)
 
 
 def test_a_failed_matrix_makes_only_its_own_gradient_nan(tools):

@@ -132,7 +132,9 @@ def _check(library: Library, host: np.ndarray, a: Any, result: Any, case: Case) 
 
 def _peer_trouble(host: np.ndarray, result: Any, library: Library, case: Case) -> str:
     """Why a peer's answer cannot be compared, or "". The first matrix is checked, of a large one only its last row."""
-    outputs = result if isinstance(result, tuple) else (result,)
+    outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    # a library that takes the matrices one by one answers with lists
+    outputs = tuple(np.stack(x) if isinstance(x, list) else x for x in outputs)
     operation = operation_of(case.operation)
     for output, shape in zip(outputs, operation.shapes(case), strict=True):
         if tuple(output.shape) != shape:

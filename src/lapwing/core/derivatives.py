@@ -18,7 +18,7 @@ import numpy as np
 
 from .operation import UPPER, Params, operation_named
 
-__all__ = ["cholesky_jvp", "cholesky_vjp", "eigh_jvp", "eigh_vjp", "hermitian_jvp", "hermitian_vjp"]
+__all__ = ["cholesky_jvp", "cholesky_vjp", "eigh_jvp", "eigh_vjp", "eigvalsh_jvp", "hermitian_jvp", "hermitian_vjp"]
 
 
 def cholesky_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
@@ -52,6 +52,12 @@ def eigh_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) 
     return dw, basis @ (xp.like(f, v) * (xp.adjoint(basis) @ sv))
 
 
+def eigvalsh_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dw = diag(V^H S V), from the outputs of eigh."""
+    v = outputs[1]
+    return (xp.real(xp.sum(xp.conj(v) * (_hermitian(xp, tangents[0]) @ v), -2)),)
+
+
 def eigh_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """G = herm((V diag(gw) + U (F o U^H gV)) V^H); without gV no other eigenvector is needed."""
     w, v = outputs[:2]
@@ -59,14 +65,13 @@ def eigh_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> 
     left = None if gw is None else v * xp.like(gw, v)[..., None, :]
     if gv is not None:
         values, basis = _whole_spectrum(xp, params, inputs, outputs)
-        f, close = _couplings(xp, w, values)
-        inner = xp.adjoint(basis) @ gv
-        if basis is v and xp.visible(gv):
-            _warn_about_clusters(xp, gw, inner, close)
-        rotated = basis @ (xp.like(f, v) * inner)
+        f, _ = _couplings(xp, w, values)
+        rotated = basis @ (xp.like(f, v) * (xp.adjoint(basis) @ gv))
         left = rotated if left is None else left + rotated
     if left is None:
         return (None,)
+    if xp.visible(w):
+        _warn_about_clusters(xp, w, gw, None if gv is None else xp.adjoint(v) @ gv)
     return (_hermitian(xp, left @ xp.adjoint(v)),)
 
 
@@ -100,23 +105,26 @@ def _couplings(xp: Any, w: Any, values: Any) -> tuple[Any, Any]:
     return xp.where(close, xp.zeros_like(gap), 1 / xp.where(close, xp.ones_like(gap), gap)), close
 
 
-def _warn_about_clusters(xp: Any, gw: Any, inner: Any, close: Any) -> None:
+def _warn_about_clusters(xp: Any, w: Any, gw: Any, inner: Any) -> None:
     """A function of the eigenspaces alone has a Hermitian V^H gV and one gw inside each cluster."""
+    _, close = _couplings(xp, w, w)
     inside = xp.to_numpy(close)
     inside = inside & ~np.eye(inside.shape[-1], dtype=bool)
     if not inside.any():
         return
-    inner = xp.to_numpy(inner)
-    skew = np.abs(inner - inner.swapaxes(-1, -2).conj())
-    eps = float(np.finfo(skew.dtype).eps)
-    split = (skew[inside] > 1000 * eps * np.abs(inner).max(initial=0)).any()
-    if gw is not None:
-        gw = xp.to_numpy(gw)
-        differ = np.abs(gw[..., None, :] - gw[..., :, None])
-        split = split or (differ[inside] > 1000 * eps * np.abs(gw).max(initial=0)).any()
+    split = False
+    for gradient, difference in ((gw, lambda g: g[..., None, :] - g[..., :, None]), (inner, lambda g: g - _adjoint(g))):
+        if gradient is not None:
+            g = xp.to_numpy(gradient)
+            limit = 1000 * float(np.finfo(g.dtype).eps) * np.abs(g).max(initial=0)
+            split = split or bool((np.abs(difference(g))[inside] > limit).any())
     if split:
         warnings.warn(
             "eigh: the loss depends on the choice of eigenvectors inside a cluster of equal eigenvalues, where it has no"
             " derivative; that part of the gradient is taken as zero",
             stacklevel=2,
         )
+
+
+def _adjoint(x: np.ndarray) -> np.ndarray:
+    return x.swapaxes(-1, -2).conj()

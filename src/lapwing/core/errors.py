@@ -115,7 +115,11 @@ class ConvergenceError(_MatrixError):
     def _what(self, who: str) -> str:
         return f"{who} holds NaN or Inf" if self.nonfinite else f"{who}: the iteration did not converge"
 
+    operator = False  # the matrix was known by its products alone
+
     def _hint(self) -> str:
+        if self.operator:
+            return "ask for fewer values, or for the other end of the spectrum; a cluster at the cut cannot be resolved"
         return "try another engine, or scale the matrix"
 
 

@@ -53,6 +53,8 @@ def workspace(problem: Problem, engine: str) -> tuple[int, int]:
     """Device and host bytes the engine takes beside input and output."""
     if native is None:
         return 0, 0
+    if problem.n >= 2**28:  # more elements than 2^56, whose bytes no machine holds
+        raise ValueError(f"{problem.operation}: n = {problem.n} is too large for any machine")
     device = DEVICES.index(problem.device)
     ordinal = 0 if device == CUDA else -1
     flags = 1 if problem.upper else 0

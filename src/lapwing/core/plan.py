@@ -62,12 +62,17 @@ class Plan:
     missing: str = ""  # why the engine cannot run on this machine
     others: tuple[Alternative, ...] = ()  # the other engines that could take the call
 
+    def _workspace(self) -> str:
+        if self.missing:
+            return "not known here, as the engine cannot be asked"
+        return f"{bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host"
+
     def __str__(self) -> str:
         lines = [
             f"{self.problem}",
             f"  engine      {self.engine}",
             f"  because     {self.reason}",
-            f"  workspace   {bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host",
+            f"  workspace   {self._workspace()}",
             f"  work        {self.flops:.3g} flop, {bytes_in_words(self.bytes_moved)} moved",
         ]
         if self.predicted_seconds is not None:

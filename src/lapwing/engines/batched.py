@@ -43,7 +43,7 @@ def _workspace(problem: Problem) -> tuple[int, int]:
         return 0, 0
     if problem.device != "cpu":
         return workspace(problem, "batched")
-    elements = problem.n * (problem.n + 1) // 2
+    elements = problem.n * (problem.n + 1) // 2 if problem.operation == "cholesky" else problem.n * (problem.n + 3)
     parts = 2 if problem.dtype.startswith("complex") else 1
     each = 64 * parts * elements if problem.n <= _LANES_LIMIT else problem.n**2 * problem.itemsize
     return 0, each * min(native.allowed_threads(), problem.batch)

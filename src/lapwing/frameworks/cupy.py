@@ -108,6 +108,10 @@ class Namespace:
         return cp.eye(like.shape[-1], dtype=like.dtype)
 
     @staticmethod
+    def like(x: Any, y: Any) -> Any:
+        return x.astype(y.dtype)
+
+    @staticmethod
     def adjoint(x: Any) -> Any:
         return x.swapaxes(-1, -2).conj()
 

@@ -86,19 +86,19 @@ def _jitted(operation: Operation, params: Params, engine: int) -> Any:
 @cache
 def _differentiable(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
     primal = partial(_call, operation, params, engine, overwrite)
-    if operation.jvp is None and operation.derivative_from is None:
+    if operation.jvp is None:
         return primal
     function = jax.custom_jvp(primal)
 
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-        if operation.derivative_from is not None:
-            name, mine = operation.derivative_from
-            other = _differentiable(operation_named(name), params, engine, False)
-            both = jax.jvp(other, primals, tangents)
-            return tuple(both[0][i] for i in mine), tuple(both[1][i] for i in mine)
         assert operation.jvp is not None
-        outputs = function(*primals)
-        made = operation.jvp(Namespace, params, primals, outputs, tangents)
+        if operation.derivative_from is None:
+            outputs = made_from = function(*primals)
+        else:
+            name, mine = operation.derivative_from
+            made_from = _differentiable(operation_named(name), params, engine, False)(*primals)
+            outputs = tuple(made_from[i] for i in mine)
+        made = operation.jvp(Namespace, params, primals, made_from, tangents)
         fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
         return outputs, (*made, *fixed)
 
@@ -293,6 +293,9 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     """As for NumPy: the iteration runs on the host, and the blocks travel to the device of ``like`` for each product."""
     if traced(like):
         raise ValueError("operator: a matrix known by its products cannot be used in traced code\nhint: call it outside of jit")
+
+    if str(jnp.zeros((), dtype).dtype) != dtype:
+        raise TypeError(f"operator: JAX makes no {dtype} arrays now\nhint: jax.config.update('jax_enable_x64', True)")
 
     def product(x: np.ndarray) -> np.ndarray:
         return np.asarray(matvec(jax.device_put(np.ascontiguousarray(x), like.sharding)))

@@ -108,6 +108,10 @@ class Namespace:
         return np.eye(like.shape[-1], dtype=like.dtype)
 
     @staticmethod
+    def like(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x.astype(y.dtype)
+
+    @staticmethod
     def adjoint(x: np.ndarray) -> np.ndarray:
         return x.swapaxes(-1, -2).conj()
 
@@ -135,9 +139,12 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     operation, code, engine, sizes = call
 
     def product(x: int, y: int, columns: int) -> None:
-        made = np.asarray(matvec(_at(x, (columns, n), dtype).T))
+        # a copy: the function may keep or change what it gets
+        made = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy()))
         if made.shape != (n, columns):
             raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
+        if not np.can_cast(made.dtype, dtype, "same_kind"):
+            raise TypeError(f"operator: matvec gave {made.dtype} for a block of {dtype}")
         _at(y, (columns, n), dtype)[...] = made.T
 
     outputs = tuple(np.empty(shape, kind) for shape, kind in results)

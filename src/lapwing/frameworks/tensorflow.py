@@ -121,7 +121,7 @@ class Namespace:
 
     @staticmethod
     def put(x: np.ndarray, like: Any) -> Any:
-        return tf.cast(tf.constant(x), like.dtype)
+        return tf.constant(x)
 
     @staticmethod
     def eye(like: Any) -> Any:
@@ -217,11 +217,17 @@ def _register_gradient(name: str) -> None:
         params = _params_of(op.get_attr, bool(source.example[1:]))
         outputs = op.outputs if source is operation else _call(source, op.inputs[0], params, op.get_attr("engine"))
         # the first outputs are the same ones where another operation gives the derivative; what was not computed has none
-        known = [*grads[: min(operation.differentiable, len(grads))], *[None] * source.differentiable]
+        known = [*map(_unless_zero, grads[: operation.differentiable]), *[None] * source.differentiable]
         (found,) = rule(Namespace, params, op.inputs, outputs, known[: source.differentiable])
         return found
 
     tf.RegisterGradient(_op_type(name))(gradient)
+
+
+def _unless_zero(gradient: Any) -> Any:
+    """TensorFlow gives zeros for an output that the loss does not use; a rule can do without."""
+    unused = gradient is not None and _executing_eagerly() and not np.any(gradient.numpy())
+    return None if unused else gradient
 
 
 def _params_of(attribute: Callable[[str], int], partial: bool) -> Params:

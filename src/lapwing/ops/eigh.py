@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks
-from ..core.derivatives import eigh_jvp, eigh_vjp
+from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import UPPER, Operation, Params, Shape
 from ..core.plan import bytes_in_words
@@ -221,7 +221,8 @@ def _solve(
 ) -> tuple[Any, ...]:
     """The outputs of the operation, after all checks."""
     if type(a) is LinearOperator:
-        return eigh_of_operator(name, operation, a, b, subset, window, engine)
+        refused = {"b": b, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify}
+        return eigh_of_operator(name, operation, a, subset, engine, on_fail, refused, eigh if operation is EIGH else eigvalsh)
     framework = frameworks.of(a, name)
     shape = framework.shape_of(a)
     check_square(name, shape, framework.dtype_of(a))
@@ -231,18 +232,20 @@ def _solve(
         overwrite = check_flag(name, "overwrite", overwrite)
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
-    options = {"upper": upper, "on_fail": on_fail, "engine": engine}
+    options: dict[str, Any] = {"upper": upper, "on_fail": on_fail, "engine": engine}
     again = eigh if operation is EIGH else eigvalsh
     traced = framework.traced(a)
     if b is not None:
         generalised.check(name, framework, a, b)
         options |= {"subset": subset, "window": window, "certify": certify}
-        return generalised.solve(framework, a, b, again, options)
+        return generalised.solve(name, framework, a, b, again, options)
     if window is not None:
         bounds = spectrum.check_window(name, window, subset, shape, traced)
-        first, count = spectrum.part_in_window(bounds, framework.to_numpy(eigvalsh(a, **options)))  # type: ignore[arg-type]
-    else:
-        first, count = spectrum.part_of(name, subset, shape[-1])
+        if certify is not False:
+            raise ValueError(f"{name}: certify goes with a subset, not with a window")
+        whole = framework.to_numpy(eigvalsh(a, **options))
+        return spectrum.cut_to_window(framework, bounds, whole, lambda part: again(a, subset=part, **options))
+    first, count = spectrum.part_of(name, subset, shape[-1])
     if certify is not False and check_flag(name, "certify", certify):
         return spectrum.certified(framework, name, a, (first, count), again, eigh, {"subset": subset, **options})
     flags = UPPER if upper else 0
@@ -330,7 +333,12 @@ def _value_results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Sha
 def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
     n = shapes[0][-1]
     first, count = params[1:]
-    return (prod(shapes[0][:-2]), n, 0, n) if count < 0 else (prod(shapes[0][:-2]), n, first % max(n, 1), count)
+    if count < 0:
+        return prod(shapes[0][:-2]), n, 0, n
+    first = first + n if first < 0 else first
+    if first < 0 or first + count > n:
+        raise ValueError(f"eigh: {count} eigenvalues were asked for before the order, which is {n}, was known")
+    return prod(shapes[0][:-2]), n, first, count
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
@@ -372,5 +380,6 @@ EIGVALSH = Operation(
     example=(0, 0, -1),
     turns="real",
     launches_only_to=4,
+    jvp=eigvalsh_jvp,
     derivative_from=("eigh", (0, 2)),
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import frameworks
+from ..core.errors import NotPositiveDefiniteError
 from ..core.operation import UPPER
 from .cholesky import cholesky
 from .triangle import whole_matrix
@@ -15,19 +17,27 @@ __all__ = ["check", "solve"]
 
 
 def check(name: str, framework: Any, a: Any, b: Any) -> None:
-    if type(a).__module__.partition(".")[0] != type(b).__module__.partition(".")[0]:
+    if frameworks.of(b, name) is not framework:
         raise TypeError(f"{name}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
     shapes, dtypes = (framework.shape_of(a), framework.shape_of(b)), (framework.dtype_of(a), framework.dtype_of(b))
-    if shapes[0] != shapes[1]:
+    known = [(m, n) for m, n in zip(*shapes, strict=False) if m is not None and n is not None]
+    if len(shapes[0]) != len(shapes[1]) or any(m is not n and m != n for m, n in known):
         raise ValueError(f"{name}: a and b must have the same shape, got {tuple(shapes[0])} and {tuple(shapes[1])}")
     if dtypes[0] != dtypes[1]:
         raise TypeError(f"{name}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}")
+    devices = getattr(a, "device", None), getattr(b, "device", None)
+    if not (framework.traced(a) or framework.traced(b)) and str(devices[0]) != str(devices[1]):
+        raise TypeError(f"{name}: a and b must be on one device, got {devices[0]} and {devices[1]}")
 
 
-def solve(framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:
     xp = framework.Namespace
     upper, on_fail = options["upper"], options["on_fail"]
-    factor = cholesky(b, upper=upper, on_fail=on_fail)
+    try:
+        factor = cholesky(b, upper=upper, on_fail=on_fail)
+    except NotPositiveDefiniteError as error:
+        fields = {k: v for k, v in vars(error).items() if k != "operation"}
+        raise NotPositiveDefiniteError(f"{name}: in b", **fields) from None
     l = xp.adjoint(factor) if upper else factor
     # C <- L^-1 A L^-H
     half = xp.solve(l, whole_matrix(framework, a, UPPER if upper else 0))

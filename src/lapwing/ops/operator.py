@@ -15,6 +15,7 @@ from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
 from ..engines import planner
+from .checks import check_choice
 from .spectrum import part_of
 
 __all__ = ["LinearOperator", "eigh_of_operator", "operator"]
@@ -65,7 +66,9 @@ def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *
     >>> np.allclose(w, [998, 999])
     True
     """
-    described = make_spec(tuple(shape), dtype)
+    if not isinstance(shape, tuple):
+        raise TypeError(f"operator: shape={shape!r} is not a tuple (n, n)")
+    described = make_spec(shape, dtype)
     if len(described.shape) != 2 or described.shape[0] != described.shape[1]:
         raise ValueError(f"operator: expected a shape (n, n), got {tuple(shape)}")
     if not callable(matvec):
@@ -74,29 +77,50 @@ def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *
     return LinearOperator(matvec, (n, n), described.dtype, like)
 
 
+# Below this order, and for larger parts of the spectrum, the matrix itself is found by multiplying with the identity.
+_SMALLEST, _LARGEST_SHARE = 500, 8
+
+
 def eigh_of_operator(
-    name: str, operation: Operation, a: LinearOperator, b: Any, subset: slice | None, window: Any, engine: str
+    name: str,
+    operation: Operation,
+    a: LinearOperator,
+    subset: slice | None,
+    engine: str,
+    on_fail: str,
+    refused: dict[str, Any],
+    again: Callable[..., Any],
 ) -> tuple[Any, ...]:
     """The outputs of the operation, by the Krylov iteration on the products."""
     n = a.shape[0]
-    if b is not None or window is not None:
-        raise ValueError(f"{name}: an operator goes with subset alone, not with b or window")
+    for keyword, value in refused.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name}: an operator does not go with {keyword}={value!r}\nhint: give subset alone")
+    check_choice(name, "on_fail", on_fail, ("raise", "nan"))
     if engine not in ("auto", "krylov"):
         raise ValueError(f"{name}: engine={engine!r} needs the matrix itself\nhint: for an operator use engine='krylov'")
     first, count = part_of(name, subset, n)
-    if subset is None or count < 0 or (first != 0 and first + count != n):
+    count = n if count < 0 else count
+    if subset is None or (first != 0 and first + count != n):
         raise ValueError(f"{name}: an operator needs a subset at one end, such as slice(-16, None), got {subset}")
     like = np.empty(0) if a.like is None else a.like
     framework = frameworks.of(like, name)
+    if n <= _SMALLEST or _LARGEST_SHARE * count > n:
+        whole = a.matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
+        if tuple(whole.shape) != (n, n):
+            raise ValueError(f"operator: matvec gave shape {tuple(whole.shape)} for a block of shape {(n, n)}")
+        made = again(whole, subset=subset, on_fail=on_fail)
+        return tuple(made) if isinstance(made, tuple) else (made,)
     if native is None:
         raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
-    shapes = [shape for shape, _ in operation.results(((n, n),), (0, first, count))]
-    dtypes = [{None: a.dtype, "real": REAL[a.dtype]}.get(d, d) for _, d in operation.results(((n, n),), (0, first, count))]
-    sizes = (1, n, first, count)
-    call = (operation.code, DTYPE_CODE[a.dtype], ENGINES["krylov"], sizes)
-    outputs, converged = framework.run_operator(call, a.matvec, n, a.dtype, list(zip(shapes, dtypes, strict=True)), like)
+    kinds = {None: a.dtype, "real": REAL[a.dtype]}
+    results = [(shape, kinds.get(d, d)) for shape, d in operation.results(((n, n),), (0, first, count))]
+    call = (operation.code, DTYPE_CODE[a.dtype], ENGINES["krylov"], (1, n, first, count))
+    outputs, converged = framework.run_operator(call, a.matvec, n, a.dtype, results, like)
     if planner.logging_decisions():
         planner.log_notes()
-    if not converged or framework.failed(outputs[-1]):
-        raise ConvergenceError(name, nonfinite=converged)
-    return outputs  # type: ignore[no-any-return]
+    if converged and not framework.failed(outputs[-1]):
+        return outputs  # type: ignore[no-any-return]
+    if on_fail == "nan":
+        return tuple(x * np.nan for x in outputs[:-1])
+    raise ConvergenceError(name, nonfinite=converged, operator=True)

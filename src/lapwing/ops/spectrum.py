@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..core.operation import UPPER
 from .cholesky import cholesky_ex
 from .triangle import whole_matrix
 
-__all__ = ["certified", "check_window", "part_in_window", "part_of"]
+__all__ = ["certified", "check_window", "cut_to_window", "part_of"]
 
 _log = logging.getLogger("lapwing")
 
@@ -25,6 +26,10 @@ def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
         raise TypeError(f"{name}: subset={subset!r} is not a slice\nhint: subset=slice(-16, None) are the 16 largest")
     if subset.step not in (None, 1):
         raise ValueError(f"{name}: subset={subset} has a step\nhint: take the values between and index the result")
+    try:
+        subset = slice(*[None if x is None else operator.index(x) for x in (subset.start, subset.stop)])
+    except TypeError:
+        raise TypeError(f"{name}: subset={subset} is not made of whole numbers") from None
     if not isinstance(n, int):
         return _part_before_n(name, subset)
     first, last, _ = subset.indices(n)
@@ -55,6 +60,8 @@ def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any,
     if len(shape) != 2:
         raise ValueError(f"{name}: window takes one matrix, got shape {tuple(shape)}\nhint: call it for each matrix")
     try:
+        if isinstance(window, str):
+            raise TypeError
         low, high = (float(x) for x in window)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: window={window!r} is not a pair of numbers\nhint: window=(low, high)") from None
@@ -63,9 +70,13 @@ def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any,
     return low, high
 
 
-def part_in_window(window: tuple[float, float], values: np.ndarray) -> tuple[int, int]:
-    first, last = np.searchsorted(values, window, side="right")
-    return int(first), int(last - first)
+def cut_to_window(framework: Any, window: tuple[float, float], values: np.ndarray, solve: Any) -> tuple[Any, ...]:
+    """Those of the values that come back which lie in the window: one more on each side is asked for, as rounding differs."""
+    first, last = (int(i) for i in np.searchsorted(values, window, side="right"))
+    made = _outputs(solve(slice(max(first - 1, 0), last + 1)) if len(values) else solve(None))
+    found = framework.to_numpy(made[0])
+    low, high = (int(i) for i in np.searchsorted(found, window, side="right"))
+    return tuple(x[..., low:high] * 1 for x in made)  # a product owns its memory
 
 
 def certified(
@@ -103,7 +114,7 @@ def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: b
     norm = float(framework.to_numpy(xp.norm(whole)))
     slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(found.dtype).eps) * norm
     cut = values.min()
-    lifted = xp.put((values - cut + 2 * slack).astype(found.dtype), v)
+    lifted = xp.like(xp.put((values - cut + 2 * slack).astype(found.dtype), v), v)
     lifted = (v * lifted) @ xp.adjoint(v) + xp.eye(whole) * (cut + slack)
     shifted = lifted - whole if largest else lifted + whole
     return not framework.failed(cholesky_ex(shifted).info)
