@@ -1,6 +1,7 @@
 """The CPU bars: lapwing through NumPy, torch and JAX against numpy, torch and jax, in one interleaved run.
 
-    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh|eigh_batched|eigh_parts] [--threads 2] [--output FILE]
+    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh|eigh_batched|eigh_parts] [--threads 2]
+                             [--output FILE]
 
 Prints pass or fail against the bars below, and writes everything to benchmarks/results/. Exit code: 0 all passed,
 1 a wrong answer or a missed bar.
