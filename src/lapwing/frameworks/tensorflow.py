@@ -217,7 +217,7 @@ def _register_gradient(name: str) -> None:
         params = _params_of(op.get_attr, bool(source.example[1:]))
         outputs = op.outputs if source is operation else _call(source, op.inputs[0], params, op.get_attr("engine"))
         # the first outputs are the same ones where another operation gives the derivative; what was not computed has none
-        known = [*map(_unless_zero, grads[: operation.differentiable]), *[None] * source.differentiable]
+        known = [grads[0], *map(_unless_zero, grads[1 : operation.differentiable]), *[None] * source.differentiable]
         (found,) = rule(Namespace, params, op.inputs, outputs, known[: source.differentiable])
         return found
 
