@@ -18,6 +18,11 @@ SIZES = (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65, 97, 129)
 BATCHES = ((), (0,), (1,), (3,), (2, 3))
 
 
+def only_numpy_on_the_cpu(backend):
+    if backend.device == "cpu" and backend.name != "numpy":
+        pytest.skip("the same code as for NumPy")
+
+
 def orders(backend, sizes):
     """Fewer where the same native code was tried through NumPy: each takes a compilation in JAX."""
     return sizes if backend.name == "numpy" or backend.device == "cuda" else sizes[::4]
@@ -193,6 +198,7 @@ HARD = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", HARD)
 def test_hard_matrices(backend, dtype, kind):
+    only_numpy_on_the_cpu(backend)
     for n in orders(backend, (2, 3, 7, 8, 16, 21, 33, 70)):
         a = np.stack([HARD[kind](n), spd((n, n), "float64")]).astype(dtype)
         given = backend.put(a)
@@ -213,6 +219,7 @@ def test_low_rank_float32_in_a_large_batch(backend):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [2, 3, 6, 12, 40])
 def test_same_bits_anywhere_in_the_batch(backend, dtype, n):
+    only_numpy_on_the_cpu(backend)
     one = hermitian((n, n), dtype, seed=3)
     a = hermitian((37, n, n), dtype, seed=4)
     a[[0, 7, 20, 36]] = one

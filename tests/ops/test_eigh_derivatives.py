@@ -299,8 +299,10 @@ def test_torch_compile_and_export(subset):
         assert torch.allclose(ours, expected)
 
 
-@pytest.mark.parametrize("name", ["grad", "hessian", "vmap"])
-@pytest.mark.parametrize("subset", [None, slice(-2, None)])
+@pytest.mark.parametrize(
+    ("name", "subset"),
+    [("grad", slice(-2, None)), pytest.param("hessian", None, marks=pytest.mark.slow), ("vmap", None)],
+)
 def test_torch_func_compiled(name, subset):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(hermitian((3, 4, 4), "float64", seed=3))
