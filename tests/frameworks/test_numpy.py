@@ -146,7 +146,8 @@ def test_the_interpreter_runs_on_meanwhile():
 @needs_native
 def test_ctrl_c_stops_a_long_batch():
     code = """
-import numpy as np, lapwing as lw, sys, time
+import numpy as np, lapwing as lw, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started with it ignored
 a = np.eye(64)[None].repeat(60000, 0) * 2.0
 print("ready", flush=True)
 try:
