@@ -7,11 +7,6 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
 #include "cpu.h"
 
@@ -29,51 +24,8 @@ bool is_good(R pivot) {
 }  // namespace
 }  // namespace lapwing
 
-#define LAPWING_ISA base
-#define LAPWING_VECTOR 16
-#ifdef __aarch64__
-#define LAPWING_REGISTERS 32
-#define LAPWING_FIXED 8
-#else
-#define LAPWING_REGISTERS 16
-#define LAPWING_FIXED 0  // hardly a processor is left without AVX2: not worth the time to compile
-#endif
-#include "simd.h"
-#include "cholesky_small.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-#undef LAPWING_FIXED
-
-#ifdef LAPWING_X86_LEVELS
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define LAPWING_ISA avx2
-#define LAPWING_VECTOR 32
-#define LAPWING_REGISTERS 16
-#define LAPWING_FIXED 8
-#include "simd.h"
-#include "cholesky_small.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-#undef LAPWING_FIXED
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")
-#define LAPWING_ISA avx512
-#define LAPWING_VECTOR 64
-#define LAPWING_REGISTERS 32
-#define LAPWING_FIXED 8
-#include "simd.h"
-#include "cholesky_small.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-#undef LAPWING_FIXED
-#pragma GCC pop_options
-#endif
+#define LAPWING_KERNELS "cholesky_small.h"
+#include "levels.h"
 
 namespace lapwing {
 namespace {

@@ -1,10 +1,9 @@
 #include "eigh.h"
 
-#include <algorithm>
-#include <cmath>
 #include <complex>
 
 #include "cusolver.h"
+#include "dtypes.h"
 #include "eigh_cpu.h"
 #include "eigh_cuda.h"
 #include "krylov.h"
@@ -16,42 +15,26 @@
 namespace lapwing {
 namespace {
 
-// A batch is cut into pieces of about this much work, so that threads finish together and Ctrl-C is seen in time.
-constexpr double PIECE_FLOPS = 4e6;
-
 template <class T>
 int eigh_batched_as(Frame& frame) {
   using Real = decltype(std::real(T()));
-  const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  const int64_t n = frame.size[1], first = frame.size[2], count = frame.size[3];
   const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
   auto* a = static_cast<const T*>(frame.buffer[0]);
   auto* w = static_cast<Real*>(frame.buffer[1]);
   auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
   auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
-  const int64_t group = eigh_group<T>(n);
   const double work = 9.0 * n * n * n + 20.0 * n * n;
-  int threads = 1;
-  int64_t piece = batch;
-  if (batch > group && work * batch > PIECE_FLOPS / 16) {
-    threads = frame.threads > 0 ? frame.threads : allowed_threads();
-    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
-    piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
-  }
-  bool finished = parallel(threads, batch, piece, [&](int64_t m, int64_t last) {
+  bool finished = parallel_batch(frame, eigh_group<T>(n), work, [&](int64_t m, int64_t last) {
     eigh_batch<T>(a + m * n * n, w + m * count, vectors ? v + m * n * count : nullptr, info + m, last - m, n, first, count, upper);
-  }, frame.interrupted);
+  });
   return finished ? 0 : 1;
 }
 
 int eigh_batched(Frame& frame) {
   if (frame.size[1] > EIGH_LARGEST)
     return fail(frame, "engine batched takes n up to %lld here", (long long)EIGH_LARGEST);
-  switch (frame.dtype) {
-    case F32: return eigh_batched_as<float>(frame);
-    case F64: return eigh_batched_as<double>(frame);
-    case C64: return eigh_batched_as<std::complex<float>>(frame);
-    default: return eigh_batched_as<std::complex<double>>(frame);
-  }
+  return by_dtype(frame.dtype, [&](auto zero) { return eigh_batched_as<decltype(zero)>(frame); });
 }
 
 bool at_an_end(const Frame& frame) {

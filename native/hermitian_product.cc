@@ -9,51 +9,9 @@
 
 #include "cpu.h"
 #include "threads.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 
-
-#define LAPWING_ISA base
-#define LAPWING_VECTOR 16
-#ifdef __aarch64__
-#define LAPWING_REGISTERS 32
-#else
-#define LAPWING_REGISTERS 16
-#endif
-#include "simd.h"
-#include "hermitian_tile.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-
-#ifdef LAPWING_X86_LEVELS
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define LAPWING_ISA avx2
-#define LAPWING_VECTOR 32
-#define LAPWING_REGISTERS 16
-#include "simd.h"
-#include "hermitian_tile.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512")
-#define LAPWING_ISA avx512
-#define LAPWING_VECTOR 64
-#define LAPWING_REGISTERS 32
-#include "simd.h"
-#include "hermitian_tile.h"
-#undef LAPWING_ISA
-#undef LAPWING_VECTOR
-#undef LAPWING_REGISTERS
-#pragma GCC pop_options
-#endif
+#define LAPWING_KERNELS "hermitian_tile.h"
+#include "levels.h"
 
 namespace lapwing {
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dtypes.h"
 #include "krylov_cuda.h"
 #include "krylov_space.h"
 
@@ -75,18 +76,6 @@ size_t storage_bytes(const Shape& shape, bool full_copy) {
     return static_cast<decltype(zero)*>(nullptr);
   });
   return total;
-}
-
-size_t storage_bytes(const Frame& frame, bool dense) {
-  const Shape shape = choose_shape(frame);
-  if (!shape.fits) return 0;
-  dense = dense && frame.device == CUDA;
-  switch (frame.dtype) {
-    case F32: return storage_bytes<float>(shape, dense);
-    case F64: return storage_bytes<double>(shape, dense);
-    case C64: return storage_bytes<std::complex<float>>(shape, dense);
-    default: return storage_bytes<std::complex<double>>(shape, dense);
-  }
 }
 
 // ---- the algorithm -----------------------------------------------------------------------------------------------
@@ -477,20 +466,11 @@ int solve(Frame& frame, const Product* product, double patience, Outcome* outcom
     return fail(frame, "engine krylov: only values at one end of the spectrum, not %lld to %lld of %lld", (long long)first,
                 (long long)(first + count - 1), (long long)n);
   if (!lapack::has_dense(frame.dtype)) return fail(frame, "engine krylov: no LAPACK library was found");
-  if (frame.device == CPU) {
-    switch (frame.dtype) {
-      case F32: return solve_all<CpuSpace<float>>(frame, product, patience, outcome);
-      case F64: return solve_all<CpuSpace<double>>(frame, product, patience, outcome);
-      case C64: return solve_all<CpuSpace<std::complex<float>>>(frame, product, patience, outcome);
-      default: return solve_all<CpuSpace<std::complex<double>>>(frame, product, patience, outcome);
-    }
-  }
-  switch (frame.dtype) {
-    case F32: return solve_all<CudaSpace<float>>(frame, product, patience, outcome);
-    case F64: return solve_all<CudaSpace<double>>(frame, product, patience, outcome);
-    case C64: return solve_all<CudaSpace<std::complex<float>>>(frame, product, patience, outcome);
-    default: return solve_all<CudaSpace<std::complex<double>>>(frame, product, patience, outcome);
-  }
+  return by_dtype(frame.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return frame.device == CPU ? solve_all<CpuSpace<T>>(frame, product, patience, outcome)
+                               : solve_all<CudaSpace<T>>(frame, product, patience, outcome);
+  });
 }
 
 }  // namespace
@@ -499,21 +479,21 @@ int eigh(Frame& frame, Outcome* outcome, double patience) { return solve(frame, 
 
 int eigh_operator(Frame& frame, const Product& a, Outcome* outcome) { return solve(frame, &a, 0, outcome); }
 
-size_t scratch_bytes(const Frame& frame, bool dense) { return frame.device == CUDA ? storage_bytes(frame, dense) : 0; }
+size_t scratch_bytes(const Frame& frame) {
+  const Shape shape = choose_shape(frame);
+  if (frame.device == CPU || !shape.fits) return 0;
+  return by_dtype(frame.dtype, [&](auto zero) { return storage_bytes<decltype(zero)>(shape, true); });
+}
 
-size_t host_bytes(const Frame& frame, bool dense) {
+size_t host_bytes(const Frame& frame) {
   const Shape shape = choose_shape(frame);
   if (!shape.fits) return 0;
   const size_t small = 5 * size_of(frame.dtype) * size_t(shape.basis) * size_t(shape.basis);  // H, S and LAPACK's workspace
   if (frame.device == CUDA) return small;
-  size_t product = 0;
-  if (dense) switch (frame.dtype) {
-      case F32: product = HermitianProduct<float>::bytes(shape.n, shape.block); break;
-      case F64: product = HermitianProduct<double>::bytes(shape.n, shape.block); break;
-      case C64: product = HermitianProduct<std::complex<float>>::bytes(shape.n, shape.block); break;
-      default: product = HermitianProduct<std::complex<double>>::bytes(shape.n, shape.block);
-    }
-  return small + product + storage_bytes(frame, dense);
+  return by_dtype(frame.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return small + HermitianProduct<T>::bytes(shape.n, shape.block) + storage_bytes<T>(shape, false);
+  });
 }
 
 }  // namespace lapwing::krylov

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "dtypes.h"
 #include "matrix.h"
 #include "threads.h"
 
@@ -164,12 +165,7 @@ int cholesky(Frame& frame) {
   if (!routine[POTRF][frame.dtype].address) return fail(frame, "no LAPACK library was found");
   if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine[POTRF][frame.dtype].width == 4)
     return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
-  switch (frame.dtype) {
-    case F32: return cholesky_as<float>(frame);
-    case F64: return cholesky_as<double>(frame);
-    case C64: return cholesky_as<std::complex<float>>(frame);
-    default: return cholesky_as<std::complex<double>>(frame);
-  }
+  return by_dtype(frame.dtype, [&](auto zero) { return cholesky_as<decltype(zero)>(frame); });
 }
 
 }  // namespace lapwing::lapack

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "blas.h"
+#include "dtypes.h"
 #include "lapack.h"
 #include "matrix.h"
 #include "threads.h"
@@ -96,16 +97,6 @@ int eigh_as(Frame& frame) {
   return finished ? 0 : 1;
 }
 
-template <class Int>
-int eigh_by_dtype(Frame& frame) {
-  switch (frame.dtype) {
-    case F32: return eigh_as<Int, float>(frame);
-    case F64: return eigh_as<Int, double>(frame);
-    case C64: return eigh_as<Int, std::complex<float>>(frame);
-    default: return eigh_as<Int, std::complex<double>>(frame);
-  }
-}
-
 // B <- L^-1 B or L^-H B. The memory holds M = L^T and B^T, column-major: B^T <- B^T M^-1, or B^T M^-H.
 template <class Int, class T>
 int triangular_as(Frame& frame) {
@@ -125,16 +116,6 @@ int triangular_as(Frame& frame) {
   return finished ? 0 : 1;
 }
 
-template <class Int>
-int triangular_by_dtype(Frame& frame) {
-  switch (frame.dtype) {
-    case F32: return triangular_as<Int, float>(frame);
-    case F64: return triangular_as<Int, double>(frame);
-    case C64: return triangular_as<Int, std::complex<float>>(frame);
-    default: return triangular_as<Int, std::complex<double>>(frame);
-  }
-}
-
 int check_width(Frame& frame, const Routine& found) {
   if (!found.address) return fail(frame, "no LAPACK library was found");
   if (frame.size[1] > std::numeric_limits<int32_t>::max() && found.width == 4)
@@ -147,7 +128,10 @@ int check_width(Frame& frame, const Routine& found) {
 int eigh(Frame& frame) {
   const Routine& found = routine[HEEVD][frame.dtype];
   if (check_width(frame, found)) return 1;
-  return found.width == 8 ? eigh_by_dtype<int64_t>(frame) : eigh_by_dtype<int32_t>(frame);
+  return by_dtype(frame.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return found.width == 8 ? eigh_as<int64_t, T>(frame) : eigh_as<int32_t, T>(frame);
+  });
 }
 
 int64_t eigh_host_bytes(const Frame& frame) {
@@ -162,7 +146,10 @@ int64_t eigh_host_bytes(const Frame& frame) {
 int triangular(Frame& frame) {
   const Routine& found = routine[TRSM][frame.dtype];
   if (check_width(frame, found)) return 1;
-  return found.width == 8 ? triangular_by_dtype<int64_t>(frame) : triangular_by_dtype<int32_t>(frame);
+  return by_dtype(frame.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    return found.width == 8 ? triangular_as<int64_t, T>(frame) : triangular_as<int32_t, T>(frame);
+  });
 }
 
 }  // namespace lapwing::lapack

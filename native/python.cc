@@ -21,39 +21,16 @@ namespace {
 
 using lapwing::Frame;
 
-// Memory for the call: set aside by the caller, or from a Python function that gives the address of so many bytes and keeps
-// them until the call is over.
-struct Arena {
-  char* next = nullptr;
-  size_t left = 0;
-  PyObject* allocate = nullptr;
-
-  Arena(PyObject* where, PyObject* bytes) {
-    if (PyCallable_Check(where)) {
-      allocate = where;
-    } else {
-      next = static_cast<char*>(PyLong_AsVoidPtr(where));
-      left = PyLong_AsSize_t(bytes);
-    }
-  }
-  static void* get(void* self, size_t bytes) {
-    auto* arena = static_cast<Arena*>(self);
-    if (arena->allocate) return arena->ask(bytes);
-    if (bytes > arena->left) return nullptr;
-    void* start = arena->next;
-    arena->next += bytes;
-    arena->left -= bytes;
-    return start;
-  }
-  void* ask(size_t bytes) {
-    PyGILState_STATE state = PyGILState_Ensure();
-    PyObject* made = PyObject_CallFunction(allocate, "n", Py_ssize_t(bytes));
-    void* address = made ? PyLong_AsVoidPtr(made) : nullptr;
-    Py_XDECREF(made);
-    PyGILState_Release(state);
-    return address;
-  }
-};
+// Memory for the call from a Python function that gives the address of so many bytes, and keeps them until the call is over.
+void* allocate(void* self, size_t bytes) {
+  auto* function = static_cast<PyObject*>(self);
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* made = function == Py_None ? nullptr : PyObject_CallFunction(function, "n", Py_ssize_t(bytes));
+  void* address = made ? PyLong_AsVoidPtr(made) : nullptr;
+  Py_XDECREF(made);
+  PyGILState_Release(state);
+  return address;
+}
 
 bool interrupted() {
   PyGILState_STATE state = PyGILState_Ensure();
@@ -98,10 +75,10 @@ PyObject* raise(const Frame& frame) {
   return nullptr;
 }
 
-// run(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, scratch, scratch_bytes, *buffers)
+// run(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, *buffers)
 // A buffer is an address or an object with the buffer protocol. The interpreter lock is released.
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  constexpr Py_ssize_t first = FIXED + 3;
+  constexpr Py_ssize_t first = FIXED + 2;
   Frame frame;
   if (count < first || count > first + 8) {
     PyErr_SetString(PyExc_TypeError, "run: wrong number of arguments");
@@ -109,9 +86,8 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (!read_fixed(frame, args)) return nullptr;
   frame.stream = PyLong_AsVoidPtr(args[FIXED]);
-  Arena arena(args[FIXED + 1], args[FIXED + 2]);
   if (PyErr_Occurred()) return nullptr;
-  frame.scratch = {&arena, Arena::get};
+  frame.scratch = {args[FIXED + 1], allocate};
   frame.interrupted = interrupted;
   Py_buffer views[8];
   int held = 0, status = 1;
@@ -145,10 +121,10 @@ int call_product(void* self, const void* x, void* y, int64_t columns) {
   return made ? 0 : 1;
 }
 
-// run_operator(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, scratch, scratch size, product, address...)
+// run_operator(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, product, address...)
 // -> whether it converged. The addresses are those of the outputs.
 PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  constexpr Py_ssize_t first = FIXED + 4;
+  constexpr Py_ssize_t first = FIXED + 3;
   Frame frame;
   if (count < first || count > first + 7) {
     PyErr_SetString(PyExc_TypeError, "run_operator: wrong number of arguments");
@@ -156,14 +132,13 @@ PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (!read_fixed(frame, args)) return nullptr;
   frame.stream = PyLong_AsVoidPtr(args[FIXED]);
-  Arena arena(args[FIXED + 1], args[FIXED + 2]);
   for (Py_ssize_t i = first; i < count; i++) frame.buffer[1 + i - first] = PyLong_AsVoidPtr(args[i]);
   if (PyErr_Occurred()) return nullptr;
-  frame.scratch = {&arena, Arena::get};
+  frame.scratch = {args[FIXED + 1], allocate};
   frame.interrupted = interrupted;
   int converged = 0;
   PyThreadState* state = PyEval_SaveThread();
-  int status = lapwing::run_operator(frame, {args[FIXED + 3], call_product}, &converged);
+  int status = lapwing::run_operator(frame, {args[FIXED + 2], call_product}, &converged);
   PyEval_RestoreThread(state);
   return status ? raise(frame) : PyBool_FromLong(converged);
 }

@@ -17,6 +17,7 @@
 #include "cholesky_cuda.h"
 #include "cuda.h"
 #include "cusolver.h"
+#include "dtypes.h"
 #include "eigh.h"
 #include "lapack.h"
 #include "matrix.h"
@@ -31,38 +32,19 @@ namespace {
 using Table = std::map<std::string, std::vector<Rule>>;
 std::atomic<const Table*> table{nullptr};
 
-// A batch is cut into pieces of about this much work, so that threads finish together and Ctrl-C is seen in time.
-constexpr double PIECE_FLOPS = 4e6;
-
 template <class T>
 int cholesky_batched_as(Frame& frame) {
-  int64_t batch = frame.size[0], n = frame.size[1];
+  int64_t n = frame.size[1];
   auto* a = static_cast<const T*>(frame.buffer[0]);
   auto* out = static_cast<T*>(frame.buffer[1]);
   auto* info = static_cast<int32_t*>(frame.buffer[2]);
   bool upper = frame.flags & UPPER;
-  int threads = 1;
-  int64_t group = cholesky_group<T>(n), piece = batch;
   double work = double(n) * n * n / 3 + 8.0 * n * n;  // the second term is the copy in and out
-  if (batch > group && work * batch > PIECE_FLOPS / 16) {
-    threads = frame.threads > 0 ? frame.threads : allowed_threads();
-    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
-    piece = group * std::fmax(1, std::ceil(wanted / group));
-  }
-  bool finished = parallel(threads, batch, piece, [&](int64_t first, int64_t last) {
+  bool finished = parallel_batch(frame, cholesky_group<T>(n), work, [&](int64_t first, int64_t last) {
     int64_t offset = first * n * n;
     cholesky_batch<T>(a + offset, out + offset, info + first, last - first, n, upper);
-  }, frame.interrupted);
+  });
   return finished ? 0 : 1;
-}
-
-int cholesky_batched(Frame& frame) {
-  switch (frame.dtype) {
-    case F32: return cholesky_batched_as<float>(frame);
-    case F64: return cholesky_batched_as<double>(frame);
-    case C64: return cholesky_batched_as<std::complex<float>>(frame);
-    default: return cholesky_batched_as<std::complex<double>>(frame);
-  }
 }
 
 // flags[m] <- 1 when every element of the named triangle is finite. `parts` is 2 for complex.
@@ -99,15 +81,6 @@ int hermitian_as(Frame& frame) {
   return 0;
 }
 
-int hermitian(Frame& frame) {
-  switch (frame.dtype) {
-    case F32: return hermitian_as<float>(frame);
-    case F64: return hermitian_as<double>(frame);
-    case C64: return hermitian_as<std::complex<float>>(frame);
-    default: return hermitian_as<std::complex<double>>(frame);
-  }
-}
-
 void settle(Frame& frame, const char* hardware) {
   if (frame.engine == AUTO)
     frame.engine = choose(hardware, frame.op, frame.device, frame.dtype, frame.size[0], frame.size[1]);
@@ -127,12 +100,13 @@ int run_cpu(Frame& frame) {
     int parts = frame.dtype >= C64 ? 2 : 1;
     return is_float ? finite_as<float>(frame, parts) : finite_as<double>(frame, parts);
   }
-  if (frame.op == HERMITIAN) return hermitian(frame);
+  if (frame.op == HERMITIAN) return by_dtype(frame.dtype, [&](auto zero) { return hermitian_as<decltype(zero)>(frame); });
   if (frame.op == TRIANGULAR) return lapack::triangular(frame);
   if (frame.op == EIGH || frame.op == EIGVALSH) return eigh_on_cpu(frame);
   settle(frame, "");
   if (frame.engine == LAPACK) return lapack::cholesky(frame);
-  if (frame.engine == BATCHED) return cholesky_batched(frame);
+  if (frame.engine == BATCHED)
+    return by_dtype(frame.dtype, [&](auto zero) { return cholesky_batched_as<decltype(zero)>(frame); });
   return fail(frame, "engine %d does not run on the CPU", frame.engine);
 }
 

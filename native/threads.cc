@@ -6,12 +6,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
+
+#include "frame.h"
 
 namespace lapwing {
 namespace {
@@ -135,6 +138,19 @@ bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool 
     Pool::drain(job, interrupted);
   if (job.failed) throw std::bad_alloc();
   return job.next < Job::STOPPED;
+}
+
+bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body) {
+  constexpr double PIECE_FLOPS = 4e6;
+  const int64_t batch = frame.size[0];
+  int threads = 1;
+  int64_t piece = batch;
+  if (batch > group && work * double(batch) > PIECE_FLOPS / 16) {
+    threads = frame.threads > 0 ? frame.threads : allowed_threads();
+    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
+    piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
+  }
+  return parallel(threads, batch, piece, body, frame.interrupted);
 }
 
 int allowed_threads() {

@@ -11,6 +11,11 @@ namespace lapwing {
 bool parallel(int threads, int64_t count, int64_t piece, const std::function<void(int64_t, int64_t)>& body,
               bool (*interrupted)() = nullptr);
 
+// The same for the matrices of a frame, each of about `work` flops: cut at multiples of `group` into pieces that finish
+// together and let Ctrl-C be seen in time, on one thread where there is little to do.
+struct Frame;
+bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body);
+
 // What this process may use: the limit NumPy's BLAS reports (it follows OMP_NUM_THREADS and threadpoolctl), else
 // OMP_NUM_THREADS, else the cores this process is bound to.
 int allowed_threads();

@@ -97,7 +97,7 @@ def test_finite(child):
                 a[1, n - 1, n - 1] = np.inf
                 a[2, 0, 0] = np.nan
                 flags = np.full(4, -7, np.int32)
-                native.run(FINITE, DTYPE_CODE[dtype], CUDA, 0, 0, 0, int(upper), (4, n), 0, 0, 0, a, flags)
+                native.run(FINITE, DTYPE_CODE[dtype], CUDA, 0, 0, 0, int(upper), (4, n), 0, None, a, flags)
                 assert flags.tolist() == [1, 0, 0, 1], (dtype, n, upper, flags)
     """
     calls, _ = child(code)
@@ -108,7 +108,7 @@ def test_finite_of_nothing(child):
     """A matrix of order 0 is finite, as on the CPU."""
     code = """
     flags = np.full(3, -7, np.int32)
-    native.run(FINITE, 1, CUDA, 0, 0, 0, 0, (3, 0), 0, 0, 0, np.empty((3, 0, 0)), flags)
+    native.run(FINITE, 1, CUDA, 0, 0, 0, 0, (3, 0), 0, None, np.empty((3, 0, 0)), flags)
     tell(flags=flags.tolist())
     """
     assert child(code)[1] == {"flags": [1, 1, 1]}
@@ -325,7 +325,7 @@ def test_no_gpu(child, settings, said):
 def test_wrong_calls(child):
     code = """
     a = np.eye(3)[None]
-    run = lambda op, dtype, engine: native.run(op, dtype, CUDA, 0, engine, 0, 0, (1, 3), 0, 0, 0, a, a.copy(), a.copy())
+    run = lambda op, dtype, engine: native.run(op, dtype, CUDA, 0, engine, 0, 0, (1, 3), 0, None, a, a.copy(), a.copy())
     tell(engine=message(lambda: run(0, 1, ENGINES["lapack"])), op=message(lambda: run(99, 1, 0)),
          dtype=message(lambda: run(0, 9, 0)), device=message(lambda: check("float64", 1, 3, "batched", ordinal=5)))
     """

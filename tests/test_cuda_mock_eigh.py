@@ -150,7 +150,8 @@ def test_cusolver_failed_matrices(child, batch):
                             if wanted[m]:
                                 assert failed_eigh(w, v, m), where
                             else:
-                                assert np.allclose(w[m], expected[m, first:first + count], atol=1e-4), where
+                                scale = 10 * b.shape[-1] * np.finfo(dtype).eps * np.abs(expected[m]).max()
+                                assert np.abs(w[m] - expected[m, first:first + count]).max() <= scale, where
                                 assert v is None or np.isfinite(v[m]).all()
     """
     child(code)
@@ -337,7 +338,7 @@ def test_krylov_failed_matrices(child):
                 w, v, info = eigh(one_triangle(a, upper), "krylov", upper, (216, 4), vectors)
                 assert info.tolist() == [0, 1, 1, 0], info
                 assert failed_eigh(w, v, 1) and failed_eigh(w, v, 2)
-                assert np.allclose(w[[0, 3]], 0.6 ** np.arange(3.0, -1, -1), atol=1e-4)
+                assert np.abs(w[[0, 3]] - 0.6 ** np.arange(3.0, -1, -1)).max() <= 10 * 220 * np.finfo(dtype).eps
                 assert vectors is False or np.isfinite(v[[0, 3]]).all()
     """
     child(code)
@@ -427,11 +428,7 @@ def solve(a, part, product=None, vectors=True):
     call = eigh_call(a, "krylov", part=part, vectors=vectors)
     memory = [(part[1] * a.real.itemsize,), (n * part[1] * a.itemsize,), (4,)]
     w, v, info = (Memory(*m) for m in memory)
-    work = []
-
-    def allocate(size):
-        work.append(Memory(size))
-        return work[-1].address
+    work = Scratch()
 
     def multiply(x, y, columns):
         block = ctypes.c_char * (columns * n * a.itemsize)
@@ -439,10 +436,10 @@ def solve(a, part, product=None, vectors=True):
         at(y)[...] = at(x) @ a[0].T
 
     outputs = [w.address, *([v.address] if vectors else []), info.address]
-    converged = native.run_operator(*call, 0, allocate, 0, product or multiply, *outputs)
-    assert all(m.untouched() for m in (w, v, info, *work))
+    converged = native.run_operator(*call, 0, work, product or multiply, *outputs)
+    assert all(m.untouched() for m in (w, v, info, work))
     # there is no matrix to keep
-    assert sum(m.size for m in work) + n * n * a.itemsize <= native.scratch_bytes(*call)
+    assert work.size + n * n * a.itemsize <= native.scratch_bytes(*call)
     return converged, w.array((part[1],), a.real.dtype), v.array((n, part[1]), dtype), info.array((1,), np.int32)[0]
 """
 
@@ -704,7 +701,7 @@ def test_wrong_calls(child):
     code = """
     a = hermitian("float64", 1, 20)
     tell(tiled=message(lambda: eigh(a, "tiled", scratch=0)), lapack=message(lambda: eigh(a, "lapack", scratch=0)),
-         part=message(lambda: native.run(*eigh_call(a, "cusolver", part=(10, 11)), 0, 0, 0, a, a, a, a)),
+         part=message(lambda: native.run(*eigh_call(a, "cusolver", part=(10, 11)), 0, None, a, a, a, a)),
          free=native.free_memory(0))
     """
     _, told = child(code)

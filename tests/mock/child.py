@@ -49,6 +49,26 @@ def balanced():
     return driver().mock_depth() == 0 and driver().mock_capture_mode() == 0
 
 
+class Scratch:
+    """Memory that is given when it is asked for, up to ``limit`` bytes in all."""
+
+    def __init__(self, limit=None):
+        self.limit, self.blocks = limit, []
+
+    def __call__(self, size):
+        if self.limit is not None and self.size + size > self.limit:
+            return 0
+        self.blocks.append(Memory(size))
+        return self.blocks[-1].address
+
+    @property
+    def size(self):
+        return sum(block.size for block in self.blocks)
+
+    def untouched(self):
+        return all(block.untouched() for block in self.blocks)
+
+
 def problem(dtype, batch, n, upper=False, seed=0):
     """Positive definite matrices with NaN in the triangle that must not be read, and their factors."""
     rng = np.random.default_rng(seed + 1000 * n + batch)
@@ -66,15 +86,14 @@ def problem(dtype, batch, n, upper=False, seed=0):
 
 
 def cholesky(a, engine, upper=False, stream=0, ordinal=0, in_place=False, shift=0, scratch=None):
-    """(factor, info) through native.run, with exactly the scratch memory that was asked for."""
+    """(factor, info) through native.run, with no more scratch memory than was told, or than ``scratch`` bytes."""
     dtype, (batch, n, _) = a.dtype.name, a.shape
     call = (CHOLESKY, DTYPE_CODE[dtype], CUDA, ordinal, ENGINES[engine], 0, int(upper), (batch, n))
-    if scratch is None:
-        scratch = native.scratch_bytes(*call)
-    given, out, info, work = (Memory(*m) for m in [(a.nbytes, shift), (a.nbytes, shift), (4 * batch,), (scratch,)])
+    work = Scratch(native.scratch_bytes(*call) if scratch is None else scratch)
+    given, out, info = (Memory(*m) for m in [(a.nbytes, shift), (a.nbytes, shift), (4 * batch,)])
     given.array(a.shape, dtype)[...] = a
     target = given if in_place else out
-    native.run(*call, stream, work.address, scratch, given.address, target.address, info.address)
+    native.run(*call, stream, work, given.address, target.address, info.address)
     assert all(memory.untouched() for memory in (given, out, info, work)), f"{engine} wrote outside its memory"
     return target.array(a.shape, dtype), info.array((batch,), np.int32)
 
@@ -130,28 +149,20 @@ def eigh_call(a, engine, upper=False, part=None, vectors=True, ordinal=0, flags=
 def eigh(
     a, engine, upper=False, part=None, vectors=True, stream=0, ordinal=0, in_place=False, overwrite=False, shift=0, scratch=None
 ):
-    """(w, v or None, info) through native.run; `scratch` bytes are set aside, or given when they are asked for."""
+    """(w, v or None, info) through native.run, with at most ``scratch`` bytes of memory."""
     call = eigh_call(a, engine, upper, part, vectors, ordinal, OVERWRITE if overwrite else 0)
     batch, n, _, count = call[-1]
     real = a.real.dtype
     sizes = [(a.nbytes, shift), (batch * count * real.itemsize,), (batch * n * count * a.itemsize, shift), (4 * batch,)]
     given, w, v, info = (Memory(*m) for m in sizes)
-    work = []
-
-    def allocate(size):
-        work.append(Memory(size))
-        return work[-1].address
-
-    if scratch is not None:
-        allocate(scratch)
-    where = allocate if scratch is None else work[0].address
+    work = Scratch(scratch)
     given.array(a.shape, a.dtype)[...] = a
     target = given if in_place else v
     outputs = [w.address, *([target.address] if vectors else []), info.address]
-    native.run(*call, stream, where, scratch or 0, given.address, *outputs)
-    assert all(memory.untouched() for memory in (given, w, v, info, *work)), f"{engine} wrote outside its memory"
+    native.run(*call, stream, work, given.address, *outputs)
+    assert all(memory.untouched() for memory in (given, w, v, info, work)), f"{engine} wrote outside its memory"
     if engine != "krylov" and scratch is None:
-        assert sum(memory.size for memory in work) == native.scratch_bytes(*call), f"{engine} told another size than it took"
+        assert work.size == native.scratch_bytes(*call), f"{engine} told another size than it took"
     if not in_place and not overwrite:
         assert given.array(a.shape, a.dtype).tobytes() == a.tobytes(), f"{engine} wrote to its input"
     found = target.array((batch, n, count), a.dtype) if vectors else None

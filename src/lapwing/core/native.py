@@ -16,7 +16,6 @@ __all__ = [
     "OPS",
     "missing_reason",
     "native",
-    "scratch_bytes",
     "workspace",
 ]
 
@@ -35,19 +34,6 @@ try:
 except ImportError as error:
     missing_reason = f"the native core is not there ({error}); it is built with g++ when lapwing is installed from source"
 
-_SCRATCH: dict[tuple[Any, ...], int] = {}
-
-
-def scratch_bytes(*call: Any) -> int:
-    """Device workspace of a call (op, dtype, device, ordinal, engine, threads, flags, sizes), remembered."""
-    bytes_needed = _SCRATCH.get(call)
-    if bytes_needed is None:
-        assert native is not None
-        if len(_SCRATCH) > 4096:
-            _SCRATCH.clear()
-        bytes_needed = _SCRATCH[call] = native.scratch_bytes(*call)
-    return bytes_needed
-
 
 def workspace(problem: Problem, engine: str) -> tuple[int, int]:
     """Device and host bytes the engine takes beside input and output."""
@@ -59,4 +45,4 @@ def workspace(problem: Problem, engine: str) -> tuple[int, int]:
     ordinal = 0 if device == CUDA else -1
     flags = 1 if problem.upper else 0
     call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, ordinal, ENGINES[engine], 0, flags, problem.sizes)
-    return scratch_bytes(*call), native.host_bytes(*call)
+    return native.scratch_bytes(*call), native.host_bytes(*call)

@@ -67,7 +67,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             outputs = operation.share(outputs, a)
         call = (operation.code, _CODE[a.dtype], CUDA, device.id, engine, 0, flags, operation.sizes(shapes, params))
         stream = cp.cuda.get_current_stream().ptr
-        native.run(*call, stream, _Scratch(), 0, *[x.data.ptr for x in (a, *others, *outputs)])
+        native.run(*call, stream, _Scratch(), *[x.data.ptr for x in (a, *others, *outputs)])
     return operation.turn_back(outputs) if turned else outputs
 
 
@@ -153,5 +153,5 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
         outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
         frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)
         addresses = [x.data.ptr for x in outputs]
-        converged = native.run_operator(*frame, stream, _Scratch(), 0, product, *addresses)
+        converged = native.run_operator(*frame, stream, _Scratch(), product, *addresses)
     return outputs, converged

@@ -109,7 +109,7 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
 class Namespace:
     """What core/derivatives.py works with, and operations that are made of others."""
 
-    where, abs, conj, real = jnp.where, jnp.abs, jnp.conj, jnp.real
+    where, abs, conj, real, any = jnp.where, jnp.abs, jnp.conj, jnp.real, jnp.any
     zeros_like, ones_like = jnp.zeros_like, jnp.ones_like
 
     @staticmethod

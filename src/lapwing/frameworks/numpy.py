@@ -71,7 +71,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         if overwrite and a.flags.writeable:
             flags |= OVERWRITE
             outputs = operation.share(outputs, a)
-        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, 0, 0, a, *others, *outputs)
+        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, None, a, *others, *outputs)
     return operation.turn_back(outputs) if turned else outputs
 
 
@@ -129,7 +129,7 @@ def _solve(l: np.ndarray, b: np.ndarray, flags: int) -> np.ndarray:
         return np.linalg.solve(l.swapaxes(-1, -2).conj() if flags else l, b)
     l, x = np.ascontiguousarray(l), np.array(b, order="C")
     sizes = (prod(x.shape[:-2]), *x.shape[-2:])
-    native.run(OPS["triangular"], _CODE[x.dtype], CPU, -1, 0, 0, flags, sizes, 0, 0, 0, l, x)
+    native.run(OPS["triangular"], _CODE[x.dtype], CPU, -1, 0, 0, flags, sizes, 0, None, l, x)
     return x
 
 
@@ -149,7 +149,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
     outputs = tuple(np.empty(shape, kind) for shape, kind in results)
     addresses = [x.ctypes.data for x in outputs]
-    converged = native.run_operator(operation, code, CPU, -1, engine, 0, 0, sizes, 0, 0, 0, product, *addresses)
+    converged = native.run_operator(operation, code, CPU, -1, engine, 0, 0, sizes, 0, None, product, *addresses)
     return outputs, converged
 
 

@@ -144,7 +144,7 @@ class Namespace:
     def solve_adjoint(factor: Any, b: Any) -> Any:
         return tf.linalg.triangular_solve(factor, b, lower=True, adjoint=True)
 
-    where, abs, conj, real = tf.where, tf.abs, tf.math.conj, tf.math.real
+    where, abs, conj, real, any = tf.where, tf.abs, tf.math.conj, tf.math.real, tf.reduce_any
     zeros_like, ones_like = tf.zeros_like, tf.ones_like
     to_numpy = staticmethod(to_numpy)
 

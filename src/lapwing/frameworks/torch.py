@@ -154,10 +154,10 @@ def _run(
             ordinal = a.get_device()
             call = (operation.code, code, CUDA, ordinal, engine, 0, flags, sizes)
             stream = torch._C._cuda_getCurrentRawStream(ordinal)
-            native.run(*call, stream, _Scratch(a.device), 0, *addresses)
+            native.run(*call, stream, _Scratch(a.device), *addresses)
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags)
-            native.run(operation.code, code, *limits, sizes, 0, 0, 0, *addresses)
+            native.run(operation.code, code, *limits, sizes, 0, None, *addresses)
         if overwrite and addresses[0] == given.data_ptr():
             # autograd must know that what it may have saved is gone
             torch.autograd.graph.increment_version(given)
@@ -185,7 +185,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
     frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
     addresses = [x.data_ptr() for x in outputs]
-    converged = native.run_operator(*frame, stream, _Scratch(like.device), 0, product, *addresses)
+    converged = native.run_operator(*frame, stream, _Scratch(like.device), product, *addresses)
     return outputs, converged
 
 
@@ -247,7 +247,7 @@ class Namespace:
     def solve_adjoint(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.linalg.solve_triangular(l.mH, b, upper=True)  # type: ignore[no-any-return]
 
-    where, abs, conj = torch.where, torch.abs, torch.conj
+    where, abs, conj, any = torch.where, torch.abs, torch.conj, torch.any
     zeros_like, ones_like = torch.zeros_like, torch.ones_like
     to_numpy = staticmethod(to_numpy)
 

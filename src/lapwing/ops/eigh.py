@@ -243,8 +243,8 @@ def _solve(
         bounds = spectrum.check_window(name, window, subset, shape, traced)
         if certify is not False:
             raise ValueError(f"{name}: certify goes with a subset, not with a window")
-        whole = framework.to_numpy(eigvalsh(a, **options))
-        return spectrum.cut_to_window(framework, bounds, whole, lambda part: again(a, subset=part, **options))
+        values = eigvalsh(a, **options)
+        return spectrum.cut_to_window(framework, bounds, values, lambda part: eigh(a, subset=part, **options), again is eigh)
     first, count = spectrum.part_of(name, subset, shape[-1])
     if certify is not False and check_flag(name, "certify", certify):
         return spectrum.certified(framework, name, a, (first, count), again, eigh, {"subset": subset, **options})

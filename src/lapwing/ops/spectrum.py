@@ -70,13 +70,19 @@ def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any,
     return low, high
 
 
-def cut_to_window(framework: Any, window: tuple[float, float], values: np.ndarray, solve: Any) -> tuple[Any, ...]:
-    """Those of the values that come back which lie in the window: one more on each side is asked for, as rounding differs."""
-    first, last = (int(i) for i in np.searchsorted(values, window, side="right"))
-    made = _outputs(solve(slice(max(first - 1, 0), last + 1)) if len(values) else solve(None))
-    found = framework.to_numpy(made[0])
-    low, high = (int(i) for i in np.searchsorted(found, window, side="right"))
-    return tuple(x[..., low:high] * 1 for x in made)  # a product owns its memory
+def cut_to_window(framework: Any, window: tuple[float, float], values: Any, solve: Any, vectors: bool) -> tuple[Any, ...]:
+    """The values in the window, and their vectors: of those one more is solved for on each side, as rounding differs."""
+    made: tuple[Any, ...] = (values,)
+    first, last = _inside(framework, window, values)
+    if vectors:
+        made = tuple(solve(slice(max(first - 1, 0), last + 1)))
+        first, last = _inside(framework, window, made[0])
+    return tuple(x[..., first:last] * 1 for x in made)  # a product owns its memory
+
+
+def _inside(framework: Any, window: tuple[float, float], values: Any) -> tuple[int, int]:
+    first, last = np.searchsorted(framework.to_numpy(values), window, side="right")
+    return int(first), int(last)
 
 
 def certified(
