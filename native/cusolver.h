@@ -17,4 +17,8 @@ int64_t eigh_host_bytes(Frame& frame);
 // solver itself is in info. 1 with a message in the frame also when its workspace is larger than `bytes`.
 int eigh_small(Frame& frame, int64_t n, void* a, void* w, void* work, size_t bytes, int32_t* info);
 
+// TRIANGULAR to SVDVALS
+int solve(Frame& frame);
+int64_t solve_scratch(Frame& frame);      // -1 leaves a message in the frame
+
 }  // namespace lapwing::cusolver

@@ -5,11 +5,22 @@
 
 namespace lapwing {
 
-enum Op : int32_t { CHOLESKY, FINITE, EIGH, EIGVALSH, HERMITIAN, TRIANGULAR, N_OPS, EIGH_PART = N_OPS };  // EIGH_PART: in rules alone
+enum Op : int32_t {
+  CHOLESKY, FINITE, EIGH, EIGVALSH, HERMITIAN, TRIANGULAR, SOLVE, INVERSE, LU, LU_SOLVE, CHOLESKY_SOLVE, SLOGDET, QR, SVD, SVDVALS,
+  N_OPS,
+  EIGH_PART = N_OPS,  // in rules alone
+};
 enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
 enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, N_ENGINES };
-enum Flag : uint32_t { UPPER = 1, OVERWRITE = 2, ADJOINT = 4 };  // OVERWRITE: buffer[0] may be destroyed
+enum Flag : uint32_t {
+  UPPER = 1,      // the triangle that is read, or that the factor fills
+  OVERWRITE = 2,  // buffer[0] may be destroyed
+  ADJOINT = 4,    // solve with the adjoint of the matrix
+  UNIT = 8,       // the diagonal counts as ones and is not read
+  POS = 16,       // Hermitian positive definite: only one triangle is read
+  MIXED = 32,     // a factor of lower precision will do, as long as the answer is as good
+};
 
 // Device memory for the length of one call, from the caller's own allocator.
 struct Scratch {
@@ -31,7 +42,19 @@ struct Frame {
   //   eigh        batch, n, first, count   a, w (count), v (n x count, a column each), info; count < 0: all
   //   eigvalsh    batch, n, first, count   a, w, info
   //   hermitian   batch, n                 a, the whole matrix
-  //   triangular  batch, n, columns        l, b: solved in place
+  //   triangular  batch, n, k              l, b (n x k), x, info; UPPER, ADJOINT, UNIT; x may be b
+  //   solve       batch, n, k              a, b (n x k), x, info; POS with UPPER, else LU with partial pivoting; MIXED; x may be b
+  //   inverse     batch, n                 a, inverse, info; POS with UPPER: both triangles come out, exactly Hermitian; may be a
+  //   lu          batch, n                 a, lu, rows (int32, n), info: row i of L U is row rows[i] of a; lu may be a
+  //   lu_solve    batch, n, k              a, lu, rows, b, x; ADJOINT; a is not read, its derivative is; x may be b
+  //   cholesky_solve  batch, n, k          a, l, b, x; UPPER: the factor is upper; a as above; x may be b
+  //   slogdet     batch, n                 a, sign (one), logabs (one, real), info; POS with UPPER
+  //   qr          batch, m, n, c           a (m x n), q (m x c), r (c x n); c is min(m, n) or m
+  //   svd         batch, m, n, full        a (m x n), u, s (min(m, n), real, descending), v^H, info; full: u m x m, v^H n x n, else thin
+  //   svdvals     batch, m, n              a, s, info
+  // info (int32, one per matrix): 0, or what failed: cholesky, POS: the order of the first bad leading minor; triangular, solve,
+  // inverse, lu: the place of the first pivot that is zero or not finite; else 1. The results of that matrix alone are NaN then.
+  // Only slogdet of a singular matrix is no failure: sign 0, logabs -Inf.
   int64_t size[6] = {};
   void* buffer[8] = {};
   void* stream = nullptr;

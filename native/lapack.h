@@ -21,9 +21,10 @@ void set_block(int64_t order);
 
 int cholesky(Frame& frame);
 int eigh(Frame& frame);         // EIGH and EIGVALSH
-int triangular(Frame& frame);
+int solve(Frame& frame);        // TRIANGULAR to SVDVALS
 
-// Host memory that eigh will take, in bytes.
+// Host memory that they will take, in bytes.
 int64_t eigh_host_bytes(const Frame& frame);
+int64_t solve_host_bytes(const Frame& frame);
 
 }  // namespace lapwing::lapack

@@ -97,25 +97,6 @@ int eigh_as(Frame& frame) {
   return finished ? 0 : 1;
 }
 
-// B <- L^-1 B or L^-H B. The memory holds M = L^T and B^T, column-major: B^T <- B^T M^-1, or B^T M^-H.
-template <class Int, class T>
-int triangular_as(Frame& frame) {
-  const int64_t batch = frame.size[0], n = frame.size[1], columns = frame.size[2];
-  const bool adjoint = frame.flags & ADJOINT;
-  auto* l = static_cast<T*>(frame.buffer[0]);
-  auto* b = static_cast<T*>(frame.buffer[1]);
-  char side = 'R', triangle = 'U', form = adjoint ? 'C' : 'N', unit = 'N';
-  Int rows = Int(columns), order = Int(n);
-  T one = 1;
-  using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, Int*, T*, Int*);
-  auto call = reinterpret_cast<Call>(routine[TRSM][frame.dtype].address);
-  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
-    T* x = b + m * n * columns;
-    call(&side, &triangle, &form, &unit, &rows, &order, &one, l + m * n * n, &order, x, &rows);
-  }, frame.interrupted);
-  return finished ? 0 : 1;
-}
-
 int check_width(Frame& frame, const Routine& found) {
   if (!found.address) return fail(frame, "no LAPACK library was found");
   if (frame.size[1] > std::numeric_limits<int32_t>::max() && found.width == 4)
@@ -141,15 +122,6 @@ int64_t eigh_host_bytes(const Frame& frame) {
   int64_t copy = vectors && whole ? 0 : n * n, result = vectors && !whole ? n * count : 0;
   int64_t work = vectors && whole ? 2 * n * n : 64 * n;
   return (copy + result + work) * element;
-}
-
-int triangular(Frame& frame) {
-  const Routine& found = routine[TRSM][frame.dtype];
-  if (check_width(frame, found)) return 1;
-  return by_dtype(frame.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return found.width == 8 ? triangular_as<int64_t, T>(frame) : triangular_as<int32_t, T>(frame);
-  });
 }
 
 }  // namespace lapwing::lapack

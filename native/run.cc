@@ -21,6 +21,7 @@
 #include "eigh.h"
 #include "lapack.h"
 #include "matrix.h"
+#include "solve.h"
 #include "spectrum_cuda.h"
 #include "threads.h"
 #include "vendor.h"
@@ -101,8 +102,8 @@ int run_cpu(Frame& frame) {
     return is_float ? finite_as<float>(frame, parts) : finite_as<double>(frame, parts);
   }
   if (frame.op == HERMITIAN) return by_dtype(frame.dtype, [&](auto zero) { return hermitian_as<decltype(zero)>(frame); });
-  if (frame.op == TRIANGULAR) return lapack::triangular(frame);
   if (frame.op == EIGH || frame.op == EIGVALSH) return eigh_on_cpu(frame);
+  if (is_solve(frame.op)) return solve_on_cpu(frame);
   settle(frame, "");
   if (frame.engine == LAPACK) return lapack::cholesky(frame);
   if (frame.engine == BATCHED)
@@ -115,10 +116,10 @@ int run_cuda(Frame& frame) {
   if (!guard.ok()) return 1;
   if (frame.op == FINITE) return cuda::finite(frame);
   if (frame.op == HERMITIAN) return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
-  if (frame.op == TRIANGULAR) return fail(frame, "triangular has no code for a GPU");
   const cuda::Properties* gpu = cuda::properties(frame);
   if (!gpu) return 1;
   if (frame.op == EIGH || frame.op == EIGVALSH) return eigh_on_gpu(frame, *gpu);
+  if (is_solve(frame.op)) return solve_on_gpu(frame, *gpu);
   settle(frame, *gpu);
   if (frame.engine == BATCHED) return cuda::cholesky_batched(frame);
   if (frame.engine == TILED) return cuda::cholesky_tiled(frame);
@@ -126,11 +127,22 @@ int run_cuda(Frame& frame) {
   return fail(frame, "engine %d does not run on a GPU", frame.engine);
 }
 
+// Where the status of each matrix stands; -1: there is none.
+int status_place(int32_t op) {
+  switch (op) {
+    case FINITE: return 1;
+    case CHOLESKY: case EIGVALSH: case INVERSE: case SVDVALS: return 2;
+    case EIGH: case TRIANGULAR: case SOLVE: case LU: case SLOGDET: return 3;
+    case SVD: return 4;
+    default: return -1;
+  }
+}
+
 // Nothing to do: a matrix of order 0 is positive definite, finite, and has no eigenvalue. What is left is a status each.
 int run_empty(Frame& frame) {
-  constexpr int where[N_OPS] = {2, 1, 3, 2, -1, -1};
-  if (where[frame.op] < 0 || frame.size[0] == 0) return 0;
-  auto* status = static_cast<int32_t*>(frame.buffer[where[frame.op]]);
+  const int place = status_place(frame.op);
+  if (place < 0 || frame.size[0] == 0) return 0;
+  auto* status = static_cast<int32_t*>(frame.buffer[place]);
   if (frame.device == CPU) {
     std::fill_n(status, frame.size[0], frame.op == FINITE);
     return 0;
@@ -138,6 +150,16 @@ int run_empty(Frame& frame) {
   cuda::Guard guard(frame);
   if (!guard.ok()) return 1;
   return frame.op == FINITE ? cuda::finite(frame) : cuda::fill(frame, status, 0, 4 * size_t(frame.size[0]));
+}
+
+// Operations whose third size is one of the matrix too: without it there is nothing to do either.
+bool is_empty(const Frame& frame) {
+  if (frame.size[0] == 0 || frame.size[1] == 0) return true;
+  switch (frame.op) {
+    case EIGH: case EIGVALSH: return frame.size[3] == 0;
+    case TRIANGULAR: case SOLVE: case LU_SOLVE: case CHOLESKY_SOLVE: case QR: case SVD: case SVDVALS: return frame.size[2] == 0;
+    default: return false;
+  }
 }
 
 // The part of a spectrum in plain numbers: negative `first` counts from the end, negative `count` is all.
@@ -165,8 +187,7 @@ int run(Frame& frame) {
   if (!settle_part(frame)) return fail(frame, "the matrices are smaller than the part of the spectrum that was asked for");
   notes.clear();
   try {
-    const bool eigen = frame.op == EIGH || frame.op == EIGVALSH;
-    if (frame.size[0] == 0 || frame.size[1] == 0 || (eigen && frame.size[3] == 0)) return run_empty(frame);
+    if (is_empty(frame)) return run_empty(frame);
     return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
   } catch (const std::bad_alloc&) {  // no exception may reach a caller written in C
     return no_memory(frame);
@@ -200,12 +221,13 @@ extern "C" __attribute__((visibility("default"))) int lapwing_run(Frame* frame) 
 
 int64_t scratch_bytes(Frame& frame) {
   const bool eigen = frame.op == EIGH || frame.op == EIGVALSH;
-  if ((frame.op != CHOLESKY && !eigen) || frame.device != CUDA || frame.size[0] == 0 || frame.size[1] == 0) return 0;
+  if ((frame.op != CHOLESKY && !eigen && !is_solve(frame.op)) || frame.device != CUDA || is_empty(frame)) return 0;
   if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix"), -1;
   cuda::Guard guard(frame);
   const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;
   if (!gpu) return -1;
   if (eigen) return eigh_scratch(frame, *gpu);
+  if (is_solve(frame.op)) return solve_scratch(frame, *gpu);
   settle(frame, *gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::cholesky_batched_scratch(frame, *gpu));
   if (frame.engine == TILED) return int64_t(cuda::cholesky_tiled_scratch(frame));
@@ -213,7 +235,9 @@ int64_t scratch_bytes(Frame& frame) {
 }
 
 int64_t host_bytes(Frame& frame) {
-  if ((frame.op != EIGH && frame.op != EIGVALSH) || frame.size[0] == 0 || frame.size[1] == 0 || !settle_part(frame)) return 0;
+  if (!settle_part(frame) || is_empty(frame)) return 0;
+  if (is_solve(frame.op)) return solve_host_bytes(frame);
+  if (frame.op != EIGH && frame.op != EIGVALSH) return 0;
   if (frame.device == CPU) return eigh_host_bytes(frame);
   cuda::Guard guard(frame);
   return guard.ok() ? eigh_host_bytes(frame) : -1;

@@ -22,7 +22,13 @@ __all__ = [
 # Engine in native/frame.h; "reference" has no native code
 ENGINES = {"auto": 0, "lapack": 1, "batched": 2, "tiled": 3, "cusolver": 4, "krylov": 5}
 # Op in native/frame.h; "eigh_part" stands in rules alone, where the number of eigenvalues takes the place of the batch
-OPS = {"cholesky": 0, "finite": 1, "eigh": 2, "eigvalsh": 3, "hermitian": 4, "triangular": 5, "eigh_part": 6}
+OPS = {
+    name: code
+    for code, name in enumerate(
+        ("cholesky", "finite", "eigh", "eigvalsh", "hermitian", "triangular", "solve", "inverse", "lu", "lu_solve",
+         "cholesky_solve", "slogdet", "qr", "svd", "svdvals", "eigh_part")
+    )
+}  # fmt: skip
 AUTO = ENGINES["auto"]
 CPU, CUDA = range(len(DEVICES))
 DTYPE_CODE = {name: code for code, name in enumerate(DTYPES)}

@@ -1,0 +1,10 @@
+// Many small systems, inverses and factorisations at once, each in a lane of the vector registers. See solve_small.h.
+#pragma once
+#include "frame.h"
+
+namespace lapwing {
+
+bool solve_fits(const Frame& frame);  // whether solve_batched takes it
+int solve_batched(Frame& frame);
+
+}  // namespace lapwing
