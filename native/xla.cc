@@ -4,6 +4,7 @@
 #include <string>
 
 #include "frame.h"
+#include "shapes.h"
 #include "xla_abi.h"
 
 namespace lapwing::xla {
@@ -86,15 +87,6 @@ int64_t attribute(const Attributes& attributes, const char* name, int64_t otherw
   return otherwise;
 }
 
-// size <- batch, n of the first buffer
-bool read_sizes(Frame& frame, const Buffer* a) {
-  if (a->rank < 2 || a->dims[a->rank - 1] != a->dims[a->rank - 2]) return false;
-  frame.size[0] = 1;
-  for (int64_t i = 0; i + 2 < a->rank; i++) frame.size[0] *= a->dims[i];
-  frame.size[1] = a->dims[a->rank - 1];
-  return true;
-}
-
 void* handle(CallFrame* call, Device device, uint32_t traits) {
   // XLA asks once which version and traits the handler has.
   for (Extension* it = call->extension; it; it = it->next) {
@@ -111,12 +103,13 @@ void* handle(CallFrame* call, Device device, uint32_t traits) {
   for (int64_t i = 0; i < in.count; i++) frame.buffer[i] = static_cast<Buffer*>(in.items[i])->data;
   for (int64_t i = 0; i < out.count; i++) frame.buffer[in.count + i] = static_cast<Buffer*>(out.items[i])->data;
   const auto* a = static_cast<Buffer*>(in.items[0]);
-  if (!read_sizes(frame, a)) return error(call, "lapwing: the matrices must be square");
+  const auto* last = static_cast<Buffer*>(in.items[in.count - 1]);
   frame.op = int32_t(attribute(call->attributes, "op", -1));
   frame.engine = int32_t(attribute(call->attributes, "engine", AUTO));
   frame.flags = uint32_t(attribute(call->attributes, "flags", 0));
-  frame.size[2] = attribute(call->attributes, "size2", 0);
-  frame.size[3] = attribute(call->attributes, "size3", -1);
+  const int64_t one = attribute(call->attributes, "size2", 0), two = attribute(call->attributes, "size3", -1);
+  if (const char* what = set_sizes(frame, a->dims, a->rank, last->dims, last->rank, one, two))
+    return error(call, (std::string("lapwing: ") + what).c_str());
   frame.dtype = dtype_of(a->dtype);
   frame.device = device;
   DeviceScratch scratch(call);

@@ -7,10 +7,16 @@ from .engines.planner import engines
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
+from .ops.factor import Factor, factor
+from .ops.lstsq import lstsq
 from .ops.operator import operator
+from .ops.qr import qr
+from .ops.solve import inv, inv_ex, slogdet, solve, solve_ex
+from .ops.svd import polar, svd, svdvals
 
 __all__ = [
     "ConvergenceError",
+    "Factor",
     "NotPositiveDefiniteError",
     "SingularMatrixError",
     "__version__",
@@ -21,6 +27,17 @@ __all__ = [
     "eigvalsh",
     "engines",
     "explain",
+    "factor",
+    "inv",
+    "inv_ex",
+    "lstsq",
     "operator",
+    "polar",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
     "spec",
+    "svd",
+    "svdvals",
 ]

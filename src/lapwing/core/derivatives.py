@@ -1,9 +1,10 @@
 """Derivative rules, each written once on a small namespace ``xp`` that every framework supplies.
 
-``xp`` has: ``adjoint(x)`` = x^H, ``half_tril(x)`` = the lower triangle with its diagonal halved, ``solve(l, b)`` = l^-1 b and
-``solve_adjoint(l, b)`` = l^-H b for a lower triangular l, ``where``, ``abs``, ``real``, ``conj``, ``any``, ``sum(x, axis)``,
-``largest(x)`` over the last axis, which stays, ``order(x)`` = its length, ``like(x, y)`` = a real x in the dtype of y,
-``call(operation, arrays, params)``, and ``visible(x)``: whether its values can be looked at. Products are ``@``.
+``xp`` has: ``adjoint(x)`` = x^H, ``swap(x)`` = x^T, ``tril(x, k)``, ``triu(x, k)``, ``half_tril(x)`` = the lower triangle
+with its diagonal halved, ``diagonal(x)``, ``diag(x)`` = the matrix with that diagonal, ``where``, ``abs``, ``real``, ``conj``,
+``any``, ``sum(x, axis)``, ``largest(x)`` over the last axis, which stays, ``order(x)`` = its length, ``like(x, y)`` = a real
+x in the dtype of y, ``call(operation, arrays, params)``, ``constant(x)`` = x without derivatives, ``visible(x)``: whether its
+values can be looked at. Products are ``@``.
 
 For a Hermitian argument the derivative is that of f((A + A^H)/2): a tangent is made Hermitian first, a gradient comes out
 Hermitian.
@@ -16,9 +17,35 @@ from typing import Any
 
 import numpy as np
 
-from .operation import UPPER, Params, operation_named
+from .operation import ADJOINT, POS, UNIT, UPPER, Params, operation_named
 
-__all__ = ["cholesky_jvp", "cholesky_vjp", "eigh_jvp", "eigh_vjp", "eigvalsh_jvp", "hermitian_jvp", "hermitian_vjp"]
+__all__ = [
+    "cholesky_jvp",
+    "cholesky_product",
+    "cholesky_solve_jvp",
+    "cholesky_solve_vjp",
+    "cholesky_vjp",
+    "eigh_jvp",
+    "eigh_vjp",
+    "eigvalsh_jvp",
+    "hermitian_jvp",
+    "hermitian_vjp",
+    "inverse_jvp",
+    "inverse_vjp",
+    "lu_product",
+    "lu_solve_jvp",
+    "lu_solve_vjp",
+    "qr_jvp",
+    "qr_vjp",
+    "slogdet_jvp",
+    "slogdet_vjp",
+    "svd_jvp",
+    "svd_vjp",
+    "svdvals_jvp",
+    "triangular_jvp",
+    "triangular_product",
+    "triangular_vjp",
+]
 
 
 def cholesky_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
@@ -27,7 +54,7 @@ def cholesky_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: A
     l = xp.adjoint(outputs[0]) if upper else outputs[0]
     s = _hermitian(xp, tangents[0])
     # P = L^-1 S L^-H, and S = S^H
-    p = xp.solve(l, xp.adjoint(xp.solve(l, s)))
+    p = _solve(xp, l, xp.adjoint(_solve(xp, l, s)))
     dl = l @ xp.half_tril(p)
     return (xp.adjoint(dl) if upper else dl,)
 
@@ -38,7 +65,7 @@ def cholesky_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any)
     l, g = (xp.adjoint(outputs[0]), xp.adjoint(grads[0])) if upper else (outputs[0], grads[0])
     p = xp.half_tril(xp.adjoint(l) @ g)
     # L^-H P L^-1 = (L^-H (L^-H P)^H)^H
-    s = xp.solve_adjoint(l, xp.adjoint(xp.solve_adjoint(l, p)))
+    s = _solve(xp, l, xp.adjoint(_solve(xp, l, p, ADJOINT)), ADJOINT)
     return (_hermitian(xp, s),)
 
 
@@ -81,6 +108,236 @@ def hermitian_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: 
 
 def hermitian_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     return (_hermitian(xp, grads[0]),)
+
+
+def triangular_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    """L x, or L^H x: what the operation inverts."""
+    l = _own_triangle(xp, params, inputs[0])
+    if params[0] & UNIT:
+        l = l + xp.eye(l)
+    return (xp.adjoint(l) if params[0] & ADJOINT else l) @ x
+
+
+def lu_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    return (xp.adjoint(inputs[0]) if params[0] & ADJOINT else inputs[0]) @ x
+
+
+def cholesky_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    return _hermitian(xp, inputs[0]) @ x
+
+
+def triangular_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """L x = b: dx = L^-1 (db - dL x); L^H x = b: dx = L^-H (db - dL^H x)."""
+    l, x = inputs[0], outputs[0]
+    dl, db = tangents
+    right = db
+    if dl is not None:
+        dl = _own_triangle(xp, params, dl)
+        moved = (xp.adjoint(dl) if params[0] & ADJOINT else dl) @ x
+        right = -moved if db is None else db - moved
+    return (xp.call(operation_named("triangular"), (l, right), params)[0],)
+
+
+def triangular_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """gb = L^-H g and gL = -tril(gb x^H), or gb = L^-1 g and gL = -tril(x gb^H)."""
+    l, x = inputs[0], outputs[0]
+    gb = xp.call(operation_named("triangular"), (l, grads[0]), (params[0] ^ ADJOINT,))[0]
+    outer = x @ xp.adjoint(gb) if params[0] & ADJOINT else gb @ xp.adjoint(x)
+    return -_own_triangle(xp, params, outer), gb
+
+
+def _own_triangle(xp: Any, params: Params, x: Any) -> Any:
+    strict = 1 if params[0] & UNIT else 0
+    return xp.triu(x, strict) if params[0] & UPPER else xp.tril(x, -strict)
+
+
+def lu_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dx = A^-1 (db - dA x), and with A^H for A. The factors are those of A: their tangents say nothing new."""
+    *given, _ = inputs
+    da, db, x = tangents[0], tangents[-1], outputs[0]
+    right = db
+    if da is not None:
+        moved = (xp.adjoint(da) if params[0] & ADJOINT else da) @ x
+        right = -moved if db is None else db - moved
+    return xp.call(operation_named("lu_solve"), (*given, right), params)  # type: ignore[no-any-return]
+
+
+def lu_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """gb = A^-H g, gA = -gb x^H; for A^H: gb = A^-1 g, gA = -x gb^H."""
+    *given, _ = inputs
+    x = outputs[0]
+    (gb,) = xp.call(operation_named("lu_solve"), (*given, grads[0]), (params[0] ^ ADJOINT,))
+    outer = x @ xp.adjoint(gb) if params[0] & ADJOINT else gb @ xp.adjoint(x)
+    return -outer, None, None, gb
+
+
+def cholesky_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dx = A^-1 (db - dA x)."""
+    *given, _ = inputs
+    da, db, x = tangents[0], tangents[-1], outputs[0]
+    right = db
+    if da is not None:
+        moved = _hermitian(xp, da) @ x
+        right = -moved if db is None else db - moved
+    return xp.call(operation_named("cholesky_solve"), (*given, right), params)  # type: ignore[no-any-return]
+
+
+def cholesky_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """gb = A^-1 g, gA = -herm(gb x^H)."""
+    *given, _ = inputs
+    (gb,) = xp.call(operation_named("cholesky_solve"), (*given, grads[0]), params)
+    return -_hermitian(xp, gb @ xp.adjoint(outputs[0])), None, gb
+
+
+def inverse_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dX = -X dA X."""
+    x, da = outputs[0], tangents[0]
+    return (-(x @ (_hermitian(xp, da) if params[0] & POS else da) @ x),)
+
+
+def inverse_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = -X^H g X^H."""
+    xh = xp.adjoint(outputs[0])
+    g = -(xh @ grads[0] @ xh)
+    return (_hermitian(xp, g) if params[0] & POS else g,)
+
+
+def slogdet_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """With t = tr(A^-1 dA): d log|det| = Re t, d sign = i Im(t) sign."""
+    (a,), sign, da = inputs, outputs[0], tangents[0]
+    x, _ = xp.call(operation_named("inverse"), (a,), params)
+    t = xp.sum(xp.sum(xp.swap(x) * (_hermitian(xp, da) if params[0] & POS else da), -1), -1)
+    if not xp.dtype_name(a).startswith("complex"):
+        return xp.zeros_like(sign), t
+    return (t - xp.conj(t)) / 2 * sign, xp.real(t)
+
+
+def slogdet_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = (g - i Im(conj(gs) sign)) A^-H, gs the gradient of the sign."""
+    (a,), sign = inputs, outputs[0]
+    gs, g = grads[:2]
+    is_complex = xp.dtype_name(a).startswith("complex")
+    if g is None and (gs is None or not is_complex):
+        return (None,)
+    x, _ = xp.call(operation_named("inverse"), (a,), params)
+    weight = None if g is None else xp.like(g, a)
+    if gs is not None and is_complex:
+        turn = xp.conj(gs) * sign
+        turn = (xp.conj(turn) - turn) / 2  # -i Im
+        weight = turn if weight is None else weight + turn
+    assert weight is not None
+    made = xp.adjoint(x) * weight[..., None, None]
+    return (_hermitian(xp, made) if params[0] & POS else made,)
+
+
+def qr_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """With C = dA R^-1 and X = Q^H C: dR = T R, dQ = C - Q T, T the upper triangle with a real diagonal that makes dQ legal."""
+    q, r = outputs[:2]
+    c = _times_inverse(xp, tangents[0], r)
+    x = xp.adjoint(q) @ c
+    # X = Omega + T with Omega anti-Hermitian and T upper triangular
+    t = xp.triu(x, 1) + xp.adjoint(xp.tril(x, -1)) + xp.like(xp.diag(xp.real(xp.diagonal(x))), x)
+    return c - q @ t, t @ r
+
+
+def qr_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = (gQ + Q M) R^-H, M the Hermitian matrix whose lower triangle is that of R gR^H - gQ^H Q."""
+    q, r = outputs[:2]
+    gq, gr = grads[:2]
+    m = None if gr is None else r @ xp.adjoint(xp.triu(gr, 0))
+    if gq is not None:
+        inner = xp.adjoint(gq) @ q
+        m = -inner if m is None else m - inner
+    if m is None:
+        return (None,)
+    low = xp.tril(m, -1)
+    made = q @ (low + xp.adjoint(low) + xp.like(xp.diag(xp.real(xp.diagonal(m))), m))
+    if gq is not None:
+        made = made + gq
+    # G R^H = made: R G^H = made^H
+    return (xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(made)), (UPPER,))[0]),)
+
+
+def _times_inverse(xp: Any, b: Any, r: Any) -> Any:
+    """b R^-1 for an upper triangular R."""
+    return xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(b)), (UPPER | ADJOINT,))[0])
+
+
+def svd_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """With E = U^H dA V, H and W its Hermitian and anti-Hermitian parts, K_ij = 1 / (s_j - s_i), L_ij = 1 / (s_i + s_j):
+    ds = Re diag E, dU = U (H o K + W o L) + (I - U U^H) dA V / s, dV = V (H o K - W o L) + (I - V V^H) dA^H U / s.
+    """
+    u, s, vh = outputs[:3]
+    da, v = tangents[0], xp.adjoint(vh)
+    dav = da @ v
+    e = xp.adjoint(u) @ dav
+    k, l, inverse = _pairs(xp, s)
+    h, w = xp.like(k, e) * _hermitian(xp, e), xp.like(l, e) * (e - xp.adjoint(e)) / 2
+    weights = xp.like(inverse, e)[..., None, :]
+    du, dv = u @ (h + w), v @ (h - w)
+    if _is_thin(u):
+        du = du + (dav - u @ e) * weights
+    if _is_thin(v):
+        dv = dv + (xp.adjoint(da) @ u - v @ xp.adjoint(e)) * weights
+    return du, xp.real(xp.diagonal(e)), xp.adjoint(dv)
+
+
+def svdvals_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """ds = Re diag(U^H dA V), from the outputs of svd."""
+    u, _, vh = outputs[:3]
+    return (xp.real(xp.sum(xp.conj(u) * (tangents[0] @ xp.adjoint(vh)), -2)),)
+
+
+def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = U (herm((X + Y) o K) + skew((X - Y) o L) + diag gs) V^H + (gU - U X) / s V^H + U / s (gV - V Y)^H, X = U^H gU and
+    Y = V^H gV; K and L as in svd_jvp."""
+    u, s, vh = outputs[:3]
+    gu, gs, gvh = grads[:3]
+    if gu is None and gvh is None:
+        return (None,) if gs is None else ((u * xp.like(gs, u)[..., None, :]) @ vh,)
+    v, gv = xp.adjoint(vh), None if gvh is None else xp.adjoint(gvh)
+    k, l, inverse = _pairs(xp, s)
+    k, l, weights = xp.like(k, u), xp.like(l, u), xp.like(inverse, u)[..., None, :]
+    x = None if gu is None else xp.adjoint(u) @ gu
+    y = None if gv is None else xp.adjoint(v) @ gv
+    both = x if y is None else y if x is None else x + y
+    apart = x if y is None else -y if x is None else x - y
+    hermitian, skew = both * k, apart * l
+    inner = _hermitian(xp, hermitian) + (skew - xp.adjoint(skew)) / 2
+    if gs is not None:
+        inner = inner + xp.like(xp.diag(gs), u)
+    made = u @ inner @ vh
+    if gu is not None and _is_thin(u):
+        made = made + ((gu - u @ x) * weights) @ vh
+    if gv is not None and _is_thin(v):
+        made = made + (u * weights) @ xp.adjoint(gv - v @ y)
+    return (made,)
+
+
+def _is_thin(u: Any) -> bool:
+    """Whether the columns of u may span less than everything; in the other case I - U U^H is zero, and would be noise."""
+    rows, columns = u.shape[-2:]
+    return rows is None or columns is None or rows != columns
+
+
+def _pairs(xp: Any, s: Any) -> tuple[Any, Any, Any]:
+    """1 / (s_j - s_i), 1 / (s_i + s_j) and 1 / s, each 0 where what it divides by counts as zero: at most 10 k eps s_max."""
+
+    def reciprocal(x: Any) -> Any:
+        close = xp.abs(x) <= limit
+        # the inner choice keeps second derivatives finite
+        return xp.where(close, xp.zeros_like(x), 1 / xp.where(close, xp.ones_like(x), x))
+
+    largest = xp.largest(s)
+    limit = 10 * float(np.finfo(xp.dtype_name(s)).eps) * xp.order(s) * largest
+    inverse = reciprocal(s)
+    limit = limit[..., None]
+    return reciprocal(s[..., None, :] - s[..., :, None]), reciprocal(s[..., None, :] + s[..., :, None]), inverse
+
+
+def _solve(xp: Any, l: Any, b: Any, flags: int = 0) -> Any:
+    """L^-1 b for a lower triangular L."""
+    return xp.call(operation_named("triangular"), (l, b), (flags,))[0]
 
 
 def _hermitian(xp: Any, x: Any) -> Any:

@@ -95,8 +95,35 @@ class NotPositiveDefiniteError(_MatrixError):
         return 'add a small multiple of the identity, or keep the rest of the batch with on_fail="nan"'
 
 
-class SingularMatrixError(np.linalg.LinAlgError):
-    """A pivot is exactly zero."""
+class SingularMatrixError(_MatrixError):
+    """A matrix is singular: a pivot is exactly zero.
+
+    Attributes
+    ----------
+    batch_index : tuple of int
+        Which matrix of the batch, the first that failed; ``()`` for a single matrix.
+    pivot : int
+        Which pivot, counted from 1.
+    nonfinite : bool
+        The matrix holds NaN or Inf.
+    failures : int
+        How many matrices of the batch failed.
+    """
+
+    pivot: int
+
+    def __init__(self, operation: str, *, pivot: int = 0, **fields: Any) -> None:
+        super().__init__(operation, pivot=pivot, **fields)
+
+    def _what(self, who: str) -> str:
+        if self.nonfinite:
+            return f"{who} holds NaN or Inf (pivot {self.pivot} is not finite)"
+        return f"{who} is singular (pivot {self.pivot} is zero)"
+
+    def _hint(self) -> str:
+        if not self.batch_shape:
+            return "lapwing.lstsq gives the least-squares solution"
+        return 'lapwing.lstsq gives the least-squares solution; on_fail="nan" keeps the rest of the batch'
 
 
 class ConvergenceError(_MatrixError):

@@ -49,6 +49,14 @@ def workspace(problem: Problem, engine: str) -> tuple[int, int]:
         raise ValueError(f"{problem.operation}: n = {problem.n} is too large for any machine")
     device = DEVICES.index(problem.device)
     ordinal = 0 if device == CUDA else -1
-    flags = 1 if problem.upper else 0
-    call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, ordinal, ENGINES[engine], 0, flags, problem.sizes)
+    call = (
+        OPS[problem.operation],
+        DTYPE_CODE[problem.dtype],
+        device,
+        ordinal,
+        ENGINES[engine],
+        0,
+        problem.flags,
+        problem.sizes,
+    )
     return native.scratch_bytes(*call), native.host_bytes(*call)

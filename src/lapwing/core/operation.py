@@ -8,9 +8,21 @@ from typing import Any
 
 from .native import OPS
 
-__all__ = ["ADJOINT", "OPERATIONS", "OVERWRITE", "UPPER", "Operation", "Params", "Shape", "operation_named"]
+__all__ = [
+    "ADJOINT",
+    "MIXED",
+    "OPERATIONS",
+    "OVERWRITE",
+    "POS",
+    "UNIT",
+    "UPPER",
+    "Operation",
+    "Params",
+    "Shape",
+    "operation_named",
+]
 
-UPPER, OVERWRITE, ADJOINT = 1, 2, 4  # Flag in native/frame.h
+UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED = 1, 2, 4, 8, 16, 32  # Flag in native/frame.h
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run
@@ -25,15 +37,16 @@ class Operation:
     ``results(shapes, params)`` gives shape and dtype of each output; dtype None is the input's, "real" its real counterpart.
     ``sizes(shapes, params)`` are the numbers the native frame carries. ``jvp(xp, params, inputs, outputs, tangents)`` and
     ``vjp(xp, params, inputs, outputs, grads)`` are written once on a small namespace that each framework supplies (see
-    core/derivatives.py); both see inputs only where ``keeps_inputs(params)``. ``reference(arrays, params)`` does the work with
-    numpy.linalg where there is no native core.
+    core/derivatives.py); both see inputs only where ``keeps_inputs(params)``. An operation without such rules may be
+    ``composed(xp, params, inputs)`` of others that have them, which take its place where derivatives are wanted.
+    ``reference(arrays, params)`` does the work with numpy.linalg where there is no native core.
     """
 
     name: str
     results: Callable[[tuple[Shape, ...], Params], Results]
     sizes: Callable[[tuple[Shape, ...], Params], Shape]
     reference: Callable[[tuple[Any, ...], Params], tuple[Any, ...]]
-    inputs: int = 1
+    ranks: tuple[int, ...] = (2,)  # of each input, without the batch
     example: Params = (0,)  # any that are valid, to learn how many outputs there are
     jvp: Callable[..., tuple[Any, ...]] | None = None
     vjp: Callable[..., tuple[Any, ...]] | None = None
@@ -47,12 +60,30 @@ class Operation:
     launches_only_to: int = 0
     # where derivatives are wanted, another operation takes its place: its name, and which of its outputs are ours
     derivative_from: tuple[str, tuple[int, ...]] | None = None
+    composed: Callable[..., tuple[Any, ...]] | None = None
+    # the columns of the last input, and of the first output, have nothing to do with each other: many of these for one matrix
+    # become one call with more columns
+    by_columns: bool = False
+    # product(xp, params, inputs but the last, x): what the first output x is multiplied by to give the last input
+    product: Callable[..., Any] | None = None
+
+    variant: str = ""  # the same native operation, but with other rules: "qr" and "qr_complete"
 
     code: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", OPS[self.name])
+        if self.variant:
+            object.__setattr__(self, "name", f"{self.name}_{self.variant}")
         OPERATIONS.append(self)
+
+    @property
+    def inputs(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def example_shapes(self) -> tuple[Shape, ...]:
+        return tuple((1,) * rank for rank in self.ranks)
 
     def turned(self, dtype: str) -> bool:
         return self.turns == "factor" or (self.turns == "real" and dtype.startswith("float"))

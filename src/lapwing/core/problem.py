@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "spec"]
+__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "SOLVED", "Problem", "Spec", "spec"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
+# the operations of systems, inverses and decompositions
+SOLVED = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "qr", "svd", "svdvals")
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
 REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
 
@@ -63,7 +65,7 @@ def spec(shape: tuple[int, ...], dtype: Any = "float64", device: str = "cpu", sh
 
 @dataclass(frozen=True)
 class Problem:
-    """One operation on a batch of n x n matrices."""
+    """One operation on a batch of matrices: n x n, for qr, svd and lstsq n x columns."""
 
     operation: str
     dtype: str
@@ -72,14 +74,21 @@ class Problem:
     device: str
     upper: bool = False
     part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
+    columns: int | None = None  # of the matrix where it is not square, else of the right-hand side
+    pos: bool = False
+    full: bool = False  # qr: complete, svd: full matrices
 
     @classmethod
-    def of(cls, operation: str, array: Spec, *, upper: bool = False, part: tuple[int, int] | None = None) -> Problem:
-        return cls(operation, array.dtype, prod(array.shape[:-2]), array.shape[-1], array.device, upper, part)
+    def of(cls, operation: str, array: Spec, **known: Any) -> Problem:
+        return cls(operation, array.dtype, prod(array.shape[:-2]), array.shape[-2], array.device, **known)
 
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.dtype]
+
+    @property
+    def rectangular(self) -> bool:
+        return self.operation in ("qr", "svd", "svdvals")
 
     @property
     def count(self) -> int:
@@ -94,9 +103,20 @@ class Problem:
     @property
     def sizes(self) -> tuple[int, ...]:
         """As the native frame carries them."""
-        part = (0, self.n) if self.part is None else self.part
-        return (self.batch, self.n) if self.operation == "cholesky" else (self.batch, self.n, *part)
+        if self.operation in ("eigh", "eigvalsh"):
+            return (self.batch, self.n, *((0, self.n) if self.part is None else self.part))
+        if self.columns is None:
+            return self.batch, self.n
+        if self.operation == "qr":
+            return self.batch, self.n, self.columns, self.n if self.full else min(self.n, self.columns)
+        return (self.batch, self.n, self.columns, int(self.full)) if self.rectangular else (self.batch, self.n, self.columns)
+
+    @property
+    def flags(self) -> int:
+        """As the native frame carries them: UPPER and POS."""
+        return (1 if self.upper else 0) | (16 if self.pos else 0)
 
     def __str__(self) -> str:
-        text = f"{self.operation} of {self.batch} x {self.n} x {self.n} {self.dtype} on {self.device}"
+        columns = self.columns if self.rectangular else self.n
+        text = f"{self.operation} of {self.batch} x {self.n} x {columns} {self.dtype} on {self.device}"
         return text if self.part is None else f"{text}, {self.count} of {self.n} eigenvalues"

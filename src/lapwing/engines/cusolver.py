@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.native import native, workspace
 from ..core.plan import Capability
-from ..core.problem import DTYPES
+from ..core.problem import DTYPES, SOLVED
 from .batched import missing_gpu
 from .engine import Engine
 
@@ -26,6 +26,7 @@ ENGINE = Engine(
     capabilities=(
         Capability("cholesky", "cusolver", "cuda", DTYPES, "64-bit sizes"),
         *[Capability(op, "cusolver", "cuda", DTYPES, "64-bit sizes; batches together") for op in ("eigh", "eigvalsh")],
+        *[Capability(op, "cusolver", "cuda", DTYPES, "64-bit sizes; one matrix after the other") for op in SOLVED],
     ),
     missing=_missing,
     workspace=lambda problem: workspace(problem, "cusolver"),

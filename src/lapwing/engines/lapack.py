@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.native import missing_reason, native, workspace
 from ..core.plan import Capability
-from ..core.problem import DTYPES
+from ..core.problem import DTYPES, SOLVED
 from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
@@ -67,7 +67,7 @@ ENGINE = Engine(
     what=f"LAPACK from {LIBRARY or 'NumPy or SciPy'}",
     capabilities=tuple(
         Capability(op, "lapack", "cpu", DTYPES, "one matrix after the other, with the library's threads")
-        for op in ("cholesky", "eigh", "eigvalsh")
+        for op in ("cholesky", "eigh", "eigvalsh", *SOLVED)
     ),
     missing=_missing,
     workspace=lambda problem: workspace(problem, "lapack"),

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ..core.native import AUTO, DTYPE_CODE, ENGINES, OPS, native
 from ..core.plan import Alternative, Capability, Plan
-from ..core.problem import DEVICES, DTYPES, Problem
+from ..core.problem import DEVICES, DTYPES, SOLVED, Problem
 from ..core.records import Record, Rule, load_records, rules_of
 from ..core.settings import cache_folder, cache_path, cuda_paths
-from . import batched, cusolver, krylov, lapack, reference, tiled
+from . import batched, cost, cusolver, krylov, lapack, reference, tiled
 from .engine import Engine
 
 __all__ = [
@@ -41,7 +41,7 @@ _log = logging.getLogger("lapwing")
 _THREADS = native.allowed_threads() if native is not None else 1
 # what has rules of its own: values alone go where the vectors go, and for a part of a spectrum the rules are asked by the
 # number of values instead of the batch
-_RULED = ("cholesky", "eigh", "eigh_part")
+_RULED = ("cholesky", "eigh", "eigh_part", *SOLVED)
 _NO_END = 2**62
 
 # Where no record of this hardware exists. On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two
@@ -81,6 +81,14 @@ _DEFAULT_RULES = {
             *[Rule(d, "krylov", n, None, 0, k) for d in _KRYLOV_DTYPES[device] for n, k in _KRYLOV_LIMIT[device].items()],
             *[Rule(d, direct) for d in DTYPES],
         ]
+        for device, direct in (("cpu", "lapack"), ("cuda", "cusolver"))
+    },
+    **{
+        (operation, device): [
+            *[Rule(d, "batched", 0, n) for d in DTYPES if (n := batched.LARGEST_SOLVE[device].get(operation))],
+            *[Rule(d, direct) for d in DTYPES],
+        ]
+        for operation in SOLVED
         for device, direct in (("cpu", "lapack"), ("cuda", "cusolver"))
     },
 }
@@ -141,8 +149,8 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         name,
         reason,
         *(ALL[name].workspace(problem) if support else (0, 0)),
-        flops=_flops(problem),
-        bytes_moved=_bytes_moved(problem),
+        flops=cost.flops(problem),
+        bytes_moved=cost.bytes_moved(problem),
         predicted_seconds=_predict(problem, name),
         missing=support.reason,
         others=tuple(
@@ -153,24 +161,10 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
     )
 
 
-def _flops(problem: Problem) -> float:
-    """By the usual count; for eigenvalues that of the reduction to tridiagonal form and of what follows it for the vectors."""
-    n = float(problem.n)
-    each = n**3 / 3
-    if problem.operation != "cholesky":
-        each = 4 / 3 * n**3 + (4 * n * n * problem.count if problem.operation == "eigh" else 0)
-    return problem.batch * each * (4 if problem.dtype.startswith("complex") else 1)
-
-
-def _bytes_moved(problem: Problem) -> int:
-    out = {"cholesky": problem.n**2, "eigh": problem.n * problem.count, "eigvalsh": 0}[problem.operation]
-    return problem.batch * (problem.n**2 + out) * problem.itemsize
-
-
 def _ruled(problem: Problem) -> tuple[str, int]:
     """Whose rules decide, and the number they ask for beside n."""
-    if problem.operation == "cholesky":
-        return "cholesky", problem.batch
+    if problem.operation not in ("eigh", "eigvalsh"):
+        return problem.operation, problem.batch
     return ("eigh_part", problem.count) if problem.at_an_end else ("eigh", problem.batch)
 
 

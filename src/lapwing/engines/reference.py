@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.native import native
 from ..core.plan import Capability
-from ..core.problem import DTYPES
+from ..core.problem import DTYPES, SOLVED
 from .engine import Engine
 
 __all__ = ["ENGINE"]
@@ -18,7 +18,7 @@ ENGINE = Engine(
     name="reference",
     what="numpy.linalg, when the native core was not built",
     capabilities=tuple(
-        Capability(op, "reference", "cpu", DTYPES, "matrix by matrix") for op in ("cholesky", "eigh", "eigvalsh")
+        Capability(op, "reference", "cpu", DTYPES, "matrix by matrix") for op in ("cholesky", "eigh", "eigvalsh", *SOLVED)
     ),
     missing=_missing,
 )

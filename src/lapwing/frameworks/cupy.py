@@ -7,17 +7,20 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from ..core.native import CUDA, missing_reason, native
+from ..core.native import AUTO, CUDA, missing_reason, native
 from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
+from .like_numpy import NumpyNamespace
 
 __all__ = [
     "Namespace",
     "apply",
     "describe",
+    "differentiates",
     "dtype_of",
     "failed",
     "out_of_memory",
+    "register",
     "run_operator",
     "shape_of",
     "to_numpy",
@@ -57,7 +60,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
                 a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
             else:
                 a, overwrite = cp.ascontiguousarray(a), True
-        others = [cp.ascontiguousarray(x, a.dtype) for x in others]
+        others = [cp.ascontiguousarray(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
         shapes = (a.shape, *[x.shape for x in others])
         kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
         outputs = tuple(cp.empty(shape, kinds.get(dtype, dtype)) for shape, dtype in operation.results(shapes, params))
@@ -94,44 +97,37 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, (MemoryError, cp.cuda.memory.OutOfMemoryError))
 
 
-class Namespace:
+def differentiates(a: Any) -> bool:
+    """Whether derivatives with respect to it may be asked for."""
+    return False
+
+
+def register(kind: Any, take_apart: Any, put_together: Any) -> None:
+    """Only JAX looks into the objects that pass through it."""
+
+
+class Namespace(NumpyNamespace):
     """What the operations that are made of others work with."""
 
-    norm = staticmethod(cp.linalg.norm)
+    module = cp
+    to_numpy = staticmethod(to_numpy)
 
     @staticmethod
     def put(x: np.ndarray, like: Any) -> Any:
         return cp.asarray(x)
 
     @staticmethod
-    def eye(like: Any) -> Any:
-        return cp.eye(like.shape[-1], dtype=like.dtype)
+    def largest(x: Any) -> Any:  # CuPy's max has no start
+        return cp.max(x, -1, keepdims=True) if x.shape[-1] else cp.zeros((*x.shape[:-1], 1), x.dtype)
 
     @staticmethod
-    def like(x: Any, y: Any) -> Any:
-        return x.astype(y.dtype)
+    def broadcast_batch(a: Any, b: Any) -> tuple[Any, Any]:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return cp.broadcast_to(a, (*batch, *a.shape[-2:])), cp.broadcast_to(b, (*batch, *b.shape[-2:]))
 
     @staticmethod
-    def adjoint(x: Any) -> Any:
-        return x.swapaxes(-1, -2).conj()
-
-    @staticmethod
-    def solve(l: Any, b: Any) -> Any:
-        return _solve(l, b, "N")
-
-    @staticmethod
-    def solve_adjoint(l: Any, b: Any) -> Any:
-        return _solve(l, b, "C")
-
-
-def _solve(l: Any, b: Any, trans: str) -> Any:
-    from cupyx.scipy.linalg import solve_triangular
-
-    if l.ndim == 2:
-        return solve_triangular(l, b, lower=True, trans=trans)
-    flat_l, flat_b = l.reshape(-1, *l.shape[-2:]), b.reshape(-1, *b.shape[-2:])
-    solved = [solve_triangular(x, y, lower=True, trans=trans) for x, y in zip(flat_l, flat_b, strict=True)]
-    return cp.stack(solved).reshape(b.shape) if solved else cp.empty_like(b)
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, AUTO, False)
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:

@@ -18,17 +18,20 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.native import AUTO, ENGINES, native
-from ..core.operation import Operation, Params, operation_named
+from ..core.operation import ADJOINT, Operation, Params, operation_named
 from ..core.problem import REAL, Spec
 from . import numpy
+from .like_numpy import NumpyNamespace
 
 __all__ = [
     "Namespace",
     "apply",
     "describe",
+    "differentiates",
     "dtype_of",
     "failed",
     "out_of_memory",
+    "register",
     "run_operator",
     "shape_of",
     "to_numpy",
@@ -86,9 +89,15 @@ def _jitted(operation: Operation, params: Params, engine: int) -> Any:
 @cache
 def _differentiable(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
     primal = partial(_call, operation, params, engine, overwrite)
-    if operation.jvp is None:
+    if operation.jvp is None and operation.composed is None:
         return primal
+    if operation.product is not None:
+        return partial(_linear_solve, operation, params, engine, overwrite)
     function = jax.custom_jvp(primal)
+    if operation.composed is not None:
+        rule = operation.composed
+        function.defjvp(lambda primals, tangents: jax.jvp(lambda *x: rule(Namespace, params, x), primals, tangents))
+        return function
 
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         assert operation.jvp is not None
@@ -106,31 +115,22 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     return function
 
 
-class Namespace:
+def differentiates(a: Any) -> bool:
+    """Whether derivatives with respect to it may be asked for."""
+    return traced(a)
+
+
+@cache
+def register(kind: Any, take_apart: Any, put_together: Any) -> None:
+    """Objects of this kind may pass through jit, vmap and grad."""
+    jax.tree_util.register_pytree_node(kind, take_apart, put_together)
+
+
+class Namespace(NumpyNamespace):
     """What core/derivatives.py works with, and operations that are made of others."""
 
-    where, abs, conj, real, any = jnp.where, jnp.abs, jnp.conj, jnp.real, jnp.any
-    zeros_like, ones_like = jnp.zeros_like, jnp.ones_like
-
-    @staticmethod
-    def sum(x: Any, axis: int) -> Any:
-        return jnp.sum(x, axis)
-
-    @staticmethod
-    def largest(x: Any) -> Any:
-        return jnp.max(x, -1, keepdims=True, initial=0)
-
-    @staticmethod
-    def order(x: Any) -> Any:
-        return x.shape[-1]
-
-    @staticmethod
-    def like(x: Any, y: Any) -> Any:
-        return x.astype(y.dtype)
-
-    @staticmethod
-    def dtype_name(x: Any) -> str:
-        return str(x.dtype)
+    module = jnp
+    constant = staticmethod(jax.lax.stop_gradient)
 
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
@@ -140,34 +140,9 @@ class Namespace:
     def visible(x: Any) -> bool:
         return False  # reverse mode is derived from forward mode, which sees no gradient
 
-    norm = staticmethod(jnp.linalg.norm)
-
     @staticmethod
     def put(x: np.ndarray, like: Any) -> Any:
         return jax.device_put(x, like.sharding)
-
-    @staticmethod
-    def eye(like: Any) -> Any:
-        return jnp.eye(like.shape[-1], dtype=like.dtype)
-
-    @staticmethod
-    def adjoint(x: Any) -> Any:
-        return jnp.conj(jnp.swapaxes(x, -1, -2))
-
-    @staticmethod
-    def half_tril(x: Any) -> Any:
-        n = x.shape[-1]
-        mask = jnp.tril(jnp.ones((n, n), x.real.dtype)) - jnp.eye(n, dtype=x.real.dtype) / 2
-        # a product with the mask would carry NaN of the other triangle: none can be there that is not in this one too
-        return x * mask
-
-    @staticmethod
-    def solve(l: Any, b: Any) -> Any:
-        return jax.lax.linalg.triangular_solve(l, b, left_side=True, lower=True)
-
-    @staticmethod
-    def solve_adjoint(l: Any, b: Any) -> Any:
-        return jax.lax.linalg.triangular_solve(l, b, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
 
 
 def _call(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
@@ -180,16 +155,22 @@ def _call(operation: Operation, params: Params, engine: int, overwrite: bool, *a
 def _partitioned(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
     """The foreign call with its sharding rule, under a vmap rule, which custom_partitioning lacks."""
     foreign = partial(_foreign, operation, params, engine, overwrite)
-    inputs = operation.inputs
-    # a signature without *, as custom_partitioning reads it
-    split = custom_partitioning(lambda a: foreign(a)) if inputs == 1 else custom_partitioning(lambda a, b: foreign(a, b))
-    ranks = [len(shape) for shape, _ in operation.results(((1, 1),) * inputs, params)]
+    given = operation.ranks
+    # signatures without *, as custom_partitioning reads them
+    plain = {
+        1: lambda a: foreign(a),
+        2: lambda a, b: foreign(a, b),
+        3: lambda a, b, c: foreign(a, b, c),
+        4: lambda a, b, c, d: foreign(a, b, c, d),
+    }
+    split = custom_partitioning(plain[len(given)])
+    ranks = [len(shape) for shape, _ in operation.results(operation.example_shapes, params)]
 
     def shardings(mesh: Any, arg_shapes: Any) -> tuple[Any, tuple[Any, ...]]:
         sharding, rank = arg_shapes[0].sharding, len(arg_shapes[0].shape) - 2
         batch = (tuple(getattr(sharding, "spec", ())) + (None,) * rank)[:rank]
         whole = [NamedSharding(mesh, PartitionSpec(*batch, *(None,) * rank)) for rank in ranks]
-        return (NamedSharding(mesh, PartitionSpec(*batch, None, None)),) * inputs, tuple(whole)
+        return tuple(NamedSharding(mesh, PartitionSpec(*batch, *(None,) * r)) for r in given), tuple(whole)
 
     def partition(mesh: Any, arg_shapes: Any, result_shape: Any) -> Any:
         arguments, results = shardings(mesh, arg_shapes)
@@ -200,9 +181,7 @@ def _partitioned(operation: Operation, params: Params, engine: int, overwrite: b
 
     # every axis of a matrix has a letter of its own, and stays whole
     letters = iter("ijklmnopqrst")
-    sides = [
-        ", ".join(" ".join(["...", *[next(letters) for _ in range(rank)]]) for rank in side) for side in ([2] * inputs, ranks)
-    ]
+    sides = [", ".join(" ".join(["...", *[next(letters) for _ in range(rank)]]) for rank in side) for side in (given, ranks)]
     used = tuple(c for c in "".join(sides) if c.isalpha())
     # the newer partitioner wants the rule in letters, the older one calls the two functions
     rule = {"sharding_rule": " -> ".join(sides), "need_replication_factors": used}
@@ -215,6 +194,9 @@ def _partitioned(operation: Operation, params: Params, engine: int, overwrite: b
 
     @function.def_vmap
     def batched(axis_size: int, in_batched: Any, *arrays: Any) -> Any:
+        *fixed, last = in_batched
+        if operation.by_columns and last and not any(fixed):
+            return _more_columns(function, arrays), (True, *[False] * (len(ranks) - 1))
         whole = [
             x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
             for x, is_batched in zip(arrays, in_batched, strict=True)
@@ -222,6 +204,36 @@ def _partitioned(operation: Operation, params: Params, engine: int, overwrite: b
         return function(*whole), tuple(True for _ in ranks)
 
     return function
+
+
+def _more_columns(function: Any, arrays: Any) -> tuple[Any, ...]:
+    """Many right-hand sides for the same matrix, as columns of one."""
+    *fixed, b = arrays
+    many, k = b.shape[0], b.shape[-1]
+    wide = jnp.moveaxis(b, 0, -2)
+    x, *others = function(*fixed, wide.reshape(*wide.shape[:-2], many * k))
+    return (jnp.moveaxis(x.reshape(*x.shape[:-1], many, k), -2, 0), *others)
+
+
+def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
+    """A solve in the eyes of JAX: it has to know the product to differentiate, and the other solve to turn that around."""
+    assert operation.product is not None
+    *given, b = arrays
+    product = partial(operation.product, Namespace, params, given)
+    fixed = tuple(map(jax.lax.stop_gradient, given))
+    transposed = (params[0] ^ ADJOINT, *params[1:])
+
+    def solve(_: Any, right: Any) -> tuple[Any, Any]:
+        x, *others = _call(operation, params, engine, overwrite, *fixed, right)
+        return x, tuple(others)
+
+    def solve_transposed(_: Any, right: Any) -> tuple[Any, Any]:
+        # A^T y = c is A^H conj(y) = conj(c)
+        y, *others = _call(operation, transposed, engine, False, *fixed, jnp.conj(right))
+        return jnp.conj(y), tuple(others)
+
+    x, others = jax.lax.custom_linear_solve(product, b, solve, solve_transposed, has_aux=True)
+    return (x, *others)
 
 
 def _placed_mesh(a: Any) -> Any:

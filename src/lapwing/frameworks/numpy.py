@@ -9,17 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..core.native import CPU, OPS, native
-from ..core.operation import ADJOINT, OVERWRITE, UPPER, Operation, Params
+from ..core.native import AUTO, CPU, native
+from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
+from .like_numpy import NumpyNamespace
 
 __all__ = [
     "Namespace",
     "apply",
     "describe",
+    "differentiates",
     "dtype_of",
     "failed",
     "out_of_memory",
+    "register",
     "run_operator",
     "shape_of",
     "to_numpy",
@@ -61,7 +64,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
         else:
             a, overwrite = np.ascontiguousarray(a), True
-    others = [np.ascontiguousarray(x, dtype) for x in others]
+    if others:
+        others = [np.ascontiguousarray(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
     if native is None:
         outputs = operation.reference((a, *others), params)
     else:
@@ -94,43 +98,28 @@ def to_numpy(x: np.ndarray) -> np.ndarray:
     return x
 
 
-class Namespace:
+def differentiates(a: Any) -> bool:
+    """Whether derivatives with respect to it may be asked for."""
+    return False
+
+
+def register(kind: Any, take_apart: Any, put_together: Any) -> None:
+    """Only JAX looks into the objects that pass through it."""
+
+
+class Namespace(NumpyNamespace):
     """What the operations that are made of others work with."""
 
-    norm = staticmethod(np.linalg.norm)
+    module = np
+    to_numpy = staticmethod(to_numpy)
 
     @staticmethod
     def put(x: np.ndarray, like: np.ndarray) -> np.ndarray:
         return x
 
     @staticmethod
-    def eye(like: np.ndarray) -> np.ndarray:
-        return np.eye(like.shape[-1], dtype=like.dtype)
-
-    @staticmethod
-    def like(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return x.astype(y.dtype)
-
-    @staticmethod
-    def adjoint(x: np.ndarray) -> np.ndarray:
-        return x.swapaxes(-1, -2).conj()
-
-    @staticmethod
-    def solve(l: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return _solve(l, b, 0)
-
-    @staticmethod
-    def solve_adjoint(l: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return _solve(l, b, ADJOINT)
-
-
-def _solve(l: np.ndarray, b: np.ndarray, flags: int) -> np.ndarray:
-    if native is None:
-        return np.linalg.solve(l.swapaxes(-1, -2).conj() if flags else l, b)
-    l, x = np.ascontiguousarray(l), np.array(b, order="C")
-    sizes = (prod(x.shape[:-2]), *x.shape[-2:])
-    native.run(OPS["triangular"], _CODE[x.dtype], CPU, -1, 0, 0, flags, sizes, 0, None, l, x)
-    return x
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, AUTO, False)
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:

@@ -21,9 +21,11 @@ __all__ = [
     "Namespace",
     "apply",
     "describe",
+    "differentiates",
     "dtype_of",
     "failed",
     "out_of_memory",
+    "register",
     "run_operator",
     "shape_of",
     "to_numpy",
@@ -71,6 +73,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         name, mine = operation.derivative_from
         outputs = apply(operation_named(name), arrays, params, engine, False)
         return tuple(outputs[i] for i in mine)
+    if operation.composed and (wanted or torch.compiler.is_compiling() or _in_functorch()):
+        return operation.composed(Namespace, params, arrays)
     if torch.compiler.is_compiling():
         # inside torch.func under Dynamo no autograd.Function can carry every rule: the framework's own routine does
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
@@ -96,6 +100,15 @@ def out_of_memory(error: Exception) -> bool:
 
 def to_numpy(x: torch.Tensor) -> np.ndarray:
     return x.detach().resolve_conj().cpu().numpy()
+
+
+def differentiates(a: torch.Tensor) -> bool:
+    """Whether derivatives with respect to it may be asked for."""
+    return _needs_derivative(a) or torch.compiler.is_compiling() or _in_functorch()
+
+
+def register(kind: Any, take_apart: Any, put_together: Any) -> None:
+    """Only JAX looks into the objects that pass through it."""
 
 
 def _needs_derivative(a: torch.Tensor) -> bool:
@@ -240,12 +253,50 @@ class Namespace:
         return x.tril() - torch.diag_embed(x.diagonal(dim1=-2, dim2=-1)) / 2
 
     @staticmethod
-    def solve(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve_triangular(l, b, upper=False)  # type: ignore[no-any-return]
+    def swap(x: torch.Tensor) -> torch.Tensor:
+        return x.mT
+
+    tril, triu, diag, log, sqrt, isfinite = torch.tril, torch.triu, torch.diag_embed, torch.log, torch.sqrt, torch.isfinite
+    moveaxis, reshape, argmax = torch.movedim, torch.reshape, torch.argmax
 
     @staticmethod
-    def solve_adjoint(l: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve_triangular(l.mH, b, upper=True)  # type: ignore[no-any-return]
+    def diagonal(x: torch.Tensor) -> torch.Tensor:
+        return x.diagonal(dim1=-2, dim2=-1)
+
+    @staticmethod
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x.prod(-1)
+
+    @staticmethod
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.int32)
+
+    @staticmethod
+    def parity(rows: torch.Tensor) -> torch.Tensor:
+        later = rows[..., None, :] < rows[..., :, None]
+        return 1 - 2 * (later.triu(1).sum((-1, -2)) % 2)
+
+    @staticmethod
+    def constant(x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+    @staticmethod
+    def shape(x: torch.Tensor) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    @staticmethod
+    def beside(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y], -1)
+
+    @staticmethod
+    def broadcast_batch(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+
+    @staticmethod
+    def one_hot(index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(like.shape[-2], device=like.device)[:, None]
+        return (places == index[..., None, None]).to(like.dtype)
 
     where, abs, conj, any = torch.where, torch.abs, torch.conj, torch.any
     zeros_like, ones_like = torch.zeros_like, torch.ones_like
@@ -289,9 +340,9 @@ class _Hooked:
 
     def __init__(self, operation: Operation) -> None:
         name = f"lapwing::{operation.name}"
-        count = len(operation.results(((1, 1),) * operation.inputs, operation.example))
+        count = len(operation.results(operation.example_shapes, operation.example))
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        tensors = ", ".join(f"Tensor {letter}" for letter in "abc"[: operation.inputs])
+        tensors = ", ".join(f"Tensor {letter}" for letter in "abcd"[: operation.inputs])
         # the library object must live as long as the op
         self.library = torch.library.Library("lapwing", "FRAGMENT")
         self.library.define(
@@ -316,7 +367,7 @@ class _Hooked:
         op = getattr(torch.ops.lapwing, operation.name).default
 
         def batched(info: Any, in_dims: Any, *args: Any) -> Any:
-            return op(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
+            return _batched(operation, op, count, info, in_dims, args)
 
         torch.library.register_vmap(name, batched, lib=self.library)
         self.op = op if count > 1 else lambda *args: (op(*args),)
@@ -332,6 +383,19 @@ def _tupled(apply: Any) -> Any:
         return made if isinstance(made, tuple) else (made,)
 
     return call
+
+
+def _batched(operation: Operation, call: Any, count: int, info: Any, in_dims: Any, args: tuple[Any, ...]) -> Any:
+    """The call under vmap, and where its outputs have the mapped axis."""
+    last = operation.inputs - 1
+    if operation.by_columns and in_dims[last] is not None and all(d is None for d in in_dims[:last]):
+        # many right-hand sides for the same matrix, as columns of one
+        wide = args[last].movedim(in_dims[last], -2)
+        made = call(*args[:last], wide.flatten(-2), *args[last + 1 :])
+        x, *others = made if count > 1 else (made,)
+        x = x.unflatten(-1, wide.shape[-2:]).movedim(-2, 0)
+        return ((x, *others), (0, *[None] * len(others))) if count > 1 else (x, 0)
+    return call(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
 
 
 def _batch_first(info: Any, in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -366,8 +430,14 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
     def of_two(a: Any, b: Any, params: Any, engine: int) -> Any:
         return op(a, b, params, engine)
 
+    def of_three(a: Any, b: Any, c: Any, params: Any, engine: int) -> Any:
+        return op(a, b, c, params, engine)
+
+    def of_four(a: Any, b: Any, c: Any, d: Any, params: Any, engine: int) -> Any:
+        return op(a, b, c, d, params, engine)
+
     class Traceable(torch.autograd.Function):
-        forward = staticmethod(of_one if inputs == 1 else of_two)
+        forward = staticmethod((of_one, of_two, of_three, of_four)[inputs - 1])
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -383,7 +453,7 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-            return Traceable.apply(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
+            return _batched(operation, Traceable.apply, count, info, in_dims, args)
 
     # Dynamo refuses a Function with a jvp
     class Functorch(Traceable):
@@ -395,7 +465,7 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-            return Functorch.apply(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
+            return _batched(operation, Functorch.apply, count, info, in_dims, args)
 
     # a forward that takes the context and skips the dispatcher costs a third of the others
     class Eager(torch.autograd.Function):

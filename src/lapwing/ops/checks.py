@@ -7,13 +7,13 @@ from typing import Any
 
 from ..core.problem import DTYPES
 
-__all__ = ["check_choice", "check_flag", "check_square"]
+__all__ = ["check_choice", "check_flag", "check_matrix", "check_pair", "check_square"]
 
 _KNOWN = frozenset(DTYPES)
 
 
-def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> None:
-    """``shape`` is a batch of square matrices (None: not known yet) of a supported dtype."""
+def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, letters: str = "m, n") -> None:
+    """``shape`` is a batch of matrices (None: not known yet) of a supported dtype."""
     if dtype not in _KNOWN:
         hint = "float32" if dtype in ("float16", "bfloat16") else "float32 or float64"
         raise TypeError(
@@ -21,15 +21,34 @@ def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> N
         )
     if len(shape) < 2:
         raise ValueError(
-            f"{operation}: expected matrices of shape (..., n, n), got shape {tuple(shape)}"
+            f"{operation}: expected matrices of shape (..., {letters}), got shape {tuple(shape)}"
             "\nhint: the last two axes are the matrix, all axes before them are the batch"
         )
+
+
+def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> None:
+    """``shape`` is a batch of square matrices (None: not known yet) of a supported dtype."""
+    check_matrix(operation, shape, dtype, "n, n")
     rows, columns = shape[-2], shape[-1]
     if rows != columns and rows is not None and columns is not None:
         raise ValueError(
             f"{operation}: the matrices must be square, got shape {tuple(shape)}"
             "\nhint: the last two axes are the matrix, all axes before them are the batch"
         )
+
+
+def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
+    """``a`` and ``b`` are arrays of one library, dtype and device; ``of`` finds the library of an array."""
+    if of(b, operation) is not framework:
+        raise TypeError(f"{operation}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
+    dtypes = framework.dtype_of(a), framework.dtype_of(b)
+    if dtypes[0] != dtypes[1]:
+        raise TypeError(
+            f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+        )
+    devices = getattr(a, "device", None), getattr(b, "device", None)
+    if not (framework.traced(a) or framework.traced(b)) and str(devices[0]) != str(devices[1]):
+        raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:

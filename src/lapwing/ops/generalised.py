@@ -9,25 +9,21 @@ from typing import Any
 
 from .. import frameworks
 from ..core.errors import NotPositiveDefiniteError
-from ..core.operation import UPPER
+from ..core.operation import ADJOINT, UPPER
+from .checks import check_pair
 from .cholesky import cholesky
+from .systems import TRIANGULAR
 from .triangle import whole_matrix
 
 __all__ = ["check", "solve"]
 
 
 def check(name: str, framework: Any, a: Any, b: Any) -> None:
-    if frameworks.of(b, name) is not framework:
-        raise TypeError(f"{name}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
-    shapes, dtypes = (framework.shape_of(a), framework.shape_of(b)), (framework.dtype_of(a), framework.dtype_of(b))
+    check_pair(name, framework, frameworks.of, a, b)
+    shapes = framework.shape_of(a), framework.shape_of(b)
     known = [(m, n) for m, n in zip(*shapes, strict=False) if m is not None and n is not None]
     if len(shapes[0]) != len(shapes[1]) or any(m is not n and m != n for m, n in known):
         raise ValueError(f"{name}: a and b must have the same shape, got {tuple(shapes[0])} and {tuple(shapes[1])}")
-    if dtypes[0] != dtypes[1]:
-        raise TypeError(f"{name}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}")
-    devices = getattr(a, "device", None), getattr(b, "device", None)
-    if not (framework.traced(a) or framework.traced(b)) and str(devices[0]) != str(devices[1]):
-        raise TypeError(f"{name}: a and b must be on one device, got {devices[0]} and {devices[1]}")
 
 
 def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:
@@ -40,10 +36,10 @@ def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[s
         raise NotPositiveDefiniteError(f"{name}: in b", **fields) from None
     l = xp.adjoint(factor) if upper else factor
     # C <- L^-1 A L^-H
-    half = xp.solve(l, whole_matrix(framework, a, UPPER if upper else 0))
-    c = xp.solve(l, xp.adjoint(half))
+    half = xp.call(TRIANGULAR, (l, whole_matrix(framework, a, UPPER if upper else 0)), (0,))[0]
+    c = xp.call(TRIANGULAR, (l, xp.adjoint(half)), (0,))[0]
     made = again(c, **{**options, "upper": False})
     if not isinstance(made, tuple):
         return (made,)
     # X <- L^-H Y
-    return made[0], xp.solve_adjoint(l, made[1])
+    return made[0], xp.call(TRIANGULAR, (l, made[1]), (ADJOINT,))[0]

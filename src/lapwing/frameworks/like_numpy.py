@@ -1,0 +1,119 @@
+"""The namespace of the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["NumpyNamespace"]
+
+
+class NumpyNamespace:
+    """What core/derivatives.py works with, and operations that are made of others; ``module`` is the library."""
+
+    module: Any
+
+    @classmethod
+    def like(cls, x: Any, y: Any) -> Any:
+        return x.astype(y.dtype)
+
+    @classmethod
+    def dtype_name(cls, x: Any) -> str:
+        return str(x.dtype)
+
+    @classmethod
+    def adjoint(cls, x: Any) -> Any:
+        return cls.module.conj(cls.module.swapaxes(x, -1, -2))
+
+    @classmethod
+    def swap(cls, x: Any) -> Any:
+        return cls.module.swapaxes(x, -1, -2)
+
+    @classmethod
+    def eye(cls, like: Any) -> Any:
+        return cls.module.eye(like.shape[-1], dtype=like.dtype)
+
+    @classmethod
+    def tril(cls, x: Any, k: int) -> Any:
+        return cls.module.tril(x, k)
+
+    @classmethod
+    def triu(cls, x: Any, k: int) -> Any:
+        return cls.module.triu(x, k)
+
+    @classmethod
+    def half_tril(cls, x: Any) -> Any:
+        return cls.module.tril(x) - cls.diag(cls.diagonal(x)) / 2
+
+    @classmethod
+    def diagonal(cls, x: Any) -> Any:
+        return cls.module.diagonal(x, axis1=-2, axis2=-1)
+
+    @classmethod
+    def diag(cls, x: Any) -> Any:
+        return x[..., None] * cls.module.eye(x.shape[-1], dtype=x.dtype)
+
+    @classmethod
+    def sum(cls, x: Any, axis: int) -> Any:
+        return cls.module.sum(x, axis)
+
+    @classmethod
+    def product(cls, x: Any) -> Any:
+        return cls.module.prod(x, -1)
+
+    @classmethod
+    def largest(cls, x: Any) -> Any:
+        return cls.module.max(x, -1, keepdims=True, initial=0)
+
+    @classmethod
+    def order(cls, x: Any) -> Any:
+        return x.shape[-1]
+
+    @classmethod
+    def norm(cls, x: Any) -> Any:
+        return cls.module.linalg.norm(x)
+
+    @classmethod
+    def whole(cls, x: Any) -> Any:
+        return x.astype(cls.module.int32)
+
+    @classmethod
+    def parity(cls, rows: Any) -> Any:
+        """1 or -1: of each permutation, by its inversions."""
+        later = rows[..., None, :] < rows[..., :, None]
+        return 1 - 2 * (cls.module.triu(later, 1).sum((-1, -2)) % 2)
+
+    @classmethod
+    def constant(cls, x: Any) -> Any:
+        return x
+
+    @classmethod
+    def shape(cls, x: Any) -> tuple[Any, ...]:
+        return tuple(x.shape)
+
+    @classmethod
+    def reshape(cls, x: Any, shape: tuple[Any, ...]) -> Any:
+        return cls.module.reshape(x, shape)
+
+    @classmethod
+    def moveaxis(cls, x: Any, source: int, to: int) -> Any:
+        return cls.module.moveaxis(x, source, to)
+
+    @classmethod
+    def beside(cls, x: Any, y: Any) -> Any:
+        return cls.module.concatenate([x, y], -1)
+
+    @classmethod
+    def broadcast_batch(cls, a: Any, b: Any) -> tuple[Any, Any]:
+        batch = cls.module.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return cls.module.broadcast_to(a, (*batch, *a.shape[-2:])), cls.module.broadcast_to(b, (*batch, *b.shape[-2:]))
+
+    @classmethod
+    def one_hot(cls, index: Any, like: Any) -> Any:
+        """1 at ``index`` along the last axis but one of ``like``."""
+        places = cls.module.arange(like.shape[-2])[:, None]
+        return (places == index[..., None, None]).astype(like.dtype)
+
+    @classmethod
+    def __init_subclass__(cls) -> None:
+        for name in ("where", "abs", "conj", "real", "any", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"):
+            setattr(cls, name, staticmethod(getattr(cls.module, name)))

@@ -1,0 +1,132 @@
+"""A = Q R with orthonormal columns in Q and R upper triangular."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import frameworks
+from ..core.derivatives import qr_jvp, qr_vjp
+from ..core.operation import Operation, Params, Shape
+from ..core.problem import Problem, Spec
+from ..engines import planner
+from .checks import check_choice, check_matrix
+
+__all__ = ["QR", "QRResult", "qr"]
+
+
+class QRResult(NamedTuple):
+    """What :func:`qr` returns."""
+
+    Q: Any
+    R: Any
+
+
+def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: str = "auto") -> QRResult:
+    """QR factorisation.
+
+    Parameters
+    ----------
+    a : array, shape (..., m, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+    mode : {"reduced", "complete"}
+        "reduced": Q has k = min(m, n) columns. "complete": Q is square, k = m.
+    engine : str
+        "auto", or one of ``lapwing.engines()``.
+
+    Returns
+    -------
+    Q : array, shape (..., m, k)
+        Orthonormal columns. Of a matrix that holds NaN or Inf both are NaN.
+    R : array, shape (..., k, n)
+        Upper triangular; the signs of its diagonal are not fixed.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    lstsq : least squares.
+
+    Notes
+    -----
+    Derivatives exist where the first min(m, n) columns are independent; for "complete" where m <= n.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> a = np.array([[3.0, 1.0], [4.0, 1.0], [0.0, 2.0]])
+    >>> q, r = lw.qr(a)
+    >>> np.allclose(q @ r, a), np.allclose(q.T @ q, np.eye(2))
+    (True, True)
+    """
+    framework = frameworks.of(a, "qr")
+    shape = framework.shape_of(a)
+    check_matrix("qr", shape, framework.dtype_of(a))
+    check_choice("qr", "mode", mode, ("reduced", "complete"))
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, mode=mode))
+    m, n = shape[-2:]
+    if m is not None and n is not None and m < n:
+        # the first m columns decide Q: A = Q (R1 | Q^H A2)
+        q, r = _decompose(framework, a[..., :m], mode, code)
+        return QRResult(q, framework.Namespace.beside(r, framework.Namespace.adjoint(q) @ a[..., m:]))
+    return QRResult(*_decompose(framework, a, mode, code))
+
+
+def _decompose(framework: Any, a: Any, mode: str, code: int) -> tuple[Any, Any]:
+    if not framework.traced(a) and planner.logging_decisions():
+        planner.log_decision(_problem(a, mode=mode), "auto")
+    m, n = framework.shape_of(a)[-2:]
+    # complete is the same as reduced for a square matrix, and then has derivatives
+    complete = mode == "complete" and (m is None or m != n)
+    return framework.apply(QR_COMPLETE if complete else QR, (a,), (0, int(complete)), code, False)  # type: ignore[no-any-return]
+
+
+def _problem(a: Any, mode: str = "reduced", **_: Any) -> Problem:
+    array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
+    check_matrix("qr", array.shape, array.dtype)
+    return Problem.of("qr", array, columns=array.shape[-1], full=mode == "complete")
+
+
+qr.problem = _problem  # type: ignore[attr-defined]
+
+
+def _results(shapes: tuple[Shape, ...], params: Params) -> Any:
+    *batch, m, n = shapes[0]
+    c = m if params[1] else _smaller(m, n)
+    return ((*batch, m, c), None), ((*batch, c, n), None)
+
+
+def _smaller(m: Any, n: Any) -> Any:
+    return None if m is None or n is None else min(m, n)
+
+
+def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    *batch, m, n = shapes[0]
+    return prod(batch), m, n, m if params[1] else min(m, n)
+
+
+def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    (a,) = arrays
+    good = np.isfinite(a).all((-1, -2))[..., None, None]
+    q, r = np.linalg.qr(np.where(good, a, 0), mode="complete" if params[1] else "reduced")
+    nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
+    return np.where(good, q, nan).astype(a.dtype), np.where(good, r, nan).astype(a.dtype)
+
+
+QR = Operation(
+    "qr",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    example=(0, 0),
+    jvp=qr_jvp,
+    vjp=qr_vjp,
+    differentiable=2,
+)
+# the columns of Q beyond those of A are any that fit, and have no derivative
+QR_COMPLETE = Operation("qr", results=_results, sizes=_sizes, reference=_reference, example=(0, 1), variant="complete")

@@ -1,0 +1,493 @@
+"""A x = b, the inverse, and the determinant: by the kind of matrix that ``assume`` names."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from .. import frameworks
+from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
+from ..core.operation import MIXED, POS, UPPER, Operation
+from ..core.problem import Problem, Spec
+from ..engines import planner
+from .checks import check_choice, check_flag, check_pair, check_square
+from .failure import first_failure
+from .systems import INVERSE, SLOGDET, SOLVE, TRIANGULAR
+from .triangle import finite_flags, whole_matrix
+
+__all__ = ["InvExResult", "SlogdetResult", "SolveExResult", "inv", "inv_ex", "slogdet", "solve", "solve_ex"]
+
+Array = TypeVar("Array")
+Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
+ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
+# of these only one triangle is read, and `upper` says which
+ONE_TRIANGLE = ("symmetric", "hermitian", "pos")
+
+
+class SolveExResult(NamedTuple):
+    """What :func:`solve_ex` returns."""
+
+    result: Any
+    info: Any
+
+
+class InvExResult(NamedTuple):
+    """What :func:`inv_ex` returns."""
+
+    inverse: Any
+    info: Any
+
+
+class SlogdetResult(NamedTuple):
+    """What :func:`slogdet` returns."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def solve(
+    a: Any,
+    b: Array,
+    /,
+    *,
+    assume: Assume = "general",
+    upper: bool = False,
+    overwrite: bool = False,
+    precision: Literal["full", "mixed"] = "full",
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+) -> Array:
+    """Solve A x = b.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+    b : array, shape (n,) or (..., n, k)
+        Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library, dtype and device as ``a``.
+    assume : {"general", "symmetric", "hermitian", "pos", "lower", "upper"}
+        What is known of A. "general", "symmetric" and "hermitian": LU with partial pivoting. "pos": Hermitian positive
+        definite, Cholesky. "lower" and "upper": triangular.
+    upper : bool
+        Which triangle is read of a symmetric, Hermitian or positive definite matrix.
+    overwrite : bool
+        Lets the call reuse the memory of ``a`` (NumPy, PyTorch, CuPy); ``a`` is then destroyed.
+    precision : {"full", "mixed"}
+        "mixed" allows a factor in lower precision, refined until the answer is as good as that of the full one; where that does
+        not pay, the full one is used. For float64 and complex128, "general" and "pos". The log says what happened. It may wait
+        for the device.
+    on_fail : {"raise", "nan"}
+        "raise" waits for the device and raises. "nan" never waits: the solution with a matrix that failed becomes NaN, the
+        others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
+        behaves as "nan".
+    engine : str
+        "auto", or one of ``lapwing.engines()``.
+
+    Returns
+    -------
+    array, shape (..., n) or (..., n, k)
+        x: same library, device and dtype.
+
+    Raises
+    ------
+    SingularMatrixError
+        A pivot is exactly zero, or the matrix holds NaN or Inf.
+    NotPositiveDefiniteError
+        With "pos".
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    factor : factor once, solve often.
+    solve_ex : status instead of an error, never waits.
+    lstsq : rectangular or singular matrices.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.solve(np.array([[0.0, 2.0], [1.0, 0.0]]), np.array([4.0, 3.0]))
+    array([3., 2.])
+    >>> lw.solve(np.zeros((2, 2)), np.ones(2))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    SingularMatrixError: solve: the matrix is singular (pivot 1 is zero)
+    """
+    return _solve("solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
+
+
+def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
+    """Solution and a status per matrix; never waits for the device.
+
+    Parameters
+    ----------
+    a, b, assume, upper
+        As for :func:`solve`.
+
+    Returns
+    -------
+    result : array
+        NaN where it failed.
+    info : int32 array, shape (...)
+        0, or the first pivot that is zero or not finite, counted from 1; with "pos" the order of the first bad leading minor.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    solve : raises on failure.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.solve_ex(np.array([np.eye(1), np.zeros((1, 1))]), np.ones((1, 1))).info
+    array([0, 1], dtype=int32)
+    """
+    return SolveExResult(*_solve("solve_ex", a, b, assume, upper, False, "full", "nan", "auto"))
+
+
+def inv(
+    a: Array,
+    /,
+    *,
+    assume: Assume = "general",
+    upper: bool = False,
+    overwrite: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+) -> Array:
+    """Inverse of square matrices.
+
+    Parameters
+    ----------
+    a, assume, upper, overwrite, on_fail, engine
+        As for :func:`solve`. For "pos", "hermitian" and "symmetric" the inverse is exactly Hermitian or symmetric.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+
+    Raises
+    ------
+    SingularMatrixError, NotPositiveDefiniteError, ValueError, TypeError
+        As for :func:`solve`.
+
+    See Also
+    --------
+    solve : faster and more accurate than a product with the inverse.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.inv(np.array([[2.0, 0.0], [0.0, 4.0]]), assume="pos")
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]])
+    """
+    return _inv("inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
+
+
+def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> InvExResult:
+    """Inverse and a status per matrix; never waits for the device.
+
+    Parameters
+    ----------
+    a, assume, upper
+        As for :func:`inv`.
+
+    Returns
+    -------
+    inverse : array, shape (..., n, n)
+        NaN where it failed.
+    info : int32 array, shape (...)
+        As for :func:`solve_ex`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    inv : raises on failure.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.inv_ex(np.zeros((3, 3))).info
+    array(1, dtype=int32)
+    """
+    return InvExResult(*_inv("inv_ex", a, assume, upper, False, "nan", "auto"))
+
+
+def slogdet(
+    a: Any,
+    /,
+    *,
+    assume: Assume = "general",
+    upper: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+) -> SlogdetResult:
+    """Sign and logarithm of the absolute value of the determinant.
+
+    Parameters
+    ----------
+    a, assume, upper, on_fail, engine
+        As for :func:`solve`.
+
+    Returns
+    -------
+    sign : array, shape (...)
+        1 or -1, for complex matrices a number on the unit circle; 0 for a singular matrix.
+    logabsdet : real array, shape (...)
+        -inf for a singular matrix.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        With "pos".
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    factor : solve with the same matrix too.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> sign, logabsdet = lw.slogdet(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    >>> float(sign), round(float(np.exp(logabsdet)), 12)
+    (-1.0, 6.0)
+    """
+    framework = frameworks.of(a, "slogdet")
+    upper = _check("slogdet", framework, a, assume, upper, on_fail)
+    xp = framework.Namespace
+    if assume in ("lower", "upper"):
+        return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
+    a, flags = _as_general(framework, a, assume, upper)
+    sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
+    if assume == "pos" and on_fail == "raise" and not framework.traced(a) and framework.failed(info):
+        raise _failure("slogdet", framework, a, info, flags)
+    return SlogdetResult(sign, logabs)
+
+
+def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
+    size = xp.abs(pivots)
+    zero = size == 0
+    phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
+    return xp.product(phase), xp.sum(xp.log(size), -1)
+
+
+def _solve(
+    name: str,
+    a: Any,
+    b: Any,
+    assume: str,
+    upper: bool,
+    overwrite: bool,
+    precision: str,
+    on_fail: str,
+    engine: str,
+) -> tuple[Any, Any]:
+    framework = frameworks.of(a, name)
+    upper = _check(name, framework, a, assume, upper, on_fail)
+    check_pair(name, framework, frameworks.of, a, b)
+    if overwrite is not False:
+        overwrite = check_flag(name, "overwrite", overwrite)
+    mixed = precision != "full" and _check_mixed(name, precision, assume, framework.dtype_of(a))
+    columns = Columns(name, framework, a, b)
+    a, b = columns.a, columns.b
+    waits = on_fail == "raise" and not framework.traced(a)
+    finite = None
+    if assume in ("lower", "upper"):
+        flags = UPPER if assume == "upper" else 0
+        x, info = _call(framework, name, TRIANGULAR, (a, b), flags, engine)
+    else:
+        a, flags = _as_general(framework, a, assume, upper)
+        flags |= MIXED if mixed else 0
+        # once the input is overwritten nobody can tell whether it held NaN
+        finite = _finite(framework, a, flags) if overwrite and waits else None
+        x, info = _call(framework, name, SOLVE, (a, b), flags, engine, overwrite)
+    if waits and framework.failed(info):
+        raise _failure(name, framework, a, info, flags, finite)
+    return columns.back(x), info
+
+
+class Columns:
+    """``a`` and ``b`` as matrices with the same batch, and the way back for the solution.
+
+    Many right-hand sides for one matrix become the columns of one; else the batches broadcast.
+    """
+
+    def __init__(self, name: str, framework: Any, a: Any, b: Any) -> None:
+        self.xp = xp = framework.Namespace
+        shape_a, shape_b = framework.shape_of(a), framework.shape_of(b)
+        rows = shape_a[-2]
+        self.vector = len(shape_b) == 1
+        if not shape_b:
+            raise ValueError(f"{name}: b must have shape (n,) or (..., n, k), got a single number")
+        given = shape_b[0] if self.vector else shape_b[-2]
+        if given is not None and rows is not None and given != rows:
+            hint = "\nhint: a batch of vectors has shape (..., n, 1): b[..., None]" if shape_b[-1] == rows else ""
+            raise ValueError(
+                f"{name}: a has {rows} rows and b has {given} (shapes {tuple(shape_a)} and {tuple(shape_b)}){hint}"
+            )
+        self.a, self.b = a, b[..., None] if self.vector else b
+        batch_a, batch_b = tuple(shape_a[:-2]), tuple(shape_b[:-2])
+        self.folded = len(batch_a) == 0 and len(batch_b) > 0
+        if self.folded:
+            self.extents = xp.shape(self.b)
+            turned = xp.moveaxis(self.b, -2, 0)
+            self.b = xp.reshape(turned, (self.extents[-2], -1 if _nonzero(self.extents) else 0))
+        elif batch_a != batch_b or None in batch_a:
+            try:
+                self.a, self.b = xp.broadcast_batch(self.a, self.b)
+            except (ValueError, RuntimeError) as error:
+                raise ValueError(
+                    f"{name}: the batches of shapes {tuple(shape_a)} and {tuple(shape_b)} do not broadcast"
+                ) from error
+
+    def back_row(self, x: Any) -> Any:
+        """The same for one number per right-hand side."""
+        if self.folded:
+            *batch, _, k = self.extents
+            x = self.xp.reshape(x, (*batch, k))
+        return x[..., 0] if self.vector else x
+
+    def back(self, x: Any) -> Any:
+        if self.folded:
+            *batch, _, k = self.extents
+            x = self.xp.moveaxis(self.xp.reshape(x, (self.xp.shape(x)[0], *batch, k)), 0, -2)
+        return x[..., 0] if self.vector else x
+
+
+def _nonzero(extents: Any) -> bool:
+    return all(not isinstance(n, int) or n for n in extents)
+
+
+def _inv(name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: str, engine: str) -> tuple[Any, Any]:
+    framework = frameworks.of(a, name)
+    upper = _check(name, framework, a, assume, upper, on_fail)
+    if overwrite is not False:
+        overwrite = check_flag(name, "overwrite", overwrite)
+    xp = framework.Namespace
+    waits = on_fail == "raise" and not framework.traced(a)
+    finite = None
+    if assume in ("lower", "upper"):
+        flags = UPPER if assume == "upper" else 0
+        x, info = _call(framework, name, TRIANGULAR, (a, xp.zeros_like(a) + xp.eye(a)), flags, engine)
+    else:
+        a, flags = _as_general(framework, a, assume, upper)
+        finite = _finite(framework, a, flags) if overwrite and waits else None
+        x, info = _call(framework, name, INVERSE, (a,), flags, engine, overwrite)
+        if assume == "hermitian":
+            x = whole_matrix(framework, x, 0)
+        elif assume == "symmetric":
+            x = _symmetric(framework, x, False)
+    if waits and framework.failed(info):
+        raise _failure(name, framework, a, info, flags, finite)
+    return x, info
+
+
+def _as_general(framework: Any, a: Any, assume: str, upper: bool) -> tuple[Any, int]:
+    """The matrix to work on, and the flags: of a symmetric or Hermitian one the whole, which LU takes."""
+    if assume == "pos":
+        return a, POS | (UPPER if upper else 0)
+    if assume == "hermitian":
+        return whole_matrix(framework, a, UPPER if upper else 0), 0
+    if assume == "symmetric":
+        return _symmetric(framework, a, upper), 0
+    return a, 0
+
+
+def _symmetric(framework: Any, a: Any, upper: bool) -> Any:
+    """The matrix with A = A^T, not conjugated, of which one triangle is read."""
+    if not framework.dtype_of(a).startswith("complex"):
+        return whole_matrix(framework, a, UPPER if upper else 0)
+    xp = framework.Namespace
+    # the derivative is that of f((A + A^T)/2): both triangles carry half of it
+    kept, other = (xp.triu, xp.tril) if upper else (xp.tril, xp.triu)
+    strict = kept(a, 1 if upper else -1)
+    values = kept(a, 0) + xp.swap(strict)
+    mirrored = other(a, -1 if upper else 1)
+    finite = xp.where(xp.isfinite(mirrored), mirrored, xp.zeros_like(mirrored))
+    both = finite + xp.swap(finite)
+    half = (strict + xp.swap(strict) - both) / 2
+    return values - half + xp.constant(half)
+
+
+def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: Any) -> bool:
+    check_square(name, framework.shape_of(a), framework.dtype_of(a))
+    if assume != "general":
+        check_choice(name, "assume", assume, ASSUME)
+    if upper is not False and check_flag(name, "upper", upper) and assume not in ONE_TRIANGLE:
+        hint = 'assume="upper" is for a triangular matrix' if assume == "general" else "assume says it already"
+        raise ValueError(f"{name}: upper=True goes with assume={', '.join(map(repr, ONE_TRIANGLE))}\nhint: {hint}")
+    if on_fail not in ("raise", "nan"):
+        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    return bool(upper)
+
+
+def _check_mixed(name: str, precision: str, assume: str, dtype: str) -> bool:
+    check_choice(name, "precision", precision, ("full", "mixed"))
+    if assume not in ("general", "pos"):
+        raise ValueError(f'{name}: precision="mixed" goes with assume="general" and "pos", not {assume!r}')
+    if dtype not in ("float64", "complex128"):
+        raise ValueError(f'{name}: precision="mixed" is for float64 and complex128, not {dtype}')
+    return True
+
+
+def _call(
+    framework: Any, name: str, operation: Operation, arrays: tuple[Any, ...], flags: int, engine: str, overwrite: bool = False
+) -> tuple[Any, ...]:
+    """The operation, with its decision and what it had to say in the log."""
+    logging = planner.logging_decisions() and not framework.traced(arrays[0])
+    if engine == "auto" and not logging:
+        return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
+    columns = framework.shape_of(arrays[-1])[-1] if len(arrays) > 1 else None
+    problem = Problem.of(operation.name, framework.describe(arrays[0]), upper=bool(flags & UPPER), columns=columns)
+    code = planner.code_of(engine, problem)
+    if logging:
+        planner.log_decision(problem, engine)
+    made = framework.apply(operation, arrays, (flags,), code, overwrite)
+    if logging:
+        planner.log_notes()
+    return made  # type: ignore[no-any-return]
+
+
+def _finite(framework: Any, a: Any, flags: int) -> Any:
+    """1 for each matrix that is finite where it is read."""
+    if flags & POS:
+        return finite_flags(framework, a, flags)
+    return finite_flags(framework, a, 0) * finite_flags(framework, a, UPPER)
+
+
+def _failure(name: str, framework: Any, a: Any, info: Any, flags: int, finite: Any = None) -> Exception:
+    triangle = (np.triu if flags & UPPER else np.tril) if flags & POS else None
+    if flags & POS:
+        return first_failure(NotPositiveDefiniteError, name, framework, a, info, "minor", triangle, finite)
+    return first_failure(SingularMatrixError, name, framework, a, info, "pivot", triangle, finite)
+
+
+def _problem(name: str) -> Any:
+    def problem(a: Any, b: Any = None, assume: str = "general", upper: bool = False, **_: Any) -> Problem:
+        array = a if isinstance(a, Spec) else frameworks.of(a, name).describe(a)
+        check_square(name, array.shape, array.dtype)
+        check_choice(name, "assume", assume, ASSUME)
+        operation = "triangular" if assume in ("lower", "upper") and name == "solve" else name
+        columns = None
+        if b is not None:
+            shape = b.shape if isinstance(b, Spec) else frameworks.of(b, name).shape_of(b)
+            columns = 1 if len(shape) == 1 else shape[-1]
+        return Problem.of(operation, array, upper=upper, columns=columns, pos=assume == "pos")
+
+    return problem
+
+
+solve.problem = solve_ex.problem = _problem("solve")  # type: ignore[attr-defined]
+inv.problem = inv_ex.problem = _problem("inverse")  # type: ignore[attr-defined]
+slogdet.problem = _problem("slogdet")  # type: ignore[attr-defined]

@@ -1,0 +1,259 @@
+"""A = U S V^H: singular values and vectors, and what is made of them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import frameworks
+from ..core.derivatives import svd_jvp, svd_vjp, svdvals_jvp
+from ..core.errors import ConvergenceError
+from ..core.operation import Operation, Params, Shape
+from ..core.problem import Problem, Spec
+from ..engines import planner
+from .checks import check_choice, check_flag, check_matrix
+from .failure import first_failure
+from .qr import _smaller
+
+__all__ = ["SVD", "SVDVALS", "PolarResult", "SVDResult", "polar", "svd", "svdvals"]
+
+
+class SVDResult(NamedTuple):
+    """What :func:`svd` returns."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class PolarResult(NamedTuple):
+    """What :func:`polar` returns."""
+
+    u: Any
+    p: Any
+
+
+def svd(
+    a: Any,
+    /,
+    *,
+    full_matrices: bool = False,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+) -> SVDResult:
+    """Singular value decomposition.
+
+    Parameters
+    ----------
+    a : array, shape (..., m, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+    full_matrices : bool
+        False: U and Vh have k = min(m, n) columns and rows. True: both are square.
+    on_fail : {"raise", "nan"}
+        As for :func:`lapwing.eigh`.
+    engine : str
+        "auto", or one of ``lapwing.engines()``.
+
+    Returns
+    -------
+    U : array, shape (..., m, k)
+    S : real array, shape (..., k)
+        Descending.
+    Vh : array, shape (..., k, n)
+
+    Raises
+    ------
+    ConvergenceError
+        A matrix holds NaN or Inf, or the iteration did not converge.
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    svdvals : singular values alone.
+    lstsq, polar : what is made of it.
+
+    Notes
+    -----
+    The derivative is that of a function that does not depend on the choice of vectors inside a cluster of equal values. With
+    ``full_matrices=True`` there is none, unless the matrix is square.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> u, s, vh = lw.svd(np.array([[3.0, 0.0], [0.0, -2.0], [0.0, 0.0]]))
+    >>> s
+    array([3., 2.])
+    """
+    framework = frameworks.of(a, "svd")
+    shape = framework.shape_of(a)
+    check_matrix("svd", shape, framework.dtype_of(a))
+    full = check_flag("svd", "full_matrices", full_matrices) and (shape[-1] is None or shape[-1] != shape[-2])
+    operation = SVD_FULL if full else SVD
+    return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
+
+
+def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto") -> Any:
+    """Singular values, descending.
+
+    Parameters
+    ----------
+    a, on_fail, engine
+        As for :func:`svd`.
+
+    Returns
+    -------
+    real array, shape (..., k)
+
+    Raises
+    ------
+    ConvergenceError, ValueError, TypeError
+        As for :func:`svd`.
+
+    See Also
+    --------
+    svd : vectors too.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.svdvals(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    array([2., 1.])
+    """
+    framework = frameworks.of(a, "svdvals")
+    check_matrix("svdvals", framework.shape_of(a), framework.dtype_of(a))
+    return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
+
+
+def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto") -> PolarResult:
+    """Polar decomposition A = U P (right) or A = P U (left), P Hermitian and positive semidefinite.
+
+    Parameters
+    ----------
+    a : array, shape (..., m, n)
+        As for :func:`svd`.
+    side : {"right", "left"}
+        On which side P stands.
+    engine : str
+        "auto", or one of ``lapwing.engines()``.
+
+    Returns
+    -------
+    u : array, shape (..., m, n)
+        Orthonormal columns (rows where m < n); the nearest such matrix to ``a``.
+    p : array, shape (..., n, n) or (..., m, m)
+
+    Raises
+    ------
+    ConvergenceError, ValueError, TypeError
+        As for :func:`svd`.
+
+    See Also
+    --------
+    svd
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> u, p = lw.polar(np.array([[0.0, -2.0], [3.0, 0.0]]))
+    >>> np.allclose(u, [[0, -1], [1, 0]]), np.allclose(p, [[3, 0], [0, 2]])
+    (True, True)
+    """
+    framework = frameworks.of(a, "polar")
+    check_matrix("polar", framework.shape_of(a), framework.dtype_of(a))
+    check_choice("polar", "side", side, ("right", "left"))
+    xp = framework.Namespace
+    w, s, vh, _ = _solve(framework, "polar", SVD, a, (0, 0), "raise", engine)
+    scaled = xp.like(s, w)[..., None, :]
+    # P = V S V^H, or W S W^H; the mean with its adjoint is Hermitian to the last bit
+    basis = xp.adjoint(vh) if side == "right" else w
+    p = (basis * scaled) @ xp.adjoint(basis)
+    return PolarResult(w @ vh, (p + xp.adjoint(p)) / 2)
+
+
+def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
+    if on_fail not in ("raise", "nan"):
+        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(operation.name, a, bool(params[1])))
+    traced = framework.traced(a)
+    logging = not traced and planner.logging_decisions()
+    if logging:
+        planner.log_decision(_problem_of(operation.name, a, bool(params[1])), engine)
+    outputs = framework.apply(operation, (a,), params, code, False)
+    if on_fail == "raise" and not traced and framework.failed(outputs[-1]):
+        raise first_failure(ConvergenceError, name, framework, a, outputs[-1])
+    if logging:
+        planner.log_notes()
+    return outputs
+
+
+def _problem_of(operation: str, a: Any, full: bool = False) -> Problem:
+    array = a if isinstance(a, Spec) else frameworks.of(a, operation).describe(a)
+    check_matrix(operation, array.shape, array.dtype)
+    return Problem.of(operation, array, columns=array.shape[-1], full=full)
+
+
+def _svd_problem(a: Any, full_matrices: bool = False, **_: Any) -> Problem:
+    return _problem_of("svd", a, full_matrices)
+
+
+svd.problem = polar.problem = _svd_problem  # type: ignore[attr-defined]
+svdvals.problem = lambda a, **_: _problem_of("svdvals", a)  # type: ignore[attr-defined]
+
+
+def _results(shapes: tuple[Shape, ...], params: Params) -> Any:
+    *batch, m, n = shapes[0]
+    k = _smaller(m, n)
+    u, vh = ((*batch, m, m), (*batch, n, n)) if params[1] else ((*batch, m, k), (*batch, k, n))
+    return (u, None), ((*batch, k), "real"), (vh, None), (tuple(batch), "int32")
+
+
+def _value_results(shapes: tuple[Shape, ...], params: Params) -> Any:
+    _, values, _, info = _results(shapes, params)
+    return values, info
+
+
+def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    *batch, m, n = shapes[0]
+    return prod(batch), m, n, params[1]
+
+
+def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    """With numpy.linalg; a matrix that is not finite is kept from it."""
+    (a,) = arrays
+    good = np.isfinite(a).all((-1, -2))
+    u, s, vh = np.linalg.svd(np.where(good[..., None, None], a, 0), full_matrices=bool(params[1]))
+    nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
+    u, s, vh = np.array(u, a.dtype), np.array(s), np.array(vh, a.dtype)
+    u[~good], s[~good], vh[~good] = nan, np.nan, nan
+    return u, s, vh, np.asarray(~good).astype(np.int32)
+
+
+def _values_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    _, s, _, info = _reference(arrays, params)
+    return s, info
+
+
+SVD = Operation(
+    "svd",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    example=(0, 0),
+    jvp=svd_jvp,
+    vjp=svd_vjp,
+    differentiable=3,
+)
+# the columns beyond min(m, n) are any that fit, and have no derivative
+SVD_FULL = Operation("svd", results=_results, sizes=_sizes, reference=_reference, example=(0, 1), variant="full")
+SVDVALS = Operation(
+    "svdvals",
+    results=_value_results,
+    sizes=_sizes,
+    reference=_values_reference,
+    example=(0, 0),
+    jvp=svdvals_jvp,
+    derivative_from=("svd", (1, 3)),
+)

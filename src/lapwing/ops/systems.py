@@ -1,0 +1,241 @@
+"""The operations that solving, inverting and determinants are made of, as the frameworks see them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..core.derivatives import (
+    cholesky_product,
+    cholesky_solve_jvp,
+    cholesky_solve_vjp,
+    inverse_jvp,
+    inverse_vjp,
+    lu_product,
+    lu_solve_jvp,
+    lu_solve_vjp,
+    slogdet_jvp,
+    slogdet_vjp,
+    triangular_jvp,
+    triangular_product,
+    triangular_vjp,
+)
+from ..core.operation import ADJOINT, POS, UNIT, UPPER, Operation, Params, Shape
+from .cholesky import CHOLESKY
+from .triangle import HERMITIAN, batch_and_order
+
+__all__ = ["CHOLESKY_SOLVE", "INVERSE", "LU", "LU_SOLVE", "SLOGDET", "SOLVE", "TRIANGULAR"]
+
+
+def _with_columns(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    return prod(shapes[0][:-2]), shapes[0][-1], shapes[-1][-1]
+
+
+def _solution(shapes: tuple[Shape, ...], params: Params) -> Any:
+    return ((shapes[-1], None),)
+
+
+def _solution_and_info(shapes: tuple[Shape, ...], params: Params) -> Any:
+    return (shapes[-1], None), (shapes[0][:-2], "int32")
+
+
+def _composed_solve(xp: Any, params: Params, inputs: Any) -> tuple[Any, ...]:
+    """One factorisation serves the solution and its derivatives of any order."""
+    a, b = inputs
+    if params[0] & POS:
+        l, info = xp.call(CHOLESKY, (xp.constant(a),), (params[0] & UPPER,))
+        return (*xp.call(CHOLESKY_SOLVE, (a, l, b), (params[0] & UPPER,)), info)
+    lu, rows, info = xp.call(LU, (xp.constant(a),), (0,))
+    return (*xp.call(LU_SOLVE, (a, lu, rows, b), (0,)), info)
+
+
+# ---- with numpy.linalg, where there is no native core
+
+
+def _nan(x: np.ndarray) -> None:
+    x[...] = np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
+
+
+def _whole(a: np.ndarray, flags: int) -> np.ndarray:
+    return HERMITIAN.reference((a,), (flags & UPPER,))[0] if flags & POS else a  # type: ignore[no-any-return]
+
+
+def _lu_of_one(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    n = len(a)
+    lu, rows = a.copy(), np.arange(n, dtype=np.int32)
+    for j in range(n):
+        p = j + int(np.argmax(np.abs(lu[j:, j])))
+        if not (np.isfinite(lu[p, j]) and lu[p, j] != 0):
+            _nan(lu)
+            return lu, rows, j + 1
+        lu[[j, p]], rows[[j, p]] = lu[[p, j]], rows[[p, j]]
+        lu[j + 1 :, j] /= lu[j, j]
+        lu[j + 1 :, j + 1 :] -= np.outer(lu[j + 1 :, j], lu[j, j + 1 :])
+    return lu, rows, 0
+
+
+def _lu_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    (a,) = arrays
+    lu, rows, info = np.empty_like(a), np.empty(a.shape[:-1], np.int32), np.zeros(a.shape[:-2], np.int32)
+    with np.errstate(all="ignore"):
+        for m in np.ndindex(info.shape):
+            lu[m], rows[m], info[m] = _lu_of_one(a[m])
+    return lu, rows, info
+
+
+def _pivots(a: np.ndarray, flags: int) -> np.ndarray:
+    """The status of each matrix, as the factorisation gives it."""
+    return CHOLESKY.reference((a,), (flags & UPPER,))[1] if flags & POS else _lu_reference((a,), ())[2]  # type: ignore[no-any-return]
+
+
+def _guarded(a: np.ndarray, flags: int) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices, with the identity in the place of those that fail."""
+    info = _pivots(a, flags)
+    return np.where(info[..., None, None] == 0, _whole(a, flags), np.eye(a.shape[-1], dtype=a.dtype)), info
+
+
+def _solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    a, b = arrays
+    whole, info = _guarded(a, params[0])
+    x = np.linalg.solve(whole, b)
+    _nan_where(x, info)
+    return x, info
+
+
+def _nan_where(x: np.ndarray, info: np.ndarray) -> None:
+    bad = info != 0
+    if bad.any():
+        x[bad] = np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
+
+
+def _inverse_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    whole, info = _guarded(arrays[0], params[0])
+    x = np.linalg.inv(whole)
+    if params[0] & POS:
+        x = HERMITIAN.reference((x,), (0,))[0]
+    _nan_where(x, info)
+    return x, info
+
+
+def _triangular_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    l, b = arrays
+    flags = params[0]
+    part = np.triu(l) if flags & UPPER else np.tril(l)
+    index = np.arange(l.shape[-1])
+    if flags & UNIT:
+        part[..., index, index] = 1
+    pivots = part[..., index, index]
+    bad = ~np.isfinite(pivots) | (pivots == 0)
+    info = np.where(bad.any(-1), bad.argmax(-1) + 1, 0).astype(np.int32) if l.shape[-1] else np.zeros(l.shape[:-2], np.int32)
+    safe = np.where(info[..., None, None] == 0, part, np.eye(l.shape[-1], dtype=l.dtype))
+    x = np.linalg.solve(safe.swapaxes(-1, -2).conj() if flags & ADJOINT else safe, b)
+    _nan_where(x, info)
+    return x, info
+
+
+def _lu_solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    _, lu, rows, b = arrays
+    l, u = (UNIT,), (UPPER,)
+    if params[0] & ADJOINT:
+        y, _ = _triangular_reference((lu, b), (UPPER | ADJOINT,))
+        z, _ = _triangular_reference((lu, y), (UNIT | ADJOINT,))
+        x = np.empty_like(z)
+        np.put_along_axis(x, np.broadcast_to(rows[..., None], z.shape), z, -2)
+        return (x,)
+    moved = np.take_along_axis(b, np.broadcast_to(rows[..., None], b.shape), -2)
+    y, _ = _triangular_reference((lu, moved), l)
+    return (_triangular_reference((lu, y), u)[0],)
+
+
+def _cholesky_solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    _, l, b = arrays
+    upper = params[0] & UPPER
+    y, _ = _triangular_reference((l, b), (upper | ADJOINT if upper else 0,))
+    return (_triangular_reference((l, y), (upper if upper else ADJOINT,))[0],)
+
+
+def _slogdet_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    (a,) = arrays
+    whole = _whole(a, params[0])
+    finite = np.isfinite(whole).all((-1, -2))
+    info = _pivots(a, POS | params[0]) if params[0] & POS else (~finite).astype(np.int32)
+    sign, logabs = np.linalg.slogdet(np.where(finite[..., None, None], whole, 1))
+    sign, logabs = np.array(sign, a.dtype), np.asarray(logabs)
+    sign[info != 0], logabs[info != 0] = np.nan, np.nan
+    return sign, logabs, info
+
+
+SOLVE = Operation(
+    "solve",
+    results=_solution_and_info,
+    sizes=_with_columns,
+    reference=_solve_reference,
+    ranks=(2, 2),
+    composed=_composed_solve,
+    by_columns=True,
+)
+TRIANGULAR = Operation(
+    "triangular",
+    results=_solution_and_info,
+    sizes=_with_columns,
+    reference=_triangular_reference,
+    ranks=(2, 2),
+    product=triangular_product,
+    jvp=triangular_jvp,
+    vjp=triangular_vjp,
+    keeps_inputs=lambda params: True,
+    by_columns=True,
+)
+LU = Operation(
+    "lu",
+    results=lambda shapes, params: ((shapes[0], None), (shapes[0][:-1], "int32"), (shapes[0][:-2], "int32")),
+    sizes=batch_and_order,
+    reference=_lu_reference,
+    alias=0,
+)
+# The first input is what the factors were made of: it is not read, but its derivative is.
+LU_SOLVE = Operation(
+    "lu_solve",
+    results=_solution,
+    sizes=_with_columns,
+    reference=_lu_solve_reference,
+    ranks=(2, 2, 1, 2),
+    product=lu_product,
+    jvp=lu_solve_jvp,
+    vjp=lu_solve_vjp,
+    keeps_inputs=lambda params: True,
+    by_columns=True,
+)
+CHOLESKY_SOLVE = Operation(
+    "cholesky_solve",
+    results=_solution,
+    sizes=_with_columns,
+    reference=_cholesky_solve_reference,
+    ranks=(2, 2, 2),
+    product=cholesky_product,
+    jvp=cholesky_solve_jvp,
+    vjp=cholesky_solve_vjp,
+    keeps_inputs=lambda params: True,
+    by_columns=True,
+)
+INVERSE = Operation(
+    "inverse",
+    results=lambda shapes, params: ((shapes[0], None), (shapes[0][:-2], "int32")),
+    sizes=batch_and_order,
+    reference=_inverse_reference,
+    jvp=inverse_jvp,
+    vjp=inverse_vjp,
+    alias=0,
+)
+SLOGDET = Operation(
+    "slogdet",
+    results=lambda shapes, params: ((shapes[0][:-2], None), (shapes[0][:-2], "real"), (shapes[0][:-2], "int32")),
+    sizes=batch_and_order,
+    reference=_slogdet_reference,
+    jvp=slogdet_jvp,
+    vjp=slogdet_vjp,
+    differentiable=2,
+    keeps_inputs=lambda params: True,
+)
