@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "blas.h"
 #include "dtypes.h"
 #include "matrix.h"
 #include "threads.h"
@@ -124,7 +125,6 @@ void copy_triangle(const T* a, T* out, int64_t n, bool upper) {
 
 template <class T>
 int cholesky_as(Frame& frame) {
-  const bool wide = routine[POTRF][frame.dtype].width == 8;
   int64_t batch = frame.size[0], n = frame.size[1];
   bool upper = frame.flags & UPPER;
   auto* a = static_cast<const T*>(frame.buffer[0]);
@@ -134,8 +134,7 @@ int cholesky_as(Frame& frame) {
   bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
     T* l = out + m * n * n;
     copy_triangle(a + m * n * n, l, n, upper);
-    int64_t status = wide ? factor<int64_t>(frame.dtype, l, n, upper) : factor<int32_t>(frame.dtype, l, n, upper);
-    status = first_bad_pivot(l, n, status);
+    const int64_t status = cholesky_in_place(l, n, upper);
     info[m] = int32_t(status);
     if (status) fill_nan(l, n * n);
   }, frame.interrupted);
@@ -148,7 +147,10 @@ Routine routine[N_NAMES][N_DTYPES];
 
 const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",
-    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr"};
+    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr",
+    "strmm",  "dtrmm",  "ctrmm",  "ztrmm",  "sgetrf", "dgetrf", "cgetrf", "zgetrf", "strtri", "dtrtri", "ctrtri", "ztrtri",
+    "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
+    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd"};
 
 bool bind(const char* name, void* address, int width) {
   for (int i = 0; i < N_NAMES * N_DTYPES; i++)
@@ -160,6 +162,19 @@ bool bind(const char* name, void* address, int width) {
 }
 
 void set_block(int64_t order) { block_order = order; }
+int64_t block() { return block_order; }
+
+template <class T>
+int64_t cholesky_in_place(T* a, int64_t n, bool upper) {
+  constexpr Dtype dtype = dtype_of<T>();
+  const bool wide = routine[POTRF][dtype].width == 8;
+  const int64_t status = wide ? factor<int64_t>(dtype, a, n, upper) : factor<int32_t>(dtype, a, n, upper);
+  return first_bad_pivot(a, n, status);
+}
+template int64_t cholesky_in_place(float*, int64_t, bool);
+template int64_t cholesky_in_place(double*, int64_t, bool);
+template int64_t cholesky_in_place(std::complex<float>*, int64_t, bool);
+template int64_t cholesky_in_place(std::complex<double>*, int64_t, bool);
 
 int cholesky(Frame& frame) {
   if (!routine[POTRF][frame.dtype].address) return fail(frame, "no LAPACK library was found");

@@ -4,8 +4,8 @@
 
 namespace lapwing::lapack {
 
-// herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr
-enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, N_NAMES };
+// herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr, ungqr for orgqr
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, N_NAMES };
 struct Routine {
   void* address = nullptr;
   int width = 0;  // size of its integers, 4 or 8
@@ -18,6 +18,12 @@ bool bind(const char* name, void* address, int width);
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);
+int64_t block();
+
+// The Cholesky factor of one row-major matrix in its own triangle; the other one is neither read nor written. 0, or the place
+// of the first pivot that is not positive and finite.
+template <class T>
+int64_t cholesky_in_place(T* a, int64_t n, bool upper);
 
 int cholesky(Frame& frame);
 int eigh(Frame& frame);         // EIGH and EIGVALSH

@@ -13,12 +13,12 @@ from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
 
-_LAPACK = tuple(
-    f"{t}{name}"
-    for names in (("potrf",) * 4, ("syevd", "syevd", "heevd", "heevd"), ("syevr", "syevr", "heevr", "heevr"))
-    for t, name in zip("sdcz", names, strict=True)
+_LAPACK = (
+    *[t + name for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd") for t in "sdcz"],
+    *[t + name for name in ("syevd", "syevr", "orgqr") for t in "sd"],
+    *[t + name for name in ("heevd", "heevr", "ungqr") for t in "cz"],
 )
-_BLAS = (*[t + name for name in ("trsm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
+_BLAS = (*[t + name for name in ("trsm", "trmm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 
 
 def bind() -> str:

@@ -1,0 +1,11 @@
+// QR and SVD by LAPACK: what lapack::solve hands on.
+#pragma once
+#include "frame.h"
+
+namespace lapwing::lapack {
+
+int qr(Frame& frame);
+int svd(Frame& frame);  // SVD and SVDVALS
+int64_t decompose_host_bytes(const Frame& frame);
+
+}  // namespace lapwing::lapack
