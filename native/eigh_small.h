@@ -17,56 +17,6 @@ constexpr R ROOT_TINY = sizeof(R) == 4 ? R(3.2e-17) : R(1e-145);
 template <class R>
 constexpr R EPSILON = std::numeric_limits<R>::epsilon();
 
-// ---- elements ------------------------------------------------------------------------------------
-
-// c <- c + a b
-template <class R, int P>
-LAPWING_INLINE void add_product(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
-  c.re = fma(a.re, b.re, c.re);
-  if constexpr (P == 2) {
-    c.re = fma(-a.im, b.im, c.re);
-    c.im = fma(a.re, b.im, c.im);
-    c.im = fma(a.im, b.re, c.im);
-  }
-}
-template <class R, int P>
-LAPWING_INLINE Element<R, P> real(Vec<R> x) {
-  if constexpr (P == 1)
-    return {x};
-  else
-    return {x, Vec<R>{}};
-}
-template <class R, int P>
-LAPWING_INLINE Element<R, P> conj(const Element<R, P>& a) {
-  if constexpr (P == 1)
-    return a;
-  else
-    return {a.re, -a.im};
-}
-template <class R, int P>
-LAPWING_INLINE Element<R, P> negative(const Element<R, P>& a) {
-  if constexpr (P == 1)
-    return {-a.re};
-  else
-    return {-a.re, -a.im};
-}
-template <class R, int P>
-LAPWING_INLINE Element<R, P> product(const Element<R, P>& a, const Element<R, P>& b) {
-  Element<R, P> c = {};
-  add_product<R, P>(c, a, b);
-  return c;
-}
-template <class R>
-LAPWING_INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
-  return a > b ? a : b;
-}
-// +-x with the sign of y
-template <class R>
-LAPWING_INLINE Vec<R> with_sign(Vec<R> x, Vec<R> y) {
-  const Mask<R> sign = (Mask<R>)(-Vec<R>{});
-  return (Vec<R>)(((Mask<R>)x & ~sign) | ((Mask<R>)y & sign));
-}
-
 // What is known of the lanes before the work begins.
 template <class R>
 struct Scaling {
@@ -75,25 +25,15 @@ struct Scaling {
   Vec<R> small;     // an off-diagonal element of the scaled matrix not above this is rounding error
 
   LAPWING_INLINE Scaling(Vec<R> largest, Mask<R> finite) {
-    constexpr int MANTISSA = std::numeric_limits<R>::digits - 1, TOP = 2 * std::numeric_limits<R>::max_exponent - 1;
     good = finite;
     largest = good ? largest : Vec<R>{};
-    // 1 .. TOP - 2: then both powers are normal numbers
-    Mask<R> exponent = (Mask<R>)largest >> MANTISSA;
-    exponent = exponent < 1 ? broadcast_int<R>(1) : exponent;
-    exponent = exponent > TOP - 2 ? broadcast_int<R>(TOP - 2) : exponent;
-    down = (Vec<R>)(exponent << MANTISSA);
-    up = (Vec<R>)((TOP - 1 - exponent) << MANTISSA);
+    const PowerOfTwo<R> power(largest);
+    up = power.up, down = power.down;
     small = EPSILON<R> * (largest * up);
   }
   // A lane that is not finite becomes zero: it must not keep the others waiting.
   LAPWING_INLINE Vec<R> apply(Vec<R> x) const { return good ? x * up : Vec<R>{}; }
 };
-
-template <class R>
-LAPWING_INLINE Mask<R> is_finite(Vec<R> x) {
-  return abs(x) <= std::numeric_limits<R>::max();
-}
 
 // ---- real, n = 2, 3: Jacobi, all in registers --------------------------------------------------------
 

@@ -334,6 +334,75 @@ LAPWING_INLINE void scale(Element<R, P>& x, Vec<R> by) {
   x.re *= by;
   if constexpr (P == 2) x.im *= by;
 }
+// c <- c + a b
+template <class R, int P>
+LAPWING_INLINE void add_product(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
+  c.re = fma(a.re, b.re, c.re);
+  if constexpr (P == 2) {
+    c.re = fma(-a.im, b.im, c.re);
+    c.im = fma(a.re, b.im, c.im);
+    c.im = fma(a.im, b.re, c.im);
+  }
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> real(Vec<R> x) {
+  if constexpr (P == 1)
+    return {x};
+  else
+    return {x, Vec<R>{}};
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> conj(const Element<R, P>& a) {
+  if constexpr (P == 1)
+    return a;
+  else
+    return {a.re, -a.im};
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> negative(const Element<R, P>& a) {
+  if constexpr (P == 1)
+    return {-a.re};
+  else
+    return {-a.re, -a.im};
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> product(const Element<R, P>& a, const Element<R, P>& b) {
+  Element<R, P> c = {};
+  add_product<R, P>(c, a, b);
+  return c;
+}
+template <class R>
+LAPWING_INLINE Vec<R> larger(Vec<R> a, Vec<R> b) {
+  return a > b ? a : b;
+}
+// +-x with the sign of y
+template <class R>
+LAPWING_INLINE Vec<R> with_sign(Vec<R> x, Vec<R> y) {
+  const Mask<R> sign = (Mask<R>)(-Vec<R>{});
+  return (Vec<R>)(((Mask<R>)x & ~sign) | ((Mask<R>)y & sign));
+}
+template <class R>
+LAPWING_INLINE Mask<R> is_finite(Vec<R> x) {
+  return abs(x) <= std::numeric_limits<R>::max();
+}
+
+// down: about the largest power of two not above x; up: one over it. Both are normal numbers, so they need not be exact at
+// the ends of the range.
+template <class R>
+struct PowerOfTwo {
+  static constexpr int MANTISSA = std::numeric_limits<R>::digits - 1, TOP = 2 * std::numeric_limits<R>::max_exponent - 1;
+  Mask<R> exponent;  // of down, and half of TOP above it
+  Vec<R> up, down;
+
+  LAPWING_INLINE explicit PowerOfTwo(Vec<R> x) {
+    // 1 .. TOP - 2: then both powers are normal numbers
+    exponent = (Mask<R>)x >> MANTISSA;
+    exponent = exponent < 1 ? broadcast_int<R>(1) : exponent;
+    exponent = exponent > TOP - 2 ? broadcast_int<R>(TOP - 2) : exponent;
+    down = (Vec<R>)(exponent << MANTISSA);
+    up = (Vec<R>)((TOP - 1 - exponent) << MANTISSA);
+  }
+};
 
 }  // namespace LAPWING_ISA
 }  // namespace

@@ -1,9 +1,76 @@
+// Compiles the kernels of solve_small.h for each instruction set and picks one at run time.
 #include "solve_cpu.h"
 
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "cpu.h"
+#include "dtypes.h"
+#include "threads.h"
+
 namespace lapwing {
+namespace {
 
-bool solve_fits(const Frame&) { return false; }
+// Right-hand sides held in lanes at a time.
+constexpr int64_t SOLVE_COLUMNS = 32;
 
-int solve_batched(Frame& frame) { return fail(frame, "engine batched cannot take this on the CPU"); }
+}  // namespace
+}  // namespace lapwing
+
+#define LAPWING_KERNELS "solve_small.h"
+#include "levels.h"
+
+namespace lapwing {
+namespace {
+
+const int level = cpu_level();
+
+template <class T>
+void solve_part(const Frame& frame, int64_t first, int64_t last) {
+  typedef RealOf<T> R;
+  constexpr int P = Scalar<T>::parts;
+#ifdef LAPWING_X86_LEVELS
+  if (level == 2) return avx512::solve_any<R, P>(frame, first, last);
+  if (level == 1) return avx2::solve_any<R, P>(frame, first, last);
+#endif
+  base::solve_any<R, P>(frame, first, last);
+}
+
+// Flops for a matrix, about; moving an element counts as eight.
+double work_of(const Frame& frame) {
+  const double n = double(frame.size[1]), k = double(frame.size[2]);
+  switch (frame.op) {
+    case TRIANGULAR: return n * n * k + 8 * n * (n + 2 * k);
+    case LU_SOLVE: case CHOLESKY_SOLVE: return 2 * n * n * k + 8 * n * (n + 2 * k);
+    case SOLVE: return n * n * n + 2 * n * n * k + 8 * n * (n + 2 * k);
+    case INVERSE: return 2 * n * n * n + 16 * n * n;
+    case QR: return 4 * n * k * std::min(n, k) + 16 * n * k + 8 * n * double(frame.size[3]);
+    default: return n * n * n + 16 * n * n;
+  }
+}
+
+}  // namespace
+
+bool solve_fits(const Frame& frame) {
+  if (frame.op == SVD || frame.op == SVDVALS) return false;
+  const int64_t order = frame.op == QR ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
+  return order <= SOLVE_LARGEST;
+}
+
+int solve_batched(Frame& frame) {
+  if (!solve_fits(frame)) return fail(frame, "engine batched takes matrices of order %d at most on the CPU", int(SOLVE_LARGEST));
+  return by_dtype(frame.dtype, [&](auto zero) {
+    typedef decltype(zero) T;
+    const int64_t group = (16 << level) / sizeof(RealOf<T>);
+    const bool finished = parallel_batch(frame, group, work_of(frame), [&](int64_t first, int64_t last) {
+      solve_part<T>(frame, first, last);
+    });
+    return finished ? 0 : 1;
+  });
+}
 
 }  // namespace lapwing

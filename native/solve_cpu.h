@@ -4,6 +4,9 @@
 
 namespace lapwing {
 
+// Largest order these kernels take.
+constexpr int64_t SOLVE_LARGEST = 64;
+
 bool solve_fits(const Frame& frame);  // whether solve_batched takes it
 int solve_batched(Frame& frame);
 

@@ -1,0 +1,907 @@
+// Systems, inverses and factors of many small matrices, for one instruction set. Included once for each, after simd.h.
+//
+// R is the real scalar, P how many make an element: 1 real, 2 complex. A lane is a matrix: all lanes do the same
+// operations on numbers of their own, so a matrix gives the same bits in every lane, whatever its neighbours are.
+
+namespace lapwing {
+namespace {
+namespace LAPWING_ISA {
+
+// ---- matrices in lanes ---------------------------------------------------------------------------
+
+// A matrix in each lane. Its transpose, or the same from its last element to its first, is another view of it.
+template <class R, int P>
+struct View {
+  Vec<R>* x;
+  int64_t down, right;  // vectors from a row to the next, from a column to the next
+
+  LAPWING_INLINE Vec<R>* at(int64_t i, int64_t j) const { return x + i * down + j * right; }
+  LAPWING_INLINE Element<R, P> get(int64_t i, int64_t j) const { return LAPWING_ISA::get<R, P>(at(i, j)); }
+  LAPWING_INLINE void set(int64_t i, int64_t j, const Element<R, P>& value) const { put<R, P>(at(i, j), value); }
+  LAPWING_INLINE View from(int64_t i, int64_t j) const { return {at(i, j), down, right}; }
+  LAPWING_INLINE View turned() const { return {x, right, down}; }
+  LAPWING_INLINE View backwards(int64_t rows, int64_t columns) const { return {at(rows - 1, columns - 1), -down, -right}; }
+  LAPWING_INLINE View upside_down(int64_t rows) const { return {at(rows - 1, 0), -down, right}; }
+};
+
+// Where the matrices of the lanes are. An idle lane repeats the last one.
+template <class R>
+struct Places {
+  R* p[LANES<R>];
+
+  Places(R* first, int64_t size, int64_t count) {
+    for (int64_t m = 0; m < LANES<R>; m++) p[m] = first + std::min(m, count - 1) * size;
+  }
+  LAPWING_INLINE R* operator[](int64_t m) const { return p[m]; }
+};
+
+// Vectors to a row of `width`. Rows that fill whole vectors of memory are read one by one anyway, so they may be spread over
+// all sets of the cache; others are read in one run.
+template <class R>
+LAPWING_INLINE int64_t stride_for(int64_t width) {
+  return width % LANES<R> ? width : width + 1;
+}
+
+template <class R, int G>
+LAPWING_INLINE void read_run(Vec<R>* to, const Places<const R>& from, int64_t offset, int64_t first, int64_t last, int64_t end) {
+  constexpr int STEP = G * CHUNK<R>;
+  for (; first < last; first += STEP) {
+    const int64_t at = std::min(first, end - STEP);  // the last piece overlaps the one before
+    Vec<R> v[G][CHUNK<R>];
+    read_chunks<R, G>(v, from, offset + at);
+#pragma GCC unroll 16
+    for (int c = 0; c < STEP; c++) to[at + c] = v[c / CHUNK<R>][c % CHUNK<R>];
+  }
+}
+template <class R, int G>
+LAPWING_INLINE void write_run(const Vec<R>* from, const Places<R>& to, int64_t offset, int64_t end) {
+  constexpr int STEP = G * CHUNK<R>;
+  for (int64_t first = 0; first < end; first += STEP) {
+    const int64_t at = std::min(first, end - STEP);
+    Vec<R> v[G][CHUNK<R>];
+#pragma GCC unroll 16
+    for (int c = 0; c < STEP; c++) v[c / CHUNK<R>][c % CHUNK<R>] = from[at + c];
+    write_chunks<R, G>(v, to, offset + at);
+  }
+}
+
+enum class Part { ALL, LOWER, UPPER };
+
+// rows x width scalars, `pitch` apart from row to row in memory, into rows of stride_for(width) vectors. Of a part that is
+// not all, more may be read.
+template <class R>
+__attribute__((noinline)) void read(Vec<R>* to, const Places<const R>& from, int64_t rows, int64_t width, int64_t pitch,
+                                    Part part = Part::ALL) {
+  constexpr int LINE = LAPWING_VECTOR / 16, W = LANES<R>;
+  const int64_t stride = stride_for<R>(width);
+  if (width == pitch && width == stride) {
+    width *= rows, rows = 1;
+    part = Part::ALL;
+  }
+  const int64_t element = rows ? width / rows : 0;  // scalars of a square matrix
+  for (int64_t i = 0; i < rows; i++, to += stride) {
+    const int64_t first = part == Part::UPPER ? i * element / W * W : 0;
+    const int64_t last = part == Part::LOWER ? (i + 1) * element : width;
+    if (width >= W)
+      read_run<R, LINE>(to, from, i * pitch, first, last, width);
+    else if (width >= CHUNK<R>)
+      read_run<R, 1>(to, from, i * pitch, 0, width, width);
+    else
+      for (int64_t c = 0; c < width; c++)
+        for (int64_t m = 0; m < W; m++) to[c][m] = from[m][i * pitch + c];
+  }
+}
+template <class R>
+__attribute__((noinline)) void write(const Vec<R>* from, const Places<R>& to, int64_t rows, int64_t width, int64_t pitch) {
+  constexpr int LINE = LAPWING_VECTOR / 16, W = LANES<R>;
+  const int64_t stride = stride_for<R>(width);
+  if (width == pitch && width == stride) width *= rows, rows = 1;
+  for (int64_t i = 0; i < rows; i++, from += stride)
+    if (width >= W)
+      write_run<R, LINE>(from, to, i * pitch, width);
+    else if (width >= CHUNK<R>)
+      write_run<R, 1>(from, to, i * pitch, width);
+    else
+      for (int64_t c = 0; c < width; c++)
+        for (int64_t m = 0; m < W; m++) to[m][i * pitch + c] = from[c][m];
+}
+
+// ---- X <- X - T Y, X <- T^-1 X ---------------------------------------------------------------------
+
+// c <- c - a b, or c - conj(a) b
+template <class R, int P, bool CONJ>
+LAPWING_INLINE void subtract_product(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
+  c.re = fma(-a.re, b.re, c.re);
+  if constexpr (P == 2) {
+    c.im = fma(-a.re, b.im, c.im);
+    c.re = CONJ ? fma(-a.im, b.im, c.re) : fma(a.im, b.im, c.re);
+    c.im = CONJ ? fma(a.im, b.re, c.im) : fma(-a.im, b.re, c.im);
+  }
+}
+
+template <int P>
+constexpr int TILE_ROWS = LAPWING_REGISTERS == 32 || P == 1 ? 4 : 2;
+template <int P>
+constexpr int TILE_COLUMNS = LAPWING_REGISTERS == 32 && P == 1 ? 4 : 2;
+constexpr int64_t SOLVE_ROWS = -1;  // as a depth: each row of T reaches to its diagonal
+
+// M x C of X. inverse: of T's diagonal, nullptr if that is ones.
+template <class R, int P, bool CONJ, int M, int C>
+LAPWING_INLINE void tile(const View<R, P>& t, const View<R, P>& y, const View<R, P>& x, const View<R, P>& inverse, int64_t depth,
+                         bool solve) {
+  Element<R, P> sum[M][C];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < C; j++) sum[i][j] = x.get(i, j);
+  for (int64_t k = 0; k < depth; k++) {
+    Element<R, P> b[C];
+#pragma GCC unroll 4
+    for (int j = 0; j < C; j++) b[j] = y.get(k, j);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) {
+      const Element<R, P> a = t.get(i, k);
+#pragma GCC unroll 4
+      for (int j = 0; j < C; j++) subtract_product<R, P, CONJ>(sum[i][j], a, b[j]);
+    }
+  }
+  if (solve)
+#pragma GCC unroll 8
+    for (int i = 0; i < M; i++) {
+#pragma GCC unroll 8
+      for (int k = 0; k < i; k++) {
+        const Element<R, P> a = t.get(i, depth + k);
+#pragma GCC unroll 4
+        for (int j = 0; j < C; j++) subtract_product<R, P, CONJ>(sum[i][j], a, sum[k][j]);
+      }
+      if (!inverse.x) continue;
+      const Element<R, P> d = CONJ ? conj<R, P>(inverse.get(i, 0)) : inverse.get(i, 0);
+#pragma GCC unroll 4
+      for (int j = 0; j < C; j++) sum[i][j] = product<R, P>(d, sum[i][j]);
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < C; j++) x.set(i, j, sum[i][j]);
+}
+
+template <class R, int P, bool CONJ, int C>
+LAPWING_INLINE void sweep_columns(const View<R, P>& t, const View<R, P>& y, const View<R, P>& x, const View<R, P>& inverse,
+                                  int64_t rows, int64_t depth) {
+  constexpr int M = TILE_ROWS<P>;
+  const bool solve = depth == SOLVE_ROWS;
+  int64_t r = 0;
+  const auto next = [&](auto size) {
+    constexpr int N = decltype(size)::value;
+    const View<R, P> d = inverse.x ? inverse.from(r, 0) : inverse;
+    tile<R, P, CONJ, N, C>(t.from(r, 0), y, x.from(r, 0), d, solve ? r : depth, solve);
+    r += N;
+  };
+  while (r + M <= rows) next(std::integral_constant<int, M>());
+  if (M == 4 && r + 2 <= rows) next(std::integral_constant<int, 2>());
+  if (r < rows) next(std::integral_constant<int, 1>());
+}
+
+// depth: X <- X - T Y, T having so many columns; SOLVE_ROWS: X <- T^-1 X, T being lower triangular, and Y = X.
+template <class R, int P, bool CONJ>
+__attribute__((noinline)) void sweep(const View<R, P>& t, const View<R, P>& y, const View<R, P>& x, const View<R, P>& inverse,
+                                     int64_t rows, int64_t columns, int64_t depth) {
+  constexpr int C = TILE_COLUMNS<P>;
+  int64_t c = 0;
+  for (; c + C <= columns; c += C) sweep_columns<R, P, CONJ, C>(t, y.from(0, c), x.from(0, c), inverse, rows, depth);
+  if (C == 4 && c + 2 <= columns) {
+    sweep_columns<R, P, CONJ, 2>(t, y.from(0, c), x.from(0, c), inverse, rows, depth);
+    c += 2;
+  }
+  if (c < columns) sweep_columns<R, P, CONJ, 1>(t, y.from(0, c), x.from(0, c), inverse, rows, depth);
+}
+
+// A triangular matrix with the inverse of its diagonal, as a lower one that may have to be conjugated.
+template <class R, int P>
+struct Triangle {
+  View<R, P> t, inverse;  // no inverse: a diagonal of ones
+  int64_t n;
+  bool lower = true, conjugate = false;
+
+  Triangle adjoint() const { return {t.turned(), inverse, n, !lower, !conjugate}; }
+
+  // X <- T^-1 X
+  void solve(const View<R, P>& x, int64_t columns) const {
+    const View<R, P> from = lower ? t : t.backwards(n, n), to = lower ? x : x.upside_down(n);
+    const View<R, P> diagonal = lower || !inverse.x ? inverse : inverse.upside_down(n);
+    if (P == 2 && conjugate)
+      sweep<R, P, P == 2>(from, to, to, diagonal, n, columns, SOLVE_ROWS);
+    else
+      sweep<R, P, false>(from, to, to, diagonal, n, columns, SOLVE_ROWS);
+  }
+};
+
+// ---- pivots ---------------------------------------------------------------------------------------
+
+template <class R, int P>
+LAPWING_INLINE Vec<R> size_of(const Element<R, P>& x) {
+  if constexpr (P == 1)
+    return abs(x.re);
+  else
+    return abs(x.re) + abs(x.im);
+}
+
+// 1 / x, and 0 for 0. Squares of a complex number are taken near one.
+template <class R, int P>
+LAPWING_INLINE Element<R, P> reciprocal(const Element<R, P>& x) {
+  if constexpr (P == 1) {
+    return {x.re == 0 ? Vec<R>{} : 1 / x.re};
+  } else {
+    const Vec<R> size = size_of<R, P>(x);
+    const PowerOfTwo<R> power(size);
+    const Vec<R> re = x.re * power.up, im = x.im * power.up;
+    const Vec<R> by = size == 0 ? Vec<R>{} : power.up / fma(re, re, im * im);
+    return {re * by, -im * by};
+  }
+}
+
+// Whether all pivots are neither zero nor infinite nor NaN, or their inverses, for which it is the same.
+template <class R, int P>
+LAPWING_INLINE Mask<R> good_pivots(const View<R, P>& pivots, int64_t n) {
+  Mask<R> good = ~Mask<R>{};
+  for (int64_t i = 0; i < n; i++) {
+    const Vec<R> size = size_of<R, P>(pivots.get(i, 0));
+    good &= (size > 0) & (size <= std::numeric_limits<R>::max());
+  }
+  return good;
+}
+template <class R, int P>
+__attribute__((noinline)) int32_t first_bad_pivot(const View<R, P>& pivots, int64_t n, int64_t lane) {
+  for (int64_t i = 0; i < n; i++) {
+    const R size = size_of<R, P>(pivots.get(i, 0))[lane];
+    if (!(size > 0 && size <= std::numeric_limits<R>::max())) return int32_t(i + 1);
+  }
+  return 0;
+}
+
+// info <- 0, or the place of the first bad pivot; then fail(lane)
+template <class R, int P, class Fail>
+LAPWING_INLINE void judge(const View<R, P>& pivots, int64_t n, int32_t* info, int64_t count, const Fail& fail) {
+  if (info) std::fill_n(info, count, 0);
+  if (__builtin_expect(!any(~good_pivots<R, P>(pivots, n)), 1)) return;
+  for (int64_t m = 0; m < count; m++) {
+    const int32_t place = first_bad_pivot<R, P>(pivots, n, m);
+    if (!place) continue;
+    if (info) info[m] = place;
+    fail(m);
+  }
+}
+
+// ---- A = L L^H --------------------------------------------------------------------------------------
+
+// L L^H <- A for a tile on the diagonal
+template <class R, int P>
+LAPWING_INLINE void factor_tile(const View<R, P>& a, int64_t n, const View<R, P>& inverse) {
+  for (int64_t j = 0; j < n; j++) {
+    const Vec<R> root = sqrt(a.get(j, j).re), by = 1 / root;
+    a.set(j, j, real<R, P>(root));
+    inverse.set(j, 0, real<R, P>(by));
+    for (int64_t i = j + 1; i < n; i++) {
+      Element<R, P> l = a.get(i, j);
+      scale<R, P>(l, by);
+      a.set(i, j, l);
+      for (int64_t k = j + 1; k <= i; k++) {
+        Element<R, P> x = a.get(i, k);
+        subtract_product<R, P, true>(x, a.get(k, j), l);
+        a.set(i, k, x);
+      }
+    }
+  }
+}
+
+// In the lower triangle of A, row by row: row r of L is conj(L)^-1 times row r of A, as columns.
+template <class R, int P>
+__attribute__((noinline)) void factor_positive(const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
+  constexpr int C = TILE_COLUMNS<P>;
+  const View<R, P> none = {};
+  for (int64_t r = 0; r < n; r += C) {
+    const int64_t rows = std::min<int64_t>(C, n - r);
+    const View<R, P> x = a.from(r, 0).turned();
+    if (r) {
+      sweep<R, P, P == 2>(a, x, x, inverse, r, rows, SOLVE_ROWS);
+      sweep<R, P, P == 2>(a.from(r, 0), x, x.from(r, 0), none, rows, rows, r);
+    }
+    factor_tile<R, P>(a.from(r, r), rows, inverse.from(r, 0));
+  }
+}
+
+// ---- P A = L U ----------------------------------------------------------------------------------------
+
+// The row of the largest element in column j, from row j on; rows in turn, for a comparison waits for the one before
+template <class R, int P>
+LAPWING_INLINE Mask<R> find_pivot(const View<R, P>& a, int64_t j, int64_t n) {
+  Vec<R> best[2] = {size_of<R, P>(a.get(j, j)), broadcast(R(-1))};
+  Mask<R> place[2] = {broadcast_int<R>(j), broadcast_int<R>(j)};
+  const auto look = [&](int u, int64_t i) {
+    const Vec<R> size = size_of<R, P>(a.get(i, j));
+    const Mask<R> more = size > best[u];
+    best[u] = more ? size : best[u];
+    place[u] = more ? broadcast_int<R>(i) : place[u];
+  };
+  int64_t i = j + 1;
+  for (; i + 2 <= n; i += 2) look(1, i), look(0, i + 1);
+  if (i < n) look(1, i);
+  return best[1] > best[0] ? place[1] : place[0];
+}
+
+// Row j <-> row `place` of each lane; rows are `width` vectors long, and `down` apart.
+template <class R>
+LAPWING_INLINE void exchange_rows(Vec<R>* x, int64_t down, int64_t width, int64_t j, Mask<R> place) {
+  constexpr int V = 4;
+  uint64_t rows = 0;
+  for (int m = 0; m < LANES<R>; m++) rows |= uint64_t(1) << place[m];
+  rows &= ~(uint64_t(1) << j);
+  if (!rows) return;
+  Vec<R>* top = x + j * down;
+  const auto exchange = [&](int64_t v, auto size) {
+    constexpr int N = decltype(size)::value;
+    Vec<R> old[N], now[N];
+#pragma GCC unroll 4
+    for (int e = 0; e < N; e++) old[e] = now[e] = top[v + e];
+    for (uint64_t left = rows; left; left &= left - 1) {
+      const int64_t i = __builtin_ctzll(left);
+      const Mask<R> here = place == broadcast_int<R>(i);
+      Vec<R>* row = x + i * down + v;
+#pragma GCC unroll 4
+      for (int e = 0; e < N; e++) {
+        const Vec<R> other = row[e];
+        row[e] = here ? old[e] : other;
+        now[e] = here ? other : now[e];
+      }
+    }
+#pragma GCC unroll 4
+    for (int e = 0; e < N; e++) top[v + e] = now[e];
+  };
+  int64_t v = 0;
+  for (; v + V <= width; v += V) exchange(v, std::integral_constant<int, V>());
+  for (; v < width; v++) exchange(v, std::integral_constant<int, 1>());
+}
+
+// Column j of L <- column j / pivot, and C columns after it lose L(:, j) U(j, :)
+template <class R, int P, int C>
+LAPWING_INLINE void eliminate(const View<R, P>& a, int64_t rows, const Element<R, P>& by) {
+  Element<R, P> u[C + 1];
+#pragma GCC unroll 4
+  for (int c = 1; c <= C; c++) u[c] = a.get(0, c);
+  for (int64_t i = 1; i < rows; i++) {
+    const Element<R, P> l = product<R, P>(a.get(i, 0), by);
+    a.set(i, 0, l);
+#pragma GCC unroll 4
+    for (int c = 1; c <= C; c++) {
+      Element<R, P> x = a.get(i, c);
+      subtract_product<R, P, false>(x, l, u[c]);
+      a.set(i, c, x);
+    }
+  }
+}
+
+// rows[i]: which row of A became row i. odd: lanes with an odd number of exchanges.
+template <class R, int P>
+__attribute__((noinline)) void factor_panel(const View<R, P>& a, const View<R, P>& inverse, Mask<R>* rows, Mask<R>& odd, int64_t n,
+                                            int64_t first, int64_t last) {
+  for (int64_t j = first; j < last; j++) {
+    const Mask<R> place = find_pivot<R, P>(a, j, n);
+    exchange_rows<R>(a.x, a.down, n * P, j, place);
+    odd ^= place != broadcast_int<R>(j);
+    for (int m = 0; m < LANES<R>; m++) {
+      auto &row = reinterpret_cast<decltype(+place[0])*>(rows + j)[m], &other = reinterpret_cast<decltype(+place[0])*>(rows + place[m])[m];
+      std::swap(row, other);
+    }
+
+    Element<R, P> pivot = a.get(j, j);
+    const Mask<R> tiny = size_of<R, P>(pivot) < 16 * std::numeric_limits<R>::min();
+    Vec<R> up = broadcast(R(1));
+    if (__builtin_expect(any(tiny), 0)) {  // its reciprocal may be too large
+      up = tiny ? broadcast(1 / std::numeric_limits<R>::epsilon()) : up;
+      for (int64_t i = j + 1; i < n; i++) {
+        Element<R, P> x = a.get(i, j);
+        scale<R, P>(x, up);
+        a.set(i, j, x);
+      }
+      scale<R, P>(pivot, up);
+    }
+    Element<R, P> by = reciprocal<R, P>(pivot);
+    switch (last - j - 1) {
+      case 0: eliminate<R, P, 0>(a.from(j, j), n - j, by); break;
+      case 1: eliminate<R, P, 1>(a.from(j, j), n - j, by); break;
+      case 2: eliminate<R, P, 2>(a.from(j, j), n - j, by); break;
+      default: eliminate<R, P, 3>(a.from(j, j), n - j, by);
+    }
+    scale<R, P>(by, up);
+    inverse.set(j, 0, by);
+  }
+}
+
+template <class R, int P>
+__attribute__((noinline)) Mask<R> factor_general(const View<R, P>& a, const View<R, P>& inverse, Mask<R>* rows, int64_t n) {
+  constexpr int C = TILE_COLUMNS<P>;
+  const View<R, P> none = {};
+  Mask<R> odd = {};
+  for (int64_t i = 0; i < n; i++) rows[i] = broadcast_int<R>(i);
+  for (int64_t j = 0; j < n; j += C) {
+    const int64_t columns = std::min<int64_t>(C, n - j);
+    const View<R, P> x = a.from(0, j);
+    if (j) {
+      sweep<R, P, false>(a, x, x, none, j, columns, SOLVE_ROWS);
+      sweep<R, P, false>(a.from(j, 0), x, x.from(j, 0), none, n - j, columns, j);
+    }
+    factor_panel<R, P>(a, inverse, rows, odd, n, j, j + columns);
+  }
+  return odd;
+}
+
+// ---- A = Q R ------------------------------------------------------------------------------------------
+
+// X <- (I - tau v v^H) X for C columns; v's first element counts as one
+template <class R, int P, int C>
+LAPWING_INLINE void reflect_columns(const View<R, P>& v, const Element<R, P>& tau, const View<R, P>& x, int64_t rows) {
+  Element<R, P> sum[C];
+#pragma GCC unroll 8
+  for (int c = 0; c < C; c++) sum[c] = x.get(0, c);
+  for (int64_t i = 1; i < rows; i++) {
+    const Element<R, P> a = conj<R, P>(v.get(i, 0));
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) add_product<R, P>(sum[c], a, x.get(i, c));
+  }
+#pragma GCC unroll 8
+  for (int c = 0; c < C; c++) {
+    sum[c] = product<R, P>(tau, sum[c]);
+    Element<R, P> top = x.get(0, c);
+    top.re -= sum[c].re;
+    if constexpr (P == 2) top.im -= sum[c].im;
+    x.set(0, c, top);
+  }
+  for (int64_t i = 1; i < rows; i++) {
+    const Element<R, P> a = v.get(i, 0);
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) {
+      Element<R, P> y = x.get(i, c);
+      subtract_product<R, P, false>(y, a, sum[c]);
+      x.set(i, c, y);
+    }
+  }
+}
+template <class R, int P>
+__attribute__((noinline)) void reflect(const View<R, P>& v, const Element<R, P>& tau, const View<R, P>& x, int64_t rows,
+                                       int64_t columns) {
+  constexpr int C = LAPWING_REGISTERS / 4 / P;
+  int64_t c = 0;
+  for (; c + C <= columns; c += C) reflect_columns<R, P, C>(v, tau, x.from(0, c), rows);
+  if (C == 8 && c + 4 <= columns) {
+    reflect_columns<R, P, 4>(v, tau, x.from(0, c), rows);
+    c += 4;
+  }
+  if (C >= 4 && c + 2 <= columns) {
+    reflect_columns<R, P, 2>(v, tau, x.from(0, c), rows);
+    c += 2;
+  }
+  for (; c < columns; c++) reflect_columns<R, P, 1>(v, tau, x.from(0, c), rows);
+}
+
+// H^H x = beta e1 for the column x, H = I - tau v v^H: x <- beta and the rest of v; result <- tau. Squares are taken of numbers up to about
+// one; the rest of a column whose squares then vanish counts as zero.
+template <class R, int P>
+__attribute__((noinline)) void make_reflection(const View<R, P>& x, int64_t rows, const View<R, P>& result) {
+  constexpr R TINY = sizeof(R) == 4 ? R(1e-33) : R(1e-290);
+  Vec<R> largest = {};
+  for (int64_t i = 0; i < rows; i++) {
+    const Element<R, P> y = x.get(i, 0);
+    largest = larger<R>(abs(y.re), largest);
+    if constexpr (P == 2) largest = larger<R>(abs(y.im), largest);
+  }
+  const PowerOfTwo<R> power(largest);
+  Element<R, P> alpha = x.get(0, 0);
+  scale<R, P>(alpha, power.up);
+  Vec<R> rest = {};
+  if constexpr (P == 2) rest = alpha.im * alpha.im;
+  for (int64_t i = 1; i < rows; i++) {
+    Element<R, P> y = x.get(i, 0);
+    scale<R, P>(y, power.up);
+    rest = fma(y.re, y.re, rest);
+    if constexpr (P == 2) rest = fma(y.im, y.im, rest);
+  }
+  const Mask<R> turns = ~(rest <= TINY);  // NaN too
+  const Vec<R> norm = sqrt(turns ? fma(alpha.re, alpha.re, rest) : broadcast(R(1)));
+  const Vec<R> beta = with_sign<R>(norm, -alpha.re), inverse = 1 / beta;
+  const Vec<R> pivot = alpha.re - beta;
+  Element<R, P> tau, by;
+  if constexpr (P == 1) {
+    tau = {turns ? -pivot * inverse : Vec<R>{}};
+    by = {turns ? 1 / pivot : Vec<R>{}};
+    x.set(0, 0, {(turns ? beta : alpha.re) * power.down});
+  } else {
+    const Vec<R> square = 1 / fma(pivot, pivot, alpha.im * alpha.im);
+    tau = {turns ? -pivot * inverse : Vec<R>{}, turns ? -alpha.im * inverse : Vec<R>{}};
+    by = {turns ? pivot * square : Vec<R>{}, turns ? -alpha.im * square : Vec<R>{}};
+    x.set(0, 0, {(turns ? beta : alpha.re) * power.down, (turns ? Vec<R>{} : alpha.im) * power.down});
+  }
+  for (int64_t i = 1; i < rows; i++) {
+    Element<R, P> y = x.get(i, 0);
+    scale<R, P>(y, power.up);
+    x.set(i, 0, product<R, P>(y, by));
+  }
+  result.set(0, 0, tau);
+}
+
+// ---- one vector of matrices -----------------------------------------------------------------------------
+
+// The frame from matrix `first` on, `count` matrices of it, and memory for them.
+template <class R, int P>
+struct Group {
+  const Frame& frame;
+  int64_t first, count;
+  Vec<R>* memory = nullptr;
+
+  bool has(Flag flag) const { return frame.flags & flag; }
+  R* data(int place, int64_t size) const { return static_cast<R*>(frame.buffer[place]) + first * size * P; }
+  int32_t* integers(int place, int64_t size) const { return static_cast<int32_t*>(frame.buffer[place]) + first * size; }
+
+  Places<const R> from(int place, int64_t size) const { return {data(place, size), size * P, count}; }
+  Places<R> to(int place, int64_t size) const { return {data(place, size), size * P, count}; }
+
+  static int64_t vectors(int64_t rows, int64_t columns) { return rows * stride_for<R>(columns * P); }
+  View<R, P> matrix(int64_t rows, int64_t columns) {
+    const View<R, P> view = {memory, stride_for<R>(columns * P), P};
+    memory += vectors(rows, columns);
+    return view;
+  }
+  View<R, P> column(int64_t n) {
+    const View<R, P> view = {memory, P, P};
+    memory += n * P;
+    return view;
+  }
+  void begin(int64_t size) { memory = static_cast<Vec<R>*>(scratch(size * sizeof(Vec<R>))); }
+};
+
+// B <- or -> columns of the right-hand sides
+template <class R, int P, class Body>
+LAPWING_INLINE void by_columns(int64_t k, const Body& body) {
+  const int64_t pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
+  for (int64_t i = 0; i < pieces; i++) body(k * i / pieces, k * (i + 1) / pieces - k * i / pieces);
+}
+inline int64_t widest(int64_t k) {
+  const int64_t pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
+  return (k + pieces - 1) / pieces;
+}
+
+// Pieces of b at place `in` are read, solved by body(x, columns), written to x at place `out`; body returns what to write.
+template <class R, int P, class Body>
+LAPWING_INLINE void solve_columns(Group<R, P>& group, int in, int out, const Body& body) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  Vec<R>* const memory = group.memory;
+  by_columns<R, P>(k, [&](int64_t c, int64_t columns) {
+    group.memory = memory;
+    const View<R, P> b = group.matrix(n, columns);
+    Places<const R> from = group.from(in, n * k);
+    Places<R> to = group.to(out, n * k);
+    for (int m = 0; m < LANES<R>; m++) from.p[m] += c * P, to.p[m] += c * P;
+    read<R>(b.x, from, n, columns * P, k * P);
+    const View<R, P> x = body(b, columns);
+    write<R>(x.x, to, n, columns * P, k * P);
+  });
+}
+
+// Row rows[i] of x becomes row i of the result, lane by lane; BACK: the other way round.
+template <class R, int P, bool BACK>
+__attribute__((noinline)) View<R, P> permute(const View<R, P>& x, const Mask<R>* rows, const View<R, P>& to, int64_t n, int64_t columns) {
+  constexpr int W = LANES<R>;
+  for (int64_t i = 0; i < n; i++)
+    for (int m = 0; m < W; m++) {
+      const int64_t other = rows[i][m];
+      const R* read = reinterpret_cast<const R*>(x.at(BACK ? i : other, 0)) + m;
+      R* written = reinterpret_cast<R*>(to.at(BACK ? other : i, 0)) + m;
+      for (int64_t c = 0; c < columns * P; c++) written[c * W] = read[c * W];
+    }
+  return to;
+}
+
+template <class R, int P>
+void fill_nan_at(const Group<R, P>& group, int place, int64_t size, int64_t m) {
+  fill_nan(group.data(place, size) + m * size * P, size * P);
+}
+
+// The triangle of a at place 0 as a lower one; U = L'^T, L' being read
+template <class R, int P>
+LAPWING_INLINE Triangle<R, P> read_triangle(const Group<R, P>& group, int place, const View<R, P>& a, const View<R, P>& inverse,
+                                            int64_t n) {
+  read<R>(a.x, group.from(place, n * n), n, n * P, n * P, group.has(UPPER) ? Part::UPPER : Part::LOWER);
+  return {a, inverse, n, !group.has(UPPER), false};
+}
+
+template <class R, int P>
+LAPWING_INLINE void invert_diagonal(const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
+  for (int64_t i = 0; i < n; i++) inverse.set(i, 0, reciprocal<R, P>(a.get(i, i)));
+}
+
+// The Cholesky factor of the matrix at place 0. The upper triangle is the lower one of conj(A).
+template <class R, int P>
+LAPWING_INLINE Triangle<R, P> read_and_factor(const Group<R, P>& group, const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
+  const Triangle<R, P> named = read_triangle<R, P>(group, 0, a, inverse, n);
+  const View<R, P> lower = named.lower ? a : a.turned();
+  factor_positive<R, P>(lower, inverse, n);
+  return {lower, inverse, n, true, !named.lower};
+}
+
+template <class R, int P>
+void solve_positive(Group<R, P> group) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  group.begin(group.vectors(n, n) + n * P + n * (widest(k) + 1) * P);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n);
+  const Triangle<R, P> l = read_and_factor<R, P>(group, a, inverse, n), adjoint = l.adjoint();
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
+    l.solve(x, columns);
+    adjoint.solve(x, columns);
+    return x;
+  });
+  judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
+}
+
+template <class R, int P>
+void solve_general(Group<R, P> group) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  group.begin(group.vectors(n, n) + n * P + n + 2 * n * (widest(k) + 1) * P);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n), none = {};
+  Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
+  group.memory += n;
+  read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
+  factor_general<R, P>(a, inverse, rows, n);
+  const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false};
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns) {
+    const View<R, P> x = permute<R, P, false>(b, rows, group.matrix(n, columns), n, columns);
+    l.solve(x, columns);
+    u.solve(x, columns);
+    return x;
+  });
+  judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
+}
+
+// A^-1 = W^H W, W = L^-1. Solving with L^H instead would not be as accurate: only one triangle of the solution is kept.
+template <class R, int P>
+void inverse_positive(Group<R, P> group) {
+  constexpr int C = TILE_COLUMNS<P>;
+  const int64_t n = group.frame.size[1];
+  group.begin(2 * group.vectors(n, n) + n * P);
+  const View<R, P> a = group.matrix(n, n), w = group.matrix(n, n), inverse = group.column(n), none = {};
+  const Triangle<R, P> l = read_and_factor<R, P>(group, a, inverse, n);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++) w.set(i, j, real<R, P>(broadcast(R(i == j))));
+  for (int64_t c = 0; c < n; c += C)
+    sweep<R, P, false>(l.t.from(c, c), w.from(c, c), w.from(c, c), inverse.from(c, 0), n - c, std::min<int64_t>(C, n - c), SOLVE_ROWS);
+  // -W^H W in the lower triangle of the view of L: its rows i.. from columns i.. of W
+  for (int64_t r = 0; r < n; r += C) {
+    const int64_t rows = std::min<int64_t>(C, n - r);
+    for (int64_t i = r; i < r + rows; i++)
+      for (int64_t j = 0; j < r + rows; j++) l.t.set(i, j, real<R, P>(Vec<R>{}));
+    sweep<R, P, P == 2>(w.from(r, r).turned(), w.from(r, 0), l.t.from(r, 0), none, rows, r + rows, n - r);
+  }
+  for (int64_t i = 0; i < n; i++) {
+    for (int64_t j = 0; j < i; j++) {
+      const Element<R, P> x = negative<R, P>(l.t.get(i, j));
+      l.t.set(i, j, x);
+      l.t.set(j, i, conj<R, P>(x));
+    }
+    l.t.set(i, i, real<R, P>(-l.t.get(i, i).re));
+  }
+  write<R>(a.x, group.to(1, n * n), n, n * P, n * P);
+  judge<R, P>(inverse, n, group.integers(2, 1), group.count, [&](int64_t m) { fill_nan_at(group, 1, n * n, m); });
+}
+
+template <class R, int P>
+void inverse_general(Group<R, P> group) {
+  const int64_t n = group.frame.size[1];
+  group.begin(2 * group.vectors(n, n) + n * P + n);
+  const View<R, P> a = group.matrix(n, n), x = group.matrix(n, n), inverse = group.column(n), none = {};
+  Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
+  read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
+  factor_general<R, P>(a, inverse, rows, n);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++) x.set(i, j, real<R, P>(rows[i] == broadcast_int<R>(j) ? broadcast(R(1)) : Vec<R>{}));
+  Triangle<R, P>{a, none, n}.solve(x, n);
+  Triangle<R, P>{a, inverse, n, false}.solve(x, n);
+  write<R>(x.x, group.to(1, n * n), n, n * P, n * P);
+  judge<R, P>(inverse, n, group.integers(2, 1), group.count, [&](int64_t m) { fill_nan_at(group, 1, n * n, m); });
+}
+
+template <class R, int P>
+void lu(Group<R, P> group) {
+  const int64_t n = group.frame.size[1];
+  group.begin(group.vectors(n, n) + n * P + n);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n);
+  Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
+  read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
+  factor_general<R, P>(a, inverse, rows, n);
+  write<R>(a.x, group.to(1, n * n), n, n * P, n * P);
+  int32_t* out = group.integers(2, n);
+  for (int64_t m = 0; m < group.count; m++)
+    for (int64_t i = 0; i < n; i++) out[m * n + i] = int32_t(rows[i][m]);
+  const View<R, P> pivots = {a.x, a.down + a.right, 0};
+  judge<R, P>(pivots, n, group.integers(3, 1), group.count, [&](int64_t m) {
+    fill_nan_at(group, 1, n * n, m);
+    for (int64_t i = 0; i < n; i++) out[m * n + i] = int32_t(i);
+  });
+}
+
+template <class R, int P>
+void lu_solve(Group<R, P> group) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  group.begin(group.vectors(n, n) + n * P + n + 2 * n * (widest(k) + 1) * P);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n), none = {};
+  Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
+  group.memory += n;
+  read<R>(a.x, group.from(1, n * n), n, n * P, n * P);
+  invert_diagonal<R, P>(a, inverse, n);
+  const int32_t* order = group.integers(2, n);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t m = 0; m < LANES<R>; m++) {
+      const int64_t row = order[std::min(m, group.count - 1) * n + i];
+      const bool inside = row >= 0 && row < n;
+      rows[i][m] = inside ? row : 0;
+      if (!inside) inverse.x[0][m] = std::numeric_limits<R>::quiet_NaN();  // no permutation: no answer
+    }
+  const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false}, l_adjoint = l.adjoint(), u_adjoint = u.adjoint();
+  solve_columns<R, P>(group, 3, 4, [&](const View<R, P>& b, int64_t columns) {
+    const View<R, P> x = group.matrix(n, columns);
+    if (group.has(ADJOINT)) {  // A^H = U^H L^H P
+      u_adjoint.solve(b, columns);
+      l_adjoint.solve(b, columns);
+      return permute<R, P, true>(b, rows, x, n, columns);
+    }
+    permute<R, P, false>(b, rows, x, n, columns);
+    l.solve(x, columns);
+    u.solve(x, columns);
+    return x;
+  });
+  judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 4, n * k, m); });
+}
+
+template <class R, int P>
+void cholesky_solve(Group<R, P> group) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  group.begin(group.vectors(n, n) + n * P + n * (widest(k) + 1) * P);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n);
+  const Triangle<R, P> named = read_triangle<R, P>(group, 1, a, inverse, n);
+  invert_diagonal<R, P>(a, inverse, n);
+  const Triangle<R, P> first = named.lower ? named : named.adjoint(), second = first.adjoint();
+  solve_columns<R, P>(group, 2, 3, [&](const View<R, P>& x, int64_t columns) {
+    first.solve(x, columns);
+    second.solve(x, columns);
+    return x;
+  });
+  judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 3, n * k, m); });
+}
+
+template <class R, int P>
+void triangular(Group<R, P> group) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  group.begin(group.vectors(n, n) + n * P + n * (widest(k) + 1) * P);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n), none = {};
+  Triangle<R, P> t = read_triangle<R, P>(group, 0, a, inverse, n);
+  if (group.has(UNIT)) {
+    for (int64_t i = 0; i < n; i++) inverse.set(i, 0, real<R, P>(broadcast(R(1))));
+    t.inverse = none;
+  } else {
+    invert_diagonal<R, P>(a, inverse, n);
+  }
+  // NaN in row i of the lower triangle, or of the upper one's transpose, is a bad pivot there
+  const View<R, P> lower = t.lower ? a : a.turned();
+  for (int64_t i = 0; i < n; i++) {
+    Vec<R> sum = {};
+    for (int64_t j = 0; j < i; j++) {
+      const Element<R, P> x = lower.get(i, j);
+      sum = fma(x.re, Vec<R>{}, sum);
+      if constexpr (P == 2) sum = fma(x.im, Vec<R>{}, sum);
+    }
+    *inverse.at(i, 0) += sum;
+  }
+  const Triangle<R, P> solved = group.has(ADJOINT) ? t.adjoint() : t;
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
+    solved.solve(x, columns);
+    return x;
+  });
+  judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
+}
+
+// The product of the pivots as mantissa times a power of two: no product of any length is too large or too small.
+template <class R, int P>
+struct Product {
+  Element<R, P> mantissa;
+  Mask<R> exponent;
+
+  LAPWING_INLINE void normalise(Element<R, P>& x) {
+    const PowerOfTwo<R> power(size_of<R, P>(x));
+    scale<R, P>(x, power.up);
+    exponent += power.exponent - PowerOfTwo<R>::TOP / 2;
+  }
+  LAPWING_INLINE void multiply(Element<R, P> x) {
+    normalise(x);
+    mantissa = product<R, P>(mantissa, x);
+    normalise(mantissa);
+  }
+};
+
+template <class R, int P>
+void slogdet(Group<R, P> group) {
+  const int64_t n = group.frame.size[1];
+  group.begin(group.vectors(n, n) + n * P + n);
+  const View<R, P> a = group.matrix(n, n), inverse = group.column(n), pivots = {a.x, a.down + a.right, 0};
+  const bool positive = group.has(POS);
+  Mask<R> odd = {};
+  if (positive) {
+    read_and_factor<R, P>(group, a, inverse, n);
+  } else {
+    read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
+    odd = factor_general<R, P>(a, inverse, reinterpret_cast<Mask<R>*>(group.memory), n);
+  }
+  Product<R, P> det = {real<R, P>(broadcast(R(1))), {}};
+  for (int64_t i = 0; i < n; i++) det.multiply(pivots.get(i, 0));
+
+  R *sign = group.data(1, 1), *logarithm = static_cast<R*>(group.frame.buffer[2]) + group.first;
+  for (int64_t m = 0; m < group.count; m++) {
+    double re = det.mantissa.re[m], im = 0;
+    if constexpr (P == 2) im = det.mantissa.im[m];
+    if (odd[m]) re = -re, im = -im;
+    double size = P == 1 ? std::abs(re) : std::hypot(re, im), exponent = double(det.exponent[m]);
+    re /= size, im /= size;
+    if (size > 1.5) size /= 2, exponent += 1;  // a determinant near one has a logarithm near zero
+    double value = std::log(size) + exponent * 0.69314718055994530942;
+    if (positive) value *= 2;
+    if (size == 0) re = im = 0, value = -std::numeric_limits<double>::infinity();
+    sign[m * P] = R(re);
+    if (P == 2) sign[m * P + 1] = R(im);
+    logarithm[m] = R(value);
+  }
+  int32_t* info = group.integers(3, 1);
+  judge<R, P>(positive ? inverse : pivots, n, info, group.count, [&](int64_t m) {
+    if (!positive && sign[m * P] == 0 && (P == 1 || sign[m * P + 1] == 0)) return (void)(info[m] = 0);  // singular, no NaN in it
+    fill_nan(sign + m * P, P);
+    fill_nan(logarithm + m, 1);
+  });
+}
+
+template <class R, int P>
+void qr(Group<R, P> group) {
+  const int64_t m = group.frame.size[1], n = group.frame.size[2], c = group.frame.size[3], steps = std::min(m, n);
+  group.begin(group.vectors(m, n) + group.vectors(m, c) + steps * P);
+  const View<R, P> a = group.matrix(m, n), q = group.matrix(m, c), taus = group.column(steps);
+  read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
+  for (int64_t k = 0; k < steps; k++) {
+    make_reflection<R, P>(a.from(k, k), m - k, taus.from(k, 0));
+    reflect<R, P>(a.from(k, k), conj<R, P>(taus.get(k, 0)), a.from(k, k + 1), m - k, n - k - 1);
+  }
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < c; j++) q.set(i, j, real<R, P>(broadcast(R(i == j))));
+  for (int64_t k = steps - 1; k >= 0; k--) reflect<R, P>(a.from(k, k), taus.get(k, 0), q.from(k, k), m - k, c - k);
+  write<R>(q.x, group.to(1, m * c), m, c * P, c * P);
+  for (int64_t i = 0; i < c; i++)
+    for (int64_t j = 0; j < std::min(i, n); j++) a.set(i, j, real<R, P>(Vec<R>{}));
+  write<R>(a.x, group.to(2, c * n), c, n * P, n * P);
+}
+
+// ---- the choice ------------------------------------------------------------------------------------------
+
+template <class R, int P>
+void solve_any(const Frame& frame, int64_t first, int64_t last) {
+  const bool positive = frame.flags & POS;
+  for (; first < last; first += LANES<R>) {
+    const Group<R, P> group = {frame, first, std::min<int64_t>(LANES<R>, last - first)};
+    switch (frame.op) {
+      case TRIANGULAR: triangular(group); break;
+      case SOLVE: positive ? solve_positive(group) : solve_general(group); break;
+      case INVERSE: positive ? inverse_positive(group) : inverse_general(group); break;
+      case LU: lu(group); break;
+      case LU_SOLVE: lu_solve(group); break;
+      case CHOLESKY_SOLVE: cholesky_solve(group); break;
+      case SLOGDET: slogdet(group); break;
+      default: qr(group);
+    }
+  }
+}
+
+}  // namespace LAPWING_ISA
+}  // namespace
+}  // namespace lapwing
