@@ -1,0 +1,139 @@
+// What the kernels of solve, inverse, LU, QR and slogdet share on top of common.cuh.
+//
+// Every one of them is a matrix E, of whose lower triangle a forward substitution is made and of whose upper triangle a
+// backward one, so the operations differ by these choices alone, set by the launcher:
+//   LW_READ      E from the memory M: 0 M, 1 M^H, 2 Hermitian by its lower triangle, 3 Hermitian by its upper triangle
+//   LW_FACTOR    0: M is a factor, 1: E <- L and L^H of E = L L^H, 2: E <- L (its unit diagonal left out) and U of P E = L U
+//   LW_FORWARD, LW_BACKWARD  0: none, 1: the diagonal counts as ones, 2: it is divided by
+//   LW_ROWS      0: no pivoting, 1: the right-hand side is permuted before, 2: the solution is, after
+//   LW_GIVE      0: x for right-hand sides b, 1: the inverse, 2: E and the pivots' rows, 3: sign and logarithm of the determinant
+//   LW_K         right-hand sides at a time
+#pragma once
+#include "common.cuh"
+
+struct Call {
+  const T* a;
+  const T* b;
+  T* out;        // x, the inverse or the factors; the determinant's sign
+  Real* logabs;  // of the determinant
+  int* rows;
+  int* info;  // may be null
+  i64 batch, k;
+};
+
+// ---- scalars -----------------------------------------------------------------------------------------------------
+
+// Without a branch, so that other work can be scheduled around it.
+LW_INLINE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// The hardware's 20 bits and one step of third order. It flushes what is subnormal, which is scaled first.
+LW_INLINE double reciprocal(double x) {
+  double size = fabs(x), by = size < 0x1p-1000 ? 0x1p200 : size > 0x1p1000 ? 0x1p-200 : 1.0, s = x * by, y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(s));
+  double e = fma(-s, y, 1.0);
+  return fma(y, fma(e, e, e), y) * by;
+}
+
+#if LW_DTYPE < 2
+LW_INLINE T conjugate(T x) { return x; }
+LW_INLINE T multiply(T a, T b) { return a * b; }
+LW_INLINE T subtract_plain(T c, T a, T b) { return c - a * b; }
+LW_INLINE T invert(T x) { return reciprocal(x); }
+LW_INLINE Real magnitude(T x) { return fabs(x); }
+LW_INLINE bool is_zero(T x) { return x == 0; }
+LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
+LW_INLINE Real log_magnitude(T x) { return log(fabs(x)); }
+LW_INLINE T phase(T x) { return x < 0 ? Real(-1) : Real(1); }
+#else
+LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
+LW_INLINE T multiply(T a, T b) { return T{a.re * b.re - a.im * b.im, a.im * b.re + a.re * b.im}; }
+// c - a b
+LW_INLINE T subtract_plain(T c, T a, T b) {
+  return T{(c.re - a.re * b.re) + a.im * b.im, (c.im - a.im * b.re) - a.re * b.im};
+}
+// The larger part is divided out, so that no square leaves the range.
+LW_INLINE T invert(T x) {
+  Real by = reciprocal(fmax(fabs(x.re), fabs(x.im))), p = x.re * by, q = x.im * by, y = reciprocal(p * p + q * q) * by;
+  return T{p * y, -q * y};
+}
+LW_INLINE Real magnitude(T x) { return fabs(x.re) + fabs(x.im); }
+LW_INLINE bool is_zero(T x) { return x.re == 0 && x.im == 0; }
+LW_INLINE T select(bool first, T a, T b) { return T{first ? a.re : b.re, first ? a.im : b.im}; }
+LW_INLINE Real log_magnitude(T x) {
+  Real size = fmax(fabs(x.re), fabs(x.im)), p = x.re / size, q = x.im / size;
+  return log(size) + Real(0.5) * log(p * p + q * q);
+}
+LW_INLINE T phase(T x) {
+  Real size = fmax(fabs(x.re), fabs(x.im)), p = x.re / size, q = x.im / size, y = reciprocal_root(p * p + q * q);
+  return T{p * y, q * y};
+}
+#endif
+
+LW_INLINE T only_real(T x) { return from_real(real(x)); }
+LW_INLINE bool is_divisor(T x) { return is_finite(x) && !is_zero(x); }
+LW_INLINE T nan_element() { return filled(not_a_number()); }
+LW_INLINE Real log_of_zero() { return Real(__int_as_float(0xff800000)); }
+
+// ---- staging of whole matrices -----------------------------------------------------------------------------------
+
+// Matrices of LINES lines of LINE bytes, one after the other in memory. In shared memory neighbouring lines start an odd
+// number of access units apart, so that lanes that read one line each meet no bank conflict, and so do matrices.
+template <int LINE, int LINES>
+struct Stage {
+  static constexpr int UNIT = LINE % 16 == 0 ? 16 : LINE % 8 == 0 ? 8 : 4;
+  static constexpr int PITCH = UNIT == 16 ? (LINE / 16 | 1) * 16 : LINE;
+  static constexpr int EXTRA = UNIT == 16 && LINES > 1 && PITCH * LINES % 32 == 0 ? 16 : 0;
+  static constexpr int MATRIX = PITCH * LINES + EXTRA;
+
+  LW_INLINE static int place(int byte) {
+    return UNIT == 16 ? byte / LINE * PITCH + byte % LINE + (EXTRA ? byte / (LINE * LINES) * EXTRA : 0) : byte;
+  }
+
+  // Only starts the copies.
+  LW_INLINE static void load(char* to, const void* from, int bytes) {
+    int whole = bytes / LW_V * LW_V;
+    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+      copy_async<LW_V>(to + place(byte), (const char*)from + byte);
+    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+      copy_async<4>(to + place(byte), (const char*)from + byte);
+  }
+
+  LW_INLINE static void store(void* to, const char* from, int bytes) {
+    typedef Pack<float, LW_V / 4> Access;
+    int whole = bytes / LW_V * LW_V;
+#pragma unroll 4
+    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+      *(Access*)((char*)to + byte) = *(const Access*)(from + place(byte));
+    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+      *(float*)((char*)to + byte) = *(const float*)(from + place(byte));
+  }
+};
+
+// COUNT neighbouring elements between registers and a staged line, in accesses of UNIT bytes.
+template <int UNIT, int COUNT>
+LW_INLINE void load_registers(T (&a)[COUNT], const char* line) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p = *(const Access*)(line + k * SIZE);
+#pragma unroll
+    for (int v = 0; v < STEP; v++) a[k + v] = p.v[v];
+  }
+}
+
+template <int UNIT, int COUNT>
+LW_INLINE void store_registers(char* line, const T (&a)[COUNT]) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) p.v[v] = a[k + v];
+    *(Access*)(line + k * SIZE) = p;
+  }
+}
