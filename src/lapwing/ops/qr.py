@@ -70,6 +70,9 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     check_choice("qr", "mode", mode, ("reduced", "complete"))
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, mode=mode))
     m, n = shape[-2:]
+    if n == 0 and mode == "complete":
+        square = a @ framework.Namespace.adjoint(a)
+        return QRResult(square + framework.Namespace.eye(square), a)
     if m is not None and n is not None and m < n:
         # the first m columns decide Q: A = Q (R1 | Q^H A2)
         q, r = _decompose(framework, a[..., :m], mode, code)

@@ -266,7 +266,7 @@ def slogdet(
     framework = frameworks.of(a, "slogdet")
     upper = _check("slogdet", framework, a, assume, upper, on_fail)
     xp = framework.Namespace
-    if assume in ("lower", "upper"):
+    if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
         return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
     a, flags = _as_general(framework, a, assume, upper)
     sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)

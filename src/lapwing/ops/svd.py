@@ -91,6 +91,10 @@ def svd(
     shape = framework.shape_of(a)
     check_matrix("svd", shape, framework.dtype_of(a))
     full = check_flag("svd", "full_matrices", full_matrices) and (shape[-1] is None or shape[-1] != shape[-2])
+    if full and 0 in shape[-2:]:
+        xp = framework.Namespace
+        left, right = a @ xp.adjoint(a), xp.adjoint(a) @ a
+        return SVDResult(left + xp.eye(left), xp.sum(xp.abs(a), -2 if shape[-1] == 0 else -1), right + xp.eye(right))
     operation = SVD_FULL if full else SVD
     return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
 

@@ -1,0 +1,507 @@
+"""solve, inv, slogdet, factor, qr, svd, lstsq and polar: every library and dtype, right answers and clear failures."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+import lapwing as lw
+from backends import DTYPES, poison, random, spd
+
+SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 65)
+
+
+def eps_of(x):
+    return float(np.finfo(x.dtype).eps)
+
+
+def wide(x):
+    return x.astype("complex128" if x.dtype.kind == "c" else "float64")
+
+
+def adjoint(x):
+    return x.swapaxes(-1, -2).conj()
+
+
+def norm(x):
+    return np.linalg.norm(wide(x), axis=(-2, -1))
+
+
+def backward_error(a, x, b):
+    """||b - A x|| / (n eps (||A|| ||x|| + ||b||)), the largest of the batch."""
+    left = wide(b) - wide(a) @ wide(x)
+    scale = norm(a) * norm(x) + norm(b)
+    n = a.shape[-1]
+    return float(np.max(norm(left) / np.where(scale == 0, 1, scale), initial=0) / (max(n, 1) * eps_of(x)))
+
+
+def with_condition(n, condition, dtype, seed=0):
+    """Geometric singular values between 1 and 1 / condition."""
+    kind = "complex128" if dtype.startswith("complex") else "float64"
+    u, v = (np.linalg.qr(random((n, n), kind, seed + i))[0] for i in range(2))
+    return ((u * np.geomspace(1, 1 / condition, n)) @ v).astype(dtype)
+
+
+def of_kind(assume, shape, dtype, seed=0):
+    """A matrix of the kind, and what to hand over: with NaN where nothing may be read."""
+    n = shape[-1]
+    if assume == "pos":
+        a = spd(shape, dtype, seed)
+        return a, poison(a, False)
+    a = random(shape, dtype, seed) + (2 * n * np.eye(n)).astype(dtype) * (assume in ("lower", "upper"))
+    if assume == "general":
+        return a, a
+    if assume in ("lower", "upper"):
+        a = np.tril(a) if assume == "lower" else np.triu(a)
+        return a, poison(a, assume == "upper")
+    a = (a + (a.swapaxes(-1, -2) if assume == "symmetric" else adjoint(a))).astype(dtype)
+    return a, poison(a, False)
+
+
+ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_solve(backend, dtype, assume):
+    for n in SIZES:
+        a, given = of_kind(assume, (3, n, n), dtype, seed=n)
+        for k in (1, 4):
+            b = random((3, n, k), dtype, seed=k)
+            x = lw.solve(backend.put(given), backend.put(b), assume=assume)
+            assert backend.get(x).dtype == np.dtype(dtype)
+            assert backward_error(a, backend.get(x), b) < 10, (n, k)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_the_named_triangle_is_read(backend, upper):
+    for assume in ("pos", "hermitian", "symmetric"):
+        a, _ = of_kind(assume, (2, 7, 7), "complex128")
+        b = random((2, 7, 3), "complex128")
+        given = backend.put(poison(a, upper))
+        assert backward_error(a, backend.get(lw.solve(given, backend.put(b), assume=assume, upper=upper)), b) < 10
+        x = backend.get(lw.inv(given, assume=assume, upper=upper))
+        assert norm(a @ x - np.eye(7)).max() < 10 * 7 * eps_of(a) * (norm(a) * norm(x)).max()
+        sign, logabs = lw.slogdet(given, assume=assume, upper=upper)
+        expected = np.linalg.slogdet(a)
+        assert np.abs(backend.get(sign) - expected[0]).max() < 1e-12
+        assert np.abs(backend.get(logabs) - expected[1]).max() < 1e-12
+
+
+@pytest.mark.parametrize("condition", [1, 1e5, 1e10, 1e15])
+def test_solve_over_condition_numbers(backend, condition):
+    for n in (6, 50, 120):
+        a = np.stack([with_condition(n, condition, "float64", seed) for seed in range(2)])
+        b = random((2, n, 2), "float64")
+        assert backward_error(a, backend.get(lw.solve(backend.put(a), backend.put(b))), b) < 10
+        squared = a @ adjoint(a) + 0 * np.eye(n)
+        if condition <= 1e5:
+            squared = (squared + adjoint(squared)) / 2
+            assert backward_error(squared, backend.get(lw.solve(backend.put(squared), backend.put(b), assume="pos")), b) < 10
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "x"),
+    [
+        ((4, 4), (4,), (4,)),
+        ((4, 4), (4, 2), (4, 2)),
+        ((3, 4, 4), (4,), (3, 4)),
+        ((3, 4, 4), (4, 2), (3, 4, 2)),
+        ((4, 4), (3, 4, 2), (3, 4, 2)),
+        ((4, 4), (5, 3, 4, 1), (5, 3, 4, 1)),
+        ((5, 1, 4, 4), (3, 4, 2), (5, 3, 4, 2)),
+        ((0, 4, 4), (4, 2), (0, 4, 2)),
+        ((4, 4), (0, 4, 2), (0, 4, 2)),
+        ((4, 4), (4, 0), (4, 0)),
+        ((0, 0), (0,), (0,)),
+        ((0, 0), (0, 3), (0, 3)),
+    ],
+)
+def test_shapes(backend, a, b, x):
+    matrix, right = spd(a, "float64"), random(b, "float64")
+    expected = np.linalg.solve(matrix, right[..., None] if len(b) == 1 else right)
+    expected = expected[..., 0] if len(b) == 1 else expected
+    for assume in ("general", "pos"):
+        made = backend.get(lw.solve(backend.put(matrix), backend.put(right), assume=assume))
+        assert made.shape == x == expected.shape
+        assert np.allclose(made, expected, rtol=1e-12, atol=1e-12)
+    f = lw.factor(backend.put(matrix))
+    assert backend.get(f.solve(backend.put(right))).shape == x
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inv(backend, dtype, assume):
+    for n in SIZES:
+        a, given = of_kind(assume, (3, n, n), dtype, seed=n)
+        x = backend.get(lw.inv(backend.put(given), assume=assume))
+        error = norm(wide(a) @ wide(x) - np.eye(n)) / (n * eps_of(x) * norm(a) * norm(x))
+        assert error.max() < 10, n
+        if assume in ("pos", "hermitian"):
+            assert np.array_equal(x, adjoint(x))
+        if assume == "symmetric":
+            assert np.array_equal(x, x.swapaxes(-1, -2))
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slogdet(backend, dtype, assume):
+    for n in SIZES:
+        a, given = of_kind(assume, (3, n, n), dtype, seed=n)
+        sign, logabs = (backend.get(x) for x in lw.slogdet(backend.put(given), assume=assume))
+        expected = np.linalg.slogdet(wide(a))
+        condition = np.linalg.cond(wide(a)).max()
+        limit = 10 * n * eps_of(a) * condition
+        assert sign.dtype == np.dtype(dtype)
+        assert np.abs(sign - expected[0]).max() < limit, n
+        assert np.abs(logabs - expected[1]).max() < limit * (1 + np.abs(expected[1]).max()), n
+
+
+def test_slogdet_of_singular_matrices(backend):
+    a = np.stack([np.ones((3, 3)), np.eye(3), np.zeros((3, 3))])
+    sign, logabs = (backend.get(x) for x in lw.slogdet(backend.put(a)))
+    assert sign.tolist() == [0, 1, 0]
+    assert logabs.tolist() == [-np.inf, 0, -np.inf]
+    assert [float(backend.get(x)) for x in lw.slogdet(backend.put(np.zeros((0, 0))))] == [1, 0]
+
+
+def test_singular_matrices_are_named(backend):
+    for n in (3, 40):
+        a = random((4, n, n), "float64")
+        a[2, :, 1] = 0
+        b = random((4, n, 1), "float64")
+        for call in (lambda a, b: lw.solve(a, b), lambda a, b: lw.inv(a), lambda a, b: lw.factor(a, assume="general")):
+            with pytest.raises(lw.SingularMatrixError, match=r"matrix 2 of 4 is singular \(pivot 2 is zero\)") as caught:
+                call(backend.put(a), backend.put(b))
+            assert (caught.value.batch_index, caught.value.pivot, caught.value.nonfinite) == ((2,), 2, False)
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        x = backend.get(lw.solve(backend.put(a), backend.put(b), on_fail="nan"))
+        assert np.isnan(x[2]).all()
+        assert backward_error(a[[0, 1, 3]], x[[0, 1, 3]], b[[0, 1, 3]]) < 10
+        result, info = lw.solve_ex(backend.put(a), backend.put(b))
+        assert backend.get(info).tolist() == [0, 0, 2, 0]
+        assert np.isnan(backend.get(result)[2]).all()
+        assert backend.get(lw.inv_ex(backend.put(a)).info).tolist() == [0, 0, 2, 0]
+
+
+@pytest.mark.parametrize("assume", ["lower", "upper"])
+def test_triangular_failures(backend, assume):
+    a, _ = of_kind(assume, (3, 5, 5), "float64")
+    a[1, 3, 3] = 0
+    with pytest.raises(lw.SingularMatrixError, match=r"matrix 1 of 3 is singular \(pivot 4 is zero\)"):
+        lw.solve(backend.put(a), backend.put(random((3, 5, 1), "float64")), assume=assume)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_bad_input_is_named(backend, value):
+    for n in (4, 40):
+        a = spd((3, n, n), "float64")
+        a[1, 2, 0] = a[1, 0, 2] = value
+        b = backend.put(random((3, n, 1), "float64"))
+        given = backend.put(a)
+        with pytest.raises(lw.SingularMatrixError, match="matrix 1 of 3 holds NaN or Inf"):
+            lw.solve(given, b)
+        with pytest.raises(lw.NotPositiveDefiniteError, match="matrix 1 of 3 holds NaN or Inf"):
+            lw.solve(given, b, assume="pos")
+        with pytest.raises(lw.ConvergenceError, match="matrix 1 of 3 holds NaN or Inf"):
+            lw.svd(given)
+        q, r = lw.qr(given)
+        assert np.isnan(backend.get(q)[1]).all()
+        assert np.isfinite(backend.get(q)[[0, 2]]).all()
+        assert np.isfinite(backend.get(r)[[0, 2]]).all()
+        s = backend.get(lw.svdvals(given, on_fail="nan"))
+        assert np.isnan(s[1]).all()
+        assert np.isfinite(s[[0, 2]]).all()
+    indefinite = backend.put(np.diag([1.0, -1.0]))
+    with pytest.raises(lw.NotPositiveDefiniteError, match="leading minor of order 2"):
+        lw.inv(indefinite, assume="pos")
+    with pytest.raises(lw.NotPositiveDefiniteError, match="leading minor of order 2"):
+        lw.slogdet(indefinite, assume="pos")
+    with pytest.raises(lw.NotPositiveDefiniteError, match="leading minor of order 2"):
+        lw.factor(indefinite)
+
+
+SHAPES = ((1, 1), (5, 5), (9, 4), (4, 9), (40, 7), (33, 33), (7, 40), (70, 65), (3, 1), (1, 3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_qr(backend, dtype):
+    for m, n in SHAPES:
+        a = random((2, m, n), dtype, seed=m)
+        for mode in ("reduced", "complete"):
+            q, r = (backend.get(x) for x in lw.qr(backend.put(a), mode=mode))
+            c = m if mode == "complete" else min(m, n)
+            assert q.shape == (2, m, c)
+            assert r.shape == (2, c, n)
+            limit = 10 * max(m, n) * eps_of(a)
+            assert norm(wide(q) @ wide(r) - a).max() < limit * norm(a).max(), (m, n, mode)
+            assert norm(adjoint(wide(q)) @ wide(q) - np.eye(c)).max() < limit, (m, n, mode)
+            assert not np.tril(r, -1).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_svd(backend, dtype):
+    for m, n in SHAPES:
+        a = random((2, m, n), dtype, seed=m)
+        k = min(m, n)
+        expected = np.linalg.svd(wide(a), compute_uv=False)
+        limit = 10 * max(m, n) * eps_of(a)
+        for full in (False, True):
+            u, s, vh = (backend.get(x) for x in lw.svd(backend.put(a), full_matrices=full))
+            assert u.shape == (2, m, m if full else k)
+            assert vh.shape == (2, n if full else k, n)
+            assert norm((wide(u[..., :k]) * s[..., None, :]) @ wide(vh[..., :k, :]) - a).max() < limit * norm(a).max()
+            assert norm(adjoint(wide(u)) @ wide(u) - np.eye(u.shape[-1])).max() < limit
+            assert norm(wide(vh) @ adjoint(wide(vh)) - np.eye(vh.shape[-2])).max() < limit
+            assert np.abs(s - expected).max() < limit * expected.max()
+        values = backend.get(lw.svdvals(backend.put(a)))
+        assert values.dtype == s.dtype
+        assert np.abs(values - expected).max() < limit * expected.max()
+
+
+def test_empty_decompositions(backend):
+    for m, n in ((4, 0), (0, 4), (0, 0)):
+        a = backend.put(np.zeros((2, m, n)))
+        for mode in ("reduced", "complete"):
+            q, r = (backend.get(x) for x in lw.qr(a, mode=mode))
+            expected = np.linalg.qr(np.zeros((2, m, n)), mode=mode)
+            assert q.shape == expected[0].shape
+            assert r.shape == expected[1].shape
+            assert np.array_equal(adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), (2, q.shape[-1], q.shape[-1])))
+        for full in (False, True):
+            u, s, vh = (backend.get(x) for x in lw.svd(a, full_matrices=full))
+            expected = np.linalg.svd(np.zeros((2, m, n)), full_matrices=full)
+            assert [x.shape for x in (u, s, vh)] == [x.shape for x in expected]
+            assert np.array_equal(adjoint(u) @ u, np.broadcast_to(np.eye(u.shape[-1]), (2, u.shape[-1], u.shape[-1])))
+        assert backend.get(lw.svdvals(a)).shape == (2, 0)
+        x, residuals, rank, _ = lw.lstsq(a, backend.put(np.ones((2, m, 3))))
+        assert not backend.get(x).any()
+        assert backend.get(x).shape == (2, n, 3)
+        assert backend.get(residuals).tolist() == [[m] * 3] * 2
+        assert backend.get(rank).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_decompositions_of_hard_matrices(backend, dtype):
+    """Ill-conditioned, rank-deficient, zero, and of sizes whose squares are no numbers."""
+    ill = with_condition(24, 1 / eps_of(np.zeros(1, dtype)), dtype)
+    low = (random((24, 2), dtype) @ random((2, 24), dtype)).astype(dtype)
+    for a in (ill, low, np.zeros((24, 24), dtype), ill * dtype_scale(dtype, 1e-25), ill * dtype_scale(dtype, 1e25)):
+        n, limit = 24, 10 * 24 * eps_of(a)
+        u, s, vh = (backend.get(x) for x in lw.svd(backend.put(a)))
+        q, r = (backend.get(x) for x in lw.qr(backend.put(a)))
+        size = float(norm(a))
+        assert norm((wide(u) * s) @ wide(vh) - a) <= limit * size
+        assert norm(wide(q) @ wide(r) - a) <= limit * size
+        for x in (wide(u), adjoint(wide(vh)), wide(q)):
+            assert norm(adjoint(x) @ x - np.eye(n)) < limit
+
+
+def dtype_scale(dtype, value):
+    return np.array(value, np.dtype(dtype).type(0).real.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lstsq(backend, dtype):
+    for m, n in ((9, 4), (4, 9), (6, 6), (50, 33)):
+        a, b = random((2, m, n), dtype, seed=m), random((2, m, 3), dtype, seed=n)
+        x, residuals, rank, s = (backend.get(y) for y in lw.lstsq(backend.put(a), backend.put(b)))
+        assert x.shape == (2, n, 3)
+        assert rank.tolist() == [min(m, n)] * 2
+        for i in range(2):
+            expected = np.linalg.lstsq(wide(a[i]), wide(b[i]), rcond=None)
+            limit = 100 * max(m, n) * eps_of(a) * np.linalg.cond(wide(a[i])) ** 2
+            assert np.abs(x[i] - expected[0]).max() < limit
+            assert np.abs(s[i] - expected[3]).max() < limit
+            left = (np.abs(wide(b[i]) - wide(a[i]) @ expected[0]) ** 2).sum(0)
+            assert np.abs(residuals[i] - left).max() < limit * norm(b[i]) ** 2
+    vector = random((9,), dtype)
+    x, residuals, _, _ = lw.lstsq(backend.put(random((9, 4), dtype)), backend.put(vector))
+    assert backend.get(x).shape == (4,)
+    assert backend.get(residuals).shape == ()
+
+
+def test_lstsq_of_low_rank(backend):
+    a = random((12, 3), "float64") @ random((3, 5), "float64", 1)
+    b = random((12, 2), "float64", 2)
+    x, _, rank, _ = (backend.get(y) for y in lw.lstsq(backend.put(a), backend.put(b)))
+    assert rank == 3
+    expected = np.linalg.pinv(a) @ b
+    assert np.abs(x - expected).max() < 1e-10
+    assert backend.get(lw.lstsq(backend.put(a), backend.put(b), rcond=0.9).rank) < 3
+
+
+def test_lstsq_does_not_square_the_condition(backend):
+    a = np.vander(np.linspace(0, 1, 60), 12)  # condition 1e8
+    truth = np.ones(12)
+    x = backend.get(lw.lstsq(backend.put(a), backend.put(a @ truth)).x)
+    assert np.abs(x - truth).max() < 1e-6  # through A^T A no digit would be left
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_polar(backend, dtype, side):
+    for m, n in ((5, 5), (9, 4), (4, 9)):
+        a = random((2, m, n), dtype)
+        u, p = (backend.get(x) for x in lw.polar(backend.put(a), side=side))
+        limit = 10 * max(m, n) * eps_of(a)
+        product = wide(u) @ wide(p) if side == "right" else wide(p) @ wide(u)
+        assert norm(product - a).max() < limit * norm(a).max()
+        assert np.array_equal(p, adjoint(p))
+        assert np.linalg.eigvalsh(wide(p)).min() > -limit * norm(a).max()
+        gram = adjoint(wide(u)) @ wide(u) if m >= n else wide(u) @ adjoint(wide(u))
+        assert norm(gram - np.eye(min(m, n))).max() < limit
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_factor(backend, dtype, assume):
+    for n in (1, 6, 40):
+        a, given = of_kind(assume, (2, n, n), dtype, seed=n)
+        f = lw.factor(backend.put(given), assume=assume)
+        b = random((2, n, 3), dtype)
+        assert backward_error(a, backend.get(f.solve(backend.put(b))), b) < 10
+        vector = random((n,), dtype)
+        assert backend.get(f.solve(backend.put(vector))).shape == (2, n)
+        x = backend.get(f.inv())
+        assert (norm(wide(a) @ wide(x) - np.eye(n)) / (n * eps_of(a) * norm(a) * norm(x))).max() < 10
+        sign, logabs = (backend.get(y) for y in f.slogdet())
+        expected = np.linalg.slogdet(wide(a))
+        limit = 10 * n * eps_of(a) * np.linalg.cond(wide(a)).max() * (1 + np.abs(expected[1]).max())
+        assert np.abs(sign - expected[0]).max() < limit
+        assert np.abs(logabs - expected[1]).max() < limit
+        true = 1 / (np.abs(wide(a)).sum(-2).max(-1) * np.abs(np.linalg.inv(wide(a))).sum(-2).max(-1))
+        rcond = backend.get(f.rcond())
+        assert (rcond >= 0.9 * true).all()
+        assert (rcond <= 10 * true).all()
+        assert f.report["kind"] in ("cholesky", "lu", "triangular")
+        assert str(f).startswith("Factor(")
+
+
+def test_what_a_factor_holds(backend):
+    a = spd((4, 4), "float64")
+    f = lw.factor(backend.put(a))
+    assert np.allclose(backend.get(f.l) @ backend.get(f.l).T, a)
+    assert np.allclose(backend.get(f.logdet()), np.linalg.slogdet(a)[1])
+    with pytest.raises(AttributeError, match=r"hint: Factor\.l"):
+        _ = f.lu
+    g = lw.factor(backend.put(a), assume="general")
+    lu, rows = (backend.get(x) for x in g.lu)
+    assert np.allclose((np.tril(lu, -1) + np.eye(4)) @ np.triu(lu), a[rows])
+    with pytest.raises(AttributeError, match=r"hint: Factor\.lu"):
+        _ = g.l
+    negative = lw.factor(backend.put(np.diag([1.0, -1.0])), assume="general")
+    assert np.isnan(backend.get(negative.logdet()))
+
+
+def test_pickle_of_a_factor():
+    a = spd((3, 3), "float64")
+    f = pickle.loads(pickle.dumps(lw.factor(a)))
+    assert np.allclose(a @ f.solve(np.ones(3)), 1)
+
+
+def test_wrong_arguments(backend):
+    a, b = backend.put(np.eye(3)), backend.put(np.ones((3, 1)))
+    with pytest.raises(ValueError, match="must be square"):
+        lw.solve(backend.put(np.ones((3, 4))), b)
+    with pytest.raises(ValueError, match="a has 3 rows and b has 4"):
+        lw.solve(a, backend.put(np.ones(4)))
+    with pytest.raises(ValueError, match=r"b\[\.\.\., None\]"):
+        lw.solve(a, backend.put(np.ones((5, 3))))
+    with pytest.raises(ValueError, match="do not broadcast"):
+        lw.solve(backend.put(np.ones((2, 3, 3))), backend.put(np.ones((5, 3, 1))))
+    with pytest.raises(TypeError, match="same dtype"):
+        lw.solve(a, backend.put(np.ones((3, 1), "float32")))
+    with pytest.raises(ValueError, match="assume='nonsense' is not known"):
+        lw.inv(a, assume="nonsense")
+    with pytest.raises(ValueError, match="upper=True goes with"):
+        lw.solve(a, b, upper=True)
+    with pytest.raises(ValueError, match="upper=True goes with"):
+        lw.solve(a, b, assume="lower", upper=True)
+    with pytest.raises(ValueError, match="precision"):
+        lw.solve(a, b, precision="half")
+    with pytest.raises(ValueError, match="float64 and complex128"):
+        lw.solve(backend.put(np.eye(3, dtype="float32")), backend.put(np.ones(3, "float32")), precision="mixed")
+    with pytest.raises(ValueError, match="rcond"):
+        lw.lstsq(a, b, rcond=-1)
+    with pytest.raises(ValueError, match="engine='nonsense' is not known"):
+        lw.solve(a, b, engine="nonsense")
+    with pytest.raises(ValueError, match="mode='r' is not known"):
+        lw.qr(a, mode="r")
+    with pytest.raises(TypeError, match="full_matrices"):
+        lw.svd(a, full_matrices="no")
+    if backend.name != "numpy":
+        with pytest.raises(TypeError, match="arrays of one library"):
+            lw.solve(a, np.ones((3, 1)))
+
+
+def test_inputs_are_left_alone(backend):
+    a, b = random((2, 6, 6), "float64"), random((2, 6, 2), "float64")
+    given, right = backend.put(a), backend.put(b)
+    for call in (lw.solve, lw.lstsq):
+        call(given, right)
+    for call in (lw.inv, lw.slogdet, lw.qr, lw.svd, lw.svdvals, lw.polar, lambda x: lw.factor(x, assume="general")):
+        call(given)
+    assert np.array_equal(backend.get(given), a)
+    assert np.array_equal(backend.get(right), b)
+
+
+def test_overwrite_gives_the_same_answer():
+    for n in (5, 60):
+        a, b = spd((2, n, n), "float64"), random((2, n, 2), "float64")
+        for assume in ("general", "pos"):
+            assert backward_error(a, lw.solve(a.copy(), b, assume=assume, overwrite=True), b) < 10
+            x = lw.inv(a.copy(), assume=assume, overwrite=True)
+            assert norm(a @ x - np.eye(n)).max() < 10 * n * eps_of(a) * (norm(a) * norm(x)).max()
+    bad = np.full((3, 3), np.nan)
+    with pytest.raises(lw.SingularMatrixError, match="holds NaN or Inf"):
+        lw.solve(bad, np.ones(3), overwrite=True)
+
+
+def test_memory_of_any_layout():
+    a = random((6, 6), "float64") + 6 * np.eye(6)
+    b = random((6, 4), "float64")
+    for given in (a.T.copy().T, a[::-1][::-1], np.asfortranarray(a)):
+        for right in (b, b.T.copy().T, np.ascontiguousarray(b[:, ::2])):
+            assert backward_error(a, lw.solve(given, right), right) < 10
+        q, r = lw.qr(given)
+        assert np.allclose(q @ r, a)
+
+
+def test_engines_agree(backend):
+    a, b = spd((3, 8, 8), "float64"), random((3, 8, 2), "float64")
+    given, right = backend.put(a), backend.put(b)
+    names = ("batched", "lapack") if backend.device == "cpu" else ("batched", "cusolver")
+    for assume in ("general", "pos"):
+        made = [backend.get(lw.solve(given, right, assume=assume, engine=name)) for name in names]
+        assert np.abs(made[0] - made[1]).max() < 10 * 8 * eps_of(a) * np.linalg.cond(a).max()
+        made = [backend.get(lw.inv(given, assume=assume, engine=name)) for name in names]
+        assert np.abs(made[0] - made[1]).max() < 10 * 8 * eps_of(a) * np.linalg.cond(a).max()
+
+
+def test_batch_equals_a_loop(backend):
+    for n in (4, 20, 60):
+        a, b = random((5, n, n), "float64"), random((5, n, 2), "float64")
+        together = backend.get(lw.solve(backend.put(a), backend.put(b)))
+        for m in range(5):
+            alone = backend.get(lw.solve(backend.put(a[m]), backend.put(b[m])))
+            assert np.abs(together[m] - alone).max() < 10 * n * eps_of(a) * np.linalg.cond(a[m]) * np.abs(alone).max()
+
+
+def test_explain(backend):
+    a, b = backend.put(random((100, 4, 4), "float64")), backend.put(random((100, 4, 1), "float64"))
+    plan = lw.explain(lw.solve, a, b, assume="pos")
+    assert plan.engine == "batched"
+    assert plan.bytes_moved == 100 * (16 + 8) * 8
+    for op in (lw.inv, lw.slogdet, lw.qr, lw.svd, lw.svdvals, lw.polar, lw.factor):
+        assert lw.explain(op, a).flops > 0
+    assert "lapack" in str(lw.explain(lw.solve, lw.spec((5000, 5000)), lw.spec((5000,))))
+
+
+def test_log(backend, caplog):
+    with caplog.at_level(logging.INFO, logger="lapwing"):
+        lw.solve(backend.put(np.eye(3)), backend.put(np.ones(3)))
+    assert "solve of 1 x 3 x 3" in caplog.text
