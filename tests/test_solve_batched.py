@@ -260,7 +260,18 @@ def test_slogdet(dtype):
 
 @dtypes
 def test_qr(dtype):
-    for m, n in [(1, 1), (1, 5), (5, 1), *[(n, n) for n in SIZES], (9, 4), (4, 9), (33, 8), (8, 33), (LARGEST, 17), (3, LARGEST)]:
+    for m, n in [
+        (1, 1),
+        (1, 5),
+        (5, 1),
+        *[(n, n) for n in SIZES],
+        (9, 4),
+        (4, 9),
+        (33, 8),
+        (8, 33),
+        (LARGEST, 17),
+        (3, LARGEST),
+    ]:
         for c in {min(m, n), m}:
             a = random((BATCHES[(m + n) % 5], m, n), dtype, m + n)
             q, r = qr(a, c)

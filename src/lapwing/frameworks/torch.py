@@ -420,7 +420,8 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
         kept = args[:inputs] if keeps_inputs(ctx.params) else ()
         ctx.save_for_backward(*outputs[:smooth], *kept)
         ctx.save_for_forward(*outputs[:smooth], *kept)
-        ctx.mark_non_differentiable(*outputs[smooth:])
+        if count > smooth:  # Dynamo wants a tuple for an empty one
+            ctx.mark_non_differentiable(*outputs[smooth:])
         ctx.set_materialize_grads(False)
 
     # Dynamo takes a forward with *args for one that has the context as its first argument

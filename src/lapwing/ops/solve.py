@@ -445,7 +445,7 @@ def _call(
     framework: Any, name: str, operation: Operation, arrays: tuple[Any, ...], flags: int, engine: str, overwrite: bool = False
 ) -> tuple[Any, ...]:
     """The operation, with its decision and what it had to say in the log."""
-    logging = planner.logging_decisions() and not framework.traced(arrays[0])
+    logging = not framework.traced(arrays[0]) and planner.logging_decisions()
     if engine == "auto" and not logging:
         return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
     columns = framework.shape_of(arrays[-1])[-1] if len(arrays) > 1 else None
