@@ -70,7 +70,7 @@ def info_of(batch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n, k", [(1, 1), (3, 1), (5, 7), (64, 1), (65, 3), (33, 70), (200, 10)])
+@pytest.mark.parametrize("n, k", [(1, 1), (5, 7), (64, 1), (33, 70)])
 @pytest.mark.parametrize("flags", [0, UPPER, ADJOINT, UPPER | ADJOINT, UNIT, UPPER | UNIT | ADJOINT])
 def test_triangular(dtype, n, k, flags):
     rng = np.random.default_rng(n + k)
@@ -94,7 +94,7 @@ def test_triangular(dtype, n, k, flags):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n, k", [(1, 1), (2, 5), (17, 1), (64, 2), (65, 100), (150, 1), (300, 40)])
+@pytest.mark.parametrize("n, k", [(1, 1), (2, 5), (17, 1), (65, 100), (600, 3)])
 def test_solve(dtype, n, k):
     rng = np.random.default_rng(n)
     a, b = random(rng, dtype, 3, n, n), random(rng, dtype, 3, n, k)
@@ -113,7 +113,7 @@ def test_solve(dtype, n, k):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("upper", [0, UPPER])
-@pytest.mark.parametrize("n, k", [(1, 1), (2, 5), (17, 1), (65, 100), (300, 40)])
+@pytest.mark.parametrize("n, k", [(1, 1), (17, 1), (65, 100)])
 def test_solve_positive(dtype, upper, n, k):
     rng = np.random.default_rng(n)
     a, b = positive(rng, dtype, 3, n), random(rng, dtype, 3, n, k)
@@ -147,7 +147,7 @@ def assert_inverse(a, x):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 3, 31, 64, 65, 300])
+@pytest.mark.parametrize("n", [1, 2, 31, 65, 200])
 def test_inverse(dtype, n):
     rng = np.random.default_rng(n)
     a = random(rng, dtype, 3, n, n)
@@ -168,7 +168,7 @@ def block(request):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("upper", [0, UPPER])
-@pytest.mark.parametrize("n", [1, 2, 33, 65, 300])
+@pytest.mark.parametrize("n", [1, 2, 33, 130])
 def test_inverse_positive(dtype, upper, n, block):
     rng = np.random.default_rng(n)
     a = positive(rng, dtype, 3, n)
@@ -192,7 +192,7 @@ def test_inverse_by_blocks(dtype, block):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 31, 64, 65, 300, 700])
+@pytest.mark.parametrize("n", [1, 2, 31, 65, 540])
 def test_lu(dtype, n):
     rng = np.random.default_rng(n)
     a = random(rng, dtype, 3, n, n)
@@ -236,7 +236,7 @@ def test_cholesky_solve(dtype, upper, n, k):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 2, 17, 64, 300])
+@pytest.mark.parametrize("n", [1, 2, 17, 200])
 def test_slogdet(dtype, n):
     rng = np.random.default_rng(n)
     real = np.finfo(dtype).dtype
@@ -252,12 +252,15 @@ def test_slogdet(dtype, n):
         assert np.array_equal(again[0], sign) and np.array_equal(again[1], log)
 
 
-SHAPES = [(1, 1), (1, 5), (5, 1), (2, 2), (40, 7), (7, 40), (65, 65), (200, 64), (64, 200), (1000, 3)]
+# with a number that every entry is multiplied by
+SHAPES = [
+    (1, 1, 1), (1, 5, 1), (5, 1, 1), (2, 2, 1), (40, 7, 1), (7, 40, 1), (65, 65, 1), (130, 40, 1), (400, 3, 1),
+    (40, 7, 1e30), (7, 40, 1e30), (40, 7, 1e-30), (33, 33, 1e-30),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m, n", SHAPES)
-@pytest.mark.parametrize("scale", [1, 1e30, 1e-30])
+@pytest.mark.parametrize("m, n, scale", SHAPES)
 def test_qr(dtype, m, n, scale):
     rng = np.random.default_rng(m * n)
     a = random(rng, dtype, 2, m, n) * np.asarray(scale, dtype)
@@ -273,8 +276,7 @@ def test_qr(dtype, m, n, scale):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m, n", SHAPES)
-@pytest.mark.parametrize("scale", [1, 1e30, 1e-30])
+@pytest.mark.parametrize("m, n, scale", SHAPES)
 def test_svd(dtype, m, n, scale):
     rng = np.random.default_rng(m * n)
     a = random(rng, dtype, 2, m, n) * np.asarray(scale, dtype)
@@ -365,7 +367,7 @@ def test_one_bad_positive(dtype, upper, kind):
 def test_bad_triangle(dtype):
     rng = np.random.default_rng(0)
     n = 40
-    l = np.tril(random(rng, dtype, 4, n, n)) / n + np.eye(n, dtype=dtype)  # noqa: E741
+    l = np.tril(random(rng, dtype, 4, n, n)) / n + np.eye(n, dtype=dtype)
     l[1, 7, 7] = 0
     l[2, 20, 3] = np.nan
     for k in (1, 3):
