@@ -150,7 +150,7 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr",
     "strmm",  "dtrmm",  "ctrmm",  "ztrmm",  "sgetrf", "dgetrf", "cgetrf", "zgetrf", "strtri", "dtrtri", "ctrtri", "ztrtri",
     "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
-    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd"};
+    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv"};
 
 bool bind(const char* name, void* address, int width) {
   for (int i = 0; i < N_NAMES * N_DTYPES; i++)

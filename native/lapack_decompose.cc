@@ -1,7 +1,8 @@
 // QR and SVD by LAPACK, one matrix after the other, with the library's own threads.
 //
 // A row-major matrix is its transpose to the library. The SVD of A^T has u and v^H of A in each other's place, both already
-// row-major. An LQ of A^T would be the QR of A, but its panels run across the memory, so QR transposes in and out.
+// row-major: nothing moves. But the library is slower on wide matrices, whose panels (LQ) run across the memory: so a tall A
+// is transposed on the way in and out, for the SVD and for the QR.
 #include "lapack_decompose.h"
 
 #include <algorithm>
@@ -107,17 +108,30 @@ int svd_as(Frame& frame) {
   const bool vectors = frame.op == SVD, full = vectors && frame.size[3];
   const int64_t u_columns = full ? m : k, vh_rows = full ? n : k;
   const bool narrow = width_of<T>(GESDD) == 4 && k > NARROW_LIMIT;
-  Room<T> own(m * n);
+  const bool tall = m > n;
+  const char kind = !vectors ? 'N' : full ? 'A' : 'S';
+  Room<T> own(m * n), turned_u(vectors && tall ? m * u_columns : 0), turned_vh(vectors && tall ? vh_rows * n : 0);
   return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
     const T* a = static_cast<const T*>(frame.buffer[0]) + at * m * n;
     T* u = vectors ? static_cast<T*>(frame.buffer[1]) + at * m * u_columns : nullptr;
     Real* s = static_cast<Real*>(frame.buffer[vectors ? 2 : 1]) + at * k;
     T* vh = vectors ? static_cast<T*>(frame.buffer[3]) + at * vh_rows * n : nullptr;
-    const Decomposition<T> transposed{n, m, own, s, vh, u, !vectors ? 'N' : full ? 'A' : 'S', vectors ? u_columns : 1};
-    int64_t info = !copy_finite<T>(frame, a, own, m, n);
-    if (!info && !narrow) info = transposed.divide_and_conquer();
+    // column-major A^T, or conj(A) whose factors are those of A conjugated
+    auto take = [&] {
+      if (!tall) return copy_finite<T>(frame, a, own, m, n);
+      turn<T>(frame, a, own, m, n);
+      return is_finite<T>(frame, own, n, m);
+    };
+    const Decomposition<T> job = tall ? Decomposition<T>{m, n, own, s, turned_u, turned_vh, kind, vectors ? vh_rows : 1}
+                                      : Decomposition<T>{n, m, own, s, vh, u, kind, vectors ? u_columns : 1};
+    int64_t info = !take();
+    if (!info && !narrow) info = job.divide_and_conquer();
     // its iterations may fail where those of the plain method do not
-    if ((info && copy_finite<T>(frame, a, own, m, n)) || (!info && narrow)) info = transposed.iterate();
+    if ((info && take()) || (!info && narrow)) info = job.iterate();
+    if (!info && vectors && tall) {
+      turn<T>(frame, turned_u, u, u_columns, m);
+      turn<T>(frame, turned_vh, vh, n, vh_rows);
+    }
     static_cast<int32_t*>(frame.buffer[vectors ? 4 : 2])[at] = info != 0;
     if (!info) return;
     fill_nan(s, k);
@@ -139,7 +153,9 @@ int svd(Frame& frame) {
 int64_t decompose_host_bytes(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
   if (frame.op == QR) return element * (m * std::max(n, frame.size[3]) + 32 * std::max(n, frame.size[3]));
-  return element * (m * n + (frame.op == SVD ? 4 * k * k + 7 * k : 64 * std::max(m, n)));
+  if (frame.op == SVDVALS) return element * (m * n + 64 * std::max(m, n));
+  const int64_t turned = m > n ? m * (frame.size[3] ? m : k) + n * n : 0;
+  return element * (m * n + turned + 4 * k * k + 7 * k);
 }
 
 }  // namespace lapwing::lapack

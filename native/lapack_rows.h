@@ -89,35 +89,53 @@ int64_t first_not_finite(const T* a, int64_t n, const Read& reads) {
   return place;
 }
 
-// The other triangle <- the adjoint of the named one
+// A tile on its way from rows to columns: memory is read and written along its rows, and only the tile across.
 template <class T>
-void mirror(const Frame& frame, T* a, int64_t n, bool upper) {
-  const int64_t blocks = (n + TURN_BLOCK - 1) / TURN_BLOCK;
-  // a block row of the triangle that is written; long and short ones take turns
-  pass(frame, blocks, TURN_BLOCK * (n / 2 + 1), [&](int64_t first, int64_t last) {
-    for (int64_t b = first; b < last; b++) {
-      const int64_t i0 = (b % 2 ? blocks - 1 - b / 2 : b / 2) * TURN_BLOCK;
-      for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
-        for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
-          for (int64_t j = j0; j < std::min(i, j0 + TURN_BLOCK); j++) {
-            T &low = a[i * n + j], &high = a[j * n + i];
-            (upper ? low : high) = conjugated(upper ? high : low);
-          }
+struct Tile {
+  static constexpr int64_t EDGE = 32, STEP = 4;
+  T at[EDGE][EDGE + STEP];
+
+  // the tile <- from^H
+  void read(const T* from, int64_t stride, int64_t rows, int64_t columns) {
+    int64_t i = 0;
+    for (; i + STEP <= rows; i += STEP) {  // four rows at a time fill a short vector of each of the tile's
+      const T* row[STEP] = {from + i * stride, from + (i + 1) * stride, from + (i + 2) * stride, from + (i + 3) * stride};
+      for (int64_t j = 0; j < columns; j++)
+        for (int64_t r = 0; r < STEP; r++) at[j][i + r] = conjugated(row[r][j]);
     }
-  });
-  for (int64_t i = 0; i < n; i++) a[i * n + i] = T(std::real(a[i * n + i]));
+    for (; i < rows; i++)
+      for (int64_t j = 0; j < columns; j++) at[j][i] = conjugated(from[i * stride + j]);
+  }
+  void write(T* to, int64_t stride, int64_t rows, int64_t columns) const {
+    for (int64_t i = 0; i < rows; i++)
+      if (columns == EDGE)
+        std::memcpy(static_cast<void*>(to + i * stride), at[i], sizeof(T) * EDGE);
+      else
+        std::copy_n(at[i], columns, to + i * stride);
+  }
+};
+
+template <class T>
+void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int64_t LINE = std::max<int64_t>(1, 64 / sizeof(T));
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j += LINE) __builtin_prefetch(a + i * stride + j);
 }
 
 // out (count x rows) <- the first `count` rows of a^H, a being rows x columns
 template <class T>
 void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
-  const int64_t blocks = (count + TURN_BLOCK - 1) / TURN_BLOCK;
-  pass(frame, blocks, TURN_BLOCK * rows, [&](int64_t first, int64_t last) {
-    const int64_t begin = first * TURN_BLOCK, end = std::min(count, last * TURN_BLOCK);
-    for (int64_t j0 = 0; j0 < rows; j0 += TURN_BLOCK)
-      for (int64_t i0 = begin; i0 < end; i0 += TURN_BLOCK)
-        for (int64_t i = i0; i < std::min(end, i0 + TURN_BLOCK); i++)
-          for (int64_t j = j0; j < std::min(rows, j0 + TURN_BLOCK); j++) out[i * rows + j] = conjugated(a[j * columns + i]);
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  pass(frame, (count + EDGE - 1) / EDGE, EDGE * rows, [&](int64_t first, int64_t last) {
+    Tile<T> tile;
+    for (int64_t j = first * EDGE; j < std::min(count, last * EDGE); j += EDGE)
+      for (int64_t i = 0; i < rows; i += EDGE) {
+        const int64_t height = std::min(EDGE, rows - i), width = std::min(EDGE, count - j);
+        // the next pieces are pages apart, which no hardware foresees
+        if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * columns + j, columns, EDGE, width);
+        tile.read(a + i * columns + j, columns, height, width);
+        tile.write(out + j * rows + i, rows, width, height);
+      }
   });
 }
 
@@ -126,20 +144,50 @@ void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns)
   turn(frame, a, out, rows, columns, columns);
 }
 
+// Tiles (i, j) with j <= i of a matrix of order n, body(i, j, rows, columns): long and short rows take turns.
+template <class T, class Body>
+void lower_tiles(const Frame& frame, int64_t n, const Body& body) {
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  const int64_t tiles = (n + EDGE - 1) / EDGE;
+  pass(frame, tiles, EDGE * (n / 2 + 1), [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++) {
+      const int64_t i = (t % 2 ? tiles - 1 - t / 2 : t / 2) * EDGE;
+      for (int64_t j = 0; j <= i; j += EDGE) body(i, j, std::min(EDGE, n - i), std::min(EDGE, n - j));
+    }
+  });
+}
+
 // a <- a^H, in place
 template <class T>
 void turn(const Frame& frame, T* a, int64_t n) {
-  const int64_t blocks = (n + TURN_BLOCK - 1) / TURN_BLOCK;
-  pass(frame, blocks, TURN_BLOCK * (n / 2 + 1), [&](int64_t first, int64_t last) {
-    for (int64_t b = first; b < last; b++) {
-      const int64_t i0 = (b % 2 ? blocks - 1 - b / 2 : b / 2) * TURN_BLOCK;
-      for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
-        for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
-          for (int64_t j = j0; j < std::min(i + 1, j0 + TURN_BLOCK); j++) {
-            T x = conjugated(a[i * n + j]);
-            a[i * n + j] = conjugated(a[j * n + i]);
-            a[j * n + i] = x;
-          }
+  lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    Tile<T> low, high;
+    low.read(a + i * n + j, n, rows, columns);
+    high.read(a + j * n + i, n, columns, rows);
+    low.write(a + j * n + i, n, columns, rows);
+    high.write(a + i * n + j, n, rows, columns);
+  });
+}
+
+// The other triangle <- the adjoint of the named one, the diagonal <- its real part
+template <class T>
+void mirror(const Frame& frame, T* a, int64_t n, bool upper) {
+  lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    Tile<T> tile;
+    if (i == j) {
+      for (int64_t r = i; r < i + rows; r++) {
+        a[r * (n + 1)] = T(std::real(a[r * (n + 1)]));
+        for (int64_t c = i; c < r; c++) {
+          T &low = a[r * n + c], &high = a[c * n + r];
+          (upper ? low : high) = conjugated(upper ? high : low);
+        }
+      }
+    } else if (upper) {
+      tile.read(a + j * n + i, n, columns, rows);
+      tile.write(a + i * n + j, n, rows, columns);
+    } else {
+      tile.read(a + i * n + j, n, rows, columns);
+      tile.write(a + j * n + i, n, columns, rows);
     }
   });
 }

@@ -39,9 +39,9 @@ template <class T>
 void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   const char triangle = kind.upper ? 'L' : 'U', diagonal = kind.unit ? 'U' : 'N';
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
-  // one column is the same in both orders, and is solved faster from the left: L = M^T, L^H = conj(M)
+  // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
-  call<T>(TRSM, 'L', triangle, kind.adjoint ? 'N' : 'T', diagonal, n, int64_t(1), T(1), l, n, x, n);
+  call<T>(TRSV, triangle, kind.adjoint ? 'N' : 'T', diagonal, n, l, n, x, int64_t(1));
   if (kind.adjoint) conjugate_all(x, n);
 }
 

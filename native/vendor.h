@@ -5,6 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace lapwing::vendor {
+struct Complex32;  // the vendor's own complex numbers
+struct Complex64;
+}  // namespace lapwing::vendor
+
 #define LAPWING_VENDOR(X)                                                                                              \
   X(driver, init, "cuInit", int, (unsigned))                                                                           \
   X(driver, driver_version, "cuDriverGetVersion", int, (int*))                                                         \
@@ -60,6 +65,72 @@
   X(blas, blas_gemm, "cublasGemmEx_64", int,                                                                           \
     (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, const void*, int, int64_t,    \
      const void*, void*, int, int64_t, int, int))                                                                      \
+  X(dense_solver, getrf_size, "cusolverDnXgetrf_bufferSize", int,                                                      \
+    (void*, void*, int64_t, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                \
+  X(dense_solver, getrf, "cusolverDnXgetrf", int,                                                                      \
+    (void*, void*, int64_t, int64_t, int, void*, int64_t, int64_t*, int, void*, size_t, void*, size_t, int*))          \
+  X(dense_solver, getrs, "cusolverDnXgetrs", int,                                                                      \
+    (void*, void*, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int, void*, int64_t, int*))       \
+  X(dense_solver, geqrf_size, "cusolverDnXgeqrf_bufferSize", int,                                                      \
+    (void*, void*, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))              \
+  X(dense_solver, geqrf, "cusolverDnXgeqrf", int,                                                                      \
+    (void*, void*, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*))        \
+  X(dense_solver, sorgqr_size, "cusolverDnSorgqr_bufferSize", int,                                                     \
+    (void*, int, int, int, const float*, int, const float*, int*))                                                     \
+  X(dense_solver, dorgqr_size, "cusolverDnDorgqr_bufferSize", int,                                                     \
+    (void*, int, int, int, const double*, int, const double*, int*))                                                   \
+  X(dense_solver, cungqr_size, "cusolverDnCungqr_bufferSize", int,                                                     \
+    (void*, int, int, int, const Complex32*, int, const Complex32*, int*))                                             \
+  X(dense_solver, zungqr_size, "cusolverDnZungqr_bufferSize", int,                                                     \
+    (void*, int, int, int, const Complex64*, int, const Complex64*, int*))                                             \
+  X(dense_solver, sorgqr, "cusolverDnSorgqr", int,                                                                     \
+    (void*, int, int, int, float*, int, const float*, float*, int, int*))                                              \
+  X(dense_solver, dorgqr, "cusolverDnDorgqr", int,                                                                     \
+    (void*, int, int, int, double*, int, const double*, double*, int, int*))                                           \
+  X(dense_solver, cungqr, "cusolverDnCungqr", int,                                                                     \
+    (void*, int, int, int, Complex32*, int, const Complex32*, Complex32*, int, int*))                                  \
+  X(dense_solver, zungqr, "cusolverDnZungqr", int,                                                                     \
+    (void*, int, int, int, Complex64*, int, const Complex64*, Complex64*, int, int*))                                  \
+  X(dense_solver, gesvd_size, "cusolverDnXgesvd_bufferSize", int,                                                      \
+    (void*, void*, signed char, signed char, int64_t, int64_t, int, const void*, int64_t, int, const void*, int,       \
+     const void*, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                          \
+  X(dense_solver, gesvd, "cusolverDnXgesvd", int,                                                                      \
+    (void*, void*, signed char, signed char, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t,   \
+     int, void*, int64_t, int, void*, size_t, void*, size_t, int*))                                                    \
+  X(dense_solver, gesvdp_size, "cusolverDnXgesvdp_bufferSize", int,                                                    \
+    (void*, void*, int, int, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, const void*, int64_t, \
+     int, const void*, int64_t, int, size_t*, size_t*))                                                                \
+  X(dense_solver, gesvdp, "cusolverDnXgesvdp", int,                                                                    \
+    (void*, void*, int, int, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t, int, void*,       \
+     int64_t, int, void*, size_t, void*, size_t, int*, double*))                                                       \
+  X(dense_blas, strsm, "cublasStrsm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const float*, const float*, int64_t, float*, int64_t))               \
+  X(dense_blas, strmm, "cublasStrmm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const float*, const float*, int64_t, const float*, int64_t, float*,  \
+     int64_t))                                                                                                         \
+  X(dense_blas, ssyrk, "cublasSsyrk_v2_64", int,                                                                       \
+    (void*, int, int, int64_t, int64_t, const float*, const float*, int64_t, const float*, float*, int64_t))           \
+  X(dense_blas, dtrsm, "cublasDtrsm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const double*, const double*, int64_t, double*, int64_t))            \
+  X(dense_blas, dtrmm, "cublasDtrmm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const double*, const double*, int64_t, const double*, int64_t, double*,\
+     int64_t))                                                                                                         \
+  X(dense_blas, dsyrk, "cublasDsyrk_v2_64", int,                                                                       \
+    (void*, int, int, int64_t, int64_t, const double*, const double*, int64_t, const double*, double*, int64_t))       \
+  X(dense_blas, ctrsm, "cublasCtrsm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const Complex32*, const Complex32*, int64_t, Complex32*, int64_t))   \
+  X(dense_blas, ctrmm, "cublasCtrmm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const Complex32*, const Complex32*, int64_t, const Complex32*, int64_t, Complex32*,\
+     int64_t))                                                                                                         \
+  X(dense_blas, cherk, "cublasCherk_v2_64", int,                                                                       \
+    (void*, int, int, int64_t, int64_t, const float*, const Complex32*, int64_t, const float*, Complex32*, int64_t))   \
+  X(dense_blas, ztrsm, "cublasZtrsm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const Complex64*, const Complex64*, int64_t, Complex64*, int64_t))   \
+  X(dense_blas, ztrmm, "cublasZtrmm_v2_64", int,                                                                       \
+    (void*, int, int, int, int, int64_t, int64_t, const Complex64*, const Complex64*, int64_t, const Complex64*, int64_t, Complex64*,\
+     int64_t))                                                                                                         \
+  X(dense_blas, zherk, "cublasZherk_v2_64", int,                                                                       \
+    (void*, int, int, int64_t, int64_t, const double*, const Complex64*, int64_t, const double*, Complex64*, int64_t)) \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
@@ -72,7 +143,8 @@
 
 namespace lapwing::vendor {
 
-enum Library { driver, solver, many_solver, blas, compiler, N_LIBRARIES };  // many_solver: what older solvers lack
+// many_solver: what older solvers lack; dense_solver and dense_blas: what only systems and decompositions need
+enum Library { driver, solver, many_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
@@ -84,7 +156,8 @@ struct Table {
 constexpr int FILL_LOWER = 0, FILL_UPPER = 1;
 constexpr int VALUES_ONLY = 0, VALUES_AND_VECTORS = 1;
 constexpr int RANGE_BY_INDEX = 1002;
-constexpr int OP_NONE = 0, OP_ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, GEMM_DEFAULT = -1;
+constexpr int SIDE_LEFT = 0, SIDE_RIGHT = 1, DIAGONAL_READ = 0, DIAGONAL_UNIT = 1;
+constexpr int OP_NONE = 0, OP_TRANSPOSE = 1, OP_ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, GEMM_DEFAULT = -1;
 constexpr int REAL_32 = 0, REAL_64 = 1, COMPLEX_32 = 4, COMPLEX_64 = 5;
 constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76, ATTRIBUTE_SHARED_OPTIN = 97;
 constexpr int FUNCTION_MAX_SHARED = 8;

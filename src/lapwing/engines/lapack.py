@@ -18,7 +18,7 @@ _LAPACK = (
     *[t + name for name in ("syevd", "syevr", "orgqr") for t in "sd"],
     *[t + name for name in ("heevd", "heevr", "ungqr") for t in "cz"],
 )
-_BLAS = (*[t + name for name in ("trsm", "trmm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
+_BLAS = (*[t + name for name in ("trsm", "trmm", "trsv", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 
 
 def bind() -> str:

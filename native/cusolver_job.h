@@ -1,0 +1,55 @@
+// One call of engine cusolver on a frame from TRIANGULAR to SVDVALS: handles, and one block of device memory, cut up.
+#pragma once
+#include <vector>
+
+#include "cublas_dense.h"
+#include "cusolver_handle.h"
+#include "frame.h"
+
+namespace lapwing::cusolver {
+
+// Where each thing stands in the block.
+struct Places {
+  size_t info = 0;    // of one matrix, where the frame has none
+  size_t status = 0;  // what the library says
+  size_t pivots = 0, matrix = 0, right = 0, tau = 0, leaf = 0, left_vectors = 0, right_vectors = 0, work = 0, total = 0;
+};
+
+class Job {
+ public:
+  explicit Job(Frame& frame) : frame(frame), lease(frame), blas(frame), element(size_of(frame.dtype)) {}
+  bool ok() const { return lease.ok() && blas.ok(); }
+
+  // The library's workspace and the places of everything; nothing is allocated. 0, or 1 with a message.
+  int prepare();
+  int allocate();
+
+  char* input(int place, int64_t m, int64_t elements) const {
+    return static_cast<char*>(frame.buffer[place]) + size_t(m * elements) * element;
+  }
+  int32_t* info(int place, int64_t m) const { return static_cast<int32_t*>(frame.buffer[place]) + m; }
+  template <class E = char>
+  E* at(size_t place) const { return reinterpret_cast<E*>(block + place); }
+  int type() const { return type_of(frame.dtype); }
+  int real_type() const { return type_of(frame.dtype % 2); }
+  int64_t parts() const { return frame.dtype >= C64 ? 2 : 1; }
+
+  Frame& frame;
+  Lease lease;
+  cublas::Dense blas;
+  size_t element;
+  Workspace need;
+  Places places;
+  char* block = nullptr;
+  std::vector<char> host;
+};
+
+// Orders of the triangles that are inverted as they are.
+constexpr int64_t LEAF = 512;
+
+// One matrix of the frame each; cusolver_decompose.cc
+int qr(const Job& job, int64_t m);
+int svd(const Job& job, int64_t m);
+int decompose_workspace(Job& job);
+
+}  // namespace lapwing::cusolver

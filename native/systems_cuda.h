@@ -1,0 +1,46 @@
+// Our kernels around a library that solves or decomposes one column-major matrix: systems.cu. All of them only queue work on
+// the frame's stream; 0, or 1 with a message in the frame. info is the number of one matrix, on the device: 0, or the smallest
+// place that was reported.
+#pragma once
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+// What `adjoint` does beside: report what is not finite; NaN where info is not 0; zeros below the diagonal.
+enum AdjointFlag : int { CHECK = 1, SPOIL = 2, TRIANGLE = 4 };
+
+// to (count x rows) <- the first `count` rows of from^H, from being rows x columns. In place only for one column.
+int adjoint(Frame& frame, const void* from, void* to, int32_t* info, int64_t rows, int64_t columns, int64_t count, int flags);
+
+// to <- from, and a report of what is not finite
+int copy_checked(Frame& frame, const void* from, void* to, int32_t* info, int64_t rows, int64_t columns);
+
+// a <- identity; where info is given, only if it is not 0
+int identity(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t columns);
+
+// x <- NaN where info is not 0; `count` real numbers
+int spoil(Frame& frame, void* x, const int32_t* info, int64_t count);
+
+// What the library said: a place, or for `plain` any failure, which becomes 1.
+int merge(Frame& frame, int32_t* info, const int32_t* other, bool plain);
+
+// Reports the first pivot on the diagonal of a that is not as it must be, and finite.
+enum Pivots : int { NOT_ZERO, POSITIVE, ANY };
+int check_pivots(Frame& frame, const void* a, int32_t* info, int64_t n, Pivots kind);
+
+// Reports what is not finite in a row-major triangle, and a zero on its diagonal; `unit`: that is not read.
+int check_triangle(Frame& frame, const void* a, int32_t* info, int64_t n, bool upper, bool unit);
+
+// rows <- the order of the rows after the library's exchanges
+int pivot_rows(Frame& frame, const int64_t* pivots, int32_t* rows, const int32_t* info, int64_t n);
+
+// to[i] <- from[rows[i]], or back: to[rows[i]] <- from[i]; rows of k elements
+int permute(Frame& frame, const void* from, void* to, const int32_t* rows, int32_t* info, int64_t n, int64_t k, bool back);
+
+// The determinant of A from the library's factors of conj(A); no pivots: from its Cholesky factor.
+int determinant(Frame& frame, const void* a, const int64_t* pivots, void* sign, void* logabs, const int32_t* info, int64_t n);
+
+// to (n x n) <- the lower triangle of column-major a, zeros above; `clear`: a <- identity
+int lift(Frame& frame, void* a, int64_t ld, void* to, int64_t n, bool clear);
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,196 @@
+// Kernels around a library that solves, inverts or decomposes one column-major matrix: the way in and out, what failed, NaN.
+// info is one number of one matrix: 0, or the smallest place that was reported.
+#include "squares.cuh"
+
+#if LW_DTYPE < 2
+LW_INLINE T conjugate(T x) { return x; }
+LW_INLINE Real imaginary(T) { return Real(0); }
+#else
+LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
+LW_INLINE Real imaginary(T x) { return x.im; }
+#endif
+
+LW_INLINE bool is_zero(T x) { return real(x) == Real(0) && imaginary(x) == Real(0); }
+
+LW_INLINE void report(int* info, i64 place) {
+  int old = *(volatile int*)info;
+  while (old == 0 || place < old) {
+    int seen = atomicCAS(info, old, (int)place);
+    if (seen == old) return;
+    old = seen;
+  }
+}
+
+// to (count x rows) <- the first `count` rows of from^H, from being rows x columns. What else:
+//   CHECK     report an element that is not finite to info: max(its row, its column) + 1
+//   SPOIL     NaN instead where info is not 0
+//   TRIANGLE  zeros below the diagonal of `to`
+constexpr int CHECK = 1, SPOIL = 2, TRIANGLE = 4;
+extern "C" __global__ void adjoint(const T* from, T* to, int* info, i64 rows, i64 columns, i64 count, int what) {
+  __shared__ __align__(16) char room[sizeof(Square)];
+  Square& s = *(Square*)room;
+  i64 down = (count + EDGE - 1) / EDGE, across = (rows + EDGE - 1) / EDGE;
+  int c = threadIdx.x % EDGE;
+  bool spoilt = (what & SPOIL) && *info;
+  for (i64 item = blockIdx.x; item < down * across; item += gridDim.x) {
+    i64 j = item / across * EDGE, i = item % across * EDGE;
+#pragma unroll
+    for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+      if (i + r < rows && j + c < count) {
+        T x = load_element(from + (i + r) * columns + j + c);
+        if ((what & CHECK) && !is_finite(x)) report(info, (i + r > j + c ? i + r : j + c) + 1);
+        s[r][c] = x;
+      }
+    __syncthreads();
+#pragma unroll
+    for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+      if (j + r < count && i + c < rows) {
+        bool below = (what & TRIANGLE) && i + c < j + r;
+        store_element(to + (j + r) * rows + i + c, spoilt ? filled(not_a_number()) : below ? zero() : conjugate(s[c][r]));
+      }
+    __syncthreads();
+  }
+}
+
+// to <- from, with the same report
+extern "C" __global__ void copy_checked(const T* from, T* to, int* info, i64 rows, i64 columns) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS) {
+    T x = load_element(from + e);
+    i64 i = e / columns, j = e - i * columns;
+    if (!is_finite(x)) report(info, (i > j ? i : j) + 1);
+    store_element(to + e, x);
+  }
+}
+
+// Ones on the diagonal of a (rows x columns), zeros elsewhere; where info is given, only if it is not 0: a library may fault
+// on NaN.
+extern "C" __global__ void identity(T* a, const int* info, i64 rows, i64 columns) {
+  if (info && *info == 0) return;
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS)
+    store_element(a + e, e / columns == e % columns ? from_real(Real(1)) : zero());
+}
+
+// Real numbers, so that it serves for singular values too
+extern "C" __global__ void spoil(Real* x, const int* info, i64 count) {
+  if (*info == 0) return;
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < count; e += (i64)gridDim.x * THREADS) x[e] = not_a_number();
+}
+
+// What the library itself said: a place to report, or for `plain` a failure that has none: info becomes 1.
+extern "C" __global__ void merge(int* info, const int* other, int plain) {
+  if (threadIdx.x != 0 || blockIdx.x != 0) return;
+  if (plain) *info = *info || *other;
+  else if (*other > 0) report(info, *other);
+}
+
+// Reports the first pivot that is not finite or is zero; FINITE: a zero is allowed; POSITIVE: it must be above zero
+constexpr int POSITIVE = 1, FINITE = 2;
+extern "C" __global__ void check_pivots(const T* a, int* info, i64 n, int kind) {
+  for (i64 j = (i64)blockIdx.x * THREADS + threadIdx.x; j < n; j += (i64)gridDim.x * THREADS) {
+    T x = load_element(a + j * (n + 1));
+    bool good = kind == POSITIVE ? is_pivot(real(x)) : is_finite(x) && (kind == FINITE || !is_zero(x));
+    if (!good) report(info, j + 1);
+  }
+}
+
+// The same over a row-major triangle: no element may be NaN or Inf, none on the diagonal zero.
+extern "C" __global__ void check_triangle(const T* a, int* info, i64 n, int upper, int unit) {
+  i64 warps = (i64)gridDim.x * (THREADS / 32);
+  for (i64 i = (i64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < n; i += warps) {
+    i64 first = upper ? i + (unit ? 1 : 0) : 0, last = upper ? n : unit ? i : i + 1;
+#pragma unroll 4
+    for (i64 j = first + threadIdx.x % 32; j < last; j += 32) {
+      T x = load_element(a + i * n + j);
+      if (!is_finite(x) || (i == j && is_zero(x))) report(info, (i > j ? i : j) + 1);
+    }
+  }
+}
+
+// rows <- 0 .. n-1 after the exchanges: row i with row pivots[i] - 1, one after the other. One block; `room` takes n integers
+// unless `far` is set: then they stay where they are.
+extern "C" __global__ void pivot_rows(const i64* pivots, int* rows, const int* info, i64 n, int far) {
+  extern __shared__ int near_rows[];
+  __shared__ int chunk[THREADS];
+  int* at = far ? rows : near_rows;
+  bool good = *info == 0;
+  for (i64 i = threadIdx.x; i < n; i += THREADS) at[i] = (int)i;
+  for (i64 first = 0; good && first < n; first += THREADS) {
+    int count = n - first < THREADS ? (int)(n - first) : THREADS;
+    __syncthreads();
+    if ((int)threadIdx.x < count) chunk[threadIdx.x] = (int)pivots[first + threadIdx.x] - 1;
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int i = 0; i < count; i++) {
+        int p = chunk[i], x = at[first + i];
+        at[first + i] = at[p];
+        at[p] = x;
+      }
+  }
+  __syncthreads();
+  if (!far)
+    for (i64 i = threadIdx.x; i < n; i += THREADS) rows[i] = at[i];
+}
+
+// to[i] <- from[rows[i]], or to[rows[i]] <- from[i]: rows of k elements
+extern "C" __global__ void permute(const T* from, T* to, const int* rows, int* info, i64 n, i64 k, int back) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < n * k; e += (i64)gridDim.x * THREADS) {
+    i64 i = e / k, j = e - i * k, other = rows[i];
+    if (other < 0 || other >= n) {
+      report(info, i + 1);
+      continue;
+    }
+    T x = load_element(from + (back ? i : other) * k + j);
+    store_element(to + (back ? other : i) * k + j, x);
+  }
+}
+
+// The determinant of A from the factors of conj(A): the library's pivots and its diagonal (of the Cholesky factor: squared,
+// and no pivots). One block.
+extern "C" __global__ void determinant(const T* a, const i64* pivots, T* sign, Real* logabs, const int* info, i64 n) {
+  __shared__ double part[3][THREADS];
+  double re = 1, im = 0, sum = 0;
+  for (i64 i = threadIdx.x; i < n; i += THREADS) {
+    T pivot = load_element(a + i * (n + 1));
+    double x = real(pivot), y = -imaginary(pivot), size = hypot(x, y);
+    if (pivots && pivots[i] != i + 1) x = -x, y = -y;
+    if (!pivots) x = size, y = 0;
+    sum += (pivots ? 1 : 2) * log(size);
+    x = size == 0 ? 0 : x / size;
+    y = size == 0 ? 0 : y / size;
+    double next = re * x - im * y;
+    im = re * y + im * x;
+    re = next;
+  }
+  int t = threadIdx.x;
+  part[0][t] = re, part[1][t] = im, part[2][t] = sum;
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (t < half) {
+      double x = part[0][t], y = part[1][t], u = part[0][t + half], v = part[1][t + half];
+      part[0][t] = x * u - y * v;
+      part[1][t] = x * v + y * u;
+      part[2][t] += part[2][t + half];
+    }
+  }
+  if (t != 0) return;
+  re = part[0][0], im = part[1][0];
+  double size = hypot(re, im), by = size == 0 ? 0 : 1 / size;
+  bool good = *info == 0;
+#if LW_DTYPE < 2
+  T found = Real(re * by);
+#else
+  T found{Real(re * by), Real(im * by)};
+#endif
+  store_element(sign, good ? found : filled(not_a_number()));
+  *logabs = good ? Real(part[2][0]) : not_a_number();
+}
+
+// to (n x n, column-major) <- the lower triangle of a, whose columns are `ld` apart, zeros above; a <- identity when `clear`
+extern "C" __global__ void lift(T* a, i64 ld, T* to, i64 n, int clear) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < n * n; e += (i64)gridDim.x * THREADS) {
+    i64 j = e / n, i = e - j * n;
+    T x = load_element(a + j * ld + i);
+    store_element(to + e, i >= j ? x : zero());
+    if (clear) store_element(a + j * ld + i, i == j ? from_real(Real(1)) : zero());
+  }
+}
