@@ -278,8 +278,8 @@ LAPWING_INLINE void judge(const View<R, P>& pivots, int64_t n, int32_t* info, in
 template <class R, int P>
 LAPWING_INLINE void factor_tile(const View<R, P>& a, int64_t n, const View<R, P>& inverse) {
   for (int64_t j = 0; j < n; j++) {
-    const Vec<R> root = sqrt(a.get(j, j).re), by = 1 / root;
-    a.set(j, j, real<R, P>(root));
+    const Vec<R> pivot = a.get(j, j).re, by = rsqrt(pivot);
+    a.set(j, j, real<R, P>(pivot * by));
     inverse.set(j, 0, real<R, P>(by));
     for (int64_t i = j + 1; i < n; i++) {
       Element<R, P> l = a.get(i, j);
@@ -528,6 +528,151 @@ __attribute__((noinline)) void make_reflection(const View<R, P>& x, int64_t rows
   result.set(0, 0, tau);
 }
 
+// ---- real matrices whose order the compiler knows -------------------------------------------------------
+
+// L L^T <- A without the diagonal of L; by and inverse <- one over it
+template <class R, int N>
+LAPWING_INLINE void factor_fixed(const View<R, 1>& a, const View<R, 1>& inverse, Vec<R> (&l)[N][N], Vec<R> (&by)[N]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j <= i; j++) l[i][j] = *a.at(i, j);
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++) {
+    by[j] = rsqrt(l[j][j]);
+    *inverse.at(j, 0) = by[j];
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++) {
+      l[i][j] *= by[j];
+#pragma GCC unroll 8
+      for (int k = j + 1; k <= i; k++) l[i][k] = fma(-l[i][j], l[k][j], l[i][k]);
+    }
+  }
+}
+
+// X <- A^-1 X for a positive definite A, of which the lower triangle is read. inverse <- one over the pivots' roots.
+template <class R, int N>
+__attribute__((noinline)) void solve_positive_fixed(const View<R, 1>& a, const View<R, 1>& inverse, const View<R, 1>& x,
+                                                    int64_t columns) {
+  Vec<R> l[N][N], by[N];
+  factor_fixed<R, N>(a, inverse, l, by);
+  for (int64_t c = 0; c < columns; c++) {
+    Vec<R> y[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) {
+      y[i] = *x.at(i, c);
+#pragma GCC unroll 8
+      for (int k = 0; k < i; k++) y[i] = fma(-l[i][k], y[k], y[i]);
+      y[i] *= by[i];
+    }
+#pragma GCC unroll 8
+    for (int i = N - 1; i >= 0; i--) {
+#pragma GCC unroll 8
+      for (int k = N - 1; k > i; k--) y[i] = fma(-l[k][i], y[k], y[i]);
+      y[i] *= by[i];
+      *x.at(i, c) = y[i];
+    }
+  }
+}
+
+// A <- A^-1 = W^T W, W = L^-1
+template <class R, int N>
+__attribute__((noinline)) void inverse_positive_fixed(const View<R, 1>& a, const View<R, 1>& inverse) {
+  Vec<R> l[N][N], by[N];
+  factor_fixed<R, N>(a, inverse, l, by);
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++) {
+    l[j][j] = by[j];
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++) {
+      Vec<R> sum = l[i][j] * by[j];
+#pragma GCC unroll 8
+      for (int k = j + 1; k < i; k++) sum = fma(l[i][k], l[k][j], sum);
+      l[i][j] = -sum * by[i];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j <= i; j++) {
+      Vec<R> sum = l[i][i] * l[i][j];
+#pragma GCC unroll 8
+      for (int k = i + 1; k < N; k++) sum = fma(l[k][i], l[k][j], sum);
+      *a.at(i, j) = *a.at(j, i) = sum;
+    }
+}
+
+// X <- A^-1 X by elimination with exchanges: row i goes before row j where its element is larger, one row after the other,
+// which leaves the largest on top.
+template <class R, int N>
+__attribute__((noinline)) void solve_general_fixed(const View<R, 1>& a, const View<R, 1>& inverse, const View<R, 1>& x,
+                                                   int64_t columns) {
+  const auto exchange = [](Mask<R> wanted, Vec<R>& p, Vec<R>& q) {
+    const Vec<R> old = p;
+    p = wanted ? q : p;
+    q = wanted ? old : q;
+  };
+  Vec<R> u[N][N], by[N];
+  Mask<R> up[N][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) u[i][j] = *a.at(i, j);
+#pragma GCC unroll 8
+  for (int j = 0; j < N; j++) {
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++) {
+      up[i][j] = abs(u[i][j]) > abs(u[j][j]);
+#pragma GCC unroll 8
+      for (int c = j; c < N; c++) exchange(up[i][j], u[j][c], u[i][c]);
+    }
+    by[j] = reciprocal<R, 1>({u[j][j]}).re;
+    *inverse.at(j, 0) = by[j];
+#pragma GCC unroll 8
+    for (int i = j + 1; i < N; i++) {
+      u[i][j] *= by[j];
+#pragma GCC unroll 8
+      for (int c = j + 1; c < N; c++) u[i][c] = fma(-u[i][j], u[j][c], u[i][c]);
+    }
+  }
+  for (int64_t c = 0; c < columns; c++) {
+    Vec<R> y[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) y[i] = *x.at(i, c);
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++) {
+#pragma GCC unroll 8
+      for (int i = j + 1; i < N; i++) exchange(up[i][j], y[j], y[i]);
+#pragma GCC unroll 8
+      for (int i = j + 1; i < N; i++) y[i] = fma(-u[i][j], y[j], y[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = N - 1; i >= 0; i--) {
+#pragma GCC unroll 8
+      for (int k = N - 1; k > i; k--) y[i] = fma(-u[i][k], y[k], y[i]);
+      y[i] *= by[i];
+      *x.at(i, c) = y[i];
+    }
+  }
+}
+
+// body(constant n) if there is code for n; whether there was
+template <int P, class Body>
+LAPWING_INLINE bool by_order(int64_t n, const Body& body) {
+  if constexpr (LAPWING_FIXED >= 8 && P == 1) {
+    switch (n) {
+      case 2: return body(std::integral_constant<int, 2>()), true;
+      case 3: return body(std::integral_constant<int, 3>()), true;
+      case 4: return body(std::integral_constant<int, 4>()), true;
+      case 5: return body(std::integral_constant<int, 5>()), true;
+      case 6: return body(std::integral_constant<int, 6>()), true;
+      case 7: return body(std::integral_constant<int, 7>()), true;
+      case 8: return body(std::integral_constant<int, 8>()), true;
+    }
+  }
+  return false;
+}
+
 // ---- one vector of matrices -----------------------------------------------------------------------------
 
 // The frame from matrix `first` on, `count` matrices of it, and memory for them.
@@ -618,13 +763,11 @@ LAPWING_INLINE void invert_diagonal(const View<R, P>& a, const View<R, P>& inver
   for (int64_t i = 0; i < n; i++) inverse.set(i, 0, reciprocal<R, P>(a.get(i, i)));
 }
 
-// The Cholesky factor of the matrix at place 0. The upper triangle is the lower one of conj(A).
+// The positive definite matrix at place 0, where its Cholesky factor is to be. The upper triangle is the lower one of conj(A).
 template <class R, int P>
-LAPWING_INLINE Triangle<R, P> read_and_factor(const Group<R, P>& group, const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
+LAPWING_INLINE Triangle<R, P> read_positive(const Group<R, P>& group, const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
   const Triangle<R, P> named = read_triangle<R, P>(group, 0, a, inverse, n);
-  const View<R, P> lower = named.lower ? a : a.turned();
-  factor_positive<R, P>(lower, inverse, n);
-  return {lower, inverse, n, true, !named.lower};
+  return {named.lower ? a : a.turned(), inverse, n, true, !named.lower};
 }
 
 template <class R, int P>
@@ -632,8 +775,13 @@ void solve_positive(Group<R, P> group) {
   const int64_t n = group.frame.size[1], k = group.frame.size[2];
   group.begin(group.vectors(n, n) + n * P + n * (widest(k) + 1) * P);
   const View<R, P> a = group.matrix(n, n), inverse = group.column(n);
-  const Triangle<R, P> l = read_and_factor<R, P>(group, a, inverse, n), adjoint = l.adjoint();
+  const Triangle<R, P> l = read_positive<R, P>(group, a, inverse, n), adjoint = l.adjoint();
+  bool factored = false;
   solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
+    if constexpr (P == 1)
+      if (by_order<P>(n, [&](auto order) { solve_positive_fixed<R, decltype(order)::value>(l.t, inverse, x, columns); })) return x;
+    if (!factored) factor_positive<R, P>(l.t, inverse, n);
+    factored = true;
     l.solve(x, columns);
     adjoint.solve(x, columns);
     return x;
@@ -649,9 +797,13 @@ void solve_general(Group<R, P> group) {
   Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
   group.memory += n;
   read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
-  factor_general<R, P>(a, inverse, rows, n);
   const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false};
+  bool factored = false;
   solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns) {
+    if constexpr (P == 1)
+      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); })) return b;
+    if (!factored) factor_general<R, P>(a, inverse, rows, n);
+    factored = true;
     const View<R, P> x = permute<R, P, false>(b, rows, group.matrix(n, columns), n, columns);
     l.solve(x, columns);
     u.solve(x, columns);
@@ -662,17 +814,15 @@ void solve_general(Group<R, P> group) {
 
 // A^-1 = W^H W, W = L^-1. Solving with L^H instead would not be as accurate: only one triangle of the solution is kept.
 template <class R, int P>
-void inverse_positive(Group<R, P> group) {
+__attribute__((noinline)) void invert_positive(const Triangle<R, P>& l, const View<R, P>& w, int64_t n) {
   constexpr int C = TILE_COLUMNS<P>;
-  const int64_t n = group.frame.size[1];
-  group.begin(2 * group.vectors(n, n) + n * P);
-  const View<R, P> a = group.matrix(n, n), w = group.matrix(n, n), inverse = group.column(n), none = {};
-  const Triangle<R, P> l = read_and_factor<R, P>(group, a, inverse, n);
+  const View<R, P> none = {};
+  factor_positive<R, P>(l.t, l.inverse, n);
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < n; j++) w.set(i, j, real<R, P>(broadcast(R(i == j))));
   for (int64_t c = 0; c < n; c += C)
-    sweep<R, P, false>(l.t.from(c, c), w.from(c, c), w.from(c, c), inverse.from(c, 0), n - c, std::min<int64_t>(C, n - c), SOLVE_ROWS);
-  // -W^H W in the lower triangle of the view of L: its rows i.. from columns i.. of W
+    sweep<R, P, false>(l.t.from(c, c), w.from(c, c), w.from(c, c), l.inverse.from(c, 0), n - c, std::min<int64_t>(C, n - c), SOLVE_ROWS);
+  // -W^H W, by rows
   for (int64_t r = 0; r < n; r += C) {
     const int64_t rows = std::min<int64_t>(C, n - r);
     for (int64_t i = r; i < r + rows; i++)
@@ -687,6 +837,18 @@ void inverse_positive(Group<R, P> group) {
     }
     l.t.set(i, i, real<R, P>(-l.t.get(i, i).re));
   }
+}
+
+template <class R, int P>
+void inverse_positive(Group<R, P> group) {
+  const int64_t n = group.frame.size[1];
+  group.begin(2 * group.vectors(n, n) + n * P);
+  const View<R, P> a = group.matrix(n, n), w = group.matrix(n, n), inverse = group.column(n);
+  const Triangle<R, P> l = read_positive<R, P>(group, a, inverse, n);
+  bool done = false;
+  if constexpr (P == 1)
+    done = by_order<P>(n, [&](auto order) { inverse_positive_fixed<R, decltype(order)::value>(l.t, inverse); });
+  if (!done) invert_positive<R, P>(l, w, n);
   write<R>(a.x, group.to(1, n * n), n, n * P, n * P);
   judge<R, P>(inverse, n, group.integers(2, 1), group.count, [&](int64_t m) { fill_nan_at(group, 1, n * n, m); });
 }
@@ -698,11 +860,19 @@ void inverse_general(Group<R, P> group) {
   const View<R, P> a = group.matrix(n, n), x = group.matrix(n, n), inverse = group.column(n), none = {};
   Mask<R>* rows = reinterpret_cast<Mask<R>*>(group.memory);
   read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
-  factor_general<R, P>(a, inverse, rows, n);
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < n; j++) x.set(i, j, real<R, P>(rows[i] == broadcast_int<R>(j) ? broadcast(R(1)) : Vec<R>{}));
-  Triangle<R, P>{a, none, n}.solve(x, n);
-  Triangle<R, P>{a, inverse, n, false}.solve(x, n);
+  bool done = false;
+  if constexpr (P == 1) {
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < n; j++) *x.at(i, j) = broadcast(R(i == j));
+    done = by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, x, n); });
+  }
+  if (!done) {
+    factor_general<R, P>(a, inverse, rows, n);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < n; j++) x.set(i, j, real<R, P>(rows[i] == broadcast_int<R>(j) ? broadcast(R(1)) : Vec<R>{}));
+    Triangle<R, P>{a, none, n}.solve(x, n);
+    Triangle<R, P>{a, inverse, n, false}.solve(x, n);
+  }
   write<R>(x.x, group.to(1, n * n), n, n * P, n * P);
   judge<R, P>(inverse, n, group.integers(2, 1), group.count, [&](int64_t m) { fill_nan_at(group, 1, n * n, m); });
 }
@@ -832,7 +1002,7 @@ void slogdet(Group<R, P> group) {
   const bool positive = group.has(POS);
   Mask<R> odd = {};
   if (positive) {
-    read_and_factor<R, P>(group, a, inverse, n);
+    factor_positive<R, P>(read_positive<R, P>(group, a, inverse, n).t, inverse, n);
   } else {
     read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
     odd = factor_general<R, P>(a, inverse, reinterpret_cast<Mask<R>*>(group.memory), n);
