@@ -10,6 +10,7 @@
 #include "tall_cuda.h"
 #include "tall_pass.h"
 #include "tall_small.h"
+#include "vendor.h"
 
 namespace lapwing {
 namespace {
@@ -301,6 +302,7 @@ bool tall_fits(const Frame& frame) {
   if (m < RATIO * n || m * width < least || n > MOST_COLUMNS || m > INT32_MAX / 2) return false;
   if (frame.op == QR ? frame.size[3] != n : frame.op == SVD ? frame.size[3] != 0 : frame.op != SVDVALS) return false;
   if (frame.buffer[0] && frame.buffer[0] == frame.buffer[1]) return false;
+  if (frame.device == CUDA && (vendor::missing(vendor::blas) || vendor::missing(vendor::compiler))) return false;
   return tall_small::has_routines(frame.dtype >= C64 ? C128 : F64);
 }
 

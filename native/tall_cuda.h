@@ -4,7 +4,7 @@
 
 namespace lapwing::cuda {
 
-bool tall_open(Frame& frame, size_t real, TallDevice* device);  // false leaves a message
+bool tall_open(Frame& frame, TallDevice* device);  // false leaves a message
 void tall_close(TallDevice* device);
 bool tall_upload(Frame& frame, void* to, const void* host, size_t bytes);
 int64_t tall_bytes(const Frame& frame);

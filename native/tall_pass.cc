@@ -12,7 +12,7 @@ namespace lapwing {
 
 template <class R>
 TallRows<R>::TallRows(Frame& frame) : frame_(frame), cpu_(frame.device == CPU) {
-  if (!cpu_) ok_ = cuda::tall_open(frame, sizeof(R), &device_);
+  if (!cpu_) ok_ = cuda::tall_open(frame, &device_);
 }
 
 template <class R>

@@ -10,7 +10,7 @@ namespace lapwing {
 // What the passes need on a GPU.
 struct TallDevice {
   double *gram = nullptr, *parts = nullptr;  // columns x columns; several of them
-  void *square = nullptr, *noise = nullptr, *kept = nullptr;
+  void *square = nullptr, *line = nullptr, *kept = nullptr;  // line: a number for each column
   void* blas = nullptr;
 };
 
