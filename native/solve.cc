@@ -1,10 +1,13 @@
 #include "solve.h"
 
+#include <algorithm>
+
 #include "cusolver.h"
 #include "lapack.h"
 #include "run.h"
 #include "solve_cpu.h"
 #include "solve_cuda.h"
+#include "tall.h"
 #include "vendor.h"
 
 namespace lapwing {
@@ -29,25 +32,29 @@ int solve_on_cpu(Frame& frame) {
   settle(frame, "");
   if (open && frame.engine == BATCHED && !solve_fits(frame)) frame.engine = LAPACK;
   if (frame.engine == BATCHED) return solve_batched(frame);
-  if (frame.engine == LAPACK) return lapack::solve(frame);
+  if (frame.engine == LAPACK) return tall_fits(frame) ? tall(frame, lapack::solve) : lapack::solve(frame);
   return fail(frame, "engine %d cannot take this on the CPU", frame.engine);
 }
 
 int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::solve_batched(frame);
-  if (frame.engine == CUSOLVER) return cusolver::solve(frame);
+  if (frame.engine == CUSOLVER) return tall_fits(frame) ? tall(frame, cusolver::solve) : cusolver::solve(frame);
   return fail(frame, "engine %d cannot take this on a GPU", frame.engine);
 }
 
 int64_t solve_scratch(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::solve_batched_scratch(frame, gpu));
-  return frame.engine == CUSOLVER ? cusolver::solve_scratch(frame) : 0;
+  if (frame.engine != CUSOLVER) return 0;
+  const int64_t direct = cusolver::solve_scratch(frame);
+  return direct < 0 || !tall_fits(frame) ? direct : direct + tall_scratch(frame);
 }
 
 int64_t solve_host_bytes(Frame& frame) {
-  return frame.device == CPU && frame.engine == LAPACK ? lapack::solve_host_bytes(frame) : 0;
+  if (frame.device != CPU || frame.engine != LAPACK) return 0;
+  const int64_t direct = lapack::solve_host_bytes(frame);
+  return tall_fits(frame) ? std::max(direct, tall_host_bytes(frame)) : direct;
 }
 
 }  // namespace lapwing

@@ -1,0 +1,12 @@
+// The passes over a tall matrix on a GPU: kernels in src/lapwing/cuda/tall.cu, wide products by cuBLAS.
+#pragma once
+#include "tall_pass.h"
+
+namespace lapwing::cuda {
+
+bool tall_open(Frame& frame, TallDevice* device);  // false leaves a message
+void tall_close(TallDevice* device);
+bool tall_upload(Frame& frame, void* to, const void* host, size_t bytes);
+int64_t tall_bytes(const Frame& frame);
+
+}  // namespace lapwing::cuda
