@@ -148,7 +148,8 @@ Routine routine[N_NAMES][N_DTYPES];
 
 const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",
-    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr"};
+    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr",
+    "sgetrf", "dgetrf", "cgetrf", "zgetrf"};
 
 bool bind(const char* name, void* address, int width) {
   for (int i = 0; i < N_NAMES * N_DTYPES; i++)

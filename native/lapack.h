@@ -5,7 +5,7 @@
 namespace lapwing::lapack {
 
 // herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr
-enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, N_NAMES };
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, GETRF, N_NAMES };
 struct Routine {
   void* address = nullptr;
   int width = 0;  // size of its integers, 4 or 8

@@ -2,6 +2,7 @@
 
 #include "cusolver.h"
 #include "lapack.h"
+#include "mixed.h"
 #include "run.h"
 #include "solve_cpu.h"
 #include "solve_cuda.h"
@@ -22,6 +23,11 @@ void settle(Frame& frame, const cuda::Properties& gpu) {
   if (frame.engine == BATCHED && !cuda::solve_fits(frame, gpu)) frame.engine = CUSOLVER;
 }
 
+// Small systems go to the batched kernels in full precision, whatever was allowed.
+bool is_mixed(const Frame& frame) {
+  return frame.op == SOLVE && (frame.flags & MIXED) && (frame.dtype == F64 || frame.dtype == C128);
+}
+
 }  // namespace
 
 int solve_on_cpu(Frame& frame) {
@@ -29,14 +35,14 @@ int solve_on_cpu(Frame& frame) {
   settle(frame, "");
   if (open && frame.engine == BATCHED && !solve_fits(frame)) frame.engine = LAPACK;
   if (frame.engine == BATCHED) return solve_batched(frame);
-  if (frame.engine == LAPACK) return lapack::solve(frame);
+  if (frame.engine == LAPACK) return is_mixed(frame) ? mixed::solve(frame, lapack::solve) : lapack::solve(frame);
   return fail(frame, "engine %d cannot take this on the CPU", frame.engine);
 }
 
 int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::solve_batched(frame);
-  if (frame.engine == CUSOLVER) return cusolver::solve(frame);
+  if (frame.engine == CUSOLVER) return is_mixed(frame) ? mixed::solve(frame, cusolver::solve) : cusolver::solve(frame);
   return fail(frame, "engine %d cannot take this on a GPU", frame.engine);
 }
 

@@ -15,7 +15,7 @@ __all__ = ["ENGINE", "bind"]
 
 _LAPACK = tuple(
     f"{t}{name}"
-    for names in (("potrf",) * 4, ("syevd", "syevd", "heevd", "heevd"), ("syevr", "syevr", "heevr", "heevr"))
+    for names in (("potrf",) * 4, ("syevd", "syevd", "heevd", "heevd"), ("syevr", "syevr", "heevr", "heevr"), ("getrf",) * 4)
     for t, name in zip("sdcz", names, strict=True)
 )
 _BLAS = (*[t + name for name in ("trsm", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
