@@ -6,6 +6,7 @@
 
 #include "mixed_space.h"
 #include "run.h"
+#include "vendor.h"
 
 namespace lapwing::mixed {
 namespace {
@@ -38,6 +39,14 @@ Costs costs_on_cpu(const Shape& s, bool complex) {
   return {parts * (product + solves) * n * n / factor, 1000};
 }
 
+// H200: full Cholesky at 38 TFLOP/s, a step at 1.3 TB/s of half of both matrices and a fixed 0.5 ms.
+Costs costs_on_gpu(const Shape& s, bool complex) {
+  const double n = double(s.n), k = double(s.columns), parts = complex ? 4 : 1;
+  const double factor = parts * (n * n * n / 3 / 38e12 + n * 0.6e-6);
+  const double step = (complex ? 2 : 1) * n * n * 6 / 2.2e12 + parts * k * n * n / 1e13 + 0.5e-3;
+  return {step / factor, 6000};
+}
+
 Shape shape_of(const Frame& frame) {
   const int64_t columns = frame.size[2];
   return {frame.size[1], columns, std::clamp<int64_t>(512 / std::max<int64_t>(columns, 1), 8, 24), bool(frame.flags & POS),
@@ -47,9 +56,11 @@ Shape shape_of(const Frame& frame) {
 // Steps that pay; 0: not to be tried.
 int budget_of(const Frame& frame) {
   const Shape shape = shape_of(frame);
-  if (shape.columns > MOST_COLUMNS || (frame.dtype != F64 && frame.dtype != C128) || frame.device != CPU) return 0;
-  const Costs costs = costs_on_cpu(shape, frame.dtype == C128);
-  if (shape.n < costs.smallest || !lapack::has_dense(frame.dtype == C128 ? C64 : F32)) return 0;
+  if (shape.columns > MOST_COLUMNS || (frame.dtype != F64 && frame.dtype != C128)) return 0;
+  const bool gpu = frame.device == CUDA;
+  const Costs costs = (gpu ? costs_on_gpu : costs_on_cpu)(shape, frame.dtype == C128);
+  if (shape.n < costs.smallest || (gpu && !shape.positive)) return 0;
+  if (gpu ? bool(vendor::missing(vendor::blas)) : !lapack::has_dense(frame.dtype == C128 ? C64 : F32)) return 0;
   const int steps = int(WORTH / costs.step);
   return steps < TRIAL ? 0 : std::min(steps, 60);
 }
@@ -335,8 +346,9 @@ int solve(Frame& frame, int (*full)(Frame&)) {
     outcome.reason = "it does not pay for this size";
     return call_full(frame, frame, full);
   }
-  const int status = frame.dtype == F64 ? solve_in<CpuSpace<double>>(frame, budget, full)
-                                        : solve_in<CpuSpace<std::complex<double>>>(frame, budget, full);
+  const auto run = frame.device == CPU ? (frame.dtype == F64 ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<std::complex<double>>>)
+                                       : (frame.dtype == F64 ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<std::complex<double>>>);
+  const int status = run(frame, budget, full);
   if (status) return status;
   if (outcome.fell_back)
     note("solve: mixed precision gave way to full after %d steps: %s", outcome.steps, outcome.reason);
@@ -345,10 +357,14 @@ int solve(Frame& frame, int (*full)(Frame&)) {
   return 0;
 }
 
-int64_t scratch_bytes(const Frame&) { return 0; }
+int64_t scratch_bytes(const Frame& frame) {
+  if (frame.device != CUDA || !budget_of(frame)) return 0;
+  const Shape shape = shape_of(frame);
+  return int64_t(frame.dtype == F64 ? CudaSpace<double>::bytes(shape) : CudaSpace<std::complex<double>>::bytes(shape));
+}
 
 int64_t host_bytes(const Frame& frame) {
-  if (!budget_of(frame)) return 0;
+  if (frame.device != CPU || !budget_of(frame)) return 0;
   const Shape shape = shape_of(frame);
   return int64_t(frame.dtype == F64 ? CpuSpace<double>::bytes(shape) : CpuSpace<std::complex<double>>::bytes(shape));
 }

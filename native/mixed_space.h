@@ -1,6 +1,7 @@
 // The two places where a matrix is solved in mixed precision. A space knows the matrix and its low-precision factor; the
 // refinement in mixed.cc knows nothing else of the device. A block is `columns` vectors of n elements, one after another.
 #pragma once
+#include <algorithm>
 #include <complex>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "blas.h"
 #include "frame.h"
 #include "hermitian_product.h"
+#include "krylov_cuda.h"
 
 namespace lapwing::mixed {
 
@@ -35,7 +37,6 @@ class CpuSpace {
   using Low = LowOf<T>;
 
   CpuSpace(Frame& frame, const Shape& shape);
-  static int64_t scratch(const Frame&, const Shape&) { return 0; }
   static size_t bytes(const Shape& shape);
 
   // The scaled matrix A^ = R A C in low precision and the scaled right-hand sides, from buffers 0 and 1 of `one`.
@@ -81,6 +82,70 @@ class CpuSpace {
   std::vector<int> exponent_;  // right-hand side q is 2^-exponent of the caller's
   double norm_ = 0, whole_ = 0, smallest_row_ = 1, largest_column_ = 1;
   int shift_ = 0;              // whole_ is the norm of 2^-shift A
+};
+
+// Positive definite matrices alone: on an H200 cuSOLVER's LU is no faster in float32 than in float64.
+template <class T>
+class CudaSpace {
+ public:
+  using Scalar = T;
+  using Low = LowOf<T>;
+
+  CudaSpace(Frame& frame, const Shape& shape);
+  static size_t bytes(const Shape& shape);
+
+  Verdict load(const Frame& one);
+  Verdict factor();
+  const char* reason() const { return reason_; }
+  double norm() const { return norm_; }
+  void true_ratios(const T*, const T*, double* ratios) { std::fill_n(ratios, shape_.columns, 0.0); }  // see CpuSpace
+
+  T* right_sides() { return at_.b; }
+  T* solution() { return at_.x; }
+  T* residual() { return at_.r; }
+  T* basis(int64_t j) { return at_.v + j * shape_.block(); }
+  T* direction(int64_t j) { return at_.z + j * shape_.block(); }
+
+  void multiply(const T* x, T* y);
+  void precondition(const T* v, T* z);
+  void inner(const T* blocks, int64_t count, const T* w, T* c);
+  void add(const T* blocks, int64_t count, const T* c, T* w);
+  void scale(const T* from, const double* by, T* to);
+  void write(Frame& one);
+  bool ok() const { return !failed_; }
+
+ private:
+  struct Storage {
+    Low *low, *inverses, *panel, *block, *first, *second;  // the factor; its diagonal blocks inverted; room
+    T *b, *x, *r, *v, *z, *scaled, *conjugates, *diagonal, *u, *parts, *coefficients;
+    double *d, *sums, *numbers;
+    int32_t* info;
+    char* progress;
+    template <class Take>
+    void take(const Shape& shape, Take take);
+  };
+  Verdict unfit(const char* reason) { return reason_ = reason, UNFIT; }
+  void invert(int64_t order, Low* inverse);
+  bool broke_down(int64_t blocks);
+  void* kernel(const char* name);
+  void start(const char* name, int64_t blocks, void** arguments, unsigned threads = 256, int64_t second = 1);
+  template <class E>
+  void gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b, int64_t ldb, double beta,
+            E* c, int64_t ldc, int compute);
+  void download(void* host, const void* from, size_t size);
+  void upload(void* to, const void* host, size_t size);
+  void fill(void* to, size_t size);
+  void check(int status, const char* doing);
+
+  Frame& frame_;
+  Shape shape_;
+  krylov::BlasLease blas_;
+  Storage at_{};
+  const T* a_ = nullptr;
+  const char* reason_ = "";
+  std::vector<int32_t> exponent_;
+  double norm_ = 0;
+  bool failed_ = false;
 };
 
 }  // namespace lapwing::mixed

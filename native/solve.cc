@@ -49,11 +49,14 @@ int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
 int64_t solve_scratch(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::solve_batched_scratch(frame, gpu));
-  return frame.engine == CUSOLVER ? cusolver::solve_scratch(frame) : 0;
+  if (frame.engine != CUSOLVER) return 0;
+  const int64_t full = cusolver::solve_scratch(frame);
+  return full >= 0 && is_mixed(frame) ? full + mixed::scratch_bytes(frame) : full;
 }
 
 int64_t solve_host_bytes(Frame& frame) {
-  return frame.device == CPU && frame.engine == LAPACK ? lapack::solve_host_bytes(frame) : 0;
+  if (frame.device != CPU || frame.engine != LAPACK) return 0;
+  return lapack::solve_host_bytes(frame) + (is_mixed(frame) ? mixed::host_bytes(frame) : 0);
 }
 
 }  // namespace lapwing
