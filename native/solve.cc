@@ -4,6 +4,7 @@
 
 #include "cusolver.h"
 #include "lapack.h"
+#include "mixed.h"
 #include "run.h"
 #include "solve_cpu.h"
 #include "solve_cuda.h"
@@ -25,6 +26,22 @@ void settle(Frame& frame, const cuda::Properties& gpu) {
   if (frame.engine == BATCHED && !cuda::solve_fits(frame, gpu)) frame.engine = CUSOLVER;
 }
 
+// Small systems go to the batched kernels in full precision, whatever was allowed.
+bool is_mixed(const Frame& frame) {
+  return frame.op == SOLVE && (frame.flags & MIXED) && (frame.dtype == F64 || frame.dtype == C128);
+}
+
+}  // namespace
+
+namespace {
+
+// The full-precision engine, behind the shorter ways that some frames have.
+template <int (*DIRECT)(Frame&)>
+int solve_large(Frame& frame) {
+  if (is_mixed(frame)) return mixed::solve(frame, DIRECT);
+  return tall_fits(frame) ? tall(frame, DIRECT) : DIRECT(frame);
+}
+
 }  // namespace
 
 int solve_on_cpu(Frame& frame) {
@@ -32,14 +49,14 @@ int solve_on_cpu(Frame& frame) {
   settle(frame, "");
   if (open && frame.engine == BATCHED && !solve_fits(frame)) frame.engine = LAPACK;
   if (frame.engine == BATCHED) return solve_batched(frame);
-  if (frame.engine == LAPACK) return tall_fits(frame) ? tall(frame, lapack::solve) : lapack::solve(frame);
+  if (frame.engine == LAPACK) return solve_large<lapack::solve>(frame);
   return fail(frame, "engine %d cannot take this on the CPU", frame.engine);
 }
 
 int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::solve_batched(frame);
-  if (frame.engine == CUSOLVER) return tall_fits(frame) ? tall(frame, cusolver::solve) : cusolver::solve(frame);
+  if (frame.engine == CUSOLVER) return solve_large<cusolver::solve>(frame);
   return fail(frame, "engine %d cannot take this on a GPU", frame.engine);
 }
 
@@ -48,12 +65,14 @@ int64_t solve_scratch(Frame& frame, const cuda::Properties& gpu) {
   if (frame.engine == BATCHED) return int64_t(cuda::solve_batched_scratch(frame, gpu));
   if (frame.engine != CUSOLVER) return 0;
   const int64_t direct = cusolver::solve_scratch(frame);
-  return direct < 0 || !tall_fits(frame) ? direct : direct + tall_scratch(frame);
+  if (direct < 0) return direct;
+  return direct + (is_mixed(frame) ? mixed::scratch_bytes(frame) : tall_fits(frame) ? tall_scratch(frame) : 0);
 }
 
 int64_t solve_host_bytes(Frame& frame) {
   if (frame.device != CPU || frame.engine != LAPACK) return 0;
   const int64_t direct = lapack::solve_host_bytes(frame);
+  if (is_mixed(frame)) return direct + mixed::host_bytes(frame);
   return tall_fits(frame) ? std::max(direct, tall_host_bytes(frame)) : direct;
 }
 

@@ -1,0 +1,39 @@
+// A system in float64 or complex128 by a factor in float32 or complex64: Cholesky for POS, else LU with partial pivoting.
+//
+// The matrix is scaled by powers of two to entries around 1, factored in low precision, and the factor preconditions GMRES on
+// the true residual. GMRES serves POS too, in place of CG: a handful of steps makes its orthogonalisation nothing beside the
+// product with the matrix, it makes the residual itself smallest, and what it measures falls from step to step, so that a
+// rate can be read from it.
+//
+// What is promised of an answer that does not come from the full-precision engine: for every column
+//   ||b - A x|| <= eps / 4 ||A||_F ||x||
+// by a fresh product with A, in the scaled norm and in that of A itself. Full-precision Cholesky and LU come out between
+// eps / 25 and eps / 6 of the same, n = 400 to 4000, conditions 1 to 1e12; the goal of the refinement is eps / 10, and it only
+// takes more where a further cycle no longer helps. When it cannot be had, or would take longer than the full solve, the full
+// engine does the work: a factorisation that breaks down, NaN or Inf, a step count beyond what pays, read from the rate
+// measured in the first four.
+//
+// On a GPU the host waits for a few numbers in every step.
+#pragma once
+#include "frame.h"
+
+namespace lapwing::mixed {
+
+struct Outcome {
+  int steps = 0;                // products with the factor's inverse; of a batch, the most
+  double backward_error = 0;    // ||b - A x|| / (||A||_F ||x|| + ||b||), the worst column
+  bool fell_back = false;       // the full-precision engine answered, for one matrix at least
+  const char* reason = "";      // why it did
+};
+
+// A SOLVE frame with MIXED, of F64 or C128. `full` solves a frame in full precision.
+int solve(Frame& frame, int (*full)(Frame&));
+
+// What the last call of this thread did.
+const Outcome& last();
+
+// Device memory beside that of `full`, and host memory. 0 where the full engine is called at once.
+int64_t scratch_bytes(const Frame& frame);
+int64_t host_bytes(const Frame& frame);
+
+}  // namespace lapwing::mixed

@@ -1,0 +1,471 @@
+// Mixed precision on the CPU: the factor by LAPACK, row-major, the products and the narrow triangular solves here.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "lapack.h"
+#include "matrix.h"
+#include "mixed_space.h"
+#include "threads.h"
+
+namespace lapwing::mixed {
+namespace {
+
+constexpr int64_t ROWS = 128;   // of a diagonal block of a triangular solve
+constexpr int64_t PIECE = 64;   // rows or tiles that a thread takes at a time
+constexpr int64_t GROUP = 4;    // columns that share one pass over the factor
+constexpr int64_t NARROW = 16;  // more columns go to the library, which packs the triangle first
+constexpr int64_t LANES = 16;   // partial sums of a dot product
+
+double size_of_element(double x) { return std::abs(x); }
+double size_of_element(std::complex<double> x) { return std::max(std::abs(x.real()), std::abs(x.imag())); }
+
+// The larger of the two, or NaN
+double larger(double a, double b) { return b > a || !(b == b) ? b : a; }
+
+// 2^e with x 2^e in [1/2, 2)
+double inverse_power(double x) { return std::ldexp(1.0, -std::ilogb(x)); }
+
+bool usable(double x) { return x >= 0x1p-1000 && x <= 0x1p1000; }
+
+double squared(double x) { return x * x; }
+double squared(std::complex<double> x) { return std::norm(x); }
+
+template <class T>
+T product_term(T a, T x) {
+  return a * x;
+}
+template <class R>
+std::complex<R> product_term(std::complex<R> a, std::complex<R> x) {  // without the detour for Inf
+  return {a.real() * x.real() - a.imag() * x.imag(), a.real() * x.imag() + a.imag() * x.real()};
+}
+
+// sums[q] <- the row times each of COUNT columns, `stride` apart, in an order that depends on the length alone
+template <class T, int COUNT>
+void dots(const T* row, const T* x, int64_t stride, int64_t length, T* sums) {
+  T lanes[COUNT][LANES] = {};
+  int64_t j = 0;
+  for (; j + LANES <= length; j += LANES)
+    for (int q = 0; q < COUNT; q++)
+      for (int64_t t = 0; t < LANES; t++) lanes[q][t] += product_term(row[j + t], x[q * stride + j + t]);
+  for (int q = 0; q < COUNT; q++) {
+    T tail = 0;
+    for (int64_t l = j; l < length; l++) tail += product_term(row[l], x[q * stride + l]);
+    for (int64_t half = LANES / 2; half; half /= 2)
+      for (int64_t t = 0; t < half; t++) lanes[q][t] += lanes[q][t + half];
+    sums[q] = lanes[q][0] + tail;
+  }
+}
+
+template <class T>
+void dots(const T* row, const T* x, int64_t stride, int64_t length, int64_t count, T* sums) {
+  switch (count) {
+    case 1: return dots<T, 1>(row, x, stride, length, sums);
+    case 2: return dots<T, 2>(row, x, stride, length, sums);
+    case 3: return dots<T, 3>(row, x, stride, length, sums);
+    default: return dots<T, 4>(row, x, stride, length, sums);
+  }
+}
+
+// Triangles of order n at m[i*n + j], `count` columns at a time. Blocks of ROWS rows: what the rows owe to the columns that
+// are known is summed by all threads, the rest by one.
+struct Triangle {
+  const float* m;
+  int64_t n;
+  int threads;
+
+  // X <- L^-1 X, or X <- U^-1 X from the last row on
+  template <bool LOWER, bool UNIT>
+  void solve(float* x, int64_t count) const {
+    for (int64_t done = 0; done < n; done += ROWS) {
+      const int64_t rows = std::min(ROWS, n - done), top = LOWER ? done : n - done - rows;
+      const int64_t from = LOWER ? 0 : top + rows;  // the known part has `done` elements
+      parallel(done * rows < 65536 ? 1 : threads, rows, ROWS / 4, [&](int64_t first, int64_t last) {
+        float sums[GROUP];
+        for (int64_t i = top + first; i < top + last; i++) {
+          dots(m + i * n + from, x + from, n, done, count, sums);
+          for (int64_t q = 0; q < count; q++) x[q * n + i] -= sums[q];
+        }
+      });
+      float sums[GROUP];
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t i = LOWER ? top + r : top + rows - 1 - r, start = LOWER ? top : i + 1;
+        dots(m + i * n + start, x + start, n, r, count, sums);
+        for (int64_t q = 0; q < count; q++) x[q * n + i] = (x[q * n + i] - sums[q]) / (UNIT ? 1.f : m[i * n + i]);
+      }
+    }
+  }
+
+  // X <- L^-T X: a row of L is a column there, so what is found is taken from the rest at once
+  void solve_transposed(float* x, int64_t count) const {
+    const auto subtract = [&](int64_t row, int64_t first, int64_t last, int64_t q) {
+      const float by = x[q * n + row], *from = m + row * n;
+      float* to = x + q * n;
+      for (int64_t j = first; j < last; j++) to[j] -= by * from[j];
+    };
+    for (int64_t end = n; end > 0;) {
+      const int64_t begin = (end - 1) / ROWS * ROWS;
+      for (int64_t i = end - 1; i >= begin; i--)
+        for (int64_t q = 0; q < count; q++) {
+          x[q * n + i] /= m[i * n + i];
+          subtract(i, begin, i, q);
+        }
+      // columns in pieces that stay in the first cache over all rows of the block
+      parallel(begin * ROWS < 65536 ? 1 : threads, begin, 1024, [&](int64_t first, int64_t last) {
+        for (int64_t i = end - 1; i >= begin; i--)
+          for (int64_t q = 0; q < count; q++) subtract(i, first, last, q);
+      });
+      end = begin;
+    }
+  }
+};
+
+// X <- op(A)^-1 X for a column-major triangle
+template <class Int, class S>
+void trsm_as(char triangle, char op, char diagonal, const S* a, int64_t order, S* x, int64_t columns) {
+  char side = 'L';
+  Int n = Int(order), k = Int(columns);
+  S one = 1;
+  using Call = void (*)(char*, char*, char*, char*, Int*, Int*, S*, const S*, Int*, S*, Int*);
+  auto call = reinterpret_cast<Call>(lapack::routine[lapack::TRSM][lapack::dtype_of<S>()].address);
+  call(&side, &triangle, &op, &diagonal, &n, &k, &one, a, &n, x, &n);
+}
+
+template <class S>
+void trsm(char triangle, char op, char diagonal, const S* a, int64_t n, S* x, int64_t columns) {
+  const bool wide = lapack::routine[lapack::TRSM][lapack::dtype_of<S>()].width == 8;
+  (wide ? trsm_as<int64_t, S> : trsm_as<int32_t, S>)(triangle, op, diagonal, a, n, x, columns);
+}
+
+// A <- L U with rows interchanged, column-major; 0-based pivots
+template <class Int, class S>
+int64_t getrf_as(S* a, int64_t order, int64_t* pivots) {
+  Int n = Int(order), info = 0;
+  std::vector<Int> found(size_t(order), 1);
+  using Call = void (*)(Int*, Int*, S*, Int*, Int*, Int*);
+  reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address)(&n, &n, a, &n, found.data(), &info);
+  for (int64_t i = 0; i < order; i++) pivots[i] = int64_t(found[size_t(i)]) - 1;
+  return info;
+}
+
+}  // namespace
+
+template <class T>
+size_t CpuSpace<T>::bytes(const Shape& s) {
+  const int64_t blocks = 4 + 2 * s.cycle + 1;  // b, x, r, scaled, V and Z
+  const int64_t total = s.n * s.n * int64_t(sizeof(Low)) + s.block() * int64_t(sizeof(Low) + size_t(blocks) * sizeof(T)) +
+                        3 * s.n * 8 + 16 * 256;
+  return size_t(total);
+}
+
+template <class T>
+CpuSpace<T>::CpuSpace(Frame& frame, const Shape& shape) : frame_(frame), shape_(shape), exponent_(size_t(shape.columns)) {
+  const size_t wanted = (bytes(shape) + 4095) / 4096 * 4096;
+  memory_ = {static_cast<char*>(std::aligned_alloc(4096, wanted)), std::free};
+  if (!memory_) throw std::bad_alloc();
+  char* next = memory_.get();
+  const auto take = [&](auto*& to, int64_t count) {
+    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(next);
+    next += (int64_t(sizeof *to) * count + 255) / 256 * 256;
+  };
+  const int64_t n = shape.n, block = shape.block();
+  take(low_, n * n);
+  take(side_, block);
+  take(b_, block);
+  take(x_, block);
+  take(r_, block);
+  take(scaled_, block);
+  take(v_, block * (shape.cycle + 1));
+  take(z_, block * shape.cycle);
+  take(row_, n);
+  take(column_, n);
+  take(pivots_, n);
+}
+
+template <class T>
+int CpuSpace<T>::threads() const {
+  return frame_.threads > 0 ? frame_.threads : allowed_threads();
+}
+
+// ---- in ----------------------------------------------------------------------------------------------------------
+
+template <class T>
+Verdict CpuSpace<T>::load(const Frame& one) {
+  const int64_t n = shape_.n, k = shape_.columns;
+  a_ = static_cast<const T*>(one.buffer[0]);
+  const auto* b = static_cast<const T*>(one.buffer[1]);
+  const Verdict verdict = shape_.positive ? load_positive(a_) : load_general(a_);
+  if (verdict != GOOD) return verdict;
+  if (!(norm_ > 0) || !std::isfinite(norm_)) return unfit("an element is not finite");
+  // B <- R B, each column scaled to a largest element around 1
+  for (int64_t q = 0; q < k; q++) {
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = larger(most, size_of_element(b[i * k + q] * row_[i]));
+    if (most != 0 && !usable(most)) return unfit("the right-hand side is out of range");
+    exponent_[size_t(q)] = most != 0 ? std::ilogb(most) : 0;
+    const double by = std::ldexp(1.0, -exponent_[size_t(q)]);
+    for (int64_t i = 0; i < n; i++) b_[q * n + i] = b[i * k + q] * row_[i] * by;
+  }
+  std::fill_n(x_, shape_.block(), T(0));
+  return GOOD;
+}
+
+// The lower triangle of D A D, whose diagonal is around 1: |a_ij|^2 < a_ii a_jj keeps the rest below 2.
+template <class T>
+Verdict CpuSpace<T>::load_positive(const T* a) {
+  const int64_t n = shape_.n;
+  for (int64_t i = 0; i < n; i++) {
+    const double d = std::real(a[i * n + i]);
+    if (!usable(d)) return unfit("the diagonal is not positive, or out of range");
+    const int e = std::ilogb(d);
+    row_[i] = column_[i] = std::ldexp(1.0, -(e >= 0 ? e / 2 : -(-e / 2)));
+  }
+  const int64_t tiles = (n + PIECE - 1) / PIECE;
+  std::vector<double> sums(size_t(tiles), 0);
+  parallel(threads(), tiles, 1, [&](int64_t tile, int64_t) {
+    const int64_t top = tile * PIECE, bottom = std::min(n, top + PIECE);
+    double off = 0, diagonal = 0;
+    for (int64_t left = 0; left < bottom; left += PIECE)
+      for (int64_t i = top; i < bottom; i++) {
+        const int64_t end = std::min(i, left + PIECE);
+        const double by = row_[i];
+        Low* to = low_ + i * n;
+        double lanes[4] = {};
+        for (int64_t j = left; j < end; j++) {
+          const T value = (shape_.upper ? conjugated(a[j * n + i]) : a[i * n + j]) * by * column_[j];
+          lanes[j % 4] += squared(value);
+          to[j] = Low(value);
+        }
+        off += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+      }
+    for (int64_t i = top; i < bottom; i++) {
+      const double value = std::real(a[i * n + i]) * row_[i] * row_[i];
+      diagonal += value * value;
+      low_[i * n + i] = Low(float(value));
+    }
+    sums[size_t(tile)] = 2 * off + diagonal;
+  });
+  double total = 0;
+  for (double s : sums) total += s;
+  norm_ = std::sqrt(total);
+  hermitian_.use(a, n, shape_.upper, 1, threads());
+  return GOOD;
+}
+
+// R A C: rows, then columns, to a largest element around 1.
+template <class T>
+Verdict CpuSpace<T>::load_general(const T* a) {
+  const int64_t n = shape_.n;
+  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      double most = 0;
+      for (int64_t j = 0; j < n; j++) most = larger(most, size_of_element(a[i * n + j]));
+      row_[i] = most;
+    }
+  });
+  double most = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (!usable(row_[i])) return unfit("a row is zero, not finite, or out of range");
+    most = std::max(most, row_[i]);
+    row_[i] = inverse_power(row_[i]);
+  }
+  shift_ = std::ilogb(most);
+  const double whole_by = std::ldexp(1.0, -shift_);
+  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
+    std::fill(column_ + first, column_ + last, 0.0);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = first; j < last; j++) column_[j] = std::max(column_[j], size_of_element(a[i * n + j]) * row_[i]);
+  });
+  smallest_row_ = std::numeric_limits<double>::infinity();
+  largest_column_ = 0;
+  for (int64_t i = 0; i < n; i++) {
+    if (!usable(column_[i])) return unfit("a column is zero");
+    column_[i] = inverse_power(column_[i]);
+    smallest_row_ = std::min(smallest_row_, row_[i]);
+    largest_column_ = std::max(largest_column_, column_[i]);
+  }
+  const int64_t tiles = (n + PIECE - 1) / PIECE;
+  std::vector<double> sums(size_t(2 * tiles), 0);
+  parallel(threads(), tiles, 1, [&](int64_t tile, int64_t) {
+    double scaled = 0, whole = 0;
+    for (int64_t i = tile * PIECE; i < std::min(n, (tile + 1) * PIECE); i++) {
+      double lanes[4] = {}, whole_lanes[4] = {};
+      for (int64_t j = 0; j < n; j++) {
+        const T value = a[i * n + j] * row_[i] * column_[j];
+        lanes[j % 4] += squared(value);
+        whole_lanes[j % 4] += squared(a[i * n + j] * whole_by);
+        low_[i * n + j] = Low(value);
+      }
+      scaled += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+      whole += (whole_lanes[0] + whole_lanes[1]) + (whole_lanes[2] + whole_lanes[3]);
+    }
+    sums[size_t(2 * tile)] = scaled;
+    sums[size_t(2 * tile + 1)] = whole;
+  });
+  double scaled = 0, whole = 0;
+  for (int64_t t = 0; t < tiles; t++) scaled += sums[size_t(2 * t)], whole += sums[size_t(2 * t + 1)];
+  norm_ = std::sqrt(scaled);
+  whole_ = std::sqrt(whole);
+  return GOOD;
+}
+
+template <class T>
+Verdict CpuSpace<T>::factor() {
+  const int64_t n = shape_.n;
+  if (shape_.positive) {
+    int32_t info = 0;
+    Frame inner;
+    inner.op = CHOLESKY;
+    inner.dtype = lapack::dtype_of<Low>();
+    inner.threads = frame_.threads;
+    inner.size[0] = 1;
+    inner.size[1] = n;
+    inner.buffer[0] = inner.buffer[1] = low_;
+    inner.buffer[2] = &info;
+    inner.interrupted = frame_.interrupted;
+    if (lapack::cholesky(inner)) {
+      std::copy(std::begin(inner.error), std::end(inner.error), frame_.error);
+      return FAILED;
+    }
+    return info ? unfit("it is not positive definite in low precision") : GOOD;
+  }
+  // the library sees A^T = P L U, so A = U^T L^T P^T
+  const bool wide = lapack::routine[lapack::GETRF][lapack::dtype_of<Low>()].width == 8;
+  const int64_t info = wide ? getrf_as<int64_t>(low_, n, pivots_) : getrf_as<int32_t>(low_, n, pivots_);
+  return info ? unfit("it is singular in low precision") : GOOD;
+}
+
+// ---- steps -------------------------------------------------------------------------------------------------------
+
+template <class T>
+void CpuSpace<T>::multiply(const T* x, T* y) {
+  const int64_t n = shape_.n, k = shape_.columns;
+  for (int64_t q = 0; q < k; q++)
+    for (int64_t i = 0; i < n; i++) scaled_[q * n + i] = x[q * n + i] * column_[i];
+  if (shape_.positive) {
+    hermitian_.multiply(scaled_, y, k);
+  } else if (k <= 2 * GROUP) {
+    parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
+      T sums[GROUP];
+      for (int64_t i = first; i < last; i++)
+        for (int64_t q = 0; q < k; q += GROUP) {
+          const int64_t count = std::min(GROUP, k - q);
+          dots(a_ + i * n, scaled_ + q * n, n, n, count, sums);
+          for (int64_t c = 0; c < count; c++) y[(q + c) * n + i] = sums[c];
+        }
+    });
+  } else {
+    lapack::gemm<T>('T', 'N', n, k, n, T(1), a_, n, scaled_, n, T(0), y, n);
+  }
+  for (int64_t q = 0; q < k; q++)
+    for (int64_t i = 0; i < n; i++) y[q * n + i] *= row_[i];
+}
+
+template <class T>
+void CpuSpace<T>::precondition(const T* v, T* z) {
+  constexpr bool complex = sizeof(Low) == 8;
+  const int64_t n = shape_.n, k = shape_.columns;
+  // For a Hermitian matrix the library sees conj(A) = U^H U, so the vectors are conjugated on the way in and out.
+  for (int64_t e = 0; e < n * k; e++) side_[e] = Low(shape_.positive ? conjugated(v[e]) : v[e]);
+  if constexpr (!complex) {
+    if (k <= NARROW) {
+      const Triangle triangle{low_, n, threads()};
+      for (int64_t q = 0; q < k; q += GROUP) {
+        const int64_t count = std::min(GROUP, k - q);
+        triangle.template solve<true, false>(side_ + q * n, count);
+        if (shape_.positive)
+          triangle.solve_transposed(side_ + q * n, count);
+        else
+          triangle.template solve<false, true>(side_ + q * n, count);
+      }
+    }
+  }
+  if (complex || k > NARROW) {
+    if (shape_.positive) {
+      trsm('U', 'C', 'N', low_, n, side_, k);
+      trsm('U', 'N', 'N', low_, n, side_, k);
+    } else {
+      trsm('U', 'T', 'N', low_, n, side_, k);
+      trsm('L', 'T', 'U', low_, n, side_, k);
+    }
+  }
+  if (!shape_.positive)
+    for (int64_t q = 0; q < k; q++)
+      for (int64_t i = n - 1; i >= 0; i--) std::swap(side_[q * n + i], side_[q * n + pivots_[i]]);
+  for (int64_t e = 0; e < n * k; e++) z[e] = shape_.positive ? conjugated(T(side_[e])) : T(side_[e]);
+}
+
+template <class T>
+void CpuSpace<T>::inner(const T* blocks, int64_t count, const T* w, T* c) {
+  const int64_t n = shape_.n, k = shape_.columns;
+  parallel(n * k * count < 262144 ? 1 : threads(), count * k, 1, [&](int64_t e, int64_t) {
+    const T *x = blocks + e * n, *y = w + e % k * n;
+    T lanes[LANES] = {};
+    for (int64_t i = 0; i < n; i += LANES)
+      for (int64_t t = 0; t < std::min(LANES, n - i); t++) lanes[t] += product_term(conjugated(x[i + t]), y[i + t]);
+    T sum = 0;
+    for (const T& lane : lanes) sum += lane;
+    c[e] = sum;
+  });
+}
+
+template <class T>
+void CpuSpace<T>::add(const T* blocks, int64_t count, const T* c, T* w) {
+  const int64_t n = shape_.n, k = shape_.columns;
+  parallel(n * k * count < 262144 ? 1 : threads(), k, 1, [&](int64_t q, int64_t) {
+    for (int64_t i = 0; i < count; i++) {
+      const T by = c[i * k + q], *from = blocks + (i * k + q) * n;
+      T* to = w + q * n;
+      for (int64_t r = 0; r < n; r++) to[r] += product_term(by, from[r]);
+    }
+  });
+}
+
+template <class T>
+void CpuSpace<T>::scale(const T* from, const double* by, T* to) {
+  const int64_t n = shape_.n;
+  for (int64_t q = 0; q < shape_.columns; q++)
+    for (int64_t i = 0; i < n; i++) to[q * n + i] = by[q] == 0 ? T(0) : from[q * n + i] * by[q];
+}
+
+// ||R^-1 r|| / (||A|| ||C x||). For a positive definite matrix with R = C the scaled ratio bounds it: C is around the root of
+// the diagonal, so ||A|| ||C x|| >= ||x||_inf / min C, and ||C^-1 r|| <= ||r|| / min C.
+template <class T>
+void CpuSpace<T>::true_ratios(const T* r, const T* x, double* ratios) {
+  const int64_t n = shape_.n;
+  for (int64_t q = 0; q < shape_.columns; q++) {
+    ratios[q] = 0;
+    if (shape_.positive) continue;
+    double left = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+      left += squared(r[q * n + i] * (smallest_row_ / row_[i]));
+      size += squared(x[q * n + i] * (column_[i] / largest_column_));
+    }
+    // the factors that were left out are powers of two
+    const int e = -std::ilogb(smallest_row_) - std::ilogb(largest_column_) - shift_;
+    ratios[q] = left == 0 ? 0 : std::ldexp(std::sqrt(left) / (whole_ * std::sqrt(size)), e);
+  }
+}
+
+template <class T>
+void CpuSpace<T>::write(Frame& one) {
+  const int64_t n = shape_.n, k = shape_.columns;
+  auto* x = static_cast<T*>(one.buffer[2]);
+  for (int64_t q = 0; q < k; q++)
+    for (int64_t i = 0; i < n; i++) {
+      const T value = x_[q * n + i] * column_[i];
+      if constexpr (std::is_same_v<T, double>)
+        x[i * k + q] = std::ldexp(value, exponent_[size_t(q)]);
+      else
+        x[i * k + q] = {std::ldexp(value.real(), exponent_[size_t(q)]), std::ldexp(value.imag(), exponent_[size_t(q)])};
+    }
+  *static_cast<int32_t*>(one.buffer[3]) = 0;
+}
+
+template class CpuSpace<double>;
+template class CpuSpace<std::complex<double>>;
+
+}  // namespace lapwing::mixed
