@@ -486,8 +486,8 @@ struct Builder { char device[8]; int type; Create create; Compute compute; Destr
 struct Context { int type, rank; const int64_t* dims; bool plugin; };
 static char text[1 << 16];
 static int live;
-static Builder* builders[64];
-static char ops[64][32];
+static Builder* builders[256];
+static char ops[256][32];
 static int n_builders;
 API void note(const char* format, ...) {
   va_list list; va_start(list, format);

@@ -70,10 +70,12 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     check_choice("qr", "mode", mode, ("reduced", "complete"))
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, mode=mode))
     m, n = shape[-2:]
-    if m is not None and n is not None and m < n:
-        # the first m columns decide Q: A = Q (R1 | Q^H A2)
-        q, r = _decompose(framework, a[..., :m], mode, code)
-        return QRResult(q, framework.Namespace.beside(r, framework.Namespace.adjoint(q) @ a[..., m:]))
+    if m is None or n is None or m < n:
+        # the first m columns decide Q: A = Q (R1 | Q^H A2); where nobody knows yet whether there are more, A2 may be empty
+        xp = framework.Namespace
+        first = xp.shape(a)[-2]
+        q, r = _decompose(framework, a[..., :first], mode, code)
+        return QRResult(q, xp.beside(r, xp.adjoint(q) @ a[..., first:]))
     return QRResult(*_decompose(framework, a, mode, code))
 
 
