@@ -115,7 +115,7 @@ class Factor:
         """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column."""
         xp = self._framework.Namespace
         like = self._factor[..., :1]
-        x = (xp.zeros_like(like) + 1) / xp.order(xp.abs(self._factor[..., 0, :]))
+        x = (xp.zeros_like(like) + 1) / xp.order(self._factor[..., 0, :])
         best = None
         for _ in range(4):
             y = times(x, False)
