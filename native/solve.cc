@@ -31,10 +31,6 @@ bool is_mixed(const Frame& frame) {
   return frame.op == SOLVE && (frame.flags & MIXED) && (frame.dtype == F64 || frame.dtype == C128);
 }
 
-}  // namespace
-
-namespace {
-
 // The full-precision engine, behind the shorter ways that some frames have.
 template <int (*DIRECT)(Frame&)>
 int solve_large(Frame& frame) {

@@ -3,12 +3,14 @@
 // while tf.load_op_library loads this file. The work is done by the core, which lies beside this file in the package.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "frame.h"
+#include "shapes.h"
 
 namespace lapwing::tensorflow {
 namespace {
@@ -94,30 +96,78 @@ constexpr int TYPES[] = {TF_FLOAT, TF_DOUBLE, TF_COMPLEX64, TF_COMPLEX128};  // 
 constexpr int MOST_DIMENSIONS = 254;  // of any TensorFlow tensor
 
 // What an operation looks like in a graph. A new operation is a new row.
-// An output has type and shape of the input; is a status per matrix; holds all or some eigenvalues, or some eigenvectors.
-enum Extent { NONE, LIKE_INPUT, PER_MATRIX, VALUES, SOME_VALUES, SOME_VECTORS };
-struct Output {
+//
+// `axes` are those of one matrix, behind the batch, a letter each. Inputs give a letter its length, and the same letter
+// has the same length everywhere. Two more are made: s is the smaller of m and n, p the part of a spectrum asked for.
+struct Argument {
   const char* spec;
-  Extent extent;
+  const char* axes;
+  int shares = -1;  // of an output: the input whose memory it may take
 };
-constexpr int MOST_OUTPUTS = 4;
+constexpr int MOST_INPUTS = 4, MOST_OUTPUTS = 4;
 struct Row {
   Op op;
   const char* name;
-  Output outputs[MOST_OUTPUTS];
+  Argument inputs[MOST_INPUTS];
+  Argument outputs[MOST_OUTPUTS];
+  int64_t full = 0;  // QR and SVD: square factors
 };
+constexpr Argument A = {"a: T", "nn"}, B = {"b: T", "nk"}, TALL = {"a: T", "mn"}, INFO = {"info: int32", ""};
 // A part of a spectrum has an op of its own: how many values it gives is an attribute, which the inference of shapes
 // cannot read, so that its caller has to tell them.
 constexpr Row ROWS[] = {
-    {CHOLESKY, "LapwingCholesky", {{"factor: T", LIKE_INPUT}, {"info: int32", PER_MATRIX}}},
-    {FINITE, "LapwingFinite", {{"finite: int32", PER_MATRIX}}},
-    {EIGH, "LapwingEigh", {{"w: R", VALUES}, {"v: T", LIKE_INPUT}, {"info: int32", PER_MATRIX}}},
-    {EIGH, "LapwingEighPart", {{"w: R", SOME_VALUES}, {"v: T", SOME_VECTORS}, {"info: int32", PER_MATRIX}}},
-    {EIGVALSH, "LapwingEigvalsh", {{"w: R", VALUES}, {"info: int32", PER_MATRIX}}},
-    {EIGVALSH, "LapwingEigvalshPart", {{"w: R", SOME_VALUES}, {"info: int32", PER_MATRIX}}},
-    {HERMITIAN, "LapwingHermitian", {{"whole: T", LIKE_INPUT}}},
+    {CHOLESKY, "LapwingCholesky", {A}, {{"factor: T", "nn", 0}, INFO}},
+    {FINITE, "LapwingFinite", {A}, {{"finite: int32", ""}}},
+    {EIGH, "LapwingEigh", {A}, {{"w: R", "n"}, {"v: T", "nn", 0}, INFO}},
+    {EIGH, "LapwingEighPart", {A}, {{"w: R", "p"}, {"v: T", "np"}, INFO}},
+    {EIGVALSH, "LapwingEigvalsh", {A}, {{"w: R", "n"}, INFO}},
+    {EIGVALSH, "LapwingEigvalshPart", {A}, {{"w: R", "p"}, INFO}},
+    {HERMITIAN, "LapwingHermitian", {A}, {{"whole: T", "nn", 0}}},
+    {TRIANGULAR, "LapwingTriangular", {A, B}, {{"x: T", "nk", 1}, INFO}},
+    {SOLVE, "LapwingSolve", {A, B}, {{"x: T", "nk", 1}, INFO}},
+    {INVERSE, "LapwingInverse", {A}, {{"inverse: T", "nn", 0}, INFO}},
+    {LU, "LapwingLu", {A}, {{"lu: T", "nn", 0}, {"rows: int32", "n"}, INFO}},
+    {LU_SOLVE, "LapwingLuSolve", {A, {"lu: T", "nn"}, {"rows: int32", "n"}, B}, {{"x: T", "nk", 3}}},
+    {CHOLESKY_SOLVE, "LapwingCholeskySolve", {A, {"factor: T", "nn"}, B}, {{"x: T", "nk", 2}}},
+    {SLOGDET, "LapwingSlogdet", {A}, {{"sign: T", ""}, {"logabs: R", ""}, INFO}},
+    {QR, "LapwingQr", {TALL}, {{"q: T", "ms"}, {"r: T", "sn"}}},
+    {QR, "LapwingQrComplete", {TALL}, {{"q: T", "mm"}, {"r: T", "mn"}}, 1},
+    {SVD, "LapwingSvd", {TALL}, {{"u: T", "ms"}, {"s: R", "s"}, {"vh: T", "sn"}, INFO}},
+    {SVD, "LapwingSvdFull", {TALL}, {{"u: T", "mm"}, {"s: R", "s"}, {"vh: T", "nn"}, INFO}, 1},
+    {SVDVALS, "LapwingSvdvals", {TALL}, {{"s: R", "s"}, INFO}},
 };
 constexpr int N_ROWS = sizeof ROWS / sizeof ROWS[0];
+
+int count(const Argument* arguments, int most) {
+  int i = 0;
+  while (i < most && arguments[i].spec) i++;
+  return i;
+}
+
+int axes_of(const Argument& argument) { return int(std::strlen(argument.axes)); }
+
+// The letter of its type: T, R (the real counterpart) or i for int32.
+char type_of(const Argument& argument) { return std::strchr(argument.spec, ' ')[1]; }
+
+// What is known of the letters; -1: nothing yet.
+class Lengths {
+ public:
+  Lengths() { std::fill(length_, length_ + 26, -1); }
+  int64_t operator[](char axis) const { return length_[axis - 'a']; }
+  void set(char axis, int64_t length) { length_[axis - 'a'] = length; }
+  // Whether nothing else was known.
+  bool fits(char axis, int64_t length) {
+    const int64_t known = (*this)[axis];
+    if (known < 0) set(axis, length);
+    return known < 0 || length < 0 || known == length;
+  }
+  void conclude() {
+    if ((*this)['m'] >= 0 && (*this)['n'] >= 0) set('s', std::min((*this)['m'], (*this)['n']));
+  }
+
+ private:
+  int64_t length_[26];
+};
 
 class Answer {
  public:
@@ -139,6 +189,10 @@ class ShapeHandle {
   ~ShapeHandle() { TF_DeleteShapeHandle(shape_); }
   ShapeHandle(const ShapeHandle&) = delete;
   operator Shape*() { return shape_; }
+  void reset(Shape* shape) {
+    TF_DeleteShapeHandle(shape_);
+    shape_ = shape;
+  }
 
  private:
   Shape* shape_;
@@ -171,41 +225,61 @@ int64_t dimension(ShapeContext* context, Shape* shape, int64_t i) {
   return value;
 }
 
+// The shape of one axis with this letter, into `shape`: its length, or what stands there in an input. False for neither.
+bool shape_of_axis(ShapeContext* context, const Row& row, ShapeHandle* inputs, const Lengths& lengths, char axis,
+                   ShapeHandle& shape, Status* status) {
+  if (lengths[axis] >= 0) {
+    shape.reset(TF_ShapeInferenceContextVectorFromSize(context, size_t(lengths[axis])));
+    return true;
+  }
+  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) {
+    const char* found = std::strchr(row.inputs[i].axes, axis);
+    if (!found || !TF_ShapeInferenceContextRankKnown(context, inputs[i])) continue;
+    const int64_t place = TF_ShapeInferenceContextRank(context, inputs[i]) - int64_t(std::strlen(found));
+    TF_ShapeInferenceContextSubshape(context, inputs[i], place, place + 1, shape, status);
+    return !TF_GetCode(status);
+  }
+  return false;
+}
+
 template <int ROW>
 void infer_shapes(ShapeContext* context, Status* status) {
-  ShapeHandle a, batch, matrix;
-  TF_ShapeInferenceContextGetInput(context, 0, a, status);
-  if (TF_GetCode(status)) return;
-  TF_ShapeInferenceContextWithRankAtLeast(context, a, 2, a, status);
-  if (TF_GetCode(status)) return;
-  TF_ShapeInferenceContextSubshape(context, a, 0, -2, batch, status);
-  if (TF_GetCode(status)) return;
-  if (TF_ShapeInferenceContextRankKnown(context, a)) {
-    int64_t rank = TF_ShapeInferenceContextRank(context, a);
-    int64_t rows = dimension(context, a, rank - 2), columns = dimension(context, a, rank - 1);
-    if (rows >= 0 && columns >= 0 && rows != columns) {
+  const Row& row = ROWS[ROW];
+  ShapeHandle inputs[MOST_INPUTS], batch;
+  Lengths lengths;
+  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) {
+    const Argument& input = row.inputs[i];
+    TF_ShapeInferenceContextGetInput(context, i, inputs[i], status);
+    if (TF_GetCode(status)) return;
+    TF_ShapeInferenceContextWithRankAtLeast(context, inputs[i], axes_of(input), inputs[i], status);
+    if (TF_GetCode(status)) return;
+    if (!TF_ShapeInferenceContextRankKnown(context, inputs[i])) continue;
+    const int64_t first = TF_ShapeInferenceContextRank(context, inputs[i]) - axes_of(input);
+    for (int k = 0; k < axes_of(input); k++) {
+      const int64_t length = dimension(context, inputs[i], first + k), known = lengths[input.axes[k]];
+      if (lengths.fits(input.axes[k], length)) continue;
       char text[160];
-      std::snprintf(text, sizeof text, "%s: the matrices must be square, got %lld x %lld", ROWS[ROW].name,
-                    static_cast<long long>(rows), static_cast<long long>(columns));
+      std::snprintf(text, sizeof text, i ? "%s: the inputs do not fit, got lengths %lld and %lld" :
+                    "%s: the matrices must be square, got %lld x %lld", row.name, static_cast<long long>(known),
+                    static_cast<long long>(length));
       return TF_SetStatus(status, INVALID_ARGUMENT, text);
     }
-    if ((rows < 0) != (columns < 0)) {  // one of the two is known, so both are
-      ShapeHandle n(TF_ShapeInferenceContextVectorFromSize(context, size_t(rows < 0 ? columns : rows)));
-      TF_ShapeInferenceContextConcatenateShapes(context, n, n, matrix, status);
-      if (TF_GetCode(status)) return;
-      TF_ShapeInferenceContextConcatenateShapes(context, batch, matrix, a, status);
-      if (TF_GetCode(status)) return;
-    }
   }
-  ShapeHandle vector;
-  TF_ShapeInferenceContextSubshape(context, a, 0, -1, vector, status);
+  lengths.conclude();
+  TF_ShapeInferenceContextSubshape(context, inputs[0], 0, -axes_of(row.inputs[0]), batch, status);
   if (TF_GetCode(status)) return;
   TF_ShapeInferenceContextSetUnknownShape(context, status);
-  for (int i = 0; i < MOST_OUTPUTS && ROWS[ROW].outputs[i].spec && !TF_GetCode(status); i++) {
-    Extent extent = ROWS[ROW].outputs[i].extent;
-    if (extent == SOME_VALUES || extent == SOME_VECTORS) continue;
-    Shape* shape = extent == LIKE_INPUT ? a : extent == VALUES ? vector : batch;
-    TF_ShapeInferenceContextSetOutput(context, i, shape, status);
+  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS) && !TF_GetCode(status); i++) {
+    ShapeHandle whole;
+    TF_ShapeInferenceContextSubshape(context, batch, 0, INT64_MAX, whole, status);
+    bool known = !TF_GetCode(status);
+    for (const char* axis = row.outputs[i].axes; *axis && known; axis++) {
+      ShapeHandle one;
+      known = shape_of_axis(context, row, inputs, lengths, *axis, one, status);
+      if (known) TF_ShapeInferenceContextConcatenateShapes(context, whole, one, whole, status);
+      known = known && !TF_GetCode(status);
+    }
+    if (known) TF_ShapeInferenceContextSetOutput(context, i, whole, status);
   }
 }
 
@@ -321,6 +395,36 @@ void refuse(Context* context, Answer& answer, const Row& row, int code, const ch
   TF_OpKernelContext_Failure(context, answer);
 }
 
+// The sizes of the frame and the length of every axis, from the shapes of the inputs. nullptr, or what is wrong.
+const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims)[MOST_DIMENSIONS], const int* ranks,
+                        Lengths& lengths) {
+  const Row& row = *kernel.row;
+  const int last = count(row.inputs, MOST_INPUTS) - 1;
+  const bool spectrum = row.op == EIGH || row.op == EIGVALSH;
+  if (ranks[0] < 2) return row.inputs[0].axes[0] == 'm' ? "expected matrices" : "the matrices must be square";
+  if (const char* what = set_sizes(frame, dims[0], ranks[0], dims[last], ranks[last],
+                                   spectrum ? kernel.first : row.full, spectrum ? kernel.count : 0))
+    return what;
+  if (spectrum) {
+    const int64_t n = frame.size[1];
+    if (frame.size[2] < 0) frame.size[2] += n;
+    if (frame.size[3] < 0) frame.size[3] = n;
+    if (frame.size[2] < 0 || frame.size[2] + frame.size[3] > n)
+      return "the matrices are smaller than the part that was asked for";
+    lengths.set('p', frame.size[3]);
+  }
+  const int batch_rank = ranks[0] - axes_of(row.inputs[0]);
+  for (int i = 0; i <= last; i++) {
+    const char* axes = row.inputs[i].axes;
+    if (ranks[i] != batch_rank + axes_of(row.inputs[i])) return "the inputs must have the same batch";
+    for (int k = 0; k < ranks[i]; k++)
+      if (k < batch_rank ? dims[i][k] != dims[0][k] : !lengths.fits(axes[k - batch_rank], dims[i][k]))
+        return "the shapes of the inputs do not fit";
+  }
+  lengths.conclude();
+  return nullptr;
+}
+
 void compute(void* self, Context* context) {
   const Kernel& kernel = *static_cast<Kernel*>(self);
   const Row& row = *kernel.row;
@@ -331,53 +435,45 @@ void compute(void* self, Context* context) {
   frame.engine = int32_t(kernel.engine);
   frame.flags = uint32_t(kernel.flags);
 
-  // Our reference to the input is given back at once, as it would keep TensorFlow from forwarding the memory.
+  // Our references to the inputs are given back at once, as they would keep TensorFlow from forwarding the memory.
   // TensorFlow holds its own until this function returns.
-  int64_t dims[MOST_DIMENSIONS];
-  int rank = 0;
-  {
-    TensorHandle a;
-    TF_GetInput(context, 0, a.slot(), answer);
+  const int given = count(row.inputs, MOST_INPUTS);
+  int64_t dims[MOST_INPUTS][MOST_DIMENSIONS];
+  int ranks[MOST_INPUTS];
+  for (int i = 0; i < given; i++) {
+    TensorHandle input;
+    TF_GetInput(context, i, input.slot(), answer);
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
-    rank = TF_NumDims(a);
-    if (rank > MOST_DIMENSIONS) return refuse(context, answer, row, INVALID_ARGUMENT, "too many axes");
-    for (int i = 0; i < rank; i++) dims[i] = TF_Dim(a, i);
-    frame.dtype = dtype_of(TF_TensorType(a));
-    frame.buffer[0] = TF_TensorData(a);
+    ranks[i] = TF_NumDims(input);
+    if (ranks[i] > MOST_DIMENSIONS) return refuse(context, answer, row, INVALID_ARGUMENT, "too many axes");
+    for (int k = 0; k < ranks[i]; k++) dims[i][k] = TF_Dim(input, k);
+    if (i == 0) frame.dtype = dtype_of(TF_TensorType(input));
+    frame.buffer[i] = TF_TensorData(input);
   }
-  if (rank < 2 || dims[rank - 1] != dims[rank - 2])
-    return refuse(context, answer, row, INVALID_ARGUMENT, "the matrices must be square");
-  frame.size[0] = 1;
-  for (int i = 0; i + 2 < rank; i++) frame.size[0] *= dims[i];
-  frame.size[1] = dims[rank - 1];
-
-  const int64_t n = frame.size[1];
-  frame.size[2] = kernel.first < 0 ? kernel.first + n : kernel.first;
-  frame.size[3] = kernel.count < 0 ? n : kernel.count;
-  if (frame.size[2] < 0 || frame.size[2] + frame.size[3] > n)
-    return refuse(context, answer, row, INVALID_ARGUMENT, "the matrices are smaller than the part that was asked for");
+  Lengths lengths;
+  if (const char* what = set_lengths(frame, kernel, dims, ranks, lengths))
+    return refuse(context, answer, row, INVALID_ARGUMENT, what);
 
   TensorHandle outputs[MOST_OUTPUTS];
-  for (int i = 0; i < MOST_OUTPUTS && row.outputs[i].spec; i++) {
-    const Extent extent = row.outputs[i].extent;
-    const bool whole = extent == LIKE_INPUT;
-    const bool values = extent == VALUES || extent == SOME_VALUES;
-    if (whole && frame.size[0] == 1) {
-      const int candidate = 0;
+  const int batch_rank = ranks[0] - axes_of(row.inputs[0]);
+  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS); i++) {
+    const Argument& output = row.outputs[i];
+    int64_t shape[MOST_DIMENSIONS];
+    const int rank = batch_rank + axes_of(output);
+    for (int k = 0; k < rank; k++) shape[k] = k < batch_rank ? dims[0][k] : lengths[output.axes[k - batch_rank]];
+    if (output.shares >= 0 && frame.size[0] == 1) {
       int forwarded = -1;
-      outputs[i].reset(TF_ForwardInputOrAllocateOutput(context, &candidate, 1, i, dims, rank, &forwarded, answer));
+      outputs[i].reset(
+          TF_ForwardInputOrAllocateOutput(context, &output.shares, 1, i, shape, rank, &forwarded, answer));
     } else {
-      int64_t shape[MOST_DIMENSIONS];
-      std::memcpy(shape, dims, sizeof shape);
-      const int type = extent == PER_MATRIX ? int(TF_INT32) : values ? real_of(TYPES[frame.dtype]) : TYPES[frame.dtype];
-      const int axes = extent == PER_MATRIX ? rank - 2 : values ? rank - 1 : rank;
-      if (!whole && axes > rank - 2) shape[axes - 1] = frame.size[3];
-      size_t bytes = extent == PER_MATRIX ? sizeof(int32_t) : size_of(dtype_of(type));
-      for (int k = 0; k < axes; k++) bytes *= size_t(shape[k]);
-      outputs[i].reset(TF_AllocateOutput(context, i, type, shape, axes, bytes, answer));
+      const char kind = type_of(output);
+      const int type = kind == 'i' ? int(TF_INT32) : kind == 'R' ? real_of(TYPES[frame.dtype]) : TYPES[frame.dtype];
+      size_t bytes = kind == 'i' ? sizeof(int32_t) : size_of(dtype_of(type));
+      for (int k = 0; k < rank; k++) bytes *= size_t(shape[k]);
+      outputs[i].reset(TF_AllocateOutput(context, i, type, shape, rank, bytes, answer));
     }
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
-    frame.buffer[1 + i] = TF_TensorData(outputs[i]);
+    frame.buffer[given + i] = TF_TensorData(outputs[i]);
   }
 
   if (kernel.device == CPU) {
@@ -432,14 +528,17 @@ bool find_tensorflow() {
   return !problem[0];
 }
 
-bool has_values(const Row& row) { return row.op == EIGH || row.op == EIGVALSH; }
+bool has_real_output(const Row& row) {
+  return std::any_of(row.outputs, row.outputs + count(row.outputs, MOST_OUTPUTS),
+                     [](const Argument& output) { return type_of(output) == 'R'; });
+}
 
 void register_kernels(const Row& row, const char* device, void* (*make)(Construction*)) {
   for (int type : TYPES) {
     Answer answer;
     KernelBuilder* builder = TF_NewKernelBuilder(row.name, device, make, compute, destroy);
     TF_KernelBuilder_TypeConstraint(builder, "T", type, answer);
-    if (answer.ok() && has_values(row)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
+    if (answer.ok() && has_real_output(row)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
     if (answer.ok())
       TF_RegisterKernelBuilder(row.name, builder, answer);
     else
@@ -453,14 +552,14 @@ void register_row() {
   const Row& row = ROWS[ROW];
   Answer answer;
   OpBuilder* builder = TF_NewOpDefinitionBuilder(row.name);
-  TF_OpDefinitionBuilderAddInput(builder, "a: T");
-  for (int i = 0; i < MOST_OUTPUTS && row.outputs[i].spec; i++)
+  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) TF_OpDefinitionBuilderAddInput(builder, row.inputs[i].spec);
+  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS); i++)
     TF_OpDefinitionBuilderAddOutput(builder, row.outputs[i].spec);
   TF_OpDefinitionBuilderAddAttr(builder, "flags: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "engine: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "first: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "count: int = -1");
-  if (has_values(row)) TF_OpDefinitionBuilderAddAttr(builder, "R: {float, double}");
+  if (has_real_output(row)) TF_OpDefinitionBuilderAddAttr(builder, "R: {float, double}");
   TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, complex64, complex128}");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes<ROW>);
   TF_RegisterOpDefinition(builder, answer);

@@ -486,8 +486,8 @@ struct Builder { char device[8]; int type; Create create; Compute compute; Destr
 struct Context { int type, rank; const int64_t* dims; bool plugin; };
 static char text[1 << 16];
 static int live;
-static Builder* builders[64];
-static char ops[64][32];
+static Builder* builders[256];
+static char ops[256][32];
 static int n_builders;
 API void note(const char* format, ...) {
   va_list list; va_start(list, format);
@@ -662,3 +662,19 @@ def test_kernel_forwards_one_matrix_only(stand_ins):
     assert "forward 0 rank 3" in stand_ins("LapwingCholesky", "CPU", 2, (1, 5, 5))
     assert not any(e.startswith("forward") for e in stand_ins("LapwingCholesky", "CPU", 2, (2, 5, 5)))
     assert "failure 3 LapwingCholesky: the matrices must be square" in stand_ins("LapwingCholesky", "CPU", 2, (2, 5, 4))
+
+
+@needs_compiler
+def test_kernel_with_several_inputs_and_other_outputs(stand_ins):
+    events = stand_ins("LapwingSolve", "CPU", 2, (1, 5, 5))  # both inputs have this shape
+    assert events[:2] == ["forward 0 rank 3", "output 1 type 3 rank 1 bytes 4"] and events[2].startswith("run op 6 dtype 1")
+    assert events[-1] == "live 0"
+    assert stand_ins("LapwingQr", "CPU", 18, (2, 7, 4))[:2] == [
+        "output 0 type 18 rank 3 bytes 896",
+        "output 1 type 18 rank 3 bytes 512",
+    ]
+    assert stand_ins("LapwingQrComplete", "GPU", 18, (2, 7, 4))[:2] == [
+        "output 0 type 18 rank 3 bytes 1568",
+        "output 1 type 18 rank 3 bytes 896",
+    ]
+    assert "failure 3 LapwingSolve: the matrices must be square" in stand_ins("LapwingSolve", "GPU", 2, (2, 5, 4))

@@ -316,6 +316,8 @@ def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
 
 def _is_thin(u: Any) -> bool:
     """Whether the columns of u may span less than everything; in the other case I - U U^H is zero, and would be noise."""
+    if getattr(u.shape, "rank", 2) is None:  # TensorFlow may not know any of it yet
+        return True
     rows, columns = u.shape[-2:]
     return rows is None or columns is None or rows != columns
 

@@ -31,15 +31,22 @@ __all__ = [
     "Namespace",
     "apply",
     "describe",
+    "differentiates",
     "dtype_of",
     "failed",
     "missing_reason",
     "out_of_memory",
+    "register",
     "run_operator",
     "shape_of",
     "to_numpy",
     "traced",
 ]
+
+try:
+    from tensorflow.python.eager.record import could_possibly_record as _could_record
+except ImportError:  # a private name; without it every call is made ready for derivatives
+    _could_record = None
 
 # looked up once, as calls on small matrices are short
 _executing_eagerly = tf.executing_eagerly
@@ -75,30 +82,30 @@ def traced(a: Any) -> bool:
 
 
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    a = arrays[0]
-    if not isinstance(a, _Tensor):
-        a = tf.convert_to_tensor(a)  # a variable
+    # a variable becomes a tensor
+    arrays = tuple([a if isinstance(a, _Tensor) else tf.convert_to_tensor(a) for a in arrays])
     if not _executing_eagerly() and _compiled_by_xla():
         raise NotImplementedError(
             f"lapwing: {operation.name} cannot be compiled by XLA"
             "\nhint: use tf.function(jit_compile=False), or jit_compile=False in a Keras model's compile()"
         )
+    if operation.composed is not None and (_recording() or operation.name not in _OPS):
+        return operation.composed(Namespace, params, arrays)
     if operation.name not in _OPS:
-        return _without_library(operation, a, params)
-    return _call(operation, a, params, engine)
+        return _without_library(operation, arrays, params)
+    return _call(operation, arrays, params, engine)
 
 
-def _call(operation: Operation, a: Any, params: Params, engine: int) -> tuple[Any, ...]:
-    flags, *part = params
-    if not part:
-        made = _OPS[operation.name](a, flags=flags, engine=engine)
-        return tuple(made) if isinstance(made, tuple) else (made,)
-    first, count = part
-    kind = _REAL[a.dtype]
-    if count < 0:
-        return tuple(_OPS[operation.name](a, R=kind, flags=flags, engine=engine))
-    made = _OPS[operation.name + "_part"](a, R=kind, flags=flags, engine=engine, first=first, count=count)
-    return made if _executing_eagerly() else tuple(_shaped(operation, a.shape, params, made))
+def _call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int) -> tuple[Any, ...]:
+    name, attributes = operation.name, {"flags": params[0], "engine": engine}
+    if name in _GIVE_REAL:
+        attributes["R"] = _REAL[arrays[0].dtype]
+    if len(params) == _WITH_PART and params[2] >= 0:
+        name += "_part"
+        attributes["first"], attributes["count"] = params[1:]
+    made = _OPS[name](*arrays, **attributes)
+    outputs = made if isinstance(made, tuple) else (made,)
+    return outputs if _executing_eagerly() else tuple(_shaped(operation, arrays, params, outputs))
 
 
 def failed(info: Any) -> bool:
@@ -114,8 +121,17 @@ def to_numpy(x: Any) -> np.ndarray:
     return np.asarray(x.numpy())
 
 
+def differentiates(a: Any) -> bool:
+    """Whether derivatives with respect to it may be asked for."""
+    return not _executing_eagerly() or _recording()
+
+
+def register(kind: Any, take_apart: Any, put_together: Any) -> None:
+    """Only JAX looks into the objects that pass through it."""
+
+
 class Namespace:
-    """What core/derivatives.py works with."""
+    """What core/derivatives.py works with, and operations that are made of others."""
 
     norm = staticmethod(lambda x: tf.abs(tf.norm(x)))
 
@@ -125,7 +141,7 @@ class Namespace:
 
     @staticmethod
     def eye(like: Any) -> Any:
-        return tf.eye(like.shape[-1], dtype=like.dtype)
+        return tf.eye(Namespace.shape(like)[-1], dtype=like.dtype)
 
     @staticmethod
     def adjoint(x: Any) -> Any:
@@ -136,13 +152,81 @@ class Namespace:
         lower = tf.linalg.band_part(x, -1, 0)
         return tf.linalg.set_diag(lower, tf.linalg.diag_part(lower) / 2)
 
-    @staticmethod
-    def solve(factor: Any, b: Any) -> Any:
-        return tf.linalg.triangular_solve(factor, b, lower=True)
+    swap, diagonal, diag = tf.linalg.matrix_transpose, tf.linalg.diag_part, tf.linalg.diag
+    log, sqrt, argmax, reshape, constant = tf.math.log, tf.sqrt, tf.argmax, tf.reshape, tf.stop_gradient
 
     @staticmethod
-    def solve_adjoint(factor: Any, b: Any) -> Any:
-        return tf.linalg.triangular_solve(factor, b, lower=True, adjoint=True)
+    def tril(x: Any, k: int) -> Any:
+        """``k`` is 0 or -1."""
+        lower = tf.linalg.band_part(x, -1, 0)
+        return _without_diagonal(lower) if k else lower
+
+    @staticmethod
+    def triu(x: Any, k: int) -> Any:
+        """``k`` is 0 or 1."""
+        upper = tf.linalg.band_part(x, 0, -1)
+        return _without_diagonal(upper) if k else upper
+
+    @staticmethod
+    def product(x: Any) -> Any:
+        return tf.reduce_prod(x, -1)
+
+    @staticmethod
+    def whole(x: Any) -> Any:
+        return tf.cast(x, tf.int32)
+
+    @staticmethod
+    def parity(rows: Any) -> Any:
+        later = tf.cast(rows[..., None, :] < rows[..., :, None], tf.int32)
+        return 1 - 2 * (tf.reduce_sum(tf.linalg.band_part(later, 0, -1), (-1, -2)) % 2)
+
+    @staticmethod
+    def isfinite(x: Any) -> Any:
+        if not x.dtype.is_complex:
+            return tf.math.is_finite(x)
+        return tf.math.is_finite(tf.math.real(x)) & tf.math.is_finite(tf.math.imag(x))
+
+    @staticmethod
+    def shape(x: Any) -> tuple[Any, ...]:
+        """The lengths that are known are numbers, the others tensors."""
+        known = shape_of(x)
+        if None not in known:
+            return known
+        given = tf.shape(x)
+        # counted from the end, as only the matrix axes are sure where the rank is not known
+        return tuple(given[i - len(known)] if n is None else n for i, n in enumerate(known))
+
+    @staticmethod
+    def longer(m: Any, n: Any, like: Any) -> Any:
+        """The larger of two lengths that may not be known yet, in the dtype of ``like``."""
+        return tf.cast(tf.maximum(m, n), like.dtype)
+
+    @staticmethod
+    def moveaxis(x: Any, source: int, to: int) -> Any:
+        order = list(range(x.shape.rank))
+        axis = order.pop(source)
+        order.insert(to % x.shape.rank, axis)
+        return tf.transpose(x, order)
+
+    @staticmethod
+    def beside(x: Any, y: Any) -> Any:
+        return tf.concat([x, y], -1)
+
+    @staticmethod
+    def broadcast_batch(a: Any, b: Any) -> tuple[Any, Any]:
+        static = tf.broadcast_static_shape(a.shape[:-2], b.shape[:-2])
+        batch = static if static.is_fully_defined() else tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
+        made = []
+        for x in (a, b):
+            whole = tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0))
+            whole.set_shape(static.concatenate(x.shape[-2:]))
+            made.append(whole)
+        return made[0], made[1]
+
+    @staticmethod
+    def one_hot(index: Any, like: Any) -> Any:
+        """1 at ``index`` along the last axis but one of ``like``."""
+        return tf.one_hot(index, Namespace.shape(like)[-2], dtype=like.dtype)[..., None]
 
     where, abs, conj, real, any = tf.where, tf.abs, tf.math.conj, tf.math.real, tf.reduce_any
     zeros_like, ones_like = tf.zeros_like, tf.ones_like
@@ -177,6 +261,11 @@ class Namespace:
         return bool(_executing_eagerly())
 
 
+def _recording() -> bool:
+    """Whether a tape or forward mode may be looking."""
+    return _could_record is None or bool(_could_record())
+
+
 def _compiled_by_xla() -> bool:
     try:
         from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -205,33 +294,59 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
 
 def _register_gradient(name: str) -> None:
     operation = operation_named(name.removesuffix("_part"))
-    source = operation
+    source, mine = operation, tuple(range(operation.differentiable))
     if operation.derivative_from is not None:
-        source = operation_named(operation.derivative_from[0])
-    if source.vjp is None:
+        other, mine = operation.derivative_from
+        source = operation_named(other)
+    if source.vjp is None and operation.composed is None:
         tf.no_gradient(_op_type(name))
         return
-    rule = source.vjp
 
     def gradient(op: Any, *grads: Any) -> Any:
-        params = _params_of(op.get_attr, bool(source.example[1:]))
-        outputs = op.outputs if source is operation else _call(source, op.inputs[0], params, op.get_attr("engine"))
-        # the first outputs are the same ones where another operation gives the derivative; what was not computed has none
-        known = [grads[0], *map(_unless_zero, grads[1 : operation.differentiable]), *[None] * source.differentiable]
-        (found,) = rule(Namespace, params, op.inputs, outputs, known[: source.differentiable])
-        return found
+        params, inputs = _params_of(operation, op.get_attr), tuple(op.inputs)
+        if operation.composed is not None:
+            return _gradient_of_composed(operation, params, inputs, grads)
+        outputs = op.outputs if source is operation else _call(source, inputs, params, op.get_attr("engine"))
+        known: list[Any] = [None] * source.differentiable  # what was not computed has none
+        for place, g in zip(mine, grads[: operation.differentiable], strict=False):
+            known[place] = g
+        return _by_rule(source, params, inputs, outputs, known)
 
     tf.RegisterGradient(_op_type(name))(gradient)
 
 
+def _by_rule(operation: Operation, params: Params, inputs: tuple[Any, ...], outputs: Any, grads: Any) -> list[Any]:
+    """The gradient of each input; None for one that has none."""
+    assert operation.vjp is not None
+    if operation.differentiable > 1:
+        grads = list(map(_unless_zero, grads))
+    found = list(operation.vjp(Namespace, params, inputs, outputs, grads))
+    return found if any(g is not None for g in found) else [tf.zeros_like(inputs[0]), *found[1:]]
+
+
+def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[Any, ...], grads: Any) -> list[Any]:
+    assert operation.composed is not None
+    smooth = operation.differentiable
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = operation.composed(Namespace, params, inputs)
+    return list(tape.gradient(outputs[:smooth], inputs, list(grads[:smooth])))
+
+
 def _unless_zero(gradient: Any) -> Any:
     """TensorFlow gives zeros for an output that the loss does not use; a rule can do without."""
-    unused = gradient is not None and _executing_eagerly() and not np.any(gradient.numpy())
-    return None if unused else gradient
+    if gradient is None or not _executing_eagerly() or _recording():
+        return gradient  # a derivative of it need not be zero
+    return gradient if np.any(gradient.numpy()) else None
 
 
-def _params_of(attribute: Callable[[str], int], partial: bool) -> Params:
-    return (attribute("flags"), attribute("first"), attribute("count")) if partial else (attribute("flags"),)
+_WITH_PART = 3  # so many params has an operation that may give part of a spectrum
+
+
+def _params_of(operation: Operation, attribute: Callable[[str], int]) -> Params:
+    if len(operation.example) == _WITH_PART:
+        return attribute("flags"), attribute("first"), attribute("count")
+    return (attribute("flags"), *operation.example[1:])  # the rest goes with the name of the op
 
 
 def _register_vectorization(name: str) -> None:
@@ -241,46 +356,61 @@ def _register_vectorization(name: str) -> None:
     except ImportError:  # a private name; without it tf.vectorized_map loops
         return
     operation = operation_named(name.removesuffix("_part"))
+    last = operation.inputs - 1
 
     def convert(node: Any) -> Any:
-        params = _params_of(node.get_attr, bool(operation.example[1:]))
-        return [wrap(x, True) for x in _call(operation, node.stacked_input(0), params, node.get_attr("engine"))]
+        params, engine = _params_of(operation, node.get_attr), node.get_attr("engine")
+        stacked = [node.input(i)[1] for i in range(operation.inputs)]
+        if operation.by_columns and not any(stacked[:last]) and node.stacked_input(last).shape.rank is not None:
+            fixed = tuple(node.unstacked_input(i) for i in range(last))
+            x, *others = _more_columns(operation, (*fixed, node.stacked_input(last)), params, engine)
+            return [wrap(x, True), *[wrap(y, False) for y in others]]
+        if not all(stacked):
+            node.stack_inputs()
+        inputs = tuple(node.stacked_input(i) for i in range(operation.inputs))
+        return [wrap(x, True) for x in _call(operation, inputs, params, engine)]
 
     RegisterPFor(_op_type(name))(convert)
+
+
+def _more_columns(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int) -> tuple[Any, ...]:
+    """Many right-hand sides for the same matrix, as columns of one."""
+    *fixed, b = arrays
+    wide = Namespace.moveaxis(b, 0, -2)
+    *front, many, k = Namespace.shape(wide)
+    x, *others = _call(operation, (*fixed, tf.reshape(wide, (*front, many * k))), params, engine)
+    return (Namespace.moveaxis(tf.reshape(x, (*front, many, k)), -2, 0), *others)
 
 
 def _op_type(name: str) -> str:
     return "Lapwing" + "".join(part.capitalize() for part in name.split("_"))
 
 
-def _without_library(operation: Operation, a: Any, params: Params) -> tuple[Any, ...]:
+def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
     """numpy.linalg inside tf.numpy_function."""
     if operation.derivative_from is not None:
         name, mine = operation.derivative_from
-        outputs = _without_library(operation_named(name), a, params)
+        outputs = _without_library(operation_named(name), arrays, params)
         return tuple(outputs[i] for i in mine)
 
-    def call(x: Any) -> tuple[Any, ...]:
-        kinds = {None: x.dtype, "real": _REAL[x.dtype]}
-        results = operation.results(((1, 1),) * operation.inputs, params)
-        dtypes = [kinds.get(dtype) or tf.as_dtype(dtype) for _, dtype in results]
-        made = tf.numpy_function(lambda array: list(operation.reference((array,), params)), [x], dtypes, stateful=False)
-        return tuple(_shaped(operation, x.shape, params, made if isinstance(made, (list, tuple)) else [made]))
+    def call(*given: Any) -> tuple[Any, ...]:
+        kinds = {None: given[0].dtype, "real": _REAL[given[0].dtype]}
+        dtypes = [kinds.get(dtype) or tf.as_dtype(dtype) for _, dtype in _example(operation, params)]
+        made = tf.numpy_function(lambda *x: list(operation.reference(x, params)), given, dtypes, stateful=False)
+        return tuple(_shaped(operation, given, params, made if isinstance(made, (list, tuple)) else [made]))
 
     if operation.vjp is None:
-        return call(a)
-    rule = operation.vjp
+        return call(*arrays)
 
-    def with_gradient(x: Any) -> Any:
+    def with_gradient(*given: Any) -> Any:
         def gradient(*grads: Any) -> Any:
-            # factored again, as the gradient of this gradient needs the factor as a function of x
-            (found,) = rule(Namespace, params, (x,), differentiable(x), grads[: operation.differentiable])
-            return found
+            # factored again, as the gradient of this gradient needs the factor as a function of the inputs
+            return _by_rule(operation, params, given, differentiable(*given), grads[: operation.differentiable])
 
-        return call(x), gradient
+        return call(*given), gradient
 
     differentiable = tf.custom_gradient(with_gradient)
-    return tuple(differentiable(a))
+    return tuple(differentiable(*arrays))
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
@@ -291,16 +421,26 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     return tuple(tf.constant(x) for x in outputs), converged
 
 
-def _shaped(operation: Operation, shape: Any, params: Params, made: Any) -> Any:
-    """The static shapes, which TensorFlow does not see: of a NumPy function, and of a part of a spectrum."""
-    if shape.rank is not None:
-        known = operation.results((tuple(shape),), params)
+def _shaped(operation: Operation, arrays: tuple[Any, ...], params: Params, made: Any) -> Any:
+    """The static shapes that TensorFlow does not see: of a NumPy function, of a part of a spectrum, of the smaller side."""
+    shapes = [x.shape for x in arrays]
+    if all(shape.rank is not None for shape in shapes):
+        known = operation.results(tuple(map(tuple, shapes)), params)
         for output, (extent, _) in zip(made, known, strict=True):
             output.set_shape(extent)
     return made
 
 
+def _without_diagonal(x: Any) -> Any:
+    return tf.linalg.set_diag(x, tf.zeros_like(tf.linalg.diag_part(x)))
+
+
+def _example(operation: Operation, params: Params) -> Any:
+    return operation.results(operation.example_shapes, params)
+
+
 _OPS, missing_reason = _load()
+_GIVE_REAL = {o.name for o in OPERATIONS if any(dtype == "real" for _, dtype in _example(o, o.example))}
 for _name in _OPS:
     _register_vectorization(_name)
     _register_gradient(_name)

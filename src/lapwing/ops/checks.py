@@ -46,8 +46,9 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
         raise TypeError(
             f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
         )
-    devices = getattr(a, "device", None), getattr(b, "device", None)
-    if not (framework.traced(a) or framework.traced(b)) and str(devices[0]) != str(devices[1]):
+    devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable does not tell
+    known = devices[0] is not None and devices[1] is not None and not (framework.traced(a) or framework.traced(b))
+    if known and str(devices[0]) != str(devices[1]):
         raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
 
 

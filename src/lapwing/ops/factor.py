@@ -115,7 +115,7 @@ class Factor:
         """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column."""
         xp = self._framework.Namespace
         like = self._factor[..., :1]
-        x = (xp.zeros_like(like) + 1) / xp.order(xp.abs(self._factor[..., 0, :]))
+        x = (xp.zeros_like(like) + 1) / xp.order(self._factor[..., 0, :])
         best = None
         for _ in range(4):
             y = times(x, False)
@@ -147,17 +147,20 @@ class Factor:
         framework = self._framework
         l, b = columns.a, columns.b
         flags = UPPER if self.upper else 0
+        batch = framework.shape_of(l)[:-1]
+        open_batch = None in batch[:-1]  # known when the call runs: it may have been broadcast
         a = self._a
-        if a is None or framework.shape_of(a) != framework.shape_of(l):
-            a = l if a is None else framework.Namespace.broadcast_batch(a, b)[0]
+        if a is None:
+            a = l
+        elif open_batch or framework.shape_of(a) != framework.shape_of(l):
+            a = framework.Namespace.broadcast_batch(a, b)[0]
         if self.assume in ("lower", "upper"):
             call: tuple[Any, ...] = TRIANGULAR, (l, b), flags | (ADJOINT if adjoint else 0)
         elif self.assume == "pos":
             call = CHOLESKY_SOLVE, (a, l, b), flags
         else:
             rows = self._rows
-            batch = framework.shape_of(l)[:-1]
-            if framework.shape_of(rows) != batch:
+            if open_batch or framework.shape_of(rows) != batch:
                 rows = framework.Namespace.broadcast_batch(rows[..., None], b)[0][..., 0]
             call = LU_SOLVE, (a, l, rows, b), ADJOINT if adjoint else 0
         return framework.apply(call[0], call[1], (call[2],), planner.AUTO, False)[0]

@@ -73,10 +73,12 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     if n == 0 and mode == "complete":
         square = a @ framework.Namespace.adjoint(a)
         return QRResult(square + framework.Namespace.eye(square), a)
-    if m is not None and n is not None and m < n:
-        # the first m columns decide Q: A = Q (R1 | Q^H A2)
-        q, r = _decompose(framework, a[..., :m], mode, code)
-        return QRResult(q, framework.Namespace.beside(r, framework.Namespace.adjoint(q) @ a[..., m:]))
+    if m is None or n is None or m < n:
+        # the first m columns decide Q: A = Q (R1 | Q^H A2); where nobody knows yet whether there are more, A2 may be empty
+        xp = framework.Namespace
+        first = xp.shape(a)[-2]
+        q, r = _decompose(framework, a[..., :first], mode, code)
+        return QRResult(q, xp.beside(r, xp.adjoint(q) @ a[..., first:]))
     return QRResult(*_decompose(framework, a, mode, code))
 
 
