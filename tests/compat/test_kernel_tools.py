@@ -34,6 +34,9 @@ def test_signatures():
         "cusolver_eigh_workspace_requirements": "N dtype",
         "cusolver_batched_eigh": "a overwrite_a=False lower=True eigvals_only=False verbose=False",
         "cusolver_batched_eigh_workspace_requirements": "N batch_size dtype",
+        "cusolver_getrf": "a overwrite_a=False verbose=False",
+        "cusolver_getrf_workspace_requirements": "M N dtype",
+        "cusolver_getrs": "a ipiv targets overwrite_targets=False verbose=False",
         "cusolver_mg_eigh": "a overwrite_a=False max_num_devices=16 verbose=False",
         "cusolver_mg_eigh_workspace_requirements": "N dtype num_devices=None verbose=False",
     }
@@ -102,6 +105,18 @@ def test_workspace_of_the_host_matrix(capsys):
         (lambda: kt.cusolver_mg_eigh(symmetric(3), max_num_devices=0), "max_num_devices=0 is not positive"),
         (lambda: kt.cusolver_eigh_workspace_requirements(10, torch.int32), "int32 is not float32 or float64"),
         (lambda: kt.cusolver_mg_eigh_workspace_requirements(10, torch.float64, 0), "num_devices=0 is not positive"),
+        (lambda: kt.cusolver_getrf(symmetric(4)), "(?s)a is on cpu, not on a GPU.*lapwing.solve"),
+        (lambda: kt.cusolver_getrs(symmetric(4), torch.arange(4), symmetric(4)), "a is on cpu, not on a GPU"),
+        (lambda: kt.cusolver_getrf_workspace_requirements(4, 3, torch.float64), "must be square, got 4 x 3"),
+        (lambda: kt.cusolver_getrf_workspace_requirements(4, 4, torch.int32), "int32 is not float32 or float64"),
+        (lambda: solved(targets=torch.zeros(4)), r"targets must be a tensor of shape \(nrhs, 4\), got shape \(4,\)"),
+        (lambda: solved(targets=torch.zeros(4, 3)), r"of shape \(nrhs, 4\), got shape \(4, 3\)"),
+        (lambda: solved(targets=np.zeros((2, 4))), r"of shape \(nrhs, 4\), got ndarray"),
+        (lambda: solved(targets=torch.zeros(2, 4)), "a is torch.float64 on cpu, targets are torch.float32 on cpu"),
+        (lambda: solved(ipiv=torch.tensor([1, 2, 3])), "ipiv must be a tensor of 4 rows, counted from 1"),
+        (lambda: solved(ipiv=torch.tensor([0, 1, 2, 3])), "counted from 1"),
+        (lambda: kt._getrf(torch.zeros(3, 3), False, False), "singular"),
+        (lambda: kt._getrf(torch.full((3, 3), torch.nan), False, False), "NaN or Inf"),
         (lambda: kt._subset((0, 4), 4), r"subset_by_index=\(0, 4\) is out of range for 4 eigenvalues, 0 to 3"),
         (lambda: kt._subset((2, 1), 4), "out of range"),
         (lambda: kt._subset((-1, 2), 4), "out of range"),
@@ -113,6 +128,59 @@ def test_errors(call, message):
         call()
 
 
+def solved(**changes):
+    lu, ipiv = kt._getrf(symmetric(4), False, False)
+    given = {"ipiv": ipiv, "targets": symmetric(4), "overwrite": False, "verbose": False, **changes}
+    return kt._getrs(lu, given["ipiv"], given["targets"], given["overwrite"], given["verbose"])
+
+
+def packed(lu):
+    """L and U of what the call has factored by columns."""
+    l = torch.tril(lu.mT, -1) + torch.eye(len(lu), dtype=lu.dtype, device=lu.device)
+    return l, torch.triu(lu.mT)
+
+
+def factored_and_solved(a, targets, getrf, getrs):
+    """Factors of A^T with rows exchanged as LAPACK counts, and solutions of A x = b in either memory order."""
+    n, eps = len(a), EPS[a.dtype]
+    kept, given = a.clone(), targets.clone()
+    lu, ipiv = getrf(a)
+    l, u = packed(lu)
+    moved = a.mT.clone()
+    for i, j in enumerate(ipiv.tolist()):
+        moved[[i, j - 1]] = moved[[j - 1, i]]
+    assert lu.dtype == a.dtype and ipiv.dtype == torch.int64 and bool((l.abs() <= 1).all())
+    norm = torch.linalg.matrix_norm(a)
+    assert torch.linalg.matrix_norm(l @ u - moved) <= 10 * n * eps * norm
+    x = getrs(lu, ipiv, targets)
+    assert x.shape == targets.shape and x.is_contiguous()
+    error = torch.linalg.matrix_norm(a @ x.mT - targets.mT)
+    assert error <= 10 * n * eps * (norm * torch.linalg.matrix_norm(x) + torch.linalg.matrix_norm(targets))
+    assert torch.equal(a, kept) and torch.equal(targets, given)
+    same = getrs(lu, ipiv, targets, True)
+    assert same.data_ptr() == targets.data_ptr() and torch.equal(same, x) and torch.equal(targets, x)
+    again, _ = getrf(a, True)
+    assert again.data_ptr() == a.data_ptr() and torch.equal(again, lu)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "nrhs"), [(1, 1), (8, 3), (8, 20), (8, 0), (40, 40), (33, 1)])
+@pytest.mark.parametrize("columns", [False, True])
+def test_lu(n, nrhs, dtype, columns):
+    """More and fewer right-hand sides than rows; a matrix that lies by columns is the same matrix."""
+    a = torch.from_numpy(random((n, n), "float64")).to(dtype)
+    a = a.mT.contiguous().mT if columns else a
+    targets = torch.from_numpy(random((nrhs, n), "float64")).to(dtype)
+    factored_and_solved(a, targets, lambda a, o=False: kt._getrf(a, o, False), lambda *a: kt._getrs(*a[:3], len(a) > 3, False))
+
+
+def test_lu_says_what_it_does(capsys):
+    kt._getrf(symmetric(5), False, True)
+    assert "lu of 1 x 5 x 5 float64" in capsys.readouterr().out
+    solved(verbose=True)
+    assert "4 right-hand sides for a matrix of order 4" in capsys.readouterr().out
+
+
 def test_indices_are_inclusive():
     assert kt._subset((3, 5), 10) == slice(3, 6)
     assert kt._subset(None, 10) is None
@@ -122,6 +190,8 @@ def test_indices_are_inclusive():
 def test_workspace_needs_the_gpu():
     with pytest.raises(RuntimeError, match="cannot be asked here"):
         kt.cusolver_eigh_workspace_requirements(100, torch.float64)
+    with pytest.raises(RuntimeError, match="cannot be asked here"):
+        kt.cusolver_getrf_workspace_requirements(100, 100, torch.float64)
 
 
 @pytest.mark.gpu
@@ -144,3 +214,13 @@ def test_on_a_gpu(dtype, lower):
     assert kt.cusolver_batched_eigh(batch.cuda(), eigvals_only=True).shape == (5, 7)
     assert kt.cusolver_eigh_workspace_requirements(1000, dtype)[0] >= 0
     assert kt.cusolver_batched_eigh_workspace_requirements(8, 1000, dtype)[0] >= 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("nrhs", [1, 3, 200])
+def test_lu_on_a_gpu(dtype, nrhs):
+    a = torch.from_numpy(random((100, 100), "float64")).to(dtype).cuda()
+    targets = torch.from_numpy(random((nrhs, 100), "float64")).to(dtype).cuda()
+    factored_and_solved(a, targets, kt.cusolver_getrf, kt.cusolver_getrs)
+    assert kt.cusolver_getrf_workspace_requirements(1000, 1000, dtype)[0] >= 0

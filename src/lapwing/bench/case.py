@@ -17,7 +17,7 @@ _UNSTEADY = 2.0
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: a batch of n x n matrices of one dtype on one device."""
+    """One problem: a batch of n x n matrices, or of ``rows`` x n, of one dtype on one device."""
 
     n: int
     batch: int = 1
@@ -27,14 +27,28 @@ class Case:
     matrix: str = "random"
     operation: str = "cholesky"
     part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
+    k: int = 1  # right-hand sides, where the operation has them
+    rows: int | None = None  # of a tall matrix
+    assume: str = "general"  # or "pos"
+    precision: str = "full"  # or "mixed"
+    condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
+
+    @property
+    def height(self) -> int:
+        return self.n if self.rows is None else self.rows
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return () if self.batch == 1 else (self.batch,)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.n, self.n) if self.batch == 1 else (self.batch, self.n, self.n)
+        return (*self.lead, self.height, self.n)
 
     @property
     def problem(self) -> Problem:
-        return Problem(self.operation, self.dtype, self.batch, self.n, self.device, self.upper, self.part)
+        return operation_of(self.operation).problem(self)
 
     @property
     def count(self) -> int:
@@ -43,7 +57,8 @@ class Case:
 
     @property
     def input_bytes(self) -> int:
-        return self.batch * self.n**2 * self.problem.itemsize
+        columns = self.n + (self.k if operation_of(self.operation).right_hand_sides else 0)
+        return self.batch * self.height * columns * self.problem.itemsize
 
     @property
     def flops(self) -> float:
@@ -55,7 +70,14 @@ class Case:
         return operation_of(self.operation).bytes_moved(self)
 
     def __str__(self) -> str:
-        text = f"{self.operation} {self.dtype} n={self.n} batch={self.batch}"
+        kind = "" if self.assume == "general" else f" {self.assume}"
+        kind += "" if self.precision == "full" else f" {self.precision}"
+        order = f"n={self.n}" if self.rows is None else f"{self.rows} x {self.n}"
+        text = f"{self.operation}{kind} {self.dtype} {order} batch={self.batch}"
+        if self.k != 1:
+            text += f" k={self.k}"
+        if self.condition is not None:
+            text += f" condition {self.condition:.0e}"
         if self.part is not None:
             text += f" eigenvalues {self.part[0]}:{sum(self.part)}"
         return text if self.matrix in ("random", "known") else f"{text} {self.matrix}"

@@ -189,6 +189,7 @@ def _operation(name: str, values_only: bool) -> Operation:
         check=(lambda host, found, case: check_values(host, np.asarray(found), part=case.part)) if values_only else _check,
         check_on_device=check_values_on_device if values_only else _check_on_device,
         routines=_extra,
+        choices=("upper", "subset"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .library import Call, Library, quietly, silenced, spin_cycles
+from .library import Call, Library, first_of, quietly, silenced, spin_cycles
 
 __all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
 
@@ -95,7 +95,7 @@ class _Torch(Library):
         return lambda a: routine(a, upper=upper, check_errors=False)[0]
 
     def waited(self, call: Call, a: Any) -> Any:
-        if not a.is_cuda:
+        if not first_of(a).is_cuda:
             return super().waited(call, a)
 
         def wait() -> None:
@@ -198,7 +198,7 @@ class _Tensorflow(Library):
         return (lambda a: linalg.adjoint(linalg.cholesky(a))) if upper else linalg.cholesky
 
     def waited(self, call: Call, a: Any) -> Any:
-        if "GPU" not in a.device:
+        if "GPU" not in first_of(a).device:
             return super().waited(call, a)
 
         def wait() -> None:

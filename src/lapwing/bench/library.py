@@ -14,7 +14,7 @@ import numpy as np
 
 from ..ops.cholesky import cholesky
 
-__all__ = ["Call", "Library", "quietly", "silenced", "spin_cycles"]
+__all__ = ["Call", "Library", "first_of", "quietly", "silenced", "spin_cycles"]
 
 Call = Callable[[Any], Any]
 
@@ -75,6 +75,11 @@ class Library:
 
     def tidy(self) -> None:
         """Give cached memory back."""
+
+
+def first_of(a: Any) -> Any:
+    """The matrix, of an input that may come with right-hand sides."""
+    return a[0] if isinstance(a, tuple) else a
 
 
 def spin_cycles(count: int) -> int:

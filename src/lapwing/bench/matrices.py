@@ -1,7 +1,8 @@
-"""The matrices: random ones, never zeros, one that every run shares, and those whose spectra are asked for."""
+"""The matrices: random ones, never zeros, one that every run shares, and those whose spectra are asked for or chosen."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,25 +10,46 @@ import numpy as np
 
 from .. import gram
 from .case import Case
+from .operations import operation_of
 
-__all__ = ["MATRICES", "make_matrix"]
+__all__ = ["MATRICES", "make_input", "make_matrix"]
 
 MATRICES = ("random", "known", "kernel", "laplacian", "wishart", "wishart_shift")
 _DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
 _LARGEST = 4096  # a larger matrix repeats a random block of this order
+_DECOMPOSED = 16  # fewer are distinct where each takes a QR factorisation
+_ORTHOGONAL = 2048  # up to this order a QR factorisation gives an orthogonal matrix soon enough
+_TURNED, _TURNS = 64, 3  # beyond it: rotations of so many rows at a time, each row with others every time
+
+
+def make_input(case: Case, seed: int | None = None) -> Any:
+    """The matrices; for an operation with right-hand sides a pair of them and those."""
+    a = make_matrix(case, seed)
+    if not operation_of(case.operation).right_hand_sides:
+        return a
+    rng = np.random.default_rng(seed)
+    return a, _repeat(case, lambda distinct: _numbers(case, rng, (distinct, case.height, case.k)), case.height * case.k)
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
-    """A Hermitian positive definite batch of the case's shape on the host.
+    """A batch of the case's shape on the host, Hermitian and positive definite unless the case says "general".
+
+    Random general matrices have normal numbers. With a ``condition`` the singular values are chosen.
 
     "kernel" is the Gaussian kernel exp(-10 d^2) of random points in a cube: its eigenvalues fall quickly, down to rounding
     errors, which may be negative. "laplacian" is the kernel exp(-d / 20) of normal points in a plane. "wishart" is G G^H / n
     of a square G of normal numbers: its largest values stand close. "wishart_shift" adds one to the diagonal.
     """
     rng = np.random.default_rng(seed)
+    choices = operation_of(case.operation).choices
+    general = "rows" in choices or ("assume" in choices and case.assume == "general")
+    if case.condition is not None:
+        return _conditioned(case, rng, general)
+    if case.matrix == "random" and general:
+        return _repeat(case, lambda distinct: _numbers(case, rng, (distinct, case.height, case.n)), case.height * case.n)
     if case.matrix in ("kernel", "laplacian", "wishart", "wishart_shift"):
         return _spectral(case, rng)
-    if case.operation != "cholesky" and case.matrix == "random" and case.n > _LARGEST:
+    if case.operation.startswith("eig") and case.matrix == "random" and case.n > _LARGEST:
         return _all_random(case, rng)  # repeated blocks would repeat eigenvalues
     return _known(case) if case.matrix == "known" else _random(case, rng)
 
@@ -62,8 +84,64 @@ def _repeated(case: Case, rng: np.random.Generator) -> np.ndarray:
     return np.resize(a, case.shape)
 
 
+def _repeat(case: Case, make: Callable[[int], np.ndarray], size: int) -> np.ndarray:
+    """A batch of which ``make(count)`` gives the first few, of so many numbers each."""
+    a = make(min(case.batch, max(1, _DISTINCT // size)))
+    return np.resize(a, (*case.lead, *a.shape[1:]))
+
+
+def _numbers(case: Case, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal numbers of variance one."""
+    real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
+    g = rng.standard_normal(shape, dtype=real)
+    if case.dtype.startswith("complex"):
+        g = (g + 1j * rng.standard_normal(shape, dtype=real)) / real(2**0.5)
+    return g
+
+
+def _conditioned(case: Case, rng: np.random.Generator, general: bool) -> np.ndarray:
+    """U S V^H, or U S U^H: made in double precision, with random orthogonal U and V."""
+    assert case.condition is not None
+    values = np.geomspace(1.0, 1.0 / case.condition, case.n)
+    wide = replace(case, dtype="complex128" if case.dtype.startswith("complex") else "float64")
+    if case.n > _ORTHOGONAL:
+        return _turned(wide, rng, values, general).astype(case.dtype)
+
+    def make(distinct: int) -> np.ndarray:
+        u = np.linalg.qr(_numbers(wide, rng, (distinct, case.height, case.n)))[0]
+        v = np.linalg.qr(_numbers(wide, rng, (distinct, case.n, case.n)))[0] if general else u
+        a = (u * values) @ np.conj(np.swapaxes(v, -1, -2))
+        return (np.stack([_hermitian(x) for x in a]) if v is u else a).astype(case.dtype)
+
+    return _repeat(case, make, _DECOMPOSED * case.height * case.n)
+
+
+def _turned(case: Case, rng: np.random.Generator, values: np.ndarray, general: bool) -> np.ndarray:
+    """The same for one large matrix: the diagonal, with its rows and its columns mixed by block rotations."""
+    on_gpu = _gpu_tensors(case.device)
+    sides = [_rotations(case, rng)] * 2 if not general else [_rotations(case, rng), _rotations(case, rng)]
+    a: Any = np.diag(values.astype(case.dtype))
+    if on_gpu is not None:
+        a = on_gpu.from_numpy(a).cuda()
+    for rotations in sides:
+        for order, blocks in rotations:
+            whole = blocks.shape[0] * _TURNED
+            if on_gpu is not None:
+                order, blocks = on_gpu.from_numpy(order).cuda(), on_gpu.from_numpy(blocks).cuda()
+            a = a[order]
+            a[:whole] = (blocks @ a[:whole].reshape(-1, _TURNED, case.n)).reshape(whole, case.n)
+        a = a.swapaxes(-1, -2).conj()
+    a = np.ascontiguousarray(a.resolve_conj().cpu().numpy() if on_gpu is not None else a)
+    return np.resize(a if general else _hermitian(a), case.shape)
+
+
+def _rotations(case: Case, rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
+    count = case.n // _TURNED
+    return [(rng.permutation(case.n), np.linalg.qr(_numbers(case, rng, (count, _TURNED, _TURNED)))[0]) for _ in range(_TURNS)]
+
+
 def _all_random(case: Case, rng: np.random.Generator) -> np.ndarray:
-    a = _normal(case, rng)
+    a = _numbers(case, rng, (case.n, case.n))
     a += np.conj(a.T)
     return np.resize(a, case.shape)
 
@@ -89,7 +167,7 @@ def _kernel(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
-    a = _square(_normal(case, rng), case.device)
+    a = _square(_numbers(case, rng, (case.n, case.n)), case.device)
     a /= case.n
     if case.matrix == "wishart_shift":
         index = np.arange(case.n)
@@ -97,26 +175,24 @@ def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
     return a
 
 
-def _normal(case: Case, rng: np.random.Generator) -> np.ndarray:
-    real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
-    g = rng.standard_normal((case.n, case.n), dtype=real)
-    if case.dtype.startswith("complex"):
-        g = (g + 1j * rng.standard_normal((case.n, case.n), dtype=real)) / real(2**0.5)
-    return g
-
-
 def _square(g: np.ndarray, device: str) -> np.ndarray:
     """G G^H, exactly Hermitian. A large one is multiplied on the GPU, where the host would take minutes."""
-    a: Any = None
-    if device == "cuda" and len(g) >= _LARGEST:
-        try:
-            import torch
+    torch = _gpu_tensors(device) if len(g) >= _LARGEST else None
+    if torch is None:
+        return _hermitian(g @ np.conj(g.T))
+    t = torch.from_numpy(g).cuda()
+    return _hermitian((t @ t.mH).cpu().numpy())
 
-            t = torch.from_numpy(g).cuda()
-            a = (t @ t.mH).cpu().numpy()
-        except (ImportError, RuntimeError, AssertionError):  # no torch, or no GPU in it
-            a = None
-    return _hermitian(g @ np.conj(g.T) if a is None else a)
+
+def _gpu_tensors(device: str) -> Any:
+    """torch, where it has a GPU and the case is for one."""
+    if device != "cuda":
+        return None
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
 
 
 def _hermitian(a: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -14,8 +14,8 @@ from .case import Absent, Case, Entry, Row, Timing
 from .check import Check
 from .environment import HOW_TO_GET
 from .libraries import PEERS, installed, open_library
-from .library import Library
-from .matrices import make_matrix
+from .library import Library, first_of
+from .matrices import make_input
 from .operations import operation_of
 from .timing import Contender, interleave
 
@@ -70,7 +70,7 @@ def measure(
     Lapwing's entries (those with an engine) are checked on the host; a wrong one is not timed. Of a peer the first
     matrix is checked. The floor is a copy of the input in the same run, on a GPU the bytes moved over ``bandwidth``.
     """
-    host = make_matrix(case)
+    host = make_input(case)
     arrays: dict[str, Any] = {}
     checks: list[tuple[str, Check]] = []
     absent: list[Absent] = []
@@ -79,12 +79,12 @@ def measure(
         library = open_library(entry.library)
         try:
             if entry.library not in arrays:
-                arrays[entry.library] = library.put(host, case.device)
+                arrays[entry.library] = _each(lambda x: library.put(x, case.device), host)  # noqa: B023
             a = arrays[entry.library]
             contender, result = _contender(entry, library, a, case)
         except Exception as error:  # out of memory, a batch the library does not take: the others go on
             if entry.engine is not None and isinstance(error, np.linalg.LinAlgError):
-                checks.append((entry.name, Check(inf, True)))  # every matrix here is positive definite
+                checks.append((entry.name, Check(inf, True)))  # every matrix here has an answer
             elif entry.engine is not None and not _out_of_memory(error):
                 raise
             absent.append(Absent(entry.name, _in_one_line(error)))
@@ -94,14 +94,14 @@ def measure(
             checks.append((entry.name, check))
             if not check.ok:
                 continue
-        elif trouble := _peer_trouble(host, result, library, case):
+        elif trouble := _peer_trouble(host, a, result, library, case):
             absent.append(Absent(entry.name, trouble))
             continue
         contenders.append(contender)
     if checks and not any(check.ok for _, check in checks):
         contenders = []
     elif case.device == "cpu":
-        contenders.append(Contender(COPY, lambda: np.copy(host)))
+        contenders.append(Contender(COPY, lambda: _each(np.copy, host)))
     timings = interleave(contenders, repeat, limit)
     for name in arrays:
         open_library(name).tidy()
@@ -122,16 +122,24 @@ def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Cont
     return Contender(entry.name, library.waited(call, a), queued), call(a)
 
 
-def _check(library: Library, host: np.ndarray, a: Any, result: Any, case: Case) -> Check:
+def _each(call: Callable[[Any], Any], arrays: Any) -> Any:
+    """Of an array, or of a tuple of them."""
+    return tuple(call(x) for x in arrays) if isinstance(arrays, tuple) else call(arrays)
+
+
+def _check(library: Library, host: Any, a: Any, result: Any, case: Case) -> Check:
     """On the host, or for one large matrix on a GPU where it lies: to bring it back would take longer than the measurement."""
     operation = operation_of(case.operation)
     if case.device == "cpu" or case.batch > 1 or case.n <= _CHECKED_OF_PEERS or library.wide is None:
-        return operation.check(host, _to_host(library, result), case)
+        return operation.check(host, _each(library.to_host, result), case)
     return operation.check_on_device(library, a, result, case)
 
 
-def _peer_trouble(host: np.ndarray, result: Any, library: Library, case: Case) -> str:
-    """Why a peer's answer cannot be compared, or "". The first matrix is checked, of a large one only its last row."""
+def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) -> str:
+    """Why a peer's answer cannot be compared, or "". The first matrix is checked.
+
+    A large one is checked where that is quick: on a GPU, and with right-hand sides; else only its last row.
+    """
     outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     # a library that takes the matrices one by one answers with lists
     outputs = tuple(np.stack(x) if isinstance(x, list) else x for x in outputs)
@@ -140,18 +148,18 @@ def _peer_trouble(host: np.ndarray, result: Any, library: Library, case: Case) -
         if tuple(output.shape) != shape:
             return f"answers with shape {tuple(output.shape)}"
     first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
+    quick = operation.right_hand_sides or (case.device != "cpu" and library.wide is not None)
+    if case.n > _CHECKED_OF_PEERS and case.batch == 1 and quick:
+        check = _check(library, host, a, result, case)
+        return "" if check.ok else f"wrong answer: {check}"
     if case.n > _CHECKED_OF_PEERS:
         rows = [library.to_host(x[-1]) for x in first]
-        good = rows[-1].dtype.itemsize <= host.dtype.itemsize and all(np.isfinite(row).all() for row in rows)
+        good = rows[-1].dtype.itemsize <= first_of(host).dtype.itemsize and all(np.isfinite(row).all() for row in rows)
         return "" if good else "wrong dtype or not finite"
     one = replace(case, batch=1)
-    answer = _to_host(library, first if len(first) > 1 else first[0])
-    check = operation.check(host if case.batch == 1 else host[0], answer, one)
+    answer = _each(library.to_host, first if len(first) > 1 else first[0])
+    check = operation.check(host if case.batch == 1 else _each(lambda x: x[0], host), answer, one)
     return "" if check.ok else f"wrong answer: {check}"
-
-
-def _to_host(library: Library, result: Any) -> Any:
-    return tuple(library.to_host(x) for x in result) if isinstance(result, tuple) else library.to_host(result)
 
 
 def _row(

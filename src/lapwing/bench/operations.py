@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ..core.problem import Problem
 from .check import Check
 from .library import Call, Library
 
@@ -17,9 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["Operation", "operation_of"]
 
 
+def _of_square_matrices(case: Case) -> Problem:
+    return Problem(case.operation, case.dtype, case.batch, case.n, case.device, case.upper, case.part)
+
+
 @dataclass(frozen=True)
 class Operation:
-    """One row per operation. Its calls take one array and give a tuple of arrays, or one array.
+    """One row per operation. Its calls take one array, or a pair of the matrix and right-hand sides, and give one or a tuple.
 
     ``routines(case)`` names the peers that have a routine of their own beside the one every library has, as (name, library).
     """
@@ -34,13 +37,17 @@ class Operation:
     own: Callable[[Library, Case, str], Call]  # the routine of that name, as its users call it
     own_queued: Callable[[Library, Case, str], Call]  # the same without waiting for the device
     own_text: Callable[[str, Case], str]
-    check: Callable[[np.ndarray, Any, Case], Check]  # on the host
+    check: Callable[[Any, Any, Case], Check]  # of the input and the answer, on the host
     check_on_device: Callable[[Library, Any, Any, Case], Check]  # one large matrix where it lies
     routines: Callable[[Case], tuple[tuple[str, str], ...]] = lambda case: ()
+    problem: Callable[[Case], Problem] = _of_square_matrices
+    right_hand_sides: bool = False
+    choices: tuple[str, ...] = ("upper",)  # what of a case may be chosen, beside n, batch and dtype
 
 
 def operation_of(name: str) -> Operation:
     from .cholesky import CHOLESKY
     from .eigh import EIGH, EIGVALSH
+    from .solve import INV, LSTSQ, QR, SOLVE, SVD
 
-    return {"cholesky": CHOLESKY, "eigh": EIGH, "eigvalsh": EIGVALSH}[name]
+    return {o.name: o for o in (CHOLESKY, EIGH, EIGVALSH, SOLVE, INV, QR, SVD, LSTSQ)}[name]

@@ -23,6 +23,16 @@ COLOURS = {
     "tensorflow": "#aa3377",
     "cupy": "#997700",
     "floor": "#999999",
+    # a library's other routines, near the colour of the first
+    "cho_solve": "#99ddff",
+    "lu_solve": "#99ddff",
+    "torch_solve": "#ffaa66",
+    "torch_inv": "#ffaa66",
+    "jax_solve": "#77bb66",
+    "jax_inv": "#77bb66",
+    "gesvd": "#ffaa66",
+    "gesvdj": "#cc9966",
+    "gesvda": "#aa6633",
 }
 
 

@@ -29,10 +29,13 @@ from .usage import UsageError, add_device, add_subset, check_output, parse_dtype
 
 __all__ = ["add_parser", "run"]
 
-_OPERATIONS = ("cholesky", "eigh", "eigvalsh")
+_OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "qr", "svd", "lstsq")
+_OF_EIGENVALUES = ("eigh", "eigvalsh")
+# what may be chosen for some operations only, and for the flags of the same name
+_CHOICES = {"k": "--rhs", "rows": "--rows", "assume": "--assume", "precision": "--precision", "condition": "--condition"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random"}
-_NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json", "subset")
+_NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json", "subset", *_CHOICES)
 _ARRAYS = 3  # that a library holds at the same time: the input, the answer, one for the copy or the check
 
 
@@ -41,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
     add = parser.add_argument
     add("operation", choices=_OPERATIONS)
-    add("--sizes", help="orders n, by commas (default: 4,16,64,256)")
+    add("--sizes", help="orders n, for tall matrices columns, by commas (default: 4,16,64,256)")
     add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
     add("--dtype", help="by commas: float32 (single), float64 (double), complex64, complex128")
     add("--batch", type=int, help="matrices per call (default: 1)")
@@ -61,9 +64,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add(
         "--matrix",
         choices=MATRICES,
-        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues also the others",
+        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues and systems also others",
     )
     add_subset(parser)
+    add("--rhs", dest="k", type=int, metavar="K", help="right-hand sides, for solve and lstsq (default: 1)")
+    add("--rows", type=int, metavar="M", help="rows of tall matrices, for qr, svd and lstsq (default: as many as columns)")
+    add("--assume", choices=["general", "pos"], help="what solve and inv know of the matrix (default: general)")
+    add("--precision", choices=["full", "mixed"], help="for solve: mixed allows a factor in lower precision (default: full)")
+    add("--condition", type=float, metavar="C", help="singular values from 1 down to 1/C, for all but cholesky and eigenvalues")
     add("--threads", type=int, help="CPU threads for every library")
     add("--upper", action="store_true", help="the upper triangle")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
@@ -115,17 +123,20 @@ def _check_options(options: argparse.Namespace) -> None:
     for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
         if getattr(options, name):
             why = "--record measures its own grid" if options.record else "only --record looks at it"
-            raise UsageError(f"{why}; --{name} has no effect")
+            raise UsageError(f"{why}; {_CHOICES.get(name, f'--{name}')} has no effect")
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if options.record and options.operation not in RECORDS:
+    if options.record and options.operation == "eigvalsh":
         raise UsageError("values alone go where the vectors go\nhint: lapwing bench eigh --record")
+    if options.record and options.operation not in RECORDS:
+        raise UsageError(f"--record is for {' and '.join(RECORDS)}")
     kinds = operation_of(options.operation).matrices
     if options.matrix not in kinds:
         raise UsageError(f"--matrix {options.matrix}: {options.operation} is measured with {', '.join(kinds)}")
-    if options.subset is not None and options.operation == "cholesky":
+    if options.subset is not None and options.operation not in _OF_EIGENVALUES:
         raise UsageError("--subset is for eigh and eigvalsh")
+    _check_choices(options)
     if options.json:
         check_output("--json", options.json)
     if options.plot:
@@ -134,11 +145,31 @@ def _check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--plot: matplotlib is not installed\nhint: {HOW_TO_GET['matplotlib']}")
 
 
+def _check_choices(options: argparse.Namespace) -> None:
+    """Each goes with some of the operations, and not with every other one."""
+    for name, flag in _CHOICES.items():
+        if getattr(options, name) is not None and name not in operation_of(options.operation).choices:
+            takes = [other for other in _OPERATIONS if name in operation_of(other).choices]
+            raise UsageError(f"{flag} is for {' and '.join(takes)}")
+    for name, least in (("k", 1), ("rows", max(parse_sizes(options.sizes))), ("condition", 1.0)):
+        if (given := getattr(options, name)) is not None and not given >= least:
+            raise UsageError(f"{_CHOICES[name]} {given:g} is less than {least:g}")
+    chosen = operation_of(options.operation).choices
+    if options.upper and ("upper" not in chosen or ("assume" in chosen and options.assume != "pos")):
+        raise UsageError("--upper is for cholesky, eigenvalues and --assume pos")
+    if options.matrix != "random" and options.condition is not None:
+        raise UsageError(f"--condition makes a matrix of its own; --matrix {options.matrix} has no effect")
+    if options.precision == "mixed" and not {*parse_dtypes(options.dtype)} <= {"float64", "complex128"}:
+        raise UsageError("--precision mixed is for float64 and complex128")
+
+
 def _cases(options: argparse.Namespace) -> list[Case]:
     subset = None if options.subset is None else parse_subset(options.subset)
+    chosen = {name: given for name in _CHOICES if (given := getattr(options, name)) is not None}
     return [
         Case(
-            n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation, _part(subset, n)
+            n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation, _part(subset, n),
+            **chosen,
         )
         for dtype in parse_dtypes(options.dtype)
         for n in parse_sizes(options.sizes)
@@ -172,7 +203,7 @@ def _entries(options: argparse.Namespace, library: str, cases: list[Case]) -> tu
     except ValueError as error:
         raise UsageError(str(error)) from error
     ours = [Entry("lapwing", library, options.engine)]
-    if options.plot and options.operation != "cholesky" and options.engine == "auto":
+    if options.plot and options.operation in _OF_EIGENVALUES and options.engine == "auto":
         ours += every_engine(library, cases)
     if options.peers is None:
         return ours, []
@@ -209,8 +240,7 @@ def _measure_all(
     where = environment()
     machine = where.gpus[0].name if on_gpu and where.gpus else f"{where.instructions}, {counted(where.threads, 'thread')}"
     repeats = counted(options.repeat, "repeat")
-    part = f" {options.subset}" if options.subset else ""
-    print(f"{options.operation}{part} through {entries[0].library} on {options.device} ({machine}), {repeats}")
+    print(f"{_what(options)} through {entries[0].library} on {options.device} ({machine}), {repeats}")
     if native is None:
         print(f"hint: {how_to_build()}")
     for a in absent:
@@ -234,14 +264,22 @@ def _measure_all(
     return rows
 
 
+def _what(options: argparse.Namespace) -> str:
+    """The operation, and what was chosen of it."""
+    words = [options.operation, options.subset, options.assume, options.precision]
+    words += [f"of {options.rows} x n" if options.rows else None, f"k={options.k}" if options.k else None]
+    words += [f"condition {options.condition:.0e}" if options.condition else None]
+    return " ".join(word for word in words if word)
+
+
 def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
     if not any(row.lapwing for row in rows):
         return
     try:
-        if options.operation == "cholesky":
-            plot_rows(rows, options.plot, f"{options.operation}, lapwing through {library} on {options.device}")
+        if options.operation in _OF_EIGENVALUES:
+            plot_eigh([*rows, *_other_device(options)], options.plot, _what(options))
         else:
-            plot_eigh([*rows, *_other_device(options)], options.plot, f"{options.operation} {options.subset or ''}".strip())
+            plot_rows(rows, options.plot, f"{_what(options)}, lapwing through {library} on {options.device}")
     except OSError as error:
         raise UsageError(f"--plot {options.plot}: {error}") from error
     print(f"wrote {options.plot}")

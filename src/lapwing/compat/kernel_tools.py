@@ -1,4 +1,4 @@
-"""The names of kernel_tools' eigensolvers for torch tensors.
+"""The names of kernel_tools' eigensolvers and LU solver for torch tensors.
 
 Instead of ``from kernel_tools.linalg import cusolver_eigh``::
 
@@ -17,6 +17,8 @@ from typing import Any
 from .. import eigh as _eigh
 from .. import eigvalsh as _eigvalsh
 from .. import explain as _explain
+from .. import factor as _factor
+from .. import solve as _triangular_solve
 from .. import spec as _spec
 
 __all__ = [
@@ -24,6 +26,9 @@ __all__ = [
     "cusolver_batched_eigh_workspace_requirements",
     "cusolver_eigh",
     "cusolver_eigh_workspace_requirements",
+    "cusolver_getrf",
+    "cusolver_getrf_workspace_requirements",
+    "cusolver_getrs",
     "cusolver_mg_eigh",
     "cusolver_mg_eigh_workspace_requirements",
 ]
@@ -171,13 +176,134 @@ def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int
     return int(plan.device_bytes if device == "cuda" else plan.host_bytes)
 
 
+def cusolver_getrf(a: Any, overwrite_a: bool = False, verbose: bool = False) -> tuple[Any, Any]:
+    """LU factorisation with partial pivoting of one square matrix on a GPU.
+
+    Parameters
+    ----------
+    a : CUDA tensor, shape (n, n)
+        float32 or float64.
+    overwrite_a : bool
+        Write the factors into the memory of ``a``.
+    verbose : bool
+        Print the plan: the engine and its workspace.
+
+    Returns
+    -------
+    lu : tensor, shape (n, n)
+        The factors of A^T, by columns: ``lu.T`` has L below the diagonal, with ones on it, and U on and above it.
+    ipiv : int64 tensor, shape (n,)
+        Row i was exchanged with row ``ipiv[i]``, counted from 1.
+
+    Raises
+    ------
+    ValueError
+        Not a CUDA tensor, not square, another dtype, or (as ``SingularMatrixError``) a pivot that is zero or not finite.
+    """
+    _check("cusolver_getrf", a, axes=2, on_gpu=True)
+    return _getrf(a, overwrite_a, verbose)
+
+
+def cusolver_getrf_workspace_requirements(M: int, N: int, dtype: Any) -> tuple[int, int]:
+    """Bytes of workspace on the device and on the host for the factors of one M x N matrix, beside it. M must be N."""
+    name = "cusolver_getrf_workspace_requirements"
+    if operator.index(M) != operator.index(N):
+        raise ValueError(f"{name}: the matrix must be square, got {M} x {N}")
+    plan = _plan(name, (M, N), dtype, operation=_factor, assume="general")
+    return plan.device_bytes, plan.host_bytes
+
+
+def cusolver_getrs(a: Any, ipiv: Any, targets: Any, overwrite_targets: bool = False, verbose: bool = False) -> Any:
+    """Solve A x = b with the factors of :func:`cusolver_getrf`, for any number of right-hand sides.
+
+    Parameters
+    ----------
+    a : CUDA tensor, shape (n, n)
+        ``lu`` as ``cusolver_getrf`` returned it.
+    ipiv : int64 tensor, shape (n,)
+        The exchanges, as ``cusolver_getrf`` returned them.
+    targets : CUDA tensor, shape (nrhs, n)
+        A right-hand side in each row; dtype and device of ``a``.
+    overwrite_targets : bool
+        Write the solutions into the memory of ``targets``.
+    verbose : bool
+        Print what is solved.
+
+    Returns
+    -------
+    tensor, shape (nrhs, n)
+        A solution in each row: ``A @ x.T`` is ``targets.T``.
+
+    Raises
+    ------
+    ValueError
+        Not CUDA tensors, or wrong shapes, dtypes or exchanges.
+    """
+    _check("cusolver_getrs", a, axes=2, on_gpu=True)
+    return _getrs(a, ipiv, targets, overwrite_targets, verbose)
+
+
+def _getrf(a: Any, overwrite: bool, verbose: bool) -> tuple[Any, Any]:
+    a = a.detach()
+    if verbose:
+        print(_explain(_factor, a, assume="general"))
+    lu, rows = _factor(a.mT, assume="general").lu
+    ipiv = a.new_tensor(_exchanges(rows.tolist()), dtype=rows.dtype).long()
+    return (a.copy_(lu.mT) if overwrite else lu.mT), ipiv
+
+
+def _getrs(a: Any, ipiv: Any, targets: Any, overwrite: bool, verbose: bool) -> Any:
+    import torch
+
+    n = a.shape[-1]
+    if not isinstance(targets, torch.Tensor) or targets.dim() != 2 or targets.shape[-1] != n:
+        got = f"shape {tuple(targets.shape)}" if isinstance(targets, torch.Tensor) else type(targets).__name__
+        raise ValueError(f"cusolver_getrs: targets must be a tensor of shape (nrhs, {n}), got {got}")
+    if targets.dtype != a.dtype or targets.device != a.device:
+        raise ValueError(
+            f"cusolver_getrs: a is {a.dtype} on {a.device}, targets are {targets.dtype} on {targets.device}: they must agree"
+        )
+    order = _order(ipiv.tolist() if isinstance(ipiv, torch.Tensor) else ipiv, n)
+    if verbose:
+        print(f"cusolver_getrs: {targets.shape[0]} right-hand sides for a matrix of order {n}")
+    a, b = a.detach(), targets.detach()
+    # P A^T = L U, so that A = U^T L^T P
+    y = _triangular_solve(a, b.mT, assume="lower")
+    z = _triangular_solve(torch.triu(a, 1) + torch.eye(n, dtype=a.dtype, device=a.device), y, assume="upper")
+    x = b if overwrite else torch.empty(b.shape, dtype=b.dtype, device=b.device)
+    x[:, torch.tensor(order, dtype=torch.int64, device=a.device)] = z.mT
+    return x
+
+
+def _exchanges(order: list[int]) -> list[int]:
+    """The exchanges, counted from 1, that bring the rows into this order."""
+    at, held = list(range(len(order))), list(range(len(order)))  # where each row stands, which row stands here
+    exchanges = []
+    for i, row in enumerate(order):
+        j, other = at[row], held[i]
+        held[i], held[j], at[row], at[other] = row, other, i, j
+        exchanges.append(j + 1)
+    return exchanges
+
+
+def _order(exchanges: Any, n: int) -> list[int]:
+    """The order of rows that the exchanges lead to."""
+    if not isinstance(exchanges, list) or len(exchanges) != n or any(not 1 <= j <= n for j in exchanges):
+        raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1")
+    order = list(range(n))
+    for i, j in enumerate(exchanges):
+        order[i], order[j - 1] = order[j - 1], order[i]
+    return order
+
+
 def _check(name: str, a: Any, *, axes: int, on_gpu: bool) -> None:
     import torch
 
     if not isinstance(a, torch.Tensor):
         raise ValueError(f"{name}: expected a torch tensor, got {type(a).__name__}")
     if a.is_cuda is not on_gpu:
-        other = "a.cuda(), or cusolver_mg_eigh for a host tensor" if on_gpu else "cusolver_eigh takes a CUDA tensor"
+        elsewhere = "lapwing.solve" if "getr" in name else "cusolver_mg_eigh"
+        other = f"a.cuda(), or {elsewhere} for a host tensor" if on_gpu else "cusolver_eigh takes a CUDA tensor"
         raise ValueError(f"{name}: a is on {a.device}, not on {'a GPU' if on_gpu else 'the host'}\nhint: {other}")
     if a.dim() != axes:
         raise ValueError(f"{name}: a must have {axes} axes, got shape {tuple(a.shape)}")
@@ -190,7 +316,9 @@ def _check_dtype(name: str, dtype: Any) -> None:
     import torch
 
     if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{name}: dtype {dtype} is not float32 or float64\nhint: lapwing.eigh takes complex matrices too")
+        raise ValueError(
+            f"{name}: dtype {dtype} is not float32 or float64\nhint: lapwing.eigh and lapwing.solve take complex matrices too"
+        )
 
 
 def _subset(indices: Any, n: int) -> slice | None:
@@ -214,9 +342,9 @@ def _solve(a: Any, overwrite: bool, subset: slice | None, lower: bool, eigvals_o
     return tuple(_eigh(a, overwrite=bool(overwrite), **options))
 
 
-def _plan(name: str, shape: tuple[int, ...], dtype: Any, device: str = "cuda") -> Any:
+def _plan(name: str, shape: tuple[int, ...], dtype: Any, device: str = "cuda", operation: Any = _eigh, **options: Any) -> Any:
     _check_dtype(name, dtype)
-    plan = _explain(_eigh, _spec(shape, dtype, device))
+    plan = _explain(operation, _spec(shape, dtype, device), **options)
     if plan.missing:
         raise RuntimeError(f"{name}: cannot be asked here: {plan.missing}")
     return plan
