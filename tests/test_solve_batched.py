@@ -212,7 +212,7 @@ def test_triangles(dtype, upper):
     for n in SIZES:
         batch = BATCHES[n % 5]
         a = conditioned(batch, n, dtype, 10, n, positive=True)
-        l = np.linalg.cholesky(a)  # noqa: E741
+        l = np.linalg.cholesky(a)
         t = poison(adjoint(l) if upper else l, upper)
         if t.dtype.kind == "c":
             t[:, range(n), range(n)] = t[:, range(n), range(n)].real + 0.5j
@@ -230,10 +230,10 @@ def test_triangles(dtype, upper):
                 check_solution(adjoint(shape), x, b)
 
 
-def poison_free(l, upper):  # noqa: E741
+def poison_free(l, upper):
     """The factor with NaN where it has zeros."""
     i, j = np.tril_indices(l.shape[-1], -1) if upper else np.triu_indices(l.shape[-1], 1)
-    l = adjoint(l) if upper else l.copy()  # noqa: E741
+    l = adjoint(l) if upper else l.copy()
     l[:, i, j] = NAN
     return l
 
@@ -318,7 +318,7 @@ def test_extreme_entries(dtype, scale):
         x, info = solve(a * a.dtype.type(scale), b * b.dtype.type(scale))
         assert not info.any()
         check_solution(a, x, b)
-        f, rows, info = lu(a * a.dtype.type(scale))
+        f, _, info = lu(a * a.dtype.type(scale))
         assert not info.any()
         assert np.isfinite(f).all()
 
@@ -448,7 +448,7 @@ def test_same_bits_anywhere(dtype):
             lambda a, b, _: inverse(a, POS)[0],
             lambda a, b, _: slogdet(a)[1][:, None],
             lambda a, b, _: lu(a)[0],
-            lambda a, b, _: qr(a, n)[0],
+            lambda a, b, _: qr(a, a.shape[-1])[0],
         ):
             one = call(a[:1].copy(), b[:1].copy(), 1)
             for threads in (1, 2):

@@ -10,7 +10,6 @@ import pytest
 import lapwing as lw
 from backends import random, spd, x64
 
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch.*"),
@@ -246,7 +245,7 @@ def test_torch_compile(backend_name):
     assert (exported(a.detach(), b) - torch.linalg.solve(a.detach(), b)).abs().max() < 1e-12
 
 
-def Solve():  # noqa: N802
+def Solve():
     import torch
 
     class Module(torch.nn.Module):
