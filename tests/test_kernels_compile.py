@@ -203,6 +203,8 @@ def test_compiles_elsewhere(asked, compiler, arch):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
     jobs = [job for job in of_source(asked, name) if choices(job[1])["LW_DTYPE"] == str(dtype)]
+    if name == "tall.cu" and dtype > 1:
+        pytest.skip("complex matrices are real ones there")
     compile_all(compiler, jobs, arch)
 
 
