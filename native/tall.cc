@@ -9,13 +9,12 @@
 #include "dtypes.h"
 #include "tall_cuda.h"
 #include "tall_pass.h"
-#include "tall_small.h"
+#include "tall_square.h"
+#include "tall_svd.h"
 #include "vendor.h"
 
 namespace lapwing {
 namespace {
-
-using tall_small::Square;
 
 // Below these sizes the direct routine is as fast. Measured on two cores of Sapphire Rapids (2026-11).
 constexpr int64_t LEAST_ELEMENTS_CPU = 1 << 15, LEAST_ELEMENTS_GPU = 1 << 20;
@@ -29,237 +28,241 @@ constexpr double NOISE = 4;  // units in the last place of a column of length on
 enum Outcome { DONE, LEFT, FAILED };
 enum Kind { ORTHOGONAL, SAFE, SHIFTED, HOPELESS };
 
-double scaled(double x, int exponent) { return std::ldexp(x, exponent); }
-std::complex<double> scaled(std::complex<double> x, int exponent) {
-  return {std::ldexp(x.real(), exponent), std::ldexp(x.imag(), exponent)};
-}
-
 // One matrix. G, R and all that is small are in double precision also where the rows are not: G then sees angles down to the
 // precision of the rows, and the first R is nearly the last.
 template <class T>
 class Tall {
   using R = decltype(std::real(T()));
+  using Small = std::vector<double>;  // a square of tall_square.h
   static constexpr int64_t PARTS = sizeof(T) / sizeof(R);
-  using C = std::conditional_t<PARTS == 2, std::complex<double>, double>;
-  using Small = Square<C>;
   static constexpr double ROW_EPS = std::numeric_limits<R>::epsilon();
-  // Powers of two a column may be scaled by, such that its quotients by pivots stay clear of over- and underflow.
-  static constexpr int MOST_EXPONENT = sizeof(R) == 8 ? 900 : 100;
+  // Powers of two a column may be scaled by: its quotients by pivots should not overflow. Where one does, G will show it.
+  static constexpr int MOST_EXPONENT = sizeof(R) == 8 ? 900 : 120;
 
  public:
-  Tall(Frame& frame, TallRows<R>& rows) : frame_(frame), rows_(rows), m_(frame.size[1]), n_(frame.size[2]), last_(n_), inverse_(n_) {}
+  Tall(Frame& frame, TallRows<R>& rows) : frame_(frame), rows_(rows), m_(frame.size[1]), n_(frame.size[2] * PARTS) {}
 
   Outcome run(int64_t matrix) {
-    const int64_t elements = m_ * n_ * PARTS;
-    from_ = static_cast<const R*>(frame_.buffer[0]) + matrix * elements;
-    R* out = frame_.op == SVDVALS ? nullptr : static_cast<R*>(frame_.buffer[1]) + matrix * elements;
-    R* kept = rows_.room(out);
-    std::vector<double> sums(size_t(n_ * n_ * PARTS * PARTS));
+    from_ = static_cast<const R*>(frame_.buffer[0]) + matrix * m_ * n_;
+    R* out = frame_.op == SVDVALS ? nullptr : static_cast<R*>(frame_.buffer[1]) + matrix * m_ * n_;
+    Small g = square(), total = identity();
     TallPass<R> sum = pass(nullptr);
-    sum.gram = sums.data();
+    sum.gram = g.data();
     if (!rows_.pass(sum)) return FAILED;
-    Small g = gram_of(sums), total = tall_small::identity<C>(n_);
-    if (const Outcome outcome = scale_columns(g, sums); outcome != DONE) return outcome;
+    if (const Outcome outcome = scale_columns(g); outcome != DONE) return outcome;
     for (int round = 0; round < MOST_ROUNDS; round++) {
       const bool first = round == 0, replaced = first && std::count(zero_.begin(), zero_.end(), true);
       const Kind kind = factor(g);
       if (kind == HOPELESS) return LEFT;
-      total = last_ * total;
+      total = multiply(last_, total, true);
       if (kind == ORTHOGONAL && !replaced) return finish(matrix, first, total, out);
-      // X <- (X + noise) R^-1, and its G
-      const std::vector<double> r = embedded(first ? unscaled(last_) : last_), noise = noise_of(first);
+      if (!from_) return LEFT;
+      // X <- (X + noise) R^-1, and its G; the singular values need no more than that G if it is the last
+      const bool seen = frame_.op == SVDVALS && kind == SAFE && !replaced && rows_.may_forget();
+      const Small r = first ? unscaled(last_) : last_, noise = noise_of(first);
+      R* kept = seen ? nullptr : rows_.room(out);
       TallPass<R> solve = pass(kept);
       solve.factor = r.data();
       solve.noise = kind == SHIFTED || replaced ? noise.data() : nullptr;
-      solve.gram = sums.data();
+      solve.gram = g.data();
       if (!rows_.pass(solve)) return FAILED;
       from_ = kept;
-      g = gram_of(sums);
+      add_parts(g);
     }
     return LEFT;
   }
 
  private:
+  Small square() const { return Small(size_t(n_ * n_)); }
+  Small identity() const {
+    Small made = square();
+    for (int64_t j = 0; j < n_; j++) made[size_t(j * n_ + j)] = 1;
+    return made;
+  }
+  Small multiply(const Small& a, const Small& b, bool upper) const {
+    Small made = square();
+    square_product(a.data(), b.data(), made.data(), n_, upper);
+    return made;
+  }
+  double& at(Small& s, int64_t i, int64_t j) const { return s[size_t(i * n_ + j)]; }
+
   TallPass<R> pass(R* to) const {
     TallPass<R> made;
-    made.rows = m_, made.columns = n_ * PARTS, made.from = from_, made.to = to;
+    made.rows = m_, made.columns = n_, made.from = from_, made.to = to;
     return made;
   }
 
-  // The upper triangle of X^H X from that of the real matrix with the parts side by side
-  Small gram_of(const std::vector<double>& sums) const {
-    const int64_t width = n_ * PARTS;
-    auto sum = [&](int64_t i, int64_t j) { return sums[size_t(i * width + j)]; };
-    Small g(n_);
-    for (int64_t j = 0; j < n_; j++)
-      for (int64_t i = 0; i <= j; i++) {
-        if constexpr (PARTS == 1)
-          g(i, j) = sum(i, j);
-        else if (i == j)
-          g(i, j) = sum(2 * i, 2 * i) + sum(2 * i + 1, 2 * i + 1);
-        else
-          g(i, j) = {sum(2 * i, 2 * j) + sum(2 * i + 1, 2 * j + 1), sum(2 * i, 2 * j + 1) - sum(2 * i + 1, 2 * j)};
+  // The products of the parts, X^T X, become those of the complex columns, in the first row of each pair
+  void add_parts(Small& g) const {
+    for (int64_t i = 0; PARTS == 2 && i < n_; i += 2)
+      for (int64_t j = i; j < n_; j += 2) {
+        at(g, i, j) += at(g, i + 1, j + 1);
+        at(g, i, j + 1) = i == j ? 0 : at(g, i, j + 1) - at(g, i + 1, j);
       }
-    return g;
-  }
-
-  // The square that multiplies rows with the parts side by side as S multiplies complex ones; row-major
-  static std::vector<double> embedded(const Small& s) {
-    const int64_t width = s.n * PARTS;
-    std::vector<double> made(size_t(width * width));
-    for (int64_t i = 0; i < s.n; i++)
-      for (int64_t j = 0; j < s.n; j++) {
-        double* at = made.data() + i * PARTS * width + j * PARTS;
-        at[0] = std::real(s(i, j));
-        if constexpr (PARTS == 2) at[1] = s(i, j).imag(), at[width] = -s(i, j).imag(), at[width + 1] = s(i, j).real();
-      }
-    return made;
   }
 
   // G <- D G D with D of powers of two and lengths from 1 to 2; a column of zeros gets a one, noise will fill it.
-  Outcome scale_columns(Small& g, std::vector<double>& sums) {
+  Outcome scale_columns(Small& g) {
+    const double least = std::ldexp(1.0, -MOST_EXPONENT), most = std::ldexp(1.0, MOST_EXPONENT);
     exponent_.assign(size_t(n_), 0);
     zero_.assign(size_t(n_), false);
-    const double least = std::ldexp(1.0, -MOST_EXPONENT), most = std::ldexp(1.0, MOST_EXPONENT);
+    add_parts(g);
     bool extreme = false;
-    for (int64_t j = 0; j < n_; j++) extreme = extreme || !(std::real(g(j, j)) > least && std::real(g(j, j)) < most);
+    for (int64_t j = 0; j < n_; j += PARTS) extreme = extreme || !(at(g, j, j) > least && at(g, j, j) < most);
     if (extreme && sizeof(R) == 8) {  // squares of doubles may over- or underflow
-      std::vector<double> largest(size_t(n_ * PARTS)), by(size_t(n_ * PARTS), 1.0);
-      if (!rows_.largest(pass(nullptr), largest.data())) return FAILED;
-      for (int64_t j = 0; j < n_; j++) {
-        const double size = *std::max_element(largest.begin() + j * PARTS, largest.begin() + (j + 1) * PARTS);
-        if (!std::isfinite(size)) return LEFT;
-        if (size == 0) continue;
-        const int exponent = std::ilogb(size);
-        if (std::abs(exponent) > MOST_EXPONENT) return LEFT;
-        exponent_[size_t(j)] = exponent;
-        std::fill_n(by.begin() + j * PARTS, PARTS, std::ldexp(1.0, -exponent));
-      }
-      TallPass<R> sum = pass(nullptr);
-      sum.scale = by.data(), sum.gram = sums.data();
-      if (!rows_.pass(sum)) return FAILED;
-      g = gram_of(sums);
+      if (const Outcome outcome = sum_scaled(g); outcome != DONE) return outcome;
     }
     std::vector<int> more(size_t(n_), 0);
-    for (int64_t j = 0; j < n_; j++) {
-      const double square = std::real(g(j, j));
-      if (!std::isfinite(square)) return LEFT;
-      zero_[size_t(j)] = square == 0;
-      if (square == 0) {
-        g(j, j) = C(1);
-        continue;
-      }
-      more[size_t(j)] = int(std::floor(std::ilogb(square) / 2.0));
-      exponent_[size_t(j)] += more[size_t(j)];
-      if (std::abs(exponent_[size_t(j)]) > MOST_EXPONENT) return LEFT;
+    for (int64_t j = 0; j < n_; j += PARTS) {
+      double& length = at(g, j, j);
+      if (!std::isfinite(length)) return LEFT;
+      std::fill_n(zero_.begin() + j, PARTS, length == 0);
+      if (length == 0) length = 1;
+      std::fill_n(more.begin() + j, PARTS, int(std::floor(std::ilogb(length) / 2.0)));
     }
-    for (int64_t j = 0; j < n_; j++)
-      for (int64_t i = 0; i <= j; i++) g(i, j) = scaled(g(i, j), -more[size_t(i)] - more[size_t(j)]);
+    for (int64_t i = 0; i < n_; i++) {
+      exponent_[size_t(i)] += more[size_t(i)];
+      if (std::abs(exponent_[size_t(i)]) > MOST_EXPONENT) return LEFT;
+      for (int64_t j = i; j < n_; j++) at(g, i, j) = std::ldexp(at(g, i, j), -more[size_t(i)] - more[size_t(j)]);
+    }
+    return DONE;
+  }
+
+  // G of columns whose largest element is scaled to 1 to 2
+  Outcome sum_scaled(Small& g) {
+    std::vector<double> largest(size_t(n_), 0.0), by(size_t(n_), 1.0);
+    if (!rows_.largest(pass(nullptr), largest.data())) return FAILED;
+    for (int64_t j = 0; j < n_; j += PARTS) {
+      const double size = *std::max_element(largest.begin() + j, largest.begin() + j + PARTS);
+      if (!std::isfinite(size)) return LEFT;
+      const int exponent = size == 0 ? 0 : std::ilogb(size);
+      if (std::abs(exponent) > MOST_EXPONENT) return LEFT;
+      std::fill_n(exponent_.begin() + j, PARTS, exponent);
+      std::fill_n(by.begin() + j, PARTS, std::ldexp(1.0, -exponent));
+    }
+    TallPass<R> sum = pass(nullptr);
+    sum.scale = by.data(), sum.gram = g.data();
+    if (!rows_.pass(sum)) return FAILED;
+    add_parts(g);
     return DONE;
   }
 
   // R D^-1: the factor for the columns as they came
   Small unscaled(Small r) const {
-    for (int64_t j = 0; j < n_; j++)
-      for (int64_t i = 0; i < n_; i++) r(i, j) = scaled(r(i, j), exponent_[size_t(j)]);
+    for (int64_t i = 0; i < n_; i++)
+      for (int64_t j = i; j < n_; j++) at(r, i, j) = std::ldexp(at(r, i, j), exponent_[size_t(j)]);
     return r;
   }
 
   std::vector<double> noise_of(bool first) const {
-    const double unit = 1 / std::sqrt(double(m_ * PARTS));
-    std::vector<double> noise(size_t(n_ * PARTS), NOISE * ROW_EPS * unit);
+    const double unit = 1 / std::sqrt(double(m_ * PARTS)), little = NOISE * ROW_EPS * unit;
+    std::vector<double> noise(size_t(n_), little);
     for (int64_t j = 0; first && j < n_; j++)
-      std::fill_n(noise.begin() + j * PARTS, PARTS, std::ldexp(zero_[size_t(j)] ? unit : NOISE * ROW_EPS * unit, exponent_[size_t(j)]));
+      noise[size_t(j)] = std::ldexp(zero_[size_t(j)] ? unit : little, exponent_[size_t(j)]);
     return noise;
   }
 
-  // R with R^H R = G, or G + shift, and R^-1. What G is told apart by is |R^-1|^2, the sum of the reciprocal eigenvalues.
+  // R with R^H R = G, or G + shift, and R^-1 if it is close to the identity. What G is told apart by is |R^-1|^2, the sum of
+  // the reciprocal eigenvalues: times the few eps that G is off by, it is the loss of orthogonality after this step.
   Kind factor(const Small& g) {
-    for (const C& x : g.data)
-      if (!std::isfinite(std::real(x)) || !std::isfinite(std::imag(x))) return HOPELESS;
-    double most = 0;
-    for (int64_t j = 0; j < n_; j++) most = std::max(most, std::real(g(j, j)));
-    // G is off by a few eps: |R^-1|^2 times that is the loss of orthogonality after this step
     const double fine = 2.0 * double(n_), safe = std::min(1 / (256 * EPS), std::pow(0.02 / ROW_EPS, 2));
+    double most = 0, sum = 0;
+    for (int64_t i = 0; i < n_; i += PARTS) {
+      most = std::max(most, g[size_t(i * n_ + i)]);
+      for (int64_t j = i; j < n_; j++) sum += g[size_t(i * n_ + j)] * 0;
+    }
+    if (sum != 0) return HOPELESS;  // NaN or Inf
     last_ = g;
-    Kind kind = SHIFTED;
-    if (last_.factor()) {
-      invert();
+    if (square_factor(last_.data(), n_, PARTS)) {
+      inverse_.resize(last_.size());
+      square_inverse(last_.data(), inverse_.data(), n_);
       double size = 0;
-      for (const C& x : inverse_.data) size += std::norm(x);
-      kind = size <= fine ? ORTHOGONAL : size <= safe ? SAFE : SHIFTED;
+      for (double x : inverse_) size += x * x;
+      if (size <= safe) return size <= fine ? ORTHOGONAL : SAFE;
     }
     double shift = 16.0 * double(n_) * EPS * most;
-    for (int attempt = 0; kind == SHIFTED; attempt++, shift *= 100) {
+    for (int attempt = 0; attempt < 4; attempt++, shift *= 100) {
       last_ = g;
-      for (int64_t j = 0; j < n_; j++) last_(j, j) += shift;
-      if (last_.factor()) break;
-      if (attempt == 3) return HOPELESS;
+      for (int64_t j = 0; j < n_; j += PARTS) at(last_, j, j) += shift;
+      if (square_factor(last_.data(), n_, PARTS)) return SHIFTED;
     }
-    return kind;
-  }
-
-  // R is what the rows will meet, rounded as they are.
-  void invert() {
-    inverse_ = tall_small::inverse(last_);
+    return HOPELESS;
   }
 
   Outcome finish(int64_t matrix, bool first, const Small& total, R* out) {
     Small r = unscaled(total);
-    for (int64_t j = 0; j < n_; j++)
-      for (int64_t i = 0; zero_[size_t(j)] && i <= j; i++) r(i, j) = C(0);
+    for (int64_t i = 0; i < n_; i++)
+      for (int64_t j = i; j < n_; j++)
+        if (zero_[size_t(j)]) at(r, i, j) = 0;
     TallPass<R> last = pass(out);
     if (frame_.op == QR) {
       // Q <- X R^-1
-      const std::vector<double> square = embedded(first ? unscaled(last_) : last_);
-      last.factor = square.data();
-      if (!rows_.pass(last)) return FAILED;
-      return write<T>(2, matrix, r, n_ * n_) ? DONE : FAILED;
+      const Small factor = first ? unscaled(last_) : last_;
+      last.factor = factor.data();
+      return rows_.pass(last) && write(2, matrix, r) ? DONE : FAILED;
     }
+    const int64_t order = n_ / PARTS;
     const bool vectors = frame_.op == SVD;
-    std::vector<double> s(size_t(n_), 0.0);
-    Small u(vectors ? n_ : 0), vh(vectors ? n_ : 0);
-    if (tall_small::svd(n_, r.data.data(), s.data(), vectors ? u.data.data() : nullptr, vectors ? vh.data.data() : nullptr))
-      return LEFT;
+    std::vector<Element> a = turned(r), u(vectors ? a.size() : 0), vh(u.size());
+    std::vector<double> s(static_cast<size_t>(order));
+    if (small_svd(order, a.data(), s.data(), vectors ? u.data() : nullptr, vectors ? vh.data() : nullptr)) return LEFT;
+    Small w;  // outlives the pass
     if (vectors) {
       // U <- X (R^-1 U of R): this R is close to the identity, so nothing is lost
-      Small w = inverse_ * u;
-      for (int64_t j = 0; first && j < n_; j++)
-        for (int64_t i = 0; i < n_; i++) w(i, j) = scaled(w(i, j), -exponent_[size_t(i)]);
-      const std::vector<double> square = embedded(w);
-      last.product = square.data();
-      if (!rows_.pass(last) || !write<T>(3, matrix, vh, n_ * n_)) return FAILED;
+      w = multiply(inverse_, turned_back(u), false);
+      for (int64_t i = 0; first && i < n_; i++)
+        for (int64_t j = 0; j < n_; j++) at(w, i, j) = std::ldexp(at(w, i, j), -exponent_[size_t(i)]);
+      last.product = w.data();
+      if (!rows_.pass(last) || !write(3, matrix, turned_back(vh))) return FAILED;
     }
-    return write_values(vectors ? 2 : 1, matrix, s) ? DONE : FAILED;
-  }
-
-  // Output `place` of this matrix <- S, row-major
-  template <class E>
-  bool write(int place, int64_t matrix, const Small& s, int64_t count) {
-    std::vector<E> made(static_cast<size_t>(count));
-    for (int64_t i = 0; i < n_; i++)
-      for (int64_t j = 0; j < n_; j++) {
-        if constexpr (PARTS == 1)
-          made[size_t(i * n_ + j)] = E(s(i, j));
-        else
-          made[size_t(i * n_ + j)] = E(R(s(i, j).real()), R(s(i, j).imag()));
-      }
-    return rows_.write(static_cast<E*>(frame_.buffer[place]) + matrix * count, made.data(), sizeof(E) * size_t(count));
-  }
-
-  bool write_values(int place, int64_t matrix, const std::vector<double>& s) {
-    const std::vector<R> made(s.begin(), s.end());
+    const std::vector<R> values(s.begin(), s.end());
     const int32_t good = 0;
-    return rows_.write(static_cast<R*>(frame_.buffer[place]) + matrix * n_, made.data(), sizeof(R) * made.size()) &&
-           rows_.write(static_cast<int32_t*>(frame_.buffer[frame_.op == SVD ? 4 : 2]) + matrix, &good, sizeof good);
+    R* to = static_cast<R*>(frame_.buffer[vectors ? 2 : 1]) + matrix * order;
+    int32_t* info = static_cast<int32_t*>(frame_.buffer[vectors ? 4 : 2]) + matrix;
+    return rows_.write(to, values.data(), sizeof(R) * values.size()) && rows_.write(info, &good, sizeof good) ? DONE : FAILED;
+  }
+
+  // Between a square and LAPACK's column-major matrix
+  using Element = std::conditional_t<PARTS == 2, std::complex<double>, double>;
+  std::vector<Element> turned(const Small& s) const {
+    const int64_t order = n_ / PARTS;
+    std::vector<Element> made(static_cast<size_t>(order * order));
+    for (int64_t i = 0; i < order; i++)
+      for (int64_t j = 0; j < order; j++) {
+        const double* from = s.data() + i * PARTS * n_ + j * PARTS;
+        if constexpr (PARTS == 1)
+          made[size_t(i + j * order)] = from[0];
+        else
+          made[size_t(i + j * order)] = {from[0], from[1]};
+      }
+    return made;
+  }
+  Small turned_back(const std::vector<Element>& a) const {
+    const int64_t order = n_ / PARTS;
+    Small made = square();
+    for (int64_t i = 0; i < order; i++)
+      for (int64_t j = 0; j < order; j++) {
+        const Element x = a[size_t(i + j * order)];
+        double* to = made.data() + i * PARTS * n_ + j * PARTS;
+        to[0] = std::real(x);
+        if constexpr (PARTS == 2) to[1] = std::imag(x), to[n_] = -std::imag(x), to[n_ + 1] = std::real(x);
+      }
+    return made;
+  }
+
+  // Output `place` of this matrix <- the square
+  bool write(int place, int64_t matrix, const Small& s) {
+    std::vector<R> made;
+    for (int64_t i = 0; i < n_; i += PARTS) made.insert(made.end(), s.begin() + i * n_, s.begin() + (i + 1) * n_);
+    return rows_.write(static_cast<R*>(frame_.buffer[place]) + matrix * int64_t(made.size()), made.data(), sizeof(R) * made.size());
   }
 
   Frame& frame_;
   TallRows<R>& rows_;
-  int64_t m_, n_;
-  const R* from_ = nullptr;      // the rows as they are now
-  Small last_, inverse_;         // of the last round
-  std::vector<int> exponent_;    // a column of A is 2^exponent times one of length 1 to 2
+  int64_t m_, n_;              // n_ counts parts
+  const R* from_ = nullptr;    // the rows as they are now
+  Small last_, inverse_;       // R of the last round
+  std::vector<int> exponent_;  // a column of A is 2^exponent times one of length 1 to 2
   std::vector<bool> zero_;
 };
 
@@ -303,7 +306,7 @@ bool tall_fits(const Frame& frame) {
   if (frame.op == QR ? frame.size[3] != n : frame.op == SVD ? frame.size[3] != 0 : frame.op != SVDVALS) return false;
   if (frame.buffer[0] && frame.buffer[0] == frame.buffer[1]) return false;
   if (frame.device == CUDA && (vendor::missing(vendor::blas) || vendor::missing(vendor::compiler))) return false;
-  return tall_small::has_routines(frame.dtype >= C64 ? C128 : F64);
+  return has_small_svd(frame.dtype >= C64 ? C128 : F64);
 }
 
 int tall(Frame& frame, int (*direct)(Frame&)) {

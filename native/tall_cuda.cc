@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "cuda.h"
@@ -77,7 +78,10 @@ class Pass {
     void* out = device_.line;
     void* arguments[] = {&from, &rows_, &n_, &out};
     if (cuda::launch(frame_, kernel, {1024}, THREADS, 0, arguments)) return false;
-    return to_host(found, device_.line, sizeof(double) * size_t(n_));
+    if (!to_host(found, device_.line, sizeof(double) * size_t(n_))) return false;
+    for (int64_t j = 0; j < n_; j++)
+      if (std::isnan(found[j])) found[j] = std::numeric_limits<double>::infinity();
+    return true;
   }
 
  private:
@@ -102,7 +106,7 @@ class Pass {
 
   // For blocks of columns J: X_J <- (A_J - X_(<J) F_(<J,J)) F_JJ^-1
   bool solve(bool with_gram) {
-    const size_t shared = size_t(PANEL) * line_bytes() + sizeof(R) * size_t(width_ * width_);
+    const size_t shared = size_t(PANEL) * line_bytes() + sizeof(R) * size_t(width_ * width_ + width_);
     void* kernel = kernel_of("solve_panels", shared);
     if (!kernel) return false;
     for (int64_t first = 0; first < n_; first += width_) {
@@ -211,6 +215,8 @@ bool tall_upload(Frame& frame, void* to, const void* host, size_t bytes) {
   const int status = vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), host, bytes, frame.stream);
   return !status || !fail(frame, "a copy to the GPU failed with status %d", status);
 }
+
+bool tall_together(const Frame& frame) { return columns_of(frame) <= width_of(columns_of(frame)); }
 
 int64_t tall_bytes(const Frame& frame) { return int64_t(Layout(frame).total()); }
 

@@ -136,6 +136,13 @@ LAPWING_INLINE void read_row(const TallPass<R>& pass, const R* noise, int64_t ro
   }
 }
 
+// Asks for `count` rows that will be read soon: while one panel is worked on the next is on its way.
+template <class R>
+LAPWING_INLINE void ask_for(const R* rows, int64_t count, int64_t columns) {
+  const char* from = reinterpret_cast<const char*>(rows);
+  for (int64_t byte = 0; byte < int64_t(sizeof(R)) * count * columns; byte += 64) __builtin_prefetch(from + byte, 0, 2);
+}
+
 // Rows [first, last) of the pass; gram (padded x padded) is added to.
 template <class R>
 void tall_rows(const TallPass<R>& pass, const TallPacked<R>& packed, int64_t first, int64_t last, double* gram) {
@@ -162,6 +169,8 @@ void tall_rows(const TallPass<R>& pass, const TallPacked<R>& packed, int64_t fir
     for (int64_t i = 0; i < count; i++) read_row(pass, packed.noise, row + i, panel + i * ld);
     if (pass.factor || pass.product)
       for (int64_t i = 0; i < count; i += V) {  // rows past the last are zeros, or old: never written out
+        const int64_t soon = row + TALL_ROWS + i;
+        if (soon < last) ask_for(pass.from + soon * columns, std::min(V, last - soon), columns);
         read_group(panel + i * ld, ld, width, x);
         if (pass.factor)
           solve_group<R>(x, packed.square, narrow);

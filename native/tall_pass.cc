@@ -22,6 +22,11 @@ TallRows<R>::~TallRows() {
 }
 
 template <class R>
+bool TallRows<R>::may_forget() const {
+  return cpu_ || cuda::tall_together(frame_);
+}
+
+template <class R>
 R* TallRows<R>::room(R* out) {
   if (!cpu_) return frame_.op == QR ? out : static_cast<R*>(device_.kept);
   if (out) return out;

@@ -52,7 +52,8 @@ class TallRows {
   bool largest(const TallPass<R>& pass, double* largest) {
     return cpu_ ? tall_largest_cpu(frame_, pass, largest) : tall_largest_cuda(frame_, pass, device_, largest);
   }
-  R* room(R* out);  // where rows are kept between passes; may be `out`
+  bool may_forget() const;  // whether a solving pass may do without `to`
+  R* room(R* out);          // where rows are kept between passes; may be `out`
   bool write(void* to, const void* host, size_t bytes);
 
  private:

@@ -178,6 +178,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     int k = e / W, j = e % W;
     f[e] = k <= j && j < width ? factor[(first + k) * columns + first + j] : Real(0);
   }
+  Real* size = f + W * W;  // of the noise
+  if (noise)
+    for (int j = threadIdx.x; j < W; j += THREADS) size[j] = j < width ? noise[first + j] : Real(0);
   Gram gram;
   gram.clear();
   const int warp = threadIdx.x / 32;
@@ -193,23 +196,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     commit_copies();
     wait_copies<0>();
-    __syncthreads();
-    if (more || noise) {
-      for (int e = threadIdx.x; e < ROWS * W; e += THREADS) {
-        int r = e / W, c = e % W;
+    if (more)  // each thread to what it fetched
+#pragma unroll 8
+      for (int e = threadIdx.x; e < ROWS * LINE; e += THREADS) {
+        int r = e / LINE, c = e % LINE * ACCESS;
         i64 row = start + r;
         if (row >= rows || c >= width) continue;
-        Real add = more ? more[row * columns + first + c] : Real(0);
-        if (noise) {
-          Real size = noise[first + c];
-          add += signs(row, first + c) >> ((first + c) % 64) & 1 ? size : -size;
-        }
-        s[r * LD + c] += add;
+        Part add = *(const Part*)(more + row * columns + first + c);
+#pragma unroll
+        for (int k = 0; k < ACCESS; k++) s[r * LD + c + k] += add.v[k];
       }
-      __syncthreads();
-    }
+    __syncthreads();
     // a row for a thread, SOLVED columns at a time
     Real* mine = s + threadIdx.x * LD;
+    const bool noisy = noise && start + threadIdx.x < rows;
+    const u64 sign = noisy ? signs(start + threadIdx.x, first) : 0;  // blocks of columns do not cross a multiple of 64
     typedef Pack<Real, 16 / sizeof(Real)> Four;
     constexpr int STEP = 16 / sizeof(Real);
 #pragma unroll 1
@@ -221,6 +222,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int e = 0; e < STEP; e++) v[j + e] = p.v[e];
       }
+      if (noisy)
+#pragma unroll
+        for (int j = 0; j < SOLVED; j++) v[j] += sign >> (j0 + j) & 1 ? size[j0 + j] : -size[j0 + j];
 #pragma unroll 2
       for (int k = 0; k < j0; k++) {
         Real x = mine[k];
@@ -256,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int e = threadIdx.x; e < ROWS * LINE; e += THREADS) {
       int r = e / LINE, c = e % LINE * ACCESS;
       i64 row = start + r;
-      if (row < rows && c < width) *(Part*)(to + row * columns + first + c) = *(const Part*)(s + r * LD + c);
+      if (to && row < rows && c < width) *(Part*)(to + row * columns + first + c) = *(const Part*)(s + r * LD + c);
     }
     if (parts && (W == 32 || warp != 2)) gram.add(s, s, W == 32 ? warp * 32 : 0, W == 32 ? 32 : ROWS, 0, 0);
   }
