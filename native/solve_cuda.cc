@@ -13,8 +13,6 @@ constexpr int64_t MAX_ROWS_N = 32;        // solve_rows.cu has a row in each lan
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
 
-// The largest n whose matrix one thread holds in registers.
-constexpr int64_t THREAD_N[] = {8, 8, 8, 5};
 
 // Choices of solve.cuh.
 enum Read { AS_IT_IS, ADJOINT_OF_IT, LOWER_OF_IT, UPPER_OF_IT };
@@ -96,10 +94,16 @@ int64_t staged(int64_t line, int64_t lines) {
 
 // How a problem is spread over threads.
 struct Shape {
-  int threads, together, resident;  // right-hand sides together, blocks on one multiprocessor
-  int64_t matrices;                 // of a block
+  int threads, lanes, together, resident;  // lanes of a matrix, right-hand sides together, blocks on one multiprocessor
+  int64_t matrices;                        // of a block
   size_t shared;
 };
+
+// Whether one thread holds a matrix in registers: all of it, or the triangle of a Hermitian one.
+bool is_thread(const Frame& frame, const Plan& plan, int64_t n) {
+  constexpr int64_t limit[] = {8, 8, 8, 5}, hermitian_limit[] = {16, 11, 11, 7};
+  return n <= (plan.factor == HERMITIAN_FACTOR ? hermitian_limit : limit)[frame.dtype];
+}
 
 Shape thread_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   const int64_t element = int64_t(size_of(frame.dtype));
@@ -107,22 +111,35 @@ Shape thread_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   shape.together = plan.give == GIVE_X ? int(std::min<int64_t>(k, element == 4 ? 8 : 4)) : 1;
   const int64_t bytes = staged(n * n * element, 1) + (plan.give == GIVE_X ? staged(n * shape.together * element, 1) : 0);
   shape.threads = bytes * 256 <= 36 * 1024 ? 256 : bytes * 128 <= 36 * 1024 ? 128 : 64;
-  shape.resident = 1;
+  shape.lanes = shape.resident = 1;
   shape.matrices = shape.threads;
   shape.shared = size_t(bytes * shape.threads);
   return shape;
 }
 
+// As many rows in a lane as its registers hold without spilling: what is broadcast then serves more of them. H200, 2026-11-15.
 Shape rows_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   const int64_t element = int64_t(size_of(frame.dtype));
+  const bool small = n <= 16, inverse = plan.give == GIVE_INVERSE, columns = plan.give == GIVE_X && k > FEW;
   Shape shape{};
-  shape.together = plan.give == GIVE_X && k <= FEW ? int(k) : 0;
+  shape.together = plan.give == GIVE_X && !columns ? int(k) : 0;
+  int rows = small && element < 16 ? 2 : 1;
   shape.threads = element == 16 ? 64 : 128;
-  constexpr int resident[] = {6, 4, 4, 4};
-  shape.resident = resident[frame.dtype];
-  int64_t lanes = 4;
-  while (lanes < n) lanes *= 2;
-  shape.matrices = shape.threads / lanes;
+  shape.resident = element == 16 ? 4 : element == 4 ? (small ? 6 : 8) : inverse && !small ? 3 : 5;
+  if (columns) {
+    rows = 1;  // columns of a lane's own are read best by many lanes side by side
+  } else if (plan.factor == HERMITIAN_FACTOR && element == 4) {
+    rows = 4, shape.threads = 64, shape.resident = inverse ? 4 : 5;
+  } else if (plan.factor == HERMITIAN_FACTOR && element == 8) {
+    if (inverse && !small)
+      rows = 2, shape.resident = 2;
+    else
+      rows = 4, shape.threads = 64, shape.resident = small ? 6 : 3;
+  }
+  shape.lanes = 4 * rows;
+  while (shape.lanes < n) shape.lanes *= 2;
+  shape.lanes /= rows;
+  shape.matrices = shape.threads / shape.lanes;
   const int64_t bytes = staged(n * element, n) + (shape.together ? staged(n * shape.together * element, 1) : 0);
   shape.shared = size_t(bytes * shape.matrices);
   return shape;
@@ -132,10 +149,10 @@ int launch_solve(Frame& frame, const char* source, const char* name, const Plan&
   Call call = read(frame);
   char text[320];
   std::snprintf(text, sizeof text,
-                "-DLW_DTYPE=%d -DLW_V=%d -DLW_N=%d -DLW_K=%d -DLW_THREADS=%d -DLW_RESIDENT=%d -DLW_READ=%d -DLW_FACTOR=%d "
-                "-DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
+                "-DLW_DTYPE=%d -DLW_V=%d -DLW_N=%d -DLW_K=%d -DLW_THREADS=%d -DLW_LANES=%d -DLW_RESIDENT=%d -DLW_READ=%d "
+                "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
                 frame.dtype, access_width(call.a, call.b, call.out), int(frame.size[1]), shape.together, shape.threads,
-                shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
+                shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
   void* kernel = function(frame, source, text, name, shape.shared);
   if (!kernel) return 1;
   void* arguments[] = {&call};
@@ -185,8 +202,8 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1];
   if (frame.op == QR)
     return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
-  if (n <= THREAD_N[frame.dtype]) return true;
   const Plan plan = plan_of(frame);
+  if (is_thread(frame, plan, n)) return true;
   return n <= MAX_ROWS_N && int64_t(rows_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
 }
 
@@ -197,7 +214,7 @@ int solve_batched(Frame& frame) {
   if (frame.op == QR) return launch_qr(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
-  if (n <= THREAD_N[frame.dtype])
+  if (is_thread(frame, plan, n))
     return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k));
   return launch_solve(frame, "solve_rows.cu", "solve_rows", plan, rows_shape(frame, plan, n, k));
 }

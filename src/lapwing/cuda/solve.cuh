@@ -73,7 +73,11 @@ LW_INLINE T phase(T x) {
 #endif
 
 LW_INLINE T only_real(T x) { return from_real(real(x)); }
+#if LW_DTYPE == 0
+LW_INLINE bool is_divisor(T x) { return (__float_as_uint(x) & 0x7fffffff) - 1 < 0x7f7fffff; }
+#else
 LW_INLINE bool is_divisor(T x) { return is_finite(x) && !is_zero(x); }
+#endif
 LW_INLINE T nan_element() { return filled(not_a_number()); }
 LW_INLINE Real log_of_zero() { return Real(__int_as_float(0xff800000)); }
 
@@ -88,26 +92,26 @@ struct Stage {
   static constexpr int EXTRA = UNIT == 16 && LINES > 1 && PITCH * LINES % 32 == 0 ? 16 : 0;
   static constexpr int MATRIX = PITCH * LINES + EXTRA;
 
-  LW_INLINE static int place(int byte) {
+  LW_INLINE static unsigned place(unsigned byte) {
     return UNIT == 16 ? byte / LINE * PITCH + byte % LINE + (EXTRA ? byte / (LINE * LINES) * EXTRA : 0) : byte;
   }
 
   // Only starts the copies.
-  LW_INLINE static void load(char* to, const void* from, int bytes) {
-    int whole = bytes / LW_V * LW_V;
-    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+  LW_INLINE static void load(char* to, const void* from, unsigned bytes) {
+    unsigned whole = bytes / LW_V * LW_V;
+    for (unsigned byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
       copy_async<LW_V>(to + place(byte), (const char*)from + byte);
-    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+    for (unsigned byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
       copy_async<4>(to + place(byte), (const char*)from + byte);
   }
 
-  LW_INLINE static void store(void* to, const char* from, int bytes) {
+  LW_INLINE static void store(void* to, const char* from, unsigned bytes) {
     typedef Pack<float, LW_V / 4> Access;
-    int whole = bytes / LW_V * LW_V;
+    unsigned whole = bytes / LW_V * LW_V;
 #pragma unroll 4
-    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
+    for (unsigned byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
       *(Access*)((char*)to + byte) = *(const Access*)(from + place(byte));
-    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
+    for (unsigned byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
       *(float*)((char*)to + byte) = *(const float*)(from + place(byte));
   }
 };

@@ -1,13 +1,17 @@
-// Systems, inverses, LU and determinants of many matrices up to 32 x 32: one row per lane, one or more matrices per warp.
+// Systems, inverses, LU and determinants of many matrices up to 32 x 32: LW_LANES lanes per matrix, and several matrices per
+// warp.
 //
-// Compiled for the exact LW_N = n. With LW_K > 0 that many right-hand sides are solved for with an element per lane; with
-// LW_K = 0 a lane takes a column of its own, for any number of them and for the inverse. A matrix is read whole before
-// anything of it is written, and so is a column, so outputs may be inputs.
+// Lane r holds the rows r, r + LANES, r + 2 LANES, ... in registers. What is broadcast through shared memory then serves
+// several rows of several matrices at once, and it is that traffic which costs the time. With LW_K > 0 that many right-hand
+// sides are solved for with an element per row; with LW_K = 0 a lane takes columns of its own, for any number of right-hand
+// sides and for the inverse. A matrix is read whole before anything of it is written, and so is a column, so outputs may be
+// inputs. Compiled for the exact LW_N = n.
 #include "solve.cuh"
 
 constexpr int N = LW_N;
 constexpr int K = LW_K;
-constexpr int LANES = N <= 4 ? 4 : N <= 8 ? 8 : N <= 16 ? 16 : 32;  // of one matrix
+constexpr int LANES = LW_LANES;
+constexpr int R = (N + LANES - 1) / LANES;  // rows of a lane
 constexpr int MATRICES = LW_THREADS / LANES;
 constexpr unsigned ALL = 0xffffffff;
 typedef Stage<N * SIZE, N> Rows;
@@ -30,7 +34,7 @@ LW_INLINE unsigned lanes_where(bool x) {
 }
 
 LW_INLINE unsigned largest(unsigned x) {
-#if LW_N > 16 && __CUDA_ARCH__ >= 800
+#if LW_LANES == 32 && __CUDA_ARCH__ >= 800
   return __reduce_max_sync(ALL, x);
 #else
 #pragma unroll
@@ -39,57 +43,78 @@ LW_INLINE unsigned largest(unsigned x) {
 #endif
 }
 
-// The first lane whose x is largest among the candidates. As integers, magnitudes have the same order, infinity and what is
-// not a number above all.
-LW_INLINE int pivot_lane(T x, bool candidate) {
+// Magnitudes as integers have the same order, with infinity and what is not a number above all; 0 stands for no candidate.
 #if LW_DTYPE % 2 == 0
-  unsigned key = candidate ? (__float_as_uint(magnitude(x)) & 0x7fffffff) + 1 : 0;
-  return __ffs(lanes_where(key == largest(key))) - 1;
+typedef unsigned Key;
+LW_INLINE Key key_of(T x) { return (__float_as_uint(magnitude(x)) & 0x7fffffff) + 1; }
+LW_INLINE int lane_of_largest(Key key) { return __ffs(lanes_where(key == largest(key))) - 1; }
 #else
-  unsigned long long bits = __double_as_longlong(magnitude(x));
-  unsigned high = candidate ? ((unsigned)(bits >> 32) & 0x7fffffff) + 1 : 0;
+typedef unsigned long long Key;
+LW_INLINE Key key_of(T x) { return (__double_as_longlong(magnitude(x)) & 0x7fffffffffffffff) + 1; }
+LW_INLINE int lane_of_largest(Key key) {
+  unsigned high = key >> 32, low = (unsigned)key;
   bool best = high == largest(high);
   unsigned found = lanes_where(best);
   if (__any_sync(ALL, found & (found - 1))) {
-    unsigned low = best ? (unsigned)bits : 0, most = largest(low);
+    unsigned most = largest(best ? low : 0);
     found = lanes_where(best && low == most);
   }
   return __ffs(found) - 1;
-#endif
 }
+#endif
 
 // ---- factors -----------------------------------------------------------------------------------------------------
 
-// Row r of E in lane r's registers, and what belongs to the pivot of that row.
+constexpr int STEP = Rows::UNIT > SIZE ? Rows::UNIT / SIZE : 1;  // elements of one access
+typedef Pack<T, STEP> Access;
+
+// Of L L^H no more than L and its diagonal blocks is kept.
+LW_INLINE constexpr bool is_kept(int s, int k) { return LW_FACTOR != 1 || k < LANES * (s + 1); }
+
+// The rows of one lane, and what belongs to the pivots of those rows.
 struct Row {
-  T e[N];
-  T pivot, inverse;
-  int place;  // of the row among the pivots
+  T e[R][N];
+  T pivot[R], inverse[R];
+  int place[R];  // of the row among the pivots
 };
+typedef T Elements[R][K > 0 ? K : 1];
+
+// P A = L U for few right-hand sides: they are eliminated along, and L is kept nowhere.
+constexpr bool FUSED = LW_FACTOR == 2 && LW_GIVE == 0 && K > 0;
+constexpr int LINE = R * LANES + (FUSED ? (K + VEC - 1) / VEC * VEC : 0);  // elements of what is published of a column or row
 
 // E = L L^H, column by column: each is published unscaled, so that the pivot and its multipliers arrive together. What lies
-// right of the diagonal is never used. `lines` holds two columns. Returns 0 or the 1-based first bad column.
+// right of the diagonal is not used, and right of the diagonal block not touched. `lines` holds two columns. Returns 0 or the
+// 1-based first bad column.
 LW_INLINE int factor_hermitian(Row& row, int r, T* lines) {
   int bad = 0;
-  row.place = r;
 #pragma unroll
   for (int j = 0; j < N; j++) {
-    T* c = lines + (j & 1) * LANES;
-    c[r] = row.e[j];
+    T* c = lines + (j & 1) * LINE;
+#pragma unroll
+    for (int s = j / LANES; s < R; s++) c[r + LANES * s] = row.e[s][j];
     __syncwarp();
     Real d = real(c[j]), q = reciprocal_root(d);
     if (!is_pivot(d) && bad == 0) bad = j + 1;
-    if (r == j) row.pivot = from_real(d), row.inverse = from_real(q);
-    T l = scale(row.e[j], q), w = scale(l, q);
-    row.e[j] = l;
-    // E(r,k) <- E(r,k) - E(r,j) conj(E(k,j)) / d
+    if (r == j % LANES) row.pivot[j / LANES] = from_real(d), row.inverse[j / LANES] = from_real(q);
+    T w[R];
+#pragma unroll
+    for (int s = j / LANES; s < R; s++) {
+      row.e[s][j] = scale(row.e[s][j], q);
+      w[s] = scale(row.e[s][j], q);
+    }
+    // E(i,k) <- E(i,k) - E(i,j) conj(E(k,j)) / d
 #pragma unroll
     for (int k0 = 0; k0 < N; k0 += VEC) {
       if (k0 + VEC > j + 1) {
         Vector p = *(const Vector*)(c + k0);
 #pragma unroll
-        for (int v = 0; v < VEC; v++)
-          if (k0 + v > j && k0 + v < N) row.e[k0 + v] = subtract_product(row.e[k0 + v], w, p.v[v]);
+        for (int v = 0; v < VEC; v++) {
+          const int k = k0 + v < N ? k0 + v : 0;
+#pragma unroll
+          for (int s = j / LANES; s < R; s++)
+            if (k > j && is_kept(s, k)) row.e[s][k] = subtract_product(row.e[s][k], w[s], p.v[v]);
+        }
       }
     }
   }
@@ -98,41 +123,69 @@ LW_INLINE int factor_hermitian(Row& row, int r, T* lines) {
 
 // P E = L U; rows stay in their lanes, and `place` says where they belong. A column without a pivot is left as it is, so that
 // what is not finite elsewhere still comes to light.
-LW_INLINE int factor_general(Row& row, int r, T* lines, bool& infinite) {
+LW_INLINE int factor_general(Row& row, Elements& x, int* order, int r, T* lines, bool& infinite) {
   int bad = 0;
-  row.place = N;
+#pragma unroll
+  for (int s = 0; s < R; s++) row.place[s] = N;
 #pragma unroll
   for (int j = 0; j < N; j++) {
-    int p = pivot_lane(row.e[j], row.place == N && r < N);
-    T* c = lines + (j & 1) * LANES;
-    if (r == p) {
-      row.place = j;
+    Key best = 0;
+    int which = 0;
 #pragma unroll
-      for (int k0 = 0; k0 < N; k0 += VEC) {
-        if (k0 + VEC > j) {
-          Vector v;
+    for (int s = 0; s < R; s++) {
+      Key key = row.place[s] == N && r + LANES * s < N ? key_of(row.e[s][j]) : 0;
+      which = key > best ? s : which;
+      best = key > best ? key : best;
+    }
+    bool mine = r == lane_of_largest(best);
+    T* c = lines + (j & 1) * LINE;
 #pragma unroll
-          for (int i = 0; i < VEC; i++) v.v[i] = k0 + i < N ? row.e[k0 + i < N ? k0 + i : 0] : zero();
-          *(Vector*)(c + k0) = v;
+    for (int s = 0; s < R; s++) {
+      if (mine && which == s) {
+        row.place[s] = j;
+        order[j] = r + LANES * s;
+#pragma unroll
+        for (int i = 0; i < K; i++)
+          if (FUSED) c[R * LANES + i] = x[s][i];
+#pragma unroll
+        for (int k0 = 0; k0 < N; k0 += VEC) {
+          if (k0 + VEC > j) {
+            Vector p;
+#pragma unroll
+            for (int v = 0; v < VEC; v++) p.v[v] = k0 + v < N ? row.e[s][k0 + v < N ? k0 + v : 0] : zero();
+            *(Vector*)(c + k0) = p;
+          }
         }
       }
     }
     __syncwarp();
     T d = c[j];
-    bool good = is_divisor(d), active = row.place == N;
+    bool good = is_divisor(d);
     if (!good && bad == 0) bad = j + 1;
     infinite = infinite || !is_finite(d);
-    T q = select(good, invert(d), zero()), l = multiply(row.e[j], q);
-    if (r == p) row.pivot = d, row.inverse = q;
-    row.e[j] = select(active, l, row.e[j]);
-    l = select(active, l, zero());
+    T q = select(good, invert(d), zero()), l[R];
+#pragma unroll
+    for (int s = 0; s < R; s++) {
+      bool active = row.place[s] == N;
+      if (row.place[s] == j) row.pivot[s] = d, row.inverse[s] = q;
+      l[s] = multiply(row.e[s][j], q);
+      if (!FUSED) row.e[s][j] = select(active, l[s], row.e[s][j]);
+      l[s] = select(active, l[s], zero());
+#pragma unroll
+      for (int i = 0; i < K; i++)
+        if (FUSED) x[s][i] = subtract_plain(x[s][i], l[s], c[R * LANES + i]);
+    }
 #pragma unroll
     for (int k0 = 0; k0 < N; k0 += VEC) {
       if (k0 + VEC > j + 1) {
-        Vector v = *(const Vector*)(c + k0);
+        Vector p = *(const Vector*)(c + k0);
 #pragma unroll
-        for (int i = 0; i < VEC; i++)
-          if (k0 + i > j && k0 + i < N) row.e[k0 + i] = subtract_plain(row.e[k0 + i], l, v.v[i]);
+        for (int v = 0; v < VEC; v++) {
+          const int k = k0 + v < N ? k0 + v : 0;
+#pragma unroll
+          for (int s = 0; s < R; s++)
+            if (k > j) row.e[s][k] = subtract_plain(row.e[s][k], l[s], p.v[v]);
+        }
       }
     }
   }
@@ -143,159 +196,291 @@ LW_INLINE int factor_general(Row& row, int r, T* lines, bool& infinite) {
 
 LW_INLINE T* element(char* matrix, int i, int j) { return (T*)(matrix + i * Rows::PITCH) + j; }
 
-// Row r of E from the memory as it is.
-LW_INLINE void read_row(Row& row, char* matrix, int r) {
-  constexpr bool LINE = LW_READ == 0 || LW_READ == 2 || (LW_READ == 3 && LW_FACTOR == 0);
-  constexpr bool COLUMN = LW_READ == 1 || LW_READ == 3 || (LW_READ == 2 && LW_FACTOR == 0);
-  if (LINE) load_registers<Rows::UNIT>(row.e, matrix + r * Rows::PITCH);
-  if (COLUMN) {
+LW_INLINE void load_row(Row& row, int s, const char* line) {
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-      T x = conjugate(*element(matrix, k, r));
-      row.e[k] = LINE ? select((k < r) == (LW_READ == 3), x, row.e[k]) : x;
+  for (int k = 0; k < N; k += STEP) {
+    if (is_kept(s, k)) {
+      Access p = *(const Access*)(line + k * SIZE);
+#pragma unroll
+      for (int v = 0; v < STEP; v++) row.e[s][k + v] = p.v[v];
     }
   }
 }
 
-// E into shared memory, every row in its place and both triangles of a Hermitian one.
-LW_INLINE void write_rows(Row& row, char* matrix, int r) {
-  __syncwarp();
-  if (r < N) store_registers<Rows::UNIT>(matrix + row.place * Rows::PITCH, row.e);
-  __syncwarp();
-  if (LW_FACTOR == 1) {
+LW_INLINE void store_row(const Row& row, int s, char* line) {
 #pragma unroll
-    for (int k = 0; k < N; k++)
-      if (k < r && r < N) *element(matrix, k, r) = conjugate(row.e[k]);
-    __syncwarp();
+  for (int k = 0; k < N; k += STEP) {
+    if (is_kept(s, k)) {
+      Access p;
+#pragma unroll
+      for (int v = 0; v < STEP; v++) p.v[v] = is_kept(s, k + v) ? row.e[s][k + v] : zero();
+      *(Access*)(line + k * SIZE) = p;
+    }
   }
 }
 
-// ---- substitution with an element per lane -----------------------------------------------------------------------
-
-LW_INLINE void solve_elements(T (&x)[K > 0 ? K : 1], const Row& row, int r) {
+// The rows of E from the memory as it is.
+LW_INLINE void read_rows(Row& row, char* matrix, int r) {
+  constexpr bool LINE = LW_READ == 0 || LW_READ == 2 || (LW_READ == 3 && LW_FACTOR == 0);
+  constexpr bool COLUMN = LW_READ == 1 || LW_READ == 3 || (LW_READ == 2 && LW_FACTOR == 0);
 #pragma unroll
-  for (int turn = 0; turn < 2; turn++) {
-    const int kind = turn ? LW_BACKWARD : LW_FORWARD;
-    if (kind) {
+  for (int s = 0; s < R; s++) {
+    int i = r + LANES * s < N ? r + LANES * s : N - 1;
+    row.place[s] = r + LANES * s;
+    if (LINE) load_row(row, s, matrix + i * Rows::PITCH);
+    if (COLUMN) {
 #pragma unroll
-      for (int step = 0; step < N; step++) {
-        const int j = turn ? N - 1 - step : step;
-        bool later = turn ? r < j : r > j;
-#pragma unroll
-        for (int c = 0; c < K; c++) {
-          T y = from_lane(kind == 2 ? multiply(x[c], row.inverse) : x[c], j);
-          x[c] = r == j ? y : select(later, subtract_plain(x[c], row.e[j], y), x[c]);
+      for (int k = 0; k < N; k++) {
+        if (is_kept(s, k)) {
+          T x = conjugate(*element(matrix, k, i));
+          row.e[s][k] = LINE ? select((k < i) == (LW_READ == 3), x, row.e[s][k]) : x;
         }
       }
     }
   }
 }
 
-// ---- substitution with a column per lane -------------------------------------------------------------------------
-
-// x_i <- x_i - E(i, from .. to) x(from .. to)
-template <int I, int FROM, int TO>
-LW_INLINE void subtract_row(T (&x)[N], const char* matrix) {
-  constexpr int STEP = Rows::UNIT > SIZE ? Rows::UNIT / SIZE : 1;
+// The first element of the diagonal that cannot be divided by, if anyone asks.
+LW_INLINE int invert_diagonal(Row& row, char* matrix, int r, bool asked) {
+  int bad = 0;
 #pragma unroll
-  for (int k0 = FROM / STEP * STEP; k0 < TO; k0 += STEP) {
-    Pack<T, STEP> p = *(const Pack<T, STEP>*)(matrix + I * Rows::PITCH + k0 * SIZE);
-#pragma unroll
-    for (int v = 0; v < STEP; v++)
-      if (k0 + v >= FROM && k0 + v < TO) x[I] = subtract_plain(x[I], p.v[v], x[k0 + v]);
-  }
-}
-
-template <int I>
-LW_INLINE void forward(T (&x)[N], const char* matrix, const T* inverses) {
-  if constexpr (I < N) {
-    subtract_row<I, 0, I>(x, matrix);
-    if (LW_FORWARD == 2) x[I] = multiply(x[I], inverses[I]);
-    forward<I + 1>(x, matrix, inverses);
-  }
-}
-
-template <int I>
-LW_INLINE void backward(T (&x)[N], const char* matrix, const T* inverses) {
-  if constexpr (I >= 0) {
-    subtract_row<I, I + 1, N>(x, matrix);
-    if (LW_BACKWARD == 2) x[I] = multiply(x[I], inverses[I]);
-    backward<I - 1>(x, matrix, inverses);
-  }
-}
-
-LW_INLINE void solve_column(T (&x)[N], const char* matrix, const T* inverses) {
-  if (LW_FORWARD) forward<0>(x, matrix, inverses);
-  if (LW_BACKWARD) backward<N - 1>(x, matrix, inverses);
-}
-
-// Column r of Z^H Z from column r of Z = L^-1, which takes the place of E: Hermitian by its form, with as small a residual on
-// either side. Only the rows from i on of a column matter for element i, so each overwrites what it needs no more.
-LW_INLINE void multiply_by_adjoint(T (&x)[N], char* matrix, int r) {
-  constexpr int STEP = Rows::UNIT > SIZE ? Rows::UNIT / SIZE : 1;
-  __syncwarp();
-  if (r < N) {
-#pragma unroll
-    for (int i = 0; i < N; i++) *element(matrix, i, r) = x[i];
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i0 = 0; i0 < N; i0 += STEP) {
-    T sum[STEP];
-#pragma unroll
-    for (int v = 0; v < STEP; v++) sum[v] = zero();
-#pragma unroll
-    for (int k = i0; k < N; k++) {
-      Pack<T, STEP> p = *(const Pack<T, STEP>*)(matrix + k * Rows::PITCH + i0 * SIZE);
-#pragma unroll
-      for (int v = 0; v < STEP; v++) sum[v] = add_product(sum[v], x[k], p.v[v]);
+  for (int s = 0; s < R; s++) {
+    int i = r + LANES * s < N ? r + LANES * s : N - 1;
+    T d = *element(matrix, i, i);
+    row.inverse[s] = invert(LW_READ == 1 ? conjugate(d) : d);
+    if ((LW_FORWARD == 2 || LW_BACKWARD == 2) && asked) {
+      int lane = __ffs(lanes_where(r + LANES * s < N && !is_divisor(d)));
+      if (lane && bad == 0) bad = lane + LANES * s;
     }
+  }
+  return bad;
+}
+
+// E into shared memory, every row in its place.
+LW_INLINE void write_rows(Row& row, char* matrix, int r) {
+  __syncwarp();
 #pragma unroll
-    for (int v = 0; v < STEP; v++) x[i0 + v] = sum[v];
+  for (int s = 0; s < R; s++) {
+    if (r + LANES * s < N) store_row(row, s, matrix + row.place[s] * Rows::PITCH);
+  }
+  __syncwarp();
+}
+
+// L^H beside L.
+LW_INLINE void mirror_rows(Row& row, char* matrix, int r) {
+#pragma unroll
+  for (int s = 0; s < R; s++) {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if (is_kept(s, k) && k < r + LANES * s && r + LANES * s < N)
+        *element(matrix, k, r + LANES * s) = conjugate(row.e[s][k]);
+    }
+  }
+  __syncwarp();
+}
+
+// ---- substitution with an element per row ------------------------------------------------------------------------
+
+LW_INLINE void read_elements(Elements& x, const T* side, int r, const int* order = nullptr) {
+#pragma unroll
+  for (int s = 0; s < R; s++) {
+    int i = r + LANES * s < N ? r + LANES * s : N - 1, from = order ? order[i] : i;
+#pragma unroll
+    for (int c = 0; c < K; c++) x[s][c] = side[from * K + c];
   }
 }
 
-// The inverse into shared memory.
-LW_INLINE void invert_matrix(char* matrix, const T* inverses, const int* order, int r, bool failed) {
-  T x[N];
+// U x = y with the rows where they were when they became pivots.
+LW_INLINE void solve_in_place(Elements& x, const Row& row, const int* order, int r) {
 #pragma unroll
-  for (int i = 0; i < N; i++) x[i] = from_real(Real((LW_ROWS ? order[i] : i) == r));
-  if (LW_FACTOR == 1) {
-    forward<0>(x, matrix, inverses);
-    multiply_by_adjoint(x, matrix, r);
-  } else {
-    solve_column(x, matrix, inverses);
+  for (int j = N - 1; j >= 0; j--) {
+    int lane = order[j] & (LANES - 1);
+#pragma unroll
+    for (int c = 0; c < K; c++) {
+      T y = multiply(x[0][c], row.inverse[0]);
+#pragma unroll
+      for (int s = 1; s < R; s++) y = select(row.place[s] == j, multiply(x[s][c], row.inverse[s]), y);
+      y = from_lane(y, lane);
+#pragma unroll
+      for (int s = 0; s < R; s++) {
+        T rest = subtract_plain(x[s][c], row.e[s][j], y);
+        x[s][c] = row.place[s] == j ? y : select(row.place[s] < j, rest, x[s][c]);
+      }
+    }
   }
-  __syncwarp();
-  if (r < N) {
+}
+
+LW_INLINE void solve_elements(Elements& x, const Row& row, char* matrix, int r) {
+#pragma unroll
+  for (int turn = 0; turn < 2; turn++) {
+    const int kind = turn ? LW_BACKWARD : LW_FORWARD;
+    if (kind) {
+#pragma unroll
+      for (int step = 0; step < N; step++) {
+        const int j = turn ? N - 1 - step : step, own = j / LANES, lane = j % LANES;
+        if (turn && LW_FACTOR == 1 && step % 4 == 0) __syncwarp();  // or the compiler fetches L^H whole, for which registers lack
+        T y[K > 0 ? K : 1];
+#pragma unroll
+        for (int c = 0; c < K; c++) {
+          y[c] = from_lane(kind == 2 ? multiply(x[own][c], row.inverse[own]) : x[own][c], lane);
+          if (r == lane) x[own][c] = y[c];
+        }
+#pragma unroll
+        for (int s = 0; s < R; s++) {
+          if (turn ? s <= own : s >= own) {
+            T e = turn && LW_FACTOR == 1 ? conjugate(*element(matrix, j, r + LANES * s)) : row.e[s][j];
+            bool later = s != own || (turn ? r < lane : r > lane);
+#pragma unroll
+            for (int c = 0; c < K; c++) x[s][c] = select(later, subtract_plain(x[s][c], e, y[c]), x[s][c]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// ---- substitution with columns per lane --------------------------------------------------------------------------
+
+// COLUMNS columns at once. Of column t only the rows from t LEAD on are not zero.
+template <int COLUMNS, int LEAD>
+struct Block {
+  T x[COLUMNS][N];
+
+  // x_i <- x_i - E(i, FROM .. TO) x(FROM .. TO)
+  LW_INLINE void subtract_row(int i, int from, int to, const char* matrix) {
+#pragma unroll
+    for (int k0 = 0; k0 < N; k0 += STEP) {
+      if (k0 + STEP > from && k0 < to) {
+        Access p = *(const Access*)(matrix + i * Rows::PITCH + k0 * SIZE);
+#pragma unroll
+        for (int v = 0; v < STEP; v++) {
+#pragma unroll
+          for (int t = 0; t < COLUMNS; t++)
+            if (k0 + v >= from && k0 + v < to && k0 + v >= t * LEAD) x[t][i] = subtract_plain(x[t][i], p.v[v], x[t][k0 + v]);
+        }
+      }
+    }
+  }
+
+  LW_INLINE void forward(const char* matrix, const T* inverses) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      T y = select(failed, nan_element(), x[i]);
-#if LW_DTYPE >= 2 && LW_FACTOR == 1
-      // rounding differs between the triangles of a complex product: the lower one is taken for both
-      if (i == r && !failed) y = only_real(y);
-      if (i >= r) *element(matrix, i, r) = y;
-      if (i > r) *element(matrix, r, i) = conjugate(y);
-#else
-      *element(matrix, i, r) = y;
-#endif
+      subtract_row(i, 0, i, matrix);
+      if (LW_FORWARD == 2) {
+#pragma unroll
+        for (int t = 0; t < COLUMNS; t++) x[t][i] = multiply(x[t][i], inverses[i]);
+      }
     }
   }
+
+  LW_INLINE void backward(const char* matrix, const T* inverses) {
+#pragma unroll
+    for (int i = N - 1; i >= 0; i--) {
+      subtract_row(i, i + 1, N, matrix);
+      if (LW_BACKWARD == 2) {
+#pragma unroll
+        for (int t = 0; t < COLUMNS; t++) x[t][i] = multiply(x[t][i], inverses[i]);
+      }
+    }
+  }
+
+  // Z^H Z from Z in shared memory and its columns here. Element i needs only the rows from i on, so that it overwrites what is
+  // needed no more.
+  LW_INLINE void multiply_by_adjoint(const char* matrix) {
+#pragma unroll
+    for (int i0 = 0; i0 < N; i0 += STEP) {
+      T sum[COLUMNS][STEP];
+#pragma unroll
+      for (int t = 0; t < COLUMNS; t++)
+#pragma unroll
+        for (int v = 0; v < STEP; v++) sum[t][v] = zero();
+#pragma unroll
+      for (int k = i0; k < N; k++) {
+        Access p = *(const Access*)(matrix + k * Rows::PITCH + i0 * SIZE);
+#pragma unroll
+        for (int t = 0; t < COLUMNS; t++)
+#pragma unroll
+          for (int v = 0; v < STEP; v++)
+            if (i0 + STEP > t * LEAD) sum[t][v] = add_product(sum[t][v], x[t][k], p.v[v]);
+      }
+#pragma unroll
+      for (int t = 0; t < COLUMNS; t++)
+#pragma unroll
+        for (int v = 0; v < STEP; v++) x[t][i0 + v] = sum[t][v];
+    }
+  }
+};
+
+// Z = L^-1, then Z^H Z: Hermitian by its form, with as small a residual on either side. Only the lower triangle is computed.
+LW_INLINE void invert_hermitian(char* matrix, const T* inverses, int r, bool failed) {
+  Block<R, LANES> z;
+#pragma unroll
+  for (int t = 0; t < R; t++)
+#pragma unroll
+    for (int i = 0; i < N; i++) z.x[t][i] = from_real(Real(i == r + LANES * t));
+  z.forward(matrix, inverses);
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < R; t++)
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      if (r + LANES * t < N) *element(matrix, i, r + LANES * t) = z.x[t][i];
+  __syncwarp();
+  z.multiply_by_adjoint(matrix);
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < R; t++) {
+    int c = r + LANES * t;
+#pragma unroll
+    for (int i = LANES * t; i < N; i++) {
+      T y = select(failed, nan_element(), i == c ? only_real(z.x[t][i]) : z.x[t][i]);
+      if (i >= c) *element(matrix, i, c) = y;
+      if (i > c) *element(matrix, c, i) = conjugate(y);
+    }
+  }
+}
+
+LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order, int r, bool failed) {
+  Block<R, 0> b;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    int from = order[i];
+#pragma unroll
+    for (int t = 0; t < R; t++) b.x[t][i] = from_real(Real(from == r + LANES * t));
+  }
+  b.forward(matrix, inverses);
+  b.backward(matrix, inverses);
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < R; t++)
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      if (r + LANES * t < N) *element(matrix, i, r + LANES * t) = select(failed, nan_element(), b.x[t][i]);
 }
 
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
 LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside, bool failed, T* sign_to, Real* logabs_to) {
-  T sign = r < N && LW_FACTOR == 2 ? phase(row.pivot) : from_real(1);
-  Real logabs = r < N ? log_magnitude(row.pivot) : Real(0);
-  bool singular = lanes_where(r < N && is_zero(row.pivot));
-  if (LW_FACTOR == 2 && r < N) {
-    // the sign of the permutation: -1 for every earlier pivot from a later row
-    int earlier = 0;
+  T sign = from_real(1);
+  Real logabs = 0;
+  bool zeros = false;
 #pragma unroll
-    for (int i = 0; i < N; i++) earlier += i < r && order[i] > order[r];
-    if (earlier % 2) sign = negate(sign);
+  for (int s = 0; s < R; s++) {
+    int place = r + LANES * s;
+    if (place < N) {
+      if (LW_FACTOR == 2) {
+        sign = multiply(sign, phase(row.pivot[s]));
+        // the sign of the permutation: -1 for every earlier pivot from a later row
+        int earlier = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) earlier += i < place && order[i] > order[place];
+        if (earlier % 2) sign = negate(sign);
+      }
+      logabs += log_magnitude(row.pivot[s]);
+      zeros = zeros || is_zero(row.pivot[s]);
+    }
   }
+  bool singular = lanes_where(zeros);
 #pragma unroll
   for (int step = LANES / 2; step > 0; step /= 2) {
     logabs += across(logabs, step);
@@ -312,11 +497,11 @@ LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside,
 // ---- all together ------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_rows(Call call) {
-  constexpr int LINES = 2 * LANES * SIZE + 16;  // bytes; the 16 keep the matrices of a warp in different banks
+  constexpr int LINES = 2 * LINE * SIZE + 16;  // bytes; the 16 keep the matrices of a warp in different banks
   __shared__ __align__(16) char all_lines[MATRICES * LINES];
-  __shared__ T all_inverses[MATRICES][LANES];
-  __shared__ int all_orders[MATRICES][LANES];
-  int g = threadIdx.x / LANES, r = threadIdx.x % LANES, safe = r < N ? r : N - 1;
+  __shared__ T all_inverses[MATRICES][N];
+  __shared__ int all_orders[MATRICES][N];
+  int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * Rows::MATRIX;
   char* sides = memory + MATRICES * Rows::MATRIX;
   T* inverses = all_inverses[g];
@@ -328,55 +513,50 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_rows
     Rows::load(memory, call.a + first * (N * N), count * (N * N * SIZE));
     if (LW_GIVE == 0 && K > 0) Sides::load(sides, call.b + first * (N * K), count * (N * K * SIZE));
     commit_copies();
-    if (LW_FACTOR == 0 && LW_ROWS && r < N) {
-      unsigned from = inside ? call.rows[(first + g) * N + r] : 0;
-      order[r] = from < N ? from : 0;
+    if (LW_FACTOR == 0 && LW_ROWS) {
+      for (int i = r; i < N; i += LANES) {
+        unsigned from = inside ? call.rows[(first + g) * N + i] : 0;
+        order[i] = from < N ? from : 0;
+      }
     }
     wait_copies<0>();
     __syncthreads();
 
     Row row;
-    read_row(row, matrix, safe);
-    row.place = r;
+    Elements x;
+    T* side = (T*)(sides + g * Sides::MATRIX);
+    read_rows(row, matrix, r);
+    if (FUSED) read_elements(x, side, r);
     int bad = 0;
     bool infinite = false;
     if (LW_FACTOR == 0) {
-      T d = *element(matrix, safe, safe);
-      row.inverse = invert(LW_READ == 1 ? conjugate(d) : d);
-      constexpr bool DIVIDES = LW_FORWARD == 2 || LW_BACKWARD == 2;
-      bad = DIVIDES && call.info ? __ffs(lanes_where(!is_divisor(d))) : 0;
+      bad = invert_diagonal(row, matrix, r, call.info);
       if (LW_READ != 0 && K == 0) write_rows(row, matrix, r);
     } else {
       T* lines = (T*)(all_lines + g * LINES);
-      bad = LW_FACTOR == 1 ? factor_hermitian(row, r, lines) : factor_general(row, r, lines, infinite);
-      if (LW_GIVE != 3) write_rows(row, matrix, r);
+      bad = LW_FACTOR == 1 ? factor_hermitian(row, r, lines) : factor_general(row, x, order, r, lines, infinite);
+      if (LW_GIVE != 3 && !FUSED) write_rows(row, matrix, r);
+      if (LW_FACTOR == 1 && LW_GIVE == 0 && K == 0) mirror_rows(row, matrix, r);
     }
-    if (r < N) {
-      inverses[row.place] = row.inverse;
-      if (LW_FACTOR == 2) order[row.place] = r;
-    }
+#pragma unroll
+    for (int s = 0; s < R; s++)
+      if (r + LANES * s < N && !FUSED) inverses[row.place[s]] = row.inverse[s];
     __syncwarp();
 
     if (LW_GIVE == 0 && K > 0) {
-      if (LW_FACTOR == 1) {  // L^H beside L
-        T line[N];
-        load_registers<Rows::UNIT>(line, matrix + safe * Rows::PITCH);
-#pragma unroll
-        for (int j = 0; j < N; j++) row.e[j] = select(j > safe, line[j], row.e[j]);
+      if (FUSED) {
+        solve_in_place(x, row, order, r);
+      } else {
+        read_elements(x, side, r, LW_ROWS == 1 ? order : nullptr);
+        solve_elements(x, row, matrix, r);
       }
-      if (LW_FACTOR == 2) {
-        load_registers<Rows::UNIT>(row.e, matrix + safe * Rows::PITCH);
-        row.inverse = inverses[safe];
-      }
-      T* side = (T*)(sides + g * Sides::MATRIX);
-      T x[K > 0 ? K : 1];
-#pragma unroll
-      for (int c = 0; c < K; c++) x[c] = side[(LW_ROWS == 1 ? order[safe] : safe) * K + c];
-      solve_elements(x, row, r);
       __syncwarp();
-      if (r < N) {
 #pragma unroll
-        for (int c = 0; c < K; c++) side[(LW_ROWS == 2 ? order[r] : r) * K + c] = select(bad != 0, nan_element(), x[c]);
+      for (int s = 0; s < R; s++) {
+        int i = r + LANES * s, to = FUSED ? row.place[s] : LW_ROWS == 2 && i < N ? order[i] : i;
+#pragma unroll
+        for (int c = 0; c < K; c++)
+          if (i < N) side[to * K + c] = select(bad != 0, nan_element(), x[s][c]);
       }
       __syncthreads();
       Sides::store(call.out + first * (N * K), sides, count * (N * K * SIZE));
@@ -384,24 +564,29 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_rows
       const T* b = call.b + (first + g) * N * k;
       T* out = call.out + (first + g) * N * k;
       for (i64 c = r; c < k && inside; c += LANES) {
-        T x[N];
+        Block<1, 0> column;
 #pragma unroll
-        for (int i = 0; i < N; i++) x[i] = load_element(b + (LW_ROWS == 1 ? order[i] : i) * k + c);
-        solve_column(x, matrix, inverses);
+        for (int i = 0; i < N; i++) column.x[0][i] = load_element(b + (LW_ROWS == 1 ? order[i] : i) * k + c);
+        if (LW_FORWARD) column.forward(matrix, inverses);
+        if (LW_BACKWARD) column.backward(matrix, inverses);
 #pragma unroll
         for (int i = 0; i < N; i++)
-          store_element(out + (LW_ROWS == 2 ? order[i] : i) * k + c, select(bad != 0, nan_element(), x[i]));
+          store_element(out + (LW_ROWS == 2 ? order[i] : i) * k + c, select(bad != 0, nan_element(), column.x[0][i]));
       }
     } else if (LW_GIVE == 3) {
       if (LW_FACTOR == 2) bad = infinite;
       determinant(row, order, r, inside, bad, call.out + first + g, call.logabs + first + g);
     } else {
-      if (LW_GIVE == 1) invert_matrix(matrix, inverses, order, r, bad);
-      if (LW_GIVE == 2 && bad && r < N) {
+      if (LW_GIVE == 1 && LW_FACTOR == 1) invert_hermitian(matrix, inverses, r, bad);
+      if (LW_GIVE == 1 && LW_FACTOR == 2) invert_general(matrix, inverses, order, r, bad);
+      if (LW_GIVE == 2) {
+        for (int i = r; i < N; i += LANES) {
 #pragma unroll
-        for (int j = 0; j < N; j++) *element(matrix, r, j) = nan_element();
+          for (int j = 0; j < N; j++)
+            if (bad) *element(matrix, i, j) = nan_element();
+          if (inside) call.rows[(first + g) * N + i] = order[i];
+        }
       }
-      if (LW_GIVE == 2 && inside && r < N) call.rows[(first + g) * N + r] = order[r];
       __syncthreads();
       Rows::store(call.out + first * (N * N), memory, count * (N * N * SIZE));
     }
