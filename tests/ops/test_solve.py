@@ -505,3 +505,36 @@ def test_log(backend, caplog):
     with caplog.at_level(logging.INFO, logger="lapwing"):
         lw.solve(backend.put(np.eye(3)), backend.put(np.ones(3)))
     assert "solve of 1 x 3 x 3" in caplog.text
+
+
+def test_mixed_precision(backend):
+    """As accurate as the full one, whatever the condition; small systems and hard ones are solved in full."""
+    n = 200
+    for condition in (10, 1e6, 1e14):
+        u, _ = np.linalg.qr(random((n, n), "float64"))
+        a = (u * np.geomspace(1, 1 / condition, n)) @ u.T
+        a = (a + a.T) / 2
+        b = random((n, 2), "float64", 1)
+        given, right = backend.put(a), backend.put(b)
+        for assume in ("pos", "general"):
+            full = backward_error(a, backend.get(lw.solve(given, right, assume=assume)), b)
+            mixed = backward_error(a, backend.get(lw.solve(given, right, assume=assume, precision="mixed")), b)
+            assert mixed < max(2 * full, 1)
+            f = lw.factor(given, assume=assume, precision="mixed")
+            x = backend.get(f.solve(right))
+            assert backward_error(a, x, b) < max(2 * full, 1)
+            assert f.report["precision"] == "mixed"
+            assert f.report["fallback"] == (condition > 1e10)
+            if condition == 10:
+                assert 1 <= f.report["steps"] <= 5
+                assert f.report["backward_error"] < n * 1e-16
+            assert np.allclose(backend.get(f.slogdet().logabsdet), np.linalg.slogdet(a)[1])
+
+
+def test_mixed_precision_of_what_float32_cannot_hold(backend):
+    a = np.diag([1e200, 1.0, 1e-200]) + 0
+    b = np.ones(3)
+    f = lw.factor(backend.put(a), precision="mixed")
+    assert np.allclose(backend.get(f.solve(backend.put(b))), [1e-200, 1, 1e200])
+    with pytest.raises(lw.NotPositiveDefiniteError):
+        lw.factor(backend.put(-a), precision="mixed")

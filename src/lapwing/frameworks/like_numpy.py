@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 __all__ = ["NumpyNamespace"]
 
 
@@ -71,6 +73,16 @@ class NumpyNamespace:
     @classmethod
     def norm(cls, x: Any) -> Any:
         return cls.module.linalg.norm(x)
+
+    @classmethod
+    def cast(cls, x: Any, name: str) -> Any:
+        with np.errstate(over="ignore"):  # what does not fit becomes Inf, as everywhere else
+            return x.astype(name)
+
+    @classmethod
+    def ratio(cls, x: Any, y: Any) -> Any:
+        """x / y, and 0 for 0 / 0."""
+        return cls.module.where(x == 0, cls.module.zeros_like(x), x / cls.module.where(y == 0, cls.module.ones_like(y), y))
 
     @classmethod
     def whole(cls, x: Any) -> Any:

@@ -172,6 +172,14 @@ class Namespace:
         return tf.reduce_prod(x, -1)
 
     @staticmethod
+    def cast(x: Any, name: str) -> Any:
+        return tf.cast(x, name)
+
+    @staticmethod
+    def ratio(x: Any, y: Any) -> Any:
+        return tf.math.divide_no_nan(x, y)
+
+    @staticmethod
     def whole(x: Any) -> Any:
         return tf.cast(x, tf.int32)
 

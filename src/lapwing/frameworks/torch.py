@@ -268,6 +268,14 @@ class Namespace:
         return x.prod(-1)
 
     @staticmethod
+    def cast(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x.to(getattr(torch, name))
+
+    @staticmethod
+    def ratio(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == 0, torch.zeros_like(x), x / torch.where(y == 0, torch.ones_like(y), y))
+
+    @staticmethod
     def whole(x: torch.Tensor) -> torch.Tensor:
         return x.to(torch.int32)
 

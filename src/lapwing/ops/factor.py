@@ -14,7 +14,7 @@ from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
 from .failure import first_failure
-from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _of_diagonal, slogdet
+from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _of_diagonal, check_mixed, slogdet
 from .systems import CHOLESKY_SOLVE, LU, LU_SOLVE, TRIANGULAR
 from .triangle import whole_matrix
 
@@ -177,6 +177,7 @@ def factor(
     assume: Assume = "pos",
     upper: bool = False,
     overwrite: bool = False,
+    precision: Literal["full", "mixed"] = "full",
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
 ) -> Factor:
@@ -188,6 +189,11 @@ def factor(
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     assume, upper, overwrite, on_fail, engine
         As for :func:`solve`; by default positive definite.
+    precision : {"full", "mixed"}
+        "mixed" factors in float32 or complex64, and refines each solution with the matrix itself, which is kept, until it is
+        as good as with the full factor; where it cannot be, the full factor is made and used from then on. ``.report`` tells
+        of the last solve: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general" and "pos". Inside
+        of traced code the full factor is made at once.
 
     Returns
     -------
@@ -218,6 +224,8 @@ def factor(
         overwrite = check_flag("factor", "overwrite", overwrite)
     xp = framework.Namespace
     traced = framework.traced(a)
+    if precision != "full" and check_mixed("factor", precision, assume, framework.dtype_of(a)) and not traced:
+        return _mixed(framework, a, assume, upper, on_fail, engine)
     waits = on_fail == "raise" and not traced
     triangle = kept = rows = None
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
@@ -243,6 +251,22 @@ def factor(
     if engine == "auto" and not traced:
         report["engine"] = planner.plan(_problem(l, assume, upper)).engine
     return Factor(assume, upper, report, (kept, l, rows, info))
+
+
+def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engine: str) -> Factor:
+    """Where the matrix cannot be factored in lower precision, the full factor, or its error."""
+    from .mixed import MixedFactor
+
+    def make_full() -> Factor:
+        return factor(a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)  # type: ignore[arg-type]
+
+    name = "complex64" if framework.dtype_of(a).startswith("complex") else "float32"
+    low = factor(framework.Namespace.cast(a, name), assume=assume, upper=upper, on_fail="nan", engine=engine)  # type: ignore[arg-type]
+    if framework.failed(low.info):
+        made = make_full()
+        made.report |= {"precision": "mixed", "fallback": True}
+        return made
+    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else a, low, make_full)
 
 
 _KIND = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}

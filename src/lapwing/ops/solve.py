@@ -298,7 +298,7 @@ def _solve(
     check_pair(name, framework, frameworks.of, a, b)
     if overwrite is not False:
         overwrite = check_flag(name, "overwrite", overwrite)
-    mixed = precision != "full" and _check_mixed(name, precision, assume, framework.dtype_of(a))
+    mixed = precision != "full" and check_mixed(name, precision, assume, framework.dtype_of(a))
     columns = Columns(name, framework, a, b)
     a, b = columns.a, columns.b
     waits = on_fail == "raise" and not framework.traced(a)
@@ -432,7 +432,7 @@ def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: 
     return bool(upper)
 
 
-def _check_mixed(name: str, precision: str, assume: str, dtype: str) -> bool:
+def check_mixed(name: str, precision: str, assume: str, dtype: str) -> bool:
     check_choice(name, "precision", precision, ("full", "mixed"))
     if assume not in ("general", "pos"):
         raise ValueError(f'{name}: precision="mixed" goes with assume="general" and "pos", not {assume!r}')
