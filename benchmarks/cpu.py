@@ -1,6 +1,6 @@
 """The CPU bars: lapwing through NumPy, torch and JAX against numpy, torch and jax, in one interleaved run.
 
-    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh|eigh_batched|eigh_parts] [--threads 2]
+    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh|eigh_batched|eigh_parts|solve] [--threads 2]
                              [--output FILE]
 
 Prints pass or fail against the bars below, and writes everything to benchmarks/results/. Exit code: 0 all passed,
@@ -38,8 +38,8 @@ def main() -> int:
             verdicts += found
     if options.only in (None, "overhead"):
         verdicts += _overhead(options.repeat)
-    for name, step in (("eigh_batched", _eigh_batched), ("eigh_parts", _eigh_parts)):
-        if options.only in (None, "eigh", name):
+    for name, step in (("eigh_batched", _eigh_batched), ("eigh_parts", _eigh_parts), ("solve", _solve)):
+        if options.only in (None, name) or (options.only == "eigh" and name.startswith("eigh")):
             found_rows, found = step(options.quick, options.repeat)
             rows += found_rows
             verdicts += found
@@ -209,6 +209,82 @@ def _eigh_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
     return rows, verdicts
 
 
+# Many small systems and inverses: by what factor lapwing must be faster than the best of numpy, scipy, torch and jax, by n.
+_SMALL = {3: 200_000, 4: 200_000, 5: 100_000, 6: 100_000, 7: 50_000, 8: 50_000, 16: 10_000, 32: 4_000}  # n and batch
+_POS_FACTORS = {3: 5.0, 4: 5.0, 5: 5.0, 6: 5.0, 7: 5.0, 8: 5.0, 16: 3.0, 32: 2.0}
+_LU_FACTORS = {3: 4.0, 4: 4.0, 5: 4.0, 6: 4.0, 7: 4.0, 8: 4.0, 16: 1.0, 32: 1.0}
+_SMALL_FACTORS = {
+    ("solve", "pos"): _POS_FACTORS,
+    ("inv", "pos"): _POS_FACTORS,
+    ("solve", "general"): _LU_FACTORS,
+    ("inv", "general"): dict.fromkeys(_SMALL, 1.0),
+}
+# One matrix: order, what else the case says, whom it is compared with (None: all), and by what factor lapwing must be faster.
+_ONE = (
+    (4000, {"operation": "inv", "assume": "pos"}, ("numpy",), 1.8),
+    (
+        4000,
+        {"operation": "solve", "assume": "pos", "precision": "mixed", "matrix": "wishart_shift"},
+        ("scipy", "cho_solve"),
+        1.3,
+    ),
+    (64, {"operation": "svd", "rows": 200_000}, None, 2.0),
+    (64, {"operation": "qr", "rows": 200_000}, None, 1.0),
+    *[
+        (n, {"operation": operation, "assume": assume}, None, 1.0)
+        for n in (64, 500, 2000)
+        for operation, assume in (*_SMALL_FACTORS, ("qr", "general"), ("svd", "general"))
+    ],
+)
+_LOOPS = ("cho_solve", "lu_solve")  # scipy goes through a batch in Python there, which takes minutes
+_TORCH_SHARE = 0.9  # of the speed of its MKL at one large matrix
+
+
+def _solve(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
+    """Systems, inverses and decompositions, through NumPy, against the best of numpy, scipy, torch and jax."""
+    from lapwing.bench.case import Case
+
+    rows, verdicts = [], []
+
+    def judge(case: Case, against: tuple[str, ...] | None, factor: float, torch_share: float = 1.0) -> None:
+        row, verdict = _best(case, against, factor, repeat, torch_share)
+        rows.append(row)
+        verdicts.extend(verdict)
+
+    for (operation, assume), factors in _SMALL_FACTORS.items():
+        for dtype in ("float32", "float64"):
+            for n, factor in factors.items():
+                if not quick or n in (4, 16):
+                    batch = _SMALL[n] // (100 if quick else 1)
+                    judge(Case(n, batch, dtype, operation=operation, assume=assume), None, factor)
+    for n, known, against, factor in _ONE:
+        if quick and n in (500, 2000):
+            continue
+        if quick:
+            n, known = min(n, 128), {**known, **({"rows": 2000} if "rows" in known else {})}
+        judge(Case(n, **known), against, factor, _TORCH_SHARE)
+    return rows, verdicts
+
+
+def _best(case: object, against: tuple[str, ...] | None, factor: float, repeat: int, torch_share: float) -> tuple:
+    """The row, and the verdict on it, unless nobody else could do it."""
+    from lapwing.bench.case import Entry
+    from lapwing.bench.measure import measure, peer_entries
+
+    peers, _ = peer_entries("cpu", ("numpy", "scipy", "torch", "jax"), case)
+    peers = [p for p in peers if (against is None or p.name in against) and (case.batch == 1 or p.name not in _LOOPS)]
+    row = measure(case, [Entry("lapwing", "numpy", "auto"), *peers], repeat=repeat, limit=6.0)
+    times = _report(row)
+    of_torch = {p.name for p in peers if p.library == "torch"}
+    best = min((times[p.name] / (torch_share if p.name in of_torch else 1.0) for p in peers if p.name in times), default=None)
+    if best is None or "lapwing" not in times:
+        return row, []
+    whom = "" if against is None else f" against {against[0]}"
+    verdict = Verdict(f"{case}{whom}", best / times["lapwing"], factor)
+    print(verdict, flush=True)
+    return row, [verdict]
+
+
 def _report(row: object) -> dict[str, float]:
     """Print the times and what was wrong; the times by name."""
     from lapwing.bench.table import seconds_in_words
@@ -227,7 +303,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The CPU bars.")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--only", choices=["batched", "single", "overhead", "eigh", "eigh_batched", "eigh_parts"])
+    parser.add_argument("--only", choices=["batched", "single", "overhead", "eigh", "eigh_batched", "eigh_parts", "solve"])
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()

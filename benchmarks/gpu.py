@@ -1,6 +1,6 @@
 """The GPU bars: batches, one matrix, a record of the engines, and the same kernels through torch, JAX and CuPy.
 
-    python benchmarks/gpu.py [--only batched|single|record|frameworks|eigh|eigh_record] [--quick] [--seconds 1200]
+    python benchmarks/gpu.py [--only batched|single|record|frameworks|eigh|eigh_record|solve] [--quick] [--seconds 1200]
                              [--record FILE] [--output FILE] [--device cuda]
 
 Every answer is checked in float64 on the host before its time is printed, and the peers are timed in the same run.
@@ -33,7 +33,7 @@ from lapwing.engines import planner
 
 T = TypeVar("T")
 _RESULTS = Path(__file__).parent / "results"
-_PARTS = ("batched", "single", "frameworks", "record", "eigh", "eigh_record")
+_PARTS = ("batched", "single", "frameworks", "record", "eigh", "eigh_record", "solve")
 _BATCHED = (
     (4, 1_000_000), (8, 400_000), (16, 100_000), (32, 50_000), (64, 20_000), (128, 5_000), (256, 1_000), (512, 400),
     (1024, 100), (100, 10), (512, 16),
@@ -102,7 +102,7 @@ def main() -> int:
     for a in absent:
         run.note(f"without {a.name}: {a.reason}")
     steps = {"batched": _batched, "single": _single, "frameworks": _frameworks, "record": _record, "eigh": _eigh}
-    steps["eigh_record"] = _eigh_record
+    steps |= {"eigh_record": _eigh_record, "solve": _solve}
     found = {part: steps[part](run) for part in _PARTS if options.only in (None, part)}
     print(f"\nwrote {_write(run, found)} after {perf_counter() - run.begun:.0f} s")
     wrong = [str(row.case) for row in run.rows if row.wrong] + [w for part in found.values() for w in part.get("wrong", [])]
@@ -192,9 +192,7 @@ def _eigh(run: Run) -> dict:
     verdicts: list[dict] = []
 
     def judge(what: str, value: float | None, bar: float, at_most: bool = False) -> None:
-        passed = value is not None and (value <= bar if at_most else value >= bar)
-        verdicts.append({"what": what, "value": value, "bar": bar, "at_most": at_most, "pass": passed})
-        print(f"  {'pass' if passed else 'FAIL'}  {what}: {value or 0:.3g}, bar {bar:g}", flush=True)
+        verdicts.append(_verdict(what, value, bar, at_most))
 
     ours = Entry("lapwing", run.library, "auto")
     n = _PART_ORDER if on_gpu and not run.options.quick else 2048 if on_gpu else 300
@@ -218,6 +216,60 @@ def _eigh(run: Run) -> dict:
     missed = sum(not v["pass"] for v in verdicts)
     print(f"{len(verdicts) - missed} of {len(verdicts)} bars passed")
     return {"verdicts": verdicts}
+
+
+# One system: order, what else the case says, the peers, and by what factor lapwing must be faster than the best of them. A
+# float32 factor pays for a benign matrix; the two others take many steps of refinement, or none that would do.
+_TORCH_DRIVERS = ("torch", "gesvd", "gesvdj", "gesvda")
+_MIXED = {"operation": "solve", "assume": "pos", "precision": "mixed"}
+_SOLVE_ONE = (
+    (32768, {**_MIXED, "matrix": "wishart_shift"}, ("torch",), 2.0),
+    (32768, {**_MIXED, "condition": 1e5}, ("torch",), 0.65),
+    (32768, {**_MIXED, "condition": 1e10}, ("torch",), 0.65),
+    (16384, {"operation": "inv", "assume": "pos"}, ("torch",), 2.0),
+    (16384, {"operation": "solve"}, ("torch", "jax", "cupy"), 1.0),
+    (64, {"operation": "svd", "rows": 1_000_000, "condition": 1e10}, _TORCH_DRIVERS, 4.0),
+)
+_SOLVE_BATCHED = ((4, 400_000), (8, 200_000), (16, 100_000), (32, 50_000))
+# torch.cholesky_inverse takes the matrices one after the other; torch.linalg.inv takes them together
+_SOLVE_PEERS = {"solve": ("torch", "jax", "torch_solve", "jax_solve"), "inv": ("torch_inv", "jax", "jax_inv")}
+_SOLVE_FACTOR = 8.0
+
+
+def _solve(run: Run) -> dict:
+    """The bars for systems, inverses and singular values."""
+    verdicts: list[dict] = []
+    device = run.options.device
+    small = device == "cpu" or run.options.quick
+    others = sorted(
+        {name for _, _, names, _ in _SOLVE_ONE for name in names} | {n for names in _SOLVE_PEERS.values() for n in names}
+    )
+    table = Table(others, on_gpu=run.bandwidth is not None)
+    print(f"\nsystems, inverses and singular values\n{table.header()}", flush=True)
+
+    def judge(case: Case, against: tuple[str, ...], bar: float) -> None:
+        present, _ = peer_entries(device, ("torch", "jax", "cupy"), case)
+        peers = [p for p in present if p.name in against]
+        row = run.measure(case, [Entry("lapwing", run.library, "auto"), *peers], table, limit=2.0)
+        verdicts.append(_verdict(f"{case} against the best of {', '.join(against)}", row and row.speedup, bar))
+
+    for dtype in ("float32", "float64"):
+        for operation, against in _SOLVE_PEERS.items():
+            for n, batch in _sizes(run, _SOLVE_BATCHED, ((4, 1_000), (16, 100))):
+                judge(Case(n, batch, dtype, device, operation=operation, assume="pos"), against, _SOLVE_FACTOR)
+    for n, known, against, bar in _SOLVE_ONE:
+        if small:
+            n, known = min(n, 200), {**known, **({"rows": 2000} if "rows" in known else {})}
+        judge(Case(n, 1, "float64", device, **known), against, bar)
+    missed = sum(not v["pass"] for v in verdicts)
+    print(f"{len(verdicts) - missed} of {len(verdicts)} bars passed")
+    return {"verdicts": verdicts}
+
+
+def _verdict(what: str, value: float | None, bar: float, at_most: bool = False) -> dict:
+    passed = value is not None and (value <= bar if at_most else value >= bar)
+    print(f"  {'pass' if passed else 'FAIL'}  {what}: {value or 0:.3g}, bar {bar:g}", flush=True)
+    return {"what": what, "value": value, "bar": bar, "at_most": at_most, "pass": passed}
 
 
 def _ratio(row: Row, name: str) -> float | None:

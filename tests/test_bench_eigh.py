@@ -231,15 +231,16 @@ def test_explain_with_a_subset(capsys):
 
 
 @pytest.mark.parametrize("script", ["cpu.py", "gpu.py"])
+@pytest.mark.parametrize("part", ["eigh", "solve"])
 @pytest.mark.slow
-def test_benchmark_scripts(script, monkeypatch, tmp_path, capsys):
+def test_benchmark_scripts(script, part, monkeypatch, tmp_path, capsys):
     """Small: the steps, not the figures."""
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     output = tmp_path / "out.json"
-    arguments = [script, "--only", "eigh", "--quick", "--repeat", "1", "--output", str(output)]
+    arguments = [script, "--only", part, "--quick", "--repeat", "1", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", arguments + (["--device", "cpu"] if script == "gpu.py" else []))
     with pytest.raises(SystemExit):
         runpy.run_path(str(BENCHMARKS / script), run_name="__main__")
     data = json.loads(output.read_text())
-    assert data["rows"] and (data.get("verdicts") or data["parts"]["eigh"]["verdicts"])
+    assert data["rows"] and (data.get("verdicts") or data["parts"][part]["verdicts"])

@@ -30,7 +30,7 @@ def test_docstrings():
     assert tried >= 8
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/eigh.md", "docs/gram.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "README.md"])
 def test_pages(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     for name in ("torch", "jax", "tensorflow"):

@@ -167,21 +167,24 @@ def _kernel(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
-    a = _square(_numbers(case, rng, (case.n, case.n)), case.device)
-    a /= case.n
-    if case.matrix == "wishart_shift":
-        index = np.arange(case.n)
-        a[index, index] += 1
-    return a
-
-
-def _square(g: np.ndarray, device: str) -> np.ndarray:
-    """G G^H, exactly Hermitian. A large one is multiplied on the GPU, where the host would take minutes."""
-    torch = _gpu_tensors(device) if len(g) >= _LARGEST else None
+    """A large one is made on the GPU, where the host would take minutes."""
+    torch = _gpu_tensors(case.device) if case.n >= _LARGEST else None
+    shift = 1 if case.matrix == "wishart_shift" else 0
     if torch is None:
-        return _hermitian(g @ np.conj(g.T))
-    t = torch.from_numpy(g).cuda()
-    return _hermitian((t @ t.mH).cpu().numpy())
+        g = _numbers(case, rng, (case.n, case.n))
+        a = _hermitian(g @ np.conj(g.T))
+        a /= case.n
+        index = np.arange(case.n)
+        a[index, index] += shift
+        return a
+    seed = torch.Generator("cuda").manual_seed(int(rng.integers(2**62)))
+    t = torch.randn((case.n, case.n), dtype=getattr(torch, case.dtype), device="cuda", generator=seed)
+    t = (t @ t.mH) / case.n
+    diagonal = t.diagonal().real + shift
+    t = t.tril(-1)
+    t += t.mH.clone()
+    t.diagonal().copy_(diagonal)
+    return t.cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _gpu_tensors(device: str) -> Any:

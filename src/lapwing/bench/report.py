@@ -41,7 +41,10 @@ def write_report(report: Report, path: Path) -> None:
 def as_json(report: Report) -> dict[str, Any]:
     where = asdict(report.environment)
     where["versions"] = dict(report.environment.versions)
-    peers = {t.name: row.case for row in report.rows for t in row.peers}
+    texts: dict[str, dict[str, None]] = {}  # a library has a call for each operation
+    for row in report.rows:
+        for t in row.peers:
+            texts.setdefault(t.name, {})[operation_of(row.case.operation).own_text(t.name, row.case)] = None
     return {
         "schema": SCHEMA,
         "kind": "lapwing bench",
@@ -49,7 +52,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "date": report.date,
         "environment": where,
         "copy_bytes_per_second": report.bandwidth,
-        "peer_calls": {name: operation_of(case.operation).own_text(name, case) for name, case in sorted(peers.items())},
+        "peer_calls": {name: "; ".join(found) for name, found in sorted(texts.items())},
         "notes": list(report.notes),
         "rows": [_row(row) for row in report.rows],
     }
