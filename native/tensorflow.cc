@@ -225,7 +225,7 @@ int64_t dimension(ShapeContext* context, Shape* shape, int64_t i) {
   return value;
 }
 
-// The shape of one axis with this letter, into `shape`: its length, or what stands there in an input. False for neither.
+// The shape of one axis with this letter, into `shape`: its length, or what stands there in an input. False: neither.
 bool shape_of_axis(ShapeContext* context, const Row& row, ShapeHandle* inputs, const Lengths& lengths, char axis,
                    ShapeHandle& shape, Status* status) {
   if (lengths[axis] >= 0) {
@@ -258,9 +258,9 @@ void infer_shapes(ShapeContext* context, Status* status) {
     for (int k = 0; k < axes_of(input); k++) {
       const int64_t length = dimension(context, inputs[i], first + k), known = lengths[input.axes[k]];
       if (lengths.fits(input.axes[k], length)) continue;
+      const char* what = i ? "the inputs do not fit, got lengths" : "the matrices must be square, got";
       char text[160];
-      std::snprintf(text, sizeof text, i ? "%s: the inputs do not fit, got lengths %lld and %lld" :
-                    "%s: the matrices must be square, got %lld x %lld", row.name, static_cast<long long>(known),
+      std::snprintf(text, sizeof text, "%s: %s %lld and %lld", row.name, what, static_cast<long long>(known),
                     static_cast<long long>(length));
       return TF_SetStatus(status, INVALID_ARGUMENT, text);
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import frameworks
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
-from ..core.operation import ADJOINT, UPPER
+from ..core.operation import ADJOINT, UPPER, Operation
 from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
@@ -154,16 +154,18 @@ class Factor:
             a = l
         elif open_batch or framework.shape_of(a) != framework.shape_of(l):
             a = framework.Namespace.broadcast_batch(a, b)[0]
+        # a call in each branch: tf.function cannot rewrite a variable with a type that they share
         if self.assume in ("lower", "upper"):
-            call: tuple[Any, ...] = TRIANGULAR, (l, b), flags | (ADJOINT if adjoint else 0)
-        elif self.assume == "pos":
-            call = CHOLESKY_SOLVE, (a, l, b), flags
-        else:
-            rows = self._rows
-            if open_batch or framework.shape_of(rows) != batch:
-                rows = framework.Namespace.broadcast_batch(rows[..., None], b)[0][..., 0]
-            call = LU_SOLVE, (a, l, rows, b), ADJOINT if adjoint else 0
-        return framework.apply(call[0], call[1], (call[2],), planner.AUTO, False)[0]
+            return self._run(TRIANGULAR, (l, b), flags | (ADJOINT if adjoint else 0))
+        if self.assume == "pos":
+            return self._run(CHOLESKY_SOLVE, (a, l, b), flags)
+        rows = self._rows
+        if open_batch or framework.shape_of(rows) != batch:
+            rows = framework.Namespace.broadcast_batch(rows[..., None], b)[0][..., 0]
+        return self._run(LU_SOLVE, (a, l, rows, b), ADJOINT if adjoint else 0)
+
+    def _run(self, operation: Operation, arrays: tuple[Any, ...], flags: int) -> Any:
+        return self._framework.apply(operation, arrays, (flags,), planner.AUTO, False)[0]
 
     def __repr__(self) -> str:
         shape, dtype = self._framework.shape_of(self._factor), self._framework.dtype_of(self._factor)
