@@ -1,5 +1,10 @@
 // QR and SVD by cuSOLVER, one matrix after the other.
+//
+// The SVD by the polar decomposition is several times faster than by QR iterations, but where the matrix is close to a
+// singular one the library shifts it, and says by how much: then the slower method takes its place. To know that, the host
+// waits for the device.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 
@@ -24,12 +29,6 @@ Call of_dtype(int32_t dtype, S s, D d, C c, Z z) {
   }
 }
 
-size_t taken(Job& job, size_t bytes) {
-  const size_t start = job.places.total;
-  job.places.total += (bytes + 255) / 256 * 256;
-  return start;
-}
-
 int64_t smaller(const Frame& frame) { return std::min(frame.size[1], frame.size[2]); }
 
 int q_size(const Job& job, int* elements) {
@@ -50,7 +49,12 @@ int make_q(const Job& job, void* w, const void* tau, int32_t* status) {
   return call(job.lease.solver, m, c, int(smaller(frame)), w, m, tau, job.at(job.places.work), room, status);
 }
 
-bool by_polar() { return std::getenv("LAPWING_POLAR"); }
+// The least order for the polar decomposition.
+constexpr int64_t POLAR_FROM = 256;
+bool by_polar(const Frame& frame) {
+  if (const char* text = std::getenv("LAPWING_POLAR")) return text[0] == '1';
+  return smaller(frame) >= POLAR_FROM;
+}
 
 // A tall matrix is handed over as conj(A), a wide one as A^T: the library takes no wide ones.
 struct Shape {
@@ -62,7 +66,6 @@ struct Shape {
   bool vectors, full;
   int64_t left() const { return full ? rows : columns; }
   signed char job() const { return vectors ? (full ? 'A' : 'S') : 'N'; }
-  int mode() const { return vectors ? VALUES_AND_VECTORS : VALUES_ONLY; }
 };
 
 }  // namespace
@@ -80,24 +83,29 @@ int decompose_workspace(Job& job) {
         check(frame, q_size(job, &elements), "asking for the workspace"))
       return 1;
     job.need.device = std::max(job.need.device, size_t(elements) * job.element);
-    job.places.matrix = taken(job, size_t(m * std::max(n, c)) * job.element);
-    job.places.tau = taken(job, size_t(std::min(m, n)) * job.element);
+    job.places.matrix = job.take(size_t(m * std::max(n, c)) * job.element);
+    job.places.tau = job.take(size_t(std::min(m, n)) * job.element);
     return 0;
   }
   const Shape shape(frame);
-  job.places.matrix = taken(job, size_t(shape.rows * shape.columns) * job.element);
-  const size_t left = shape.vectors ? size_t(shape.rows * shape.left()) * job.element : 0;
-  const size_t right = shape.vectors ? size_t(shape.columns * shape.columns) * job.element : 0;
-  job.places.left_vectors = taken(job, left);
-  job.places.right_vectors = taken(job, right);
-  const int status =
-      by_polar() ? api.gesvdp_size(job.lease.solver, job.lease.params, shape.mode(), !shape.full, shape.rows, shape.columns, type,
-                                   nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns,
-                                   type, &job.need.device, &job.need.host)
-                 : api.gesvd_size(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
-                                  nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns,
-                                  type, &job.need.device, &job.need.host);
-  return check(frame, status, "asking for the workspace");
+  job.places.matrix = job.take(size_t(shape.rows * shape.columns) * job.element);
+  const bool polar = by_polar(frame), keeps = shape.vectors || polar;
+  job.places.left_vectors = job.take(keeps ? size_t(shape.rows * shape.left()) * job.element : 0);
+  job.places.right_vectors = job.take(keeps ? size_t(shape.columns * shape.columns) * job.element : 0);
+  Workspace more;
+  if (check(frame,
+            api.gesvd_size(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type, nullptr,
+                           shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns, type,
+                           &job.need.device, &job.need.host),
+            "asking for the workspace") ||
+      (polar && check(frame,
+                      api.gesvdp_size(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows,
+                                      shape.columns, type, nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type,
+                                      nullptr, shape.columns, type, &more.device, &more.host),
+                      "asking for the workspace")))
+    return 1;
+  job.need = {std::max(job.need.device, more.device), std::max(job.need.host, more.host)};
+  return 0;
 }
 
 int qr(const Job& job, int64_t m) {
@@ -118,46 +126,97 @@ int qr(const Job& job, int64_t m) {
          cuda::adjoint(frame, w, job.input(1, m, rows * c), info, c, rows, rows, cuda::SPOIL);
 }
 
+namespace {
+
+// One matrix and what becomes of it.
+struct Decomposition {
+  const Job& job;
+  Shape shape;
+  int64_t m;
+  char* s;
+  int32_t* info;
+
+  char* matrix() const { return job.at(job.places.matrix); }
+  char* left() const { return job.at(job.places.left_vectors); }
+  char* right() const { return job.at(job.places.right_vectors); }
+  int32_t* status() const { return job.at<int32_t>(job.places.status); }
+  void* host() const { return const_cast<char*>(job.host.data()); }
+
+  int take() const {
+    Frame& frame = job.frame;
+    const int64_t rows = frame.size[1], columns = frame.size[2];
+    void* a = job.input(0, m, rows * columns);
+    return (shape.tall ? cuda::adjoint(frame, a, matrix(), info, rows, columns, columns, cuda::CHECK)
+                       : cuda::copy_checked(frame, a, matrix(), info, rows, columns)) ||
+           cuda::identity(frame, matrix(), info, shape.columns, shape.rows);
+  }
+
+  int iterate() const {
+    const int type = job.type();
+    return check(job.frame,
+                 table().gesvd(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
+                               matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns,
+                               type, job.at(job.places.work), job.need.device, host(), job.need.host, status()),
+                 "SVD");
+  }
+
+  // `good` is false where another method must be taken
+  int polar(bool* good) const {
+    const int type = job.type();
+    double shift = 0;
+    if (check(job.frame,
+              table().gesvdp(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns, type,
+                             matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns, type,
+                             job.at(job.places.work), job.need.device, host(), job.need.host, status(), &shift),
+              "SVD"))
+      return 1;
+    const bool is_double = job.frame.dtype % 2;
+    int32_t found = 0, bad = 0;
+    float narrow = 0;
+    double largest = 0;
+    const auto& api = table();
+    void* value = is_double ? static_cast<void*>(&largest) : &narrow;
+    auto from = [](const void* x) { return reinterpret_cast<uint64_t>(x); };
+    int answer = api.copy_to_host(value, from(s), is_double ? 8 : 4, job.frame.stream);
+    if (!answer) answer = api.copy_to_host(&found, from(status()), sizeof found, job.frame.stream);
+    if (!answer) answer = api.copy_to_host(&bad, from(info), sizeof bad, job.frame.stream);
+    if (!answer) answer = api.synchronize(job.frame.stream);
+    if (check(job.frame, answer, "waiting for the GPU")) return 1;
+    if (!is_double) largest = narrow;
+    const double eps = is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
+    *good = bad || (found == 0 && shift <= eps * double(shape.rows) * largest);
+    if (std::getenv("LAPWING_DEBUG")) fprintf(stderr, "polar %lld %lld info %d shift %g largest %g good %d\n", (long long)shape.rows, (long long)shape.columns, found, shift, largest, *good);
+    return 0;
+  }
+};
+
+}  // namespace
+
 int svd(const Job& job, int64_t m) {
   Frame& frame = job.frame;
   const Shape shape(frame);
   const int64_t rows = frame.size[1], columns = frame.size[2], k = shape.columns, left = shape.left();
   const size_t real = job.element / size_t(job.parts());
-  void* a = job.input(0, m, rows * columns);
   char* s = static_cast<char*>(frame.buffer[shape.vectors ? 2 : 1]) + size_t(m * k) * real;
   int32_t* info = job.info(shape.vectors ? 4 : 2, m);
-  auto* status = job.at<int32_t>(job.places.status);
-  void *w = job.at(job.places.matrix), *u = job.at(job.places.left_vectors), *v = job.at(job.places.right_vectors);
-  if (shape.tall ? cuda::adjoint(frame, a, w, info, rows, columns, columns, cuda::CHECK)
-                 : cuda::copy_checked(frame, a, w, info, rows, columns))
-    return 1;
-  if (cuda::identity(frame, w, info, k, shape.rows)) return 1;
-  const bool polar = by_polar();
-  const int type = job.type(), real_type = job.real_type();
-  void* host = const_cast<char*>(job.host.data());
-  double shift = 0;
-  const int found =
-      polar ? table().gesvdp(job.lease.solver, job.lease.params, shape.mode(), !shape.full, shape.rows, k, type, w, shape.rows,
-                             real_type, s, type, u, shape.rows, type, v, k, type, job.at(job.places.work), job.need.device, host,
-                             job.need.host, status, &shift)
-            : table().gesvd(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, k, type, w, shape.rows,
-                            real_type, s, type, u, shape.rows, type, v, k, type, job.at(job.places.work), job.need.device, host,
-                            job.need.host, status);
-  if (check(frame, found, "SVD")) return 1;
-  if (cuda::merge(frame, info, status, true) || cuda::spoil(frame, s, info, k)) return 1;
+  const Decomposition steps{job, shape, m, s, info};
+  bool polar = by_polar(frame);
+  if (steps.take() || (polar && steps.polar(&polar))) return 1;
+  if (!polar && ((by_polar(frame) && steps.take()) || steps.iterate())) return 1;
+  if (cuda::merge(frame, info, steps.status(), cuda::PLAIN) || cuda::spoil(frame, s, info, k)) return 1;
   if (!shape.vectors) return 0;
+  void *u = steps.left(), *v = steps.right();
   char *out_u = job.input(1, m, rows * (shape.full ? rows : k)), *out_v = job.input(3, m, columns * (shape.full ? columns : k));
-  // conj(A) = U S V^H: u <- conj(U), v^H <- V^T, which lies there, or conj of the library's V^H
-  // A^T = U S V^H: v^H <- U^T, which lies there; u <- conj(V)
-  const size_t square = size_t(k * k) * job.element;
+  // tall: conj(A) = U S V^H, so that u <- conj(U) and v^H <- V^T; else A^T = U S V^H, v^H <- U^T and u <- conj(V).
+  // A transpose is what lies there row-major. One method gives V, the other V^H.
   void* out_right = shape.tall ? out_v : out_u;
-  const bool direct = polar == shape.tall;
-  if (shape.tall ? cuda::adjoint(frame, u, out_u, info, left, rows, rows, cuda::SPOIL)
-                 : cuda::copy(frame, out_v, u, size_t(shape.rows * left) * job.element))
-    return 1;
-  if (direct ? cuda::copy(frame, out_right, v, square) : cuda::adjoint(frame, v, out_right, info, k, k, k, cuda::SPOIL)) return 1;
-  if (!shape.tall && cuda::spoil(frame, out_v, info, shape.rows * left * job.parts())) return 1;
-  return cuda::spoil(frame, out_right, info, k * k * job.parts());
+  const bool as_it_is = polar == shape.tall;
+  return (shape.tall ? cuda::adjoint(frame, u, out_u, info, left, rows, rows, cuda::SPOIL)
+                     : cuda::copy(frame, out_v, u, size_t(shape.rows * left) * job.element) ||
+                           cuda::spoil(frame, out_v, info, shape.rows * left * job.parts())) ||
+         (as_it_is ? cuda::copy(frame, out_right, v, size_t(k * k) * job.element) ||
+                         cuda::spoil(frame, out_right, info, k * k * job.parts())
+                   : cuda::adjoint(frame, v, out_right, info, k, k, k, cuda::SPOIL));
 }
 
 }  // namespace lapwing::cusolver

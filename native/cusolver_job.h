@@ -12,7 +12,8 @@ namespace lapwing::cusolver {
 struct Places {
   size_t info = 0;    // of one matrix, where the frame has none
   size_t status = 0;  // what the library says
-  size_t pivots = 0, matrix = 0, right = 0, tau = 0, leaf = 0, left_vectors = 0, right_vectors = 0, work = 0, total = 0;
+  size_t pivots = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0, left_vectors = 0, right_vectors = 0;
+  size_t work = 0, total = 0;
 };
 
 class Job {
@@ -23,6 +24,12 @@ class Job {
   // The library's workspace and the places of everything; nothing is allocated. 0, or 1 with a message.
   int prepare();
   int allocate();
+
+  size_t take(size_t bytes) {
+    const size_t start = places.total;
+    places.total += (bytes + 255) / 256 * 256;
+    return start;
+  }
 
   char* input(int place, int64_t m, int64_t elements) const {
     return static_cast<char*>(frame.buffer[place]) + size_t(m * elements) * element;
@@ -44,8 +51,11 @@ class Job {
   std::vector<char> host;
 };
 
-// Orders of the triangles that are inverted as they are.
-constexpr int64_t LEAF = 512;
+// work <- conj(A) = L L^H, the lower triangle as the library sees it; may be a. cusolver_positive.cc
+int factor_positive(const Job& job, const void* a, void* work, int32_t* info);
+// out <- the inverse of A, both triangles; may be a
+int invert_positive(const Job& job, const void* a, void* out, int32_t* info);
+int positive_workspace(Job& job);
 
 // One matrix of the frame each; cusolver_decompose.cc
 int qr(const Job& job, int64_t m);

@@ -27,20 +27,6 @@ int check_libraries(Frame& frame) {
 
 // ---- factors of one matrix -------------------------------------------------------------------------------------------
 
-// work <- conj(A) = L L^H, the lower triangle; may be a
-int factor_positive(const Job& job, const void* a, void* work, int32_t* info) {
-  Frame& frame = job.frame;
-  const int64_t n = frame.size[1];
-  auto* status = job.at<int32_t>(job.places.status);
-  if (cuda::hermitian(frame, a, work, nullptr, 1)) return 1;
-  if (check(frame,
-            table().potrf(job.lease.solver, job.lease.params, FILL_LOWER, n, job.type(), work, n, job.type(),
-                          job.at(job.places.work), job.need.device, const_cast<char*>(job.host.data()), job.need.host, status),
-            "cholesky"))
-    return 1;
-  return cuda::merge(frame, info, status, false) || cuda::check_pivots(frame, work, info, n, cuda::POSITIVE);
-}
-
 // work, which is conj(A) as the library sees it, <- P L U
 int factor_general(const Job& job, void* work, int32_t* info, cuda::Pivots pivots) {
   Frame& frame = job.frame;
@@ -53,7 +39,7 @@ int factor_general(const Job& job, void* work, int32_t* info, cuda::Pivots pivot
                           job.at<int32_t>(job.places.status)),
             "LU"))
     return 1;
-  return cuda::check_pivots(frame, work, info, n, pivots);
+  return cuda::check_pivots(frame, work, n, info, n, 0, pivots);
 }
 
 int solve_general(const Job& job, int op, int64_t columns, const void* lu, void* x) {
@@ -81,56 +67,6 @@ int solve_triangle(const Job& job, Kind kind, const void* l, void* x, int64_t k)
 int copy_unless_same(Frame& frame, void* to, const void* from, size_t bytes) {
   return to == from ? 0 : cuda::copy(frame, to, from, bytes);
 }
-
-// ---- the inverse of conj(A) = L L^H in the lower triangle, column-major ---------------------------------------------
-
-struct Square {
-  const Job& job;
-  int64_t ld;
-
-  void* at(void* a, int64_t i, int64_t j) const { return static_cast<char*>(a) + size_t(i + j * ld) * job.element; }
-
-  // L <- L^-1
-  int invert(void* a, int64_t n) const {
-    if (n <= LEAF) {
-      void* leaf = job.at(job.places.leaf);
-      return cuda::lift(job.frame, a, ld, leaf, n, true) ||
-             job.blas.trsm({SIDE_LEFT, FILL_LOWER, OP_NONE, DIAGONAL_READ}, n, n, 1, leaf, n, a, ld);
-    }
-    const int64_t h = half(n), rest = n - h;
-    void *low = at(a, h, 0), *second = at(a, h, h);
-    // L21 <- -L22^-1 L21 L11^-1
-    return job.blas.trsm({SIDE_RIGHT, FILL_LOWER, OP_NONE, DIAGONAL_READ}, rest, h, -1, a, ld, low, ld) ||
-           job.blas.trsm({SIDE_LEFT, FILL_LOWER, OP_NONE, DIAGONAL_READ}, rest, h, 1, second, ld, low, ld) || invert(a, h) ||
-           invert(second, rest);
-  }
-
-  // L <- L^H L
-  int multiply(void* a, int64_t n) const {
-    if (n <= LEAF) {
-      void* leaf = job.at(job.places.leaf);
-      return cuda::lift(job.frame, a, ld, leaf, n, false) || job.blas.square(n, n, leaf, n, 0, a, ld);
-    }
-    const int64_t h = half(n), rest = n - h;
-    void *low = at(a, h, 0), *second = at(a, h, h);
-    // A11 <- L11^H L11 + L21^H L21, A21 <- L22^H L21
-    return multiply(a, h) || job.blas.square(h, rest, low, ld, 1, a, ld) || multiply_by(second, rest, low, h) ||
-           multiply(second, rest);
-  }
-
-  // B <- L^H B; B is n x columns
-  int multiply_by(void* l, int64_t n, void* b, int64_t columns) const {
-    if (n <= LEAF) return job.blas.trmm({SIDE_LEFT, FILL_LOWER, OP_ADJOINT, DIAGONAL_READ}, n, columns, l, ld, b, ld);
-    const int64_t h = half(n), rest = n - h;
-    void *low = at(l, h, 0), *second = at(l, h, h), *b2 = at(b, h, 0);
-    // B1 <- L11^H B1 + L21^H B2, B2 <- L22^H B2
-    return multiply_by(l, h, b, columns) || job.blas.add_product(h, columns, rest, low, ld, b2, ld, b, ld) ||
-           multiply_by(second, rest, b2, columns);
-  }
-
-  // Whole leaves, so that the products start at even addresses.
-  static int64_t half(int64_t n) { return std::max(n / 2 / LEAF, int64_t(1)) * LEAF; }
-};
 
 // ---- the operations, one matrix each ---------------------------------------------------------------------------------
 
@@ -175,11 +111,7 @@ int inverse_one(const Job& job, int64_t m) {
   void *a = job.input(0, m, n * n), *x = job.input(1, m, n * n);
   int32_t* info = job.info(2, m);
   if (is_positive(frame)) {
-    const Square square{job, n};
-    if (factor_positive(job, a, x, info) || square.invert(x, n) || square.multiply(x, n)) return 1;
-    Frame whole = frame;  // the library's lower triangle is our upper one
-    whole.flags |= UPPER;
-    if (cuda::hermitian(whole, x, x, nullptr, 1)) return fail(frame, "%s", whole.error);
+    if (invert_positive(job, a, x, info)) return 1;
   } else {
     void* work = job.at(job.places.matrix);
     // conj(A)^-H is to the library what the row-major inverse is
@@ -212,7 +144,7 @@ int solve_by_lu(const Job& job, int64_t m) {
   auto* rows = static_cast<const int32_t*>(frame.buffer[2]) + m * n;
   auto* info = job.at<int32_t>(job.places.info);
   const size_t bytes = size_t(n * k) * job.element;
-  if (cuda::fill(frame, info, 0, sizeof *info) || cuda::check_pivots(frame, lu, info, n, cuda::NOT_ZERO)) return 1;
+  if (cuda::fill(frame, info, 0, sizeof *info) || cuda::check_pivots(frame, lu, n, info, n, 0, cuda::NOT_ZERO)) return 1;
   const bool adjoint = frame.flags & ADJOINT;
   const int status =
       adjoint ? cuda::copy(frame, right, b, bytes) ||  // A^H = U^H L^H P
@@ -230,7 +162,7 @@ int solve_by_cholesky(const Job& job, int64_t m) {
   const bool upper = frame.flags & UPPER;
   void *l = job.input(1, m, n * n), *b = job.input(2, m, n * k), *x = job.input(3, m, n * k);
   auto* info = job.at<int32_t>(job.places.info);
-  return cuda::fill(frame, info, 0, sizeof *info) || cuda::check_pivots(frame, l, info, n, cuda::NOT_ZERO) ||
+  return cuda::fill(frame, info, 0, sizeof *info) || cuda::check_pivots(frame, l, n, info, n, 0, cuda::NOT_ZERO) ||
          copy_unless_same(frame, x, b, size_t(n * k) * job.element) ||
          solve_triangle(job, {upper, upper}, l, x, k) ||  // A = L L^H, or U^H U
          solve_triangle(job, {upper, !upper}, l, x, k) || cuda::spoil(frame, x, info, n * k * job.parts());
@@ -280,18 +212,10 @@ int Job::prepare() {
   const int64_t n = frame.size[1], k = frame.size[2], order = n * n;
   const bool factors = frame.op == SOLVE || frame.op == INVERSE || frame.op == LU || frame.op == SLOGDET;
   const bool positive = is_positive(frame), overwrite = frame.flags & OVERWRITE;
-  auto take = [&](size_t bytes) {
-    const size_t start = places.total;
-    places.total += (bytes + 255) / 256 * 256;
-    return start;
-  };
   if (frame.op != TRIANGULAR) places.info = take(sizeof(int32_t)), places.status = take(sizeof(int32_t));
   if (factors && positive) {
-    if (check(frame, table().potrf_size(lease.solver, lease.params, FILL_LOWER, n, type(), nullptr, n, type(), &need.device,
-                                        &need.host), "asking for the workspace"))
-      return 1;
-    if (frame.op == INVERSE) places.leaf = take(size_t(LEAF * LEAF) * element);
-    else if (!overwrite) places.matrix = take(size_t(order) * element);
+    if (positive_workspace(*this)) return 1;
+    if (frame.op != INVERSE && !overwrite) places.matrix = take(size_t(order) * element);
   } else if (factors) {
     if (check(frame, table().getrf_size(lease.solver, lease.params, n, n, type(), nullptr, n, type(), &need.device, &need.host),
               "asking for the workspace"))

@@ -51,15 +51,14 @@ int spoil(Frame& frame, void* x, const int32_t* info, int64_t count) {
   return start(frame, "spoil", blocks_for(count), {}, arguments);
 }
 
-int merge(Frame& frame, int32_t* info, const int32_t* other, bool plain) {
-  int flag = plain;
-  void* arguments[] = {&info, &other, &flag};
+int merge(Frame& frame, int32_t* info, const int32_t* other, int64_t offset) {
+  void* arguments[] = {&info, &other, &offset};
   return start(frame, "merge", 1, {}, arguments);
 }
 
-int check_pivots(Frame& frame, const void* a, int32_t* info, int64_t n, Pivots kind) {
+int check_pivots(Frame& frame, const void* a, int64_t ld, int32_t* info, int64_t n, int64_t offset, Pivots kind) {
   int number = kind;
-  void* arguments[] = {&a, &info, &n, &number};
+  void* arguments[] = {&a, &ld, &info, &n, &offset, &number};
   return start(frame, "check_pivots", blocks_for(n), {a}, arguments);
 }
 
@@ -89,10 +88,20 @@ int determinant(Frame& frame, const void* a, const int64_t* pivots, void* sign, 
   return start(frame, "determinant", 1, {a, sign}, arguments);
 }
 
-int lift(Frame& frame, void* a, int64_t ld, void* to, int64_t n, bool clear) {
-  int is_clear = clear;
-  void* arguments[] = {&a, &ld, &to, &n, &is_clear};
-  return start(frame, "lift", blocks_for(n * n), {a, to}, arguments);
+int lift(Frame& frame, const void* a, int64_t ld, void* leaves, int64_t n) {
+  void* arguments[] = {&a, &ld, &leaves, &n};
+  return start(frame, "lift", blocks_for((n + LEAF - 1) / LEAF * LEAF * LEAF), {a, leaves}, arguments);
+}
+
+int invert_tiles(Frame& frame, void* leaves, int64_t count) {
+  int64_t tiles = count * (LEAF / LEAF_TILE);
+  void* arguments[] = {&leaves, &tiles};
+  return start(frame, "invert_tiles", std::min(tiles, MAX_BLOCKS), {leaves}, arguments);
+}
+
+int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, int64_t columns) {
+  void* arguments[] = {&from, &from_ld, &to, &to_ld, &rows, &columns};
+  return start(frame, "copy_block", blocks_for(rows * columns), {from, to}, arguments);
 }
 
 }  // namespace lapwing::cuda

@@ -21,12 +21,13 @@ int identity(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t c
 // x <- NaN where info is not 0; `count` real numbers
 int spoil(Frame& frame, void* x, const int32_t* info, int64_t count);
 
-// What the library said: a place, or for `plain` any failure, which becomes 1.
-int merge(Frame& frame, int32_t* info, const int32_t* other, bool plain);
+// What the library said: a place counted from `offset` on, or for PLAIN any failure, which becomes 1.
+constexpr int64_t PLAIN = -1;
+int merge(Frame& frame, int32_t* info, const int32_t* other, int64_t offset);
 
-// Reports the first pivot on the diagonal of a that is not as it must be, and finite.
+// Reports the first pivot on the diagonal of a that is not as it must be, and finite; places count from `offset` on.
 enum Pivots : int { NOT_ZERO, POSITIVE, ANY };
-int check_pivots(Frame& frame, const void* a, int32_t* info, int64_t n, Pivots kind);
+int check_pivots(Frame& frame, const void* a, int64_t ld, int32_t* info, int64_t n, int64_t offset, Pivots kind);
 
 // Reports what is not finite in a row-major triangle, and a zero on its diagonal; `unit`: that is not read.
 int check_triangle(Frame& frame, const void* a, int32_t* info, int64_t n, bool upper, bool unit);
@@ -40,7 +41,14 @@ int permute(Frame& frame, const void* from, void* to, const int32_t* rows, int32
 // The determinant of A from the library's factors of conj(A); no pivots: from its Cholesky factor.
 int determinant(Frame& frame, const void* a, const int64_t* pivots, void* sign, void* logabs, const int32_t* info, int64_t n);
 
-// to (n x n) <- the lower triangle of column-major a, zeros above; `clear`: a <- identity
-int lift(Frame& frame, void* a, int64_t ld, void* to, int64_t n, bool clear);
+// Diagonal blocks of a column-major lower triangle, LEAF x LEAF each, one behind the other; the last is filled up with ones.
+constexpr int64_t LEAF = 512, LEAF_TILE = 32;
+int lift(Frame& frame, const void* a, int64_t ld, void* leaves, int64_t n);
+
+// Tiles of LEAF_TILE on the diagonals of the leaves <- their inverses
+int invert_tiles(Frame& frame, void* leaves, int64_t count);
+
+// to <- from, column-major blocks
+int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, int64_t columns);
 
 }  // namespace lapwing::cuda

@@ -131,6 +131,9 @@ struct Complex64;
      int64_t))                                                                                                         \
   X(dense_blas, zherk, "cublasZherk_v2_64", int,                                                                       \
     (void*, int, int, int64_t, int64_t, const double*, const Complex64*, int64_t, const double*, Complex64*, int64_t)) \
+  X(dense_blas, blas_gemm_many, "cublasGemmStridedBatchedEx_64", int,                                                  \
+    (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, long long, const void*, int,  \
+     int64_t, long long, const void*, void*, int, int64_t, long long, int64_t, int, int))                              \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \

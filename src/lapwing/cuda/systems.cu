@@ -76,20 +76,20 @@ extern "C" __global__ void spoil(Real* x, const int* info, i64 count) {
   for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < count; e += (i64)gridDim.x * THREADS) x[e] = not_a_number();
 }
 
-// What the library itself said: a place to report, or for `plain` a failure that has none: info becomes 1.
-extern "C" __global__ void merge(int* info, const int* other, int plain) {
+// What the library itself said: a place from `offset` on to report, or for a negative one a failure without: info becomes 1.
+extern "C" __global__ void merge(int* info, const int* other, i64 offset) {
   if (threadIdx.x != 0 || blockIdx.x != 0) return;
-  if (plain) *info = *info || *other;
-  else if (*other > 0) report(info, *other);
+  if (offset < 0) *info = *info || *other;
+  else if (*other > 0) report(info, offset + *other);
 }
 
 // Reports the first pivot that is not finite or is zero; FINITE: a zero is allowed; POSITIVE: it must be above zero
 constexpr int POSITIVE = 1, FINITE = 2;
-extern "C" __global__ void check_pivots(const T* a, int* info, i64 n, int kind) {
+extern "C" __global__ void check_pivots(const T* a, i64 ld, int* info, i64 n, i64 offset, int kind) {
   for (i64 j = (i64)blockIdx.x * THREADS + threadIdx.x; j < n; j += (i64)gridDim.x * THREADS) {
-    T x = load_element(a + j * (n + 1));
+    T x = load_element(a + j * (ld + 1));
     bool good = kind == POSITIVE ? is_pivot(real(x)) : is_finite(x) && (kind == FINITE || !is_zero(x));
-    if (!good) report(info, j + 1);
+    if (!good) report(info, offset + j + 1);
   }
 }
 
@@ -185,12 +185,52 @@ extern "C" __global__ void determinant(const T* a, const i64* pivots, T* sign, R
   *logabs = good ? Real(part[2][0]) : not_a_number();
 }
 
-// to (n x n, column-major) <- the lower triangle of a, whose columns are `ld` apart, zeros above; a <- identity when `clear`
-extern "C" __global__ void lift(T* a, i64 ld, T* to, i64 n, int clear) {
-  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < n * n; e += (i64)gridDim.x * THREADS) {
-    i64 j = e / n, i = e - j * n;
-    T x = load_element(a + j * ld + i);
-    store_element(to + e, i >= j ? x : zero());
-    if (clear) store_element(a + j * ld + i, i == j ? from_real(Real(1)) : zero());
+// ---- leaves: the diagonal blocks of a column-major lower triangle, LEAF x LEAF each, one behind the other --------------
+
+constexpr int LEAF = 512;  // in cusolver_positive.cc too
+
+// leaves <- the blocks of a, zeros above the diagonal, ones on it past the end of a
+extern "C" __global__ void lift(const T* a, i64 ld, T* leaves, i64 n) {
+  i64 count = (n + LEAF - 1) / LEAF;
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < count * LEAF * LEAF; e += (i64)gridDim.x * THREADS) {
+    i64 first = e / (LEAF * LEAF) * LEAF, j = e / LEAF % LEAF, i = e % LEAF;
+    bool inside = first + i < n;
+    T x = i >= j && inside ? load_element(a + (first + j) * ld + first + i) : i == j ? from_real(Real(1)) : zero();
+    store_element(leaves + e, x);
+  }
+}
+
+// Tiles of 32 x 32 on the diagonals of the leaves <- their inverses. A block each; a lane takes a column.
+extern "C" __global__ void invert_tiles(T* leaves, i64 tiles) {
+  __shared__ __align__(16) char room[2 * TILE * (TILE + 1) * sizeof(T)];
+  typedef T Columns[TILE][TILE + 1];
+  Columns &l = *(Columns*)room, &x = *(Columns*)(room + sizeof(Columns));
+  constexpr int EACH = LEAF / TILE;
+  for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    T* at = leaves + tile / EACH * LEAF * LEAF + tile % EACH * TILE * (LEAF + 1);
+    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) l[e / TILE][e % TILE] = load_element(at + e / TILE * LEAF + e % TILE);
+    __syncthreads();
+    if (threadIdx.x < TILE) {
+      int j = threadIdx.x;
+      for (int i = 0; i < TILE; i++) {
+        T sum = i == j ? from_real(Real(1)) : zero();
+        for (int k = 0; k < i; k++) {
+          if (k < j) continue;
+          sum = subtract_product(sum, l[k][i], conjugate(x[j][k]));
+        }
+        x[j][i] = i < j ? zero() : scale(sum, Real(1) / real(l[i][i]));
+      }
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) store_element(at + e / TILE * LEAF + e % TILE, x[e / TILE][e % TILE]);
+    __syncthreads();
+  }
+}
+
+// to (columns `to_ld` apart) <- from, both column-major
+extern "C" __global__ void copy_block(const T* from, i64 from_ld, T* to, i64 to_ld, i64 rows, i64 columns) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS) {
+    i64 j = e / rows, i = e - j * rows;
+    store_element(to + j * to_ld + i, load_element(from + j * from_ld + i));
   }
 }
