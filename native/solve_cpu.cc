@@ -17,6 +17,8 @@ namespace {
 
 // Right-hand sides held in lanes at a time.
 constexpr int64_t SOLVE_COLUMNS = 32;
+// Bytes of an array that are fetched ahead; more would push out what is worked on.
+constexpr int64_t FETCHED = 16384;
 
 }  // namespace
 }  // namespace lapwing

@@ -437,6 +437,10 @@ __attribute__((noinline)) Mask<R> factor_general(const View<R, P>& a, const View
 
 // ---- A = Q R ------------------------------------------------------------------------------------------
 
+// Columns reflected at a time.
+template <int P>
+constexpr int REFLECTED = LAPWING_REGISTERS / 4 / P;
+
 // X <- (I - tau v v^H) X for C columns; v's first element counts as one
 template <class R, int P, int C>
 LAPWING_INLINE void reflect_columns(const View<R, P>& v, const Element<R, P>& tau, const View<R, P>& x, int64_t rows) {
@@ -469,7 +473,7 @@ LAPWING_INLINE void reflect_columns(const View<R, P>& v, const Element<R, P>& ta
 template <class R, int P>
 __attribute__((noinline)) void reflect(const View<R, P>& v, const Element<R, P>& tau, const View<R, P>& x, int64_t rows,
                                        int64_t columns) {
-  constexpr int C = LAPWING_REGISTERS / 4 / P;
+  constexpr int C = REFLECTED<P>;
   int64_t c = 0;
   for (; c + C <= columns; c += C) reflect_columns<R, P, C>(v, tau, x.from(0, c), rows);
   if (C == 8 && c + 4 <= columns) {
@@ -687,7 +691,14 @@ struct Group {
   int32_t* integers(int place, int64_t size) const { return static_cast<int32_t*>(frame.buffer[place]) + first * size; }
 
   Places<const R> from(int place, int64_t size) const { return {data(place, size), size * P, count}; }
-  Places<R> to(int place, int64_t size) const { return {data(place, size), size * P, count}; }
+  // Lines that the next group will write are on their way meanwhile: lanes side by side are no stream that the processor
+  // would see by itself. For what is read it gains nothing.
+  Places<R> to(int place, int64_t size) const {
+    const int64_t bytes = LANES<R> * size * P * int64_t(sizeof(R));
+    const char* next = reinterpret_cast<const char*>(data(place, size)) + bytes;
+    for (int64_t i = 0; i < bytes && bytes <= FETCHED; i += 64) __builtin_prefetch(next + i, 1);
+    return {data(place, size), size * P, count};
+  }
 
   static int64_t vectors(int64_t rows, int64_t columns) { return rows * stride_for<R>(columns * P); }
   View<R, P> matrix(int64_t rows, int64_t columns) {
@@ -945,6 +956,13 @@ void cholesky_solve(Group<R, P> group) {
   judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 3, n * k, m); });
 }
 
+// NaN or Inf in row i of a lower triangle, left of the diagonal, counts as a bad pivot there.
+template <class R, int P>
+__attribute__((noinline)) void mark_not_finite(const View<R, P>& lower, const View<R, P>& inverse, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < i; j++) *inverse.at(i, 0) += size_of<R, P>(lower.get(i, j)) * R(0);
+}
+
 template <class R, int P>
 void triangular(Group<R, P> group) {
   const int64_t n = group.frame.size[1], k = group.frame.size[2];
@@ -957,22 +975,15 @@ void triangular(Group<R, P> group) {
   } else {
     invert_diagonal<R, P>(a, inverse, n);
   }
-  // NaN in row i of the lower triangle, or of the upper one's transpose, is a bad pivot there
-  const View<R, P> lower = t.lower ? a : a.turned();
-  for (int64_t i = 0; i < n; i++) {
-    Vec<R> sum = {};
-    for (int64_t j = 0; j < i; j++) {
-      const Element<R, P> x = lower.get(i, j);
-      sum = fma(x.re, Vec<R>{}, sum);
-      if constexpr (P == 2) sum = fma(x.im, Vec<R>{}, sum);
-    }
-    *inverse.at(i, 0) += sum;
-  }
   const Triangle<R, P> solved = group.has(ADJOINT) ? t.adjoint() : t;
+  Vec<R> sum = {};
   solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
     solved.solve(x, columns);
+    for (int64_t i = 0; i < n; i++) sum += size_of<R, P>(x.get(i, 0)) * R(0);
     return x;
   });
+  // What is not finite in T makes x not finite, so that T need not be searched as long as x is.
+  if (__builtin_expect(any(sum != Vec<R>{}), 0)) mark_not_finite<R, P>(t.lower ? a : a.turned(), inverse, n);
   judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
 }
 
@@ -1035,17 +1046,30 @@ void slogdet(Group<R, P> group) {
 
 template <class R, int P>
 void qr(Group<R, P> group) {
+  constexpr int64_t C = REFLECTED<P>;
   const int64_t m = group.frame.size[1], n = group.frame.size[2], c = group.frame.size[3], steps = std::min(m, n);
   group.begin(group.vectors(m, n) + group.vectors(m, c) + steps * P);
   const View<R, P> a = group.matrix(m, n), q = group.matrix(m, c), taus = group.column(steps);
   read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
-  for (int64_t k = 0; k < steps; k++) {
-    make_reflection<R, P>(a.from(k, k), m - k, taus.from(k, 0));
-    reflect<R, P>(a.from(k, k), conj<R, P>(taus.get(k, 0)), a.from(k, k + 1), m - k, n - k - 1);
+  // A tile of columns takes all reflections before it while it is in the first-level cache.
+  for (int64_t j = 0; j < n; j += C) {
+    const int64_t end = std::min(j + C, n);
+    for (int64_t k = 0; k < std::min(end, steps); k++) {
+      if (k >= j) make_reflection<R, P>(a.from(k, k), m - k, taus.from(k, 0));
+      const int64_t first = std::max(j, k + 1);
+      reflect<R, P>(a.from(k, k), conj<R, P>(taus.get(k, 0)), a.from(k, first), m - k, end - first);
+    }
   }
+  // Q <- H(0) H(1) ... I, of whose first k columns H(k) changes nothing
   for (int64_t i = 0; i < m; i++)
     for (int64_t j = 0; j < c; j++) q.set(i, j, real<R, P>(broadcast(R(i == j))));
-  for (int64_t k = steps - 1; k >= 0; k--) reflect<R, P>(a.from(k, k), taus.get(k, 0), q.from(k, k), m - k, c - k);
+  for (int64_t j = 0; j < c; j += C) {
+    const int64_t end = std::min(j + C, c);
+    for (int64_t k = std::min(end, steps) - 1; k >= 0; k--) {
+      const int64_t first = std::max(j, k);
+      reflect<R, P>(a.from(k, k), taus.get(k, 0), q.from(k, first), m - k, end - first);
+    }
+  }
   write<R>(q.x, group.to(1, m * c), m, c * P, c * P);
   for (int64_t i = 0; i < c; i++)
     for (int64_t j = 0; j < std::min(i, n); j++) a.set(i, j, real<R, P>(Vec<R>{}));
