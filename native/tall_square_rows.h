@@ -4,9 +4,9 @@ namespace lapwing {
 namespace {
 namespace LAPWING_ISA {
 
-// to <- to + the sum of by[k] times row k of `rows`, columns [first, last)
-LAPWING_INLINE void add_rows(double* __restrict to, const double* rows, int64_t ld, const double* by, int64_t step, int64_t count,
-                             double sign, int64_t first, int64_t last) {
+// to <- to + sign times the sum of by[k * step] times row k of `rows`, columns [first, last)
+LAPWING_INLINE void add_rows(double* __restrict to, const double* rows, int64_t ld, const double* by, int64_t step,
+                             int64_t count, double sign, int64_t first, int64_t last) {
   int64_t k = 0;
   for (; k + 4 <= count; k += 4) {
     const double b0 = sign * by[k * step], b1 = sign * by[(k + 1) * step];
@@ -41,17 +41,31 @@ inline bool factor_square(double* g, int64_t n, int64_t parts) {
   return true;
 }
 
+// Four rows of Y at a time, as R is too large for the nearest cache.
 inline void invert_square(const double* r, double* y, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    double* __restrict row = y + i * n;
-    std::fill_n(row, n, 0.0);
-    row[i] = 1;
+  std::fill_n(y, n * n, 0.0);
+  for (int64_t i = 0; i < n; i++) y[i * n + i] = 1;
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    double *__restrict y0 = y + i * n, *__restrict y1 = y0 + n, *__restrict y2 = y1 + n, *__restrict y3 = y2 + n;
     for (int64_t k = i; k < n; k++) {
-      const double x = row[k] /= r[k * n + k];
       const double* line = r + k * n;
-      for (int64_t j = k + 1; j < n; j++) row[j] -= x * line[j];
+      const double by = 1 / line[k], x0 = y0[k] *= by, x1 = y1[k] *= by, x2 = y2[k] *= by, x3 = y3[k] *= by;
+      for (int64_t j = k + 1; j < n; j++) {
+        y0[j] -= x0 * line[j];
+        y1[j] -= x1 * line[j];
+        y2[j] -= x2 * line[j];
+        y3[j] -= x3 * line[j];
+      }
     }
   }
+  for (; i < n; i++)
+    for (int64_t k = i; k < n; k++) {
+      double* __restrict row = y + i * n;
+      const double* line = r + k * n;
+      const double x = row[k] /= line[k];
+      for (int64_t j = k + 1; j < n; j++) row[j] -= x * line[j];
+    }
 }
 
 inline void multiply_square(const double* a, const double* b, double* c, int64_t n, bool upper) {

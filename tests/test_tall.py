@@ -18,7 +18,7 @@ REAL = {"float32": "float32", "float64": "float64", "complex64": "float32", "com
 class Host:
     """Arrays of the CPU."""
 
-    sizes = ((4096, 8), (8 * 65, 65), (11003, 3), (32768, 1), (2049, 17), (1100, 130))
+    sizes = ((4096, 8), (8 * 65, 65), (3001, 11), (2049, 17), (1100, 130))
     batch = (3, 2100, 16)
 
     @staticmethod

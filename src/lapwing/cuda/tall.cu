@@ -267,7 +267,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
   if (parts) gram.write(sum_of(parts, blockIdx.x, 1, 0));
 }
 
-// The largest |element| of each column as the bits of a double, which order like it, with Inf and NaN on top. out begins as zeros.
+// The largest |element| of each column as the bits of a double, which order like it, with Inf and NaN on top. out begins as
+// zeros.
 extern "C" __global__ void __launch_bounds__(THREADS) largest_of_columns(const Real* x, i64 rows, i64 columns, u64* out) {
   for (i64 j = threadIdx.x; j < columns; j += THREADS) {
     u64 most = 0;
