@@ -496,7 +496,7 @@ LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside,
 
 // ---- all together ------------------------------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_rows(Call call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lanes(Call call) {
   constexpr int LINES = 2 * LINE * SIZE + 16;  // bytes; the 16 keep the matrices of a warp in different banks
   __shared__ __align__(16) char all_lines[MATRICES * LINES];
   __shared__ T all_inverses[MATRICES][N];
