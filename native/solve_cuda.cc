@@ -8,8 +8,8 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t MAX_GRID = 2147483647;  // the kernels stride over what does not fit
-constexpr int64_t RESERVED = 8192;        // of a block's shared memory, for the kernels' own and the driver
-constexpr int64_t MAX_LANES_N = 32;        // solve_lanes.cu has a warp for a matrix at most
+constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
+constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
 
@@ -153,7 +153,8 @@ int launch_solve(Frame& frame, const char* source, const char* name, const Plan&
                 "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
                 frame.dtype, access_width(call.a, call.b, call.out), int(frame.size[1]), shape.together, shape.threads,
                 shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
-  void* kernel = function(frame, source, text, name, shape.shared);
+  // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
+  void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
   if (!kernel) return 1;
   void* arguments[] = {&call};
   return launch(frame, kernel, grid_for((call.batch + shape.matrices - 1) / shape.matrices), unsigned(shape.threads),
