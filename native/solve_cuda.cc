@@ -8,8 +8,8 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t MAX_GRID = 2147483647;  // the kernels stride over what does not fit
-constexpr int64_t RESERVED = 8192;        // of a block's shared memory, for the kernels' own and the driver
-constexpr int64_t MAX_ROWS_N = 32;        // solve_rows.cu has a row in each lane of a warp
+constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
+constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
 
@@ -118,7 +118,7 @@ Shape thread_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
 }
 
 // As many rows in a lane as its registers hold without spilling: what is broadcast then serves more of them. H200, 2026-11-15.
-Shape rows_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
+Shape lanes_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   const int64_t element = int64_t(size_of(frame.dtype));
   const bool small = n <= 16, inverse = plan.give == GIVE_INVERSE, columns = plan.give == GIVE_X && k > FEW;
   Shape shape{};
@@ -153,7 +153,8 @@ int launch_solve(Frame& frame, const char* source, const char* name, const Plan&
                 "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
                 frame.dtype, access_width(call.a, call.b, call.out), int(frame.size[1]), shape.together, shape.threads,
                 shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
-  void* kernel = function(frame, source, text, name, shape.shared);
+  // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
+  void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
   if (!kernel) return 1;
   void* arguments[] = {&call};
   return launch(frame, kernel, grid_for((call.batch + shape.matrices - 1) / shape.matrices), unsigned(shape.threads),
@@ -204,7 +205,7 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
     return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
   const Plan plan = plan_of(frame);
   if (is_thread(frame, plan, n)) return true;
-  return n <= MAX_ROWS_N && int64_t(rows_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
+  return n <= MAX_LANES_N && int64_t(lanes_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
 }
 
 int solve_batched(Frame& frame) {
@@ -216,7 +217,7 @@ int solve_batched(Frame& frame) {
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n))
     return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k));
-  return launch_solve(frame, "solve_rows.cu", "solve_rows", plan, rows_shape(frame, plan, n, k));
+  return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k));
 }
 
 size_t solve_batched_scratch(const Frame&, const Properties&) { return 0; }

@@ -62,6 +62,32 @@ for dtype in DTYPE_CODE:
         pass
 """
 
+# the stand-in has no twin of these kernels and refuses to launch them: that it compiled them is enough
+SOLVE_CALLS = """
+from contextlib import suppress
+
+def attempt(op, dtype, flags, sizes, shift):
+    place = Memory(1 << 15, shift).address
+    with suppress(RuntimeError):
+        native.run(OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES["batched"], 0, flags, sizes, 0, None, *[place] * 5)
+
+UPPER, ADJOINT, UNIT, POS = 1, 4, 8, 16
+SIDES = {"solve": (0, POS, POS | UPPER), "lu_solve": (0, ADJOINT), "cholesky_solve": (0, UPPER)}
+SIDES["triangular"] = [a | b | c for a in (0, UPPER) for b in (0, ADJOINT) for c in (0, UNIT)]
+for dtype in DTYPE_CODE:
+    for shift in sorted({0, np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)}):
+        for n in (1, 3, 8, 12, 20, 32):
+            for op in SIDES:
+                for flags in SIDES[op]:
+                    for k in (1, 3, 9):
+                        attempt(op, dtype, flags, (1, n, k), shift)
+            for op in ("inverse", "slogdet", "lu"):
+                for flags in (0, POS, POS | UPPER):
+                    attempt(op, dtype, flags, (1, n), shift)
+        for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32)):
+            attempt("qr", dtype, 0, (1, m, n, min(m, n)), shift)
+"""
+
 
 # the stand-in has no BLAS library, without which neither the Krylov engine nor the tall matrices start: their options as
 # kernel() and kernel_of() there write them
@@ -87,7 +113,8 @@ def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
     child = harness.Children(harness.libraries(tmp_path_factory), tmp_path_factory.mktemp("calls"))
     calls, _ = child(CALLS)
-    compiled = harness.named(calls, "nvrtcCompileProgram")
+    more, _ = child(SOLVE_CALLS, refused=10**6)
+    compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
     return sorted(jobs | KRYLOV | TALL)
 

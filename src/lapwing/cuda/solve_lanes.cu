@@ -346,7 +346,7 @@ template <int COLUMNS, int LEAD>
 struct Block {
   T x[COLUMNS][N];
 
-  // x_i <- x_i - E(i, FROM .. TO) x(FROM .. TO)
+  // x_i <- x_i - E(i, from .. to) x(from .. to)
   LW_INLINE void subtract_row(int i, int from, int to, const char* matrix) {
 #pragma unroll
     for (int k0 = 0; k0 < N; k0 += STEP) {
@@ -496,11 +496,12 @@ LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside,
 
 // ---- all together ------------------------------------------------------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_rows(Call call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lanes(Call call) {
   constexpr int LINES = 2 * LINE * SIZE + 16;  // bytes; the 16 keep the matrices of a warp in different banks
   __shared__ __align__(16) char all_lines[MATRICES * LINES];
   __shared__ T all_inverses[MATRICES][N];
   __shared__ int all_orders[MATRICES][N];
+  static_assert(sizeof(all_lines) + sizeof(all_inverses) + sizeof(all_orders) <= 12 * 1024, "the launcher leaves room for this");
   int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * Rows::MATRIX;
   char* sides = memory + MATRICES * Rows::MATRIX;
