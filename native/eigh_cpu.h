@@ -7,7 +7,7 @@
 namespace lapwing {
 
 // Largest order these kernels take: above it, two threads that share three vectors of matrices can be slower than LAPACK.
-constexpr int64_t EIGH_LARGEST = 96;
+constexpr int64_t EIGH_LARGEST = 192;
 
 // Fewer matrices than this are as fast one by one in LAPACK, for a vector of matrices takes the same time full or nearly
 // empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two.

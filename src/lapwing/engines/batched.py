@@ -12,7 +12,7 @@ __all__ = ["ENGINE", "LARGEST_EIGH", "LARGEST_SOLVE", "missing_gpu"]
 # one block keeps the lower triangle of its matrix in shared memory
 _LARGEST_ON_GPU = 128
 # Jacobi and QL on many matrices side by side: EIGH_LARGEST in native/eigh_cpu.h and eigh_cuda.h
-LARGEST_EIGH = {"cpu": 96, "cuda": 512}
+LARGEST_EIGH = {"cpu": 192, "cuda": 512}
 # solve_fits in native/solve_cpu.cc and solve_cuda.cc
 _SMALL = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "qr")
 LARGEST_SOLVE = {"cpu": dict.fromkeys(_SMALL, 32), "cuda": dict.fromkeys(_SMALL, 32)}
