@@ -6,7 +6,7 @@
 //   LW_FACTOR    0: M is a factor, 1: E <- L and L^H of E = L L^H, 2: E <- L (its unit diagonal left out) and U of P E = L U
 //   LW_FORWARD, LW_BACKWARD  0: none, 1: the diagonal counts as ones, 2: it is divided by
 //   LW_ROWS      0: no pivoting, 1: the right-hand side is permuted before, 2: the solution is, after
-//   LW_GIVE      0: x for right-hand sides b, 1: the inverse, 2: E and the pivots' rows, 3: sign and logarithm of the determinant
+//   LW_GIVE      0: x for right-hand sides b, 1: the inverse, 2: E and the pivots' rows, 3: the determinant
 //   LW_K         right-hand sides at a time
 #pragma once
 #include "common.cuh"

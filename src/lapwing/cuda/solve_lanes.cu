@@ -318,7 +318,6 @@ LW_INLINE void solve_elements(Elements& x, const Row& row, char* matrix, int r) 
 #pragma unroll
       for (int step = 0; step < N; step++) {
         const int j = turn ? N - 1 - step : step, own = j / LANES, lane = j % LANES;
-        if (turn && LW_FACTOR == 1 && step % 4 == 0) __syncwarp();  // or the compiler fetches L^H whole, for which registers lack
         T y[K > 0 ? K : 1];
 #pragma unroll
         for (int c = 0; c < K; c++) {
@@ -501,7 +500,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
   __shared__ __align__(16) char all_lines[MATRICES * LINES];
   __shared__ T all_inverses[MATRICES][N];
   __shared__ int all_orders[MATRICES][N];
-  static_assert(sizeof(all_lines) + sizeof(all_inverses) + sizeof(all_orders) <= 12 * 1024, "the launcher leaves room for this");
+  static_assert(sizeof(all_lines) + sizeof(all_inverses) + sizeof(all_orders) <= 12 * 1024, "RESERVED");
   int g = threadIdx.x / LANES, r = threadIdx.x % LANES;
   char* matrix = memory + g * Rows::MATRIX;
   char* sides = memory + MATRICES * Rows::MATRIX;
