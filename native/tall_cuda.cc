@@ -156,8 +156,8 @@ class Pass {
     const R* square = static_cast<const R*>(device_.square) + first;
     void* blas = static_cast<krylov::BlasLease*>(device_.blas)->get();
     const auto multiply = vendor::table().blas_gemm;
-    const int status = multiply(blas, vendor::OP_NONE, vendor::OP_NONE, width, rows_, depth, &alpha, square, type, n_, x, type, n_,
-                                &beta, y, type, n_, compute, vendor::GEMM_DEFAULT);
+    const int status = multiply(blas, vendor::OP_NONE, vendor::OP_NONE, width, rows_, depth, &alpha, square, type, n_, x, type,
+                                n_, &beta, y, type, n_, compute, vendor::GEMM_DEFAULT);
     return !status || !fail(frame_, "a product by the GPU's BLAS library failed with status %d", status);
   }
 
