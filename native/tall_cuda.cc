@@ -155,9 +155,9 @@ class Pass {
     constexpr int compute = sizeof(R) == 8 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
     const R* square = static_cast<const R*>(device_.square) + first;
     void* blas = static_cast<krylov::BlasLease*>(device_.blas)->get();
-    const int status =
-        vendor::table().blas_gemm(blas, vendor::OP_NONE, vendor::OP_NONE, width, rows_, depth, &alpha, square, type, n_, x, type,
-                                  n_, &beta, y, type, n_, compute, vendor::GEMM_DEFAULT);
+    const auto multiply = vendor::table().blas_gemm;
+    const int status = multiply(blas, vendor::OP_NONE, vendor::OP_NONE, width, rows_, depth, &alpha, square, type, n_, x, type,
+                                n_, &beta, y, type, n_, compute, vendor::GEMM_DEFAULT);
     return !status || !fail(frame_, "a product by the GPU's BLAS library failed with status %d", status);
   }
 
