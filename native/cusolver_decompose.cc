@@ -4,8 +4,6 @@
 // singular one the library shifts it, and says by how much: then the slower method takes its place. To know that, the host
 // waits for the device.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 
 #include "cuda.h"
@@ -43,18 +41,18 @@ int q_size(const Job& job, int* elements) {
 int make_q(const Job& job, void* w, const void* tau, int32_t* status) {
   using Call = int (*)(void*, int, int, int, void*, int, const void*, void*, int, int*);
   const Frame& frame = job.frame;
-  const int m = int(frame.size[1]), c = int(frame.size[3]), room = int(std::min<size_t>(job.need.device / job.element, INT32_MAX));
+  const int m = int(frame.size[1]), c = int(frame.size[3]);
+  const int room = int(std::min<size_t>(job.need.device / job.element, INT32_MAX));
   const auto& api = table();
   const auto call = of_dtype<Call>(frame.dtype, api.sorgqr, api.dorgqr, api.cungqr, api.zungqr);
-  return call(job.lease.solver, m, c, int(smaller(frame)), w, m, tau, job.at(job.places.work), room, status);
+  return call(job.lease.solver, m, c, int(smaller(frame)), w, m, tau, job.device_work(), room, status);
 }
 
-// The least order for the polar decomposition.
-constexpr int64_t POLAR_FROM = 256;
-bool by_polar(const Frame& frame) {
-  if (const char* text = std::getenv("LAPWING_POLAR")) return text[0] == '1';
-  return smaller(frame) >= POLAR_FROM;
-}
+// The least orders for the polar decomposition. H200, 2026-11-15, float64, against QR iterations: n = 32 1.1 and 1.3 ms,
+// 256 5.6 and 22 ms, 2048 84 and 430 ms; values alone, which it cannot do without vectors: 64 2.8 and 0.5 ms, 128 4.4 and
+// 4.8 ms.
+constexpr int64_t POLAR_FROM = 32, POLAR_VALUES_FROM = 128;
+bool by_polar(const Frame& frame) { return smaller(frame) >= (frame.op == SVD ? POLAR_FROM : POLAR_VALUES_FROM); }
 
 // A tall matrix is handed over as conj(A), a wide one as A^T: the library takes no wide ones.
 struct Shape {
@@ -76,7 +74,8 @@ int decompose_workspace(Job& job) {
   const int type = job.type(), real = job.real_type();
   if (frame.op == QR) {
     const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3];
-    if (std::max(m, n) > std::numeric_limits<int32_t>::max()) return fail(frame, "cuSOLVER cannot take a size of %lld", (long long)m);
+    if (std::max(m, n) > std::numeric_limits<int32_t>::max())
+      return fail(frame, "engine cusolver: QR of %lld x %lld is too large for its integers", (long long)m, (long long)n);
     int elements = 0;
     if (check(frame, api.geqrf_size(job.lease.solver, job.lease.params, m, n, type, nullptr, m, type, nullptr, type,
                                     &job.need.device, &job.need.host), "asking for the workspace") ||
@@ -116,10 +115,10 @@ int qr(const Job& job, int64_t m) {
   // w <- conj(A), whose factors are those of A conjugated
   return cuda::fill(frame, info, 0, sizeof *info) ||
          cuda::adjoint(frame, job.input(0, m, rows * columns), w, info, rows, columns, columns, cuda::CHECK) ||
-         cuda::identity(frame, w, info, columns, rows) ||
+         cuda::replace_failed(frame, w, info, columns, rows) ||
          check(frame,
                table().geqrf(job.lease.solver, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau, job.type(),
-                             job.at(job.places.work), job.need.device, const_cast<char*>(job.host.data()), job.need.host, status),
+                             job.device_work(), job.need.device, job.host_work(), job.need.host, status),
                "QR") ||
          cuda::adjoint(frame, w, job.input(2, m, c * columns), info, columns, rows, c, cuda::SPOIL | cuda::TRIANGLE) ||
          check(frame, make_q(job, w, tau, status), "QR") ||
@@ -140,7 +139,6 @@ struct Decomposition {
   char* left() const { return job.at(job.places.left_vectors); }
   char* right() const { return job.at(job.places.right_vectors); }
   int32_t* status() const { return job.at<int32_t>(job.places.status); }
-  void* host() const { return const_cast<char*>(job.host.data()); }
 
   int take() const {
     Frame& frame = job.frame;
@@ -148,7 +146,7 @@ struct Decomposition {
     void* a = job.input(0, m, rows * columns);
     return (shape.tall ? cuda::adjoint(frame, a, matrix(), info, rows, columns, columns, cuda::CHECK)
                        : cuda::copy_checked(frame, a, matrix(), info, rows, columns)) ||
-           cuda::identity(frame, matrix(), info, shape.columns, shape.rows);
+           cuda::replace_failed(frame, matrix(), info, shape.columns, shape.rows);
   }
 
   int iterate() const {
@@ -156,7 +154,7 @@ struct Decomposition {
     return check(job.frame,
                  table().gesvd(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
                                matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns,
-                               type, job.at(job.places.work), job.need.device, host(), job.need.host, status()),
+                               type, job.device_work(), job.need.device, job.host_work(), job.need.host, status()),
                  "SVD");
   }
 
@@ -167,7 +165,7 @@ struct Decomposition {
     if (check(job.frame,
               table().gesvdp(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns, type,
                              matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns, type,
-                             job.at(job.places.work), job.need.device, host(), job.need.host, status(), &shift),
+                             job.device_work(), job.need.device, job.host_work(), job.need.host, status(), &shift),
               "SVD"))
       return 1;
     const bool is_double = job.frame.dtype % 2;
@@ -185,7 +183,6 @@ struct Decomposition {
     if (!is_double) largest = narrow;
     const double eps = is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
     *good = bad || (found == 0 && shift <= eps * double(shape.rows) * largest);
-    if (std::getenv("LAPWING_DEBUG")) fprintf(stderr, "polar %lld %lld info %d shift %g largest %g good %d\n", (long long)shape.rows, (long long)shape.columns, found, shift, largest, *good);
     return 0;
   }
 };

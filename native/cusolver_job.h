@@ -12,8 +12,8 @@ namespace lapwing::cusolver {
 struct Places {
   size_t info = 0;    // of one matrix, where the frame has none
   size_t status = 0;  // what the library says
-  size_t pivots = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0, left_vectors = 0, right_vectors = 0;
-  size_t work = 0, total = 0;
+  size_t pivots = 0, rows = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0;
+  size_t left_vectors = 0, right_vectors = 0, work = 0, total = 0;
 };
 
 class Job {
@@ -37,6 +37,8 @@ class Job {
   int32_t* info(int place, int64_t m) const { return static_cast<int32_t*>(frame.buffer[place]) + m; }
   template <class E = char>
   E* at(size_t place) const { return reinterpret_cast<E*>(block + place); }
+  void* device_work() const { return at(places.work); }
+  void* host_work() const { return const_cast<char*>(host.data()); }
   int type() const { return type_of(frame.dtype); }
   int real_type() const { return type_of(frame.dtype % 2); }
   int64_t parts() const { return frame.dtype >= C64 ? 2 : 1; }

@@ -52,7 +52,7 @@ struct Recursion {
   int factor_base(void* a, int64_t n, int64_t offset) const {
     auto* status = job.at<int32_t>(job.places.status);
     const int answer = table().potrf(job.lease.solver, job.lease.params, FILL_LOWER, n, job.type(), a, ld, job.type(),
-                                     job.at(job.places.work), job.need.device, const_cast<char*>(job.host.data()), job.need.host,
+                                     job.device_work(), job.need.device, job.host_work(), job.need.host,
                                      status);
     return check(job.frame, answer, "cholesky") || cuda::merge(job.frame, info, status, offset) ||
            cuda::check_pivots(job.frame, a, ld, info, n, offset, cuda::POSITIVE);

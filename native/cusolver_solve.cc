@@ -32,22 +32,29 @@ int factor_general(const Job& job, void* work, int32_t* info, cuda::Pivots pivot
   Frame& frame = job.frame;
   const int64_t n = frame.size[1];
   // what is not finite is not handed on
-  if (cuda::identity(frame, work, info, n, n)) return 1;
+  if (cuda::replace_failed(frame, work, info, n, n)) return 1;
   if (check(frame,
             table().getrf(job.lease.solver, job.lease.params, n, n, job.type(), work, n, job.at<int64_t>(job.places.pivots),
-                          job.type(), job.at(job.places.work), job.need.device, const_cast<char*>(job.host.data()), job.need.host,
+                          job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host,
                           job.at<int32_t>(job.places.status)),
             "LU"))
     return 1;
   return cuda::check_pivots(frame, work, n, info, n, 0, pivots);
 }
 
-int solve_general(const Job& job, int op, int64_t columns, const void* lu, void* x) {
-  const int64_t n = job.frame.size[1];
-  return check(job.frame,
-               table().getrs(job.lease.solver, job.lease.params, op, n, columns, job.type(), lu, n,
-                             job.at<int64_t>(job.places.pivots), job.type(), x, n, job.at<int32_t>(job.places.status)),
-               "solve");
+// x (n x k, row-major, its rows in the order of the pivots) <- A^-1 x from the library's L and U of conj(A): x^T U^H L^H is
+// solved from the right. One column is the same in both orders: it is conjugated, and solved from the left, which is faster.
+int solve_general(const Job& job, const void* lu, void* x, int64_t k, int32_t* info) {
+  Frame& frame = job.frame;
+  const int64_t n = frame.size[1];
+  if (k == 1)
+    return cuda::adjoint(frame, x, x, info, n, 1, 1, 0) ||
+           job.blas.trsm({SIDE_LEFT, FILL_LOWER, OP_NONE, DIAGONAL_UNIT}, n, 1, 1, lu, n, x, n) ||
+           job.blas.trsm({SIDE_LEFT, FILL_UPPER, OP_NONE, DIAGONAL_READ}, n, 1, 1, lu, n, x, n) ||
+           cuda::adjoint(frame, x, x, info, n, 1, 1, cuda::SPOIL);
+  return job.blas.trsm({SIDE_RIGHT, FILL_LOWER, OP_ADJOINT, DIAGONAL_UNIT}, k, n, 1, lu, n, x, k) ||
+         job.blas.trsm({SIDE_RIGHT, FILL_UPPER, OP_ADJOINT, DIAGONAL_READ}, k, n, 1, lu, n, x, k) ||
+         cuda::spoil(frame, x, info, n * k * job.parts());
 }
 
 struct Kind {
@@ -100,9 +107,11 @@ int solve_one(const Job& job, int64_t m) {
            cuda::adjoint(frame, x, x, info, n, 1, 1, cuda::SPOIL);
   }
   void *work = job.at(job.places.matrix), *right = job.at(job.places.right);
+  auto* rows = job.at<int32_t>(job.places.rows);
+  const size_t bytes = size_t(n * k) * job.element;
   return cuda::adjoint(frame, a, work, info, n, n, n, cuda::CHECK) || factor_general(job, work, info, cuda::NOT_ZERO) ||
-         cuda::adjoint(frame, b, right, info, n, k, k, 0) || solve_general(job, OP_NONE, k, work, right) ||
-         cuda::adjoint(frame, right, x, info, k, n, n, cuda::SPOIL);
+         cuda::pivot_rows(frame, job.at<int64_t>(job.places.pivots), rows, info, n) || cuda::copy(frame, right, b, bytes) ||
+         cuda::permute(frame, right, x, rows, info, n, k, false) || solve_general(job, work, x, k, info);
 }
 
 int inverse_one(const Job& job, int64_t m) {
@@ -110,16 +119,12 @@ int inverse_one(const Job& job, int64_t m) {
   const int64_t n = frame.size[1];
   void *a = job.input(0, m, n * n), *x = job.input(1, m, n * n);
   int32_t* info = job.info(2, m);
-  if (is_positive(frame)) {
-    if (invert_positive(job, a, x, info)) return 1;
-  } else {
-    void* work = job.at(job.places.matrix);
-    // conj(A)^-H is to the library what the row-major inverse is
-    if (cuda::adjoint(frame, a, work, info, n, n, n, cuda::CHECK) || factor_general(job, work, info, cuda::NOT_ZERO) ||
-        cuda::identity(frame, x, nullptr, n, n) || solve_general(job, OP_ADJOINT, n, work, x))
-      return 1;
-  }
-  return cuda::spoil(frame, x, info, n * n * job.parts());
+  if (is_positive(frame)) return invert_positive(job, a, x, info) || cuda::spoil(frame, x, info, n * n * job.parts());
+  void* work = job.at(job.places.matrix);
+  auto* rows = job.at<int32_t>(job.places.rows);
+  return cuda::adjoint(frame, a, work, info, n, n, n, cuda::CHECK) || factor_general(job, work, info, cuda::NOT_ZERO) ||
+         cuda::pivot_rows(frame, job.at<int64_t>(job.places.pivots), rows, info, n) || cuda::permutation(frame, x, rows, n) ||
+         solve_general(job, work, x, n, info);
 }
 
 int lu_one(const Job& job, int64_t m) {
@@ -140,7 +145,8 @@ int lu_one(const Job& job, int64_t m) {
 int solve_by_lu(const Job& job, int64_t m) {
   Frame& frame = job.frame;
   const int64_t n = frame.size[1], k = frame.size[2];
-  void *lu = job.input(1, m, n * n), *b = job.input(3, m, n * k), *x = job.input(4, m, n * k), *right = job.at(job.places.right);
+  void *lu = job.input(1, m, n * n), *b = job.input(3, m, n * k), *x = job.input(4, m, n * k);
+  void* right = job.at(job.places.right);
   auto* rows = static_cast<const int32_t*>(frame.buffer[2]) + m * n;
   auto* info = job.at<int32_t>(job.places.info);
   const size_t bytes = size_t(n * k) * job.element;
@@ -220,7 +226,7 @@ int Job::prepare() {
     if (check(frame, table().getrf_size(lease.solver, lease.params, n, n, type(), nullptr, n, type(), &need.device, &need.host),
               "asking for the workspace"))
       return 1;
-    places.pivots = take(sizeof(int64_t) * size_t(n));
+    places.pivots = take(sizeof(int64_t) * size_t(n)), places.rows = take(sizeof(int32_t) * size_t(n));
     if (frame.op != LU) places.matrix = take(size_t(order) * element);
     if (frame.op == SOLVE) places.right = take(size_t(n * k) * element);
   } else if (frame.op == LU_SOLVE) {

@@ -75,7 +75,8 @@ struct Decomposition {
   int64_t divide_and_conquer() const {
     const int64_t k = smaller(), larger = std::max(rows, columns);
     Integers integers(8 * k, width_of<T>(GESDD));
-    Room<RealOf<T>> real_work(!is_complex<T> ? 0 : job == 'N' ? 7 * k : std::max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k));
+    const int64_t with_vectors = std::max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k);
+    Room<RealOf<T>> real_work(!is_complex<T> ? 0 : job == 'N' ? 7 * k : with_vectors);
     int64_t info = 0;
     with_workspace<T>([&](T* work, int64_t room) {
       if constexpr (is_complex<T>)

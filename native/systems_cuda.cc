@@ -41,9 +41,16 @@ int copy_checked(Frame& frame, const void* from, void* to, int32_t* info, int64_
   return start(frame, "copy_checked", blocks_for(rows * columns), {from, to}, arguments);
 }
 
-int identity(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t columns) {
-  void* arguments[] = {&a, &info, &rows, &columns};
+int replace_failed(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t columns) {
+  const int32_t* order = nullptr;
+  void* arguments[] = {&a, &info, &order, &rows, &columns};
   return start(frame, "identity", blocks_for(rows * columns), {a}, arguments);
+}
+
+int permutation(Frame& frame, void* a, const int32_t* order, int64_t n) {
+  const int32_t* info = nullptr;
+  void* arguments[] = {&a, &info, &order, &n, &n};
+  return start(frame, "identity", blocks_for(n * n), {a}, arguments);
 }
 
 int spoil(Frame& frame, void* x, const int32_t* info, int64_t count) {

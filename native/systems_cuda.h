@@ -15,8 +15,11 @@ int adjoint(Frame& frame, const void* from, void* to, int32_t* info, int64_t row
 // to <- from, and a report of what is not finite
 int copy_checked(Frame& frame, const void* from, void* to, int32_t* info, int64_t rows, int64_t columns);
 
-// a <- identity; where info is given, only if it is not 0
-int identity(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t columns);
+// a <- identity, only if info is not 0
+int replace_failed(Frame& frame, void* a, const int32_t* info, int64_t rows, int64_t columns);
+
+// a <- identity, its rows in the given order
+int permutation(Frame& frame, void* a, const int32_t* order, int64_t n);
 
 // x <- NaN where info is not 0; `count` real numbers
 int spoil(Frame& frame, void* x, const int32_t* info, int64_t count);

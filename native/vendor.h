@@ -69,8 +69,6 @@ struct Complex64;
     (void*, void*, int64_t, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                \
   X(dense_solver, getrf, "cusolverDnXgetrf", int,                                                                      \
     (void*, void*, int64_t, int64_t, int, void*, int64_t, int64_t*, int, void*, size_t, void*, size_t, int*))          \
-  X(dense_solver, getrs, "cusolverDnXgetrs", int,                                                                      \
-    (void*, void*, int, int64_t, int64_t, int, const void*, int64_t, const int64_t*, int, void*, int64_t, int*))       \
   X(dense_solver, geqrf_size, "cusolverDnXgeqrf_bufferSize", int,                                                      \
     (void*, void*, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))              \
   X(dense_solver, geqrf, "cusolverDnXgeqrf", int,                                                                      \

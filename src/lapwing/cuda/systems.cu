@@ -62,12 +62,14 @@ extern "C" __global__ void copy_checked(const T* from, T* to, int* info, i64 row
   }
 }
 
-// Ones on the diagonal of a (rows x columns), zeros elsewhere; where info is given, only if it is not 0: a library may fault
-// on NaN.
-extern "C" __global__ void identity(T* a, const int* info, i64 rows, i64 columns) {
+// Ones on the diagonal of a (rows x columns), or in row i at column order[i], zeros elsewhere; where info is given, only if
+// it is not 0: a library may fault on NaN.
+extern "C" __global__ void identity(T* a, const int* info, const int* order, i64 rows, i64 columns) {
   if (info && *info == 0) return;
-  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS)
-    store_element(a + e, e / columns == e % columns ? from_real(Real(1)) : zero());
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS) {
+    i64 i = e / columns, j = e - i * columns;
+    store_element(a + e, j == (order ? order[i] : i) ? from_real(Real(1)) : zero());
+  }
 }
 
 // Real numbers, so that it serves for singular values too
@@ -208,7 +210,8 @@ extern "C" __global__ void invert_tiles(T* leaves, i64 tiles) {
   constexpr int EACH = LEAF / TILE;
   for (i64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     T* at = leaves + tile / EACH * LEAF * LEAF + tile % EACH * TILE * (LEAF + 1);
-    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) l[e / TILE][e % TILE] = load_element(at + e / TILE * LEAF + e % TILE);
+    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS)
+      l[e / TILE][e % TILE] = load_element(at + e / TILE * LEAF + e % TILE);
     __syncthreads();
     if (threadIdx.x < TILE) {
       int j = threadIdx.x;
@@ -222,7 +225,8 @@ extern "C" __global__ void invert_tiles(T* leaves, i64 tiles) {
       }
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) store_element(at + e / TILE * LEAF + e % TILE, x[e / TILE][e % TILE]);
+    for (int e = threadIdx.x; e < TILE * TILE; e += THREADS)
+      store_element(at + e / TILE * LEAF + e % TILE, x[e / TILE][e % TILE]);
     __syncthreads();
   }
 }
