@@ -55,16 +55,29 @@ double work_of(const Frame& frame) {
   }
 }
 
+int64_t order_of(const Frame& frame) {
+  return frame.op == QR ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
+}
+
+bool takes(const Frame& frame) {
+  return frame.op != SVD && frame.op != SVDVALS && order_of(frame) <= SOLVE_LARGEST;
+}
+
 }  // namespace
 
+// From times of one thread beside NumPy's and PyTorch's LAPACK on Sapphire Rapids (AVX-512, 2026-11): a single matrix of order
+// 16 is worth its vector, of order 64 half a vector of them; counted twice, as LAPACK can be on two threads then. A triangle
+// that is used once is hardly worth the way into lanes.
 bool solve_fits(const Frame& frame) {
-  if (frame.op == SVD || frame.op == SVDVALS) return false;
-  const int64_t order = frame.op == QR ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
-  return order <= SOLVE_LARGEST;
+  if (!takes(frame)) return false;
+  const bool is_complex = frame.dtype == C64 || frame.dtype == C128, is_short = frame.dtype == F32 || frame.dtype == C64;
+  const int64_t n = order_of(frame), lanes = (16 << level) / (is_short ? 4 : 8);
+  if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
+  return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
 
 int solve_batched(Frame& frame) {
-  if (!solve_fits(frame)) return fail(frame, "engine batched takes matrices of order %d at most on the CPU", int(SOLVE_LARGEST));
+  if (!takes(frame)) return fail(frame, "engine batched takes matrices of order %d at most on the CPU", int(SOLVE_LARGEST));
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
     const int64_t group = (16 << level) / sizeof(RealOf<T>);

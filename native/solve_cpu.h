@@ -7,7 +7,7 @@ namespace lapwing {
 // Largest order these kernels take.
 constexpr int64_t SOLVE_LARGEST = 64;
 
-bool solve_fits(const Frame& frame);  // whether solve_batched takes it
+bool solve_fits(const Frame& frame);  // whether solve_batched takes it, and it pays
 int solve_batched(Frame& frame);
 
 }  // namespace lapwing

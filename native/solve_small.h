@@ -43,7 +43,8 @@ LAPWING_INLINE int64_t stride_for(int64_t width) {
 }
 
 template <class R, int G>
-LAPWING_INLINE void read_run(Vec<R>* to, const Places<const R>& from, int64_t offset, int64_t first, int64_t last, int64_t end) {
+LAPWING_INLINE void read_run(Vec<R>* to, const Places<const R>& from, int64_t offset, int64_t first, int64_t last,
+                             int64_t end) {
   constexpr int STEP = G * CHUNK<R>;
   for (; first < last; first += STEP) {
     const int64_t at = std::min(first, end - STEP);  // the last piece overlaps the one before
@@ -127,8 +128,8 @@ constexpr int64_t SOLVE_ROWS = -1;  // as a depth: each row of T reaches to its 
 
 // M x C of X. inverse: of T's diagonal, nullptr if that is ones.
 template <class R, int P, bool CONJ, int M, int C>
-LAPWING_INLINE void tile(const View<R, P>& t, const View<R, P>& y, const View<R, P>& x, const View<R, P>& inverse, int64_t depth,
-                         bool solve) {
+LAPWING_INLINE void tile(const View<R, P>& t, const View<R, P>& y, const View<R, P>& x, const View<R, P>& inverse,
+                         int64_t depth, bool solve) {
   Element<R, P> sum[M][C];
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
@@ -382,15 +383,16 @@ LAPWING_INLINE void eliminate(const View<R, P>& a, int64_t rows, const Element<R
 
 // rows[i]: which row of A became row i. odd: lanes with an odd number of exchanges.
 template <class R, int P>
-__attribute__((noinline)) void factor_panel(const View<R, P>& a, const View<R, P>& inverse, Mask<R>* rows, Mask<R>& odd, int64_t n,
-                                            int64_t first, int64_t last) {
+__attribute__((noinline)) void factor_panel(const View<R, P>& a, const View<R, P>& inverse, Mask<R>* rows, Mask<R>& odd,
+                                            int64_t n, int64_t first, int64_t last) {
   for (int64_t j = first; j < last; j++) {
     const Mask<R> place = find_pivot<R, P>(a, j, n);
     exchange_rows<R>(a.x, a.down, n * P, j, place);
     odd ^= place != broadcast_int<R>(j);
     for (int m = 0; m < LANES<R>; m++) {
-      auto &row = reinterpret_cast<decltype(+place[0])*>(rows + j)[m], &other = reinterpret_cast<decltype(+place[0])*>(rows + place[m])[m];
-      std::swap(row, other);
+      const auto row = rows[j][m];
+      rows[j][m] = rows[place[m]][m];
+      rows[place[m]][m] = row;
     }
 
     Element<R, P> pivot = a.get(j, j);
@@ -487,8 +489,8 @@ __attribute__((noinline)) void reflect(const View<R, P>& v, const Element<R, P>&
   for (; c < columns; c++) reflect_columns<R, P, 1>(v, tau, x.from(0, c), rows);
 }
 
-// H^H x = beta e1 for the column x, H = I - tau v v^H: x <- beta and the rest of v; result <- tau. Squares are taken of numbers up to about
-// one; the rest of a column whose squares then vanish counts as zero.
+// H^H x = beta e1 for the column x, H = I - tau v v^H: x <- beta and the rest of v; result <- tau. Squares are taken of
+// numbers up to about one; the rest of a column whose squares then vanish counts as zero.
 template <class R, int P>
 __attribute__((noinline)) void make_reflection(const View<R, P>& x, int64_t rows, const View<R, P>& result) {
   constexpr R TINY = sizeof(R) == 4 ? R(1e-33) : R(1e-290);
@@ -714,37 +716,32 @@ struct Group {
   void begin(int64_t size) { memory = static_cast<Vec<R>*>(scratch(size * sizeof(Vec<R>))); }
 };
 
-// B <- or -> columns of the right-hand sides
-template <class R, int P, class Body>
-LAPWING_INLINE void by_columns(int64_t k, const Body& body) {
-  const int64_t pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
-  for (int64_t i = 0; i < pieces; i++) body(k * i / pieces, k * (i + 1) / pieces - k * i / pieces);
-}
-inline int64_t widest(int64_t k) {
-  const int64_t pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
-  return (k + pieces - 1) / pieces;
-}
+// The most right-hand sides in lanes at a time: all, or nearly equal pieces that begin where a vector of memory may.
+inline int64_t widest(int64_t k) { return k <= SOLVE_COLUMNS ? k : SOLVE_COLUMNS + LAPWING_VECTOR / 4; }
 
-// Pieces of b at place `in` are read, solved by body(x, columns), written to x at place `out`; body returns what to write.
+// x at place `out` <- what body(b, columns) makes of b at place `in`, by pieces; body returns where it is.
 template <class R, int P, class Body>
 LAPWING_INLINE void solve_columns(Group<R, P>& group, int in, int out, const Body& body) {
-  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  const int64_t n = group.frame.size[1], k = group.frame.size[2], pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
+  const auto begin = [&](int64_t i) { return i == pieces ? k : k * i / pieces / LANES<R> * LANES<R>; };
   Vec<R>* const memory = group.memory;
-  by_columns<R, P>(k, [&](int64_t c, int64_t columns) {
+  for (int64_t i = 0; i < pieces; i++) {
+    const int64_t first = begin(i), columns = begin(i + 1) - first;
     group.memory = memory;
     const View<R, P> b = group.matrix(n, columns);
     Places<const R> from = group.from(in, n * k);
     Places<R> to = group.to(out, n * k);
-    for (int m = 0; m < LANES<R>; m++) from.p[m] += c * P, to.p[m] += c * P;
+    for (int m = 0; m < LANES<R>; m++) from.p[m] += first * P, to.p[m] += first * P;
     read<R>(b.x, from, n, columns * P, k * P);
     const View<R, P> x = body(b, columns);
     write<R>(x.x, to, n, columns * P, k * P);
-  });
+  }
 }
 
 // Row rows[i] of x becomes row i of the result, lane by lane; BACK: the other way round.
 template <class R, int P, bool BACK>
-__attribute__((noinline)) View<R, P> permute(const View<R, P>& x, const Mask<R>* rows, const View<R, P>& to, int64_t n, int64_t columns) {
+__attribute__((noinline)) View<R, P> permute(const View<R, P>& x, const Mask<R>* rows, const View<R, P>& to, int64_t n,
+                                             int64_t columns) {
   constexpr int W = LANES<R>;
   for (int64_t i = 0; i < n; i++)
     for (int m = 0; m < W; m++) {
@@ -774,9 +771,11 @@ LAPWING_INLINE void invert_diagonal(const View<R, P>& a, const View<R, P>& inver
   for (int64_t i = 0; i < n; i++) inverse.set(i, 0, reciprocal<R, P>(a.get(i, i)));
 }
 
-// The positive definite matrix at place 0, where its Cholesky factor is to be. The upper triangle is the lower one of conj(A).
+// The positive definite matrix at place 0, where its Cholesky factor is to be. The upper triangle is the lower one of
+// conj(A).
 template <class R, int P>
-LAPWING_INLINE Triangle<R, P> read_positive(const Group<R, P>& group, const View<R, P>& a, const View<R, P>& inverse, int64_t n) {
+LAPWING_INLINE Triangle<R, P> read_positive(const Group<R, P>& group, const View<R, P>& a, const View<R, P>& inverse,
+                                            int64_t n) {
   const Triangle<R, P> named = read_triangle<R, P>(group, 0, a, inverse, n);
   return {named.lower ? a : a.turned(), inverse, n, true, !named.lower};
 }
@@ -790,7 +789,8 @@ void solve_positive(Group<R, P> group) {
   bool factored = false;
   solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
     if constexpr (P == 1)
-      if (by_order<P>(n, [&](auto order) { solve_positive_fixed<R, decltype(order)::value>(l.t, inverse, x, columns); })) return x;
+      if (by_order<P>(n, [&](auto order) { solve_positive_fixed<R, decltype(order)::value>(l.t, inverse, x, columns); }))
+        return x;
     if (!factored) factor_positive<R, P>(l.t, inverse, n);
     factored = true;
     l.solve(x, columns);
@@ -812,7 +812,8 @@ void solve_general(Group<R, P> group) {
   bool factored = false;
   solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns) {
     if constexpr (P == 1)
-      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); })) return b;
+      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); }))
+        return b;
     if (!factored) factor_general<R, P>(a, inverse, rows, n);
     factored = true;
     const View<R, P> x = permute<R, P, false>(b, rows, group.matrix(n, columns), n, columns);
@@ -832,7 +833,8 @@ __attribute__((noinline)) void invert_positive(const Triangle<R, P>& l, const Vi
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < n; j++) w.set(i, j, real<R, P>(broadcast(R(i == j))));
   for (int64_t c = 0; c < n; c += C)
-    sweep<R, P, false>(l.t.from(c, c), w.from(c, c), w.from(c, c), l.inverse.from(c, 0), n - c, std::min<int64_t>(C, n - c), SOLVE_ROWS);
+    sweep<R, P, false>(l.t.from(c, c), w.from(c, c), w.from(c, c), l.inverse.from(c, 0), n - c, std::min<int64_t>(C, n - c),
+                       SOLVE_ROWS);
   // -W^H W, by rows
   for (int64_t r = 0; r < n; r += C) {
     const int64_t rows = std::min<int64_t>(C, n - r);
@@ -1038,7 +1040,8 @@ void slogdet(Group<R, P> group) {
   }
   int32_t* info = group.integers(3, 1);
   judge<R, P>(positive ? inverse : pivots, n, info, group.count, [&](int64_t m) {
-    if (!positive && sign[m * P] == 0 && (P == 1 || sign[m * P + 1] == 0)) return (void)(info[m] = 0);  // singular, no NaN in it
+    const bool singular = sign[m * P] == 0 && sign[m * P + P - 1] == 0;  // and no NaN in it
+    if (singular && !positive) return (void)(info[m] = 0);
     fill_nan(sign + m * P, P);
     fill_nan(logarithm + m, 1);
   });

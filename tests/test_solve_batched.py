@@ -13,7 +13,7 @@ if native is None:
 
 UPPER, ADJOINT, UNIT, POS = 1, 4, 8, 16
 LARGEST = 64
-SIZES = [*range(1, 18), 23, 24, 31, 32, 33, LARGEST]
+SIZES = [*range(1, 10), 12, 15, 16, 17, 24, 32, 33, LARGEST]
 BATCHES = [1, 7, 8, 9, 33]
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 NAN = float("nan")
@@ -172,19 +172,18 @@ def check_inverse(a, x):
 def test_any_condition(dtype, condition):
     for n in (2, 3, 5, 8, 13, 32):
         a, b = conditioned(9, n, dtype, condition, n), random((9, n, 2), dtype, 3)
-        for x, info in [solve(a, b)]:
-            check_solution(a[info == 0], x[info == 0], b[info == 0])
+        x, info = solve(a, b)
+        check_solution(a[info == 0], x[info == 0], b[info == 0])
         x, info = inverse(a)
         check_inverse(a[info == 0], x[info == 0])
-        if condition * eps(dtype) * n * 10 > 1:
-            continue  # may not be positive definite to this precision
         a = conditioned(9, n, dtype, condition, n, positive=True)
+        certain = condition * eps(dtype) * n * 10 < 1  # else rounding may have made it indefinite
         x, info = solve(a, b, POS)
-        assert not info.any()
-        check_solution(a, x, b)
+        assert not (certain and info.any())
+        check_solution(a[info == 0], x[info == 0], b[info == 0])
         x, info = inverse(a, POS)
-        assert not info.any()
-        check_inverse(a, x)
+        assert not (certain and info.any())
+        check_inverse(a[info == 0], x[info == 0])
 
 
 @dtypes
@@ -260,18 +259,8 @@ def test_slogdet(dtype):
 
 @dtypes
 def test_qr(dtype):
-    for m, n in [
-        (1, 1),
-        (1, 5),
-        (5, 1),
-        *[(n, n) for n in SIZES],
-        (9, 4),
-        (4, 9),
-        (33, 8),
-        (8, 33),
-        (LARGEST, 17),
-        (3, LARGEST),
-    ]:
+    oblong = [(1, 5), (5, 1), (9, 4), (4, 9), (33, 8), (8, 33), (LARGEST, 17), (3, LARGEST)]
+    for m, n in [*oblong, *zip(SIZES, SIZES, strict=True)]:
         for c in {min(m, n), m}:
             a = random((BATCHES[(m + n) % 5], m, n), dtype, m + n)
             q, r = qr(a, c)
