@@ -7,15 +7,15 @@ from ..core.plan import Capability
 from ..core.problem import DTYPES, Problem
 from .engine import Engine
 
-__all__ = ["ENGINE", "LARGEST_EIGH", "LARGEST_SOLVE", "missing_gpu"]
+__all__ = ["ENGINE", "LARGEST_EIGH", "LARGEST_SOLVE", "SMALL", "missing_gpu"]
 
 # one block keeps the lower triangle of its matrix in shared memory
 _LARGEST_ON_GPU = 128
 # Jacobi and QL on many matrices side by side: EIGH_LARGEST in native/eigh_cpu.h and eigh_cuda.h
 LARGEST_EIGH = {"cpu": 192, "cuda": 512}
-# solve_fits in native/solve_cpu.cc and solve_cuda.cc
-_SMALL = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "qr")
-LARGEST_SOLVE = {"cpu": dict.fromkeys(_SMALL, 32), "cuda": dict.fromkeys(_SMALL, 32)}
+# takes() in native/solve_cpu.cc, solve_fits() in solve_cuda.cc
+SMALL = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "qr")
+LARGEST_SOLVE = {"cpu": 64, "cuda": 32}
 _LANES_LIMIT = 128  # as in native/cholesky_cpu.cc
 
 
@@ -38,7 +38,7 @@ def _largest(problem: Problem) -> int | None:
     if problem.operation in ("eigh", "eigvalsh"):
         return LARGEST_EIGH[problem.device]
     if problem.operation != "cholesky":
-        return LARGEST_SOLVE[problem.device][problem.operation]
+        return LARGEST_SOLVE[problem.device]
     return _LARGEST_ON_GPU if problem.device == "cuda" else None
 
 
@@ -62,8 +62,8 @@ ENGINE = Engine(
         Capability("cholesky", "batched", "cuda", DTYPES, "a thread, warp or block per matrix"),
         *[Capability(op, "batched", "cpu", DTYPES, "SIMD across the batch, threads over it") for op in ("eigh", "eigvalsh")],
         *[Capability(op, "batched", "cuda", DTYPES, "a thread, warp or block per matrix") for op in ("eigh", "eigvalsh")],
-        *[Capability(op, "batched", "cpu", DTYPES, "SIMD across the batch, threads over it") for op in _SMALL],
-        *[Capability(op, "batched", "cuda", DTYPES, "a thread, warp or block per matrix") for op in _SMALL],
+        *[Capability(op, "batched", "cpu", DTYPES, "SIMD across the batch, threads over it") for op in SMALL],
+        *[Capability(op, "batched", "cuda", DTYPES, "a thread, warp or block per matrix") for op in SMALL],
     ),
     missing=_missing,
     largest=_largest,

@@ -52,6 +52,11 @@ _BATCHED_LIMIT, _TILED_LIMIT = 128, 4096
 # From so many matrices on, up to this order, many side by side are faster than one after the other. On the CPU a vector of
 # matrices takes the same time full or nearly empty; a GPU wants to be filled.
 _FEWEST_EIGH = {16: 1, 32: 4, 64: 8, batched.LARGEST_EIGH["cpu"]: 16}
+# as solve_fits in native/solve_cpu.cc, which decides, with the widest vectors
+_FEWEST_SOLVE = {
+    **{("cpu", d): {16: 1, 32: 4 * k, 64: 8 * k} for d, k in zip(DTYPES, (2, 1, 2, 1), strict=True)},
+    **{("cuda", d): {batched.LARGEST_SOLVE["cuda"]: 1} for d in DTYPES},
+}
 _FEWEST_EIGH_ON_GPU = {32: 1, 64: 2, 192: 16, batched.LARGEST_EIGH["cuda"]: 32}
 # How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
 # H200 16 of 16384 took 17 ms (kernel matrix) and 109 ms (Wishart) against 2.8 s, 1000 of 20000 took 0.7 s (2026-11-15,
@@ -85,7 +90,12 @@ _DEFAULT_RULES = {
     },
     **{
         (operation, device): [
-            *[Rule(d, "batched", 0, n) for d in DTYPES if (n := batched.LARGEST_SOLVE[device].get(operation))],
+            *[
+                Rule(d, "batched", 0, n, fewest)
+                for d in DTYPES
+                for n, fewest in _FEWEST_SOLVE[device, d].items()
+                if operation in batched.SMALL
+            ],
             *[Rule(d, direct) for d in DTYPES],
         ]
         for operation in SOLVED
