@@ -72,10 +72,12 @@ def test_answers(child, names):
 
 def test_inverse_positive(child):
     """Leaves filled up with ones, and more than one of them."""
-    child("""
+    child(
+        """
     each("test_inverse_positive")
     solve_checks.test_inverse_positive(run, "float64", 0, 530)
-    """.replace("\n    ", "\n"))
+    """.replace("\n    ", "\n")
+    )
 
 
 def test_alignment(child):
@@ -117,10 +119,13 @@ def test_polar_decomposition_is_replaced(child):
     ],
 )
 def test_library_errors(child, call, code):
-    _, told = child(f"""
+    _, told = child(
+        f"""
 try:
     solve_checks.{code}
 except Exception as error:
     tell(error=str(error))
-""", MOCK_FAIL=f"{call}:1:7")
+""",
+        MOCK_FAIL=f"{call}:1:7",
+    )
     assert "status 7" in told["error"]

@@ -73,6 +73,14 @@ KRYLOV = {
     if v >= (4, 8, 4, 8)[dtype]
 }
 
+# as start() in systems_cuda.cc writes them
+SYSTEMS = {
+    ("systems.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -std=c++17 -default-device")
+    for dtype in range(4)
+    for v in (4, 8, 16)
+    if v >= (4, 8, 4, 8)[dtype]
+}
+
 
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
@@ -81,7 +89,7 @@ def asked(tmp_path_factory):
     calls, _ = child(CALLS)
     compiled = harness.named(calls, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV)
+    return sorted(jobs | KRYLOV | SYSTEMS)
 
 
 @pytest.fixture(scope="session")
