@@ -93,8 +93,8 @@ int decompose_workspace(Job& job) {
   job.places.right_vectors = job.take(keeps ? size_t(shape.columns * shape.columns) * job.element : 0);
   Workspace more;
   if (check(frame,
-            api.gesvd_size(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type, nullptr,
-                           shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns, type,
+            api.gesvd_size(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
+                           nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns, type,
                            &job.need.device, &job.need.host),
             "asking for the workspace") ||
       (polar && check(frame,
@@ -117,8 +117,8 @@ int qr(const Job& job, int64_t m) {
          cuda::adjoint(frame, job.input(0, m, rows * columns), w, info, rows, columns, columns, cuda::CHECK) ||
          cuda::replace_failed(frame, w, info, columns, rows) ||
          check(frame,
-               table().geqrf(job.lease.solver, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau, job.type(),
-                             job.device_work(), job.need.device, job.host_work(), job.need.host, status),
+               table().geqrf(job.lease.solver, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau,
+                             job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host, status),
                "QR") ||
          cuda::adjoint(frame, w, job.input(2, m, c * columns), info, columns, rows, c, cuda::SPOIL | cuda::TRIANGLE) ||
          check(frame, make_q(job, w, tau, status), "QR") ||
@@ -163,9 +163,10 @@ struct Decomposition {
     const int type = job.type();
     double shift = 0;
     if (check(job.frame,
-              table().gesvdp(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns, type,
-                             matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns, type,
-                             job.device_work(), job.need.device, job.host_work(), job.need.host, status(), &shift),
+              table().gesvdp(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns,
+                             type, matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(),
+                             shape.columns, type, job.device_work(), job.need.device, job.host_work(), job.need.host, status(),
+                             &shift),
               "SVD"))
       return 1;
     const bool is_double = job.frame.dtype % 2;

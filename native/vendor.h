@@ -6,8 +6,12 @@
 #include <cstdint>
 
 namespace lapwing::vendor {
-struct Complex32;  // the vendor's own complex numbers
-struct Complex64;
+struct Complex32 {  // the vendor's own complex numbers
+  float re, im;
+};
+struct Complex64 {
+  double re, im;
+};
 }  // namespace lapwing::vendor
 
 #define LAPWING_VENDOR(X)                                                                                              \

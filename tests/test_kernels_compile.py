@@ -107,6 +107,14 @@ TALL = {
     if v >= (4, 8)[dtype]
 }
 
+# as start() in systems_cuda.cc writes them
+SYSTEMS = {
+    ("systems.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -std=c++17 -default-device")
+    for dtype in range(4)
+    for v in (4, 8, 16)
+    if v >= (4, 8, 4, 8)[dtype]
+}
+
 
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
@@ -116,7 +124,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ constexpr bool is_number = std::is_integral_v<T> || std::is_enum_v<T>;
 
 template <class Ours, class Theirs, class = void>
 struct Same : std::bool_constant<(is_number<Ours> && is_number<Theirs> && sizeof(Ours) == sizeof(Theirs)) ||
+                                 (std::is_floating_point_v<Ours> && std::is_same_v<Ours, Theirs>) ||
                                  Paired<Ours, Theirs>::value> {};
 
 template <class Theirs>

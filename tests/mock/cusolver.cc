@@ -1,9 +1,11 @@
-// Stand-in for libcusolver: 64-bit Cholesky and eigenvalues of column-major matrices, strict about its arguments.
+// Stand-in for libcusolver: factors, eigenvalues and singular values of column-major matrices, strict about its arguments.
 //   MOCK_SOLVER_SLEEP  milliseconds each factorisation takes at least
 //   MOCK_MOST_MATRICES the size query refuses more matrices at once
 //   MOCK_SOLVER_BYTES  added to the workspace of an eigenproblem
+//   MOCK_POLAR_SHIFT   thousandths by which the polar decomposition says it has shifted the matrix
 // A matrix whose first element is 13 has no eigenvalues that converge: info becomes 13.
 #include "cholesky.h"
+#include "dense.h"
 #include "jacobi.h"
 #include "mock.h"
 
@@ -228,4 +230,182 @@ EXPORT int cusolverDnXsyevBatched(void* handle, void* params, int mode, int uplo
   if (matrices < 1) return refuse(INVALID_VALUE, "an empty batch");
   if (matrices > number("MOCK_MOST_MATRICES", 1L << 40)) return refuse(INVALID_VALUE, "more matrices than the query took");
   return solve(handle, mode, uplo, n, type, a, w, 0, n, matrices, device, device_size, host, host_size, info);
+}
+
+// ---- systems and decompositions ----------------------------------------------------------------------------------------
+
+namespace {
+
+size_t dense_bytes(int64_t m, int64_t n) { return size_t(32 * m + 16 * n + 72); }
+
+// The arguments that these routines share, and the workspace spoilt; nullptr when nothing is wrong.
+const char* wrong_dense(void* handle, void* params, int64_t m, int64_t n, int type, int64_t lda, int compute) {
+  if (!good(handle, params)) return "a handle the library did not make";
+  if (m < 1 || n < 1 || lda < m || dtype_of(type) < 0 || compute != type) return "sizes or types";
+  return nullptr;
+}
+const char* wrong_work(int64_t m, int64_t n, const void* a, void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  if (!a || !device || !host || !info) return "a null pointer";
+  if (device_size < dense_bytes(m, n) || host_size < HOST_BYTES) return "workspace size";
+  std::memset(device, 0xee, device_size);
+  std::memset(host, 0xee, host_size);
+  return nullptr;
+}
+
+template <class F>
+int with_type(int type, F f) {
+  with_dtype(dtype_of(type), [&](auto* null) { f(null); });
+  return 0;
+}
+
+bool finite(Dense& a) {
+  for (const Number& x : a.x)
+    if (!std::isfinite(x.real()) || !std::isfinite(x.imag())) return false;
+  return true;
+}
+
+}  // namespace
+
+#define ENTER_DENSE(m, n, lda)                                                                  \
+  if (int status = ordered(__func__, INTERNAL_ERROR)) return status;                            \
+  note("%s m=%lld n=%lld", __func__, (long long)m, (long long)n);                               \
+  if (const char* what = wrong_dense(handle, params, m, n, type, lda, compute))                 \
+    return refuse(INVALID_VALUE, "%s: %s", __func__, what)
+#define ENTER_WORK(m, n)                                                                        \
+  if (const char* what = wrong_work(m, n, a, device, device_size, host, host_size, info))       \
+    return refuse(INVALID_VALUE, "%s: %s", __func__, what)
+
+EXPORT int cusolverDnXgetrf_bufferSize(void* handle, void* params, int64_t m, int64_t n, int type, const void*, int64_t lda,
+                                       int compute, size_t* device, size_t* host) {
+  ENTER_DENSE(m, n, lda);
+  *device = dense_bytes(m, n), *host = HOST_BYTES;
+  return 0;
+}
+
+EXPORT int cusolverDnXgetrf(void* handle, void* params, int64_t m, int64_t n, int type, void* a, int64_t lda, int64_t* pivots,
+                            int compute, void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  ENTER_DENSE(m, n, lda);
+  ENTER_WORK(m, n);
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    Dense x(m, n, static_cast<T*>(a), lda);
+    if (!finite(x)) refuse(-1, "the solver was given a matrix with NaN or Inf");
+    *info = lu(x, pivots);
+    x.write(static_cast<T*>(a), lda);
+  });
+}
+
+EXPORT int cusolverDnXgeqrf_bufferSize(void* handle, void* params, int64_t m, int64_t n, int type, const void*, int64_t lda, int,
+                                       const void*, int compute, size_t* device, size_t* host) {
+  ENTER_DENSE(m, n, lda);
+  *device = dense_bytes(m, n), *host = HOST_BYTES;
+  return 0;
+}
+
+EXPORT int cusolverDnXgeqrf(void* handle, void* params, int64_t m, int64_t n, int type, void* a, int64_t lda, int tau_type,
+                            void* tau, int compute, void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  ENTER_DENSE(m, n, lda);
+  ENTER_WORK(m, n);
+  if (tau_type != type) return refuse(INVALID_VALUE, "geqrf: types");
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    Dense x(m, n, static_cast<T*>(a), lda);
+    if (!finite(x)) refuse(-1, "the solver was given a matrix with NaN or Inf");
+    Dense found(int64_t(std::min(m, n)), 1);
+    found.x = qr(x);
+    x.write(static_cast<T*>(a), lda);
+    found.write(static_cast<T*>(tau), found.m);
+    *info = 0;
+  });
+}
+
+#define MAKE_Q(name, T)                                                                                                     \
+  EXPORT int name##_bufferSize(void*, int m, int n, int k, const T*, int lda, const T*, int* size) {                        \
+    if (m < n || n < k || k < 1 || lda < m) return refuse(INVALID_VALUE, "orgqr: sizes");                                   \
+    *size = 7 * m;                                                                                                          \
+    return ordered(#name "_bufferSize", INTERNAL_ERROR);                                                                    \
+  }                                                                                                                         \
+  EXPORT int name(void*, int m, int n, int k, T* a, int lda, const T* tau, T* work, int room, int* info) {                  \
+    if (int status = ordered(#name, INTERNAL_ERROR)) return status;                                                         \
+    if (m < n || n < k || k < 1 || lda < m || !work || room < 7 * m) return refuse(INVALID_VALUE, "orgqr: sizes");          \
+    Dense x(m, n, a, lda), t(k, 1, tau, k);                                                                                 \
+    make_q(x, k, t.x);                                                                                                      \
+    x.write(a, lda);                                                                                                        \
+    *info = 0;                                                                                                              \
+    return 0;                                                                                                               \
+  }
+MAKE_Q(cusolverDnSorgqr, float)
+MAKE_Q(cusolverDnDorgqr, double)
+MAKE_Q(cusolverDnCungqr, std::complex<float>)
+MAKE_Q(cusolverDnZungqr, std::complex<double>)
+
+namespace {
+
+// `vectors` holds V, or V^H for adjoint
+template <class T>
+int decompose(int64_t m, int64_t n, T* a, int64_t lda, typename RealOf<T>::type* s, T* u, int64_t ldu, int64_t u_columns, T* right,
+              int64_t ldr, bool adjoint) {
+  Dense x(m, n, a, lda), left(m, u_columns ? u_columns : n), v(n, n);
+  if (!finite(x)) return refuse(-1, "the solver was given a matrix with NaN or Inf");
+  const bool fails = x(0, 0) == 13.0;
+  spoil(a, sizeof(T) * size_t(lda * n));
+  if (fails) return 13;
+  std::vector<double> values;
+  svd(x, left, values, v);
+  for (int64_t j = 0; j < n; j++) s[j] = typename RealOf<T>::type(values[size_t(j)]);
+  if (!u_columns) return 0;
+  left.write(u, ldu);
+  Dense turned(n, n);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++) turned(i, j) = adjoint ? std::conj(v(j, i)) : v(i, j);
+  turned.write(right, ldr);
+  return 0;
+}
+
+}  // namespace
+
+EXPORT int cusolverDnXgesvd_bufferSize(void* handle, void* params, signed char job_u, signed char job_v, int64_t m, int64_t n,
+                                       int type, const void*, int64_t lda, int, const void*, int, const void*, int64_t, int,
+                                       const void*, int64_t, int compute, size_t* device, size_t* host) {
+  ENTER_DENSE(m, n, lda);
+  if (m < n || job_u != job_v) return refuse(NOT_SUPPORTED, "gesvd: a wide matrix");
+  *device = dense_bytes(m, n), *host = HOST_BYTES;
+  return 0;
+}
+
+EXPORT int cusolverDnXgesvd(void* handle, void* params, signed char job_u, signed char job_v, int64_t m, int64_t n, int type, void* a,
+                            int64_t lda, int real, void* s, int, void* u, int64_t ldu, int, void* vh, int64_t ldvh, int compute,
+                            void* device, size_t device_size, void* host, size_t host_size, int* info) {
+  ENTER_DENSE(m, n, lda);
+  ENTER_WORK(m, n);
+  if (m < n || job_u != job_v || real != type % 4 || ldu < m || ldvh < n) return refuse(INVALID_VALUE, "gesvd: sizes or types");
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    *info = decompose<T>(m, n, static_cast<T*>(a), lda, static_cast<typename RealOf<T>::type*>(s), static_cast<T*>(u), ldu,
+                         job_u == 'A' ? m : job_u == 'S' ? n : 0, static_cast<T*>(vh), ldvh, true);
+  });
+}
+
+EXPORT int cusolverDnXgesvdp_bufferSize(void* handle, void* params, int mode, int, int64_t m, int64_t n, int type, const void*,
+                                        int64_t lda, int, const void*, int, const void*, int64_t, int, const void*, int64_t,
+                                        int compute, size_t* device, size_t* host) {
+  ENTER_DENSE(m, n, lda);
+  if (m < n || mode != 1) return refuse(NOT_SUPPORTED, "gesvdp: a wide matrix, or values alone, which fails");
+  *device = dense_bytes(m, n) + 8, *host = HOST_BYTES + 8;
+  return 0;
+}
+
+EXPORT int cusolverDnXgesvdp(void* handle, void* params, int mode, int thin, int64_t m, int64_t n, int type, void* a, int64_t lda,
+                             int real, void* s, int, void* u, int64_t ldu, int, void* v, int64_t ldv, int compute, void* device,
+                             size_t device_size, void* host, size_t host_size, int* info, double* shift) {
+  ENTER_DENSE(m, n, lda);
+  ENTER_WORK(m, n);
+  if (m < n || mode != 1 || real != type % 4 || ldu < m || ldv < n || !shift) return refuse(INVALID_VALUE, "gesvdp: sizes or types");
+  *shift = double(number("MOCK_POLAR_SHIFT", 0)) / 1000;
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    *info = decompose<T>(m, n, static_cast<T*>(a), lda, static_cast<typename RealOf<T>::type*>(s), static_cast<T*>(u), ldu,
+                         thin ? n : m, static_cast<T*>(v), ldv, false);
+    if (*shift > 0) spoil(u, sizeof(T));
+  });
 }

@@ -4,6 +4,7 @@
 #include "eigh_kernels.h"
 #include "launch.h"
 #include "spectrum_kernels.h"
+#include "systems_kernels.h"
 
 namespace mock {
 
@@ -169,6 +170,19 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"solve_rows", MOCK_KERNEL(run_solve_rows, solve_memory, nullptr, OF_ELEMENT)},
     {"residual", MOCK_KERNEL(run_residual, no_memory, threads_256, OF_ELEMENT)},
     {"write_rows", MOCK_KERNEL(run_write_rows, no_memory, threads_256, OF_ELEMENT)},
+    {"adjoint", MOCK_KERNEL(run_adjoint, no_memory, threads_256, OF_ELEMENT)},
+    {"copy_checked", MOCK_KERNEL(run_copy_checked, no_memory, threads_256, OF_ELEMENT)},
+    {"identity", MOCK_KERNEL(run_identity, no_memory, threads_256, OF_ELEMENT)},
+    {"spoil", MOCK_KERNEL(run_spoil, no_memory, threads_256, OF_ELEMENT)},
+    {"merge", MOCK_KERNEL(run_merge, no_memory, threads_256, OF_ELEMENT)},
+    {"check_pivots", MOCK_KERNEL(run_check_pivots, no_memory, threads_256, OF_ELEMENT)},
+    {"check_triangle", MOCK_KERNEL(run_check_triangle, no_memory, threads_256, OF_ELEMENT)},
+    {"pivot_rows", MOCK_KERNEL(run_pivot_rows, pivots_memory, threads_256, OF_ELEMENT)},
+    {"permute", MOCK_KERNEL(run_permute, no_memory, threads_256, OF_ELEMENT)},
+    {"determinant", MOCK_KERNEL(run_determinant, no_memory, threads_256, OF_ELEMENT)},
+    {"lift", MOCK_KERNEL(run_lift, no_memory, threads_256, OF_ELEMENT)},
+    {"invert_tiles", MOCK_KERNEL(run_invert_tiles, no_memory, threads_256, OF_ELEMENT)},
+    {"copy_block", MOCK_KERNEL(run_copy_block, no_memory, threads_256, OF_ELEMENT)},
     {"eigh_small", MOCK_KERNEL(run_eigh_small, small_memory, chosen_threads, OF_BASE)},
     {"eigh_reduce", MOCK_KERNEL(run_reduce, reduce_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 0)},
     {"eigh_panel", MOCK_KERNEL(run_reduce, panel_memory, chosen_threads, OF_ELEMENT)},

@@ -1,0 +1,131 @@
+"""Systems, inverses and decompositions on the CUDA path without a GPU: see test_cuda_mock.py.
+
+The stand-in libraries and kernels compute; the checks are those of every engine, solve_checks.py.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lapwing._native", reason="the native core was not built")
+sys.path.append(str(Path(__file__).parent / "mock"))
+import harness
+from harness import named
+
+pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+
+START = f"""
+import itertools, sys
+sys.path.append({str(Path(__file__).parent)!r})
+import solve_checks
+
+def run(op, flags, sizes, *arrays):
+    there = {{id(x): Memory(x.nbytes, SHIFT.get(x.dtype.name, 0)) for x in arrays}}
+    for x in arrays:
+        there[id(x)].array(x.shape, x.dtype)[...] = x
+    dtype = DTYPE_CODE[arrays[0].dtype.name]
+    call = (OPS[op], dtype, CUDA, 0, ENGINES["cusolver"], 0, flags, sizes)
+    work = Scratch(native.scratch_bytes(*call))
+    native.run(*call, 0, work, *[there[id(x)].address for x in arrays])
+    assert work.untouched() and all(memory.untouched() for memory in there.values()), (op, sizes)
+    for x in arrays:
+        x[...] = there[id(x)].array(x.shape, x.dtype)
+
+def each(name, largest=70):
+    test, axes = getattr(solve_checks, name), []
+    for mark in test.pytestmark:
+        names = [n.strip() for n in mark.args[0].split(",")]
+        axes.append([dict(zip(names, v if len(names) > 1 else [v])) for v in mark.args[1]])
+    for case in itertools.product(*axes):
+        given = {{k: v for part in case for k, v in part.items()}}
+        if all(given.get(k, 0) <= largest for k in ("n", "m", "k")):
+            test(run, **given)
+
+SHIFT = {{}}
+"""
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    return harness.libraries(tmp_path_factory)
+
+
+@pytest.fixture
+def child(libraries, tmp_path):
+    children = harness.Children(libraries, tmp_path)
+
+    def start(code, **settings):
+        return children(START + code, **settings)
+
+    return start
+
+
+SYSTEMS = ("triangular", "solve", "solve_positive", "lu", "cholesky_solve", "slogdet")
+FAILING = ("one_bad_matrix", "one_bad_positive", "bad_triangle", "bad_decomposition")
+
+
+@pytest.mark.parametrize("names", [SYSTEMS, ("inverse", "qr"), ("svd",), FAILING], ids=lambda names: names[0])
+def test_answers(child, names):
+    child("".join(f"each('test_{name}')\n" for name in names))
+
+
+def test_inverse_positive(child):
+    """Leaves filled up with ones, and more than one of them."""
+    child(
+        """
+    each("test_inverse_positive")
+    solve_checks.test_inverse_positive(run, "float64", 0, 530)
+    """.replace("\n    ", "\n")
+    )
+
+
+def test_alignment(child):
+    """Pointers that are aligned to one part of an element alone."""
+    child("""
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+for dtype in solve_checks.DTYPES:
+    solve_checks.test_solve(run, dtype, 17, 1)
+    solve_checks.test_inverse(run, dtype, 31)
+    solve_checks.test_lu(run, dtype, 31)
+    solve_checks.test_svd(run, dtype, 40, 7, 1)
+    solve_checks.test_svd(run, dtype, 33, 33, 1)
+""")
+
+
+def test_polar_decomposition_is_replaced(child):
+    """Where the library says that it has shifted the matrix its answer is not taken."""
+    code = "solve_checks.test_svd(run, 'float64', 33, 33, 1)\n"
+    calls, _ = child(code)
+    assert named(calls, "cusolverDnXgesvdp")
+    assert {c["n"] for c in named(calls, "cusolverDnXgesvd")} == {"33"}  # values alone
+    assert len(named(calls, "cusolverDnXgesvd")) == 2
+    calls, _ = child(code, MOCK_POLAR_SHIFT=1)
+    assert len(named(calls, "cusolverDnXgesvd")) == 6
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("cusolverDnXgetrf", "test_solve(run, 'float64', 17, 1)"),
+        ("cusolverDnXpotrf", "test_inverse_positive(run, 'float64', 0, 33)"),
+        ("cublas_trsm", "test_solve(run, 'float64', 17, 1)"),
+        ("cublas_herk", "test_inverse_positive(run, 'float64', 0, 33)"),
+        ("cublasGemmStridedBatchedEx_64", "test_inverse_positive(run, 'float64', 0, 33)"),
+        ("cusolverDnXgeqrf", "test_qr(run, 'float64', 40, 7, 1)"),
+        ("cusolverDnDorgqr", "test_qr(run, 'float64', 40, 7, 1)"),
+        ("cusolverDnXgesvd_bufferSize", "test_svd(run, 'float64', 40, 7, 1)"),
+        ("cusolverDnXgesvdp", "test_svd(run, 'float64', 33, 33, 1)"),
+    ],
+)
+def test_library_errors(child, call, code):
+    _, told = child(
+        f"""
+try:
+    solve_checks.{code}
+except Exception as error:
+    tell(error=str(error))
+""",
+        MOCK_FAIL=f"{call}:1:7",
+    )
+    assert "status 7" in told["error"]
