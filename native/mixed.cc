@@ -29,14 +29,13 @@ struct Costs {
   int64_t smallest;  // order
 };
 
-// CPU: two threads of a 2.3 GHz AVX-512 machine, n = 4000: full Cholesky 300 ms, LU 700; a step with one column 12 and 20 ms,
-// 16 columns 50.
+// CPU: two threads of a 2.3 GHz AVX-512 machine, n = 4000, ms: full Cholesky 300, LU 700; the product 5 for every 16 columns of
+// a Hermitian matrix, 8 and 23 for one and 8 of another; the triangular solves 4, 8 and 21 for one, 5 and 16, 8 to 22 by LU.
 Costs costs_on_cpu(const Shape& s, bool complex) {
-  const double n = double(s.n), k = double(s.columns), parts = complex ? 4 : 1;
-  const double factor = (s.positive ? 4.7e-3 : 11e-3) * parts * n * n * n;
-  const double product = s.positive ? 0.31 * std::ceil(k / 16) : 0.8 + 0.08 * k;
-  const double solves = k > 16 ? 3 + 0.1 * k : 0.4 * std::ceil(k / 4);
-  return {parts * (product + solves) * n * n / factor, 0.45, 1000};
+  const double k = double(s.columns);
+  const double factor = s.positive ? 4.7e-3 : 11e-3, product = s.positive ? 0.35 * std::ceil(k / 16) : 0.4 + 0.14 * k;
+  const double solves = (s.positive ? 0.3 + 0.08 * k : 0.4 + 0.12 * k) * (complex ? 1.6 : 1);
+  return {(product + solves) / (factor * double(s.n)), 0.45, 1000};  // four times both for complex numbers
 }
 
 // H200: full Cholesky 302, 46 and 10 ms at n = 32768, 16384 and 8192; a step with one column 3.9 and 1.5 ms, at 32768 with 16
