@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "matrix.h"
 #include "mixed_space.h"
 #include "run.h"
 #include "vendor.h"
@@ -17,7 +18,7 @@ constexpr double ROUNDING = 0x1p-53;
 // In units of ROUNDING ||A||_F ||x||. Full precision comes out at 0.08 to 0.3, and so does refinement once the estimate is
 // well below: what is left is the rounding of the residual itself.
 constexpr double GOAL = 0.2, ACCEPTED = 0.5, ESTIMATE = 0.02;
-constexpr int TRIAL = 4;           // steps within which the rate decides
+constexpr int TRIAL = 3;  // steps after which the rate decides
 constexpr int64_t MOST_COLUMNS = 64;
 
 // ---- whether to try ----------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ struct Column {
   void step(int64_t cycle, int64_t j, T* h, double next, double direction) {
     for (int64_t i = 0; i < j; i++) {
       const T p = h[i], q = h[i + 1];
-      h[i] = lapwing_conj(c[size_t(i)]) * p + s[size_t(i)] * q;
+      h[i] = conjugated(c[size_t(i)]) * p + s[size_t(i)] * q;
       h[i + 1] = c[size_t(i)] * q - s[size_t(i)] * p;
     }
     const double hypotenuse = std::hypot(std::abs(h[j]), next);
@@ -105,7 +106,7 @@ struct Column {
     s[size_t(j)] = hypotenuse > 0 ? next / hypotenuse : 0;
     h[j] = T(hypotenuse);
     g[size_t(j + 1)] = -s[size_t(j)] * g[size_t(j)];
-    g[size_t(j)] = lapwing_conj(c[size_t(j)]) * g[size_t(j)];
+    g[size_t(j)] = conjugated(c[size_t(j)]) * g[size_t(j)];
     for (int64_t i = 0; i <= j; i++) r[size_t(j * cycle + i)] = h[i];
     z[size_t(j)] = direction;
     before = left;
@@ -128,10 +129,6 @@ struct Column {
     for (size_t i = 0; i < y.size(); i++) most = std::max(most, std::abs(y[i]) * z[i]);
     return most;
   }
-
- private:
-  static double lapwing_conj(double x) { return x; }
-  static std::complex<double> lapwing_conj(std::complex<double> x) { return std::conj(x); }
 };
 
 // Steps still to be taken, from the rate of the last step or of the cycle, whichever is better.
@@ -261,7 +258,8 @@ class Refinement {
         going = true;
       }
       if (!going) continue;
-      if (steps_ >= TRIAL - 1 && steps_ + steps_left(columns_) > budget_) return *reason = "it converges too slowly to pay", UNFIT;
+      if (steps_ >= TRIAL && steps_ + steps_left(columns_) > budget_)
+        return *reason = "it converges too slowly to pay", UNFIT;
       space_.scale(w, by.data(), w);
     }
     std::vector<T> y(size_t(j) * k, T(0));
@@ -286,7 +284,8 @@ class Refinement {
 Frame matrix_of(const Frame& frame, int64_t m) {
   Frame one = frame;
   const int64_t n = frame.size[1], k = frame.size[2], elements[] = {n * n, n * k, n * k};
-  for (int i = 0; i < 3; i++) one.buffer[i] = static_cast<char*>(frame.buffer[i]) + size_of(frame.dtype) * size_t(m * elements[i]);
+  for (int i = 0; i < 3; i++)
+    one.buffer[i] = static_cast<char*>(frame.buffer[i]) + size_of(frame.dtype) * size_t(m * elements[i]);
   one.buffer[3] = static_cast<int32_t*>(frame.buffer[3]) + m;
   one.size[0] = 1;
   return one;
@@ -349,8 +348,10 @@ int solve(Frame& frame, int (*full)(Frame&)) {
     note("solve: mixed precision was not tried: %s", outcome.reason);
     return call_full(frame, frame, full);
   }
-  const auto run = frame.device == CPU ? (frame.dtype == F64 ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<std::complex<double>>>)
-                                       : (frame.dtype == F64 ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<std::complex<double>>>);
+  using Complex = std::complex<double>;
+  const bool real = frame.dtype == F64;
+  const auto run = frame.device == CPU ? (real ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<Complex>>)
+                                       : (real ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<Complex>>);
   const int status = run(frame, budget, full);
   if (status) return status;
   if (outcome.fell_back)

@@ -157,7 +157,10 @@ struct Triangle {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t i = LOWER ? top + r : top + rows - 1 - r, start = LOWER ? top : i + 1;
         dots(m + i * n + start, x + start, n, r, count, sums);
-        for (int64_t q = 0; q < count; q++) x[q * n + i] = UNIT ? x[q * n + i] - sums[q] : (x[q * n + i] - sums[q]) / m[i * n + i];
+        for (int64_t q = 0; q < count; q++) {
+          S& at = x[q * n + i];
+          at = UNIT ? at - sums[q] : (at - sums[q]) / m[i * n + i];
+        }
       }
     }
   }
@@ -179,7 +182,8 @@ struct Triangle {
           for (int64_t q = 0; q < count; q++)
             subtract_rows<STEP>(m + i * n + first, n, x + q * n + i, last - first, x + q * n + first);
         for (; i < end; i++)
-          for (int64_t q = 0; q < count; q++) subtract_rows<1>(m + i * n + first, n, x + q * n + i, last - first, x + q * n + first);
+          for (int64_t q = 0; q < count; q++)
+            subtract_rows<1>(m + i * n + first, n, x + q * n + i, last - first, x + q * n + first);
       });
       end = begin;
     }
@@ -209,7 +213,8 @@ int64_t getrf_as(S* a, int64_t order, int64_t* pivots) {
   Int n = Int(order), info = 0;
   std::vector<Int> found(size_t(order), 1);
   using Call = void (*)(Int*, Int*, S*, Int*, Int*, Int*);
-  reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address)(&n, &n, a, &n, found.data(), &info);
+  auto call = reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address);
+  call(&n, &n, a, &n, found.data(), &info);
   for (int64_t i = 0; i < order; i++) pivots[i] = int64_t(found[size_t(i)]) - 1;
   return info;
 }
