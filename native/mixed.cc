@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "matrix.h"
 #include "mixed_space.h"
 #include "run.h"
 #include "vendor.h"
@@ -17,7 +18,7 @@ constexpr double ROUNDING = 0x1p-53;
 // In units of ROUNDING ||A||_F ||x||. Full precision comes out at 0.08 to 0.3, and so does refinement once the estimate is
 // well below: what is left is the rounding of the residual itself.
 constexpr double GOAL = 0.2, ACCEPTED = 0.5, ESTIMATE = 0.02;
-constexpr int TRIAL = 4;           // steps within which the rate decides
+constexpr int TRIAL = 3;  // steps after which the rate decides
 constexpr int64_t MOST_COLUMNS = 64;
 
 // ---- whether to try ----------------------------------------------------------------------------------------------
@@ -29,14 +30,13 @@ struct Costs {
   int64_t smallest;  // order
 };
 
-// CPU: two threads of a 2.3 GHz AVX-512 machine, n = 4000: full Cholesky 300 ms, LU 700; a step with one column 12 and 20 ms,
-// 16 columns 50.
+// CPU: two threads of a 2.3 GHz AVX-512 machine, n = 4000, ms: full Cholesky 300, LU 700; the product 5 for every 16 columns of
+// a Hermitian matrix, 8 and 23 for one and 8 of another; the triangular solves 4, 8 and 21 for one, 5 and 16, 8 to 22 by LU.
 Costs costs_on_cpu(const Shape& s, bool complex) {
-  const double n = double(s.n), k = double(s.columns), parts = complex ? 4 : 1;
-  const double factor = (s.positive ? 4.7e-3 : 11e-3) * parts * n * n * n;
-  const double product = s.positive ? 0.31 * std::ceil(k / 16) : 0.8 + 0.08 * k;
-  const double solves = k > 16 ? 3 + 0.1 * k : 0.4 * std::ceil(k / 4);
-  return {parts * (product + solves) * n * n / factor, 0.45, 1000};
+  const double k = double(s.columns);
+  const double factor = s.positive ? 4.7e-3 : 11e-3, product = s.positive ? 0.35 * std::ceil(k / 16) : 0.4 + 0.14 * k;
+  const double solves = (s.positive ? 0.3 + 0.08 * k : 0.4 + 0.12 * k) * (complex ? 1.6 : 1);
+  return {(product + solves) / (factor * double(s.n)), 0.45, 1000};  // four times both for complex numbers
 }
 
 // H200: full Cholesky 302, 46 and 10 ms at n = 32768, 16384 and 8192; a step with one column 3.9 and 1.5 ms, at 32768 with 16
@@ -98,7 +98,7 @@ struct Column {
   void step(int64_t cycle, int64_t j, T* h, double next, double direction) {
     for (int64_t i = 0; i < j; i++) {
       const T p = h[i], q = h[i + 1];
-      h[i] = lapwing_conj(c[size_t(i)]) * p + s[size_t(i)] * q;
+      h[i] = conjugated(c[size_t(i)]) * p + s[size_t(i)] * q;
       h[i + 1] = c[size_t(i)] * q - s[size_t(i)] * p;
     }
     const double hypotenuse = std::hypot(std::abs(h[j]), next);
@@ -106,7 +106,7 @@ struct Column {
     s[size_t(j)] = hypotenuse > 0 ? next / hypotenuse : 0;
     h[j] = T(hypotenuse);
     g[size_t(j + 1)] = -s[size_t(j)] * g[size_t(j)];
-    g[size_t(j)] = lapwing_conj(c[size_t(j)]) * g[size_t(j)];
+    g[size_t(j)] = conjugated(c[size_t(j)]) * g[size_t(j)];
     for (int64_t i = 0; i <= j; i++) r[size_t(j * cycle + i)] = h[i];
     z[size_t(j)] = direction;
     before = left;
@@ -129,10 +129,6 @@ struct Column {
     for (size_t i = 0; i < y.size(); i++) most = std::max(most, std::abs(y[i]) * z[i]);
     return most;
   }
-
- private:
-  static double lapwing_conj(double x) { return x; }
-  static std::complex<double> lapwing_conj(std::complex<double> x) { return std::conj(x); }
 };
 
 // Steps still to be taken, from the rate of the last step or of the cycle, whichever is better.
@@ -262,7 +258,8 @@ class Refinement {
         going = true;
       }
       if (!going) continue;
-      if (steps_ >= TRIAL - 1 && steps_ + steps_left(columns_) > budget_) return *reason = "it converges too slowly to pay", UNFIT;
+      if (steps_ >= TRIAL && steps_ + steps_left(columns_) > budget_)
+        return *reason = "it converges too slowly to pay", UNFIT;
       space_.scale(w, by.data(), w);
     }
     std::vector<T> y(size_t(j) * k, T(0));
@@ -287,7 +284,8 @@ class Refinement {
 Frame matrix_of(const Frame& frame, int64_t m) {
   Frame one = frame;
   const int64_t n = frame.size[1], k = frame.size[2], elements[] = {n * n, n * k, n * k};
-  for (int i = 0; i < 3; i++) one.buffer[i] = static_cast<char*>(frame.buffer[i]) + size_of(frame.dtype) * size_t(m * elements[i]);
+  for (int i = 0; i < 3; i++)
+    one.buffer[i] = static_cast<char*>(frame.buffer[i]) + size_of(frame.dtype) * size_t(m * elements[i]);
   one.buffer[3] = static_cast<int32_t*>(frame.buffer[3]) + m;
   one.size[0] = 1;
   return one;
@@ -350,8 +348,10 @@ int solve(Frame& frame, int (*full)(Frame&)) {
     note("solve: mixed precision was not tried: %s", outcome.reason);
     return call_full(frame, frame, full);
   }
-  const auto run = frame.device == CPU ? (frame.dtype == F64 ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<std::complex<double>>>)
-                                       : (frame.dtype == F64 ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<std::complex<double>>>);
+  using Complex = std::complex<double>;
+  const bool real = frame.dtype == F64;
+  const auto run = frame.device == CPU ? (real ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<Complex>>)
+                                       : (real ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<Complex>>);
   const int status = run(frame, budget, full);
   if (status) return status;
   if (outcome.fell_back)

@@ -7,13 +7,13 @@
 //
 // What is promised of an answer that does not come from the full-precision engine: for every column
 //   ||b - A x|| <= eps / 4 ||A||_F ||x||
-// by a fresh product with A, in the scaled norm and in that of A itself. Full-precision Cholesky and LU come out between
-// eps / 25 and eps / 6 of the same, n = 400 to 4000, conditions 1 to 1e12; the goal of the refinement is eps / 10, and it only
-// takes more where a further cycle no longer helps. When it cannot be had, or would take longer than the full solve, the full
-// engine does the work: a factorisation that breaks down, NaN or Inf, a step count beyond what pays, read from the rate
-// measured in the first four.
+// by a fresh product with A, in the scaled norm and in that of A itself. The goal is eps / 10; more is taken only where a
+// further cycle no longer helps. Full-precision Cholesky comes out between eps / 40 and eps / 7 of the same and LU between
+// eps / 4 and 6 eps (n = 400 to 32768, conditions 1 to 1e15), the refined answer between eps / 60 and eps / 8.
+// When it cannot be had, or would take longer than the full solve, the full engine does the work: a factorisation that breaks
+// down, NaN or Inf, more steps than pay, which the rate tells from the third on.
 //
-// On a GPU the host waits for a few numbers in every step.
+// On a GPU only positive definite matrices are tried, and the host waits for a few numbers in every step.
 #pragma once
 #include "frame.h"
 

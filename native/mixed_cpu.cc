@@ -6,18 +6,24 @@
 #include <limits>
 #include <new>
 
+#include "cpu.h"
 #include "lapack.h"
 #include "matrix.h"
 #include "mixed_space.h"
 #include "threads.h"
 
+#define LAPWING_KERNELS "mixed_rows.h"
+#include "levels.h"
+
 namespace lapwing::mixed {
 namespace {
+
+const int level = cpu_level();
 
 constexpr int64_t ROWS = 128;   // of a diagonal block of a triangular solve
 constexpr int64_t PIECE = 64;   // rows or tiles that a thread takes at a time
 constexpr int64_t GROUP = 4;    // columns that share one pass over the factor
-constexpr int64_t NARROW = 16;  // more columns go to the library, which packs the triangle first
+constexpr int64_t NARROW = 32;  // more columns go to the library, which packs the triangle first: 48 ms at n = 4000
 constexpr int64_t LANES = 16;   // partial sums of a dot product
 
 double size_of_element(double x) { return std::abs(x); }
@@ -56,7 +62,7 @@ double largest_part(const T* x, int64_t count) {
 // Of by x, which is around 1
 template <class T>
 double sum_of_squares(const T* x, int64_t count, double by) {
-  using R = RealOf<T>;
+  using R = lapack::RealOf<T>;
   const auto* part = reinterpret_cast<const R*>(x);
   double lanes[LANES] = {}, sum = 0;
   int64_t i = 0;
@@ -80,17 +86,24 @@ std::complex<R> product_term(std::complex<R> a, std::complex<R> x) {  // without
 // sums[q] <- the row times each of COUNT columns, `stride` apart, in an order that depends on the length alone
 template <class T, int COUNT>
 void dots(const T* row, const T* x, int64_t stride, int64_t length, T* sums) {
-  T lanes[COUNT][LANES] = {};
-  int64_t j = 0;
-  for (; j + LANES <= length; j += LANES)
-    for (int q = 0; q < COUNT; q++)
-      for (int64_t t = 0; t < LANES; t++) lanes[q][t] += product_term(row[j + t], x[q * stride + j + t]);
-  for (int q = 0; q < COUNT; q++) {
-    T tail = 0;
-    for (int64_t l = j; l < length; l++) tail += product_term(row[l], x[q * stride + l]);
-    for (int64_t half = LANES / 2; half; half /= 2)
-      for (int64_t t = 0; t < half; t++) lanes[q][t] += lanes[q][t + half];
-    sums[q] = lanes[q][0] + tail;
+  if constexpr (std::is_floating_point_v<T>) {
+#ifdef LAPWING_X86_LEVELS
+    if (level == 2) return avx512::row_dots<T, COUNT>(row, x, stride, length, sums);
+    if (level == 1) return avx2::row_dots<T, COUNT>(row, x, stride, length, sums);
+#endif
+    base::row_dots<T, COUNT>(row, x, stride, length, sums);
+  } else {
+    T lanes[COUNT][LANES] = {};
+    int64_t j = 0;
+    for (; j + LANES <= length; j += LANES)
+      for (int q = 0; q < COUNT; q++)
+        for (int64_t t = 0; t < LANES; t++) lanes[q][t] += product_term(row[j + t], x[q * stride + j + t]);
+    for (int q = 0; q < COUNT; q++) {
+      T sum = 0;
+      for (int64_t l = j; l < length; l++) sum += product_term(row[l], x[q * stride + l]);
+      for (const T& lane : lanes[q]) sum += lane;
+      sums[q] = sum;
+    }
   }
 }
 
@@ -101,6 +114,21 @@ void dots(const T* row, const T* x, int64_t stride, int64_t length, int64_t coun
     case 2: return dots<T, 2>(row, x, stride, length, sums);
     case 3: return dots<T, 3>(row, x, stride, length, sums);
     default: return dots<T, 4>(row, x, stride, length, sums);
+  }
+}
+
+// y <- y - by[0] row 0 - ... - by[COUNT - 1] row COUNT - 1
+template <int COUNT, class T>
+void subtract_rows(const T* rows, int64_t ld, const T* by, int64_t length, T* y) {
+  if constexpr (std::is_floating_point_v<T>) {
+#ifdef LAPWING_X86_LEVELS
+    if (level == 2) return avx512::subtract_rows<T, COUNT>(rows, ld, by, length, y);
+    if (level == 1) return avx2::subtract_rows<T, COUNT>(rows, ld, by, length, y);
+#endif
+    base::subtract_rows<T, COUNT>(rows, ld, by, length, y);
+  } else {
+    for (int r = 0; r < COUNT; r++)
+      for (int64_t j = 0; j < length; j++) y[j] -= product_term(by[r], rows[r * ld + j]);
   }
 }
 
@@ -129,29 +157,33 @@ struct Triangle {
       for (int64_t r = 0; r < rows; r++) {
         const int64_t i = LOWER ? top + r : top + rows - 1 - r, start = LOWER ? top : i + 1;
         dots(m + i * n + start, x + start, n, r, count, sums);
-        for (int64_t q = 0; q < count; q++) x[q * n + i] = UNIT ? x[q * n + i] - sums[q] : (x[q * n + i] - sums[q]) / m[i * n + i];
+        for (int64_t q = 0; q < count; q++) {
+          S& at = x[q * n + i];
+          at = UNIT ? at - sums[q] : (at - sums[q]) / m[i * n + i];
+        }
       }
     }
   }
 
   // X <- L^-T X: a row of L is a column there, so what is found is taken from the rest at once
   void solve_transposed(S* x, int64_t count) const {
-    const auto subtract = [&](int64_t row, int64_t first, int64_t last, int64_t q) {
-      const S by = x[q * n + row], *from = m + row * n;
-      S* to = x + q * n;
-      for (int64_t j = first; j < last; j++) to[j] -= product_term(by, from[j]);
-    };
+    constexpr int STEP = 8;
     for (int64_t end = n; end > 0;) {
       const int64_t begin = (end - 1) / ROWS * ROWS;
       for (int64_t i = end - 1; i >= begin; i--)
         for (int64_t q = 0; q < count; q++) {
           x[q * n + i] /= m[i * n + i];
-          subtract(i, begin, i, q);
+          subtract_rows<1>(m + i * n + begin, n, x + q * n + i, i - begin, x + q * n + begin);
         }
       // columns in pieces that stay in the first cache over all rows of the block
-      parallel(begin * ROWS < 65536 ? 1 : threads, begin, 1024, [&](int64_t first, int64_t last) {
-        for (int64_t i = end - 1; i >= begin; i--)
-          for (int64_t q = 0; q < count; q++) subtract(i, first, last, q);
+      parallel(begin * ROWS < 65536 ? 1 : threads, begin, 512, [&](int64_t first, int64_t last) {
+        int64_t i = begin;
+        for (; i + STEP <= end; i += STEP)
+          for (int64_t q = 0; q < count; q++)
+            subtract_rows<STEP>(m + i * n + first, n, x + q * n + i, last - first, x + q * n + first);
+        for (; i < end; i++)
+          for (int64_t q = 0; q < count; q++)
+            subtract_rows<1>(m + i * n + first, n, x + q * n + i, last - first, x + q * n + first);
       });
       end = begin;
     }
@@ -181,7 +213,8 @@ int64_t getrf_as(S* a, int64_t order, int64_t* pivots) {
   Int n = Int(order), info = 0;
   std::vector<Int> found(size_t(order), 1);
   using Call = void (*)(Int*, Int*, S*, Int*, Int*, Int*);
-  reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address)(&n, &n, a, &n, found.data(), &info);
+  auto call = reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address);
+  call(&n, &n, a, &n, found.data(), &info);
   for (int64_t i = 0; i < order; i++) pivots[i] = int64_t(found[size_t(i)]) - 1;
   return info;
 }

@@ -2,7 +2,8 @@
 // tf32: both operands have their sums along the rows there, the layout those cores want. The diagonal blocks are factored by
 // the tiled kernel and inverted, so that panels and triangular solves are products too.
 //
-// H200, n = 32768: 62 ms, of which products 43, the diagonal blocks 13. Blocks of 2048 or strips of 1024 or 4096 take 2 to 4 more.
+// H200, n = 32768: 62 ms, of which products 43, the diagonal blocks 13. Blocks of 2048 or strips of 1024 or 4096 take 2 to 4
+// more.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -143,13 +144,13 @@ void CudaSpace<T>::start(const char* name, int64_t blocks, void** arguments, uns
 
 template <class T>
 template <class E>
-void CudaSpace<T>::gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b, int64_t ldb,
-                        double beta, E* c, int64_t ldc, int compute) {
+void CudaSpace<T>::gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b,
+                        int64_t ldb, double beta, E* c, int64_t ldc, int compute) {
   if (failed_ || !m || !n || !k) return;
   const E by = E(RealOf<E>(alpha)), keep = E(RealOf<E>(beta));
   constexpr int type = type_of<E>();
-  check(vendor::table().blas_gemm(blas_.get(), a_op, vendor::OP_NONE, m, n, k, &by, a, type, lda, b, type, ldb, &keep, c, type, ldc,
-                                  compute, vendor::GEMM_DEFAULT),
+  check(vendor::table().blas_gemm(blas_.get(), a_op, vendor::OP_NONE, m, n, k, &by, a, type, lda, b, type, ldb, &keep, c, type,
+                                  ldc, compute, vendor::GEMM_DEFAULT),
         "a product");
 }
 
@@ -163,7 +164,8 @@ void CudaSpace<T>::download(void* host, const void* from, size_t size) {
 
 template <class T>
 void CudaSpace<T>::upload(void* to, const void* host, size_t size) {
-  if (!failed_) check(vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), host, size, frame_.stream), "a copy to the GPU");
+  if (failed_) return;
+  check(vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), host, size, frame_.stream), "a copy to the GPU");
 }
 
 template <class T>
@@ -309,7 +311,8 @@ void CudaSpace<T>::multiply(const T* x, T* y) {
   fill(at_.u, sizeof(T) * size_t(n * k));
   for (int64_t i = 0; i < n; i += BLOCK) {
     const int64_t rows = std::min(BLOCK, n - i), from = shape_.upper ? i + rows : 0, width = shape_.upper ? n - i - rows : i;
-    gemm<T>(vendor::OP_NONE, rows, k, rows, 1, at_.diagonal + i * BLOCK, BLOCK, at_.scaled + i, n, 0, y + i, n, vendor::COMPUTE_64);
+    const T* whole = at_.diagonal + i * BLOCK;
+    gemm<T>(vendor::OP_NONE, rows, k, rows, 1, whole, BLOCK, at_.scaled + i, n, 0, y + i, n, vendor::COMPUTE_64);
     const T* w = a_ + i * n + from;
     gemm<T>(OP_TRANSPOSE, rows, k, width, 1, w, n, at_.scaled + from, n, 1, y + i, n, vendor::COMPUTE_64);
     gemm<T>(vendor::OP_NONE, width, k, rows, 1, w, n, at_.conjugates + i, n, 1, at_.u + from, n, vendor::COMPUTE_64);

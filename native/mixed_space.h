@@ -130,8 +130,8 @@ class CudaSpace {
   void* kernel(const char* name);
   void start(const char* name, int64_t blocks, void** arguments, unsigned threads = 256, int64_t second = 1);
   template <class E>
-  void gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b, int64_t ldb, double beta,
-            E* c, int64_t ldc, int compute);
+  void gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b, int64_t ldb,
+            double beta, E* c, int64_t ldc, int compute);
   void download(void* host, const void* from, size_t size);
   void upload(void* to, const void* host, size_t size);
   void fill(void* to, size_t size);

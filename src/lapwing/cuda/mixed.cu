@@ -362,7 +362,8 @@ extern "C" __global__ void lower_vectors(const T* v, i64 count, Low* out) {
 }
 
 extern "C" __global__ void raise_vectors(const Low* v, i64 count, T* out) {  // conjugated
-  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < count; e += (i64)gridDim.x * THREADS) out[e] = conjugate(raised(v[e]));
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < count; e += (i64)gridDim.x * THREADS)
+    out[e] = conjugate(raised(v[e]));
 }
 
 extern "C" __global__ void conjugate_vectors(Low* v, i64 count) {
