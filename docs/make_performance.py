@@ -28,6 +28,7 @@ def main() -> None:
     eigh = [load("h200-eigh-2"), load("h200-eigh-float64")]
     for name, table in {
         "gpu-eigh": eigh_table([row for data in eigh for row in data["rows"]], ("cusolver", "torch", "jax", "cupy")),
+        "cpu-eigh": eigh_table(load("cpu-eigh")["rows"], ("scipy", "eigsh", "numpy", "torch", "jax")),
         "gpu-batched": gpu_table(batched),
         "gpu-single": gpu_table(single),
         "gpu-frameworks": frameworks_table(frameworks),

@@ -687,7 +687,7 @@ def test_xla_errors(child):
     said = {
         "stream": "no stream here",
         "shape": "square",
-        "rank": "square",
+        "rank": "expected matrices",
         "dtype": "dtype",
         "op": "no operation 99",
         "engine": "engine 1 does not run on a GPU",

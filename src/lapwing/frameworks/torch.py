@@ -40,6 +40,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # private but old names; where one is missing the slower way through the dispatcher is always right
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+_legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False)
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
 _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
@@ -336,6 +337,8 @@ class Namespace:
 
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+        if any(map(_legacy_batched, arrays)):  # torch.autograd.grad(is_grads_batched=True): torch loops over them
+            return _hook(operation).op(*arrays, params, AUTO)  # type: ignore[no-any-return]
         return apply(operation, arrays, params, AUTO, False)
 
     @staticmethod
