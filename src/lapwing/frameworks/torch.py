@@ -337,7 +337,8 @@ class Namespace:
 
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
-        if any(map(_legacy_batched, arrays)):  # torch.autograd.grad(is_grads_batched=True): torch loops over them
+        # torch.autograd.grad(is_grads_batched=True): torch loops over them
+        if not torch.compiler.is_compiling() and any(map(_legacy_batched, arrays)):
             return _hook(operation).op(*arrays, params, AUTO)  # type: ignore[no-any-return]
         return apply(operation, arrays, params, AUTO, False)
 
