@@ -19,6 +19,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch.*"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*functools.lru_cache.*:UserWarning"),
+    # torch's own, of a thread of its backward pass that meets cuBLAS first
+    pytest.mark.filterwarnings("ignore:.*no current CUDA context.*:UserWarning"),
 ]
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
