@@ -402,8 +402,25 @@ def test_what_a_factor_holds(backend):
 
 def test_pickle_of_a_factor():
     a = spd((3, 3), "float64")
-    f = pickle.loads(pickle.dumps(lw.factor(a)))
-    assert np.allclose(a @ f.solve(np.ones(3)), 1)
+    for precision in ("full", "mixed"):
+        f = pickle.loads(pickle.dumps(lw.factor(a, precision=precision)))
+        assert np.allclose(a @ f.solve(np.ones(3)), 1)
+        assert np.allclose(f.logdet(), np.linalg.slogdet(a)[1])
+
+
+def test_sign_of_a_permutation(backend):
+    for n in (1, 2, 7, 40):
+        a = np.stack([np.eye(n)[np.random.default_rng(seed).permutation(n)] for seed in range(6)])
+        sign = backend.get(lw.factor(backend.put(a), assume="general").slogdet().sign)
+        assert np.array_equal(sign, np.round(np.linalg.det(a)))
+
+
+def test_engine_by_name_and_log_of_full_svd(backend, caplog):
+    name = "lapack" if backend.device == "cpu" else "cusolver"
+    with caplog.at_level(logging.INFO, logger="lapwing"):
+        u, _, _ = lw.svd(backend.put(random((5, 3), "float64")), full_matrices=True, engine=name)
+    assert backend.get(u).shape == (5, 5)
+    assert "svd of 1 x 5 x 3" in caplog.text
 
 
 def test_wrong_arguments(backend):

@@ -281,9 +281,12 @@ class Namespace:
         return x.to(torch.int32)
 
     @staticmethod
-    def parity(rows: torch.Tensor) -> torch.Tensor:
-        later = rows[..., None, :] < rows[..., :, None]
-        return 1 - 2 * (later.triu(1).sum((-1, -2)) % 2)
+    def places(x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
+
+    @staticmethod
+    def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.gather(-1, index.long())
 
     @staticmethod
     def constant(x: torch.Tensor) -> torch.Tensor:

@@ -91,7 +91,7 @@ class Factor:
             return SlogdetResult(xp.ones_like(xp.diagonal(self._factor)[..., 0]), 2 * xp.sum(xp.log(size), -1))
         sign, logabs = _of_diagonal(xp, xp.diagonal(self._factor))
         if self._rows is not None:
-            sign = sign * xp.like(xp.parity(self._rows), sign)
+            sign = sign * xp.like(_parity(xp, self._rows), sign)
         return SlogdetResult(sign, logabs)
 
     def logdet(self) -> Any:
@@ -259,16 +259,17 @@ def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engin
     """Where the matrix cannot be factored in lower precision, the full factor, or its error."""
     from .mixed import MixedFactor
 
-    def make_full() -> Factor:
-        return factor(a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)  # type: ignore[arg-type]
-
-    name = "complex64" if framework.dtype_of(a).startswith("complex") else "float32"
-    low = factor(framework.Namespace.cast(a, name), assume=assume, upper=upper, on_fail="nan", engine=engine)  # type: ignore[arg-type]
+    xp = framework.Namespace
+    options: dict[str, Any] = {"assume": assume, "upper": upper, "engine": engine}
+    low = factor(
+        xp.cast(a, "complex64" if framework.dtype_of(a).startswith("complex") else "float32"), on_fail="nan", **options
+    )
+    options["on_fail"] = on_fail
     if framework.failed(low.info):
-        made = make_full()
+        made = factor(a, **options)
         made.report |= {"precision": "mixed", "fallback": True}
         return made
-    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else a, low, make_full)
+    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else a, low, options)
 
 
 _KIND = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
@@ -282,6 +283,19 @@ def _problem(a: Any, assume: str = "pos", upper: bool = False, **_: Any) -> Prob
 
 
 factor.problem = _problem  # type: ignore[attr-defined]
+
+
+def _parity(xp: Any, rows: Any) -> Any:
+    """1 or -1 for each permutation: (-1)^(n - cycles). A cycle is counted at its smallest element, which pointers of doubling
+    length find in log n steps."""
+    place = xp.places(rows)
+    n = rows.shape[-1]
+    least, ahead = place, rows
+    for _ in range(32 if n is None else max(n - 1, 0).bit_length()):
+        reached = xp.take(least, ahead)
+        least = xp.where(reached < least, reached, least)
+        ahead = xp.take(ahead, ahead)
+    return 1 - 2 * (xp.sum(xp.whole(least != place), -1) % 2)
 
 
 def _take_apart(f: Factor) -> tuple[tuple[Any, ...], Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .factor import Factor, LUFactor
+from .factor import Factor, LUFactor, factor
 from .solve import Columns, SlogdetResult
 
 __all__ = ["MixedFactor"]
@@ -21,19 +21,19 @@ class MixedFactor(Factor):
     ``report`` tells of the last solve: ``steps``, ``backward_error`` and ``fallback``.
     """
 
-    def __init__(self, matrix: Any, low: Factor, make_full: Any) -> None:
+    def __init__(self, matrix: Any, low: Factor, options: dict[str, Any]) -> None:
         self.assume, self.upper, self.info = low.assume, low.upper, low.info
         self.report = {**low.report, "precision": "mixed", "fallback": False}
         self._a = None
-        # the whole matrix; its factor; the way to the full one, and that one once it is there
-        self._matrix, self._low, self._make_full = matrix, low, make_full
+        # the whole matrix; its factor; what to ask the full one for, and that one once it is there
+        self._matrix, self._low, self._options = matrix, low, options
         self._full: Factor | None = None
 
     @property
     def full(self) -> Factor:
         """The factor in full precision, made at the first ask."""
         if self._full is None:
-            self._full = self._make_full()
+            self._full = factor(self._matrix, **self._options)
         return self._full
 
     @property

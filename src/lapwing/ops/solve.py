@@ -82,7 +82,8 @@ def solve(
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
         behaves as "nan".
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or one of ``lapwing.engines()``. Where PyTorch or TensorFlow records derivatives, the factor is kept for them,
+        and ``engine`` and ``precision`` are not heeded.
 
     Returns
     -------

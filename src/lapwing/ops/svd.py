@@ -180,11 +180,12 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
 def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(operation.name, a, bool(params[1])))
+    what = "svdvals" if operation is SVDVALS else "svd"
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(what, a, bool(params[1])))
     traced = framework.traced(a)
     logging = not traced and planner.logging_decisions()
     if logging:
-        planner.log_decision(_problem_of(operation.name, a, bool(params[1])), engine)
+        planner.log_decision(_problem_of(what, a, bool(params[1])), engine)
     outputs = framework.apply(operation, (a,), params, code, False)
     if on_fail == "raise" and not traced and framework.failed(outputs[-1]):
         raise first_failure(ConvergenceError, name, framework, a, outputs[-1])
