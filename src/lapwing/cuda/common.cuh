@@ -126,6 +126,32 @@ LW_INLINE T load_element(const T* global) {
   return x;
 }
 
+// COUNT neighbouring elements between registers and a staged row, in accesses of UNIT bytes.
+template <int UNIT, int COUNT>
+LW_INLINE void load_registers(T (&a)[COUNT], const char* row) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p = *(const Access*)(row + k * SIZE);
+#pragma unroll
+    for (int v = 0; v < STEP; v++) a[k + v] = p.v[v];
+  }
+}
+
+template <int UNIT, int COUNT>
+LW_INLINE void store_registers(char* row, const T (&a)[COUNT]) {
+  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
+  typedef Pack<T, STEP> Access;
+#pragma unroll
+  for (int k = 0; k < COUNT; k += STEP) {
+    Access p;
+#pragma unroll
+    for (int v = 0; v < STEP; v++) p.v[v] = a[k + v];
+    *(Access*)(row + k * SIZE) = p;
+  }
+}
+
 LW_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most PENDING of this thread's committed groups are still on their way.

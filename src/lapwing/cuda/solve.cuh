@@ -115,29 +115,3 @@ struct Stage {
       *(float*)((char*)to + byte) = *(const float*)(from + place(byte));
   }
 };
-
-// COUNT neighbouring elements between registers and a staged line, in accesses of UNIT bytes.
-template <int UNIT, int COUNT>
-LW_INLINE void load_registers(T (&a)[COUNT], const char* line) {
-  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
-  typedef Pack<T, STEP> Access;
-#pragma unroll
-  for (int k = 0; k < COUNT; k += STEP) {
-    Access p = *(const Access*)(line + k * SIZE);
-#pragma unroll
-    for (int v = 0; v < STEP; v++) a[k + v] = p.v[v];
-  }
-}
-
-template <int UNIT, int COUNT>
-LW_INLINE void store_registers(char* line, const T (&a)[COUNT]) {
-  constexpr int STEP = UNIT > SIZE ? UNIT / SIZE : 1;
-  typedef Pack<T, STEP> Access;
-#pragma unroll
-  for (int k = 0; k < COUNT; k += STEP) {
-    Access p;
-#pragma unroll
-    for (int v = 0; v < STEP; v++) p.v[v] = a[k + v];
-    *(Access*)(line + k * SIZE) = p;
-  }
-}
