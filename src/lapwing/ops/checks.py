@@ -41,14 +41,15 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
     """``a`` and ``b`` are arrays of one library, dtype and device; ``of`` finds the library of an array."""
     if of(b, operation) is not framework:
         raise TypeError(f"{operation}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
-    dtypes = framework.dtype_of(a), framework.dtype_of(b)
-    if dtypes[0] != dtypes[1]:
+    # most often the very same objects: the rest takes as long as a small solve
+    if a.dtype is not b.dtype and (dtypes := (framework.dtype_of(a), framework.dtype_of(b)))[0] != dtypes[1]:
         raise TypeError(
             f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
         )
     devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable does not tell
-    known = devices[0] is not None and devices[1] is not None and not (framework.traced(a) or framework.traced(b))
-    if known and str(devices[0]) != str(devices[1]):
+    if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):
+        return
+    if str(devices[0]) != str(devices[1]):
         raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
 
 
