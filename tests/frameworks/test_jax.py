@@ -256,3 +256,41 @@ def test_inside_a_larger_jit_on_a_gpu():
     a = spd((512, 8, 8), "float32")
     got = np.asarray(chain(jax.device_put(a, jax.devices("gpu")[0])))
     assert np.abs(got - a * 1.5**6).max() < 10 * 6 * 8 * np.finfo("float32").eps * np.abs(a).max() * 1.5**6
+
+
+def products_in(jaxpr):
+    """Every product of matrices in it, also in what it calls."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield eqn
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from products_in(inner)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: lw.qr(a[:3])[1],
+        lambda a: lw.polar(a)[0],
+        lambda a: lw.lstsq(a, a)[0],
+        lambda a: lw.cholesky(a + a.T),
+        lambda a: lw.eigh(a + a.T)[1],
+        lambda a: lw.solve(a, a),
+        lambda a: lw.solve(a + a.T, a, assume="pos"),
+        lambda a: lw.inv(a),
+        lambda a: lw.svd(a)[0],
+        lambda a: lw.qr(a[:, :3])[1],
+        lambda a: lw.factor(a).solve(a),
+    ],
+)
+def test_products_keep_the_precision_of_the_arrays(function):
+    """Of float32 a GPU would keep ten bits by default; none of our products may."""
+    a = 3 * jnp.eye(5, dtype="float32")
+    first = jax.grad(lambda a: function(a).sum())
+    found = []
+    for f in (function, first, lambda a: jax.jvp(first, (a,), (a,))):
+        found += [str(eqn.params["precision"]) for eqn in products_in(jax.make_jaxpr(f)(a).jaxpr)]
+    assert found and all("HIGHEST" in precision for precision in found), found

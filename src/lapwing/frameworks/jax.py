@@ -96,7 +96,7 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     function = jax.custom_jvp(primal)
     if operation.composed is not None:
         rule = operation.composed
-        function.defjvp(lambda primals, tangents: jax.jvp(lambda *x: rule(Namespace, params, x), primals, tangents))
+        function.defjvp(lambda primals, tangents: jax.jvp(_exact(lambda *x: rule(Namespace, params, x)), primals, tangents))
         return function
 
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -107,7 +107,7 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
             name, mine = operation.derivative_from
             made_from = _differentiable(operation_named(name), params, engine, False)(*primals)
             outputs = tuple(made_from[i] for i in mine)
-        made = operation.jvp(Namespace, params, primals, made_from, tangents)
+        made = _exact(operation.jvp)(Namespace, params, primals, made_from, tangents)
         fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
         return outputs, (*made, *fixed)
 
@@ -126,11 +126,17 @@ def register(kind: Any, take_apart: Any, put_together: Any) -> None:
     jax.tree_util.register_pytree_node(kind, take_apart, put_together)
 
 
+def _exact(rule: Any) -> Any:
+    """Its products in the precision of the arrays; of float32 JAX would keep ten bits on a GPU."""
+    return jax.default_matmul_precision("highest")(rule)
+
+
 class Namespace(NumpyNamespace):
     """What core/derivatives.py works with, and operations that are made of others."""
 
     module = jnp
     constant = staticmethod(jax.lax.stop_gradient)
+    matmul = staticmethod(partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST))
 
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
@@ -219,7 +225,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
     """A solve in the eyes of JAX: it has to know the product to differentiate, and the other solve to turn that around."""
     assert operation.product is not None
     *given, b = arrays
-    product = partial(operation.product, Namespace, params, given)
+    product = _exact(partial(operation.product, Namespace, params, given))
     fixed = tuple(map(jax.lax.stop_gradient, given))
     transposed = (params[0] ^ ADJOINT, *params[1:])
 

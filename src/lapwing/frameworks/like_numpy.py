@@ -27,6 +27,10 @@ class NumpyNamespace:
         return cls.module.conj(cls.module.swapaxes(x, -1, -2))
 
     @classmethod
+    def matmul(cls, x: Any, y: Any) -> Any:
+        return x @ y
+
+    @classmethod
     def swap(cls, x: Any) -> Any:
         return cls.module.swapaxes(x, -1, -2)
 

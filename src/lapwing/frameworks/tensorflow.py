@@ -149,6 +149,10 @@ class Namespace:
         return tf.linalg.adjoint(x)
 
     @staticmethod
+    def matmul(x: Any, y: Any) -> Any:
+        return x @ y
+
+    @staticmethod
     def half_tril(x: Any) -> Any:
         lower = tf.linalg.band_part(x, -1, 0)
         return tf.linalg.set_diag(lower, tf.linalg.diag_part(lower) / 2)

@@ -250,6 +250,10 @@ class Namespace:
         return x.mH
 
     @staticmethod
+    def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x @ y
+
+    @staticmethod
     def half_tril(x: torch.Tensor) -> torch.Tensor:
         return x.tril() - torch.diag_embed(x.diagonal(dim1=-2, dim2=-1)) / 2
 

@@ -133,10 +133,12 @@ class Factor:
         l = self._factor
         if self._rows is not None:
             low, high = xp.tril(l, -1) + xp.eye(l), xp.triu(l, 0)
-            return xp.adjoint(high) @ (xp.adjoint(low) @ x) if adjoint else low @ (high @ x)
+            first, then = (xp.adjoint(low), xp.adjoint(high)) if adjoint else (high, low)
+            return xp.matmul(then, xp.matmul(first, x))
         if self.assume == "pos":
-            return xp.adjoint(l) @ (l @ x) if self.upper else l @ (xp.adjoint(l) @ x)
-        return (xp.adjoint(l) if adjoint else l) @ x
+            first, then = (l, xp.adjoint(l)) if self.upper else (xp.adjoint(l), l)
+            return xp.matmul(then, xp.matmul(first, x))
+        return xp.matmul(xp.adjoint(l) if adjoint else l, x)
 
     def _columns(self, b: Any) -> Columns:
         framework = self._framework

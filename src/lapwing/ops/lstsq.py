@@ -87,8 +87,8 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     good = s > rcond * xp.largest(s)
     inverse = xp.where(good, 1 / xp.where(good, s, xp.ones_like(s)), xp.zeros_like(s))
     # x <- V S^+ U^H b
-    x = xp.adjoint(vh) @ (xp.like(inverse, a)[..., :, None] * (xp.adjoint(u) @ b))
-    left = b - a @ x
+    x = xp.matmul(xp.adjoint(vh), xp.like(inverse, a)[..., :, None] * xp.matmul(xp.adjoint(u), b))
+    left = b - xp.matmul(a, x)
     residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
     rank = xp.sum(xp.whole(good), -1)
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)

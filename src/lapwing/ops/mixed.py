@@ -80,7 +80,7 @@ class MixedFactor(Factor):
         size = _norm(xp, a)
         x, error, steps = xp.zeros_like(b), np.inf, 0
         for steps in range(_STEPS + 1):
-            r = b - a @ x
+            r = b - xp.matmul(a, x)
             before = error
             error = float(framework.to_numpy(xp.ratio(_norm(xp, r), size * _norm(xp, x) + _norm(xp, b))).max(initial=0))
             # done; or not a number; or too slow to arrive in time

@@ -78,7 +78,7 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
         xp = framework.Namespace
         first = xp.shape(a)[-2]
         q, r = _decompose(framework, a[..., :first], mode, code)
-        return QRResult(q, xp.beside(r, xp.adjoint(q) @ a[..., first:]))
+        return QRResult(q, xp.beside(r, xp.matmul(xp.adjoint(q), a[..., first:])))
     return QRResult(*_decompose(framework, a, mode, code))
 
 

@@ -121,7 +121,7 @@ def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: b
     slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(found.dtype).eps) * norm
     cut = values.min()
     lifted = xp.like(xp.put((values - cut + 2 * slack).astype(found.dtype), v), v)
-    lifted = (v * lifted) @ xp.adjoint(v) + xp.eye(whole) * (cut + slack)
+    lifted = xp.matmul(v * lifted, xp.adjoint(v)) + xp.eye(whole) * (cut + slack)
     shifted = lifted - whole if largest else lifted + whole
     return not framework.failed(cholesky_ex(shifted).info)
 

@@ -173,8 +173,8 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     scaled = xp.like(s, w)[..., None, :]
     # P = V S V^H, or W S W^H; the mean with its adjoint is Hermitian to the last bit
     basis = xp.adjoint(vh) if side == "right" else w
-    p = (basis * scaled) @ xp.adjoint(basis)
-    return PolarResult(w @ vh, (p + xp.adjoint(p)) / 2)
+    p = xp.matmul(basis * scaled, xp.adjoint(basis))
+    return PolarResult(xp.matmul(w, vh), (p + xp.adjoint(p)) / 2)
 
 
 def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
