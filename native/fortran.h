@@ -46,10 +46,9 @@ void call_as(void* address, X... x) {
   }, arguments);
 }
 
-// routine[name] of T's kind
 template <class T, class... X>
 void call(Name name, X... x) {
-  const Routine& found = routine[name][dtype_of<T>()];
+  const Routine& found = routine(name, dtype_of<T>());
   if (found.width == 8)
     call_as<int64_t>(found.address, x...);
   else
@@ -61,7 +60,7 @@ constexpr bool is_complex = sizeof(T) != sizeof(RealOf<T>);
 
 template <class T>
 int width_of(Name name) {
-  return routine[name][dtype_of<T>()].width;
+  return routine(name, dtype_of<T>()).width;
 }
 
 // An array of the library's integers.
@@ -77,5 +76,30 @@ class Integers {
   Room<int64_t> room_;
   int width_;
 };
+
+// The end of an eigenvalue routine's arguments, asked for its sizes first: work, (real work for complex T,) integers, info.
+// Returns info.
+template <class T, class Call>
+int64_t with_three_workspaces(Name name, Call routine_with) {
+  using Real = RealOf<T>;
+  int64_t info = 0;
+  auto run = [&](T* work, int64_t room, Real* real_work, int64_t real_room, const Integers& integers, int64_t integer_room) {
+    if constexpr (is_complex<T>) routine_with(work, room, real_work, real_room, integers.data(), integer_room, &info);
+    else (void)real_work, (void)real_room, routine_with(work, room, integers.data(), integer_room, &info);
+  };
+  const int width = width_of<T>(name);
+  T size{};
+  Real real_size{};
+  const Integers integer_size(1, width);
+  run(&size, -1, &real_size, -1, integer_size, -1);
+  if (info) return info;
+  const int64_t room = whole_size<int64_t>(std::real(size)), integer_room = integer_size[0];
+  const int64_t real_room = is_complex<T> ? whole_size<int64_t>(real_size) : 0;
+  Room<T> work(room);
+  Room<Real> real_work(real_room);
+  const Integers integers(integer_room, width);
+  run(work, room, real_work, real_room, integers, integer_room);
+  return info;
+}
 
 }  // namespace lapwing::lapack

@@ -20,6 +20,7 @@ enum Flag : uint32_t {
   UNIT = 8,       // the diagonal counts as ones and is not read
   POS = 16,       // Hermitian positive definite: only one triangle is read
   MIXED = 32,     // a factor of lower precision will do, as long as the answer is as good
+  LENT = 64,      // LAPACK routines that the caller's library lends are at home in its threads, and may be used
 };
 
 // Device memory for the length of one call, from the caller's own allocator.

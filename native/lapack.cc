@@ -9,6 +9,7 @@
 
 #include "blas.h"
 #include "dtypes.h"
+#include "fortran.h"
 #include "matrix.h"
 #include "threads.h"
 
@@ -19,57 +20,52 @@ namespace {
 // at 22000 and 8192. Blocks of this order cost nothing.
 std::atomic<int64_t> block_order{4096};
 
+Table own, lent;
+std::atomic<bool> lending{false};
+thread_local const Table* used = &own;
+// 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
+constexpr int64_t LENT_LIMIT = 15000;
+
 // The routines of one type, on column-major blocks of one matrix of order `ld`.
-template <class Int, class T>
+template <class T>
 class Blas {
-  using Real = decltype(std::real(T()));
+  using Real = RealOf<T>;
 
  public:
-  Blas(int32_t dtype, int64_t ld) : dtype_(dtype), ld_(Int(ld)) {}
+  explicit Blas(int64_t ld) : ld_(ld) {}
 
   int64_t factor(char triangle, T* a, int64_t n) const {
-    Int order = Int(n), info = 0;
-    using Call = void (*)(char*, Int*, T*, const Int*, Int*);
-    reinterpret_cast<Call>(routine[POTRF][dtype_].address)(&triangle, &order, a, &ld_, &info);
+    int64_t info = 0;
+    call<T>(POTRF, triangle, n, a, ld_, &info);
     return info;
   }
   // B <- L^-1 B from the left, or B L^-1 from the right, with L^H for L
   void solve(char side, char triangle, const T* l, T* b, int64_t rows, int64_t columns) const {
-    char adjoint = 'C', diagonal = 'N';
-    Int m = Int(rows), n = Int(columns);
-    T one = 1;
-    using Call = void (*)(char*, char*, char*, char*, Int*, Int*, T*, const T*, const Int*, T*, const Int*);
-    reinterpret_cast<Call>(routine[TRSM][dtype_].address)(&side, &triangle, &adjoint, &diagonal, &m, &n, &one, l, &ld_, b, &ld_);
+    call<T>(TRSM, side, triangle, 'C', 'N', rows, columns, T(1), l, ld_, b, ld_);
   }
   // C <- C - X X^H, or C - X^H X, in one triangle
   void square(char triangle, bool adjoint_first, const T* x, T* c, int64_t n, int64_t k) const {
-    char first = adjoint_first ? (sizeof(T) == sizeof(Real) ? 'T' : 'C') : 'N';
-    Int order = Int(n), depth = Int(k);
-    Real minus = -1, one = 1;
-    using Call = void (*)(char*, char*, Int*, Int*, Real*, const T*, const Int*, Real*, T*, const Int*);
-    reinterpret_cast<Call>(routine[HERK][dtype_].address)(&triangle, &first, &order, &depth, &minus, x, &ld_, &one, c, &ld_);
+    const char first = adjoint_first ? (is_complex<T> ? 'C' : 'T') : 'N';
+    call<T>(HERK, triangle, first, n, k, Real(-1), x, ld_, Real(1), c, ld_);
   }
   // C <- C - X Y^H, or C - X^H Y
   void multiply(bool adjoint_first, const T* x, const T* y, T* c, int64_t rows, int64_t columns, int64_t k) const {
-    char first = adjoint_first ? 'C' : 'N', second = adjoint_first ? 'N' : 'C';
-    Int m = Int(rows), n = Int(columns), depth = Int(k);
-    T minus = -1, one = 1;
-    using Call = void (*)(char*, char*, Int*, Int*, Int*, T*, const T*, const Int*, const T*, const Int*, T*, T*, const Int*);
-    reinterpret_cast<Call>(routine[GEMM][dtype_].address)(&first, &second, &m, &n, &depth, &minus, x, &ld_, y, &ld_, &one, c, &ld_);
+    const char first = adjoint_first ? 'C' : 'N', second = adjoint_first ? 'N' : 'C';
+    gemm(first, second, rows, columns, k, T(-1), x, ld_, y, ld_, T(1), c, ld_);
   }
 
  private:
-  int32_t dtype_;
-  Int ld_;
+  int64_t ld_;
 };
 
 // Column-major view of a row-major matrix: its lower triangle is the upper one there, also for Hermitian matrices.
-template <class Int, class T>
-int64_t factor(int32_t dtype, T* a, int64_t n, bool upper) {
-  const Blas<Int, T> blas(dtype, n);
+template <class T>
+int64_t factor(T* a, int64_t n, bool upper) {
+  const Blas<T> blas(n);
   const char triangle = upper ? 'L' : 'U';
   const int64_t block = block_order;
-  const bool have_blas = routine[TRSM][dtype].address && routine[HERK][dtype].address && routine[GEMM][dtype].address;
+  constexpr Dtype dtype = dtype_of<T>();
+  const bool have_blas = routine(TRSM, dtype).address && routine(HERK, dtype).address && routine(GEMM, dtype).address;
   if (n <= block || !have_blas) return blas.factor(triangle, a, n);
   // tile (i, j) of the factor, i >= j: below the diagonal for 'L', its mirror image for 'U'
   auto tile = [&](int64_t i, int64_t j) { return upper ? a + i + j * n : a + j + i * n; };
@@ -143,33 +139,44 @@ int cholesky_as(Frame& frame) {
 
 }  // namespace
 
-Routine routine[N_NAMES][N_DTYPES];
-
 const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",
     "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr",
     "strmm",  "dtrmm",  "ctrmm",  "ztrmm",  "sgetrf", "dgetrf", "cgetrf", "zgetrf", "strtri", "dtrtri", "ctrtri", "ztrtri",
     "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
-    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv"};
+    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
+    "spotri", "dpotri", "cpotri", "zpotri"};
 
-bool bind(const char* name, void* address, int width) {
+bool bind(const char* name, void* address, int width, bool to_lent) {
   for (int i = 0; i < N_NAMES * N_DTYPES; i++)
     if (std::strcmp(name, ROUTINES[i]) == 0) {
-      routine[i / N_DTYPES][i % N_DTYPES] = {address, width};
+      (to_lent ? lent : own)[i / N_DTYPES][i % N_DTYPES] = {address, width};
       return true;
     }
   return false;
 }
+
+void use_lent(bool wanted) { lending = wanted; }
+
+Use::Use(const Frame& frame) : before_(used) {
+  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS;
+  used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
+}
+Use::~Use() { used = before_; }
+
+const Routine& routine(int name, int32_t dtype) {
+  const Routine& found = (*used)[name][dtype];
+  return found.address ? found : own[name][dtype];
+}
+
+bool foreign(int name, int32_t dtype) { return used == &lent && !lent[name][dtype].address; }
 
 void set_block(int64_t order) { block_order = order; }
 int64_t block() { return block_order; }
 
 template <class T>
 int64_t cholesky_in_place(T* a, int64_t n, bool upper) {
-  constexpr Dtype dtype = dtype_of<T>();
-  const bool wide = routine[POTRF][dtype].width == 8;
-  const int64_t status = wide ? factor<int64_t>(dtype, a, n, upper) : factor<int32_t>(dtype, a, n, upper);
-  return first_bad_pivot(a, n, status);
+  return first_bad_pivot(a, n, factor(a, n, upper));
 }
 template int64_t cholesky_in_place(float*, int64_t, bool);
 template int64_t cholesky_in_place(double*, int64_t, bool);
@@ -177,8 +184,8 @@ template int64_t cholesky_in_place(std::complex<float>*, int64_t, bool);
 template int64_t cholesky_in_place(std::complex<double>*, int64_t, bool);
 
 int cholesky(Frame& frame) {
-  if (!routine[POTRF][frame.dtype].address) return fail(frame, "no LAPACK library was found");
-  if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine[POTRF][frame.dtype].width == 4)
+  if (!routine(POTRF, frame.dtype).address) return fail(frame, "no LAPACK library was found");
+  if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine(POTRF, frame.dtype).width == 4)
     return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
   return by_dtype(frame.dtype, [&](auto zero) { return cholesky_as<decltype(zero)>(frame); });
 }

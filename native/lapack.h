@@ -1,20 +1,39 @@
-// LAPACK by injected pointers: no BLAS is linked. NumPy's own OpenBLAS or SciPy's capsules supply the routines.
+// LAPACK by injected pointers: no BLAS is linked. NumPy's own OpenBLAS or SciPy's capsules supply the routines; another library
+// of the process may lend faster ones.
 #pragma once
 #include "frame.h"
 
 namespace lapwing::lapack {
 
 // herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr, ungqr for orgqr
-enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, N_NAMES };
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, POTRI, N_NAMES };
 struct Routine {
   void* address = nullptr;
   int width = 0;  // size of its integers, 4 or 8
 };
-extern Routine routine[N_NAMES][N_DTYPES];
+using Table = Routine[N_NAMES][N_DTYPES];
 extern const char* const ROUTINES[N_NAMES * N_DTYPES];
 
-// Routine "spotrf", "dpotrf", "strsm", ... at `address`. false: not a name we use.
-bool bind(const char* name, void* address, int width);
+// Routine "spotrf", "dpotrf", "strsm", ... at `address`, in the table of our own or in that of lent ones. false: not a name we
+// use. Only before either table is in use.
+bool bind(const char* name, void* address, int width, bool lent);
+
+// Whether calls with the flag LENT take lent routines, from the next one on.
+void use_lent(bool lent);
+
+// One call works with one table from its beginning to its end, also while another thread changes the choice.
+class Use {
+ public:
+  explicit Use(const Frame& frame);
+  ~Use();
+  Use(const Use&) = delete;
+
+ private:
+  const Table* before_;
+};
+const Routine& routine(int name, int32_t dtype);
+// This one is our own while others are lent: its threads and theirs would stand in each other's way.
+bool foreign(int name, int32_t dtype);
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);

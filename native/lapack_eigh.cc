@@ -9,6 +9,7 @@
 
 #include "blas.h"
 #include "dtypes.h"
+#include "fortran.h"
 #include "lapack.h"
 #include "matrix.h"
 #include "threads.h"
@@ -20,45 +21,23 @@ namespace {
 constexpr int64_t NARROW_LIMIT = 32000;
 
 // w, z <- the eigenvalues first .. first + count - 1 of one column-major matrix, and their vectors; a is destroyed.
-template <class Int, class T>
-int64_t heevr(bool vectors, char triangle, int64_t order, T* a, RealOf<T>* w, T* z, int64_t first, int64_t count) {
+template <class T>
+int64_t heevr(bool vectors, char triangle, int64_t n, T* a, RealOf<T>* w, T* z, int64_t first, int64_t count) {
   using Real = RealOf<T>;
-  constexpr bool complex = sizeof(T) != sizeof(Real);
-  char job = vectors ? 'V' : 'N', range = 'I';
-  Int n = Int(order), low = Int(first + 1), high = Int(first + count), found = 0, info = 0;
-  Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
-  Room<Int> support(2 * order);
-  Room<Real> values(order);
-  void* address = routine[HEEVR][dtype_of<T>()].address;
-  auto call = [&](T* work, Int* room, Real* real_work, Int* real_room, Int* integers, Int* integer_room) {
-    if constexpr (complex) {
-      using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
-                            T*, Int*, Real*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job, &range, &triangle, &n, a, &n, &unused, &unused, &low, &high, &tolerance, &found,
-                                      values, z, &n, support, work, room, real_work, real_room, integers, integer_room, &info);
-    } else {
-      (void)real_work, (void)real_room;
-      using Call = void (*)(char*, char*, char*, Int*, T*, Int*, Real*, Real*, Int*, Int*, Real*, Int*, Real*, T*, Int*, Int*,
-                            T*, Int*, Int*, Int*, Int*);
-      reinterpret_cast<Call>(address)(&job, &range, &triangle, &n, a, &n, &unused, &unused, &low, &high, &tolerance, &found,
-                                      values, z, &n, support, work, room, integers, integer_room, &info);
-    }
-  };
-  T size{};
-  Real real_size{};
-  Int integer_room = 0, ask = -1;
-  call(&size, &ask, &real_size, &ask, &integer_room, &ask);
-  if (info) return info;
-  Int room = whole_size<Int>(std::real(size)), real_room = whole_size<Int>(real_size);
-  Room<T> work(room);
-  Room<Real> real_work(complex ? real_room : 0);
-  Room<Int> integers(integer_room);
-  call(work, &room, real_work, &real_room, integers, &integer_room);
+  const char job = vectors ? 'V' : 'N';
+  const Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
+  int64_t found = 0;
+  const Integers support(2 * n, width_of<T>(HEEVR));
+  Room<Real> values(n);
+  const int64_t info = with_three_workspaces<T>(HEEVR, [&](auto... rest) {
+    call<T>(HEEVR, job, 'I', triangle, n, a, n, unused, unused, first + 1, first + count, tolerance, &found,
+            static_cast<Real*>(values), z, n, support.data(), rest...);
+  });
   std::copy_n(static_cast<Real*>(values), count, w);
-  return info ? int64_t(info) : int64_t(found != Int(count));
+  return info ? info : int64_t(found != count);
 }
 
-template <class Int, class T>
+template <class T>
 int eigh_as(Frame& frame) {
   using Real = RealOf<T>;
   const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
@@ -67,7 +46,7 @@ int eigh_as(Frame& frame) {
   auto* w = static_cast<Real*>(frame.buffer[1]);
   auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
   auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
-  const bool whole = count == n && (sizeof(Int) == 8 || n <= NARROW_LIMIT);
+  const bool whole = count == n && (width_of<T>(HEEVD) == 8 || n <= NARROW_LIMIT);
   // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
   const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
   Room<T> own(in_result || in_input ? 0 : n * n);
@@ -83,7 +62,7 @@ int eigh_as(Frame& frame) {
     int64_t status = 1;
     if (copy_finite_triangle(from, work, n, upper))
       status = whole ? heevd(vectors, triangle, n, work, n, values)
-                     : heevr<Int, T>(vectors, triangle, n, work, values, z, first, count);
+                     : heevr<T>(vectors, triangle, n, work, values, z, first, count);
     info[m] = int32_t(status);
     if (status) {
       fill_nan(values, count);
@@ -107,11 +86,10 @@ int check_width(Frame& frame, const Routine& found) {
 }  // namespace
 
 int eigh(Frame& frame) {
-  const Routine& found = routine[HEEVD][frame.dtype];
+  const Routine& found = routine(HEEVD, frame.dtype);
   if (check_width(frame, found)) return 1;
   return by_dtype(frame.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return found.width == 8 ? eigh_as<int64_t, T>(frame) : eigh_as<int32_t, T>(frame);
+    return eigh_as<decltype(zero)>(frame);
   });
 }
 

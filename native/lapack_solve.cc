@@ -34,6 +34,9 @@ struct Triangle {
   bool upper = false, adjoint = false, unit = false;
 };
 
+constexpr int64_t SMALL_TRIANGLE = 32;  // of this order a loop of our own is as fast as a call
+constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one vector in the calling thread
+
 // x <- L^-1 x, or L^-H x; x is n x k
 template <class T>
 void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
@@ -41,7 +44,11 @@ void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
-  call<T>(TRSV, triangle, kind.adjoint ? 'N' : 'T', diagonal, n, l, n, x, int64_t(1));
+  const char op = kind.adjoint ? 'N' : 'T';
+  if (foreign(TRSV, dtype_of<T>()) && n > QUIET_ORDER)
+    call<T>(TRSM, 'L', triangle, op, diagonal, n, int64_t(1), T(1), l, n, x, n);
+  else
+    call<T>(TRSV, triangle, op, diagonal, n, l, n, x, int64_t(1));
   if (kind.adjoint) conjugate_all(x, n);
 }
 
@@ -64,11 +71,30 @@ int64_t first_bad(const T* a, int64_t n, bool allow_zero = false) {
 
 // ---- inverses in place, column-major ---------------------------------------------------------------------------------
 
-// Above the block order by halves, as OpenBLAS may crash on very large triangles (see lapack.cc).
+// column by column: x_j <- A^-1 e_j
+template <class T>
+void invert_small_triangle(bool upper, int64_t n, T* a, int64_t ld) {
+  for (int64_t c = 0; c < n; c++) {
+    // from the corner where the inverse begins: of an upper triangle the first column, of a lower one the last
+    const int64_t j = upper ? c : n - 1 - c, step = upper ? 1 : -1, corner = upper ? 0 : n - 1;
+    const T pivot = T(1) / a[j + j * ld];
+    for (int64_t i = corner; i != j; i += step) {
+      T sum = 0;
+      for (int64_t k = i; k != j; k += step) sum += a[i + k * ld] * a[k + j * ld];
+      a[i + j * ld] = -sum * pivot;
+    }
+    a[j + j * ld] = pivot;
+  }
+}
+
+// Above the block order by halves, as OpenBLAS may crash on very large triangles (see lapack.cc); where the library has only
+// the solves, down to a small order.
 template <class T>
 void invert_triangle(char triangle, int64_t n, T* a, int64_t ld) {
+  const bool by_solves = foreign(TRTRI, dtype_of<T>());
   int64_t info = 0;
-  if (n <= block()) return call<T>(TRTRI, triangle, 'N', n, a, ld, &info);
+  if (by_solves && n <= SMALL_TRIANGLE) return invert_small_triangle(triangle == 'U', n, a, ld);
+  if (!by_solves && n <= block()) return call<T>(TRTRI, triangle, 'N', n, a, ld, &info);
   const int64_t h = n / 2, rest = n - h;
   T* second = a + h * (ld + 1);
   if (triangle == 'U') {  // A12 <- -A11^-1 A12 A22^-1
@@ -100,6 +126,15 @@ void square_triangle(char triangle, int64_t n, T* a, int64_t ld) {
     call<T>(TRMM, 'L', 'L', 'C', 'N', rest, h, T(1), second, ld, a + h, ld);
   }
   square_triangle(triangle, rest, second, ld);
+}
+
+// (U^H U)^-1 = U^-1 U^-H, or (L L^H)^-1 = L^-H L^-1, from the factor
+template <class T>
+void invert_factored(char triangle, int64_t n, T* a) {
+  int64_t info = 0;
+  if (n <= block()) return call<T>(POTRI, triangle, n, a, n, &info);
+  invert_triangle(triangle, n, a, n);
+  square_triangle(triangle, n, a, n);
 }
 
 // ---- factors of one matrix -------------------------------------------------------------------------------------------
@@ -225,8 +260,7 @@ int inverse(Frame& frame) {
       status = factor_positive(frame, a, x, n, upper);
       if (!status) {
         const char triangle = upper ? 'L' : 'U';
-        invert_triangle(triangle, n, x, n);
-        square_triangle(triangle, n, x, n);
+        invert_factored(triangle, n, x);
         mirror(frame, x, n, upper);
       }
     } else {
@@ -364,9 +398,9 @@ int slogdet(Frame& frame) {
 
 int check(Frame& frame) {
   for (int name = 0; name < N_NAMES; name++)
-    if (!routine[name][frame.dtype].address) return fail(frame, "no LAPACK library was found");
+    if (!routine(name, frame.dtype).address) return fail(frame, "no LAPACK library was found");
   const int64_t largest = std::max(frame.size[1], frame.size[2]);
-  if (largest > std::numeric_limits<int32_t>::max() && routine[GETRF][frame.dtype].width == 4)
+  if (largest > std::numeric_limits<int32_t>::max() && routine(GETRF, frame.dtype).width == 4)
     return fail(frame, "this LAPACK has 32-bit integers and cannot take a size of %lld", (long long)largest);
   return 0;
 }

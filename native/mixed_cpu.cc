@@ -7,6 +7,7 @@
 #include <new>
 
 #include "cpu.h"
+#include "fortran.h"
 #include "lapack.h"
 #include "matrix.h"
 #include "mixed_space.h"
@@ -191,31 +192,18 @@ struct Triangle {
 };
 
 // X <- op(A)^-1 X for a column-major triangle
-template <class Int, class S>
-void trsm_as(char triangle, char op, char diagonal, const S* a, int64_t order, S* x, int64_t columns) {
-  char side = 'L';
-  Int n = Int(order), k = Int(columns);
-  S one = 1;
-  using Call = void (*)(char*, char*, char*, char*, Int*, Int*, S*, const S*, Int*, S*, Int*);
-  auto call = reinterpret_cast<Call>(lapack::routine[lapack::TRSM][lapack::dtype_of<S>()].address);
-  call(&side, &triangle, &op, &diagonal, &n, &k, &one, a, &n, x, &n);
-}
-
 template <class S>
 void trsm(char triangle, char op, char diagonal, const S* a, int64_t n, S* x, int64_t columns) {
-  const bool wide = lapack::routine[lapack::TRSM][lapack::dtype_of<S>()].width == 8;
-  (wide ? trsm_as<int64_t, S> : trsm_as<int32_t, S>)(triangle, op, diagonal, a, n, x, columns);
+  lapack::call<S>(lapack::TRSM, 'L', triangle, op, diagonal, n, columns, S(1), a, n, x, n);
 }
 
 // A <- L U with rows interchanged, column-major; 0-based pivots
-template <class Int, class S>
-int64_t getrf_as(S* a, int64_t order, int64_t* pivots) {
-  Int n = Int(order), info = 0;
-  std::vector<Int> found(size_t(order), 1);
-  using Call = void (*)(Int*, Int*, S*, Int*, Int*, Int*);
-  auto call = reinterpret_cast<Call>(lapack::routine[lapack::GETRF][lapack::dtype_of<S>()].address);
-  call(&n, &n, a, &n, found.data(), &info);
-  for (int64_t i = 0; i < order; i++) pivots[i] = int64_t(found[size_t(i)]) - 1;
+template <class S>
+int64_t getrf(S* a, int64_t n, int64_t* pivots) {
+  int64_t info = 0;
+  const lapack::Integers found(n, lapack::width_of<S>(lapack::GETRF));
+  lapack::call<S>(lapack::GETRF, n, n, a, n, found.data(), &info);
+  for (int64_t i = 0; i < n; i++) pivots[i] = found[i] - 1;
   return info;
 }
 
@@ -390,9 +378,7 @@ Verdict CpuSpace<T>::factor() {
     return info ? unfit("it is not positive definite in low precision") : GOOD;
   }
   // the library sees A^T = P L U, so A = U^T L^T P^T
-  const bool wide = lapack::routine[lapack::GETRF][lapack::dtype_of<Low>()].width == 8;
-  const int64_t info = wide ? getrf_as<int64_t>(low_, n, pivots_) : getrf_as<int32_t>(low_, n, pivots_);
-  return info ? unfit("it is singular in low precision") : GOOD;
+  return getrf(low_, n, pivots_) ? unfit("it is singular in low precision") : GOOD;
 }
 
 // ---- steps -------------------------------------------------------------------------------------------------------

@@ -239,17 +239,17 @@ PyObject* set_rules(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// bind_library(path, prefix, suffix, width) -> how many LAPACK routines were found in a library already loaded
+// bind_library(path, prefix, suffix, width, lent=False) -> how many LAPACK routines were found in a library already loaded
 PyObject* bind_library(PyObject*, PyObject* args) {
   const char *path, *prefix, *suffix;
-  int width;
-  if (!PyArg_ParseTuple(args, "sssi", &path, &prefix, &suffix, &width)) return nullptr;
+  int width, lent = 0;
+  if (!PyArg_ParseTuple(args, "sssi|p", &path, &prefix, &suffix, &width, &lent)) return nullptr;
   void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   if (!handle) return PyLong_FromLong(0);
   int found = 0;
   for (const char* name : lapwing::lapack::ROUTINES) {
     void* address = dlsym(handle, (std::string(prefix) + name + "_" + suffix).c_str());
-    if (address) found += lapwing::lapack::bind(name, address, width);
+    if (address) found += lapwing::lapack::bind(name, address, width, lent);
   }
   std::string plain(suffix);
   if (!plain.empty() && plain.back() == '_') plain.pop_back();
@@ -259,6 +259,14 @@ PyObject* bind_library(PyObject*, PyObject* args) {
       break;
     }
   return PyLong_FromLong(found);
+}
+
+// use_lent(wanted): whether lent routines are taken from the next call on
+PyObject* use_lent(PyObject*, PyObject* wanted) {
+  const int lent = PyObject_IsTrue(wanted);
+  if (lent < 0) return nullptr;
+  lapwing::lapack::use_lent(lent);
+  Py_RETURN_NONE;
 }
 
 // set_lapack_block(order): for tests, as the usual one needs a large machine
@@ -280,7 +288,7 @@ PyObject* bind_capsule(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sOi", &name, &capsule, &width)) return nullptr;
   void* address = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
   if (!address) return nullptr;
-  return PyBool_FromLong(lapwing::lapack::bind(name, address, width));
+  return PyBool_FromLong(lapwing::lapack::bind(name, address, width, false));
 }
 
 // configure(kernel_sources, kernel_cache, first_library_paths, last_library_paths)
@@ -393,6 +401,7 @@ PyMethodDef methods[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
     {"run_operator", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run_operator)), METH_FASTCALL, nullptr},
     {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
+    {"use_lent", use_lent, METH_O, nullptr},
     {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},
     {"simd", simd, METH_NOARGS, nullptr},

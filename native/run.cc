@@ -186,6 +186,7 @@ int run(Frame& frame) {
     return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
   if (!settle_part(frame)) return fail(frame, "the matrices are smaller than the part of the spectrum that was asked for");
   notes.clear();
+  const lapack::Use library(frame);
   try {
     if (is_empty(frame)) return run_empty(frame);
     return frame.device == CPU ? run_cpu(frame) : run_cuda(frame);
@@ -198,6 +199,7 @@ int run(Frame& frame) {
 
 int run_operator(Frame& frame, const krylov::Product& product, int* converged) {
   if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix");
+  const lapack::Use library(frame);
   try {
     krylov::Outcome outcome;
     int status = 1;

@@ -288,3 +288,27 @@ def test_a_million_matrices_by_vmap():
     l = torch.vmap(lw.cholesky)(a)
     assert torch.equal(l[:1000], l[-1000:])
     assert residual(a[:1000].cpu().numpy(), l[:1000].cpu().numpy(), False) < 10
+
+
+def test_lapack_of_torch_is_borrowed_for_its_tensors_alone():
+    """Where torch has MKL and the CPU is of its maker; NumPy arrays, and a forked child, stay with NumPy's LAPACK."""
+    code = """
+import os, numpy as np, torch
+import lapwing as lw
+from lapwing.core.lent import lender
+a = np.random.default_rng(0).standard_normal((300, 300))
+first = lw.qr(a)
+lw.qr(torch.from_numpy(a))
+assert bool(lender()) == ("GenuineIntel" in open("/proc/cpuinfo").read() and torch.backends.mkl.is_available()), lender()
+again = lw.qr(a)
+assert np.array_equal(first.Q, again.Q) and np.array_equal(first.R, again.R)
+child = os.fork()
+if child == 0:
+    assert not lender()
+    q, r = lw.qr(torch.from_numpy(a))
+    x = lw.solve(torch.from_numpy(a), torch.from_numpy(a))
+    good = np.abs(q.numpy() @ r.numpy() - a).max() < 1e-12 and np.abs(x.numpy() - np.eye(300)).max() < 1e-9
+    os._exit(0 if good else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

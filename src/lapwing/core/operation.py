@@ -12,6 +12,7 @@ __all__ = [
     "ADJOINT",
     "MIXED",
     "OPERATIONS",
+    "LENT",
     "OVERWRITE",
     "POS",
     "UNIT",
@@ -22,7 +23,7 @@ __all__ = [
     "operation_named",
 ]
 
-UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED = 1, 2, 4, 8, 16, 32  # Flag in native/frame.h
+UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, LENT = 1, 2, 4, 8, 16, 32, 64  # Flag in native/frame.h
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run

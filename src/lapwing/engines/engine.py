@@ -29,7 +29,12 @@ class Engine:
     missing: Callable[[str], str]
     largest: Callable[[Problem], int | None] = lambda problem: None
     workspace: Callable[[Problem], tuple[int, int]] = _no_memory
+    library: Callable[[], str] = lambda: ""  # whose routines it calls, where that can differ
     refuses: Callable[[Problem], str] = lambda problem: ""  # why it has no way to do this one, whatever the machine
+
+    def described(self) -> str:
+        library = self.library()
+        return f"{self.what} from {library}" if library else self.what
 
     def support(self, problem: Problem) -> Support:
         rows = [c for c in self.capabilities if c.operation == problem.operation and c.device == problem.device]

@@ -1,4 +1,4 @@
-"""LAPACK through pointers that the process already has: NumPy's own OpenBLAS, or SciPy's table. No BLAS is linked."""
+"""LAPACK through pointers that the process already has: NumPy's own OpenBLAS, SciPy's table, or torch's. No BLAS is linked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.lent import lender
 from ..core.native import missing_reason, native, workspace
 from ..core.plan import Capability
 from ..core.problem import DTYPES, SOLVED
@@ -14,7 +15,7 @@ from .engine import Engine
 __all__ = ["ENGINE", "bind"]
 
 _LAPACK = (
-    *[t + name for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd") for t in "sdcz"],
+    *[t + name for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri") for t in "sdcz"],
     *[t + name for name in ("syevd", "syevr", "orgqr") for t in "sd"],
     *[t + name for name in ("heevd", "heevr", "ungqr") for t in "cz"],
 )
@@ -64,7 +65,8 @@ def _missing(device: str) -> str:
 
 ENGINE = Engine(
     name="lapack",
-    what=f"LAPACK from {LIBRARY or 'NumPy or SciPy'}",
+    what="LAPACK",
+    library=lambda: (LIBRARY or "NumPy or SciPy") + (f", for torch tensors {lender()}" if lender() else ""),
     capabilities=tuple(
         Capability(op, "lapack", "cpu", DTYPES, "one matrix after the other, with the library's threads")
         for op in ("cholesky", "eigh", "eigvalsh", *SOLVED)

@@ -137,7 +137,7 @@ def engines() -> list[EngineStatus]:
         reasons = {c.device: engine.missing(c.device) for c in engine.capabilities}
         usable = tuple(device for device, reason in reasons.items() if not reason)
         text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
-        found.append(EngineStatus(engine.name, engine.what, usable, text))
+        found.append(EngineStatus(engine.name, engine.described(), usable, text))
     return found
 
 

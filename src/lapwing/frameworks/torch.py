@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from ..core.lent import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native
-from ..core.operation import OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
+from ..core.operation import LENT, OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "to_numpy",
     "traced",
 ]
+
+borrow_from_torch()
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
@@ -170,7 +173,7 @@ def _run(
             stream = torch._C._cuda_getCurrentRawStream(ordinal)
             native.run(*call, stream, _Scratch(a.device), *addresses)
         else:
-            limits = (CPU, -1, engine, torch.get_num_threads(), flags)
+            limits = (CPU, -1, engine, torch.get_num_threads(), flags | LENT)
             native.run(operation.code, code, *limits, sizes, 0, None, *addresses)
         if overwrite and addresses[0] == given.data_ptr():
             # autograd must know that what it may have saved is gone
