@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from .native import native
 
@@ -27,7 +28,7 @@ def lender() -> str:
 def borrow_from_torch() -> None:
     """For torch tensors use torch's routines from the next call on, if they are the faster ones here."""
     global _lender
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     if native is None or _lender or not hasattr(torch, "backends"):  # the last: its import has not come to an end
         return
     if not torch.backends.mkl.is_available() or not _made_by_intel():

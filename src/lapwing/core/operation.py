@@ -10,9 +10,9 @@ from .native import OPS
 
 __all__ = [
     "ADJOINT",
+    "LENT",
     "MIXED",
     "OPERATIONS",
-    "LENT",
     "OVERWRITE",
     "POS",
     "UNIT",
