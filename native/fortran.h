@@ -77,6 +77,16 @@ class Integers {
   int width_;
 };
 
+// `invoke(work, size)` twice: to ask for the size, and with the workspace
+template <class T, class Invoke>
+void with_workspace(const Invoke& invoke) {
+  T size{};
+  invoke(&size, int64_t(-1));
+  const int64_t room = whole_size<int64_t>(std::real(size));
+  Room<T> work(room);
+  invoke(static_cast<T*>(work), room);
+}
+
 // The end of an eigenvalue routine's arguments, asked for its sizes first: work, (real work for complex T,) integers, info.
 // Returns info.
 template <class T, class Call>

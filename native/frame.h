@@ -14,13 +14,15 @@ enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
 enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, N_ENGINES };
 enum Flag : uint32_t {
-  UPPER = 1,      // the triangle that is read, or that the factor fills
-  OVERWRITE = 2,  // buffer[0] may be destroyed
-  ADJOINT = 4,    // solve with the adjoint of the matrix
-  UNIT = 8,       // the diagonal counts as ones and is not read
-  POS = 16,       // Hermitian positive definite: only one triangle is read
-  MIXED = 32,     // a factor of lower precision will do, as long as the answer is as good
-  LENT = 64,      // LAPACK routines that the caller's library lends are at home in its threads, and may be used
+  UPPER = 1,           // the triangle that is read, or that the factor fills
+  OVERWRITE = 2,       // buffer[0] may be destroyed
+  ADJOINT = 4,         // solve with the adjoint of the matrix
+  UNIT = 8,            // the diagonal counts as ones and is not read
+  POS = 16,            // Hermitian positive definite: only one triangle is read
+  MIXED = 32,          // a factor of lower precision will do, as long as the answer is as good
+  SYMMETRIC = 64,      // A = A^T, and both triangles are there
+  SELF_ADJOINT = 128,  // A = A^H, likewise
+  LENT = 256,          // LAPACK routines that the caller's library lends are at home in its threads, and may be used
 };
 
 // Device memory for the length of one call, from the caller's own allocator.

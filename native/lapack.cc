@@ -145,15 +145,17 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "strmm",  "dtrmm",  "ctrmm",  "ztrmm",  "sgetrf", "dgetrf", "cgetrf", "zgetrf", "strtri", "dtrtri", "ctrtri", "ztrtri",
     "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
     "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
-    "spotri", "dpotri", "cpotri", "zpotri"};
+    "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
+    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs"};
 
 bool bind(const char* name, void* address, int width, bool to_lent) {
+  bool known = false;
   for (int i = 0; i < N_NAMES * N_DTYPES; i++)
     if (std::strcmp(name, ROUTINES[i]) == 0) {
       (to_lent ? lent : own)[i / N_DTYPES][i % N_DTYPES] = {address, width};
-      return true;
+      known = true;
     }
-  return false;
+  return known;
 }
 
 void use_lent(bool wanted) { lending = wanted; }

@@ -22,16 +22,6 @@ namespace {
 // 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
 constexpr int64_t NARROW_LIMIT = 15000;
 
-// `invoke(work, size)` twice: to ask for the size, and with the workspace
-template <class T, class Invoke>
-void with_workspace(const Invoke& invoke) {
-  T size{};
-  invoke(&size, int64_t(-1));
-  const int64_t room = whole_size<int64_t>(std::real(size));
-  Room<T> work(room);
-  invoke(static_cast<T*>(work), room);
-}
-
 template <class T>
 int qr_as(Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3], k = std::min(m, n);

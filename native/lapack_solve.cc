@@ -223,14 +223,41 @@ int triangular(Frame& frame) {
   });
 }
 
+// x <- A^-1 b by A = L D L^T, or L D L^H, D of blocks of order 1 and 2. 0, or the place of a pivot that is zero.
+template <class T>
+int64_t solve_symmetric(const Frame& frame, const T* a, T* work, const T* b, T* x, int64_t n, int64_t k) {
+  const bool adjoint = frame.flags & SELF_ADJOINT;
+  const Name factor = adjoint ? HETRF : SYTRF, solve = adjoint ? HETRS : SYTRS;
+  if (!copy_finite(frame, a, work, n, n)) return first_not_finite(work, n, ALL);
+  const Integers pivots(n, width_of<T>(factor));
+  int64_t info = 0;
+  // column-major this is A^T: A itself, or its conjugate, which takes conj(b) to conj(x)
+  with_workspace<T>([&](T* room, int64_t size) { call<T>(factor, 'L', n, work, n, pivots.data(), room, size, &info); });
+  if (info) return info;
+  Room<T> columns(n * k);
+  turn(frame, b, static_cast<T*>(columns), n, k);
+  if (!adjoint) conjugate_all(static_cast<T*>(columns), n * k);
+  call<T>(solve, 'L', n, k, work, n, pivots.data(), static_cast<T*>(columns), n, &info);
+  if (!adjoint) conjugate_all(static_cast<T*>(columns), n * k);
+  turn(frame, static_cast<T*>(columns), x, k, n);
+  return 0;
+}
+
 template <class T>
 int solve_systems(Frame& frame) {
   const Arrays<T> at(frame);
   const int64_t n = at.n, k = at.k;
   const bool positive = frame.flags & POS, upper = frame.flags & UPPER, in_input = frame.flags & OVERWRITE;
   Room<T> own(in_input ? 0 : n * n);
+  const bool symmetric = frame.flags & (SYMMETRIC | SELF_ADJOINT);
   Integers pivots(positive ? 0 : n, width_of<T>(GETRF));
   return at.each([&](int64_t m) {
+    // an input that may be destroyed is not there any more for LU, which names the pivot that is zero
+    if (symmetric && !in_input &&
+        !solve_symmetric<T>(frame, at.of(0, m, n * n), own, at.of(1, m, n * k), at.of(2, m, n * k), n, k)) {
+      *at.integers(3, m, 1) = 0;
+      return;
+    }
     T *a = at.of(0, m, n * n), *work = in_input ? a : static_cast<T*>(own), *x = at.of(2, m, n * k);
     int64_t status = positive ? factor_positive(frame, a, work, n, upper) : factor_transposed(frame, a, work, pivots, n);
     if (status && !positive) status = place_by_rows(frame, a, work, pivots, n, status);
@@ -429,7 +456,8 @@ int64_t solve_host_bytes(const Frame& frame) {
   const int64_t n = frame.size[1], k = frame.size[2], element = int64_t(size_of(frame.dtype));
   const bool positive = frame.flags & POS, in_input = frame.flags & OVERWRITE;
   switch (frame.op) {
-    case SOLVE: case SLOGDET: return in_input ? 0 : n * n * element;
+    case SOLVE: return in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element;
+    case SLOGDET: return in_input ? 0 : n * n * element;
     case INVERSE: return positive ? 0 : n * n * element;
     case LU_SOLVE: return n * k * element;
     case QR: case SVD: case SVDVALS: return decompose_host_bytes(frame);

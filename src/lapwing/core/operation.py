@@ -15,6 +15,8 @@ __all__ = [
     "OPERATIONS",
     "OVERWRITE",
     "POS",
+    "SELF_ADJOINT",
+    "SYMMETRIC",
     "UNIT",
     "UPPER",
     "Operation",
@@ -23,7 +25,8 @@ __all__ = [
     "operation_named",
 ]
 
-UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, LENT = 1, 2, 4, 8, 16, 32, 64  # Flag in native/frame.h
+# Flag in native/frame.h
+UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run

@@ -14,10 +14,15 @@ from .engine import Engine
 
 __all__ = ["ENGINE", "bind"]
 
+# a real routine that stands for the complex Hermitian one too is counted twice, as in the native table
 _LAPACK = (
-    *[t + name for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri") for t in "sdcz"],
-    *[t + name for name in ("syevd", "syevr", "orgqr") for t in "sd"],
-    *[t + name for name in ("heevd", "heevr", "ungqr") for t in "cz"],
+    *[
+        t + name
+        for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri", "sytrf", "sytrs")
+        for t in "sdcz"
+    ],
+    *[t + name for name in ("syevd", "syevr", "orgqr", "sytrf", "sytrs") for t in "sd"],
+    *[t + name for name in ("heevd", "heevr", "ungqr", "hetrf", "hetrs") for t in "cz"],
 )
 _BLAS = (*[t + name for name in ("trsm", "trmm", "trsv", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import frameworks
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
-from ..core.operation import MIXED, POS, UPPER, Operation
+from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
 from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
@@ -23,6 +23,8 @@ Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
 ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
 # of these only one triangle is read, and `upper` says which
 ONE_TRIANGLE = ("symmetric", "hermitian", "pos")
+# for engines that have LDL; the others take LU
+_MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
 
 
 class SolveExResult(NamedTuple):
@@ -308,7 +310,7 @@ def _solve(
         x, info = _call(framework, name, TRIANGULAR, (a, b), flags, engine)
     else:
         a, flags = _as_general(framework, a, assume, upper)
-        flags |= MIXED if mixed else 0
+        flags |= (MIXED if mixed else 0) | _MIRRORED.get(assume, 0)
         # once the input is overwritten nobody can tell whether it held NaN
         finite = _finite(framework, a, flags) if overwrite and waits else None
         x, info = _call(framework, name, SOLVE, (a, b), flags, engine, overwrite)
