@@ -31,6 +31,15 @@ bool is_mixed(const Frame& frame) {
   return frame.op == SOLVE && (frame.flags & MIXED) && (frame.dtype == F64 || frame.dtype == C128);
 }
 
+// A matrix may not be destroyed while right-hand sides in its memory are still to be read.
+void keep_shared_input(Frame& frame) {
+  if (frame.op != SOLVE || !(frame.flags & OVERWRITE)) return;
+  const int64_t element = int64_t(size_of(frame.dtype)), rows = frame.size[0] * frame.size[1] * element;
+  const auto* a = static_cast<const char*>(frame.buffer[0]);
+  const auto* b = static_cast<const char*>(frame.buffer[1]);
+  if (a < b + rows * frame.size[2] && b < a + rows * frame.size[1]) frame.flags &= ~uint32_t(OVERWRITE);
+}
+
 // The full-precision engine, behind the shorter ways that some frames have.
 template <int (*DIRECT)(Frame&)>
 int solve_large(Frame& frame) {
@@ -41,6 +50,7 @@ int solve_large(Frame& frame) {
 }  // namespace
 
 int solve_on_cpu(Frame& frame) {
+  keep_shared_input(frame);
   const bool open = frame.engine == AUTO;
   settle(frame, "");
   if (open && frame.engine == BATCHED && !solve_fits(frame)) frame.engine = LAPACK;
@@ -50,6 +60,7 @@ int solve_on_cpu(Frame& frame) {
 }
 
 int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
+  keep_shared_input(frame);
   settle(frame, gpu);
   if (frame.engine == BATCHED) return cuda::solve_batched(frame);
   if (frame.engine == CUSOLVER) return solve_large<cusolver::solve>(frame);
@@ -57,6 +68,7 @@ int solve_on_gpu(Frame& frame, const cuda::Properties& gpu) {
 }
 
 int64_t solve_scratch(Frame& frame, const cuda::Properties& gpu) {
+  keep_shared_input(frame);
   settle(frame, gpu);
   if (frame.engine == BATCHED) return int64_t(cuda::solve_batched_scratch(frame, gpu));
   if (frame.engine != CUSOLVER) return 0;

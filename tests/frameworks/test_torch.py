@@ -312,3 +312,48 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def symmetrised(m):
+    return (m + m.mT) / 2 + 4 * torch.eye(4, dtype=m.dtype)
+
+
+OF_ONE_MATRIX = {
+    "general": lambda m, b: lw.solve(m, b),
+    "pos": lambda m, b: lw.solve(symmetrised(m), b, assume="pos"),
+    "lower": lambda m, b: lw.solve(m, b, assume="lower"),
+    "symmetric": lambda m, b: lw.solve(m, b, assume="symmetric"),
+    "inv": lambda m, b: lw.inv(m),
+    "inv_pos": lambda m, b: lw.inv(symmetrised(m), assume="pos"),
+    "slogdet": lambda m, b: lw.slogdet(m).logabsdet,
+    "slogdet_pos": lambda m, b: lw.slogdet(symmetrised(m), assume="pos").logabsdet,
+    "qr": lambda m, b: lw.qr(m).R,
+    "lstsq": lambda m, b: lw.lstsq(m[:, :3], b).x,
+    "svdvals": lambda m, b: lw.svdvals(m),
+    "polar": lambda m, b: lw.polar(m).p,
+    "factor": lambda m, b: lw.factor(m).solve(b),
+    "factor_pos": lambda m, b: lw.factor(symmetrised(m), assume="pos").solve(b),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_MATRIX)
+def test_compile_around_func(name):
+    """There no autograd.Function can carry every rule: a derivative of zero would go unseen."""
+    rng = np.random.default_rng(0)
+    a, b = torch.from_numpy(rng.standard_normal((4, 4)) + 4 * np.eye(4)), torch.from_numpy(rng.standard_normal((4, 2)))
+
+    def f(m):
+        return torch.sin(OF_ONE_MATRIX[name](m, b)).sum()
+
+    want = torch.func.grad(f)(a)
+    torch._dynamo.reset()
+    got = torch.compile(torch.func.grad(f), backend="eager")(a)
+    _, along = torch.compile(torch.func.jvp, backend="eager")(f, (a,), (a,))
+    assert abs(got - want).max() < 1e-12 and abs(along - (want * a).sum()) < 1e-12
+
+
+def test_no_derivative_is_said():
+    a = torch.eye(5, 3, dtype=torch.float64).requires_grad_()
+    for made in (lw.qr(a, mode="complete").R, lw.svd(a, full_matrices=True).S):
+        with pytest.raises(NotImplementedError, match="beyond"):
+            made.sum().backward()

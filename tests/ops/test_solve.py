@@ -558,3 +558,45 @@ def test_mixed_precision_of_what_float32_cannot_hold(backend):
     assert np.allclose(backend.get(f.solve(backend.put(b))), [1e-200, 1, 1e200])
     with pytest.raises(lw.NotPositiveDefiniteError):
         lw.factor(backend.put(-a), precision="mixed")
+
+
+def test_the_unread_triangle_of_a_complex_symmetric_matrix(backend):
+    a, _ = of_kind("symmetric", (5, 5), "complex128")
+    b = np.ones((5, 1), "complex128")
+    with_rest = np.tril(a) + np.triu(np.full((5, 5), 1e20 + 0j), 1)
+    x = backend.get(lw.solve(backend.put(with_rest), backend.put(b), assume="symmetric"))
+    assert backward_error(a, x, b) < 10
+
+
+@pytest.mark.parametrize("assume", ["symmetric", "hermitian"])
+def test_inverse_of_indefinite_matrices_over_condition_numbers(backend, assume):
+    n, eps = 30, np.finfo("float64").eps
+    q = np.linalg.qr(np.random.default_rng(0).standard_normal((n, n)))[0]
+    for condition in (1e2, 1e6, 1e12):
+        w = np.logspace(0, -np.log10(condition), n) * np.where(np.arange(n) % 2, 1, -1)
+        a = (q * w) @ q.T
+        a = (a + a.T) / 2
+        x = backend.get(lw.inv(backend.put(a), assume=assume))
+        assert np.array_equal(x, x.T)
+        assert norm(a @ x - np.eye(n)) < 10 * n * eps * norm(a) * norm(x)
+
+
+@pytest.mark.parametrize("assume", ["general", "pos"])
+def test_right_sides_in_the_memory_of_an_overwritten_matrix(assume):
+    a, _ = of_kind(assume, (40, 40), "float64")
+    want = np.linalg.solve(a, a[0])
+    assert np.abs(lw.solve(a, a[0], assume=assume, overwrite=True) - want).max() < 1e-9
+
+
+def test_least_squares_at_the_edges():
+    tiny = lw.lstsq(np.eye(2) * 1e-309, np.array([1e-309, 2e-309]))
+    assert np.allclose(tiny.x, [1, 2]) and tiny.rank == 2
+    assert lw.lstsq(np.zeros((0, 3)), np.zeros((4, 0, 2))).x.shape == (4, 3, 2)
+    with pytest.raises(ValueError, match="rcond=True"):
+        lw.lstsq(np.eye(2), np.ones(2), rcond=True)
+
+
+def test_nan_outside_of_a_triangle_is_not_blamed(backend):
+    a = backend.put(np.array([[0, np.nan], [1, 1]]))
+    with pytest.raises(lw.SingularMatrixError, match="pivot 1 is zero"):
+        lw.solve(a, backend.put(np.ones(2)), assume="lower")

@@ -274,6 +274,38 @@ def test_gradients_at_repeated_singular_values(library):
             assert abs(float((np.asarray(gradient) * direction).sum()) - expected) < 1e-12
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (6, 4), (4, 6)])
+def test_least_squares_and_polar_at_equal_singular_values(shape):
+    """Their derivatives exist there: of lstsq at least two, of the positive factor the first."""
+    m, n = shape
+    a = np.linalg.qr(random((max(shape), min(shape)), "float64"))[0]
+    a = a if m >= n else a.T
+    b, direction = random((m, 2), "float64", 1), random(shape, "float64", 2)
+    with jax_x64() as jax:
+        jnp = jax.numpy
+        a, b, direction = map(jnp.asarray, (a, b, direction))
+        weights = jnp.asarray(random((max(m, n), 2), "float64", 3))
+
+        def solution(t):
+            return jnp.sum(weights[:n] * jnp.sin(lw.lstsq(a + t * direction, b).x))
+
+        def positive(t):
+            return jnp.sum(jnp.sin(lw.polar(a + t * direction).p)[:, :2] * weights[:n])
+
+        for f in (solution, positive):
+            assert abs(jax.grad(f)(0.0) - (f(1e-6) - f(-1e-6)) / 2e-6) < 1e-7
+        second = jax.grad(jax.grad(solution))(0.0)
+        assert abs(second - (jax.grad(solution)(1e-5) - jax.grad(solution)(-1e-5)) / 2e-5) < 1e-6
+        # of lower rank the derivative stays finite
+        low = jnp.outer(a[:, 0], a[0])
+        assert jnp.isfinite(jax.grad(lambda x: jnp.sum(lw.lstsq(x, b).x))(low)).all()
+    torch = pytest.importorskip("torch")
+    given = torch.tensor(np.array(a), requires_grad=True)
+    lw.lstsq(given, torch.tensor(np.array(b))).x.sum().backward()
+    with jax_x64() as jax:
+        assert np.abs(given.grad.numpy() - jax.grad(lambda x: lw.lstsq(x, b).x.sum())(a)).max() < 1e-12
+
+
 def test_only_the_failed_matrix_has_no_gradient():
     torch = pytest.importorskip("torch")
     a = spd((3, 4, 4), "float64")

@@ -35,6 +35,7 @@ __all__ = [
     "lu_product",
     "lu_solve_jvp",
     "lu_solve_vjp",
+    "no_derivative",
     "qr_jvp",
     "qr_vjp",
     "slogdet_jvp",
@@ -261,6 +262,15 @@ def qr_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tu
 def _times_inverse(xp: Any, b: Any, r: Any) -> Any:
     """b R^-1 for an upper triangular R."""
     return xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(b)), (UPPER | ADJOINT,))[0])
+
+
+def no_derivative(sentence: str) -> Any:
+    """The rule of an operation that has none."""
+
+    def rule(*_: Any) -> Any:
+        raise NotImplementedError(sentence)
+
+    return rule
 
 
 def svd_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from ..core.lent import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native
-from ..core.operation import LENT, OPERATIONS, OVERWRITE, UPPER, Operation, Params, operation_named
+from ..core.operation import ADJOINT, LENT, OPERATIONS, OVERWRITE, POS, UNIT, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
 __all__ = [
@@ -396,7 +396,14 @@ class _Hooked:
         self.eager = self.functorch = self.compiled = self.op
         if operation.vjp is not None:
             self.eager, self.functorch, self.compiled = (_tupled(f.apply) for f in _functions(operation, op, count))
-        self.compiled_functorch = _FRAMEWORK_OWN.get(operation.name, self.op)
+        self.compiled_functorch = _FRAMEWORK_OWN.get(operation.name) or (_refused(operation) if operation.vjp else self.op)
+
+
+def _refused(operation: Operation) -> Any:
+    def call(*args: Any) -> Any:
+        raise NotImplementedError(f"{operation.name}: no derivative inside torch.func under torch.compile")
+
+    return call
 
 
 def _tupled(apply: Any) -> Any:
@@ -543,7 +550,82 @@ def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.T
     return torch.where(bad[..., None, None], torch.nan, factor), torch.where(bad, first, 0).to(torch.int32)
 
 
-_FRAMEWORK_OWN = {"cholesky": _own_cholesky, "eigh": _own_eigh, "hermitian": _own_hermitian}
+def _own_inverse(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if not params[0] & POS:
+        x, info = torch.linalg.inv_ex(a)
+        info = _first_bad(torch.linalg.lu_factor_ex(a.detach())[0])
+    else:
+        info = _own_cholesky(a.detach(), params, engine)[1]
+        x = torch.linalg.inv_ex(_own_hermitian(a, params, engine)[0])[0]
+    return torch.where((info != 0)[..., None, None], torch.nan, x), info
+
+
+def _own_slogdet(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if params[0] & POS:
+        info = _own_cholesky(a.detach(), params, engine)[1]
+        (a,) = _own_hermitian(a, params, engine)
+    else:
+        info = (~torch.isfinite(a).all(-1).all(-1)).to(torch.int32)
+    sign, logabs = torch.linalg.slogdet(torch.where((info != 0)[..., None, None], 0, a))
+    return torch.where(info != 0, torch.nan, sign), torch.where(info != 0, torch.nan, logabs), info
+
+
+def _own_triangular(a: torch.Tensor, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    upper, adjoint, unit = (bool(params[0] & flag) for flag in (UPPER, ADJOINT, UNIT))
+    triangle = a.triu() if upper else a.tril()
+    info = torch.zeros(a.shape[:-2], dtype=torch.int32, device=a.device) if unit else _first_bad(a)
+    safe = torch.where((info != 0)[..., None, None], torch.eye(a.shape[-1], dtype=a.dtype, device=a.device), triangle)
+    x = torch.linalg.solve_triangular(safe.mH if adjoint else safe, b, upper=upper != adjoint, unitriangular=unit)
+    return torch.where((info != 0)[..., None, None], torch.nan, x), info
+
+
+def _own_qr(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    good = torch.isfinite(a).all(-1).all(-1)[..., None, None]
+    q, r = torch.linalg.qr(torch.where(good, a, 0))
+    return torch.where(good, q, torch.nan), torch.where(good, r, torch.nan)
+
+
+def _own_svd(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, ...]:
+    good = torch.isfinite(a).all(-1).all(-1)[..., None]
+    u, s, vh = torch.linalg.svd(torch.where(good[..., None], a, 0), full_matrices=False)
+    nan = torch.nan
+    whole = torch.where(good[..., None], u, nan), torch.where(good, s, nan), torch.where(good[..., None], vh, nan)
+    return *whole, (~good[..., 0]).to(torch.int32)
+
+
+# of the factors only their matrix has a derivative
+
+
+def _own_lu_solve(a: Any, lu: Any, rows: Any, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor]:
+    return (torch.linalg.solve_ex(a.mH if params[0] & ADJOINT else a, b)[0],)
+
+
+def _own_cholesky_solve(a: Any, l: Any, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor]:
+    return (torch.linalg.solve_ex(_own_hermitian(a, params, engine)[0], b)[0],)
+
+
+def _first_bad(a: torch.Tensor) -> torch.Tensor:
+    """The place of the first number on the diagonal that is zero or not finite, or 0."""
+    pivots = a.diagonal(dim1=-2, dim2=-1)
+    good = torch.isfinite(pivots) & (pivots != 0)
+    last = a.shape[-1] + 1
+    order = torch.arange(1, last, dtype=torch.int32, device=a.device)
+    first = torch.where(good, last, order).amin(-1) if a.shape[-1] else torch.full(a.shape[:-2], last, device=a.device)
+    return torch.where(first < last, first, 0).to(torch.int32)
+
+
+_FRAMEWORK_OWN: dict[str, Any] = {
+    "cholesky": _own_cholesky,
+    "cholesky_solve": _own_cholesky_solve,
+    "eigh": _own_eigh,
+    "hermitian": _own_hermitian,
+    "inverse": _own_inverse,
+    "lu_solve": _own_lu_solve,
+    "qr": _own_qr,
+    "slogdet": _own_slogdet,
+    "svd": _own_svd,
+    "triangular": _own_triangular,
+}
 # All of them at once, when this module loads: Dynamo cannot define an op while it traces.
 _HOOKED = {operation.name: _Hooked(operation) for operation in OPERATIONS}
 

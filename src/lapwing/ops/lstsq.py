@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import frameworks
+from ..core.operation import ADJOINT, UPPER
 from ..core.problem import Problem
 from .checks import check_matrix, check_pair
+from .qr import QR
 from .solve import Columns
 from .svd import SVD, _problem_of, _solve
+from .systems import TRIANGULAR
 
 __all__ = ["LstsqResult", "lstsq"]
 
@@ -74,7 +77,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     framework = frameworks.of(a, "lstsq")
     check_matrix("lstsq", framework.shape_of(a), framework.dtype_of(a))
     check_pair("lstsq", framework, frameworks.of, a, b)
-    if rcond is not None and not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0):
+    if rcond is not None and (isinstance(rcond, bool) or not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0)):
         raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on")
     xp = framework.Namespace
     columns = Columns("lstsq", framework, a, b)
@@ -85,13 +88,30 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         longer = max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
         rcond = float(np.finfo(xp.dtype_name(s)).eps) * longer
     good = s > rcond * xp.largest(s)
-    inverse = xp.where(good, 1 / xp.where(good, s, xp.ones_like(s)), xp.zeros_like(s))
     # x <- V S^+ U^H b
-    x = xp.matmul(xp.adjoint(vh), xp.like(inverse, a)[..., :, None] * xp.matmul(xp.adjoint(u), b))
+    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
+    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    if framework.differentiates(a) and isinstance(m, int) and isinstance(n, int) and 0 not in (m, n):
+        x = _where_rank_is_full(xp, good, a, b, x)
     left = b - xp.matmul(a, x)
     residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
     rank = xp.sum(xp.whole(good), -1)
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
+
+
+def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:
+    """The same x by A = Q R, or A^H = Q R: its derivatives know nothing of singular values, which may be equal."""
+    m, n = xp.shape(a)[-2:]
+    full = xp.any(~good, -1)[..., None, None] == 0
+    # some matrix of full rank for the way that is not taken, whose derivatives must be finite
+    safe = xp.where(full, a, xp.tril(xp.triu(xp.ones_like(a), 0), 0))
+    q, r = xp.call(QR, (safe if m >= n else xp.adjoint(safe),), (0, 0))
+    if m >= n:
+        (y, _) = xp.call(TRIANGULAR, (r, xp.matmul(xp.adjoint(q), b)), (UPPER,))
+    else:
+        (z, _) = xp.call(TRIANGULAR, (r, b), (UPPER | ADJOINT,))
+        y = xp.matmul(q, z)
+    return xp.where(full, y - xp.constant(y - x), x)
 
 
 def _problem(a: Any, b: Any = None, **_: Any) -> Problem:

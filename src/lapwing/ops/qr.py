@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks
-from ..core.derivatives import qr_jvp, qr_vjp
+from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..engines import planner
@@ -39,7 +39,7 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     Returns
     -------
     Q : array, shape (..., m, k)
-        Orthonormal columns. Of a matrix that holds NaN or Inf both are NaN.
+        Orthonormal columns. Of a matrix that holds NaN or Inf in its first min(m, n) columns both are NaN.
     R : array, shape (..., k, n)
         Upper triangular; the signs of its diagonal are not fixed.
 
@@ -133,5 +133,17 @@ QR = Operation(
     vjp=qr_vjp,
     differentiable=2,
 )
-# the columns of Q beyond those of A are any that fit, and have no derivative
-QR_COMPLETE = Operation("qr", results=_results, sizes=_sizes, reference=_reference, example=(0, 1), variant="complete")
+_NO_DERIVATIVE = no_derivative(
+    'qr: the columns of Q beyond those of A are any that fit, and have no derivative\nhint: mode="reduced"'
+)
+QR_COMPLETE = Operation(
+    "qr",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    example=(0, 1),
+    variant="complete",
+    jvp=_NO_DERIVATIVE,
+    vjp=_NO_DERIVATIVE,
+    differentiable=2,
+)

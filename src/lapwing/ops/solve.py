@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -269,11 +270,12 @@ def slogdet(
     upper = _check("slogdet", framework, a, assume, upper, on_fail)
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
-        return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
+        with np.errstate(divide="ignore"):  # the logarithm of a zero on the diagonal
+            return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
     a, flags = _as_general(framework, a, assume, upper)
     sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
     if assume == "pos" and on_fail == "raise" and not framework.traced(a) and framework.failed(info):
-        raise _failure("slogdet", framework, a, info, flags)
+        raise _failure("slogdet", framework, a, info, assume, flags)
     return SlogdetResult(sign, logabs)
 
 
@@ -315,7 +317,7 @@ def _solve(
         finite = _finite(framework, a, flags) if overwrite and waits else None
         x, info = _call(framework, name, SOLVE, (a, b), flags, engine, overwrite)
     if waits and framework.failed(info):
-        raise _failure(name, framework, a, info, flags, finite)
+        raise _failure(name, framework, a, info, assume, flags, finite)
     return columns.back(x), info
 
 
@@ -328,6 +330,8 @@ class Columns:
     def __init__(self, name: str, framework: Any, a: Any, b: Any) -> None:
         self.xp = xp = framework.Namespace
         shape_a, shape_b = framework.shape_of(a), framework.shape_of(b)
+        if any(getattr(x.shape, "rank", 0) is None for x in (a, b)):  # TensorFlow may not know it before it runs
+            raise ValueError(f"{name}: the number of axes of a and b must be known\nhint: set_shape, or a TensorSpec")
         rows = shape_a[-2]
         self.vector = len(shape_b) == 1
         if not shape_b:
@@ -344,7 +348,9 @@ class Columns:
         if self.folded:
             self.extents = xp.shape(self.b)
             turned = xp.moveaxis(self.b, -2, 0)
-            self.b = xp.reshape(turned, (self.extents[-2], -1 if _nonzero(self.extents) else 0))
+            *others, n, k = self.extents
+            columns = prod((*others, k)) if all(isinstance(x, int) for x in self.extents) else -1
+            self.b = xp.reshape(turned, (n, columns))
         elif batch_a != batch_b or None in batch_a:
             try:
                 self.a, self.b = xp.broadcast_batch(self.a, self.b)
@@ -367,10 +373,6 @@ class Columns:
         return x[..., 0] if self.vector else x
 
 
-def _nonzero(extents: Any) -> bool:
-    return all(not isinstance(n, int) or n for n in extents)
-
-
 def _inv(name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: str, engine: str) -> tuple[Any, Any]:
     framework = frameworks.of(a, name)
     upper = _check(name, framework, a, assume, upper, on_fail)
@@ -386,12 +388,13 @@ def _inv(name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: 
         a, flags = _as_general(framework, a, assume, upper)
         finite = _finite(framework, a, flags) if overwrite and waits else None
         x, info = _call(framework, name, INVERSE, (a,), flags, engine, overwrite)
+        # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
         if assume == "hermitian":
-            x = whole_matrix(framework, x, 0)
+            x = (x + xp.adjoint(x)) / 2
         elif assume == "symmetric":
-            x = _symmetric(framework, x, False)
+            x = (x + xp.swap(x)) / 2
     if waits and framework.failed(info):
-        raise _failure(name, framework, a, info, flags, finite)
+        raise _failure(name, framework, a, info, assume, flags, finite)
     return x, info
 
 
@@ -419,7 +422,7 @@ def _symmetric(framework: Any, a: Any, upper: bool) -> Any:
     finite = xp.where(xp.isfinite(mirrored), mirrored, xp.zeros_like(mirrored))
     both = finite + xp.swap(finite)
     half = (strict + xp.swap(strict) - both) / 2
-    return values - half + xp.constant(half)
+    return values - (half - xp.constant(half))  # in this order: of what is not read exactly nothing remains
 
 
 def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: Any) -> bool:
@@ -468,11 +471,10 @@ def _finite(framework: Any, a: Any, flags: int) -> Any:
     return finite_flags(framework, a, 0) * finite_flags(framework, a, UPPER)
 
 
-def _failure(name: str, framework: Any, a: Any, info: Any, flags: int, finite: Any = None) -> Exception:
-    triangle = (np.triu if flags & UPPER else np.tril) if flags & POS else None
-    if flags & POS:
-        return first_failure(NotPositiveDefiniteError, name, framework, a, info, "minor", triangle, finite)
-    return first_failure(SingularMatrixError, name, framework, a, info, "pivot", triangle, finite)
+def _failure(name: str, framework: Any, a: Any, info: Any, assume: str, flags: int, finite: Any = None) -> Exception:
+    read = (np.triu if flags & UPPER else np.tril) if assume in ("pos", "lower", "upper") else None
+    kind, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
+    return first_failure(kind, name, framework, a, info, place, read, finite)
 
 
 def _problem(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks
-from ..core.derivatives import svd_jvp, svd_vjp, svdvals_jvp
+from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
@@ -174,7 +174,12 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     # P = V S V^H, or W S W^H; the mean with its adjoint is Hermitian to the last bit
     basis = xp.adjoint(vh) if side == "right" else w
     p = xp.matmul(basis * scaled, xp.adjoint(basis))
-    return PolarResult(xp.matmul(w, vh), (p + xp.adjoint(p)) / 2)
+    u = xp.matmul(w, vh)
+    if framework.differentiates(a):
+        # P = U^H A, or A U^H, has the same value, and a derivative where singular values are equal
+        product = xp.matmul(xp.adjoint(u), a) if side == "right" else xp.matmul(a, xp.adjoint(u))
+        p = xp.constant(p) + (product - xp.constant(product))
+    return PolarResult(u, (p + xp.adjoint(p)) / 2)
 
 
 def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
@@ -251,8 +256,20 @@ SVD = Operation(
     vjp=svd_vjp,
     differentiable=3,
 )
-# the columns beyond min(m, n) are any that fit, and have no derivative
-SVD_FULL = Operation("svd", results=_results, sizes=_sizes, reference=_reference, example=(0, 1), variant="full")
+_NO_DERIVATIVE = no_derivative(
+    "svd: the columns beyond min(m, n) are any that fit, and have no derivative\nhint: full_matrices=False"
+)
+SVD_FULL = Operation(
+    "svd",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    example=(0, 1),
+    variant="full",
+    jvp=_NO_DERIVATIVE,
+    vjp=_NO_DERIVATIVE,
+    differentiable=3,
+)
 SVDVALS = Operation(
     "svdvals",
     results=_value_results,
