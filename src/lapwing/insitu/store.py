@@ -75,7 +75,7 @@ def _load(target: Path, expected: dict[str, Any]) -> tuple[dict[str, Any], list[
         raise CheckpointError(f"there is no checkpoint {target}{hint}")
     foreign = f"{target} is not a checkpoint of lapwing.insitu"
     try:
-        with np.load(target, allow_pickle=False) as file:
+        with open(target, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             about = json.loads(bytes(file["about"]))
             arrays = {name: file[name] for name in file.files}
     except Exception as error:
