@@ -43,7 +43,9 @@ def test_stats(library):
     assert np.abs(np.asarray(stats.mean()) - wide.mean(axis=0)).max() < 50 * EPS * 10
     assert np.abs(np.asarray(stats.variance("u")) - wide.var(axis=0)).max() < 50 * EPS * 10
     assert np.abs(np.asarray(sample.variance()) - wide.var(axis=0, ddof=1)).max() < 50 * EPS * 10
-    assert np.array_equal(np.asarray(stats.minimum()), a.min(axis=0)) and np.array_equal(np.asarray(stats.maximum()), a.max(axis=0))
+    assert np.array_equal(np.asarray(stats.minimum()), a.min(axis=0)) and np.array_equal(
+        np.asarray(stats.maximum()), a.max(axis=0)
+    )
     overall = stats.overall()
     assert overall["mean"] == pytest.approx(wide.mean()) and overall["variance"] == pytest.approx(wide.var())
     assert overall["min"] == wide.min() and overall["max"] == wide.max()
@@ -96,7 +98,8 @@ def test_probe(library):
 
 
 @pytest.mark.parametrize(
-    ("points", "words"), [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "told nothing about its mesh")]
+    ("points", "words"),
+    [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "told nothing about its mesh")],
 )
 def test_bad_probes(points, words):
     hub = hand_over([insitu.Probe("u", points=points)], HISTORY)

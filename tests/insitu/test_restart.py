@@ -215,5 +215,3 @@ def test_through_the_bridge(tmp_path):
     assert np.array_equal(again.hub.analyses[0].mean(), u)
     again.finalize()
     session.finalize()
-
-

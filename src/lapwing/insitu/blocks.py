@@ -440,8 +440,7 @@ class BlockSVD:
                 self._rows.grow(state["capacity"])
             self._rows.from_host(state["rows"])
             if self.centre:
-                mean = self._rows.vector(dtype=_double(self._rows.dtype))
-                self.mean = mean + self._rows._take(state["mean"]) if isinstance(self._rows, Rows) else mean + state["mean"]
+                self.mean = self._rows.take_vector(state["mean"])
 
     def check_settings(self, state: dict[str, Any]) -> None:
         there, here = state["settings"], self._settings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time as clock
@@ -129,7 +130,8 @@ class Hub:
         self.steps = 0
         self._fields: dict[str, Field] = {}
         self._refused: dict[str, str] = {}
-        self._streams: list[tuple[int, int, int]] = []
+        self._streams: list[tuple[int, int, int]] = []  # device type, device, stream of this step's fields
+        self._place: tuple[str, int, int, int] | None = None  # library, device type, device, stream of the last ones
         self._embedded = False  # True: not even KeyboardInterrupt may leave step()
         self._started = self._finished = False
         self._stop = ""
@@ -197,19 +199,32 @@ class Hub:
 
     def _on_stream(self, step: int) -> None:
         """Run the analyses in the order of the solver's stream."""
-        # several streams at once cannot be joined without the host
         first, *others = self._streams
-        for other in self._streams if others else ():
-            synchronise(*other)
         self.ctx.stream = first[2]
         # "auto" settles on a library when a field is first turned into an array; ask for it here
         library = self._xp
         if library == "auto":
             library = next((choose_library(f.memory) for f in self._fields.values() if f.memory.device[0] == first[0]), "numpy")
+        # several streams at once cannot be joined without the host, nor can the host read before they are done
+        for place in self._streams if others or library == "numpy" else ():
+            synchronise(*place)
+        # what earlier steps left on another stream must be done before this one touches it
+        if self._place is not None and self._place != (library, *first):
+            synchronise(self._place[1], self._place[2], None)
+        self._place = (library, *first)
         with stream_context(library, first[1], first[2]):
             self._analyse(step)
-        for _ in others:
+        if others:
             synchronise(*first)
+
+    def _settled(self) -> Any:
+        """Outside of a step: wait for the device, then work on its default stream; the solver's may be gone."""
+        if self._place is None:
+            return contextlib.nullcontext()
+        library, kind, device, _ = self._place
+        synchronise(kind, device, None)
+        self._place = (library, kind, device, 0)
+        return stream_context(library, device, 0)
 
     def _analyse(self, step: int) -> None:
         ctx = self.ctx
@@ -317,7 +332,7 @@ class Hub:
     def _asked_to_stop(self, reason: str) -> None:
         if not self._stop:
             self._stop = reason
-            self._log(f"step {self.ctx.step}: stop ({reason})")
+            self._log(f"step {self.ctx.step}: stop ({reason})", to_stderr=self.comm.rank == 0)
 
     @property
     def stop_reason(self) -> str:
@@ -346,8 +361,17 @@ class Hub:
         if not self._started:
             self._start()
         self._finished = True
+        together = together and self.comm.usable
         if together and self._collective:
             self._agree()
+        with self._settled():
+            self._finish_all(together)
+        self._log(self.summary(), to_stderr=self.comm.rank == 0 or self.errors > 0)
+        if together:
+            self.comm.close()
+        return self._warned
+
+    def _finish_all(self, together: bool) -> None:
         for slot in self._slots:
             if slot.disabled or (slot.collective and self.comm.size > 1 and (slot.failed or not together)):
                 continue
@@ -357,10 +381,6 @@ class Hub:
             except BaseException as error:
                 self._caught(slot, error, together=slot.collective)
             slot.seconds += clock.perf_counter() - begin
-        self._log(self.summary())
-        if together:
-            self.comm.close()
-        return self._warned
 
     def __enter__(self) -> Hub:
         return self
@@ -431,7 +451,8 @@ class Hub:
         """
         if not self._started:
             self._start()
-        return store.save(path, self.comm, self._header(), [slot.analysis.state() for slot in self._slots])
+        with self._settled():
+            return store.save(path, self.comm, self._header(), [slot.analysis.state() for slot in self._slots])
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take up the state that `checkpoint` wrote; the run then goes on bit for bit as if it had not been interrupted."""
@@ -468,8 +489,10 @@ class Hub:
     def _log(self, text: str, shown: bool = False, to_stderr: bool = True) -> None:
         if shown or (to_stderr and not self._quiet):
             tag = f"[insitu {self.comm.rank}] " if self.comm.size > 1 else "[insitu] "
-            # the summary of one rank is enough on the screen
-            print("".join(f"{tag}{line}\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)
+            # a screen that is closed must not end the run
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write("".join(f"{tag}{line}\n" for line in text.splitlines()))
+                sys.stderr.flush()
         if self._output is None:
             return
         try:

@@ -17,6 +17,7 @@ class Alone:
     rank = 0
     size = 1
     mpi = None
+    usable = True
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -47,6 +48,11 @@ class Ranks:
         self.rank = int(mpi.Get_rank())
         self.size = int(mpi.Get_size())
         self._owned = owned
+
+    @property
+    def usable(self) -> bool:
+        """False once the solver has ended MPI."""
+        return not self._MPI.Is_finalized()
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum over the ranks, the same bits on each: one all-reduce."""
@@ -87,7 +93,11 @@ def open_comm(comm: Any) -> Alone | Ranks:
         raise TypeError(f"insitu: comm must be an mpi4py communicator or None, got {type(comm).__name__}")
     if comm.Get_size() == 1:
         return Alone()
-    return Ranks(comm.Dup(), owned=True)
+    own = comm.Dup()
+    from mpi4py import MPI
+
+    own.Set_errhandler(MPI.ERRORS_RETURN)  # an error of ours becomes an exception
+    return Ranks(own, owned=True)
 
 
 def from_fortran(handle: int) -> Alone | Ranks:
@@ -103,6 +113,7 @@ def from_fortran(handle: int) -> Alone | Ranks:
     if "mpi4py.MPI" not in sys.modules:
         mpi4py.rc.initialize = False  # the solver does that, and ends it
         mpi4py.rc.finalize = False
+        mpi4py.rc.errors = "default"  # what the solver's own calls do on an error stays the solver's choice
     from mpi4py import MPI
 
     if not MPI.Is_initialized():

@@ -178,6 +178,12 @@ class Rows:
                 made[first + full, :rest] = flat[full * width :]
         return made
 
+    def take_vector(self, vector: np.ndarray) -> Any:
+        """A vector in the chunks' layout from the host."""
+        made = self._zeros(vector.shape, vector.dtype)
+        made[...] = self._take(vector)
+        return made
+
     def to_host(self, count: int) -> np.ndarray:
         return np.array(self._host(self.data[:, :count]))
 
@@ -293,6 +299,10 @@ class JaxRows:
                 if rest:
                     made = made.at[first + full, :rest].set(flat[full * width :])
             return made
+
+    def take_vector(self, vector: np.ndarray) -> Any:
+        with self._wide():
+            return self._jax.device_put(vector, self._device)
 
     def to_host(self, count: int) -> np.ndarray:
         with self._wide():

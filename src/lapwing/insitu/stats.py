@@ -47,7 +47,7 @@ class _Moments:
     def _add(self, xp: Any, wide_x: Any, x: Any) -> None:
         real = not np.issubdtype(_numpy_dtype(x), np.complexfloating)
         if self.mean is None:
-            self.mean = wide_x
+            self.mean = wide_x + 0  # of our own: widening may have given the solver's array itself
             self.m2 = xp.zeros_like(wide_x.real)
             if real:
                 self.low, self.high = wide_x + 0, wide_x + 0

@@ -7,7 +7,7 @@ import ctypes
 from functools import lru_cache
 from typing import Any
 
-from .memory import CUDA, CUDA_MANAGED
+from .memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
 __all__ = ["stream_context", "synchronise"]
 
@@ -42,20 +42,23 @@ def stream_context(library: str, device: int, stream: int) -> Any:
         yield
 
 
-def synchronise(device_type: int, device: int, stream: int) -> None:
-    """Wait on the host for the solver's stream; for JAX, whose own streams we cannot order."""
-    if device_type not in (CUDA, CUDA_MANAGED):
+def synchronise(device_type: int, device: int, stream: int | None) -> None:
+    """Wait on the host for a stream of the solver, or with None for all work on the device.
+
+    Needed where streams cannot be ordered among each other: for JAX, which has its own, and for memory the host reads.
+    """
+    if device_type not in (CUDA, CUDA_HOST, CUDA_MANAGED):
         return
     driver = _driver()
-    context = ctypes.c_void_p()
-    if driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuDeviceGet(ctypes.byref(handle), device) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
         raise RuntimeError(f"insitu: CUDA device {device} cannot be opened")
     driver.cuCtxPushCurrent_v2(context)
     try:
-        status = driver.cuStreamSynchronize(ctypes.c_void_p(stream))
+        status = driver.cuCtxSynchronize() if stream is None else driver.cuStreamSynchronize(ctypes.c_void_p(stream))
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        driver.cuDevicePrimaryCtxRelease_v2(device)
+        driver.cuDevicePrimaryCtxRelease_v2(handle)
     if status:
         raise RuntimeError(f"insitu: the solver's CUDA stream has failed (error {status})")
 
