@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ def main() -> int:
         return 0
     verdicts: list[tuple[str, bool]] = []
     report: dict[str, Any] = {"date": time.strftime("%Y-%m-%dT%H:%M:%S"), "threads": options.threads}
+    report["environment"] = {"python": platform.python_version(), "numpy": version("numpy"), "cpus": os.cpu_count()}
+    report["environment"]["processor"] = _processor()
     if options.only in (None, "overhead"):
         report["overhead"] = found = _run("overhead", options)
         for name, us in found.items():
@@ -198,6 +202,13 @@ def _burgers(points: int, snapshots: int) -> Any:
             change *= dt
             w += change
         yield w
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def _peak_mb() -> float:
