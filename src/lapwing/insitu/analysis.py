@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["Analysis", "CollectiveError", "Context", "StopRun", "on_step"]
 
 OK, WARN, STOP, ERR = 0, 1, 2, -1  # what the solver is told after a step
+AT_END = 1 << 62  # for collective_every: the ranks meet when the run ends
 
 
 class StopRun(Exception):

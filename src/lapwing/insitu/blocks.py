@@ -42,7 +42,8 @@ import numpy as np
 import lapwing as lw
 
 from .analysis import CollectiveError
-from .rows import JaxRows, Rows
+from .jax_rows import JaxRows
+from .rows import Rows
 
 __all__ = ["BlockSVD", "Decomposition"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import store
+from . import report, store
 from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
 from .arrays import LIBRARIES, choose_library
 from .field import Field
@@ -127,7 +127,6 @@ class Hub:
         self.ctx = Context(self.comm, dict(options or {}), self._output or Path(), xp, self._log)
         self.ctx.mesh = Mesh.of(mesh)
         self.last_error = ""  # the last traceback
-        self.steps = 0
         self._fields: dict[str, Field] = {}
         self._refused: dict[str, str] = {}
         self._streams: list[tuple[int, int, int]] = []  # device type, device, stream of this step's fields
@@ -136,12 +135,16 @@ class Hub:
         self._started = self._finished = False
         self._stop = ""
         self._warned = OK
-        self._solver_s = self._analysis_s = 0.0
-        self._last = self._last_solver_s = self._last_analysis_s = 0.0
+        self._times = report.Times()
 
     @property
     def analyses(self) -> list[Analysis]:
         return [slot.analysis for slot in self._slots]
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far."""
+        return self._times.steps
 
     @property
     def errors(self) -> int:
@@ -171,9 +174,10 @@ class Hub:
         begin = clock.perf_counter()
         if not self._started:
             self._start()
-        if self._last:
-            self._last_solver_s = begin - self._last
-            self._solver_s += self._last_solver_s
+        times = self._times
+        if times.last_end:
+            times.last_solver = begin - times.last_end
+            times.solver += times.last_solver
         ctx = self.ctx
         ctx.step = step
         ctx.time = time
@@ -191,10 +195,10 @@ class Hub:
             self._refused.clear()
             self._streams.clear()
             ctx.fields = {}
-            self.steps += 1
-            self._last = end = clock.perf_counter()
-            self._last_analysis_s = end - begin
-            self._analysis_s += end - begin
+            times.steps += 1
+            times.last_end = end = clock.perf_counter()
+            times.last_analysis = end - begin
+            times.analysis += end - begin
         return STOP if self._stop else self._warned
 
     def _on_stream(self, step: int) -> None:
@@ -391,56 +395,20 @@ class Hub:
 
     def summary(self) -> str:
         """What ran, what it cost, what failed."""
-        steps = max(self.steps, 1)
-        lines = [
-            f"{self.steps} steps; per step: solver {_ms(self._solver_s / max(self.steps - 1, 1))},"
-            f" analyses {_ms(self._analysis_s / steps)}; {self.errors} error{'' if self.errors == 1 else 's'}"
-        ]
-        for slot in self._slots:
-            text = slot.analysis.summary()
-            line = f"  {slot.name}: {_ms(slot.seconds / steps)} per step"
-            if text:
-                line += f"; {text}"
-            if slot.errors:
-                line += f"; {slot.errors} error{'' if slot.errors == 1 else 's'}"
-            if slot.disabled:
-                line += f"; switched off ({slot.disabled})"
-            lines.append(line)
-        return "\n".join(lines)
+        return report.summary(self._slots, self._times)
 
     def status(self) -> dict[str, Any]:
         """Figures for a live view; plain Python values. Cheap, and may be called from another thread."""
-        analyses = {}
-        first: dict[str, Any] = {}
-        pictures: list[str] = []
-        for slot in self._slots:
-            own = slot.analysis.status()
-            for name in ("sigma", "energy", "bound"):
-                if name in own:
-                    first.setdefault(name, own[name])
-            pictures += own.get("pictures", ())
-            analyses[slot.name] = own | {
-                "ms": 1e3 * slot.seconds / max(self.steps, 1),
-                "errors": slot.errors,
-                "disabled": slot.disabled,
-            }
-        return first | {
+        run = {
             "step": self.ctx.step,
             "time": self.ctx.time,
-            "steps": self.steps,
             "rank": self.comm.rank,
             "size": self.comm.size,
-            "solver_ms": 1e3 * self._solver_s / max(self.steps - 1, 1),
-            "analysis_ms": 1e3 * self._analysis_s / max(self.steps, 1),
-            "last_solver_ms": 1e3 * self._last_solver_s,
-            "last_analysis_ms": 1e3 * self._last_analysis_s,
-            "errors": self.errors,
             "last_error": self.last_error,
             "stop": self._stop,
             "finished": self._finished,
-            "pictures": pictures,
-            "analyses": analyses,
         }
+        return report.status(self._slots, self._times) | run
 
     # ----------------------------------------------------------------------------------------------------------- restart
 
@@ -462,7 +430,7 @@ class Hub:
         for slot, kept, state in zip(self._slots, header["analyses"], states, strict=True):
             slot.analysis.restore(state)
             slot.calls, slot.errors, slot.disabled = kept["calls"], kept["errors"], kept["disabled"]
-        self.steps = header["steps"]
+        self._times = report.Times(steps=header["steps"], resumed=header["steps"])
         self.ctx.step, self.ctx.time = header["step"], header["time"]
 
     def _header(self) -> dict[str, Any]:
@@ -527,7 +495,3 @@ def _positive(value: int, what: str) -> int:
     if not isinstance(value, int) or value < 1:
         raise ValueError(f"{what} must be a positive whole number, got {value!r}")
     return value
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

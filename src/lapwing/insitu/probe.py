@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
+from .analysis import AT_END, Analysis, Context, as_names
 from .arrays import host_as_numpy, library_of, to_host
 from .guard import check_shape
 
 __all__ = ["Probe"]
 
-_NEVER = 1 << 62
 _WAITING = 64  # samples that wait on a device before they are fetched
 
 
@@ -48,7 +47,7 @@ class Probe(Analysis):
     """
 
     collective = True
-    collective_every = _NEVER  # the ranks meet at the end only
+    collective_every = AT_END
 
     def __init__(self, *fields: str, points: Sequence[Any], every: int = 1) -> None:
         if not fields:

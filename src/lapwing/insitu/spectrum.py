@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context
+from .analysis import AT_END, Analysis, Context
 from .arrays import host_as_numpy, import_library, library_of, to_host, wide
 from .guard import Guard, check_shape
 from .stats import _put_back
 
 __all__ = ["Spectrum"]
-
-_NEVER = 1 << 62
 
 
 class Spectrum(Analysis):
@@ -54,7 +52,7 @@ class Spectrum(Analysis):
     """
 
     collective = True
-    collective_every = _NEVER  # the ranks meet at the end only
+    collective_every = AT_END
 
     def __init__(self, field: str, *, axis: int = -1, window: str | None = None, every: int = 1) -> None:
         if window not in (None, "hann"):

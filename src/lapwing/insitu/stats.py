@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
+from .analysis import AT_END, Analysis, Context, as_names
 from .arrays import host_as_numpy, import_library, library_of, to_host, wide
 from .guard import Guard, check_shape
 
 __all__ = ["Stats"]
-
-_NEVER = 1 << 62
 
 
 class _Moments:
@@ -100,7 +98,7 @@ class Stats(Analysis):
     """
 
     collective = True
-    collective_every = _NEVER  # the ranks meet at the end only
+    collective_every = AT_END
 
     def __init__(self, *fields: str, every: int = 1, spread: int = 0) -> None:
         if not fields:
