@@ -1,0 +1,78 @@
+"""What a run cost and what failed: for the final summary and the live view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Times", "status", "summary"]
+
+
+@dataclass
+class Times:
+    """Seconds of the solver and of all analyses, over the run and in the last step."""
+
+    steps: int = 0
+    solver: float = 0.0
+    analysis: float = 0.0
+    last_solver: float = 0.0
+    last_analysis: float = 0.0
+    last_end: float = 0.0
+    resumed: int = 0  # steps before a restart: their times are not known
+
+    @property
+    def solver_each(self) -> float:
+        return self.solver / max(self.steps - self.resumed - 1, 1)
+
+    @property
+    def analysis_each(self) -> float:
+        return self.analysis / max(self.steps - self.resumed, 1)
+
+
+def summary(slots: list[Any], times: Times) -> str:
+    """A line for the run and one for each analysis."""
+    errors = sum(slot.errors for slot in slots)
+    lines = [
+        f"{times.steps} steps; per step: solver {_duration(times.solver_each)}, analyses {_duration(times.analysis_each)};"
+        f" {_errors(errors)}"
+    ]
+    steps = max(times.steps - times.resumed, 1)
+    for slot in slots:
+        parts = [f"  {slot.name}: {_duration(slot.seconds / steps)} per step", slot.analysis.summary()]
+        parts.append(_errors(slot.errors) if slot.errors else "")
+        parts.append(f"switched off ({slot.disabled})" if slot.disabled else "")
+        lines.append("; ".join(part for part in parts if part))
+    return "\n".join(lines)
+
+
+def status(slots: list[Any], times: Times) -> dict[str, Any]:
+    """Plain values by name; sigma, energy and bound are those of the first analysis that has them."""
+    analyses: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    pictures: list[str] = []
+    steps = max(times.steps - times.resumed, 1)
+    for slot in slots:
+        own = slot.analysis.status()
+        for name in ("sigma", "energy", "bound"):
+            if name in own:
+                first.setdefault(name, own[name])
+        pictures += own.get("pictures", ())
+        analyses[slot.name] = own | {"ms": 1e3 * slot.seconds / steps, "errors": slot.errors, "disabled": slot.disabled}
+    return first | {
+        "steps": times.steps,
+        "solver_ms": 1e3 * times.solver_each,
+        "analysis_ms": 1e3 * times.analysis_each,
+        "last_solver_ms": 1e3 * times.last_solver,
+        "last_analysis_ms": 1e3 * times.last_analysis,
+        "errors": sum(slot.errors for slot in slots),
+        "pictures": pictures,
+        "analyses": analyses,
+    }
+
+
+def _errors(count: int) -> str:
+    return f"{count} error{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
