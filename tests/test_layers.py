@@ -25,6 +25,7 @@ ALLOWED = {
     "bench": {"bench", "gram", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "cli": {"cli", "bench", "gram", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "compat": {"compat", "__init__"},
+    "insitu": {"insitu", "__init__", "_version"},
     "__main__": {"cli", "_version"},
     "__init__": {"ops", "engines", "core", "_version"},
     "_version": set(),

@@ -1,0 +1,244 @@
+"""Arrays over memory that somebody else owns, and between array libraries."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .dlpack import Capsule
+from .memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from .streams import synchronise
+
+__all__ = [
+    "LIBRARIES",
+    "VIEWS",
+    "as_library",
+    "choose_library",
+    "import_library",
+    "jax_copy",
+    "library_of",
+    "memory_of",
+    "poison",
+    "private_copy",
+    "to_host",
+]
+
+LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
+
+
+class _Exposed:
+    """An object NumPy, CuPy or torch can look at, with one attribute: an array interface."""
+
+    def __init__(self, memory: Memory, attribute: str, writable: bool) -> None:
+        self.memory = memory  # keeps the owner alive
+        setattr(self, attribute, memory.interface(writable))
+
+
+def choose_library(memory: Memory) -> str:
+    """The array library for memory of this device."""
+    if memory.device[0] in HOST:
+        return "numpy"
+    for library in ("cupy", "torch", "jax"):
+        if _installed(library):
+            return library
+    raise TypeError(
+        f"insitu: a field lives on {memory.place}, and no library for it is installed\nhint: pip install cupy-cuda13x"
+    )
+
+
+@lru_cache
+def _installed(library: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(library) is not None
+
+
+def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.ndarray:
+    if memory.device[0] not in HOST:
+        raise TypeError(
+            f"field {name!r} lives on {memory.place}; it is not memory that NumPy can read"
+            "\nhint: take it as a CuPy, torch or JAX array (xp=...), or copy it with field.to_host()"
+        )
+    if not prod(memory.shape):
+        empty = np.empty(memory.shape, memory.dtype)
+        empty.flags.writeable = memory.writable
+        return empty
+    return np.asarray(_Exposed(memory, "__array_interface__", memory.writable if writable is None else writable))
+
+
+def _cupy_view(name: str, memory: Memory) -> Any:
+    cupy = import_library("cupy")
+    _on_gpu(name, memory, "CuPy")
+    if not prod(memory.shape):
+        return cupy.empty(memory.shape, memory.dtype)
+    start, size = memory.span  # in bytes, as CuPy wants it
+    block = cupy.cuda.UnownedMemory(start, size, memory, memory.device[1])
+    pointer = cupy.cuda.MemoryPointer(block, memory.pointer - start)
+    return cupy.ndarray(memory.shape, memory.dtype, pointer, memory.byte_strides)
+
+
+def _torch_view(name: str, memory: Memory) -> Any:
+    torch = import_library("torch")
+    if any(s < 0 for s in memory.strides):
+        raise TypeError(f"field {name!r} has negative strides {memory.strides}, which torch does not have")
+    if memory.device[0] in HOST:
+        # torch knows no read-only memory and warns about it
+        return torch.from_numpy(_numpy_view(name, memory, writable=True))
+    if not prod(memory.shape):
+        return torch.empty(memory.shape, dtype=getattr(torch, memory.dtype.name), device=f"cuda:{memory.device[1]}")
+    exposed = _Exposed(memory, "__cuda_array_interface__", writable=True)
+    return torch.as_tensor(exposed, device=f"cuda:{memory.device[1]}")
+
+
+def jax_copy(name: str, memory: Memory, stream: int) -> Any:
+    """A JAX array with the field's numbers, complete when this returns."""
+    jax = import_library("jax")
+    if memory.device[0] in HOST:
+        # into memory of our own, aligned as XLA wants it, so that JAX takes it over without a second copy
+        copy = aligned(memory.shape, memory.dtype)
+        copy[...] = _numpy_view(name, memory)
+        with _wide(jax, memory.dtype):
+            return jax.numpy.asarray(copy)
+    if contiguous_strides(memory) is None:
+        raise TypeError(f"field {name!r} has strides {memory.strides}; JAX takes row-major arrays without gaps from a GPU")
+    synchronise(memory.device[0], memory.device[1], stream)
+    with _wide(jax, memory.dtype):
+        view = jax.dlpack.from_dlpack(Capsule(memory))
+        copied = jax.numpy.array(view, copy=True)
+        copied.block_until_ready()  # before the solver goes on
+    return copied
+
+
+VIEWS: dict[str, Any] = {"numpy": _numpy_view, "cupy": _cupy_view, "torch": _torch_view}
+
+
+def _on_gpu(name: str, memory: Memory, library: str) -> None:
+    if memory.device[0] not in (CUDA, ROCM, CUDA_MANAGED):
+        raise TypeError(f"field {name!r} lives on {memory.place}; {library} reads GPU memory\nhint: xp='numpy' or xp='torch'")
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An empty array on a 64-byte boundary."""
+    size = prod(shape) * dtype.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _wide(jax: Any, dtype: np.dtype) -> Any:
+    """64-bit types stay 64-bit in the arrays handed over, whatever the process-wide flag says."""
+    if jax.config.jax_enable_x64 or dtype.itemsize < 8 or dtype == np.complex64:
+        return contextlib.nullcontext()
+    return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
+
+
+def library_of(array: Any) -> str | None:
+    """The library an array belongs to, by its type's module; None if it is of none we know."""
+    if isinstance(array, np.ndarray):
+        return "numpy"
+    first = type(array).__module__.partition(".")[0]
+    return {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}.get(first)
+
+
+def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
+    """``array`` in ``library``, without a copy where the two libraries can share memory."""
+    own = library_of(array)
+    if own is None:
+        raise TypeError(f"field {name!r} is a {type(array).__name__}; give a NumPy, CuPy, torch or JAX array")
+    if library in ("auto", own):
+        if own == "numpy" and array.flags.writeable != writable:
+            array = array.view()
+            if not writable:
+                array.flags.writeable = False
+        return array
+    place = memory_of(name, array, writable)
+    if library == "numpy":
+        if place.device[0] not in HOST:
+            return _numpy_view(name, place)  # raises, in words
+        view = np.asarray(array.detach() if own == "torch" else array).view()
+        if own != "jax" and not writable:
+            view.flags.writeable = False
+        return view
+    if library == "jax":
+        return jax_copy(name, place, 0)
+    if own == "jax":
+        array.block_until_ready()
+    return VIEWS[library](name, place)
+
+
+def memory_of(name: str, array: Any, writable: bool) -> Memory:
+    """Pointer, shape, strides, dtype and device of a NumPy, CuPy, torch or JAX array."""
+    own = library_of(array)
+    if own == "numpy":
+        item = array.dtype.itemsize or 1
+        strides = tuple(s // item for s in array.strides)
+        pointer = array.__array_interface__["data"][0]
+        return Memory(pointer, array.shape, strides, array.dtype, (CPU, 0), writable and array.flags.writeable, array)
+    if own == "cupy":
+        strides = tuple(s // array.dtype.itemsize for s in array.strides)
+        return Memory(array.data.ptr, array.shape, strides, array.dtype, (CUDA, array.device.id), writable, array)
+    if own == "torch":
+        device = (CPU, 0) if array.device.type == "cpu" else (CUDA, array.device.index or 0)
+        kind = np.dtype(str(array.dtype).removeprefix("torch."))
+        return Memory(array.data_ptr(), tuple(array.shape), tuple(array.stride()), kind, device, writable, array)
+    if own == "jax":
+        device = (CPU, 0)
+        placed = next(iter(array.devices()))
+        if placed.platform != "cpu":
+            device = (CUDA, placed.local_hardware_id or 0)
+        shape = tuple(array.shape)
+        plain = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        return Memory(array.unsafe_buffer_pointer(), shape, plain, np.dtype(array.dtype), device, False, array)
+    raise TypeError(f"field {name!r} is a {type(array).__name__}; give a NumPy, CuPy, torch or JAX array")
+
+
+def to_host(array: Any) -> np.ndarray:
+    """A NumPy array with the numbers of an array of any library; no copy if it is one already."""
+    own = library_of(array)
+    if own == "torch":
+        return array.detach().cpu().numpy()  # type: ignore[no-any-return]
+    if own == "cupy":
+        return array.get()  # type: ignore[no-any-return]
+    return np.asarray(array)
+
+
+def private_copy(array: Any) -> Any:
+    """A copy in the same library."""
+    own = library_of(array)
+    if own == "torch":
+        return array.clone()
+    if own == "jax":
+        return sys.modules["jax"].numpy.array(array, copy=True)
+    return array.copy()
+
+
+def poison(array: Any) -> None:
+    """Make every later use of a debug copy visible."""
+    own = library_of(array)
+    if own == "jax":
+        array.delete()  # JAX itself then refuses it
+        return
+    kind = np.dtype(str(array.dtype).removeprefix("torch."))
+    if own == "numpy":
+        array.flags.writeable = True
+    if kind.kind in "fc":
+        array[...] = float("nan")
+    elif kind.kind in "iu":
+        array[...] = np.iinfo(kind).max
+
+
+def import_library(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        wheel = {"cupy": "cupy-cuda13x"}.get(name, name)
+        raise ImportError(
+            f"insitu: arrays of {name} were asked for, and it is not installed\nhint: pip install {wheel}"
+        ) from None

@@ -1,0 +1,191 @@
+"""A field of the solver: where its numbers are, and the array over them, without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .arrays import VIEWS, as_library, choose_library, jax_copy, memory_of, poison, private_copy, to_host
+from .dlpack import capsule_of_memory
+from .memory import GPU, HOST, Memory
+
+__all__ = ["Field"]
+
+
+class Field:
+    """One field during one step.
+
+    ``field.array()`` is the array over the solver's own memory, in the array library of the run or in the one named; no copy is
+    made, but by JAX (see below). ``numpy.asarray(field)`` works for memory of the host. After the step the solver may overwrite
+    or free the memory, and every use of the field is a RuntimeError: copy what is needed later inside ``on_step``.
+
+    - NumPy: a view with the solver's strides; read-only unless the solver said writable.
+    - CuPy, torch: a view on the solver's device. These libraries have no read-only arrays: do not write.
+    - JAX: **one copy** (on the same device) of memory the solver owns. JAX's arrays are immutable and its work is queued: a
+      view would change under its feet as soon as the solver goes on; the copy is complete before the analysis runs.
+      A JAX array given by a solver written in JAX is handed on as it is.
+    """
+
+    __slots__ = (
+        "_debug",
+        "_library",
+        "_memory",
+        "_source",
+        "_step",
+        "_temporary",
+        "_valid",
+        "_views",
+        "name",
+        "stream",
+        "writable",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        source: Any = None,
+        *,
+        memory: Memory | None = None,
+        stream: int = 0,
+        writable: bool = False,
+        library: str = "auto",
+        debug: bool = False,
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.writable = writable
+        self._source = source  # a Python array, or None for plain memory
+        self._memory = memory
+        self._library = library
+        self._debug = debug
+        self._views: dict[str, Any] = {}  # zero-copy arrays, good for as long as the memory is the same
+        self._temporary: dict[str, Any] = {}  # copies of this step
+        self._valid = True
+        self._step = -1
+
+    # what it is
+
+    @property
+    def memory(self) -> Memory:
+        self._check()
+        if self._memory is None:
+            self._memory = memory_of(self.name, self._source, self.writable)
+        return self._memory
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._memory.shape if self._memory is not None else tuple(self._source.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.memory.dtype
+
+    @property
+    def pointer(self) -> int:
+        return self.memory.pointer
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return self.memory.strides
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """DLPack's device type and number; (1, 0) is the CPU."""
+        return self.memory.device
+
+    def __repr__(self) -> str:
+        if not self._valid:
+            return f"Field({self.name!r}, after its step)"
+        return f"Field({self.name!r}, shape={self.shape}, dtype={self.dtype}, on {self.memory.place})"
+
+    # the array
+
+    def array(self, library: str | None = None) -> Any:
+        """The array over the field's memory in ``library``, or in the one the run was started with."""
+        if not self._valid:
+            self._check()
+        library = library or self._library
+        if self._debug:
+            return self._copy(library)
+        found = self._views.get(library)
+        if found is None:
+            found = self._temporary.get(library)
+        if found is None:
+            found = self._make(library)
+        return found
+
+    def to_host(self) -> np.ndarray:
+        """A copy of the field in a NumPy array of its own."""
+        if self._source is not None or self.memory.device[0] in HOST:
+            return np.array(to_host(self._source if self._source is not None else self.array("numpy")), copy=True)
+        return to_host(self.array("auto"))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        made = self.array("numpy")
+        if (dtype is not None and np.dtype(dtype) != made.dtype) or copy:
+            return np.array(made, dtype=dtype, copy=True)
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._source is not None:
+            return self._source.__cuda_array_interface__  # type: ignore[no-any-return]
+        if self.memory.device[0] not in GPU:
+            raise AttributeError(f"field {self.name!r} lives on {self.memory.place}")
+        # the interface forbids stream 0: 1 is the legacy default stream
+        return self.memory.interface(True) | {"stream": self.stream or 1}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self._source is not None and hasattr(self._source, "__dlpack__"):
+            return self._source.__dlpack__(**options)
+        return capsule_of_memory(self.memory)
+
+    # the hub's side
+
+    def _check(self) -> None:
+        if not self._valid:
+            raise RuntimeError(
+                f"field {self.name!r} was used after its step{f' ({self._step})' if self._step >= 0 else ''}:"
+                " the solver may have overwritten it\nhint: copy what you need later inside on_step"
+            )
+
+    def _end(self, step: int) -> None:
+        """The step is over."""
+        self._valid = False
+        self._step = step
+        if self._temporary:
+            if self._debug:
+                for copy in self._temporary.values():
+                    poison(copy)
+            self._temporary = {}
+
+    def _make(self, library: str) -> Any:
+        if self._source is not None:
+            made = as_library(self.name, self._source, library, self.writable)
+            self._views[library] = made
+            return made
+        memory = self.memory
+        chosen = choose_library(memory) if library == "auto" else library
+        if chosen == "jax":
+            # not kept: the next step's numbers are others
+            made = self._temporary[library] = jax_copy(self.name, memory, self.stream)
+            return made
+        made = VIEWS[chosen](self.name, memory)
+        self._views[library] = made
+        return made
+
+    def _copy(self, library: str) -> Any:
+        """Debug: a copy, poisoned when the step is over."""
+        if library not in self._temporary:
+            self._debug = False
+            try:
+                made = self.array(library)
+            finally:
+                self._debug = True
+            self._temporary[library] = private_copy(made)
+        return self._temporary[library]

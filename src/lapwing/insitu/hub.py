@@ -1,0 +1,515 @@
+"""The hub: hands each step's fields to the analyses, keeps their errors away from the solver, and measures both."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time as clock
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import store
+from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
+from .arrays import LIBRARIES, choose_library
+from .field import Field
+from .mesh import Mesh
+from .parallel import open_comm
+from .streams import stream_context, synchronise
+
+__all__ = ["Hub"]
+
+POLICIES = ("disable", "warn", "stop", "abort")
+_SHOWN = 5  # with the policy "warn", so many errors of one analysis are shown; all are in the log file
+
+
+class _Slot:
+    """One analysis and its bookkeeping."""
+
+    __slots__ = (
+        "analysis",
+        "calls",
+        "collective",
+        "collective_every",
+        "disabled",
+        "errors",
+        "every",
+        "failed",
+        "fields",
+        "name",
+        "seconds",
+    )
+
+    def __init__(self, analysis: Analysis, name: str) -> None:
+        self.analysis = analysis
+        self.name = name
+        self.every = _positive(analysis.every, f"{name}.every")
+        self.fields = analysis.fields if analysis.fields is None else tuple(analysis.fields)
+        self.collective = bool(analysis.collective)
+        self.collective_every = _positive(analysis.collective_every, f"{name}.collective_every")
+        self.calls = 0  # steps that were due, whether it could run or not: the same number on every rank
+        self.disabled = ""  # the reason
+        self.failed = False  # since the ranks last agreed
+        self.errors = 0
+        self.seconds = 0.0
+
+
+class Hub:
+    """Runs analyses at every step of a solver.
+
+    Parameters
+    ----------
+    analyses : list of Analysis
+        They run in this order. Plain functions ``f(ctx, u)`` are taken too.
+    output : path or None
+        Folder for the files of the analyses and the log of each rank; made if missing. None: no log, files go to the current
+        folder.
+    on_error : {"disable", "warn", "stop", "abort"}
+        What an exception in an analysis does. "disable" switches that analysis off and goes on; "warn" reports and goes on;
+        "stop" asks the solver to stop; "abort" ends the run at once, on all ranks.
+    comm : mpi4py communicator, optional
+        Its ranks run the same analyses, each on its part of the fields. It is duplicated.
+    xp : {"auto", "numpy", "cupy", "torch", "jax"}
+        The library of the arrays handed over; "auto" leaves an array in its own.
+    every : int
+        Look only at steps whose number is a multiple of this.
+    mesh : Mesh or dict, optional
+        See `Mesh`.
+    quiet, debug, writable : bool
+        No lines on stderr; hand out copies that are spoiled after the step, so that a later use shows; let analyses write into
+        the fields.
+    options : dict
+        For the analyses: ``ctx.options``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lapwing import insitu
+    >>> x = np.linspace(0, 2 * np.pi, 100)
+    >>> pod = insitu.POD("u", rank=2)
+    >>> with insitu.Hub([pod], output=None, quiet=True) as hub:
+    ...     for n in range(50):
+    ...         status = hub.step(n, 0.01 * n, u=np.sin(x) + 0.1 * n * np.cos(x))
+    >>> pod.energy > 0.999
+    True
+    """
+
+    def __init__(
+        self,
+        analyses: Iterable[Analysis | Callable[..., Any]],
+        *,
+        output: str | os.PathLike[str] | None = "insitu",
+        on_error: str = "disable",
+        comm: Any = None,
+        xp: str = "auto",
+        every: int = 1,
+        mesh: Mesh | dict[str, Any] | None = None,
+        quiet: bool = False,
+        debug: bool = False,
+        writable: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if on_error not in POLICIES:
+            raise ValueError(f"Hub: on_error must be one of {', '.join(POLICIES)}, got {on_error!r}")
+        if xp not in LIBRARIES:
+            raise ValueError(f"Hub: xp must be one of {', '.join(LIBRARIES)}, got {xp!r}")
+        self._every = _positive(every, "Hub: every")
+        self._slots = _slots(analyses)
+        self._collective = [s for s in self._slots if s.collective]
+        self.on_error = on_error
+        self.comm = open_comm(comm)
+        self._output = None if output is None else Path(output)
+        self._quiet, self._debug, self._writable, self._xp = quiet, debug, writable, xp
+        self.ctx = Context(self.comm, dict(options or {}), self._output or Path(), xp, self._log)
+        self.ctx.mesh = Mesh.of(mesh)
+        self.last_error = ""  # the last traceback
+        self.steps = 0
+        self._fields: dict[str, Field] = {}
+        self._refused: dict[str, str] = {}
+        self._streams: list[tuple[int, int, int]] = []
+        self._embedded = False  # True: not even KeyboardInterrupt may leave step()
+        self._started = self._finished = False
+        self._stop = ""
+        self._warned = OK
+        self._log_file: Any = None
+        self._solver_s = self._analysis_s = 0.0
+        self._last = self._last_solver_s = self._last_analysis_s = 0.0
+
+    @property
+    def analyses(self) -> list[Analysis]:
+        return [slot.analysis for slot in self._slots]
+
+    @property
+    def errors(self) -> int:
+        """Number of errors so far, on this rank."""
+        return sum(slot.errors for slot in self._slots)
+
+    def mesh(self, mesh: Mesh | dict[str, Any]) -> None:
+        """Tell the analyses about the mesh; before the first step."""
+        self.ctx.mesh = Mesh.of(mesh)
+
+    # ------------------------------------------------------------------------------------------------------------ a step
+
+    def step(self, step: int, time: float = 0.0, /, **fields: Any) -> int:
+        """Hand over the fields of a step, by name, and run what is due.
+
+        Returns
+        -------
+        int
+            0: all well. 1: an analysis has failed. 2: please stop; the reason is in ``stop_reason``.
+        """
+        current = self._fields
+        for name, array in fields.items():
+            current[name] = Field(name, array, writable=self._writable, library=self._xp, debug=self._debug)
+        return self._run(step, time)
+
+    def _run(self, step: int, time: float) -> int:
+        begin = clock.perf_counter()
+        if not self._started:
+            self._start()
+        if self._last:
+            self._last_solver_s = begin - self._last
+            self._solver_s += self._last_solver_s
+        ctx = self.ctx
+        ctx.step = step
+        ctx.time = time
+        ctx.fields = fields = self._fields
+        try:
+            if step % self._every == 0:
+                if self._streams:
+                    self._on_stream(step)
+                else:
+                    self._analyse(step)
+        finally:
+            for field in fields.values():
+                field._end(step)
+            self._fields = {}
+            self._refused.clear()
+            self._streams.clear()
+            ctx.fields = {}
+            self.steps += 1
+            self._last = end = clock.perf_counter()
+            self._last_analysis_s = end - begin
+            self._analysis_s += end - begin
+        return STOP if self._stop else self._warned
+
+    def _on_stream(self, step: int) -> None:
+        """Run the analyses in the order of the solver's stream."""
+        # several streams at once cannot be joined without the host
+        first, *others = self._streams
+        for other in self._streams if others else ():
+            synchronise(*other)
+        self.ctx.stream = first[2]
+        # "auto" settles on a library when a field is first turned into an array; ask for it here
+        library = self._xp
+        if library == "auto":
+            library = next((choose_library(f.memory) for f in self._fields.values() if f.memory.device[0] == first[0]), "numpy")
+        with stream_context(library, first[1], first[2]):
+            self._analyse(step)
+        for _ in others:
+            synchronise(*first)
+
+    def _analyse(self, step: int) -> None:
+        ctx = self.ctx
+        agree = False
+        for slot in self._slots:
+            if step % slot.every:
+                continue
+            slot.calls += 1
+            if slot.collective and slot.calls % slot.collective_every == 0:
+                agree = True
+            if slot.disabled:
+                continue
+            begin = clock.perf_counter()
+            try:
+                slot.analysis.on_step(ctx, *self._arrays(slot))
+            except BaseException as error:
+                self._caught(slot, error)
+            slot.seconds += clock.perf_counter() - begin
+        if ctx._stop is not None:
+            self._asked_to_stop(ctx._stop)
+            ctx._stop = None
+        if agree or (self.comm.size > 1 and self.on_error == "stop"):
+            self._together(step)
+
+    def _arrays(self, slot: _Slot) -> list[Any]:
+        fields = self._fields
+        try:
+            names = fields if slot.fields is None else slot.fields
+            return [fields[name].array() for name in names]
+        except KeyError:
+            missing = next(name for name in slot.fields or () if name not in fields)
+            why = self._refused.get(missing)
+            if why:
+                raise ValueError(why) from None
+            given = ", ".join(fields) or "none"
+            raise ValueError(
+                f"{slot.name} wants the field {missing!r}; at step {self.ctx.step} the solver gave: {given}"
+            ) from None
+
+    # ---------------------------------------------------------------------------------------------------------- together
+
+    def _together(self, step: int) -> None:
+        """The collective parts, on the analyses no rank has failed in."""
+        self._agree()
+        for slot in self._collective:
+            if step % slot.every or slot.calls % slot.collective_every or slot.disabled:
+                continue
+            begin = clock.perf_counter()
+            try:
+                if slot.failed and self.comm.size > 1:
+                    slot.analysis.on_skipped(self.ctx)
+                else:
+                    slot.analysis.on_collective(self.ctx)
+            except BaseException as error:
+                self._caught(slot, error, together=True)
+            slot.failed = False
+            slot.seconds += clock.perf_counter() - begin
+        if self.ctx._stop is not None:
+            self._asked_to_stop(self.ctx._stop)
+            self.ctx._stop = None
+
+    def _agree(self) -> None:
+        """One all-reduce: which analyses failed anywhere, and whether some rank asked to stop."""
+        if self.comm.size == 1:
+            return
+        flags = np.array([*(s.failed for s in self._collective), bool(self._stop)], np.int32)
+        found = self.comm.maximum(flags)
+        for slot, here, anywhere in zip(self._collective, flags, found, strict=False):
+            if anywhere and not here:
+                slot.failed = True
+                if self.on_error == "disable" and not slot.disabled:
+                    slot.disabled = "it failed on another rank"
+                    self._warned = WARN
+                    self._log(f"{slot.name} switched off: it failed on another rank")
+        if found[-1] and not self._stop:
+            self._asked_to_stop("another rank asked for it")
+
+    # ------------------------------------------------------------------------------------------------------------ errors
+
+    def _caught(self, slot: _Slot, error: BaseException, together: bool = False) -> None:
+        if isinstance(error, StopRun):
+            self._asked_to_stop(str(error) or f"asked by {slot.name}")
+            return
+        if isinstance(error, KeyboardInterrupt) and not self._embedded:
+            raise error
+        slot.errors += 1
+        slot.failed = True
+        self._warned = WARN
+        self.last_error = "".join(traceback.format_exception(error))
+        kind = type(error).__name__
+        what = f"step {self.ctx.step}: {slot.name} raised {kind}: {error}"
+        if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
+            # in the collective part the other ranks may be waiting for us: nothing else is safe
+            self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
+            self.comm.abort(1)
+        elif self.on_error == "disable":
+            slot.disabled = f"{kind}: {error}"
+            self._log(f"{what}\n{self.last_error}{slot.name} is switched off; the simulation goes on")
+        elif self.on_error == "stop":
+            self._log(f"{what}\n{self.last_error}")
+            self._asked_to_stop(f"{slot.name} failed: {error}")
+        else:
+            self._log(f"{what}\n{self.last_error}" if slot.errors == 1 else what, to_stderr=slot.errors <= _SHOWN)
+
+    def _asked_to_stop(self, reason: str) -> None:
+        if not self._stop:
+            self._stop = reason
+            self._log(f"step {self.ctx.step}: stop ({reason})")
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the solver was asked to stop; empty if it was not."""
+        return self._stop
+
+    # --------------------------------------------------------------------------------------------------- beginning and end
+
+    def _start(self) -> None:
+        self._started = True
+        if self._output is not None:
+            self._output.mkdir(parents=True, exist_ok=True)
+        for slot in self._slots:
+            try:
+                slot.analysis.on_start(self.ctx)
+            except BaseException as error:
+                self._caught(slot, error)
+
+    def finish(self) -> int:
+        """Finish the analyses, print the summary, close the log. Later calls do nothing."""
+        return self._finish(together=True)
+
+    def _finish(self, together: bool) -> int:
+        if self._finished:
+            return self._warned
+        if not self._started:
+            self._start()
+        self._finished = True
+        if together and self._collective:
+            self._agree()
+        for slot in self._slots:
+            if slot.disabled or (slot.collective and self.comm.size > 1 and (slot.failed or not together)):
+                continue
+            begin = clock.perf_counter()
+            try:
+                slot.analysis.on_finish(self.ctx)
+            except BaseException as error:
+                self._caught(slot, error, together=slot.collective)
+            slot.seconds += clock.perf_counter() - begin
+        self._log(self.summary())
+        if self._log_file is not None:
+            self._log_file.close()
+            self._log_file = None
+        if together:
+            self.comm.close()
+        return self._warned
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        # when this rank's solver fails the others are not here: no collective work
+        self._finish(together=error is None or self.comm.size == 1)
+
+    def summary(self) -> str:
+        """What ran, what it cost, what failed."""
+        steps = max(self.steps, 1)
+        lines = [
+            f"{self.steps} steps; per step: solver {_ms(self._solver_s / max(self.steps - 1, 1))},"
+            f" analyses {_ms(self._analysis_s / steps)}; {self.errors} error{'' if self.errors == 1 else 's'}"
+        ]
+        for slot in self._slots:
+            text = slot.analysis.summary()
+            line = f"  {slot.name}: {_ms(slot.seconds / steps)} per step"
+            if text:
+                line += f"; {text}"
+            if slot.errors:
+                line += f"; {slot.errors} error{'' if slot.errors == 1 else 's'}"
+            if slot.disabled:
+                line += f"; switched off ({slot.disabled})"
+            lines.append(line)
+        return "\n".join(lines)
+
+    def status(self) -> dict[str, Any]:
+        """Figures for a live view; plain Python values. Cheap, and may be called from another thread."""
+        analyses = {}
+        first: dict[str, Any] = {}
+        pictures: list[str] = []
+        for slot in self._slots:
+            own = slot.analysis.status()
+            for name in ("sigma", "energy", "bound"):
+                if name in own:
+                    first.setdefault(name, own[name])
+            pictures += own.get("pictures", ())
+            analyses[slot.name] = own | {
+                "ms": 1e3 * slot.seconds / max(self.steps, 1),
+                "errors": slot.errors,
+                "disabled": slot.disabled,
+            }
+        return first | {
+            "step": self.ctx.step,
+            "time": self.ctx.time,
+            "steps": self.steps,
+            "rank": self.comm.rank,
+            "size": self.comm.size,
+            "solver_ms": 1e3 * self._solver_s / max(self.steps - 1, 1),
+            "analysis_ms": 1e3 * self._analysis_s / max(self.steps, 1),
+            "last_solver_ms": 1e3 * self._last_solver_s,
+            "last_analysis_ms": 1e3 * self._last_analysis_s,
+            "errors": self.errors,
+            "last_error": self.last_error,
+            "stop": self._stop,
+            "finished": self._finished,
+            "pictures": pictures,
+            "analyses": analyses,
+        }
+
+    # ----------------------------------------------------------------------------------------------------------- restart
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> Path:
+        """Write the state of every analysis to ``PATH.rankR.npz``, one file for each rank; returns its name.
+
+        The file appears under its name only when it is complete.
+        """
+        if not self._started:
+            self._start()
+        return store.save(path, self.comm, self._header(), [slot.analysis.state() for slot in self._slots])
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take up the state that `checkpoint` wrote; the run then goes on bit for bit as if it had not been interrupted."""
+        if not self._started:
+            self._start()
+        header, states = store.load(path, self.comm, self._header())
+        for slot, kept, state in zip(self._slots, header["analyses"], states, strict=True):
+            slot.analysis.restore(state)
+            slot.calls, slot.errors, slot.disabled = kept["calls"], kept["errors"], kept["disabled"]
+        self.steps = header["steps"]
+        self.ctx.step, self.ctx.time = header["step"], header["time"]
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "step": self.ctx.step,
+            "time": self.ctx.time,
+            "steps": self.steps,
+            "rank": self.comm.rank,
+            "size": self.comm.size,
+            "analyses": [
+                {
+                    "name": s.name,
+                    "class": type(s.analysis).__qualname__,
+                    "calls": s.calls,
+                    "errors": s.errors,
+                    "disabled": s.disabled,
+                }
+                for s in self._slots
+            ],
+        }
+
+    # --------------------------------------------------------------------------------------------------------------- log
+
+    def _log(self, text: str, shown: bool = False, to_stderr: bool = True) -> None:
+        if shown or (to_stderr and not self._quiet):
+            tag = f"[insitu {self.comm.rank}] " if self.comm.size > 1 else "[insitu] "
+            # the summary of one rank is enough on the screen
+            print("".join(f"{tag}{line}\n" for line in text.splitlines()), end="", file=sys.stderr, flush=True)
+        if self._output is None:
+            return
+        try:
+            if self._log_file is None:
+                self._output.mkdir(parents=True, exist_ok=True)
+                self._log_file = open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8")  # noqa: SIM115
+            self._log_file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+            self._log_file.flush()
+        except OSError:
+            pass  # a full disk must not end the run
+
+
+def _slots(analyses: Iterable[Analysis | Callable[..., Any]]) -> list[_Slot]:
+    slots: list[_Slot] = []
+    taken: dict[str, int] = {}
+    for analysis in analyses:
+        if isinstance(analysis, type):
+            raise TypeError(f"Hub: {analysis.__name__} is a class\nhint: give an object, {analysis.__name__}(...)")
+        if not isinstance(analysis, Analysis):
+            if not callable(analysis):
+                raise TypeError(f"Hub: {analysis!r} is no analysis")
+            from .analysis import on_step
+
+            analysis = on_step(analysis)
+            assert isinstance(analysis, Function)
+        name = analysis.name or type(analysis).__name__
+        taken[name] = taken.get(name, 0) + 1
+        slots.append(_Slot(analysis, name if taken[name] == 1 else f"{name} {taken[name]}"))
+    return slots
+
+
+def _positive(value: int, what: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a positive whole number, got {value!r}")
+    return value
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"

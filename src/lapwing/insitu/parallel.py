@@ -1,0 +1,120 @@
+"""The few collective operations the analyses need: over an mpi4py communicator, or alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Alone", "Ranks", "from_fortran", "open_comm"]
+
+
+class Alone:
+    """One process: every reduction is the value itself."""
+
+    rank = 0
+    size = 1
+    mpi = None
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def minimum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def abort(self, code: int = 1) -> None:
+        """End the process at once; buffers of the standard streams are written first."""
+        _flush()
+        os._exit(code)
+
+    def close(self) -> None:
+        pass
+
+
+class Ranks:
+    """The ranks of an mpi4py communicator. All methods but ``abort`` are collective."""
+
+    def __init__(self, mpi: Any, owned: bool = False) -> None:
+        from mpi4py import MPI
+
+        self._MPI = MPI
+        self.mpi = mpi
+        self.rank = int(mpi.Get_rank())
+        self.size = int(mpi.Get_size())
+        self._owned = owned
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the ranks, the same bits on each: one all-reduce."""
+        return self._reduce(values, self._MPI.SUM)
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        return self._reduce(values, self._MPI.MAX)
+
+    def minimum(self, values: np.ndarray) -> np.ndarray:
+        return self._reduce(values, self._MPI.MIN)
+
+    def abort(self, code: int = 1) -> None:
+        _flush()
+        self.mpi.Abort(code)
+
+    def close(self) -> None:
+        if self._owned and not self._MPI.Is_finalized():
+            self.mpi.Free()
+            self._owned = False
+
+    def _reduce(self, values: np.ndarray, operation: Any) -> np.ndarray:
+        values = np.ascontiguousarray(values)
+        result = np.empty_like(values)
+        self.mpi.Allreduce(values, result, op=operation)
+        return result
+
+
+def open_comm(comm: Any) -> Alone | Ranks:
+    """A communicator of ours from None, an mpi4py communicator, or one of ours.
+
+    An mpi4py communicator is duplicated, so that our messages never meet the solver's.
+    """
+    if comm is None:
+        return Alone()
+    if isinstance(comm, Alone | Ranks):
+        return comm
+    if not hasattr(comm, "Allreduce"):
+        raise TypeError(f"insitu: comm must be an mpi4py communicator or None, got {type(comm).__name__}")
+    if comm.Get_size() == 1:
+        return Alone()
+    return Ranks(comm.Dup(), owned=True)
+
+
+def from_fortran(handle: int) -> Alone | Ranks:
+    """The communicator behind a Fortran handle, as ``MPI_Comm_c2f`` gives it; a negative one means no MPI."""
+    if handle < 0:
+        return Alone()
+    try:
+        import mpi4py
+    except ImportError:
+        raise RuntimeError(
+            "insitu: the solver handed over an MPI communicator, but mpi4py is not installed\nhint: pip install mpi4py"
+        ) from None
+    if "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc.initialize = False  # the solver does that, and ends it
+        mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        raise RuntimeError(
+            f"insitu: the solver handed over an MPI communicator, but MPI is not initialised in the library mpi4py uses"
+            f" ({MPI.Get_library_version().splitlines()[0].strip()})"
+            "\nhint: solver and mpi4py must use the same MPI library"
+        )
+    return open_comm(MPI.Comm.f2py(handle))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
