@@ -54,12 +54,12 @@ module lapwing_insitu
     end function
     integer(c_int) function c_field(ctx, name, data, ndim, shape, strides, code, bits, device, writable) &
       bind(c, name='insitu_field')
-      import :: c_ptr, c_char, c_int, c_int64_t, insitu_device
+      import :: c_ptr, c_char, c_int, c_int64_t, c_signed_char, insitu_device
       type(c_ptr), value :: ctx, data
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int), value :: ndim, bits, writable
       integer(c_int64_t), intent(in) :: shape(*), strides(*)
-      character(kind=c_char), value :: code
+      integer(c_signed_char), value :: code ! a char: some compilers hand over the address of a character variable
       type(insitu_device), value :: device
     end function
     integer(c_int) function c_mesh(ctx, mesh) bind(c, name='insitu_mesh')
@@ -254,7 +254,8 @@ contains
     if (present(device)) place = device
     may_write = 0
     if (present(writable)) may_write = merge(1, 0, writable)
-    send = c_field(ctx, trim(name)//c_null_char, data, size(extent), extent, strides, code, bits, place, may_write)
+    send = c_field(ctx, trim(name)//c_null_char, data, size(extent), extent, strides, int(iachar(code), c_signed_char), bits, &
+                   place, may_write)
   end function
 
   integer(c_int) function field_r4(ctx, name, a, device, writable)
