@@ -47,11 +47,13 @@ int note_library(dl_phdr_info* info, size_t, void* found) {
 
 // A Python that is in the process already: the program's own, or one that a plug-in has loaded for itself only. Its symbols are
 // made global then, because extension modules do not name libpython and look for them there.
-void* loaded() {
-  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) return RTLD_DEFAULT;
+bool loaded(void** handle) {
+  *handle = RTLD_DEFAULT;  // which is NULL
+  if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) return true;
   std::string path;
   dl_iterate_phdr(note_library, &path);
-  return path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+  *handle = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+  return *handle;
 }
 
 std::string failure(const Status& status) {
@@ -97,8 +99,9 @@ std::string start(const std::string& program) {
 
 std::string attach_once() {
   if (!broken.empty()) return broken;
-  void* handle = loaded();
-  if (handle) {
+  void* handle;
+  bool present = loaded(&handle);
+  if (present) {
     std::string problem = find_symbols(handle);
     if (!problem.empty()) return problem + " (3.11 or later is needed)";
     if (py.Py_IsInitialized()) return "";
@@ -106,7 +109,7 @@ std::string attach_once() {
   Interpreter chosen;
   std::string problem = choose(&chosen);
   if (!problem.empty()) return problem;
-  if (!handle) {
+  if (!present) {
     handle = dlopen(chosen.library.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!handle) return std::string("cannot load libpython: ") + dlerror();
     problem = find_symbols(handle);

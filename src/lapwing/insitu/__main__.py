@@ -1,12 +1,12 @@
 """python -m lapwing.insitu: what a build needs to know about the C interface.
 
-    --cflags     compiler flags: where lapwing_insitu.h and lapwing_insitu_stub.h are
-    --libs       linker flags, with the run-time path of the library
-    --cmakedir   folder for find_package(LapwingInsitu HINTS ...)
-    --fortran    the Fortran module's source file
-    --libfile    the library itself, for LAPWING_INSITU_LIB
-    --examples   folder of the example solvers
-    --version    version of lapwing
+--cflags     compiler flags: where lapwing_insitu.h and lapwing_insitu_stub.h are
+--libs       linker flags, with the run-time path of the library
+--cmakedir   folder for find_package(LapwingInsitu HINTS ...)
+--fortran    the Fortran module's source file
+--libfile    the library itself, for LAPWING_INSITU_LIB
+--examples   folder of the example solvers
+--version    version of lapwing
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ LIBRARY = PACKAGE / "liblapwing_insitu.so"
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the answers in the order of the questions, each kind of flags on the same line."""
-    parser = argparse.ArgumentParser(prog="python -m lapwing.insitu", description="What a build needs to know about lapwing.insitu.")
+    parser = argparse.ArgumentParser(
+        prog="python -m lapwing.insitu", description="What a build needs to know about lapwing.insitu."
+    )
     parser.add_argument("--cflags", action="append_const", dest="asked", const="cflags", help="compiler flags")
     parser.add_argument("--libs", action="append_const", dest="asked", const="libs", help="linker flags with run-time path")
     parser.add_argument("--cmakedir", action="append_const", dest="asked", const="cmakedir", help="folder for find_package")
     parser.add_argument("--fortran", action="append_const", dest="asked", const="fortran", help="source of the Fortran module")
     parser.add_argument("--libfile", action="append_const", dest="asked", const="libfile", help="path of the library")
-    parser.add_argument("--examples", action="append_const", dest="asked", const="examples", help="folder of the example solvers")
+    parser.add_argument(
+        "--examples", action="append_const", dest="asked", const="examples", help="folder of the example solvers"
+    )
     parser.add_argument("--version", action="append_const", dest="asked", const="version", help="version of lapwing")
     asked: list[str] = parser.parse_args(arguments).asked or []
     if not asked:

@@ -1,6 +1,6 @@
 """burgers.cpp with JAX: the solver is Python, and hands its arrays to the hub itself.
 
-    python burgers_jax.py [folder for the results]
+python burgers_jax.py [folder for the results]
 """
 
 from __future__ import annotations

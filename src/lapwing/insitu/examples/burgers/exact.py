@@ -2,8 +2,8 @@
 
     u(x, t) = int sin(y) G dy / int G dy,   G = exp(-(1 - cos y) / (2 nu) - (x - y)^2 / (4 nu t))
 
-The exponents reach -1/nu and beyond, so each row of G is scaled by its largest value before it is summed. The integrands are smooth
-and vanish at the ends, where the trapezoidal rule converges faster than any power of the step.
+The exponents reach -1/nu and beyond, so each row of G is scaled by its largest value before it is summed. The integrands are
+smooth and vanish at the ends, where the trapezoidal rule converges faster than any power of the step.
 """
 
 from __future__ import annotations

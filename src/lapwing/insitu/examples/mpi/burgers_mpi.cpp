@@ -1,13 +1,14 @@
 // burgers.cpp split over MPI ranks: each rank tells its part of the field and where it lies in the whole.
 //
 //   mpicxx -std=c++17 -O3 -ffp-contract=off burgers_mpi.cpp -o burgers_mpi $(python -m lapwing.insitu --cflags --libs)
-//   mpiexec -n 4 ./burgers_mpi ../burgers/burgers_analysis.py
+//   mpiexec -n 4 ./burgers_mpi [../burgers/burgers_analysis.py] [end time]
 //
 // The analyses need mpi4py, built for the same MPI library.
 #include <mpi.h>
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "lapwing_insitu.h"
@@ -18,8 +19,9 @@ int main(int count, char** arguments) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const char* script = count > 1 ? arguments[1] : "../burgers/burgers_analysis.py";
+  const double end = count > 2 ? std::atof(arguments[2]) : 2.0;
   const int nx = 256;
-  const double pi = 3.1415926535, h = 2 * pi / nx, dt = 0.001, end = 2.0, nu = 0.01;
+  const double pi = 3.1415926535, h = 2 * pi / nx, dt = 0.001, nu = 0.01;
   const double c1 = dt / (2 * h), c2 = dt * nu / (h * h);
 
   // rank r has the points first .. first + local - 1; the parts may differ by one
