@@ -4,6 +4,7 @@ from .analysis import Analysis, CollectiveError, Context, StopRun, on_step
 from .field import Field
 from .hub import Hub
 from .mesh import Mesh
+from .pod import POD
 from .store import CheckpointError
 
-__all__ = ["Analysis", "CheckpointError", "CollectiveError", "Context", "Field", "Hub", "Mesh", "StopRun", "on_step"]
+__all__ = ["POD", "Analysis", "CheckpointError", "CollectiveError", "Context", "Field", "Hub", "Mesh", "StopRun", "on_step"]

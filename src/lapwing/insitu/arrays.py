@@ -17,8 +17,12 @@ from .streams import synchronise
 __all__ = [
     "LIBRARIES",
     "VIEWS",
+    "aligned",
     "as_library",
     "choose_library",
+    "device_of",
+    "empty_like_device",
+    "host_as_numpy",
     "import_library",
     "jax_copy",
     "library_of",
@@ -26,6 +30,7 @@ __all__ = [
     "poison",
     "private_copy",
     "to_host",
+    "wide",
 ]
 
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
@@ -102,12 +107,12 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
         # into memory of our own, aligned as XLA wants it, so that JAX takes it over without a second copy
         copy = aligned(memory.shape, memory.dtype)
         copy[...] = _numpy_view(name, memory)
-        with _wide(jax, memory.dtype):
+        with wide(jax):
             return jax.numpy.asarray(copy)
     if contiguous_strides(memory) is None:
         raise TypeError(f"field {name!r} has strides {memory.strides}; JAX takes row-major arrays without gaps from a GPU")
     synchronise(memory.device[0], memory.device[1], stream)
-    with _wide(jax, memory.dtype):
+    with wide(jax):
         view = jax.dlpack.from_dlpack(Capsule(memory))
         copied = jax.numpy.array(view, copy=True)
         copied.block_until_ready()  # before the solver goes on
@@ -130,9 +135,9 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def _wide(jax: Any, dtype: np.dtype) -> Any:
-    """64-bit types stay 64-bit in the arrays handed over, whatever the process-wide flag says."""
-    if jax.config.jax_enable_x64 or dtype.itemsize < 8 or dtype == np.complex64:
+def wide(jax: Any) -> Any:
+    """64-bit types stay 64-bit inside the block, whatever the process-wide flag says; the flag itself is left alone."""
+    if jax.config.jax_enable_x64:
         return contextlib.nullcontext()
     return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
@@ -205,6 +210,34 @@ def to_host(array: Any) -> np.ndarray:
     if own == "cupy":
         return array.get()  # type: ignore[no-any-return]
     return np.asarray(array)
+
+
+def host_as_numpy(array: Any) -> Any:
+    """An array of any library in host memory as a NumPy view; an array on another device as it is."""
+    own = library_of(array)
+    if own == "torch" and array.device.type == "cpu":
+        return array.detach().numpy()
+    if own == "jax" and all(d.platform == "cpu" for d in array.devices()):
+        return np.asarray(array)  # waits until it is computed
+    return array
+
+
+def device_of(array: Any) -> int:
+    """Number of the device an array lives on."""
+    return 0 if isinstance(array, np.ndarray) else memory_of("", array, False).device[1]
+
+
+def empty_like_device(library: str, device: int) -> Any:
+    """An array without elements, in ``library``, on the accelerator with this number."""
+    if library == "numpy":
+        return np.empty(0)
+    module = import_library(library)
+    if library == "torch":
+        return module.empty(0, device=f"cuda:{device}" if module.cuda.is_available() else "cpu")
+    if library == "jax":
+        return module.device_put(np.empty(0, np.float32), module.devices()[device])
+    with module.cuda.Device(device):
+        return module.empty(0)
 
 
 def private_copy(array: Any) -> Any:

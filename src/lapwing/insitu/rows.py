@@ -1,0 +1,372 @@
+"""Long rows of numbers on the solver's device: stored, multiplied with each other, and rotated, in bounded memory.
+
+A row is the state of the simulation at one step: all its fields, one after the other. Rows are cut into chunks, and the
+storage has the shape (chunks, rows, width): the rows of one chunk lie together, so that every product works on plain
+matrices, and temporary memory is that of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .arrays import aligned, import_library, library_of, wide
+
+__all__ = ["JaxRows", "Layout", "Rows", "make_rows"]
+
+# columns worked on at a time: on a CPU the chunk of 80 rows (2.6 MB) stays in the second-level cache; on a GPU the product of a
+# chunk must fill the card. CPU: widths from 512 to 16384 differ by less than the noise (80 x 131072, OpenBLAS, one thread)
+_HOST_WIDTH = 4096
+_DEVICE_WIDTH = 1 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the fields of a step lie in a row: each in whole chunks of its own, the last one filled up with zeros."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    width: int
+
+    @classmethod
+    def of(cls, names: Sequence[str], shapes: Sequence[tuple[int, ...]], on_host: bool) -> Layout:
+        sizes = [max(prod(s), 1) for s in shapes]
+        largest, smallest = max(sizes), min(sizes)
+        if on_host:
+            target = _HOST_WIDTH
+        else:
+            target = min(max(largest // 16, 1 << 16), _DEVICE_WIDTH)
+        # as few chunks as fit the target, all equally wide, in whole cache lines
+        chunks = _over(largest, min(target, max(_HOST_WIDTH, smallest)))
+        width = _over(_over(largest, chunks), 8) * 8
+        return cls(tuple(names), tuple(tuple(s) for s in shapes), width)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(prod(s) for s in self.shapes)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Chunks of each field."""
+        return tuple(_over(size, self.width) for size in self.sizes)
+
+    @property
+    def chunks(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def places(self) -> list[tuple[int, int, int]]:
+        """Of each field: its first chunk, the number of full ones, and the numbers left over for the last."""
+        first = np.cumsum([0, *self.counts])
+        return [(int(c), size // self.width, size % self.width) for c, size in zip(first, self.sizes, strict=False)]
+
+
+def _over(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def make_rows(library: str, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> Rows | JaxRows:
+    """Storage for ``capacity`` rows in ``library``, on the device of the array ``like``."""
+    return (JaxRows if library == "jax" else Rows)(library, like, layout, capacity, dtype)
+
+
+class Rows:
+    """Rows in NumPy, CuPy or torch memory; they are changed in place."""
+
+    def __init__(self, library: str, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> None:
+        self.library, self.layout, self.dtype, self.capacity = library, layout, dtype, capacity
+        self._xp = np if library == "numpy" else import_library(library)
+        self._device = like.device if library == "torch" else None
+        self.data = self._zeros((layout.chunks, capacity, layout.width), dtype)
+
+    def grow(self, capacity: int) -> None:
+        """Room for more rows; those there stay."""
+        old = self.data
+        self.data = self._zeros((self.layout.chunks, capacity, self.layout.width), self.dtype)
+        self.data[:, : self.capacity] = old
+        self.capacity = capacity
+
+    def put(self, row: int, arrays: Sequence[Any], scale: Any = None, shift: Any = None) -> None:
+        """row <- scale * (fields) - shift: the one copy of a snapshot."""
+        width = self.layout.width
+        for (first, full, rest), array in zip(self.layout.places, arrays, strict=True):
+            flat = self._flat(array)
+            if full:
+                self.data[first : first + full, row] = flat[: full * width].reshape(full, width)
+            if rest:
+                self.data[first + full, row, :rest] = flat[full * width :]
+        if scale is not None:
+            self.data[:, row] *= scale
+        if shift is not None:
+            self.data[:, row] -= shift
+
+    def zero(self, row: int) -> None:
+        self.data[:, row] = 0
+
+    def not_finite(self, row: int) -> list[str]:
+        """Names of the fields with NaN or Inf in this row."""
+        parts = self.fields_of(self.data[:, row])
+        return [name for name, x in zip(self.layout.names, parts, strict=True) if not bool(self._xp.isfinite(x).all())]
+
+    def gram(self, count: int, left: np.ndarray | None = None) -> np.ndarray:
+        """G = X X^H of the first ``count`` rows X, or of C X with C = ``left``; summed in double precision, on the host."""
+        size = count if left is None else left.shape[0]
+        total = self._zeros((size, size), np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64))
+        left = None if left is None else self._small(left)
+        for chunk in self.data:
+            # a narrow field is widened chunk by chunk: the data stay as they are, the sum is in double precision
+            x = self._double(chunk[:count])
+            if left is not None:
+                x = left @ x
+            total = total + x @ self._transposed(x)
+        return self._host(total)
+
+    def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:
+        """X[:k] <- W^H X, with W of ``count`` x k; returns e X for one more row of weights ``extra``."""
+        k = w.shape[1]
+        factor = w.conj().T if extra is None else np.vstack([w.conj().T, extra])
+        factor = self._small(factor, self.dtype)
+        beside = None if extra is None else self._zeros((self.layout.chunks, self.layout.width), self.dtype)
+        for index, chunk in enumerate(self.data):
+            product = factor @ chunk[:count]
+            chunk[:k] = product[:k]
+            if beside is not None:
+                beside[index] = product[k]
+        return beside
+
+    def combine(self, count: int, c: np.ndarray, scale: Any = None) -> list[Any]:
+        """C X for each field, in its shape: a list of arrays (rows of C, *shape). ``scale`` multiplies every row."""
+        factor = self._small(c, self.dtype)
+        made = []
+        for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
+            flat = self._zeros((c.shape[0], prod(shape)), self.dtype)
+            for index in range(full + bool(rest)):
+                width = self.layout.width if index < full else rest
+                start = index * self.layout.width
+                product = factor @ self.data[first + index, :count, :width]
+                if scale is not None:
+                    product = product * scale[first + index, :width]
+                flat[:, start : start + width] = product
+            made.append(flat.reshape(c.shape[0], *shape))
+        return made
+
+    def fields_of(self, vector: Any) -> list[Any]:
+        """A vector in the chunks' layout as one array for each field."""
+        made = []
+        for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
+            size = prod(shape)
+            made.append(vector[first : first + full + bool(rest)].reshape(-1)[:size].reshape(shape))
+        return made
+
+    def vector(self, arrays: Sequence[Any] | None = None, dtype: np.dtype | None = None) -> Any:
+        """A vector in the chunks' layout: zeros, or the fields given."""
+        made = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
+        width = self.layout.width
+        for (first, full, rest), array in zip(self.layout.places, arrays or (), strict=False):
+            flat = self._flat(self._take(array))
+            if full:
+                made[first : first + full] = flat[: full * width].reshape(full, width)
+            if rest:
+                made[first + full, :rest] = flat[full * width :]
+        return made
+
+    def to_host(self, count: int) -> np.ndarray:
+        return np.array(self._host(self.data[:, :count]))
+
+    def from_host(self, rows: np.ndarray) -> None:
+        self.data[:, : rows.shape[1]] = self._take(rows)
+
+    # the few things in which the libraries differ
+
+    def _zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        if self.library == "numpy":
+            made = aligned(shape, dtype)
+            made[...] = 0
+            return made
+        if self.library == "torch":
+            return self._xp.zeros(shape, dtype=getattr(self._xp, dtype.name), device=self._device)
+        return self._xp.zeros(shape, dtype)
+
+    def _flat(self, array: Any) -> Any:
+        if self.library == "torch":
+            return array.detach().reshape(-1)
+        return array.reshape(-1)
+
+    def _take(self, array: Any) -> Any:
+        """A host array in this library."""
+        if library_of(array) == self.library:
+            return array
+        if self.library == "torch":
+            return self._xp.from_numpy(np.array(array)).to(self._device)
+        return self._xp.asarray(array)
+
+    def _small(self, matrix: np.ndarray, dtype: np.dtype | None = None) -> Any:
+        return self._take(np.ascontiguousarray(matrix if dtype is None else matrix.astype(dtype, copy=False)))
+
+    def _double(self, x: Any) -> Any:
+        if self.dtype.itemsize == (16 if self.dtype.kind == "c" else 8):
+            return x
+        wider = "complex128" if self.dtype.kind == "c" else "float64"
+        return x.to(getattr(self._xp, wider)) if self.library == "torch" else x.astype(wider)
+
+    def _transposed(self, x: Any) -> Any:
+        return x.T if self.dtype.kind != "c" else x.conj().T
+
+    def _host(self, x: Any) -> np.ndarray:
+        if self.library == "torch":
+            return x.cpu().numpy()  # type: ignore[no-any-return]
+        return x.get() if self.library == "cupy" else np.asarray(x)  # type: ignore[no-any-return]
+
+
+class JaxRows:
+    """Rows in a JAX array on an accelerator. Each change gives XLA the old array to write into."""
+
+    def __init__(self, library: str, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> None:
+        self.library, self.layout, self.dtype, self.capacity = library, layout, dtype, capacity
+        self._jax = import_library("jax")
+        self._device = next(iter(like.devices()))
+        with self._wide():
+            self.data = self._zeros((layout.chunks, capacity, layout.width), dtype)
+
+    def grow(self, capacity: int) -> None:
+        with self._wide():
+            more = self._zeros((self.layout.chunks, capacity - self.capacity, self.layout.width), self.dtype)
+            self.data = self._jax.numpy.concatenate([self.data, more], axis=1)
+        self.capacity = capacity
+
+    def put(self, row: int, arrays: Sequence[Any], scale: Any = None, shift: Any = None) -> None:
+        with self._wide():
+            self.data = _jax_put()(self.data, row, tuple(arrays), scale, shift, self.layout)
+            # the copy is complete before the solver goes on: it may donate or overwrite its arrays
+            self.data.block_until_ready()
+
+    def zero(self, row: int) -> None:
+        with self._wide():
+            self.data = self.data.at[:, row].set(0)
+
+    def not_finite(self, row: int) -> list[str]:
+        parts = self.fields_of(self.data[:, row])
+        return [name for name, x in zip(self.layout.names, parts, strict=True) if not bool(self._jax.numpy.isfinite(x).all())]
+
+    def gram(self, count: int, left: np.ndarray | None = None) -> np.ndarray:
+        with self._wide():
+            return np.asarray(_jax_gram()(self.data, count, left))
+
+    def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:
+        factor = w.conj().T if extra is None else np.vstack([w.conj().T, extra])
+        with self._wide():
+            self.data, beside = _jax_rotate()(self.data, count, factor.astype(self.dtype), w.shape[1])
+        return beside
+
+    def combine(self, count: int, c: np.ndarray, scale: Any = None) -> list[Any]:
+        with self._wide():
+            product = _jax_combine()(self.data, count, c.astype(self.dtype), scale)
+            made = []
+            for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
+                part = product[:, first : first + full + bool(rest)].reshape(c.shape[0], -1)
+                made.append(part[:, : prod(shape)].reshape(c.shape[0], *shape))
+            return made
+
+    def fields_of(self, vector: Any) -> list[Any]:
+        with self._wide():
+            return [
+                vector[first : first + full + bool(rest)].reshape(-1)[: prod(shape)].reshape(shape)
+                for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True)
+            ]
+
+    def vector(self, arrays: Sequence[Any] | None = None, dtype: np.dtype | None = None) -> Any:
+        with self._wide():
+            made = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
+            width = self.layout.width
+            for (first, full, rest), array in zip(self.layout.places, arrays or (), strict=False):
+                flat = self._jax.numpy.asarray(array).reshape(-1)
+                if full:
+                    made = made.at[first : first + full].set(flat[: full * width].reshape(full, width))
+                if rest:
+                    made = made.at[first + full, :rest].set(flat[full * width :])
+            return made
+
+    def to_host(self, count: int) -> np.ndarray:
+        with self._wide():
+            return np.array(self.data[:, :count])
+
+    def from_host(self, rows: np.ndarray) -> None:
+        with self._wide():
+            self.data = self.data.at[:, : rows.shape[1]].set(rows)
+
+    def _zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        return self._jax.device_put(self._jax.numpy.zeros(shape, dtype), self._device)
+
+    def _wide(self) -> Any:
+        return wide(self._jax)
+
+
+@lru_cache
+def _jax_put() -> Any:
+    import jax
+
+    def put(data: Any, row: Any, arrays: Any, scale: Any, shift: Any, layout: Layout) -> Any:
+        pieces = []
+        for count, array in zip(layout.counts, arrays, strict=True):
+            flat = array.reshape(-1).astype(data.dtype)
+            pieces.append(jax.numpy.pad(flat, (0, count * layout.width - flat.size)).reshape(count, layout.width))
+        x = jax.numpy.concatenate(pieces)
+        if scale is not None:
+            x = x * scale
+        if shift is not None:
+            x = x - shift
+        return jax.lax.dynamic_update_slice_in_dim(data, x.astype(data.dtype)[:, None], row, 1)
+
+    return jax.jit(put, static_argnums=5, donate_argnums=0)
+
+
+@lru_cache
+def _jax_gram() -> Any:
+    import jax
+
+    def gram(data: Any, count: int, left: Any) -> Any:
+        wider = jax.numpy.promote_types(data.dtype, jax.numpy.float64)
+
+        def add(total: Any, chunk: Any) -> Any:
+            x = chunk[:count].astype(wider)
+            if left is not None:
+                x = left @ x
+            return total + jax.numpy.matmul(x, x.conj().T, precision="highest"), None
+
+        size = count if left is None else left.shape[0]
+        return jax.lax.scan(add, jax.numpy.zeros((size, size), wider), data)[0]
+
+    return jax.jit(gram, static_argnums=1)
+
+
+@lru_cache
+def _jax_rotate() -> Any:
+    import jax
+
+    def rotate(data: Any, count: int, factor: Any, k: int) -> Any:
+        def turn(carry: Any, chunk: Any) -> Any:
+            product = jax.numpy.matmul(factor, chunk[:count], precision="highest")
+            beside = product[k] if factor.shape[0] > k else jax.numpy.zeros(0, data.dtype)
+            return carry, (chunk.at[:k].set(product[:k]), beside)
+
+        _, (turned, beside) = jax.lax.scan(turn, 0, data)
+        return turned, beside
+
+    return jax.jit(rotate, static_argnums=(1, 3), donate_argnums=0)
+
+
+@lru_cache
+def _jax_combine() -> Any:
+    import jax
+
+    def combine(data: Any, count: int, c: Any, scale: Any) -> Any:
+        product = jax.numpy.einsum("kr,crw->kcw", c, data[:, :count], precision="highest")
+        return product if scale is None else product * scale
+
+    return jax.jit(combine, static_argnums=1)
