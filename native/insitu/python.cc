@@ -31,9 +31,14 @@ std::string find_symbols(void* handle) {
 }
 
 std::string version() {
+  std::string full = py.Py_GetVersion();  // "3.11.2 (main, ..."
+  return full.substr(0, full.find('.', full.find('.') + 1));
+}
+
+bool too_old() {
   int major = 0, minor = 0;
   std::sscanf(py.Py_GetVersion(), "%d.%d", &major, &minor);
-  return std::to_string(major) + "." + std::to_string(minor);
+  return major != 3 || minor < 11;
 }
 
 int note_library(dl_phdr_info* info, size_t, void* found) {
@@ -103,7 +108,8 @@ std::string attach_once() {
   bool present = loaded(&handle);
   if (present) {
     std::string problem = find_symbols(handle);
-    if (!problem.empty()) return problem + " (3.11 or later is needed)";
+    if (problem.empty() && too_old()) problem = "the Python in this process is " + version();
+    if (!problem.empty()) return problem + ", and 3.11 or later is needed";
     if (py.Py_IsInitialized()) return "";
   }
   Interpreter chosen;
