@@ -1,10 +1,56 @@
-"""Analyse a simulation while it runs, on its device, without copying its fields."""
+"""Analyse a simulation while it runs, on its device, without copying its fields.
+
+A solver in Python gives its fields to a `Hub` at every step; one in C, C++ or Fortran gives pointers through
+``lapwing_insitu.h``. Analyses are the ready-made ones below, classes derived from `Analysis`, or functions decorated with
+`on_step`.
+
+>>> import numpy as np
+>>> from lapwing import insitu
+>>> x = np.linspace(0, 2 * np.pi, 128, endpoint=False)
+>>> pod, stats = insitu.POD("u", rank=4), insitu.Stats("u")
+>>> with insitu.Hub([pod, stats], output=None, quiet=True) as hub:
+...     for n in range(200):
+...         u = np.sin(x - 0.02 * n) * np.exp(-0.01 * n)
+...         if hub.step(n, 0.01 * n, u=u) == 2:
+...             break
+>>> pod.rank, stats.count("u")
+(2, 200)
+"""
 
 from .analysis import Analysis, CollectiveError, Context, StopRun, on_step
+from .dmd import DMD
 from .field import Field
 from .hub import Hub
 from .mesh import Mesh
+from .plot import Plot
 from .pod import POD
+from .probe import Probe
+from .progress import Progress
+from .snapshots import Snapshots
+from .spectrum import Spectrum
+from .stats import Stats
+from .steer import Stop
 from .store import CheckpointError
+from .writer import Writer
 
-__all__ = ["POD", "Analysis", "CheckpointError", "CollectiveError", "Context", "Field", "Hub", "Mesh", "StopRun", "on_step"]
+__all__ = [
+    "DMD",
+    "POD",
+    "Analysis",
+    "CheckpointError",
+    "CollectiveError",
+    "Context",
+    "Field",
+    "Hub",
+    "Mesh",
+    "Plot",
+    "Probe",
+    "Progress",
+    "Snapshots",
+    "Spectrum",
+    "Stats",
+    "Stop",
+    "StopRun",
+    "Writer",
+    "on_step",
+]

@@ -1,0 +1,184 @@
+"""The power spectrum of a field in space, averaged over the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .analysis import Analysis, Context
+from .arrays import host_as_numpy, import_library, library_of, to_host, wide
+from .guard import Guard, check_shape
+from .stats import _put_back
+
+__all__ = ["Spectrum"]
+
+_NEVER = 1 << 62
+
+
+class Spectrum(Analysis):
+    """Power of the Fourier modes along one axis of a field, averaged over the other axes, the steps and the ranks.
+
+    With u_hat = fft(u) / N of N points, the power of wavenumber k is |u_hat_k|^2 + |u_hat_-k|^2: the sum over all k is the mean square of the field (Parseval). For a spectrum in time, take the history of a `Probe`.
+
+    Parameters
+    ----------
+    field : str
+    axis : int
+        Along which to transform; a rank must hold the whole of it.
+    window : {None, "hann"}
+        A window for fields that are not periodic; scaled so that the mean square of noise is kept.
+    every : int
+
+    Attributes
+    ----------
+    power : array
+        Mean over the run.
+    last : array
+        Of the last step.
+    wavenumbers : array
+        2 pi k / L with the spacing the solver told, else whole numbers k.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lapwing import insitu
+    >>> x = np.linspace(0, 2 * np.pi, 64, endpoint=False)
+    >>> spectrum = insitu.Spectrum("u")
+    >>> with insitu.Hub([spectrum], output=None, quiet=True) as hub:
+    ...     for n in range(4):
+    ...         status = hub.step(n, 0.1 * n, u=2 * np.sin(5 * x + n))
+    >>> int(spectrum.power.argmax()), round(float(spectrum.power.sum()), 12)
+    (5, 2.0)
+    """
+
+    collective = True
+    collective_every = _NEVER  # the ranks meet at the end only
+
+    def __init__(self, field: str, *, axis: int = -1, window: str | None = None, every: int = 1) -> None:
+        if window not in (None, "hann"):
+            raise ValueError(f"Spectrum: window must be None or 'hann', got {window!r}")
+        self.fields = (field,)
+        self.axis, self.window, self.every = axis, window, every
+        self.count = 0
+        self.wavenumbers: np.ndarray = np.zeros(0)
+        self._sum: Any = None
+        self._last: Any = None
+        self._shape: tuple[int, ...] | None = None
+        self._taper: Any = None
+        self._mean: np.ndarray | None = None
+        self._guard = Guard("Spectrum")
+
+    def on_start(self, ctx: Context) -> None:
+        self._mesh = ctx.mesh
+
+    def on_step(self, ctx: Context, u: Any) -> None:
+        u = host_as_numpy(u)
+        name = (self.fields or ("",))[0]
+        shape = tuple(u.shape)
+        if self._shape is None:
+            self._open(ctx, name, shape)
+        assert self._shape is not None
+        check_shape("Spectrum", ctx.step, name, shape, self._shape)
+        self._guard.check(ctx.step, name, u)
+        self._last = self._power(u)
+        self._sum = self._last if self._sum is None else self._sum + self._last
+        self.count += 1
+
+    def _open(self, ctx: Context, name: str, shape: tuple[int, ...]) -> None:
+        if not -len(shape) <= self.axis < len(shape):
+            raise ValueError(f"Spectrum: field {name!r} of shape {shape} has no axis {self.axis}")
+        axis = self.axis % len(shape)
+        n = shape[axis]
+        mesh = self._mesh
+        if mesh is not None and mesh.global_shape is not None and mesh.global_shape[axis] != n:
+            raise ValueError(
+                f"Spectrum: this rank has {n} of the {mesh.global_shape[axis]} points of axis {axis} of field {name!r}"
+                "\nhint: choose an axis that is not cut over the ranks"
+            )
+        self._shape = shape
+        if self.window == "hann":
+            taper = np.hanning(n + 1)[:-1]
+            self._taper = taper / np.sqrt((taper**2).mean())
+        unit = 1.0 if mesh is None or mesh.spacing is None else 2 * np.pi / (n * mesh.spacing[axis])
+        self.wavenumbers = unit * np.arange(n // 2 + 1)
+
+    def _power(self, u: Any) -> Any:
+        library = library_of(u)
+        if library == "torch":
+            torch = import_library("torch")
+            return self._of(torch.fft, torch, torch.movedim(u.detach(), self.axis, -1), "dim")
+        if library == "jax":
+            jax = import_library("jax")
+            with wide(jax):
+                return self._of(jax.numpy.fft, jax.numpy, jax.numpy.moveaxis(u, self.axis, -1), "axis")
+        xp = np if library == "numpy" else import_library("cupy")
+        return self._of(xp.fft, xp, xp.moveaxis(u, self.axis, -1), "axis")
+
+    def _of(self, fft: Any, xp: Any, u: Any, axis: str) -> Any:
+        """|u_hat|^2 by wavenumber 0, 1, ..., n/2; both signs together; mean over the other axes."""
+        n = u.shape[-1]
+        half = n // 2 + 1
+        if self._taper is not None:
+            u = u * _put_back(library_of(u), self._taper)
+        power = abs(fft.fft(u, **{axis: -1}) / n) ** 2
+        power = power.reshape(-1, n).mean(**{axis: 0})
+        # wavenumber k and n - k are one; 0, and n/2 if n is even, stand alone
+        paired = (n - 1) // 2
+        positive = power[:half] + 0
+        other = power[n - paired :]
+        other = other.flip(0) if library_of(other) == "torch" else other[::-1]
+        parts = [positive[:1], positive[1 : paired + 1] + other, positive[paired + 1 :]]
+        return xp.cat(parts) if library_of(other) == "torch" else xp.concatenate(parts)
+
+    def on_finish(self, ctx: Context) -> None:
+        self._guard.flush()
+        if ctx.size == 1:
+            return
+        size = float(np.prod(self._shape)) if self._shape else 0.0
+        length = int(ctx.comm.maximum(np.array([len(self.wavenumbers)], np.int64))[0])
+        mine = np.zeros(length + 1)
+        if self.count and size:
+            mine[:-1] = size * to_host(self._sum) / self.count
+            mine[-1] = size
+        total = ctx.comm.sum(mine)
+        self._mean = total[:-1] / total[-1] if total[-1] else total[:-1]
+
+    @property
+    def power(self) -> np.ndarray:
+        if self._mean is not None:
+            return self._mean
+        return to_host(self._sum) / self.count if self.count else np.zeros(0)
+
+    @property
+    def last(self) -> np.ndarray:
+        return to_host(self._last) if self._last is not None else np.zeros(0)
+
+    def results(self) -> dict[str, Any]:
+        return {"power": self.power, "last": self.last, "wavenumbers": self.wavenumbers, "count": self.count}
+
+    def summary(self) -> str:
+        if not self.count:
+            return "no steps"
+        k = int(self.power.argmax())
+        return f"{self.count} steps, most power at wavenumber {self.wavenumbers[k]:g}"
+
+    def status(self) -> dict[str, Any]:
+        return {"power": [float(x) for x in self.last[:256]]}
+
+    def state(self) -> dict[str, Any]:
+        self._guard.flush()
+        return {
+            "count": self.count,
+            "sum": self._sum,
+            "last": self._last,
+            "library": library_of(self._sum),
+            "shape": None if self._shape is None else list(self._shape),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        self._sum = _put_back(state["library"], state["sum"])
+        self._last = _put_back(state["library"], state["last"])
+        if state["shape"] is not None:
+            self._open(None, (self.fields or ("",))[0], tuple(state["shape"]))  # type: ignore[arg-type]

@@ -1,0 +1,223 @@
+"""Mean, variance, smallest and largest value of a field over the run, at every point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .analysis import Analysis, Context, as_names
+from .arrays import host_as_numpy, import_library, library_of, to_host, wide
+from .guard import Guard, check_shape
+
+__all__ = ["Stats"]
+
+_NEVER = 1 << 62
+
+
+class _Moments:
+    """Running moments of one field, on its device, in double precision.
+
+    One snapshot x more (Welford): d = x - mean, mean += d/n, m2 += conj(d) (x - new mean).
+    Two runs together (Chan): mean += d n2/n, m2 += m2' + |d|^2 n1 n2/n, with d the difference of the means.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Any = None
+        self.m2: Any = None
+        self.low: Any = None
+        self.high: Any = None
+
+    def add(self, x: Any) -> None:
+        self.count += 1
+        library = library_of(x)
+        if library == "jax":
+            jax = import_library("jax")
+            with wide(jax):
+                self._add(jax.numpy, x.astype(_double(x.dtype)), x)
+        elif library == "torch":
+            torch = import_library("torch")
+            x = x.detach()
+            self._add(torch, x.to(torch.complex128 if x.is_complex() else torch.float64), x)
+        else:
+            xp = np if library == "numpy" else import_library("cupy")
+            self._add(xp, x.astype(_double(x.dtype)), x)
+
+    def _add(self, xp: Any, wide_x: Any, x: Any) -> None:
+        real = not np.issubdtype(_numpy_dtype(x), np.complexfloating)
+        if self.mean is None:
+            self.mean = wide_x
+            self.m2 = xp.zeros_like(wide_x.real)
+            if real:
+                self.low, self.high = wide_x + 0, wide_x + 0
+            return
+        d = wide_x - self.mean
+        self.mean = self.mean + d / self.count
+        after = wide_x - self.mean
+        self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
+        if real:
+            self.low, self.high = xp.minimum(self.low, wide_x), xp.maximum(self.high, wide_x)
+
+    def merge(self, other: _Moments) -> None:
+        if not other.count:
+            return
+        if not self.count:
+            self.__dict__.update(other.__dict__)
+            return
+        n = self.count + other.count
+        d = to_host(other.mean) - to_host(self.mean)
+        self.m2 = to_host(self.m2) + to_host(other.m2) + np.abs(d) ** 2 * (self.count * other.count / n)
+        self.mean = to_host(self.mean) + d * (other.count / n)
+        if self.low is not None:
+            self.low = np.minimum(to_host(self.low), to_host(other.low))
+            self.high = np.maximum(to_host(self.high), to_host(other.high))
+        self.count = n
+
+
+class Stats(Analysis):
+    """Mean, variance, minimum and maximum over time at every point, and over the whole run and all ranks.
+
+    Parameters
+    ----------
+    *fields : str
+    every : int
+    spread : int
+        Degrees of freedom taken off in the variance: 0, or 1 for the estimate from a sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from lapwing import insitu
+    >>> stats = insitu.Stats("u")
+    >>> with insitu.Hub([stats], output=None, quiet=True) as hub:
+    ...     for n in range(5):
+    ...         status = hub.step(n, 0.1 * n, u=np.array([1.0, n]))
+    >>> stats.mean("u"), stats.variance("u"), stats.maximum("u")
+    (array([1., 2.]), array([0., 2.]), array([1., 4.]))
+    >>> stats.overall("u")["max"]
+    4.0
+    """
+
+    collective = True
+    collective_every = _NEVER  # the ranks meet at the end only
+
+    def __init__(self, *fields: str, every: int = 1, spread: int = 0) -> None:
+        if not fields:
+            raise TypeError("Stats: name at least one field, for instance Stats('u')")
+        self.fields = as_names(fields)
+        self.every = every
+        self.spread = spread
+        self._moments = {name: _Moments() for name in self.fields}
+        self._overall: dict[str, dict[str, float]] = {}
+        self._guard = Guard("Stats")
+
+    def on_step(self, ctx: Context, *arrays: Any) -> None:
+        names = self.fields or ()
+        arrays = tuple(host_as_numpy(a) for a in arrays)
+        for name, array in zip(names, arrays, strict=True):
+            if self._moments[name].count:
+                check_shape("Stats", ctx.step, name, array.shape, self._moments[name].mean.shape)
+            self._guard.check(ctx.step, name, array)
+        for name, array in zip(names, arrays, strict=True):
+            self._moments[name].add(array)
+
+    def on_finish(self, ctx: Context) -> None:
+        self._guard.flush()
+        for name in self.fields or ():
+            self._overall[name] = self._over_space(self._moments[name], ctx.comm)
+
+    def _over_space(self, moments: _Moments, comm: Any) -> dict[str, float]:
+        """Over all points, steps and ranks: three small reductions."""
+        have = moments.count > 0 and moments.mean.shape != (0,) and to_host(moments.mean).size > 0
+        mean = np.abs(to_host(moments.mean)) if have and moments.low is None else to_host(moments.mean) if have else np.zeros(0)
+        sums = comm.sum(np.array([float(mean.sum()), float(mean.size)]))
+        centre = sums[0] / sums[1] if sums[1] else np.nan
+        # the variance over space and time is the mean variance in time plus that of the means in space
+        spread = float(to_host(moments.m2).sum() / moments.count + ((mean - centre) ** 2).sum()) if have else 0.0
+        variance = comm.sum(np.array([spread]))[0] / sums[1] if sums[1] else np.nan
+        known = have and moments.low is not None
+        ends = np.array([-to_host(moments.low).min(), to_host(moments.high).max()] if known else [-np.inf, -np.inf])
+        low, high = comm.maximum(ends)
+        return {"mean": float(centre), "variance": float(variance), "min": float(-low), "max": float(high)}
+
+    def merge(self, other: Stats) -> None:
+        """Add the statistics of another run of the same fields (another part of the time, or of an ensemble)."""
+        for name in self.fields or ():
+            self._moments[name].merge(other._moments[name])
+
+    def count(self, field: str | None = None) -> int:
+        return self._of(field).count
+
+    def mean(self, field: str | None = None) -> Any:
+        return self._of(field).mean
+
+    def variance(self, field: str | None = None) -> Any:
+        moments = self._of(field)
+        return moments.m2 / max(moments.count - self.spread, 1)
+
+    def minimum(self, field: str | None = None) -> Any:
+        return self._of(field).low
+
+    def maximum(self, field: str | None = None) -> Any:
+        return self._of(field).high
+
+    def overall(self, field: str | None = None) -> dict[str, float]:
+        """mean, variance, min, max over all points, steps and ranks; after the run."""
+        return self._overall[field or (self.fields or ("",))[0]]
+
+    def _of(self, field: str | None) -> _Moments:
+        name = field or (self.fields or ("",))[0]
+        if name not in self._moments:
+            raise ValueError(f"Stats: no field {name!r}; there is {', '.join(self._moments)}")
+        return self._moments[name]
+
+    def results(self) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name, m in self._moments.items():
+            if m.count:
+                made |= {
+                    f"mean_{name}": to_host(m.mean),
+                    f"variance_{name}": to_host(self.variance(name)),
+                    f"count_{name}": m.count,
+                }
+                if m.low is not None:
+                    made |= {f"min_{name}": to_host(m.low), f"max_{name}": to_host(m.high)}
+        return made
+
+    def summary(self) -> str:
+        return "; ".join(
+            f"{name}: mean {s['mean']:.6g}, in [{s['min']:.6g}, {s['max']:.6g}]" for name, s in self._overall.items()
+        )
+
+    def state(self) -> dict[str, Any]:
+        self._guard.flush()
+        return {name: dict(vars(m)) | {"library": library_of(m.mean)} for name, m in self._moments.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, m in self._moments.items():
+            saved = state[name]
+            library = saved.pop("library")
+            for key, value in saved.items():
+                setattr(m, key, _put_back(library, value))
+
+
+def _put_back(library: str | None, value: Any) -> Any:
+    """A host array in the library it came from."""
+    if not isinstance(value, np.ndarray) or library in (None, "numpy"):
+        return value
+    module = import_library(library or "numpy")
+    if library == "torch":
+        return module.from_numpy(value).to("cuda" if module.cuda.is_available() else "cpu")
+    if library == "jax":
+        with wide(module):
+            return module.numpy.asarray(value)
+    return module.asarray(value)
+
+
+def _numpy_dtype(x: Any) -> np.dtype:
+    return np.dtype(str(x.dtype).removeprefix("torch."))
+
+
+def _double(dtype: Any) -> np.dtype:
+    return np.dtype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
