@@ -1,5 +1,5 @@
-// The C interface of lapwing.insitu: each call finds the interpreter, keeps what is the solver's as it was, and hands the work to
-// lapwing.insitu.bridge. Nothing here throws, exits or aborts.
+// The C interface of lapwing.insitu: each call finds the interpreter, keeps what is the solver's as it was, and hands the work
+// to lapwing.insitu.bridge. Nothing here throws, exits or aborts.
 #pragma GCC visibility push(default)  // the functions of this header, and nothing else, are seen from outside
 #include "../../src/lapwing/insitu/include/lapwing_insitu.h"
 #pragma GCC visibility pop
@@ -130,9 +130,9 @@ Ref describe(const char* name, const insitu_array& a, int writable) {
   auto stream = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(a.device.stream));
   char code[2] = {a.code, 0};
   int type = a.device.device_type, id = a.device.device_id, bits = a.bits;
-  static const char* const FORMAT = "(sKOOsiiiKi)";
-  if (name) return Ref(py.Py_BuildValue(FORMAT, name, data, shape.get(), strides.get(), code, bits, type, id, stream, writable));
-  return Ref(py.Py_BuildValue("(KOOsiiiKi)", data, shape.get(), strides.get(), code, bits, type, id, stream, writable));
+  Object *s = shape.get(), *t = strides.get();
+  if (name) return Ref(py.Py_BuildValue("(sKOOsiiiKi)", name, data, s, t, code, bits, type, id, stream, writable));
+  return Ref(py.Py_BuildValue("(KOOsiiiKi)", data, s, t, code, bits, type, id, stream, writable));
 }
 
 bool same(const Told& told, const char* name, const insitu_array& a, int writable) {
@@ -315,8 +315,8 @@ insitu_ctx* insitu_init(const char* script, const char* options_json, int64_t mp
   }
 }
 
-insitu_status insitu_field(insitu_ctx* ctx, const char* name, void* data, int ndim, const int64_t* shape, const int64_t* strides,
-                           char code, int bits, insitu_device device, int writable) {
+insitu_status insitu_field(insitu_ctx* ctx, const char* name, void* data, int ndim, const int64_t* shape,
+                           const int64_t* strides, char code, int bits, insitu_device device, int writable) {
   return guarded(ctx, [&] {
     insitu_array array{data, shape, strides, ndim, bits, code, device};
     std::string problem = wrong(name, array);

@@ -62,10 +62,11 @@ static void everything(void) {
   const int64_t strides[2] = {1, 2}, whole[2] = {4, 3}, offset[2] = {2, 0};
   const double spacing[2] = {0.5, 0.25}, origin[2] = {1, 2};
   insitu_array weights = {u, shape, strides, 2, 64, 'f', {INSITU_CPU, 0, NULL}};
-  insitu_array coordinates[2] = {{u, shape, NULL, 2, 64, 'f', {INSITU_CPU, 0, NULL}}, {u, shape, NULL, 2, 64, 'f', {INSITU_CPU, 0, NULL}}};
+  insitu_array x = {u, shape, NULL, 2, 64, 'f', {INSITU_CPU, 0, NULL}}, coordinates[2];
   insitu_mesh_info mesh;
   float scalar = 3;
   memset(&mesh, 0, sizeof mesh);
+  coordinates[0] = coordinates[1] = x;
   run = insitu_init(script, options, -1);
   mesh.ndim = 2;
   mesh.global_shape = whole;
@@ -269,8 +270,10 @@ int main(int count, char **arguments) {
   static const struct {
     const char *name;
     void (*work)(void);
-  } all[] = {{"plain", plain},   {"everything", everything}, {"mistakes", mistakes},       {"traps", traps},   {"signals", signals}, {"cost", cost},
-             {"compute", compute}, {"no_finalize", no_finalize}, {"twice", twice}, {"thread", thread}, {"dlpack", dlpack}};
+  } all[] = {{"plain", plain},     {"everything", everything}, {"mistakes", mistakes},
+             {"traps", traps},     {"signals", signals},       {"cost", cost},
+             {"compute", compute}, {"no_finalize", no_finalize}, {"twice", twice},
+             {"thread", thread},   {"dlpack", dlpack}};
   script = count > 2 ? arguments[2] : NULL;
   options = count > 3 ? arguments[3] : NULL;
   for (size_t i = 0; count > 1 && i < sizeof all / sizeof *all; ++i)

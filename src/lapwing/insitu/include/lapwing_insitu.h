@@ -17,9 +17,9 @@
  * lapwing_insitu_stub.h has the same functions without a library to link. C99 or C++; the calls of one context come from one
  * thread at a time.
  *
- * Environment: LAPWING_INSITU=0 turns everything off; LAPWING_INSITU_SCRIPT and LAPWING_INSITU_ON_ERROR override script and error
- * policy; LAPWING_INSITU_PYTHON names the interpreter, otherwise $VIRTUAL_ENV/bin/python, the one the library is installed for,
- * or python3 on the PATH, the first that has lapwing. Where Python runs in the process already, that one is used.
+ * Environment: LAPWING_INSITU=0 turns everything off; LAPWING_INSITU_SCRIPT and LAPWING_INSITU_ON_ERROR override script and
+ * error policy; LAPWING_INSITU_PYTHON names the interpreter, otherwise $VIRTUAL_ENV/bin/python, the one the library is
+ * installed for, or python3 on the PATH, the first that has lapwing. Where Python runs in the process already, that one is used.
  */
 #ifndef LAPWING_INSITU_H
 #define LAPWING_INSITU_H
@@ -43,9 +43,16 @@ typedef enum insitu_status {
 } insitu_status;
 
 /* DLPack's device types. Any other of its values may be given too. */
-enum { INSITU_CPU = 1, INSITU_CUDA = 2, INSITU_CUDA_HOST = 3, INSITU_ROCM = 10, INSITU_ROCM_HOST = 11, INSITU_CUDA_MANAGED = 13 };
+enum {
+  INSITU_CPU = 1,
+  INSITU_CUDA = 2,
+  INSITU_CUDA_HOST = 3,
+  INSITU_ROCM = 10,
+  INSITU_ROCM_HOST = 11,
+  INSITU_CUDA_MANAGED = 13
+};
 
-/* Where a field lives, and the stream (cudaStream_t, hipStream_t) on which the solver works on it; NULL is the default stream. */
+/* Where a field lives, and the stream (cudaStream_t, hipStream_t) on which the solver works on it; NULL: the default stream. */
 typedef struct insitu_device {
   int32_t device_type;
   int32_t device_id;
@@ -84,12 +91,12 @@ insitu_ctx *insitu_init(const char *script, const char *options_json, int64_t mp
  * strides: in elements; NULL means C order (last index fastest).
  * code, bits: 'f' 16 32 64, 'i' and 'u' 8 16 32 64, 'c' 64 128 (complex, both parts together), 'b' 8 (bool).
  * writable: whether analyses may change it. */
-insitu_status insitu_field(insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape, const int64_t *strides,
-                           char code, int bits, insitu_device device, int writable);
+insitu_status insitu_field(insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape,
+                           const int64_t *strides, char code, int bits, insitu_device device, int writable);
 
-/* The same with a DLPack tensor: a DLManagedTensorVersioned if `versioned`, else a DLManagedTensor. It is taken over in every case,
- * also in that of an error: its deleter is called when nothing uses it any more, from whichever thread. The work that fills it is
- * complete, or ordered on the default stream. */
+/* The same with a DLPack tensor: a DLManagedTensorVersioned if `versioned`, else a DLManagedTensor. It is taken over in every
+ * case, also in that of an error: its deleter is called when nothing uses it any more, from whichever thread. The work that
+ * fills it is complete, or ordered on the default stream. */
 insitu_status insitu_dlpack(insitu_ctx *ctx, const char *name, void *tensor, int versioned);
 
 /* Tells the mesh; before the first step, and again whenever it changes. */
@@ -102,8 +109,8 @@ insitu_status insitu_step(insitu_ctx *ctx, int64_t step, double time);
 insitu_status insitu_checkpoint(insitu_ctx *ctx, const char *path);
 insitu_status insitu_restore(insitu_ctx *ctx, const char *path);
 
-/* Finishes the analyses: they write their results. Under MPI: on all ranks and before MPI_Finalize. The context stays readable for
- * insitu_error; Python stays loaded, so that another insitu_init may follow. */
+/* Finishes the analyses: they write their results. Under MPI: on all ranks and before MPI_Finalize. The context stays readable
+ * for insitu_error; Python stays loaded, so that another insitu_init may follow. */
 insitu_status insitu_finalize(insitu_ctx *ctx);
 
 /* What went wrong last, with Python's traceback; "" if nothing did. Valid until the next call on this context. */

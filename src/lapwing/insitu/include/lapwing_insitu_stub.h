@@ -1,8 +1,8 @@
 /* lapwing_insitu_stub.h: the functions of lapwing_insitu.h without a library to link.
  *
- * Include it instead of lapwing_insitu.h; with a C library before glibc 2.34 link with -ldl. liblapwing_insitu.so is loaded at the
- * first call: from LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's own path, or from
- * the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and returns
+ * Include it instead of lapwing_insitu.h; with a C library before glibc 2.34 link with -ldl. liblapwing_insitu.so is loaded at
+ * the first call: from LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's own path,
+ * or from the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and returns
  * INSITU_OK, silently unless LAPWING_INSITU_VERBOSE is set: so an instrumented solver builds and runs without Python.
  */
 #ifndef LAPWING_INSITU_STUB_H
@@ -46,7 +46,8 @@ typedef struct lapwing_insitu_stub_table {
   int state; /* 0: not looked for yet, 1: loaded, -1: absent */
   const char *reason;
   insitu_ctx *(*init)(const char *, const char *, int64_t);
-  insitu_status (*field)(insitu_ctx *, const char *, void *, int, const int64_t *, const int64_t *, char, int, insitu_device, int);
+  insitu_status (*field)(insitu_ctx *, const char *, void *, int, const int64_t *, const int64_t *, char, int, insitu_device,
+                         int);
   insitu_status (*dlpack)(insitu_ctx *, const char *, void *, int);
   insitu_status (*mesh)(insitu_ctx *, const insitu_mesh_info *);
   insitu_status (*step)(insitu_ctx *, int64_t, double);
@@ -150,7 +151,8 @@ LAPWING_INSITU_STUB insitu_ctx *insitu_init(const char *script, const char *opti
 }
 
 LAPWING_INSITU_STUB insitu_status insitu_field(insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape,
-                                               const int64_t *strides, char code, int bits, insitu_device device, int writable) {
+                                               const int64_t *strides, char code, int bits, insitu_device device,
+                                               int writable) {
   lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
   return t->state > 0 ? t->field(ctx, name, data, ndim, shape, strides, code, bits, device, writable) : INSITU_OK;
 }

@@ -52,4 +52,5 @@ class Report(insitu.Analysis):
 
 def analyses() -> list[insitu.Analysis]:
     pod = insitu.POD("u", rank=10)
-    return [pod, Report(pod)]
+    # Field_evolution.png: a line for every 400th step. SVD_Eigenvectors.png: the first three modes.
+    return [pod, insitu.Plot("u", every=400), insitu.Plot(pod), Report(pod)]

@@ -1,6 +1,6 @@
-// One kernel source for serial C++, OpenMP, CUDA (nvcc) and HIP (hipcc): u_t + u u_x = nu u_xx, periodic, explicit Euler with central
-// differences. Each buffer has a ghost point at both ends. The ghosts of a step come from the step before, one step late: the case
-// this one repeats does it so, and its printed digits depend on it.
+// One kernel source for serial C++, OpenMP, CUDA (nvcc) and HIP (hipcc): u_t + u u_x = nu u_xx, periodic, explicit Euler with
+// central differences. Each buffer has a ghost point at both ends. The ghosts of a step come from the step before, one step
+// late: the case this one repeats does it so, and its printed digits depend on it.
 #pragma once
 
 #include <utility>
@@ -96,6 +96,10 @@ class Buffers {
 
 const int DEVICE_TYPE = 1;  // INSITU_CPU
 
+#ifndef BURGERS_PARALLEL_FROM
+#define BURGERS_PARALLEL_FROM 32768  // points; below, waking the threads takes longer than the work
+#endif
+
 class Buffers {
  public:
   explicit Buffers(std::vector<double> start) : now_(std::move(start)), next_(now_.size()) {}
@@ -104,7 +108,7 @@ class Buffers {
     double* next = next_.data();
     const long n = static_cast<long>(now_.size());
 #ifdef _OPENMP
-#pragma omp parallel for simd schedule(static) if (n > 32768)  // below, waking the threads takes longer than the work
+#pragma omp parallel for simd schedule(static) if (n > BURGERS_PARALLEL_FROM)
 #endif
     for (long i = 1; i < n - 1; ++i) next[i] = new_value(u, i, n, c1, c2);
     next[0] = new_value(u, 0, n, c1, c2);

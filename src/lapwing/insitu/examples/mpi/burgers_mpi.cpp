@@ -52,7 +52,8 @@ int main(int count, char** arguments) {
     if (rank == ranks - 1 && n > 0) u[local + 1] = wrap_right;
     wrap_left = from_left;
     wrap_right = from_right;
-    for (int i = 1; i <= local; ++i) next[i] = u[i] + c2 * (u[i + 1] - 2.0 * u[i] + u[i - 1]) - u[i] * c1 * (u[i + 1] - u[i - 1]);
+    for (int i = 1; i <= local; ++i)
+      next[i] = u[i] + c2 * (u[i + 1] - 2.0 * u[i] + u[i - 1]) - u[i] * c1 * (u[i + 1] - u[i - 1]);
     u.swap(next);
     t += dt;
     insitu_field(run, "u", &u[1], 1, shape, nullptr, 'f', 64, cpu, 0);
