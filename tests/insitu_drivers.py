@@ -44,16 +44,17 @@ def build(output: Path, *arguments: object, using: str = "g++") -> Path:
     return output
 
 
-def has_shared_python() -> bool:
-    """Whether this interpreter has a libpython to load into a solver."""
+def shared_python() -> Path | None:
+    """The libpython of this interpreter, if there is one to load into a solver."""
     name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}{getattr(sys, 'abiflags', '')}.so"
     folders = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL"), f"{sys.base_prefix}/lib"]
-    return any(Path(folder, name + end).is_file() for folder in folders if folder for end in ("", ".1.0"))
+    found = (Path(folder, name + end) for folder in folders if folder for end in (".1.0", ""))
+    return next((path for path in found if path.is_file()), None)
 
 
 def need_embedding() -> None:
     need_library()
-    if not has_shared_python():
+    if not shared_python():
         pytest.skip("this Python has no shared libpython")
 
 

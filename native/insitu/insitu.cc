@@ -14,6 +14,7 @@
 
 #include "guard.h"
 #include "python.h"
+#include "ranks.h"
 
 #ifndef LAPWING_VERSION
 #define LAPWING_VERSION "unknown"
@@ -270,23 +271,45 @@ bool switched_off() {
   return value && std::strcmp(value, "0") == 0;
 }
 
-void open_session(insitu_ctx* ctx, const char* script, const char* options, int64_t comm) {
-  std::string problem = attach();
-  if (!problem.empty()) return say(ctx, "switched off: " + problem);
+// The bridge's module, or the reason why there is none.
+Ref find_bridge(std::string* problem) {
+  *problem = attach();
+  if (!problem->empty()) return Ref();
   finish_at_exit();
   Lock lock;
-  const char* bridge = std::getenv("LAPWING_INSITU_BRIDGE");  // for tests of this library alone
-  Ref module(py.PyImport_ImportModule(bridge && *bridge ? bridge : "lapwing.insitu.bridge"));
+  const char* named = std::getenv("LAPWING_INSITU_BRIDGE");  // for tests of this library alone
+  Ref bridge(py.PyImport_ImportModule(named && *named ? named : "lapwing.insitu.bridge"));
+  if (!bridge) *problem = take_error();
+  return bridge;
+}
+
+void open_session(insitu_ctx* ctx, Object* bridge, const char* script, const char* options, int64_t comm) {
+  Lock lock;
   Ref path(py.PyUnicode_DecodeFSDefault(script ? script : ""));
   Ref arguments(path ? py.Py_BuildValue("(OsL)", path.get(), options ? options : "{}", static_cast<long long>(comm)) : nullptr);
-  ctx->session = arguments ? call_method(module, "start", std::move(arguments)) : Ref();
+  Ref start(arguments ? py.PyObject_GetAttrString(bridge, "start") : nullptr);
+  ctx->session = call(start.get(), arguments.get());
   if (ctx->session) {
     ctx->field = Ref(py.PyObject_GetAttrString(ctx->session.get(), "field"));
     ctx->step = Ref(py.PyObject_GetAttrString(ctx->session.get(), "step"));
   }
+  py.Py_DecRef(bridge);
   if (!ctx->field || !ctx->step) return say(ctx, "switched off: " + take_error());
   ctx->parallel = comm >= 0;
   ctx->state = State::live;
+}
+
+void open(insitu_ctx* ctx, const char* script, const char* options, int64_t comm) {
+  bool off = switched_off();
+  std::string problem;
+  Object* bridge = off ? nullptr : find_bridge(&problem).release();
+  if (comm >= 0 && !all_ready(comm, bridge) && bridge) problem = "Python is missing or turned off on another rank";
+  if (off)
+    ctx->state = State::off;
+  else if (!problem.empty())
+    say(ctx, "switched off: " + problem);
+  else
+    open_session(ctx, bridge, script, options, comm);
 }
 
 }  // namespace
@@ -301,14 +324,10 @@ insitu_ctx* insitu_init(const char* script, const char* options_json, int64_t mp
       std::lock_guard<std::mutex> hold(mutex);
       contexts().push_back(ctx);
     }
-    if (switched_off()) {
-      ctx->state = State::off;
-      return ctx;
-    }
     Busy now;
     FloatGuard floats;
     SignalGuard signals(true);
-    open_session(ctx, script, options_json, mpi_comm_f);
+    open(ctx, script, options_json, mpi_comm_f);
     return ctx;
   } catch (...) {
     return &lost;

@@ -24,6 +24,7 @@ from insitu_drivers import (
     need_embedding,
     need_library,
     run,
+    shared_python,
 )
 from lapwing import __version__
 
@@ -483,6 +484,22 @@ def test_python_is_the_driver(tmp_path, script):
     done = run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path)
     expected = sum(8 * n + 14.0 for n in range(7))
     assert done.stdout.splitlines() == [f"status 2 {expected}"] * 2 + ["thread [2]"], done.stderr
+
+
+@pytest.mark.parametrize("scope", ["local", "global"])
+@pytest.mark.parametrize("state", ["initialize", "load", "end"])
+def test_a_solver_with_a_python_of_its_own(tmp_path, script, scope, state):
+    """Its interpreter is used and never ended by us; where it was only loaded, the chosen one is started in it."""
+    need_embedding()
+    program = build(tmp_path / "embeds", "-x", "c", DRIVERS / "embeds.c", *CFLAGS, *LIBS, "-ldl")
+    found = script("analyses = [insitu.on_step(fields=['u'])(lambda ctx, u: print('sum', int(u.sum()), flush=True))]")
+    done = run(program, shared_python(), scope, state, found, PYTHONHOME=sys.base_prefix if state != "load" else None)
+    assert statuses(done.stdout, "sum") == [6] and statuses(done.stdout, "step") == [0], done.stderr
+    if state == "end":
+        assert statuses(done.stdout, "after") == [-1] and statuses(done.stdout, "again") == [-1]
+        assert "Python has ended" in done.stdout
+    else:
+        assert statuses(done.stdout, "finalize") == [0]
 
 
 def test_fortran(tmp_path, script):

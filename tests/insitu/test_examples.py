@@ -121,10 +121,17 @@ def over_ranks(tmp_path_factory):
         folder / "burgers_mpi", *RELEASE, EXAMPLES / "mpi" / "burgers_mpi.cpp", *CFLAGS, *LIBS, rpath, using="mpicxx"
     )
 
-    def start(ranks: int, *arguments: object) -> str:
+    def start(ranks: int, *arguments: object, **changes: str) -> str:
+        """Rank 0 in the usual environment, the others in a changed one."""
         known = run(beside, "--version").stdout
         spread = ["--oversubscribe", "--allow-run-as-root"] if "Open MPI" in known or "OpenRTE" in known else []
-        return run(beside, *spread, "-n", ranks, program, SCRIPT, *arguments, cwd=folder, OMP_NUM_THREADS="1").stdout
+        command = [program, SCRIPT, *arguments]
+        if changes:
+            others = [f"{name}={value}" for name, value in changes.items()]
+            command += [":", "-n", ranks - 1, "env", *others, *command]
+        first = 1 if changes else ranks
+        done = run(beside, *spread, "-n", first, *command, cwd=folder, OMP_NUM_THREADS="1", timeout=100)
+        return done.stdout + done.stderr
 
     return start
 
@@ -140,6 +147,15 @@ def test_mpi_on_more_ranks_than_cores(over_ranks):
     values = [np.array(re.findall(r"singular values (.*)", text)[0].split(), float) for text in (wanted, over_ranks(4, 0.1))]
     count = min(map(len, values))
     assert count >= 4 and np.abs(values[0][:count] - values[1][:count]).max() <= 1e-8 * values[0][0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"LAPWING_INSITU_PYTHON": "/nowhere"}, {"LAPWING_INSITU": "0"}, {"LAPWING_INSITU_SCRIPT": "/no.py"}]
+)
+def test_a_rank_without_python_keeps_no_other_waiting(over_ranks, change):
+    output = over_ranks(2, 0.01, **change)
+    assert "2 ranks, 10 steps" in output and "singular values" not in output
+    assert "on another rank" in output or "could not be started" in output
 
 
 # --------------------------------------------------------------------------------------------------------- exact solution

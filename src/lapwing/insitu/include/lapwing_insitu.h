@@ -19,7 +19,7 @@
  *
  * Environment: LAPWING_INSITU=0 turns everything off; LAPWING_INSITU_SCRIPT and LAPWING_INSITU_ON_ERROR override script and
  * error policy; LAPWING_INSITU_PYTHON names the interpreter, otherwise $VIRTUAL_ENV/bin/python, the one the library is
- * installed for, or python3 on the PATH, the first that has lapwing. Where Python runs in the process already, that one is used.
+ * installed for, or python3 on the PATH, the first that has lapwing. Where Python runs in the process already, that is used.
  */
 #ifndef LAPWING_INSITU_H
 #define LAPWING_INSITU_H

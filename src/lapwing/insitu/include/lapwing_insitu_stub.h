@@ -2,8 +2,8 @@
  *
  * Include it instead of lapwing_insitu.h; with a C library before glibc 2.34 link with -ldl. liblapwing_insitu.so is loaded at
  * the first call: from LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's own path,
- * or from the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and returns
- * INSITU_OK, silently unless LAPWING_INSITU_VERBOSE is set: so an instrumented solver builds and runs without Python.
+ * or from the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and
+ * returns INSITU_OK, silently unless LAPWING_INSITU_VERBOSE is set: so an instrumented solver builds and runs without Python.
  */
 #ifndef LAPWING_INSITU_STUB_H
 #define LAPWING_INSITU_STUB_H
