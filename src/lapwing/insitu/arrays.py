@@ -71,7 +71,7 @@ def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.n
         )
     if not prod(memory.shape):
         empty = np.empty(memory.shape, memory.dtype)
-        empty.flags.writeable = memory.writable
+        empty.flags.writeable = memory.writable if writable is None else writable
         return empty
     return np.asarray(_Exposed(memory, "__array_interface__", memory.writable if writable is None else writable))
 

@@ -260,10 +260,13 @@ class Session:
     def _refuse(self, name: str, error: BaseException) -> None:
         self._error = traceback.format_exc()
         if self.hub is not None:
+            self.hub.last_error = self._error
             self.hub._fields.pop(name, None)
             self.hub._refused[name] = str(error)
 
     def _failed(self) -> int:
         self._error = traceback.format_exc()
+        if self.hub is not None:
+            self.hub.last_error = self._error
         print(f"[insitu] {self._error}", end="", file=sys.stderr)
         return ERR

@@ -118,6 +118,7 @@ class Field:
 
     def to_host(self) -> np.ndarray:
         """A copy of the field in a NumPy array of its own."""
+        self._check()
         if self._source is not None or self.memory.device[0] in HOST:
             return np.array(to_host(self._source if self._source is not None else self.array("numpy")), copy=True)
         return to_host(self.array("auto"))

@@ -134,7 +134,6 @@ class Hub:
         self._started = self._finished = False
         self._stop = ""
         self._warned = OK
-        self._log_file: Any = None
         self._solver_s = self._analysis_s = 0.0
         self._last = self._last_solver_s = self._last_analysis_s = 0.0
 
@@ -359,9 +358,6 @@ class Hub:
                 self._caught(slot, error, together=slot.collective)
             slot.seconds += clock.perf_counter() - begin
         self._log(self.summary())
-        if self._log_file is not None:
-            self._log_file.close()
-            self._log_file = None
         if together:
             self.comm.close()
         return self._warned
@@ -477,11 +473,10 @@ class Hub:
         if self._output is None:
             return
         try:
-            if self._log_file is None:
-                self._output.mkdir(parents=True, exist_ok=True)
-                self._log_file = open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8")  # noqa: SIM115
-            self._log_file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
-            self._log_file.flush()
+            self._output.mkdir(parents=True, exist_ok=True)
+            # opened for each line: lines are few, and a run that is killed loses none
+            with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8") as file:
+                file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
         except OSError:
             pass  # a full disk must not end the run
 

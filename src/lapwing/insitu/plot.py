@@ -23,8 +23,8 @@ class Plot(Analysis):
     """One picture, of a field, of the modes of a POD, or of a spectrum.
 
     Drawn at the end, and during the run at most every few seconds. A field of one dimension is drawn as lines, one for each
-    step that is due; of two as the picture of the last one; of more as its middle slice. With several ranks each draws its part,
-    ``...-rank1.png``.
+    step that is due; of two as the picture of the last one; of more as its middle slice. With several ranks each draws its own
+    part, ``...-rank1.png``.
 
     Parameters
     ----------

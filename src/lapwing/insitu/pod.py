@@ -307,7 +307,7 @@ class POD(Analysis):
 
 
 def _storage(arrays: tuple[Any, ...]) -> np.dtype:
-    """The type snapshots are stored in: the widest of the fields', and at least float32."""
+    """The type snapshots are stored in: the widest of the fields', at least float32; of whole numbers float64."""
     kinds = [np.dtype(str(a.dtype).removeprefix("torch.")) for a in arrays]
-    widest = np.result_type(*kinds, np.float32)
+    widest = np.result_type(*(kind if kind.kind in "fc" else np.float64 for kind in kinds), np.float32)
     return widest if widest.char in "fdFD" else np.dtype(np.float64)

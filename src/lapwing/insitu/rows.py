@@ -101,10 +101,11 @@ class Rows:
                 self.data[first : first + full, row] = flat[: full * width].reshape(full, width)
             if rest:
                 self.data[first + full, row, :rest] = flat[full * width :]
-        if scale is not None:
-            self.data[:, row] *= scale
-        if shift is not None:
-            self.data[:, row] -= shift
+        with np.errstate(all="ignore"):
+            if scale is not None:
+                self.data[:, row] *= scale
+            if shift is not None:
+                self.data[:, row] -= shift
 
     def zero(self, row: int) -> None:
         self.data[:, row] = 0
@@ -119,12 +120,13 @@ class Rows:
         size = count if left is None else left.shape[0]
         total = self._zeros((size, size), np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64))
         left = None if left is None else self._small(left)
-        for chunk in self.data:
-            # a narrow field is widened chunk by chunk: the data stay as they are, the sum is in double precision
-            x = self._double(chunk[:count])
-            if left is not None:
-                x = left @ x
-            total = total + x @ self._transposed(x)
+        with np.errstate(all="ignore"):  # NaN and overflow are found by whoever reads the result
+            for chunk in self.data:
+                # a narrow field is widened chunk by chunk: the data stay as they are, the sum is in double precision
+                x = self._double(chunk[:count])
+                if left is not None:
+                    x = left @ x
+                total = total + x @ self._transposed(x)
         return self._host(total)
 
     def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:

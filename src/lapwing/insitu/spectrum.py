@@ -19,7 +19,8 @@ _NEVER = 1 << 62
 class Spectrum(Analysis):
     """Power of the Fourier modes along one axis of a field, averaged over the other axes, the steps and the ranks.
 
-    With u_hat = fft(u) / N of N points, the power of wavenumber k is |u_hat_k|^2 + |u_hat_-k|^2: the sum over all k is the mean square of the field (Parseval). For a spectrum in time, take the history of a `Probe`.
+    With u_hat = fft(u) / N of N points, the power of wavenumber k is |u_hat_k|^2 + |u_hat_-k|^2: the sum over all k is the mean
+    square of the field (Parseval). For a spectrum in time, take the history of a `Probe`.
 
     Parameters
     ----------
