@@ -15,6 +15,12 @@
 #define BURGERS_SCRIPT "burgers_analysis.py"
 #endif
 
+static bool failed(const burgers::Buffers& u) {
+  const char* error = u.error();
+  if (error) std::fprintf(stderr, "burgers: %s\n", error);
+  return error;
+}
+
 int main(int count, char** arguments) {
   const char* script = count > 1 ? arguments[1] : BURGERS_SCRIPT;
   const int nx = count > 2 ? std::atoi(arguments[2]) : 256;
@@ -31,6 +37,7 @@ int main(int count, char** arguments) {
   start[0] = start[nx];
   start[nx + 1] = start[1];
   burgers::Buffers u(start);
+  if (failed(u)) return 1;
 
   insitu_ctx* run = insitu_init(script, nullptr, -1);
   const int64_t shape[1] = {nx};
@@ -54,10 +61,7 @@ int main(int count, char** arguments) {
   std::vector<double> last = u.host();
   std::chrono::duration<double, std::milli> wall = std::chrono::steady_clock::now() - begin;
 
-  if (const char* error = u.error()) {
-    std::fprintf(stderr, "burgers: %s\n", error);
-    return 1;
-  }
+  if (failed(u)) return 1;
   std::printf("%lld steps, t = %.16g\n", static_cast<long long>(n), t);
   std::printf("A random value in the solution array: %g\n", last[10]);
   std::printf("Mean wall time: %g ms per step, analyses included\n", wall.count() / static_cast<double>(n));
