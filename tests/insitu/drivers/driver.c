@@ -88,6 +88,8 @@ static void everything(void) {
 /* Mistakes of a solver's author */
 static void mistakes(void) {
   const int64_t negative[1] = {-3};
+  insitu_array shapeless = {u, NULL, NULL, 2, 64, 'f', {INSITU_CPU, 0, NULL}};
+  insitu_mesh_info mesh;
   show("null", insitu_step(NULL, 0, 0));
   show("null", insitu_field(NULL, "u", u, 2, shape, NULL, 'f', 64, cpu, 0));
   show("null", insitu_finalize(NULL));
@@ -99,6 +101,10 @@ static void mistakes(void) {
   insitu_field(run, "u", NULL, 2, shape, NULL, 'f', 64, cpu, 0);
   insitu_field(run, "u", u, 2, shape, NULL, 'q', 63, cpu, 0);
   show("no mesh", insitu_mesh(run, NULL));
+  memset(&mesh, 0, sizeof mesh);
+  mesh.ndim = 2;
+  mesh.weights = &shapeless;
+  show("no shape", insitu_mesh(run, &mesh));
   show("no path", insitu_checkpoint(run, NULL));
   show("step", insitu_step(run, 0, 0));
   finish();
