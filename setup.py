@@ -1,8 +1,10 @@
 """Builds the native core with plain g++; without a compiler the package still installs and works on numpy.linalg."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -23,7 +25,12 @@ COMPILE = [
 ]
 # The C++ library is linked in, and hidden: its symbols must not reach other libraries of the process.
 EXPORTS = "native/exports.map"
-LINK = ["-Wl,-s", f"-Wl,--version-script={EXPORTS}", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl"]
+STATIC = ["-Wl,-s", "-static-libstdc++", "-static-libgcc", "-pthread", "-ldl"]
+LINK = [f"-Wl,--version-script={EXPORTS}", *STATIC]
+# A plain shared library for solvers, not a Python module: it has no suffix of an ABI, and stays loaded once it was.
+INSITU = "lapwing.liblapwing_insitu"
+INSITU_EXPORTS = "native/insitu/exports.map"
+INSITU_LINK = [f"-Wl,--version-script={INSITU_EXPORTS}", "-Wl,-soname,liblapwing_insitu.so", "-Wl,-z,nodelete", *STATIC]
 
 
 def extension(name: str, sources: list[str]) -> Extension:
@@ -39,8 +46,29 @@ def extension(name: str, sources: list[str]) -> Extension:
     )
 
 
+def insitu_library() -> Extension:
+    version = re.search(r'"(.+)"', Path("src/lapwing/_version.py").read_text().split("__version__")[1])
+    assert version
+    header = "src/lapwing/insitu/include/lapwing_insitu.h"
+    return Extension(
+        INSITU,
+        sorted(glob("native/insitu/*.cc")),
+        depends=[INSITU_EXPORTS, header, *sorted(glob("native/insitu/*.h"))],
+        define_macros=[("LAPWING_VERSION", f'"{version[1]}"')],
+        extra_compile_args=COMPILE,
+        extra_link_args=INSITU_LINK,
+        language="c++",
+        optional=True,
+    )
+
+
 class Build(build_ext):
     """The files of an extension side by side."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        if fullname.endswith("liblapwing_insitu"):  # also asked by its last name alone
+            return f"{fullname.replace('.', os.sep)}.so"
+        return str(super().get_ext_filename(fullname))
 
     def build_extension(self, ext: Extension) -> None:
         compile_all = self.compiler.compile
@@ -66,6 +94,6 @@ class Wheel(bdist_wheel):
 
 
 setup(
-    ext_modules=[extension("_native", CORE), extension("_tensorflow", [TENSORFLOW])],
+    ext_modules=[extension("_native", CORE), extension("_tensorflow", [TENSORFLOW]), insitu_library()],
     cmdclass={"bdist_wheel": Wheel, "build_ext": Build},
 )

@@ -1,0 +1,33 @@
+# find_package(LapwingInsitu REQUIRED HINTS <what `python -m lapwing.insitu --cmakedir` prints>)
+#
+# Targets:
+#   Lapwing::insitu        include folder and library; programs of the build tree find it at run time
+#   Lapwing::insitu_stub   lapwing_insitu_stub.h: no library to link, loaded at run time where there is one
+# Variables:
+#   LapwingInsitu_FORTRAN  path of lapwing_insitu.f90, to be compiled with a Fortran solver
+#   LapwingInsitu_LIBRARY  path of the library; empty where lapwing was installed without a compiler
+
+get_filename_component(LapwingInsitu_INCLUDE_DIR "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+get_filename_component(LapwingInsitu_LIBRARY "${CMAKE_CURRENT_LIST_DIR}/../../../liblapwing_insitu.so" ABSOLUTE)
+set(LapwingInsitu_FORTRAN "${LapwingInsitu_INCLUDE_DIR}/lapwing_insitu.f90")
+
+if(NOT TARGET Lapwing::insitu_stub)
+  add_library(Lapwing::insitu_stub INTERFACE IMPORTED)
+  set_target_properties(Lapwing::insitu_stub PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${LapwingInsitu_INCLUDE_DIR}"
+    INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
+endif()
+
+if(EXISTS "${LapwingInsitu_LIBRARY}")
+  if(NOT TARGET Lapwing::insitu)
+    add_library(Lapwing::insitu SHARED IMPORTED)
+    set_target_properties(Lapwing::insitu PROPERTIES
+      IMPORTED_LOCATION "${LapwingInsitu_LIBRARY}"
+      INTERFACE_INCLUDE_DIRECTORIES "${LapwingInsitu_INCLUDE_DIR}")
+  endif()
+else()
+  set(LapwingInsitu_LIBRARY "")
+  if(NOT LapwingInsitu_FIND_QUIETLY)
+    message(STATUS "LapwingInsitu: liblapwing_insitu.so was not built; only Lapwing::insitu_stub is there")
+  endif()
+endif()

@@ -1,0 +1,11 @@
+# The version of the lapwing this file belongs to.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../../_version.py" _lapwing_line REGEX "^__version__")
+string(REGEX REPLACE ".*\"(.*)\".*" "\\1" PACKAGE_VERSION "${_lapwing_line}")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()

@@ -1,0 +1,203 @@
+/* lapwing_insitu_stub.h: the functions of lapwing_insitu.h without a library to link.
+ *
+ * Include it instead of lapwing_insitu.h; with a C library before glibc 2.34 link with -ldl. liblapwing_insitu.so is loaded at
+ * the first call: from LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's own path,
+ * or from the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and
+ * returns INSITU_OK, silently unless LAPWING_INSITU_VERBOSE is set: so an instrumented solver builds and runs without Python.
+ */
+#ifndef LAPWING_INSITU_STUB_H
+#define LAPWING_INSITU_STUB_H
+
+/* The header's names belong to this file's functions; the library's are found by dlsym. */
+#define insitu_init lapwing_insitu_library_init
+#define insitu_field lapwing_insitu_library_field
+#define insitu_dlpack lapwing_insitu_library_dlpack
+#define insitu_mesh lapwing_insitu_library_mesh
+#define insitu_step lapwing_insitu_library_step
+#define insitu_checkpoint lapwing_insitu_library_checkpoint
+#define insitu_restore lapwing_insitu_library_restore
+#define insitu_finalize lapwing_insitu_library_finalize
+#define insitu_error lapwing_insitu_library_error
+#define insitu_version lapwing_insitu_library_version
+#include "lapwing_insitu.h"
+#undef insitu_init
+#undef insitu_field
+#undef insitu_dlpack
+#undef insitu_mesh
+#undef insitu_step
+#undef insitu_checkpoint
+#undef insitu_restore
+#undef insitu_finalize
+#undef insitu_error
+#undef insitu_version
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define LAPWING_INSITU_STUB static inline __attribute__((unused))
+#else
+#define LAPWING_INSITU_STUB static inline
+#endif
+
+typedef struct lapwing_insitu_stub_table {
+  int state; /* 0: not looked for yet, 1: loaded, -1: absent */
+  const char *reason;
+  insitu_ctx *(*init)(const char *, const char *, int64_t);
+  insitu_status (*field)(insitu_ctx *, const char *, void *, int, const int64_t *, const int64_t *, char, int, insitu_device,
+                         int);
+  insitu_status (*dlpack)(insitu_ctx *, const char *, void *, int);
+  insitu_status (*mesh)(insitu_ctx *, const insitu_mesh_info *);
+  insitu_status (*step)(insitu_ctx *, int64_t, double);
+  insitu_status (*checkpoint)(insitu_ctx *, const char *);
+  insitu_status (*restore)(insitu_ctx *, const char *);
+  insitu_status (*finalize)(insitu_ctx *);
+  const char *(*error)(insitu_ctx *);
+  const char *(*version)(void);
+} lapwing_insitu_stub_table;
+
+/* folder/lib/python3.N/site-packages/lapwing/liblapwing_insitu.so, whichever N there is */
+LAPWING_INSITU_STUB void *lapwing_insitu_stub_in(const char *folder) {
+  static const char *const FORMAT = "%s/lib/python3.%d/site-packages/lapwing/liblapwing_insitu.so";
+  size_t room = strlen(folder) + strlen(FORMAT) + 16;
+  char *path = (char *)malloc(room);
+  void *handle = NULL;
+  int minor;
+  for (minor = 11; path && !handle && minor < 40; ++minor) {
+    snprintf(path, room, FORMAT, folder, minor);
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  }
+  free(path);
+  return handle;
+}
+
+LAPWING_INSITU_STUB void *lapwing_insitu_stub_open(void) {
+  const char *named = getenv("LAPWING_INSITU_LIB");
+  const char *python = getenv("LAPWING_INSITU_PYTHON");
+  const char *environment = getenv("VIRTUAL_ENV");
+  void *handle;
+  if (named && *named) return dlopen(named, RTLD_NOW | RTLD_LOCAL);
+  handle = dlopen("liblapwing_insitu.so", RTLD_NOW | RTLD_LOCAL);
+  if (!handle && python && *python) {
+    /* /prefix/bin/python -> /prefix */
+    size_t length = strlen(python);
+    char *prefix = (char *)malloc(length + 1);
+    int parts = 2;
+    if (prefix) {
+      memcpy(prefix, python, length + 1);
+      while (length && parts)
+        if (prefix[--length] == '/') --parts;
+      prefix[length] = 0;
+      if (!parts) handle = lapwing_insitu_stub_in(prefix);
+      if (!handle) handle = lapwing_insitu_stub_in(python); /* it may name the environment itself */
+      free(prefix);
+    }
+  }
+  if (!handle && environment && *environment) handle = lapwing_insitu_stub_in(environment);
+  return handle;
+}
+
+/* By memcpy: ISO C has no cast from an object pointer to a function pointer. */
+#define LAPWING_INSITU_FIND(member, symbol)                           \
+  do {                                                                \
+    void *found = dlsym(handle, symbol);                              \
+    memcpy(&table.member, &found, sizeof found);                      \
+    if (!found) table.reason = "liblapwing_insitu.so has no " symbol; \
+  } while (0)
+
+LAPWING_INSITU_STUB lapwing_insitu_stub_table *lapwing_insitu_stub_get(void) {
+  static lapwing_insitu_stub_table table;
+  static char reason[512];
+  if (table.state == 0) {
+    void *handle = lapwing_insitu_stub_open();
+    if (!handle) {
+      const char *why = dlerror();
+      snprintf(reason, sizeof reason, "%s", why ? why : "liblapwing_insitu.so was not found");
+      table.reason = reason;
+    } else {
+      LAPWING_INSITU_FIND(init, "insitu_init");
+      LAPWING_INSITU_FIND(field, "insitu_field");
+      LAPWING_INSITU_FIND(dlpack, "insitu_dlpack");
+      LAPWING_INSITU_FIND(mesh, "insitu_mesh");
+      LAPWING_INSITU_FIND(step, "insitu_step");
+      LAPWING_INSITU_FIND(checkpoint, "insitu_checkpoint");
+      LAPWING_INSITU_FIND(restore, "insitu_restore");
+      LAPWING_INSITU_FIND(finalize, "insitu_finalize");
+      LAPWING_INSITU_FIND(error, "insitu_error");
+      LAPWING_INSITU_FIND(version, "insitu_version");
+    }
+    table.state = table.reason ? -1 : 1;
+    if (table.reason && getenv("LAPWING_INSITU_VERBOSE")) fprintf(stderr, "[lapwing.insitu] off: %s\n", table.reason);
+  }
+  return &table;
+}
+#undef LAPWING_INSITU_FIND
+
+/* the deleter of a tensor that nobody takes */
+LAPWING_INSITU_STUB void lapwing_insitu_stub_drop(void *tensor, int versioned) {
+  /* DLManagedTensorVersioned: version, owner, deleter. DLManagedTensor: DLTensor (48 bytes), owner, deleter. */
+  void (*deleter)(void *);
+  if (!tensor) return;
+  memcpy(&deleter, (char *)tensor + (versioned ? 8 : 48) + sizeof(void *), sizeof deleter);
+  if (deleter) deleter(tensor);
+}
+
+LAPWING_INSITU_STUB insitu_ctx *insitu_init(const char *script, const char *options_json, int64_t mpi_comm_f) {
+  static int nothing;
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->init(script, options_json, mpi_comm_f) : (insitu_ctx *)(void *)&nothing;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_field(insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape,
+                                               const int64_t *strides, char code, int bits, insitu_device device,
+                                               int writable) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->field(ctx, name, data, ndim, shape, strides, code, bits, device, writable) : INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_dlpack(insitu_ctx *ctx, const char *name, void *tensor, int versioned) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  if (t->state > 0) return t->dlpack(ctx, name, tensor, versioned);
+  lapwing_insitu_stub_drop(tensor, versioned);
+  return INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_mesh(insitu_ctx *ctx, const insitu_mesh_info *mesh) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->mesh(ctx, mesh) : INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_step(insitu_ctx *ctx, int64_t step, double time) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->step(ctx, step, time) : INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_checkpoint(insitu_ctx *ctx, const char *path) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->checkpoint(ctx, path) : INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_restore(insitu_ctx *ctx, const char *path) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->restore(ctx, path) : INSITU_OK;
+}
+
+LAPWING_INSITU_STUB insitu_status insitu_finalize(insitu_ctx *ctx) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->finalize(ctx) : INSITU_OK;
+}
+
+/* Where the library is absent: the reason, though nothing is wrong. */
+LAPWING_INSITU_STUB const char *insitu_error(insitu_ctx *ctx) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->error(ctx) : t->reason;
+}
+
+LAPWING_INSITU_STUB const char *insitu_version(void) {
+  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
+  return t->state > 0 ? t->version() : "absent";
+}
+
+#endif
