@@ -558,3 +558,13 @@ def test_mixed_precision_of_what_float32_cannot_hold(backend):
     assert np.allclose(backend.get(f.solve(backend.put(b))), [1e-200, 1, 1e200])
     with pytest.raises(lw.NotPositiveDefiniteError):
         lw.factor(backend.put(-a), precision="mixed")
+
+
+def test_sparse_tensors_are_refused():
+    torch = pytest.importorskip("torch")
+    a, b = torch.eye(3, dtype=torch.float64), torch.ones((3, 1), dtype=torch.float64)
+    for call in (lw.solve, lw.lstsq, lambda a, b: lw.factor(a).solve(b)):
+        with pytest.raises(TypeError, match=r"expected dense tensors, got layouts torch\.strided and torch\.sparse_coo"):
+            call(a, b.to_sparse())
+    with pytest.raises(TypeError, match="dense tensor"):
+        lw.solve(a.to_sparse(), b.to_sparse())
