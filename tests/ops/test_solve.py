@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from backends import DTYPES, poison, random, spd
+from backends import DTYPES, poison, random, spd, x64
 
 SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 65)
 SHAPES = ((1, 1), (5, 5), (9, 4), (4, 9), (40, 7), (33, 33), (7, 40), (70, 65), (3, 1), (1, 3))
@@ -558,6 +558,84 @@ def test_mixed_precision_of_what_float32_cannot_hold(backend):
     assert np.allclose(backend.get(f.solve(backend.put(b))), [1e-200, 1, 1e200])
     with pytest.raises(lw.NotPositiveDefiniteError):
         lw.factor(backend.put(-a), precision="mixed")
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+def test_a_factor_is_the_carry_of_a_loop(assume):
+    """Made outside or inside of traced code, with an engine or without, its structure is the same."""
+    jax = pytest.importorskip("jax")
+    with x64():
+        jnp = jax.numpy
+        a, _ = of_kind(assume, (3, 4, 4), "float64")
+        many, b = jnp.asarray(a), jnp.asarray(random((4,), "float64"))
+        first = lw.factor(many[0], assume=assume, engine="lapack")
+
+        def step(f, matrix):
+            return lw.factor(matrix, assume=assume), f.solve(b)
+
+        last, x = jax.jit(lambda f: jax.lax.scan(step, f, many[1:]))(first)
+        assert jnp.abs(x - jnp.stack([jnp.linalg.solve(m, b) for m in many[:2]])).max() < 1e-12
+        assert jnp.abs(last.solve(b) - jnp.linalg.solve(many[2], b)).max() < 1e-12
+        expected = np.linalg.slogdet(a[2])
+        for made in (last.slogdet(), jax.jit(lambda f: f.slogdet())(last)):
+            assert np.allclose(made.sign, expected[0])
+            assert np.allclose(made.logabsdet, expected[1])
+
+
+def test_overwrite_keeps_the_gradient():
+    torch = pytest.importorskip("torch")
+    a, b = torch.tensor(spd((4, 4), "float64")), torch.tensor(random((4,), "float64"))
+    for assume in ("pos", "general"):
+        found = []
+        for overwrite in (False, True):
+            given = a.clone().requires_grad_()
+            f = lw.factor(given, assume=assume, overwrite=overwrite)
+            (f.solve(b).sum() + f.slogdet().logabsdet).backward()
+            found.append(given.grad)
+        assert (found[0] - found[1]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+def test_factor_of_nothing(backend, assume):
+    for shape in ((0, 0), (2, 0, 0)):
+        f = lw.factor(backend.put(np.zeros(shape)), assume=assume)
+        sign, logabs = (backend.get(x) for x in f.slogdet())
+        assert np.array_equal(sign, np.ones(shape[:-2]))
+        assert np.array_equal(logabs, np.zeros(shape[:-2]))
+        assert np.array_equal(backend.get(f.logdet()), np.zeros(shape[:-2]))
+        assert np.array_equal(backend.get(f.rcond()), np.ones(shape[:-2]))
+
+
+def test_condition_that_the_climb_does_not_see(backend):
+    d = 2.0**-41
+    a = np.array([[1, 0, 0], [0, 0.5 + d, 0.5 - d], [0, 0.5 - d, 0.5 + d]])
+    true = 1 / np.linalg.cond(a, 1)
+    for assume in ("pos", "general"):
+        rcond = float(backend.get(lw.factor(backend.put(a), assume=assume).rcond()))
+        assert 0.9 * true <= rcond <= 10 * true
+
+
+def test_condition_of_large_and_small_matrices(backend):
+    """Nothing overflows on the way to an answer that is a number."""
+    for scales, true in (((1e200, 1e-200), 0), ((1e-200, 1e-305), 1e-105), ((1e307, 1e300), 1e-7), ((1e-307, 1e-307), 1)):
+        for assume in ("pos", "general", "lower"):
+            f = lw.factor(backend.put(np.diag(scales)), assume=assume)
+            assert np.isclose(backend.get(f.rcond()), true, rtol=1e-9, atol=0), (scales, assume)
+
+
+def test_a_factor_that_failed(backend):
+    """Its determinant is that of slogdet, and its condition number infinite."""
+    singular, bad = np.ones((3, 3)), np.ones((3, 3))
+    bad[1, 1] = np.nan
+    a = np.stack([singular, np.eye(3), bad, np.zeros((3, 3))])
+    for assume in ("general", "hermitian", "pos"):
+        f = lw.factor(backend.put(a), assume=assume, on_fail="nan")
+        expected = lw.slogdet(backend.put(a), assume=assume, on_fail="nan")
+        for made, wanted in zip(f.slogdet(), expected, strict=True):
+            assert np.array_equal(backend.get(made), backend.get(wanted), equal_nan=True)
+        assert backend.get(f.rcond()).tolist() == [0, 1, 0, 0]
+    f = lw.factor(backend.put(np.stack([np.diag([1.0, 0.0]), np.eye(2)])), assume="lower", on_fail="nan")
+    assert backend.get(f.rcond()).tolist() == [0, 1]
 
 
 def test_sparse_tensors_are_refused():
