@@ -323,6 +323,8 @@ def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engin
         made = factor(a, **options)
         made.report |= {"precision": "mixed", "fallback": True}
         return made
+    low._a = None  # no derivative is taken through it
+    framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)
     return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else xp.constant(a), low, options)
 
 
