@@ -315,6 +315,7 @@ def test_gpu_zero_copy_and_stream(library):
             u.fill_(n + 1)
             session.field("u", u.data_ptr(), (1 << 20,), None, "f", 64, 2, 0, stream.cuda_stream, False)
             assert session.step(n, 0.0) == 0, session.error()
+    torch.cuda.synchronize()
     assert [float(s) for s in sums] == [(n + 1) * 2.0**20 for n in range(steps)]
     assert library == "jax" or set(pointers) == {u.data_ptr()}
 
