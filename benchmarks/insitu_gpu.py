@@ -102,7 +102,7 @@ def _coupling() -> dict[str, Any]:
         for name, text in (("off", _NOOP), ("nothing", _NOOP), ("history", _HISTORY), ("pod", _POD)):
             script = Path(folder, f"{name}.py")
             script.write_text(text)
-            known = os.environ | ({"LAPWING_INSITU": "0"} if name == "off" else {})
+            known = os.environ | {"PYTHONPATH": str(_PACKAGE.parent)} | ({"LAPWING_INSITU": "0"} if name == "off" else {})
             rows = []
             for _ in range(3):
                 call = [sys.executable, __file__, "--burgers", str(library), str(script)]
@@ -153,7 +153,7 @@ def _pod(options: argparse.Namespace, library: str, dtype: str) -> dict[str, Any
     both = _time(analysed, repeat=2)
     traffic = _traffic(analysed)
     sessions[0].finalize()
-    error = float(np.abs(pods[0].sigma - sigma[:modes]).max() / sigma[0])
+    error = float(np.abs(pods[0].sigma - sigma[: len(pods[0].sigma)]).max() / sigma[0])
     floor = _floor(n, kind, modes, block) * steps / block
     row = {
         "library": library,
@@ -182,13 +182,11 @@ class _Solver:
         x = torch.linspace(0, 1, n, dtype=torch.float64, device="cuda")
         self.shapes = torch.stack([torch.sin((3 * k + 1) * np.pi * x + k) for k in range(24)]).to(kind)
         self.u = torch.empty(n, dtype=kind, device="cuda")
-        self.kind = kind
+        k, step = np.arange(24), np.arange(1000)[:, None]
+        self.strengths = torch.tensor(np.exp(-0.8 * k) * np.cos(0.05 * (k + 1) * step + k), dtype=kind, device="cuda")
 
     def at(self, step: int) -> torch.Tensor:
-        k = np.arange(24)
-        strengths = np.exp(-0.8 * k) * np.cos(0.05 * (k + 1) * step + k)
-        torch.matmul(torch.tensor(strengths, dtype=self.kind).cuda(), self.shapes, out=self.u)
-        return self.u
+        return torch.mv(self.shapes.T, self.strengths[step], out=self.u)
 
 
 def _gram64(a: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from .streams import copy_on_device
 
 __all__ = [
     "LIBRARIES",

@@ -29,6 +29,8 @@ def _external_stream(library: str, device: int, stream: int) -> Any:
     if library == "cupy":
         import cupy
 
+        if not stream:
+            return cupy.cuda.Stream.null
         if hasattr(cupy.cuda.Stream, "from_external"):
             return cupy.cuda.Stream.from_external(_Foreign(stream))
         return cupy.cuda.ExternalStream(stream, device)
