@@ -152,8 +152,8 @@ def insitu_table(data: dict[str, Any]) -> str:
         f"| energy not in the modes | {1 - stream['energy']:.1e} | - | - |",
         "",
         f"{data['threads']} thread, {about['processor']}, NumPy {about['numpy']}, {data['date'][:10]}. A step with an analysis",
-        f"that does nothing, 258 points: {each['Hub.step']:.1f} us through `Hub.step`, {each['bridge']:.1f} us through what the",
-        "C library calls.",
+        f"that does nothing, 258 points: {each['Hub.step']:.1f} us through `Hub.step`, {each['bridge']:.1f} us through what",
+        "the C library calls.",
     ]
     return "\n".join(lines) + "\n"
 
