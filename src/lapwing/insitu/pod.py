@@ -40,7 +40,7 @@ class POD(Analysis):
     every, block : int, optional
         Take steps whose number is a multiple of ``every``; take in ``block`` snapshots at once (default 2 ``rank``).
     right : bool
-        Keep what the coefficients need, about 16 K numbers a snapshot at the default block size.
+        Keep what the coefficients need, about 4 K numbers a snapshot at the default block size.
 
     Attributes
     ----------
