@@ -123,6 +123,8 @@ class Hub:
         self.on_error = on_error
         self.comm = open_comm(comm)
         self._output = None if output is None else Path(output)
+        if self._output is not None and self._output.exists() and not self._output.is_dir():
+            raise NotADirectoryError(f"Hub: the output {str(self._output)!r} is a file\nhint: name another folder with output=")
         self._quiet, self._debug, self._writable, self._xp = quiet, debug, writable, xp
         self.ctx = Context(self.comm, dict(options or {}), self._output or Path(), xp, self._log)
         self.ctx.mesh = Mesh.of(mesh)
@@ -348,7 +350,10 @@ class Hub:
     def _start(self) -> None:
         self._started = True
         if self._output is not None:
-            self._output.mkdir(parents=True, exist_ok=True)
+            try:
+                self._output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # analyses that write will fail by themselves, the others need no folder
+                self._log(f"the folder {self._output} cannot be made: {error}", shown=True)
         for slot in self._slots:
             try:
                 slot.analysis.on_start(self.ctx)
