@@ -19,7 +19,7 @@ from .arrays import LIBRARIES, choose_library
 from .field import Field
 from .mesh import Mesh
 from .parallel import open_comm
-from .streams import stream_context, synchronise
+from .streams import stream_context, synchronise, wide
 
 __all__ = ["Hub"]
 
@@ -188,6 +188,9 @@ class Hub:
             if step % self._every == 0:
                 if self._streams:
                     self._on_stream(step)
+                elif self._xp == "jax":
+                    with wide():
+                        self._analyse(step)
                 else:
                     self._analyse(step)
         finally:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 from functools import lru_cache
 from typing import Any
 
 from .memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
-__all__ = ["copy_on_device", "stream_context", "synchronise"]
+__all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
 
 
 class _Foreign:
@@ -52,8 +53,19 @@ def stream_context(library: str, device: int, stream: int) -> Any:
 
         with torch.cuda.device(device), torch.cuda.stream(_external_stream("torch", device, stream)):
             yield
+    elif library == "jax":
+        with wide():  # its arrays were made complete before: order is not the question
+            yield
     else:
         yield
+
+
+def wide() -> Any:
+    """64-bit types of JAX stay 64-bit inside the block, whatever the process-wide flag says; the flag itself is left alone."""
+    jax: Any = importlib.import_module("jax")
+    if jax.config.jax_enable_x64:
+        return contextlib.nullcontext()
+    return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
 def synchronise(device_type: int, device: int, stream: int | None) -> None:
