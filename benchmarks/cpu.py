@@ -241,13 +241,19 @@ _TORCH_SHARE = 0.9  # of the speed of its MKL at one large matrix
 
 
 def _solve(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
-    """Systems, inverses and decompositions, through NumPy, against the best of numpy, scipy, torch and jax."""
+    """Systems, inverses and decompositions against the best of numpy, scipy, torch and jax.
+
+    Batches run through NumPy. One matrix runs through torch, whose LAPACK lapwing uses for its tensors, against all of them,
+    and through NumPy against the libraries of NumPy's users.
+    """
     from lapwing.bench.case import Case
 
     rows, verdicts = [], []
 
-    def judge(case: Case, against: tuple[str, ...] | None, factor: float, torch_share: float = 1.0) -> None:
-        row, verdict = _best(case, against, factor, repeat, torch_share)
+    def judge(
+        case: Case, against: tuple[str, ...] | None, factor: float, torch_share: float = 1.0, library: str = "numpy"
+    ) -> None:
+        row, verdict = _best(case, against, factor, repeat, torch_share, library)
         rows.append(row)
         verdicts.extend(verdict)
 
@@ -262,25 +268,27 @@ def _solve(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
             continue
         if quick:
             n, known = min(n, 128), {**known, **({"rows": 2000} if "rows" in known else {})}
-        judge(Case(n, **known), against, factor, _TORCH_SHARE)
+        judge(Case(n, **known), against, factor, _TORCH_SHARE, "numpy" if against else "torch")
+        if against is None:
+            judge(Case(n, **known), ("numpy", "scipy", "cho_solve", "lu_solve"), min(factor, 1.0))
     return rows, verdicts
 
 
-def _best(case: object, against: tuple[str, ...] | None, factor: float, repeat: int, torch_share: float) -> tuple:
+def _best(case: object, against: tuple[str, ...] | None, factor: float, repeat: int, torch_share: float, library: str) -> tuple:
     """The row, and the verdict on it, unless nobody else could do it."""
     from lapwing.bench.case import Entry
     from lapwing.bench.measure import measure, peer_entries
 
     peers, _ = peer_entries("cpu", ("numpy", "scipy", "torch", "jax"), case)
     peers = [p for p in peers if (against is None or p.name in against) and (case.batch == 1 or p.name not in _LOOPS)]
-    row = measure(case, [Entry("lapwing", "numpy", "auto"), *peers], repeat=repeat, limit=6.0)
+    row = measure(case, [Entry("lapwing", library, "auto"), *peers], repeat=repeat, limit=6.0)
     times = _report(row)
     of_torch = {p.name for p in peers if p.library == "torch"}
     best = min((times[p.name] / (torch_share if p.name in of_torch else 1.0) for p in peers if p.name in times), default=None)
     if best is None or "lapwing" not in times:
         return row, []
-    whom = "" if against is None else f" against {against[0]}"
-    verdict = Verdict(f"{case}{whom}", best / times["lapwing"], factor)
+    whom = "" if against is None else f" against {' and '.join(against[:2])}"
+    verdict = Verdict(f"{case}{' in torch' * (library == 'torch')}{whom}", best / times["lapwing"], factor)
     print(verdict, flush=True)
     return row, [verdict]
 

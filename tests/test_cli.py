@@ -52,6 +52,15 @@ def test_explain_prints_the_plan(capsys):
     assert capsys.readouterr().out.startswith(str(plan))
 
 
+def test_explain_of_systems_and_decompositions(capsys):
+    assert main(["explain", "solve", "--shape", "1000x8x8", "--assume", "pos", "--columns", "3"]) == 0
+    plan = lw.explain(lw.solve, lw.spec((1000, 8, 8)), lw.spec((1000, 8, 3)), assume="pos")
+    assert capsys.readouterr().out == f"{plan}\n"
+    for operation in ("inv", "slogdet", "qr", "svd", "svdvals", "lstsq", "polar"):
+        assert main(["explain", operation, "--shape", "50x50"]) == 0
+        assert operation in capsys.readouterr().out or operation in ("lstsq", "polar", "inv")
+
+
 def test_explain_tells_of_an_engine_that_is_not_here(capsys):
     assert main(["explain", "cholesky", "--shape", "64x64", "--device", "cuda"]) == 0
     text = capsys.readouterr().out

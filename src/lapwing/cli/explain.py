@@ -10,11 +10,24 @@ from ..core.problem import spec
 from ..ops.cholesky import cholesky
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain
+from ..ops.lstsq import lstsq
+from ..ops.qr import qr
+from ..ops.solve import ASSUME, inv, slogdet, solve
+from ..ops.svd import polar, svd, svdvals
 from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset
 
 __all__ = ["add_parser", "run"]
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {"cholesky": cholesky, "eigh": eigh, "eigvalsh": eigvalsh}
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    op.__name__: op for op in (cholesky, eigh, eigvalsh, solve, inv, slogdet, qr, svd, svdvals, lstsq, polar)
+}
+# which of them know the option
+_TAKES = {
+    "upper": ("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet"),
+    "subset": ("eigh", "eigvalsh"),
+    "assume": ("solve", "inv", "slogdet"),
+    "columns": ("solve", "lstsq"),
+}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -26,18 +39,28 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add_device(parser)
     parser.add_argument("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
     parser.add_argument("--upper", action="store_true", help="the upper triangle")
+    parser.add_argument("--assume", choices=ASSUME, help="what is known of the matrix, for solve, inv and slogdet")
+    parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
     add_subset(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     shape = parse_shape(options.shape)
-    if options.subset is not None and options.operation == "cholesky":
-        raise UsageError("--subset is for eigh and eigvalsh")
-    part = {} if options.subset is None else {"subset": parse_subset(options.subset)}
+    for name, operations in _TAKES.items():
+        if getattr(options, name) and options.operation not in operations:
+            raise UsageError(f"--{name} is for {', '.join(operations)}")
+    known: dict[str, Any] = {"upper": True} if options.upper else {}
+    if options.assume:
+        known["assume"] = options.assume
+    if options.subset is not None:
+        known["subset"] = parse_subset(options.subset)
     try:
-        array = spec(shape, options.dtype, options.device)
-        plan = explain(_OPERATIONS[options.operation], array, upper=options.upper, engine=options.engine, **part)
+        arrays = [spec(shape, options.dtype, options.device)]
+        if options.operation in _TAKES["columns"]:
+            columns = 1 if options.columns is None else options.columns
+            arrays.append(spec((*shape[:-1], columns), options.dtype, options.device))
+        plan = explain(_OPERATIONS[options.operation], *arrays, engine=options.engine, **known)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error).removeprefix("spec: ")) from error
     print(plan)
