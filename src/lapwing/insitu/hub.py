@@ -17,6 +17,7 @@ from . import report, store
 from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
 from .arrays import LIBRARIES, choose_library
 from .field import Field
+from .live import Live
 from .mesh import Mesh
 from .parallel import open_comm
 from .streams import stream_context, synchronise
@@ -79,6 +80,9 @@ class Hub:
         Look only at steps whose number is a multiple of this.
     mesh : Mesh or dict, optional
         See `Mesh`.
+    live : bool
+        Write ``status.json`` into the output folder a few times a second, by a thread of the first rank, for
+        ``lapwing insitu watch``. The environment variable LAPWING_INSITU_LIVE (1 or 0) overrides it.
     quiet, debug, writable : bool
         No lines on stderr; hand out copies that are spoiled after the step, so that a later use shows; let analyses write into
         the fields.
@@ -108,6 +112,7 @@ class Hub:
         xp: str = "auto",
         every: int = 1,
         mesh: Mesh | dict[str, Any] | None = None,
+        live: bool = False,
         quiet: bool = False,
         debug: bool = False,
         writable: bool = False,
@@ -136,6 +141,21 @@ class Hub:
         self._stop = ""
         self._warned = OK
         self._times = report.Times()
+        self._live = self._open_live(live)
+
+    def _open_live(self, asked: bool) -> Live | None:
+        told = os.environ.get("LAPWING_INSITU_LIVE", "")
+        if not isinstance(asked, bool):
+            raise ValueError(f"Hub: live must be True or False, got {asked!r}")
+        if told not in ("", "0", "1"):
+            raise ValueError(f"Hub: LAPWING_INSITU_LIVE must be 0 or 1, got {told!r}")
+        if not (told == "1" if told else asked) or self.comm.rank:
+            return None
+        if self._output is None:
+            if told:  # set for all hubs of the process: one without a folder has nothing to show
+                return None
+            raise ValueError("Hub: live=True needs an output folder")
+        return Live(self, self._output)
 
     @property
     def analyses(self) -> list[Analysis]:
@@ -252,6 +272,8 @@ class Hub:
             ctx._stop = None
         if agree or (self.comm.size > 1 and self.on_error == "stop"):
             self._together(step)
+        if self._live is not None and self._live.wanted:
+            self._live.take(self)
 
     def _arrays(self, slot: _Slot) -> list[Any]:
         fields = self._fields
@@ -323,6 +345,8 @@ class Hub:
         if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
             # in the collective part the other ranks may be waiting for us: nothing else is safe
             self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
+            if self._live is not None:
+                self._live.close(self, "failed", f"{what}; the run is aborted")
             self.comm.abort(1)
         elif self.on_error == "disable":
             slot.disabled = f"{kind}: {error}"
@@ -349,6 +373,8 @@ class Hub:
         self._started = True
         if self._output is not None:
             self._output.mkdir(parents=True, exist_ok=True)
+        if self._live is not None:
+            self._live.start()
         for slot in self._slots:
             try:
                 slot.analysis.on_start(self.ctx)
@@ -359,7 +385,7 @@ class Hub:
         """Finish the analyses, print the summary, close the log. Later calls do nothing."""
         return self._finish(together=True)
 
-    def _finish(self, together: bool) -> int:
+    def _finish(self, together: bool, failure: str = "") -> int:
         if self._finished:
             return self._warned
         if not self._started:
@@ -370,6 +396,9 @@ class Hub:
             self._agree()
         with self._settled():
             self._finish_all(together)
+            if self._live is not None:
+                state = "failed" if failure else "stopped" if self._stop else "finished"
+                self._live.close(self, state, failure or self._stop)
         self._log(self.summary(), to_stderr=self.comm.rank == 0 or self.errors > 0)
         if together:
             self.comm.close()
@@ -391,7 +420,8 @@ class Hub:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         # when this rank's solver fails the others are not here: no collective work
-        self._finish(together=error is None or self.comm.size == 1)
+        failure = "" if error is None else f"the solver raised {type(error).__name__}: {error}"
+        self._finish(together=error is None or self.comm.size == 1, failure=failure)
 
     def summary(self) -> str:
         """What ran, what it cost, what failed."""
