@@ -123,30 +123,23 @@ def _in_python(folder: Path) -> list[Any]:
 
 def _stream(command: list[Any], folder: Path) -> tuple[int, str]:
     """Run it; its output is shown line by line, and how far it is by a bar where there is a terminal."""
-    started = subprocess.Popen(
-        [str(word) for word in command],
-        cwd=folder,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert started.stdout
-    bar = _Bar(folder / "insitu")
+    words = [str(word) for word in command]
     lines = []
-    try:
-        for line in started.stdout:
-            lines.append(line)
-            bar.line(line)
-        code = started.wait()
-    except BaseException:
-        started.terminate()
-        started.wait()
-        raise
-    finally:
-        bar.close()
-    return code, "".join(lines)
+    with subprocess.Popen(
+        words, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as started:
+        assert started.stdout
+        bar = _Bar(folder / "insitu")
+        try:
+            for line in started.stdout:
+                lines.append(line)
+                bar.line(line)
+        except BaseException:
+            started.terminate()
+            raise
+        finally:
+            bar.close()
+    return started.returncode, "".join(lines)
 
 
 class _Bar:

@@ -345,8 +345,7 @@ class Hub:
         if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
             # in the collective part the other ranks may be waiting for us: nothing else is safe
             self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
-            if self._live is not None:
-                self._live.close(self, "failed", f"{what}; the run is aborted")
+            self._close_live("failed", f"{what}; the run is aborted")
             self.comm.abort(1)
         elif self.on_error == "disable":
             slot.disabled = f"{kind}: {error}"
@@ -392,13 +391,15 @@ class Hub:
             self._start()
         self._finished = True
         together = together and self.comm.usable
-        if together and self._collective:
-            self._agree()
-        with self._settled():
-            self._finish_all(together)
-            if self._live is not None:
-                state = "failed" if failure else "stopped" if self._stop else "finished"
-                self._live.close(self, state, failure or self._stop)
+        try:
+            if together and self._collective:
+                self._agree()
+            with self._settled():
+                self._finish_all(together)
+                self._close_live("failed" if failure else "stopped" if self._stop else "finished", failure or self._stop)
+        except BaseException as error:
+            self._close_live("failed", f"{type(error).__name__}: {error}")
+            raise
         self._log(self.summary(), to_stderr=self.comm.rank == 0 or self.errors > 0)
         if together:
             self.comm.close()
@@ -414,6 +415,10 @@ class Hub:
             except BaseException as error:
                 self._caught(slot, error, together=slot.collective)
             slot.seconds += clock.perf_counter() - begin
+
+    def _close_live(self, state: str, message: str) -> None:
+        if self._live is not None:
+            self._live.close(self, state, message)
 
     def __enter__(self) -> Hub:
         return self
@@ -496,7 +501,7 @@ class Hub:
         try:
             self._output.mkdir(parents=True, exist_ok=True)
             # opened for each line: lines are few, and a run that is killed loses none
-            with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8") as file:
+            with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
         except OSError:
             pass  # a full disk must not end the run

@@ -99,7 +99,7 @@ class Live:
         self._pause = max(self._period, (clock.perf_counter() - begin) / _SHARE)
 
     def close(self, hub: Hub, state: str, message: str = "") -> None:
-        """The last figures and how it ended: "finished", "stopped" or "failed". Waits for the last writing, but not for ever."""
+        """The last figures, and how it ended: "finished", "stopped" or "failed". Waits some seconds at most."""
         thread, self._thread = self._thread, None
         if thread is None:
             return

@@ -131,9 +131,9 @@ def short(value: Any, digits: int) -> str:
 
 
 def percent(value: float) -> str:
-    """As many digits as tell it from 100 %."""
+    """With two digits of what is missing, if there is little."""
     missing = 1.0 - value
-    digits = 2 if missing > 0.01 or missing <= 0 else min(2 - math.floor(math.log10(missing)) - 2, 10)
+    digits = 2 if missing > 0.01 or missing <= 0 else min(1 - math.floor(math.log10(100 * missing)), 10)
     text = f"{100 * value:.{digits}f} %"
     return text if not (text.startswith("100.") and missing > 0) else "> 99.99999999 %"
 
