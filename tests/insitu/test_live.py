@@ -188,7 +188,7 @@ def test_modes_during_the_run_have_coordinates_and_a_sign(tmp_path):
     hub.finish()
     (drawing,) = status(tmp_path)["drawings"]
     for line in np.array(drawing["lines"]):
-        assert line[np.abs(line).argmax()] > 0
+        assert line[np.argmax(np.abs(line) >= 0.99 * np.abs(line).max())] > 0
     assert insitu.POD("u").sketch() == []
 
 

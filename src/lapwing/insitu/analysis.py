@@ -41,7 +41,7 @@ class Sketch:
     extent : (float, float)
         Coordinates of the first and last point of a line.
     free_sign : bool
-        The sign means nothing: each is drawn with its largest value positive, so that it does not jump.
+        The sign means nothing: each is drawn with the first of its largest values positive, so that it does not jump.
     """
 
     title: str

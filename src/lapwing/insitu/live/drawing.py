@@ -45,7 +45,10 @@ def drawings(taken: list[tuple[str, Sketch, np.ndarray]]) -> list[dict[str, Any]
         finite = np.where(np.isfinite(values), values, 0.0)
         if sketch.free_sign:
             flat = finite.reshape(len(finite), -1)
-            signs = np.where(flat[np.arange(len(flat)), np.abs(flat).argmax(axis=1)] < 0, -1.0, 1.0)
+            # the first of the largest: an odd mode has two, and which is larger is a matter of rounding
+            size = np.abs(flat)
+            first = (size >= 0.99 * size.max(axis=1, keepdims=True)).argmax(axis=1)
+            signs = np.where(flat[np.arange(len(flat)), first] < 0, -1.0, 1.0)
             finite = finite * signs.reshape(-1, *[1] * (values.ndim - 1))
         one: dict[str, Any] = {"analysis": name, "title": sketch.title, "labels": list(sketch.labels)}
         if values.ndim == 2:
