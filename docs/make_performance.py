@@ -1,8 +1,9 @@
-"""Writes the tables and pictures of docs/performance.md from the raw results in benchmarks/results.
+"""Writes the tables and pictures of docs/performance.md, and the table of docs/insitu.md, from the raw results in
+benchmarks/results.
 
     python docs/make_performance.py
 
-The text of the page is kept; what stands between the marker lines is replaced.
+The text of the pages is kept; what stands between the marker lines is replaced.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from lapwing.engines import planner
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
+INSITU_PAGE = ROOT / "docs" / "insitu.md"
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "benchmarks" / "results"
 GPU = "NVIDIA H200"
@@ -24,22 +26,29 @@ GPU = "NVIDIA H200"
 def main() -> None:
     batched, single = load("h200-batched"), load("h200-single")
     cpu, frameworks = load("cpu-x86-64-v4"), load("h200-frameworks")
-    text = PAGE.read_text()
+    insitu = {"insitu-cpu": insitu_table(load("insitu-cpu"))}
     eigh = [load("h200-eigh-2"), load("h200-eigh-float64")]
-    for name, table in {
+    tables = {
         "gpu-eigh": eigh_table([row for data in eigh for row in data["rows"]], ("cusolver", "torch", "jax", "cupy")),
         "cpu-eigh": eigh_table(load("cpu-eigh")["rows"], ("scipy", "eigsh", "numpy", "torch", "jax")),
         "gpu-batched": gpu_table(batched),
         "gpu-single": gpu_table(single),
         "gpu-frameworks": frameworks_table(frameworks),
         "cpu": cpu_table(cpu),
-    }.items():
+    }
+    PAGE.write_text(filled(PAGE.read_text(), tables | insitu))
+    INSITU_PAGE.write_text(filled(INSITU_PAGE.read_text(), insitu))
+    draw_gpu(batched, single)
+    draw_cpu(cpu)
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """The text with each table between its marker lines."""
+    for name, table in tables.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         assert re.search(pattern, text, re.S), name
         text = re.sub(pattern, lambda m, table=table: m[1] + table + m[2], text, flags=re.S)
-    PAGE.write_text(text)
-    draw_gpu(batched, single)
-    draw_cpu(cpu)
+    return text
 
 
 def load(name: str) -> dict[str, Any]:
@@ -124,6 +133,28 @@ def cpu_table(data: dict[str, Any]) -> str:
         ratio = min(others.values()) / times["numpy"]
         floor = f"{times['numpy'] / row['floor']:.1f}" if row.get("floor") else "-"
         lines.append(f"| {row['dtype']} | {row['n']} | {row['batch']} | {' | '.join(cells)} | {ratio:.1f}x | {floor} |")
+    return "\n".join(lines) + "\n"
+
+
+def insitu_table(data: dict[str, Any]) -> str:
+    """What a step of coupling costs, and the streaming POD beside the SVD of the stored history."""
+    pod, about, each = data["pod"], data["environment"], data["overhead"]
+    stream, batch = pod["stream"], pod["batch"]
+    first = pod["sigma_reference"][0]
+    lines = [
+        f"| POD of {pod['size']}, {pod['modes']} modes | streaming | numpy.linalg.svd of the history | ratio |",
+        "|---|---|---|---|",
+        f"| CPU time, s | {stream['cpu_s']:.2f} | {batch['cpu_s']:.1f} | {batch['cpu_s'] / stream['cpu_s']:.1f}x |",
+        f"| memory over the solver's, MB | {stream['extra_mb']:.0f} | {batch['extra_mb']:.0f} "
+        f"| {batch['extra_mb'] / stream['extra_mb']:.1f}x |",
+        f"| error of a singular value over the first | {pod['error']:.1e} | - | - |",
+        f"| bound on it, printed by the run | {stream['bound'] / first:.1e} | - | - |",
+        f"| energy not in the modes | {1 - stream['energy']:.1e} | - | - |",
+        "",
+        f"{data['threads']} thread, {about['processor']}, NumPy {about['numpy']}, {data['date'][:10]}. A step with an analysis",
+        f"that does nothing, 258 points: {each['Hub.step']:.1f} us through `Hub.step`, {each['bridge']:.1f} us through what",
+        "the C library calls.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ import lapwing
 
 ROOT = Path(__file__).parents[1]
 _NEEDS_A_LIBRARY = {f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")}
-_SMALLER = {"04_kernel_pca.py": ["1500"]}  # what takes long otherwise
+_SMALLER = {"04_kernel_pca.py": ["1500"], "insitu_exponax.py": ["48", "200"]}  # what takes long otherwise
 
 
 def test_docstrings():
@@ -30,8 +30,11 @@ def test_docstrings():
     assert tried >= 8
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "README.md"])
-def test_pages(page):
+@pytest.mark.parametrize(
+    "page", ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "docs/insitu.md", "README.md"]
+)
+def test_pages(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     for name in ("torch", "jax", "tensorflow"):
         if any(f"import {name}" in block for block in blocks):
@@ -49,7 +52,7 @@ def test_examples(path, capsys, monkeypatch, tmp_path):
     source = path.read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [str(path), *_SMALLER.get(path.name, [])])
-    for name in ("torch", "jax", "tensorflow", "matplotlib"):
+    for name in ("torch", "jax", "tensorflow", "matplotlib", "exponax"):
         if re.search(rf"^(import|from) {name}", source, re.M):
             pytest.importorskip(name)
     runpy.run_path(str(path), run_name="__main__")

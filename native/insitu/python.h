@@ -25,6 +25,7 @@ struct Status {  // PyStatus, unchanged since 3.8
   SYMBOL(Py_InitializeFromConfig, Status, (const void*))                      \
   SYMBOL(PyStatus_Exception, int, (Status))                                   \
   SYMBOL(PyEval_SaveThread, void*, ())                                        \
+  SYMBOL(PyEval_RestoreThread, void, (void*))                                 \
   SYMBOL(PyGILState_Ensure, int, ())                                          \
   SYMBOL(PyGILState_Release, void, (int))                                     \
   SYMBOL(Py_IncRef, void, (Object*))                                          \

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "context.h"
 #include "guard.h"
@@ -54,8 +55,15 @@ void at_exit() {
         finish(ctx);
     }
     call_quietly("threading", "_shutdown");
-    call_quietly("atexit", "_run_exitfuncs");
-    flush();
+    // In a thread of their own: what is local to this one has been destroyed already, and some exit functions (JAX's) use it.
+    void* state = py.PyEval_SaveThread();
+    std::thread([] {
+      const int held = py.PyGILState_Ensure();
+      call_quietly("atexit", "_run_exitfuncs");
+      flush();
+      py.PyGILState_Release(held);
+    }).join();
+    py.PyEval_RestoreThread(state);
   } catch (...) {
   }
   end();

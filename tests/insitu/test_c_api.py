@@ -290,6 +290,20 @@ def test_the_end_of_the_process_finishes_what_the_solver_forgot(driver, script):
 # --------------------------------------------------------------------------------------------------------- errors of analyses
 
 
+def test_libraries_with_exit_functions_of_their_own(driver, script):
+    """JAX's want what is local to the thread, which is gone for the main one when the process ends."""
+    pytest.importorskip("jax")
+    text = """
+    import jax
+    class Sum(insitu.Analysis):
+        fields = ()
+        def on_step(self, ctx):
+            print("sum", float(jax.numpy.ones(3).sum()), flush=True)
+    analyses = [Sum()]
+    """
+    assert "sum 3.0" in run(driver, "twice", script(text), '{"output": null}').stdout  # and its exit status is 0
+
+
 def test_an_exception_ends_its_analysis_only(driver, script, tmp_path):
     two = """
     class Bad(insitu.Analysis):

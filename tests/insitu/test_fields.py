@@ -297,8 +297,9 @@ def test_gpu_zero_copy_and_stream(library):
     torch = pytest.importorskip("torch")
     stream = torch.cuda.Stream()
     u = torch.zeros(1 << 20, device="cuda", dtype=torch.float64)
+    busy = torch.randn(4096, 4096, device="cuda")
     torch.cuda.synchronize()
-    pointers, sums = [], []
+    pointers, sums, steps = [], [], 200
 
     class Look(insitu.Analysis):
         fields = ("u",)
@@ -309,11 +310,13 @@ def test_gpu_zero_copy_and_stream(library):
 
     session = bridge.Session(insitu.Hub([Look()], output=None, quiet=True, xp=library))
     with torch.cuda.stream(stream):
-        for n in range(20):
+        for n in range(steps):
+            torch.mm(busy, busy)  # the solver is late: who does not wait for its stream sees the step before
             u.fill_(n + 1)
             session.field("u", u.data_ptr(), (1 << 20,), None, "f", 64, 2, 0, stream.cuda_stream, False)
             assert session.step(n, 0.0) == 0, session.error()
-    assert [float(s) for s in sums] == [(n + 1) * 2.0**20 for n in range(20)]
+    torch.cuda.synchronize()
+    assert [float(s) for s in sums] == [(n + 1) * 2.0**20 for n in range(steps)]
     assert library == "jax" or set(pointers) == {u.data_ptr()}
 
 

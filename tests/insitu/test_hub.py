@@ -429,3 +429,19 @@ def test_mesh_places():
     assert insitu.Mesh.of({"coordinates": (x, y)}).nearest((0.26, 0.99), (5, 7)) == (1, 6)
     with pytest.raises(ValueError, match="neither spacing nor coordinates"):
         insitu.Mesh().nearest((1.0,), (3,))
+
+
+def test_an_output_that_is_a_file(tmp_path):
+    (tmp_path / "solver").touch()
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        insitu.Hub([], output=tmp_path / "solver")
+
+
+def test_an_output_that_cannot_be_made(tmp_path, capfd):
+    """Analyses that need no folder run all the same, from their start."""
+    (tmp_path / "solver").touch()
+    stats = insitu.Stats("u")
+    with insitu.Hub([stats, insitu.Writer("u")], output=tmp_path / "solver" / "results") as hub:
+        assert hub.step(0, 0.0, u=np.ones(3)) == 1
+    assert stats.count() == 1 and hub.errors == 1
+    assert "cannot be made" in capfd.readouterr().err

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import lapwing as lw
-from backends import DTYPES, poison, random, spd
+from backends import DTYPES, poison, random, spd, x64
 
 SIZES = (1, 2, 3, 5, 8, 9, 16, 17, 32, 33, 65)
 SHAPES = ((1, 1), (5, 5), (9, 4), (4, 9), (40, 7), (33, 33), (7, 40), (70, 65), (3, 1), (1, 3))
@@ -600,3 +602,244 @@ def test_nan_outside_of_a_triangle_is_not_blamed(backend):
     a = backend.put(np.array([[0, np.nan], [1, 1]]))
     with pytest.raises(lw.SingularMatrixError, match="pivot 1 is zero"):
         lw.solve(a, backend.put(np.ones(2)), assume="lower")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_mixed_precision_of_any_scale(backend, dtype):
+    """Each column is as good as alone, however large or small it and the others are."""
+    n = 30
+    a = spd((n, n), dtype)
+    columns = random((n, 4), dtype, 1)
+    b = columns * np.array([1e200, 1e-170, 1.0, 0.0])
+    for assume in ("pos", "general"):
+        f = lw.factor(backend.put(a), assume=assume, precision="mixed")
+        x = backend.get(f.solve(backend.put(b)))
+        assert not f.report["fallback"]
+        assert f.report["backward_error"] < n * 1e-16
+        assert not x[:, 3].any()
+        assert backend.get(f.rcond()).dtype == np.float64
+        for j, scale in enumerate((1e200, 1e-170, 1.0)):
+            assert backward_error(a, x[:, j : j + 1] / scale, columns[:, j : j + 1]) < 1
+            alone = backend.get(f.solve(backend.put(b[:, j])))
+            assert backward_error(a, alone[:, None] / scale, columns[:, j : j + 1]) < 1
+        assert not f.report["fallback"]
+
+
+def test_mixed_precision_judges_each_column(backend):
+    n = 80
+    a = with_condition(n, 1e5, "float64")
+    b = np.stack([random((n,), "float64", 1) * 1e50, random((n,), "float64", 2)], 1)
+    x = backend.get(lw.factor(backend.put(a), assume="general", precision="mixed").solve(backend.put(b)))
+    for j in range(2):
+        assert backward_error(a, x[:, j : j + 1], b[:, j : j + 1]) < 1
+
+
+def test_mixed_precision_of_batches_and_of_nothing(backend):
+    a, b = spd((3, 8, 8), "float64"), random((2, 1, 8, 2), "float64")
+    x = backend.get(lw.factor(backend.put(a), precision="mixed").solve(backend.put(b)))
+    assert np.allclose(x, np.linalg.solve(a, np.broadcast_to(b, (2, 3, 8, 2))), rtol=1e-12, atol=1e-12)
+    assert backend.get(lw.factor(backend.put(a[0]), precision="mixed").solve(backend.put(b))).shape == (2, 1, 8, 2)
+    for matrix, right in (((0, 0), (0, 2)), ((4, 4), (4, 0)), ((0, 4, 4), (4, 2))):
+        f = lw.factor(backend.put(spd(matrix, "float64")), precision="mixed")
+        assert backend.get(f.solve(backend.put(np.ones(right)))).shape == (*matrix[:-2], *right)
+
+
+@pytest.mark.parametrize("precision", ["full", "mixed"])
+def test_a_factor_checks_the_right_hand_side(backend, precision):
+    f = lw.factor(backend.put(np.eye(3)), precision=precision)
+    for wrong in (np.ones(3, "float32"), np.ones(3, "int32")):
+        with pytest.raises(TypeError, match=r"Factor\.solve: a and b must have the same dtype"):
+            f.solve(backend.put(wrong))
+    with pytest.raises(TypeError, match="expected an array of NumPy"):
+        f.solve([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="a has 3 rows and b has 4"):
+        f.solve(backend.put(np.ones(4)))
+    if backend.name != "numpy":
+        with pytest.raises(TypeError, match="arrays of one library"):
+            f.solve(np.ones(3))
+
+
+def test_text_of_a_mixed_factor_costs_nothing(backend):
+    f = lw.factor(backend.put(spd((2, 5, 5), "float64")), precision="mixed")
+    assert repr(f) == "Factor(assume='pos', shape=(2, 5, 5), dtype=float64, precision='mixed')"
+    assert f._full is None
+
+
+def test_a_mixed_factor_in_jax():
+    jax = pytest.importorskip("jax")
+    with x64():
+        jnp = jax.numpy
+        a, b = jnp.asarray(spd((6, 6), "float64")), jnp.asarray(random((6,), "float64"))
+        many = jnp.asarray(random((4, 6), "float64", 1))
+        right = jnp.linalg.solve(a, b)
+        inverse = jnp.linalg.inv(a)
+        for assume in ("pos", "general"):
+
+            def made(assume=assume):
+                return lw.factor(a, assume=assume, precision="mixed")
+
+            def close(x, y):
+                return bool(jnp.abs(x - y).max() < 1e-12)
+
+            f = made()
+            assert close(jax.jit(lambda v: f.solve(v))(b), right)  # noqa: B023
+            assert close(jax.jit(lambda: f.solve(b))(), right)  # noqa: B023
+            assert f._full is None  # nothing leaves the traced code
+            assert close(f.solve(b), right)
+            assert close(jax.vmap(made().solve)(many), many @ inverse.T)
+            assert close(jax.grad(lambda v: made().solve(v).sum())(b), inverse.sum(0))
+            assert close(jax.jit(lambda f, v: f.solve(v))(made(), b), right)
+            back = jax.jit(lambda f: f)(made())
+            assert close(back.solve(b), right)
+            assert back.report["precision"] == "mixed"
+            assert close(jax.jit(lambda f: f.slogdet().logabsdet)(made()), jnp.linalg.slogdet(a)[1])
+            assert close(jax.jit(lambda f: f.inv())(made()), inverse)
+
+
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*:DeprecationWarning")  # torch.compile's own
+@pytest.mark.filterwarnings("ignore:.*functools.lru_cache.*:UserWarning")
+def test_a_mixed_factor_in_torch():
+    torch = pytest.importorskip("torch")
+    a, many = torch.tensor(spd((6, 6), "float64")), torch.tensor(random((4, 6), "float64"))
+    inverse = torch.linalg.inv(a)
+    for assume in ("pos", "general"):
+
+        def made(assume=assume, a=a):
+            return lw.factor(a, assume=assume, precision="mixed")
+
+        assert (torch.func.vmap(made().solve)(many) - many @ inverse.T).abs().max() < 1e-12
+        gradient = torch.func.grad(lambda v: made().solve(v).sum())(many[0])
+        assert (gradient - inverse.sum(0)).abs().max() < 1e-12
+        f, b = made(), many[0].clone().requires_grad_()
+        f.solve(b).sum().backward()
+        assert (b.grad - inverse.sum(0)).abs().max() < 1e-12
+        assert f.solve(many[0]).requires_grad is False
+        f = made()
+        compiled = torch.compile(lambda v: f.solve(v), backend="eager", fullgraph=True)  # noqa: B023
+        assert (compiled(many[0]) - inverse @ many[0]).abs().max() < 1e-12
+        # of the matrix too, where it is recorded
+        matrix = a.clone().requires_grad_()
+        made(a=matrix).solve(many[0]).sum().backward()
+        expected = a.clone().requires_grad_()
+        lw.solve(expected, many[0], assume=assume).sum().backward()
+        assert (matrix.grad - expected.grad).abs().max() < 1e-12
+
+
+def test_a_mixed_factor_in_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    a, b = spd((6, 6), "float64"), random((6, 2), "float64")
+    for assume in ("pos", "general"):
+        f = lw.factor(tf.constant(a), assume=assume, precision="mixed")
+        x = tf.function(lambda v: f.solve(v))(tf.constant(b))  # noqa: B023
+        assert np.abs(x.numpy() - np.linalg.solve(a, b)).max() < 1e-12
+        assert f._full is None
+        given = tf.constant(b)
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            total = tf.reduce_sum(f.solve(given))
+        expected = np.linalg.inv(a).sum(0)[:, None] * np.ones(2)
+        assert np.abs(tape.gradient(total, given).numpy() - expected).max() < 1e-12
+
+
+def test_an_unpickled_factor_is_a_pytree(tmp_path):
+    jax = pytest.importorskip("jax")
+    code = (
+        "import pickle, sys, jax; jax.config.update('jax_enable_x64', True);"
+        "f = pickle.load(open(sys.argv[1], 'rb'));"
+        "print(jax.jit(lambda f: f.solve(jax.numpy.ones(3)))(f).sum())"
+    )
+    a = spd((3, 3), "float64")
+    for precision in ("full", "mixed"):
+        with x64():
+            (tmp_path / precision).write_bytes(pickle.dumps(lw.factor(jax.numpy.asarray(a), precision=precision)))
+        run = subprocess.run([sys.executable, "-c", code, tmp_path / precision], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert np.isclose(float(run.stdout), np.linalg.solve(a, np.ones(3)).sum())
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+def test_a_factor_is_the_carry_of_a_loop(assume):
+    """Made outside or inside of traced code, with an engine or without, its structure is the same."""
+    jax = pytest.importorskip("jax")
+    with x64():
+        jnp = jax.numpy
+        a, _ = of_kind(assume, (3, 4, 4), "float64")
+        many, b = jnp.asarray(a), jnp.asarray(random((4,), "float64"))
+        first = lw.factor(many[0], assume=assume, engine="lapack")
+
+        def step(f, matrix):
+            return lw.factor(matrix, assume=assume), f.solve(b)
+
+        last, x = jax.jit(lambda f: jax.lax.scan(step, f, many[1:]))(first)
+        assert jnp.abs(x - jnp.stack([jnp.linalg.solve(m, b) for m in many[:2]])).max() < 1e-12
+        assert jnp.abs(last.solve(b) - jnp.linalg.solve(many[2], b)).max() < 1e-12
+        expected = np.linalg.slogdet(a[2])
+        for made in (last.slogdet(), jax.jit(lambda f: f.slogdet())(last)):
+            assert np.allclose(made.sign, expected[0])
+            assert np.allclose(made.logabsdet, expected[1])
+
+
+def test_overwrite_keeps_the_gradient():
+    torch = pytest.importorskip("torch")
+    a, b = torch.tensor(spd((4, 4), "float64")), torch.tensor(random((4,), "float64"))
+    for assume in ("pos", "general"):
+        found = []
+        for overwrite in (False, True):
+            given = a.clone().requires_grad_()
+            f = lw.factor(given, assume=assume, overwrite=overwrite)
+            (f.solve(b).sum() + f.slogdet().logabsdet).backward()
+            found.append(given.grad)
+        assert (found[0] - found[1]).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("assume", ASSUME)
+def test_factor_of_nothing(backend, assume):
+    for shape in ((0, 0), (2, 0, 0)):
+        f = lw.factor(backend.put(np.zeros(shape)), assume=assume)
+        sign, logabs = (backend.get(x) for x in f.slogdet())
+        assert np.array_equal(sign, np.ones(shape[:-2]))
+        assert np.array_equal(logabs, np.zeros(shape[:-2]))
+        assert np.array_equal(backend.get(f.logdet()), np.zeros(shape[:-2]))
+        assert np.array_equal(backend.get(f.rcond()), np.ones(shape[:-2]))
+
+
+def test_condition_that_the_climb_does_not_see(backend):
+    d = 2.0**-41
+    a = np.array([[1, 0, 0], [0, 0.5 + d, 0.5 - d], [0, 0.5 - d, 0.5 + d]])
+    true = 1 / np.linalg.cond(a, 1)
+    for assume in ("pos", "general"):
+        rcond = float(backend.get(lw.factor(backend.put(a), assume=assume).rcond()))
+        assert 0.9 * true <= rcond <= 10 * true
+
+
+def test_condition_of_large_and_small_matrices(backend):
+    """Nothing overflows on the way to an answer that is a number."""
+    for scales, true in (((1e200, 1e-200), 0), ((1e-200, 1e-305), 1e-105), ((1e307, 1e300), 1e-7), ((1e-307, 1e-307), 1)):
+        for assume in ("pos", "general", "lower"):
+            f = lw.factor(backend.put(np.diag(scales)), assume=assume)
+            assert np.isclose(backend.get(f.rcond()), true, rtol=1e-9, atol=0), (scales, assume)
+
+
+def test_a_factor_that_failed(backend):
+    """Its determinant is that of slogdet, and its condition number infinite."""
+    singular, bad = np.ones((3, 3)), np.ones((3, 3))
+    bad[1, 1] = np.nan
+    a = np.stack([singular, np.eye(3), bad, np.zeros((3, 3))])
+    for assume in ("general", "hermitian", "pos"):
+        f = lw.factor(backend.put(a), assume=assume, on_fail="nan")
+        expected = lw.slogdet(backend.put(a), assume=assume, on_fail="nan")
+        for made, wanted in zip(f.slogdet(), expected, strict=True):
+            assert np.array_equal(backend.get(made), backend.get(wanted), equal_nan=True)
+        assert backend.get(f.rcond()).tolist() == [0, 1, 0, 0]
+    f = lw.factor(backend.put(np.stack([np.diag([1.0, 0.0]), np.eye(2)])), assume="lower", on_fail="nan")
+    assert backend.get(f.rcond()).tolist() == [0, 1]
+
+
+def test_sparse_tensors_are_refused():
+    torch = pytest.importorskip("torch")
+    a, b = torch.eye(3, dtype=torch.float64), torch.ones((3, 1), dtype=torch.float64)
+    for call in (lw.solve, lw.lstsq, lambda a, b: lw.factor(a).solve(b)):
+        with pytest.raises(TypeError, match=r"expected dense tensors, got layouts torch\.strided and torch\.sparse_coo"):
+            call(a, b.to_sparse())
+    with pytest.raises(TypeError, match="dense tensor"):
+        lw.solve(a.to_sparse(), b.to_sparse())

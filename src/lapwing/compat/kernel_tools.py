@@ -288,7 +288,15 @@ def _exchanges(order: list[int]) -> list[int]:
 
 def _order(exchanges: Any, n: int) -> list[int]:
     """The order of rows that the exchanges lead to."""
-    if not isinstance(exchanges, list) or len(exchanges) != n or any(not 1 <= j <= n for j in exchanges):
+    if not isinstance(exchanges, list) or len(exchanges) != n:
+        raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1")
+    kinds = {type(j) for j in exchanges} - {int}  # True is no row, though Python takes it for 1
+    if kinds:
+        raise ValueError(
+            f"cusolver_getrs: ipiv must be a tensor of {n} integers, got {kinds.pop().__name__}"
+            "\nhint: the one that cusolver_getrf returned"
+        )
+    if any(not 1 <= j <= n for j in exchanges):
         raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1")
     order = list(range(n))
     for i, j in enumerate(exchanges):

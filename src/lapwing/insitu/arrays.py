@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from functools import lru_cache
 from math import prod
@@ -10,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .dlpack import Capsule
 from .memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
-from .streams import synchronise
+from .streams import copy_on_device, wide
 
 __all__ = [
     "LIBRARIES",
@@ -30,7 +28,6 @@ __all__ = [
     "poison",
     "private_copy",
     "to_host",
-    "wide",
 ]
 
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
@@ -107,16 +104,19 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
         # into memory of our own, aligned as XLA wants it, so that JAX takes it over without a second copy
         copy = aligned(memory.shape, memory.dtype)
         copy[...] = _numpy_view(name, memory)
-        with wide(jax):
+        with wide():
             return jax.numpy.asarray(copy)
     if contiguous_strides(memory) is None:
         raise TypeError(f"field {name!r} has strides {memory.strides}; JAX takes row-major arrays without gaps from a GPU")
-    synchronise(memory.device[0], memory.device[1], stream)
-    with wide(jax):
-        view = jax.dlpack.from_dlpack(Capsule(memory))
-        copied = jax.numpy.array(view, copy=True)
-        copied.block_until_ready()  # before the solver goes on
-    return copied
+    if memory.device[0] == ROCM:
+        raise TypeError(f"field {name!r} lives on {memory.place}, from where it cannot be copied for JAX")
+    # into memory that JAX made: it wants an alignment that ghost cells break, and nobody else has seen this array yet
+    with wide():
+        made = jax.device_put(jax.numpy.zeros(memory.shape, memory.dtype), jax.devices("gpu")[memory.device[1]])
+        made.block_until_ready()
+    if made.size:
+        copy_on_device(memory.device[1], stream, made.unsafe_buffer_pointer(), memory.pointer, made.nbytes)
+    return made
 
 
 VIEWS: dict[str, Any] = {"numpy": _numpy_view, "cupy": _cupy_view, "torch": _torch_view}
@@ -133,13 +133,6 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def wide(jax: Any) -> Any:
-    """64-bit types stay 64-bit inside the block, whatever the process-wide flag says; the flag itself is left alone."""
-    if jax.config.jax_enable_x64:
-        return contextlib.nullcontext()
-    return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
 def library_of(array: Any) -> str | None:

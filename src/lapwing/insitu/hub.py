@@ -20,7 +20,7 @@ from .field import Field
 from .live import Live
 from .mesh import Mesh
 from .parallel import open_comm
-from .streams import stream_context, synchronise
+from .streams import stream_context, synchronise, wide
 
 __all__ = ["Hub"]
 
@@ -128,6 +128,8 @@ class Hub:
         self.on_error = on_error
         self.comm = open_comm(comm)
         self._output = None if output is None else Path(output)
+        if self._output is not None and self._output.exists() and not self._output.is_dir():
+            raise NotADirectoryError(f"Hub: the output {str(self._output)!r} is a file\nhint: name another folder with output=")
         self._quiet, self._debug, self._writable, self._xp = quiet, debug, writable, xp
         self.ctx = Context(self.comm, dict(options or {}), self._output or Path(), xp, self._log)
         self.ctx.mesh = Mesh.of(mesh)
@@ -149,13 +151,13 @@ class Hub:
             raise ValueError(f"Hub: live must be True or False, got {asked!r}")
         if told not in ("", "0", "1"):
             raise ValueError(f"Hub: LAPWING_INSITU_LIVE must be 0 or 1, got {told!r}")
-        if not (told == "1" if told else asked) or self.comm.rank:
+        if not (told == "1" if told else asked):
             return None
         if self._output is None:
             if told:  # set for all hubs of the process: one without a folder has nothing to show
                 return None
             raise ValueError("Hub: live=True needs an output folder")
-        return Live(self, self._output)
+        return None if self.comm.rank else Live(self, self._output)
 
     @property
     def analyses(self) -> list[Analysis]:
@@ -206,6 +208,9 @@ class Hub:
             if step % self._every == 0:
                 if self._streams:
                     self._on_stream(step)
+                elif self._xp == "jax":
+                    with wide():
+                        self._analyse(step)
                 else:
                     self._analyse(step)
         finally:
@@ -371,7 +376,10 @@ class Hub:
     def _start(self) -> None:
         self._started = True
         if self._output is not None:
-            self._output.mkdir(parents=True, exist_ok=True)
+            try:
+                self._output.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # analyses that write will fail by themselves, the others need no folder
+                self._log(f"the folder {self._output} cannot be made: {error}", shown=True)
         if self._live is not None:
             self._live.start()
         for slot in self._slots:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import import_library, wide
+from .arrays import import_library
 from .rows import Layout
+from .streams import wide
 
 __all__ = ["JaxRows"]
 
@@ -104,7 +105,7 @@ class JaxRows:
         return self._jax.device_put(self._jax.numpy.zeros(shape, dtype), self._device)
 
     def _wide(self) -> Any:
-        return wide(self._jax)
+        return wide()
 
 
 @lru_cache

@@ -41,7 +41,7 @@ class POD(Analysis):
     every, block : int, optional
         Take steps whose number is a multiple of ``every``; take in ``block`` snapshots at once (default 2 ``rank``).
     right : bool
-        Keep what the coefficients need, about 16 K numbers a snapshot at the default block size.
+        Keep what the coefficients need, about 4 K numbers a snapshot at the default block size.
 
     Attributes
     ----------
@@ -278,7 +278,12 @@ class POD(Analysis):
 
     def summary(self) -> str:
         sigma = ", ".join(f"{x:.6g}" for x in self.sigma[:4]) + (", ..." if len(self.sigma) > 4 else "")
-        text = f"{self.stream.count} snapshots, {self.rank} modes, sigma {sigma or 'none'}, energy {self.energy:.6%}"
+        if not self.stream.count:
+            return "no snapshots"
+        left = 1.0 - self.energy
+        # 100.000000% would tell nothing
+        energy = f"{self.energy:.6%}" if left > 1e-6 else f"all but {left:.1e}" if left > 1e-15 else "all"
+        text = f"{self.stream.count} snapshots, {self.rank} modes, sigma {sigma or 'none'}, energy {energy}"
         text += f", error of sigma at most {self.bound:.2g}"
         if self.stream.tol is not None and not self.stream.tolerance_met(self.sigma):
             text += f"; tol={self.stream.tol:g} NOT met with max_rank={self.stream.max_rank}"

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from .analysis import AT_END, Analysis, Context
-from .arrays import host_as_numpy, import_library, library_of, to_host, wide
+from .arrays import host_as_numpy, import_library, library_of, to_host
 from .guard import Guard, check_shape
 from .stats import _put_back
+from .streams import wide
 
 __all__ = ["Spectrum"]
 
@@ -109,7 +110,7 @@ class Spectrum(Analysis):
             return self._of(torch.fft, torch, torch.movedim(u.detach(), self.axis, -1), "dim")
         if library == "jax":
             jax = import_library("jax")
-            with wide(jax):
+            with wide():
                 return self._of(jax.numpy.fft, jax.numpy, jax.numpy.moveaxis(u, self.axis, -1), "axis")
         xp = np if library == "numpy" else import_library("cupy")
         return self._of(xp.fft, xp, xp.moveaxis(u, self.axis, -1), "axis")

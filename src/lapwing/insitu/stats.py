@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from .analysis import AT_END, Analysis, Context, as_names
-from .arrays import host_as_numpy, import_library, library_of, to_host, wide
+from .arrays import host_as_numpy, import_library, library_of, to_host
 from .guard import Guard, check_shape
+from .streams import wide
 
 __all__ = ["Stats"]
 
@@ -32,7 +33,7 @@ class _Moments:
         library = library_of(x)
         if library == "jax":
             jax = import_library("jax")
-            with wide(jax):
+            with wide():
                 self._add(jax.numpy, x.astype(_double(x.dtype)), x)
         elif library == "torch":
             torch = import_library("torch")
@@ -208,7 +209,7 @@ def _put_back(library: str | None, value: Any) -> Any:
     if library == "torch":
         return module.from_numpy(value).to("cuda" if module.cuda.is_available() else "cpu")
     if library == "jax":
-        with wide(module):
+        with wide():
             return module.numpy.asarray(value)
     return module.asarray(value)
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 from functools import lru_cache
 from typing import Any
 
 from .memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
-__all__ = ["stream_context", "synchronise"]
+__all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
+
+
+class _Foreign:
+    """A stream of the solver in the protocol that CUDA libraries share."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream
 
 
 @lru_cache(maxsize=64)
@@ -19,6 +30,10 @@ def _external_stream(library: str, device: int, stream: int) -> Any:
     if library == "cupy":
         import cupy
 
+        if not stream:
+            return cupy.cuda.Stream.null
+        if hasattr(cupy.cuda.Stream, "from_external"):
+            return cupy.cuda.Stream.from_external(_Foreign(stream))
         return cupy.cuda.ExternalStream(stream, device)
     import torch
 
@@ -38,8 +53,19 @@ def stream_context(library: str, device: int, stream: int) -> Any:
 
         with torch.cuda.device(device), torch.cuda.stream(_external_stream("torch", device, stream)):
             yield
+    elif library == "jax":
+        with wide():  # its arrays were made complete before: order is not the question
+            yield
     else:
         yield
+
+
+def wide() -> Any:
+    """64-bit types of JAX stay 64-bit inside the block, whatever the process-wide flag says; the flag itself is left alone."""
+    jax: Any = importlib.import_module("jax")
+    if jax.config.jax_enable_x64:
+        return contextlib.nullcontext()
+    return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
 def synchronise(device_type: int, device: int, stream: int | None) -> None:
@@ -49,16 +75,34 @@ def synchronise(device_type: int, device: int, stream: int | None) -> None:
     """
     if device_type not in (CUDA, CUDA_HOST, CUDA_MANAGED):
         return
+    with _context(device) as driver:
+        _check(driver.cuCtxSynchronize() if stream is None else driver.cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+
+def copy_on_device(device: int, stream: int, to: int, source: int, size: int) -> None:
+    """Copy ``size`` bytes of CUDA memory after the solver's work on ``stream``, and wait for it."""
+    with _context(device) as driver:
+        handle = ctypes.c_void_p(stream)
+        _check(driver.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(size), handle))
+        _check(driver.cuStreamSynchronize(handle))
+
+
+@contextlib.contextmanager
+def _context(device: int) -> Any:
+    """The driver, with the context that all CUDA libraries share made current."""
     driver = _driver()
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuDeviceGet(ctypes.byref(handle), device) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
         raise RuntimeError(f"insitu: CUDA device {device} cannot be opened")
     driver.cuCtxPushCurrent_v2(context)
     try:
-        status = driver.cuCtxSynchronize() if stream is None else driver.cuStreamSynchronize(ctypes.c_void_p(stream))
+        yield driver
     finally:
         driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
         driver.cuDevicePrimaryCtxRelease_v2(handle)
+
+
+def _check(status: int) -> None:
     if status:
         raise RuntimeError(f"insitu: the solver's CUDA stream has failed (error {status})")
 

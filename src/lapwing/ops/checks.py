@@ -38,13 +38,18 @@ def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> N
 
 
 def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
-    """``a`` and ``b`` are arrays of one library, dtype and device; ``of`` finds the library of an array."""
+    """``a`` and ``b`` are arrays of one library, dtype, layout and device; ``of`` finds the library of an array."""
     if of(b, operation) is not framework:
         raise TypeError(f"{operation}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
     # most often the very same objects: the rest takes as long as a small solve
     if a.dtype is not b.dtype and (dtypes := (framework.dtype_of(a), framework.dtype_of(b)))[0] != dtypes[1]:
         raise TypeError(
             f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+        )
+    # only torch's tensors have the attribute; two sparse ones are refused where the work is done
+    if hasattr(b, "is_sparse") and a.layout is not b.layout:
+        raise TypeError(
+            f"{operation}: expected dense tensors, got layouts {a.layout} and {b.layout}\nhint: a.to_dense(), b.to_dense()"
         )
     devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable does not tell
     if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):

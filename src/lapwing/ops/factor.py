@@ -14,7 +14,7 @@ from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
 from .failure import first_failure
-from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _of_diagonal, check_mixed, slogdet
+from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _finite, _of_diagonal, check_mixed, slogdet
 from .systems import CHOLESKY_SOLVE, LU, LU_SOLVE, TRIANGULAR
 from .triangle import whole_matrix
 
@@ -31,7 +31,8 @@ class LUFactor(NamedTuple):
 class Factor:
     """A factored matrix, or a batch of them, made by :func:`factor`.
 
-    In JAX it is a pytree: it may be an argument and a result of a jitted function. On the CPU it can be pickled.
+    In JAX it is a pytree: it may be an argument and a result of a jitted function, and the carry of a loop. There it keeps the
+    matrix beside its factor, and its ``report`` does not travel with it. On the CPU it can be pickled.
 
     Attributes
     ----------
@@ -43,10 +44,16 @@ class Factor:
         How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular".
     """
 
-    def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...]) -> None:
+    def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...], finite: Any = None) -> None:
         self.assume, self.upper, self.report = assume, upper, report
         # what was factored, where derivatives may be wanted; the factor; its rows, for LU; the status
         self._a, self._factor, self._rows, self.info = arrays
+        # of LU that may have failed: 1 for each matrix without NaN and Inf
+        self._finite = finite
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._framework.register(type(self), _take_apart, _put_together)
 
     @property
     def _framework(self) -> Any:
@@ -54,14 +61,18 @@ class Factor:
 
     @property
     def l(self) -> Any:  # noqa: E743
-        """The Cholesky factor, lower, or upper for ``upper=True``; of a triangular matrix itself."""
+        """The Cholesky factor, lower, or upper for ``upper=True``; of a triangular matrix itself. It has derivatives."""
         if self._rows is not None:
             raise AttributeError(f"Factor.l: assume={self.assume!r} gives an LU factorisation\nhint: Factor.lu")
         return self._factor
 
     @property
     def lu(self) -> LUFactor:
-        """L and U in one matrix, and the order of the rows."""
+        """L and U in one matrix, and the order of the rows.
+
+        They are constants: autograd and the like see no dependence on the matrix. ``solve``, ``inv`` and ``slogdet`` have
+        derivatives.
+        """
         if self._rows is None:
             raise AttributeError(f"Factor.lu: assume={self.assume!r} gives one triangular factor\nhint: Factor.l")
         return LUFactor(self._factor, self._rows)
@@ -82,17 +93,27 @@ class Factor:
         return (x + xp.swap(x)) / 2 if self.assume == "symmetric" else x
 
     def slogdet(self) -> SlogdetResult:
-        """Sign and logarithm of the absolute value of the determinant."""
-        xp = self._framework.Namespace
-        if self._rows is not None and self._a is not None:
+        """Sign and logarithm of the absolute value of the determinant, as :func:`slogdet` gives them."""
+        framework = self._framework
+        xp = framework.Namespace
+        if self._rows is not None and self._a is not None and framework.differentiates(self._a):
             return slogdet(self._a, on_fail="nan")  # its derivative needs the matrix
-        if self._rows is None and self.assume == "pos":
-            size = xp.real(xp.diagonal(self._factor))
-            return SlogdetResult(xp.ones_like(xp.diagonal(self._factor)[..., 0]), 2 * xp.sum(xp.log(size), -1))
-        sign, logabs = _of_diagonal(xp, xp.diagonal(self._factor))
-        if self._rows is not None:
-            sign = sign * xp.like(_parity(xp, self._rows), sign)
-        return SlogdetResult(sign, logabs)
+        pivots = xp.diagonal(self._factor)
+        if self.assume == "pos":
+            # 1, and NaN where the factor is
+            return SlogdetResult(xp.product(0 * pivots + 1), 2 * xp.sum(xp.log(xp.real(pivots)), -1))
+        sign, logabs = _of_diagonal(xp, pivots)
+        if self._rows is None:
+            return SlogdetResult(sign, logabs)
+        sign = sign * xp.like(_parity(xp, self._rows), sign)
+        finite = self._finite if self._a is None else _finite(framework, self._a, 0)
+        if finite is None:
+            return SlogdetResult(sign, logabs)
+        # a finite matrix fails where a pivot is zero
+        singular = (self.info != 0) & (finite != 0)
+        return SlogdetResult(
+            xp.where(singular, xp.zeros_like(sign), sign), xp.where(singular, xp.zeros_like(logabs) - np.inf, logabs)
+        )
 
     def logdet(self) -> Any:
         """The logarithm of the determinant; NaN where a real determinant is not positive."""
@@ -105,27 +126,47 @@ class Factor:
         return xp.where(sign > 0, logabs, logabs * np.nan)
 
     def rcond(self) -> Any:
-        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, from a few products and solves with the factor."""
+        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, from a few products and solves with the factor.
+
+        0 where the matrix could not be factored, and 1 for n = 0, as in LAPACK.
+        """
         xp = self._framework.Namespace
+        if self._framework.shape_of(self._factor)[-1] == 0:
+            return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self._factor)), -1))
         size = self._one_norm(self._product)
-        bound = 1 / (size * self._one_norm(lambda x, adjoint: self._apply(self._columns(x), adjoint)))
-        return xp.where(size > 0, bound, xp.zeros_like(bound))
+        good = (self.info == 0) & (size > 0) & xp.isfinite(size)
+        size = xp.where(good, size, xp.ones_like(size))
+
+        # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+        def times_inverse(x: Any, adjoint: bool) -> Any:
+            return self._apply(self._columns(x * xp.like(size, x)[..., None, None]), adjoint)
+
+        bound = xp.ratio(xp.ones_like(size), self._one_norm(times_inverse))
+        return xp.where(good, bound, xp.zeros_like(bound))
 
     def _one_norm(self, times: Any) -> Any:
-        """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column."""
+        """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column.
+
+        Last comes Higham's vector, 1, -(1 + 1/n), 1 + 2/n, ..., for the matrices where the climb stops at the start.
+        """
         xp = self._framework.Namespace
         like = self._factor[..., :1]
-        x = (xp.zeros_like(like) + 1) / xp.order(self._factor[..., 0, :])
+        n = xp.order(self._factor[..., 0, :])
+        x = (xp.zeros_like(like) + 1) / n
         best = None
         for _ in range(4):
             y = times(x, False)
             size = xp.abs(y)
-            norm = xp.sum(size, -2)[..., 0]
+            norm = _sum_in_range(xp, size)
             best = norm if best is None else xp.where(norm > best, norm, best)
-            zero = size == 0
-            sign = xp.where(zero, xp.ones_like(y), y / xp.like(xp.where(zero, xp.ones_like(size), size), y))
+            plain = (size == 0) | ~xp.isfinite(size)
+            sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
             x = xp.one_hot(xp.argmax(xp.abs(times(sign, True))[..., 0], -1), like)
-        return best
+        place = xp.places(xp.whole(xp.zeros_like(xp.real(self._factor[..., 0]))))
+        # over its own norm, so that no product of it is larger than the answer
+        x = xp.like(1 - 2 * (place % 2), like) * (1 + xp.like(place, like) / n) * 2 / (3 * n - 1)
+        norm = _sum_in_range(xp, xp.abs(times(x[..., None], False)))
+        return xp.where(norm > best, norm, best)
 
     def _product(self, x: Any, adjoint: bool) -> Any:
         """A x, or A^H x, from the factor; of LU without the order of the rows, which no column sum depends on."""
@@ -152,7 +193,7 @@ class Factor:
         batch = framework.shape_of(l)[:-1]
         open_batch = None in batch[:-1]  # known when the call runs: it may have been broadcast
         a = self._a
-        if a is None:
+        if a is None or not framework.differentiates(a):
             a = l
         elif open_batch or framework.shape_of(a) != framework.shape_of(l):
             a = framework.Namespace.broadcast_batch(a, b)[0]
@@ -170,8 +211,7 @@ class Factor:
         return self._framework.apply(operation, arrays, (flags,), planner.AUTO, False)[0]
 
     def __repr__(self) -> str:
-        shape, dtype = self._framework.shape_of(self._factor), self._framework.dtype_of(self._factor)
-        return f"Factor(assume={self.assume!r}, shape={tuple(shape)}, dtype={dtype})"
+        return _described(self.assume, self._framework, self._factor)
 
 
 def factor(
@@ -196,8 +236,9 @@ def factor(
     precision : {"full", "mixed"}
         "mixed" factors in float32 or complex64, and refines each solution with the matrix itself, which is kept, until it is
         as good as with the full factor; where it cannot be, the full factor is made and used from then on. ``.report`` tells
-        of the last solve: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general" and "pos". Inside
-        of traced code the full factor is made at once.
+        of the last solve that was refined: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general"
+        and "pos". In traced code, and where derivatives are recorded, the full factor is made at once; a solve there makes
+        it too.
 
     Returns
     -------
@@ -228,10 +269,15 @@ def factor(
         overwrite = check_flag("factor", "overwrite", overwrite)
     xp = framework.Namespace
     traced = framework.traced(a)
-    if precision != "full" and check_mixed("factor", precision, assume, framework.dtype_of(a)) and not traced:
+    differentiates = framework.differentiates(a)
+    mixed = precision != "full" and check_mixed("factor", precision, assume, framework.dtype_of(a))
+    if mixed and not traced and not differentiates:
         return _mixed(framework, a, assume, upper, on_fail, engine)
     waits = on_fail == "raise" and not traced
-    triangle = kept = rows = None
+    # derivatives need the matrix
+    keeps = differentiates or _is_jax(framework)
+    overwrite = overwrite and not keeps
+    triangle = kept = rows = finite = None
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
     if assume in ("lower", "upper"):
         upper = assume == "upper"
@@ -243,18 +289,24 @@ def factor(
     else:
         a, _ = _as_general(framework, a, assume, upper)
         upper = False
+        # once it is factored nobody can tell a singular matrix from one with NaN
+        finite = _finite(framework, a, 0) if on_fail == "nan" and not keeps else None
         l, rows, info = framework.apply(LU, (xp.constant(a),), (0,), code, overwrite)
         kept = a
     if waits and framework.failed(info):
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
         raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
-    # the matrix itself is kept where derivatives may be asked of it, and nowhere else
-    kept = kept if not overwrite and kept is not None and framework.differentiates(kept) else None
     framework.register(Factor, _take_apart, _put_together)
-    report = {"kind": _KIND.get(assume, "lu"), "engine": engine}
+    report = _report(assume, engine)
     if engine == "auto" and not traced:
         report["engine"] = planner.plan(_problem(l, assume, upper)).engine
-    return Factor(assume, upper, report, (kept, l, rows, info))
+    return Factor(assume, upper, report, (kept if keeps else None, l, rows, info), finite)
+
+
+def _is_jax(framework: Any) -> bool:
+    """In JAX a Factor is a pytree. One made in traced code holds the matrix, for derivatives, so all do: in a loop or a branch
+    both kinds meet, and must have the same structure."""
+    return bool(framework.__name__.endswith(".jax"))
 
 
 def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engine: str) -> Factor:
@@ -271,10 +323,21 @@ def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engin
         made = factor(a, **options)
         made.report |= {"precision": "mixed", "fallback": True}
         return made
-    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else a, low, options)
+    low._a = None  # no derivative is taken through it
+    framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)
+    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else xp.constant(a), low, options)
 
 
 _KIND = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
+
+
+def _report(assume: str, engine: str) -> dict[str, Any]:
+    return {"kind": _KIND.get(assume, "lu"), "engine": engine}
+
+
+def _described(assume: str, framework: Any, array: Any, more: str = "") -> str:
+    shape, dtype = framework.shape_of(array), framework.dtype_of(array)
+    return f"Factor(assume={assume!r}, shape={tuple(shape)}, dtype={dtype}{more})"
 
 
 def _problem(a: Any, assume: str = "pos", upper: bool = False, **_: Any) -> Problem:
@@ -285,6 +348,12 @@ def _problem(a: Any, assume: str = "pos", upper: bool = False, **_: Any) -> Prob
 
 
 factor.problem = _problem  # type: ignore[attr-defined]
+
+
+def _sum_in_range(xp: Any, sizes: Any) -> Any:
+    """The sum of a column; Inf where it is none, as a solve that overflows may give NaN."""
+    total = xp.sum(sizes, -2)[..., 0]
+    return xp.where(xp.isfinite(total), total, xp.zeros_like(total) + np.inf)
 
 
 def _parity(xp: Any, rows: Any) -> Any:
@@ -300,10 +369,11 @@ def _parity(xp: Any, rows: Any) -> Any:
     return 1 - 2 * (xp.sum(xp.whole(least != place), -1) % 2)
 
 
+# What JAX sees: nothing that depends on how the factor was made, or a factor from traced code would be of another kind.
 def _take_apart(f: Factor) -> tuple[tuple[Any, ...], Any]:
-    return (f._a, f._factor, f._rows, f.info), (f.assume, f.upper, tuple(sorted(f.report.items())))
+    return (f._a, f._factor, f._rows, f.info), (f.assume, f.upper)
 
 
 def _put_together(about: Any, arrays: tuple[Any, ...]) -> Factor:
-    assume, upper, report = about
-    return Factor(assume, upper, dict(report), tuple(arrays))
+    assume, upper = about
+    return Factor(assume, upper, _report(assume, "auto"), tuple(arrays))

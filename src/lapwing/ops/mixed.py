@@ -6,43 +6,49 @@ from typing import Any
 
 import numpy as np
 
-from .factor import Factor, LUFactor, factor
+from .. import frameworks
+from .checks import check_pair
+from .factor import Factor, LUFactor, _described, _report, factor
 from .solve import Columns, SlogdetResult
 
 __all__ = ["MixedFactor"]
 
 _STEPS = 20  # where refinement needs more, the full factor is faster
 _DECIDED = 4  # by then it is known
+_FARTHEST = 1000  # 2^1000 and its inverse are normal numbers, and what is left of any other fits the squares of the norms
 
 
 class MixedFactor(Factor):
     """As :class:`Factor`, with a float32 or complex64 factor inside. The full one is made when it is needed.
 
-    ``report`` tells of the last solve: ``steps``, ``backward_error`` and ``fallback``.
+    ``report`` tells of the last solve that was refined: ``steps``, ``backward_error`` and ``fallback``.
     """
 
     def __init__(self, matrix: Any, low: Factor, options: dict[str, Any]) -> None:
         self.assume, self.upper, self.info = low.assume, low.upper, low.info
         self.report = {**low.report, "precision": "mixed", "fallback": False}
-        self._a = None
         # the whole matrix; its factor; what to ask the full one for, and that one once it is there
         self._matrix, self._low, self._options = matrix, low, options
         self._full: Factor | None = None
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)
+
+    @property
+    def _framework(self) -> Any:
+        return frameworks.of(self._matrix, "factor")
+
     @property
     def full(self) -> Factor:
-        """The factor in full precision, made at the first ask."""
-        if self._full is None:
-            self._full = factor(self._matrix, **self._options)
-        return self._full
-
-    @property
-    def _factor(self) -> Any:  # type: ignore[override]
-        return self.full._factor
-
-    @property
-    def _rows(self) -> Any:  # type: ignore[override]
-        return self.full._rows
+        """The factor in full precision, made at the first ask; in traced code at every one, as what is made there must not
+        leave it."""
+        if self._full is not None:
+            return self._full
+        made = factor(self._matrix, **self._options)
+        if not self._framework.traced(made.info):
+            self._full = made
+        return made
 
     @property
     def l(self) -> Any:  # noqa: E743
@@ -58,44 +64,91 @@ class MixedFactor(Factor):
     def slogdet(self) -> SlogdetResult:
         return self.full.slogdet()
 
+    def logdet(self) -> Any:
+        return self.full.logdet()
+
     def rcond(self) -> Any:
-        return self._low.rcond()
+        return self._framework.Namespace.cast(self._low.rcond(), "float64")
 
     def solve(self, b: Any, /) -> Any:
-        if self._full is None:
-            framework = self._low._framework
+        framework = self._framework
+        check_pair("Factor.solve", framework, frameworks.of, self._matrix, b)
+        if self._full is None and not framework.traced(b) and not framework.differentiates(b):
             columns = Columns("Factor.solve", framework, self._matrix, b)
-            x = self._refine(framework, columns.a, columns.b)
-            if x is not None:
-                return columns.back(x)
-            self.report["fallback"] = True
+            x = framework.Namespace.zeros_like(columns.b)
+            # b may be a plain array that stands in traced code: what is made there is not, and refinement looks at values
+            if not framework.traced(x) and not framework.traced(self._matrix):
+                x = self._refine(framework, columns.a, columns.b, x)
+                if x is not None:
+                    return columns.back(x)
+                self.report["fallback"] = True
         return self.full.solve(b)
 
-    def _refine(self, framework: Any, a: Any, b: Any) -> Any:
-        """x <- x + A_low^-1 (b - A x), while that halves the error; None where it will not do."""
+    def _refine(self, framework: Any, a: Any, b: Any, x: Any) -> Any:
+        """x <- x + A_low^-1 (b - A x) from x = 0, while that halves the error; None where it will not do.
+
+        Each column is scaled, judged and finished by itself, so that its solution does not depend on the others.
+        """
         xp = framework.Namespace
         low, high = framework.dtype_of(self._low._factor), framework.dtype_of(b)
         n = framework.shape_of(a)[-1]
+        if 0 in framework.shape_of(b):
+            return x
         goal = float(np.finfo(high).eps) * max(1.0, n**0.5 / 4)
-        size = _norm(xp, a)
-        x, error, steps = xp.zeros_like(b), np.inf, 0
-        for steps in range(_STEPS + 1):
-            r = b - xp.matmul(a, x)
-            before = error
-            error = float(framework.to_numpy(xp.ratio(_norm(xp, r), size * _norm(xp, x) + _norm(xp, b))).max(initial=0))
-            # done; or not a number; or too slow to arrive in time
-            if error <= goal or not np.isfinite(error):
-                break
-            if steps >= 2 and error > before / 2:
-                break
-            if steps == _DECIDED and error * (error / before) ** (_STEPS - _DECIDED) > goal:
-                break
-            scale = float(framework.to_numpy(_norm(xp, r)).max(initial=0)) or 1.0
-            x = x + xp.cast(self._low.solve(xp.cast(r / scale, low)), high) * scale
-        self.report |= {"steps": steps, "backward_error": error}
-        return x if error <= goal else None
+        error, steps = np.inf, 0
+        with np.errstate(all="ignore"):  # what is out of range shows in the error
+            up, down = _powers(framework, b)
+            b = b * down
+            size, right = xp.sqrt(xp.sum(xp.sum(xp.abs(a) ** 2, -1), -1))[..., None, None], _norm(xp, b)
+            for steps in range(_STEPS + 1):
+                r = b - xp.matmul(a, x)
+                before, each = error, xp.ratio(_norm(xp, r), size * _norm(xp, x) + right)
+                error = float(framework.to_numpy(each).max())
+                # done; or not a number; or too slow to arrive in time
+                if error <= goal or not np.isfinite(error):
+                    break
+                if steps >= 2 and error > before / 2:
+                    break
+                if steps == _DECIDED and error * (error / before) ** (_STEPS - _DECIDED) > goal:
+                    break
+                top = _largest(xp, r)
+                top = xp.like(xp.where(top > 0, top, xp.ones_like(top)), r)
+                better = x + xp.cast(self._low.solve(xp.cast(r / top, low)), high) * top
+                x = xp.where(each <= goal, x, better)
+            self.report |= {"steps": steps, "backward_error": error}
+            return x * up if error <= goal else None
+
+    def __repr__(self) -> str:
+        return _described(self.assume, self._framework, self._matrix, ", precision='mixed'")
+
+    # as JAX sees it; without the full factor, whose presence would change the structure
+    def take_apart(self) -> tuple[tuple[Any, ...], Any]:
+        low, options = self._low, self._options
+        return (self._matrix, low._factor, low._rows, low.info), (low.assume, low.upper, tuple(sorted(options.items())))
+
+    @staticmethod
+    def put_together(about: Any, arrays: tuple[Any, ...]) -> MixedFactor:
+        assume, upper, options = about
+        matrix, *low = arrays
+        return MixedFactor(matrix, Factor(assume, upper, _report(assume, "auto"), (None, *low)), dict(options))
 
 
 def _norm(xp: Any, x: Any) -> Any:
-    """The Frobenius norm of each matrix of a batch."""
-    return xp.sqrt(xp.sum(xp.sum(xp.abs(x) ** 2, -1), -1))
+    """The 2-norm of each column, as a row."""
+    return xp.sqrt(xp.sum(xp.abs(x) ** 2, -2))[..., None, :]
+
+
+def _largest(xp: Any, x: Any) -> Any:
+    """The largest size in each column, as a row."""
+    return xp.swap(xp.largest(xp.swap(xp.abs(x))))
+
+
+def _powers(framework: Any, b: Any) -> tuple[Any, Any]:
+    """For each column the power of two above its largest entry, and the inverse: to multiply by them rounds nothing."""
+    xp = framework.Namespace
+    top = _largest(xp, b)
+    seen = framework.to_numpy(top)
+    _, power = np.frexp(np.where(np.isfinite(seen) & (seen > 0), seen, 1))
+    power = np.clip(power, -_FARTHEST, _FARTHEST)
+    up, down = (xp.like(xp.put(np.ldexp(1.0, e), top), b) for e in (power, -power))
+    return up, down
