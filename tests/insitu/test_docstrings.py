@@ -12,7 +12,7 @@ import pytest
 
 from lapwing import insitu
 
-MODULES = [m.name for m in pkgutil.iter_modules(insitu.__path__, "lapwing.insitu.") if not m.name.endswith("__main__")]
+MODULES = [m.name for m in pkgutil.walk_packages(insitu.__path__, "lapwing.insitu.") if not m.name.endswith("__main__")]
 
 
 @pytest.mark.parametrize("name", ["lapwing.insitu", *MODULES])

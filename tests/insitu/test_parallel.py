@@ -308,3 +308,19 @@ def test_a_communicator_without_mpi4py(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(RuntimeError, match="pip install mpi4py"):
         from_fortran(0)
+
+
+def test_live_view_is_written_by_the_first_rank(tmp_path):
+    code = """
+import threading
+h = hub([insitu.POD("u", rank=3, block=16)], live=True)
+with h:
+    for n, u in enumerate(history[:100]):
+        h.step(n, 0.1 * n, u=u[mine])
+    mine_too = [t.name for t in threading.enumerate() if "live" in t.name]
+assert bool(mine_too) == (rank == 0), (rank, mine_too)
+"""
+    mpi(2, code, tmp_path)
+    found = json.loads((tmp_path / "status.json").read_text())
+    assert (found["size"], found["rank"], found["state"], found["step"]) == (2, 0, "finished", 99)
+    assert found["drawings"][0]["extent"] == [0.0, pytest.approx(12.7)], "the part of the first rank"

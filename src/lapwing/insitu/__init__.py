@@ -17,7 +17,7 @@ A solver in Python gives its fields to a `Hub` at every step; one in C, C++ or F
 (2, 200)
 """
 
-from .analysis import Analysis, CollectiveError, Context, StopRun, on_step
+from .analysis import Analysis, CollectiveError, Context, Sketch, StopRun, on_step
 from .dmd import DMD
 from .field import Field
 from .hub import Hub
@@ -46,6 +46,7 @@ __all__ = [
     "Plot",
     "Probe",
     "Progress",
+    "Sketch",
     "Snapshots",
     "Spectrum",
     "Stats",

@@ -7,6 +7,8 @@
 --libfile    the library itself, for LAPWING_INSITU_LIB
 --examples   folder of the example solvers
 --version    version of lapwing
+
+The commands ``watch`` and ``demo`` are those of ``lapwing insitu``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ LIBRARY = PACKAGE / "liblapwing_insitu.so"
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the answers in the order of the questions, each kind of flags on the same line."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in ("watch", "demo"):
+        from lapwing.__main__ import main as lapwing
+
+        return lapwing(["insitu", *given])
     parser = argparse.ArgumentParser(
         prog="python -m lapwing.insitu", description="What a build needs to know about lapwing.insitu."
     )
@@ -37,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--examples", action="append_const", dest="asked", const="examples", help="folder of the example solvers"
     )
     parser.add_argument("--version", action="append_const", dest="asked", const="version", help="version of lapwing")
-    asked: list[str] = parser.parse_args(arguments).asked or []
+    asked: list[str] = parser.parse_args(given).asked or []
     if not asked:
         parser.print_help()
         return 2

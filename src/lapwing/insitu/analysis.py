@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Analysis", "CollectiveError", "Context", "StopRun", "on_step"]
+__all__ = ["Analysis", "CollectiveError", "Context", "Sketch", "StopRun", "on_step"]
 
 OK, WARN, STOP, ERR = 0, 1, 2, -1  # what the solver is told after a step
 AT_END = 1 << 62  # for collective_every: the ranks meet when the run ends
@@ -24,6 +25,30 @@ class CollectiveError(RuntimeError):
     Raised inside ``on_collective`` it is treated by the error policy. Any other exception there may have left the other ranks
     waiting, so that with more than one rank the only safe answer to it is to abort the run.
     """
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Small arrays that the live view draws: lines (shape (m, points)) or images (shape (m, rows, columns)).
+
+    Parameters
+    ----------
+    title : str
+    labels : tuple of str
+        One for each line or image.
+    values : array
+        Of any library and device; at most 16384 numbers.
+    extent : (float, float)
+        Coordinates of the first and last point of a line.
+    free_sign : bool
+        The sign means nothing: each is drawn with the first of its largest values positive, so that it does not jump.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    values: Any
+    extent: tuple[float, float] = (0.0, 1.0)
+    free_sign: bool = False
 
 
 class Context:
@@ -144,6 +169,10 @@ class Analysis:
     def status(self) -> dict[str, Any]:
         """A few figures for the live view; plain Python values."""
         return {}
+
+    def sketch(self) -> list[Sketch]:
+        """Small arrays for pictures in the live view; called now and then after a step, and cheap."""
+        return []
 
     def summary(self) -> str:
         """One line for the final summary, or nothing."""

@@ -24,7 +24,7 @@ from .parallel import Alone, Ranks, from_fortran
 __all__ = ["Session", "start"]
 
 _CACHED = 64  # fields remembered with their arrays: a solver with two buffers comes back to the same pointers
-_HUB_OPTIONS = ("on_error", "output", "xp", "every", "quiet", "debug")
+_HUB_OPTIONS = ("on_error", "output", "xp", "every", "quiet", "debug", "live")
 _sessions = 0
 
 
@@ -37,7 +37,7 @@ def start(script: str, options_json: str = "{}", comm_f: int = -1) -> Session:
         Path of a Python file, or "module:name". The file defines ``analyses()`` or a list ``analyses``, or decorates functions
         with ``insitu.on_step``.
     options_json : str
-        A JSON object: on_error, output, xp, every, quiet, debug; everything else is for the analyses (``ctx.options``).
+        A JSON object: on_error, output, xp, every, quiet, debug, live; everything else is for the analyses (``ctx.options``).
     comm_f : int
         Fortran handle of the MPI communicator, or -1.
 

@@ -17,6 +17,7 @@ from . import report, store
 from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
 from .arrays import LIBRARIES, choose_library
 from .field import Field
+from .live import Live
 from .mesh import Mesh
 from .parallel import open_comm
 from .streams import stream_context, synchronise, wide
@@ -79,6 +80,9 @@ class Hub:
         Look only at steps whose number is a multiple of this.
     mesh : Mesh or dict, optional
         See `Mesh`.
+    live : bool
+        Write ``status.json`` into the output folder a few times a second, by a thread of the first rank, for
+        ``lapwing insitu watch``. The environment variable LAPWING_INSITU_LIVE (1 or 0) overrides it.
     quiet, debug, writable : bool
         No lines on stderr; hand out copies that are spoiled after the step, so that a later use shows; let analyses write into
         the fields.
@@ -108,6 +112,7 @@ class Hub:
         xp: str = "auto",
         every: int = 1,
         mesh: Mesh | dict[str, Any] | None = None,
+        live: bool = False,
         quiet: bool = False,
         debug: bool = False,
         writable: bool = False,
@@ -138,6 +143,21 @@ class Hub:
         self._stop = ""
         self._warned = OK
         self._times = report.Times()
+        self._live = self._open_live(live)
+
+    def _open_live(self, asked: bool) -> Live | None:
+        told = os.environ.get("LAPWING_INSITU_LIVE", "")
+        if not isinstance(asked, bool):
+            raise ValueError(f"Hub: live must be True or False, got {asked!r}")
+        if told not in ("", "0", "1"):
+            raise ValueError(f"Hub: LAPWING_INSITU_LIVE must be 0 or 1, got {told!r}")
+        if not (told == "1" if told else asked):
+            return None
+        if self._output is None:
+            if told:  # set for all hubs of the process: one without a folder has nothing to show
+                return None
+            raise ValueError("Hub: live=True needs an output folder")
+        return None if self.comm.rank else Live(self, self._output)
 
     @property
     def analyses(self) -> list[Analysis]:
@@ -257,6 +277,8 @@ class Hub:
             ctx._stop = None
         if agree or (self.comm.size > 1 and self.on_error == "stop"):
             self._together(step)
+        if self._live is not None and self._live.wanted:
+            self._live.take(self)
 
     def _arrays(self, slot: _Slot) -> list[Any]:
         fields = self._fields
@@ -328,6 +350,7 @@ class Hub:
         if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
             # in the collective part the other ranks may be waiting for us: nothing else is safe
             self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
+            self._close_live("failed", f"{what}; the run is aborted")
             self.comm.abort(1)
         elif self.on_error == "disable":
             slot.disabled = f"{kind}: {error}"
@@ -357,6 +380,8 @@ class Hub:
                 self._output.mkdir(parents=True, exist_ok=True)
             except OSError as error:  # analyses that write will fail by themselves, the others need no folder
                 self._log(f"the folder {self._output} cannot be made: {error}", shown=True)
+        if self._live is not None:
+            self._live.start()
         for slot in self._slots:
             try:
                 slot.analysis.on_start(self.ctx)
@@ -367,17 +392,22 @@ class Hub:
         """Finish the analyses, print the summary, close the log. Later calls do nothing."""
         return self._finish(together=True)
 
-    def _finish(self, together: bool) -> int:
+    def _finish(self, together: bool, failure: str = "") -> int:
         if self._finished:
             return self._warned
         if not self._started:
             self._start()
         self._finished = True
         together = together and self.comm.usable
-        if together and self._collective:
-            self._agree()
-        with self._settled():
-            self._finish_all(together)
+        try:
+            if together and self._collective:
+                self._agree()
+            with self._settled():
+                self._finish_all(together)
+                self._close_live("failed" if failure else "stopped" if self._stop else "finished", failure or self._stop)
+        except BaseException as error:
+            self._close_live("failed", f"{type(error).__name__}: {error}")
+            raise
         self._log(self.summary(), to_stderr=self.comm.rank == 0 or self.errors > 0)
         if together:
             self.comm.close()
@@ -394,12 +424,17 @@ class Hub:
                 self._caught(slot, error, together=slot.collective)
             slot.seconds += clock.perf_counter() - begin
 
+    def _close_live(self, state: str, message: str) -> None:
+        if self._live is not None:
+            self._live.close(self, state, message)
+
     def __enter__(self) -> Hub:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         # when this rank's solver fails the others are not here: no collective work
-        self._finish(together=error is None or self.comm.size == 1)
+        failure = "" if error is None else f"the solver raised {type(error).__name__}: {error}"
+        self._finish(together=error is None or self.comm.size == 1, failure=failure)
 
     def summary(self) -> str:
         """What ran, what it cost, what failed."""
@@ -474,7 +509,7 @@ class Hub:
         try:
             self._output.mkdir(parents=True, exist_ok=True)
             # opened for each line: lines are few, and a run that is killed loses none
-            with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8") as file:
+            with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
         except OSError:
             pass  # a full disk must not end the run

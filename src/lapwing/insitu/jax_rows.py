@@ -65,6 +65,11 @@ class JaxRows:
                 made.append(part[:, : prod(shape)].reshape(c.shape[0], *shape))
             return made
 
+    def pick(self, chunks: np.ndarray, columns: np.ndarray, factors: np.ndarray, scale: Any = None) -> Any:
+        with self._wide():
+            values = self.data[chunks, : len(factors), columns] * factors
+            return (values if scale is None else values / scale[chunks, columns][:, None]).T
+
     def fields_of(self, vector: Any) -> list[Any]:
         with self._wide():
             return [

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
+from .analysis import Analysis, Context, Sketch, as_names
 from .arrays import device_of, empty_like_device, host_as_numpy, library_of, to_host
 from .blocks import BlockSVD, Decomposition
 from .mesh import Mesh
+from .preview import sketch_modes
 from .rows import Layout, make_rows
 
 __all__ = ["POD"]
@@ -271,6 +272,9 @@ class POD(Analysis):
             "snapshots": self.stream.count,
             "kept": self.stream.kept,
         }
+
+    def sketch(self) -> list[Sketch]:
+        return sketch_modes(self)
 
     def summary(self) -> str:
         sigma = ", ".join(f"{x:.6g}" for x in self.sigma[:4]) + (", ..." if len(self.sigma) > 4 else "")

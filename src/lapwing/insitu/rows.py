@@ -164,6 +164,12 @@ class Rows:
             made.append(flat.reshape(c.shape[0], *shape))
         return made
 
+    def pick(self, chunks: np.ndarray, columns: np.ndarray, factors: np.ndarray, scale: Any = None) -> Any:
+        """A few columns of the first rows, each row times its factor, each column divided by its ``scale``: (rows, columns)."""
+        c, j = self._take(chunks), self._take(columns)
+        values = self.data[c, : len(factors), j] * self._small(factors, np.dtype(self.dtype.char.lower()))
+        return (values if scale is None else values / scale[c, j][:, None]).T
+
     def fields_of(self, vector: Any) -> list[Any]:
         """A vector in the chunks' layout as one array for each field."""
         made = []

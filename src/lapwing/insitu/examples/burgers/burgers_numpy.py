@@ -1,0 +1,41 @@
+"""burgers.cpp with NumPy: for machines without a compiler.
+
+python burgers_numpy.py [folder for the results]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from burgers_analysis import analyses
+
+from lapwing import insitu
+
+NX, DT, END, NU = 256, 0.001, 2.0, 0.01
+PI = 3.1415926535  # the original's
+H = 2 * PI / NX
+C1, C2 = DT / (2 * H), DT * NU / (H * H)
+
+
+def main(output: str = "insitu") -> float:
+    u = np.sin(2.0 * (np.arange(NX + 2) - 1) * PI / NX)
+    u[0], u[-1] = u[NX], u[1]
+    new = np.empty_like(u)
+    t, n, stop = 0.0, 0, False
+    with insitu.Hub(analyses(), output=output, mesh=insitu.Mesh(global_shape=(NX,), spacing=(H,))) as hub:
+        while t < END and not stop:
+            new[1:-1] = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
+            # the ghosts come one step late, as in the original
+            new[0], new[-1] = u[-2], u[1]
+            u, new = new, u
+            t += DT
+            stop = hub.step(n, t, u=u[1:-1]) == 2
+            n += 1
+        print(f"{n} steps, t = {t!r}")
+        print(f"A random value in the solution array: {u[10]:g}", flush=True)
+    return float(u[10])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,178 @@
+"""Inside the simulation: a thread that writes what the hub last dropped into a slot.
+
+The solver's thread only collects a few figures, when the writing thread has asked for them, and never waits for it. What goes
+wrong in the writing thread is told once in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time as clock
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lapwing._version import __version__
+
+from .drawing import Fetch, drawings
+from .plain import plain
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+
+__all__ = ["STATUS_FILE", "Live"]
+
+STATUS_FILE = "status.json"
+FORMAT = 1
+_PERIOD = 0.5  # seconds between two writings
+_SHARE = 0.01  # of the solver's time that collecting may take: then it is asked for less often
+_HISTORY = 240  # points of the curves over the run; beyond this every second one is dropped
+_PATIENCE = 5.0  # seconds the end of the run waits for the last writing; a dead file system must not keep it
+
+
+class Live:
+    """Writes ``status.json`` into a folder, a few times a second.
+
+    Parameters
+    ----------
+    hub : Hub
+        Held weakly: a hub that is dropped ends the thread.
+    folder : Path
+    """
+
+    def __init__(self, hub: Hub, folder: Path, period: float = _PERIOD) -> None:
+        self.wanted = False  # set by the writing thread, looked at by the solver's
+        self._hub = weakref.ref(hub)
+        self._folder = folder
+        self._period = self._pause = period
+        self._slot: deque[tuple[dict[str, Any], list[Any]]] = deque(maxlen=1)  # its operations are atomic: no lock
+        self._fetch: Fetch | None = None
+        self._drawn: list[Any] = []
+        self._end: tuple[str, str] | None = None  # how it ended, and why
+        self._ended = threading.Event()
+        self._complained = False
+        self._beat = 0
+        self._started = clock.time()
+        self._history: list[tuple[int, float | None, float | None, float | None]] = []
+        self._before: tuple[float, float, int] | None = None
+        self._known: dict[str, Any] = {}
+        self._thread: threading.Thread | None = None
+
+    # ------------------------------------------------------------------------------------------------- the solver's thread
+
+    def start(self) -> None:
+        """Begin to write. A signal to the process is for the solver's threads: ours blocks them all."""
+        thread = threading.Thread(target=self._loop, name="lapwing-insitu-live", daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._complain(error)
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._thread = thread
+        self.wanted = True
+
+    def take(self, hub: Hub, at_end: bool = False) -> None:
+        """Drop the figures of this step into the slot. Called in the solver's thread and in the order of its stream."""
+        self.wanted = False
+        begin = clock.perf_counter()
+        try:
+            times = hub._times
+            status = hub.status() | {"_seconds": (times.solver, times.analysis, times.steps)}
+            if self._fetch is None or at_end:
+                self._fetch = Fetch(
+                    [(slot.name, s) for slot in hub._slots if not slot.disabled for s in slot.analysis.sketch()]
+                )
+            if at_end or self._fetch.ready():
+                self._drawn, self._fetch = self._fetch.take(), None
+            self._slot.append((status, self._drawn))
+        except (Exception, SystemExit) as error:  # an analysis of the user gave the figures
+            self._fetch = None
+            self._complain(error)
+        self._pause = max(self._period, (clock.perf_counter() - begin) / _SHARE)
+
+    def close(self, hub: Hub, state: str, message: str = "") -> None:
+        """The last figures, and how it ended: "finished", "stopped" or "failed". Waits some seconds at most."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self.take(hub, at_end=True)
+        self.wanted = False
+        self._end = state, message
+        self._ended.set()
+        thread.join(_PATIENCE)
+
+    # ------------------------------------------------------------------------------------------------- the writing thread
+
+    def _loop(self) -> None:
+        ended = False
+        while True:
+            try:
+                self._write()
+            except Exception as error:
+                self._complain(error)
+            if ended:
+                return
+            ended = self._ended.wait(self._pause)
+            hub = self._hub()
+            if hub is None and not ended:
+                self._end, ended = ("stopped", "the hub was dropped without finish()"), True
+            del hub
+            self.wanted = not ended
+
+    def _write(self) -> None:
+        end = self._end  # looked at before the slot: the last figures are then in it
+        if self._slot:
+            status, drawn = self._slot.pop()
+            self._remember(status)
+            self._known = plain(status) | {"drawings": drawings(drawn), "history": self._curves()}
+        self._beat += 1
+        made = self._known | {
+            "format": FORMAT,
+            "lapwing": __version__,
+            "state": end[0] if end else "running" if self._known else "starting",
+            "message": plain(end[1]) if end else "",
+            "started": self._started,
+            "heartbeat": clock.time(),
+            "beat": self._beat,
+            "period": self._pause,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        if (hub := self._hub()) is not None:  # a slow step: how far it is, although nothing was collected since
+            made |= plain({"step": hub.ctx.step, "time": hub.ctx.time, "steps": hub.steps})
+        text = json.dumps(made, allow_nan=False, separators=(",", ":"))
+        partial = self._folder / f".{STATUS_FILE}.partial"
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, self._folder / STATUS_FILE)  # a reader never meets half a file
+
+    def _remember(self, status: dict[str, Any]) -> None:
+        """One more point of the curves: milliseconds per step since the last one."""
+        solver, analysis, steps = status.pop("_seconds")
+        before, self._before = self._before, (solver, analysis, steps)
+        if before is None or steps <= before[2]:  # the first, or restored
+            return
+        count = (steps - before[2]) / 1e3
+        point = ((solver - before[0]) / count, (analysis - before[1]) / count, status.get("energy"))
+        self._history.append((status["step"], *point))
+        if len(self._history) > _HISTORY:
+            self._history = self._history[-1::-2][::-1]
+
+    def _curves(self) -> dict[str, list[Any]]:
+        names = ("step", "solver_ms", "analysis_ms", "energy")
+        return {name: [plain(point[i]) for point in self._history] for i, name in enumerate(names)}
+
+    def _complain(self, error: BaseException) -> None:
+        if self._complained:
+            return
+        self._complained = True
+        hub = self._hub()
+        if hub is not None:
+            hub._log(f"live view: {type(error).__name__}: {error}; the simulation goes on")

@@ -1,0 +1,142 @@
+"""A view in words and numbers: what the terminal and the page have in common.
+
+Everything comes from a file that others may have written: values are checked here, and texts lose their control characters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .reader import View
+
+__all__ = ["Row", "analyses", "clean", "errors", "facts", "headline", "milliseconds", "numbers"]
+
+_SAID = {
+    "waiting": "waiting",
+    "starting": "starting",
+    "running": "running",
+    "silent": "no sign of life",
+    "finished": "finished",
+    "stopped": "stopped",
+    "failed": "failed",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One analysis."""
+
+    name: str
+    ms: str
+    share: float  # of all the time, solver and analyses
+    errors: int
+    note: str
+
+
+def headline(view: View) -> tuple[str, str]:
+    """The state in a word or three, and what is to be said about it."""
+    return _SAID.get(view.state, view.state), clean(view.message)
+
+
+def facts(view: View) -> list[tuple[str, str]]:
+    """Name and value, in the order of their weight."""
+    s = view.status
+    if not s:
+        return []
+    made = [("step", whole(s.get("step"))), ("time", short(s.get("time"), 6))]
+    solver, analysis = number(s.get("solver_ms")), number(s.get("analysis_ms"))
+    if solver is not None and analysis is not None:
+        made += [("solver per step", milliseconds(solver)), ("analyses per step", milliseconds(analysis))]
+        if solver + analysis > 0:
+            made.append(("share of analyses", f"{100 * analysis / (solver + analysis):.1f} %"))
+    energy = number(s.get("energy"))
+    if energy is not None:
+        made.append(("energy captured", percent(energy)))
+    sigma = numbers(s.get("sigma"))
+    if sigma:
+        made.append(("largest sigma", short(sigma[0], 9)))
+    if number(s.get("bound")) is not None:
+        made.append(("its error at most", short(s.get("bound"), 2)))
+    ranks = number(s.get("size")) or 1
+    if ranks > 1:
+        made.append(("ranks", f"{ranks:.0f} (shown: the first)"))
+    made.append(("errors", whole(s.get("errors", 0))))
+    return made
+
+
+def analyses(view: View) -> list[Row]:
+    known = view.status.get("analyses")
+    known = known if isinstance(known, dict) else {}
+    whole_ms = (number(view.status.get("solver_ms")) or 0.0) + (number(view.status.get("analysis_ms")) or 0.0)
+    rows = []
+    for name, own in known.items():
+        if not isinstance(own, dict):
+            continue
+        ms = number(own.get("ms")) or 0.0
+        disabled = clean(str(own.get("disabled") or ""))
+        note = f"switched off: {disabled}" if disabled else ", ".join(_notes(own))
+        share = min(ms / whole_ms, 1.0) if whole_ms > 0 else 0.0
+        rows.append(Row(clean(str(name)), milliseconds(ms), share, int(number(own.get("errors")) or 0), note))
+    return rows
+
+
+def _notes(own: dict[str, Any]) -> list[str]:
+    """The other figures of an analysis, the short ones."""
+    known = ("ms", "errors", "disabled", "sigma", "power")
+    made: list[str] = []
+    for name, value in own.items():
+        if name in known or len(made) == 6:
+            continue
+        if name == "energy":
+            made.append(f"energy {percent(number(value) or 0.0)}")
+        elif number(value) is not None:
+            made.append(f"{clean(str(name))} {short(value, 6)}")
+        elif isinstance(value, str) and len(value) <= 60:
+            made.append(f"{clean(str(name))} {clean(value)}")
+        elif name == "pictures" and isinstance(value, list):
+            made += [clean(str(picture)) for picture in value[:3]]
+    return made
+
+
+def errors(view: View) -> str:
+    """The last traceback."""
+    return clean(str(view.status.get("last_error") or ""), lines=True).strip()
+
+
+def clean(text: str, lines: bool = False) -> str:
+    """Without control characters: a terminal would obey them."""
+    return "".join(c if (c.isprintable() or (lines and c == "\n")) else " " for c in text)
+
+
+def number(value: Any) -> float | None:
+    ok = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if ok and abs(value) < 1e300 and math.isfinite(value) else None
+
+
+def numbers(values: Any) -> list[float]:
+    found = [number(v) for v in values] if isinstance(values, list) else []
+    return [v for v in found if v is not None]
+
+
+def whole(value: Any) -> str:
+    found = number(value)
+    return "-" if found is None else f"{found:,.0f}".replace(",", " ")
+
+
+def short(value: Any, digits: int) -> str:
+    found = number(value)
+    return "-" if found is None else f"{found:.{digits}g}"
+
+
+def percent(value: float) -> str:
+    """With two digits of what is missing, if there is little."""
+    missing = 1.0 - value
+    digits = 2 if missing > 0.01 or missing <= 0 else min(1 - math.floor(math.log10(100 * missing)), 10)
+    text = f"{100 * value:.{digits}f} %"
+    return text if not (text.startswith("100.") and missing > 0) else "> 99.99999999 %"
+
+
+def milliseconds(ms: float) -> str:
+    return f"{1e3 * ms:.3g} us" if ms < 1 else f"{ms:.3g} ms" if ms < 1e3 else f"{ms / 1e3:.3g} s"
