@@ -82,7 +82,7 @@ class JaxRows:
             made = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
             width = self.layout.width
             for (first, full, rest), array in zip(self.layout.places, arrays or (), strict=False):
-                flat = self._jax.numpy.asarray(array).reshape(-1)
+                flat = self._jax.numpy.asarray(array, made.dtype).reshape(-1)
                 if full:
                     made = made.at[first : first + full].set(flat[: full * width].reshape(full, width))
                 if rest:
