@@ -1,8 +1,8 @@
 """The CPU bars: lapwing through NumPy, torch and JAX against numpy, torch and jax, in one interleaved run.
 
-    python benchmarks/cpu.py [--quick] [--only batched|single|overhead|eigh|eigh_batched|eigh_parts|solve] [--threads 2]
-                             [--output FILE]
+    python benchmarks/cpu.py [--quick] [--threads 2] [--output FILE] [--only PART]
 
+PART: batched, single, overhead, eigh (eigh_batched, eigh_parts) or solve (solve_batched, solve_one).
 Prints pass or fail against the bars below, and writes everything to benchmarks/results/. Exit code: 0 all passed,
 1 a wrong answer or a missed bar.
 """
@@ -38,8 +38,8 @@ def main() -> int:
             verdicts += found
     if options.only in (None, "overhead"):
         verdicts += _overhead(options.repeat)
-    for name, step in (("eigh_batched", _eigh_batched), ("eigh_parts", _eigh_parts), ("solve", _solve)):
-        if options.only in (None, name) or (options.only == "eigh" and name.startswith("eigh")):
+    for name, step in _PARTS:
+        if options.only is None or name.startswith(options.only):
             found_rows, found = step(options.quick, options.repeat)
             rows += found_rows
             verdicts += found
@@ -240,41 +240,44 @@ _LOOPS = ("cho_solve", "lu_solve")  # scipy goes through a batch in Python there
 _TORCH_SHARE = 0.9  # of the speed of its MKL at one large matrix
 
 
-def _solve(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
-    """Systems, inverses and decompositions against the best of numpy, scipy, torch and jax.
-
-    Batches run through NumPy. One matrix runs through torch, whose LAPACK lapwing uses for its tensors, against all of them,
-    and through NumPy against the libraries of NumPy's users.
-    """
+def _solve_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
+    """Systems and inverses of many small matrices through NumPy, against the best of numpy, scipy, torch and jax."""
     from lapwing.bench.case import Case
 
-    rows, verdicts = [], []
-
-    def judge(
-        case: Case, against: tuple[str, ...] | None, factor: float, torch_share: float = 1.0, library: str = "numpy"
-    ) -> None:
-        row, verdict = _best(case, against, factor, repeat, torch_share, library)
-        rows.append(row)
-        verdicts.extend(verdict)
-
+    found = []
     for (operation, assume), factors in _SMALL_FACTORS.items():
         for dtype in ("float32", "float64"):
             for n, factor in factors.items():
                 if not quick or n in (4, 16):
                     batch = _SMALL[n] // (100 if quick else 1)
-                    judge(Case(n, batch, dtype, operation=operation, assume=assume), None, factor)
+                    found.append(_best(Case(n, batch, dtype, operation=operation, assume=assume), None, factor, repeat))
+    return [row for row, _ in found], [verdict for _, each in found for verdict in each]
+
+
+def _solve_one(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
+    """One matrix as a torch tensor, for which lapwing uses torch's LAPACK, against all of them; as an array against NumPy's."""
+    from lapwing.bench.case import Case
+
+    found = []
     for n, known, against, factor in _ONE:
         if quick and n in (500, 2000):
             continue
         if quick:
             n, known = min(n, 128), {**known, **({"rows": 2000} if "rows" in known else {})}
-        judge(Case(n, **known), against, factor, _TORCH_SHARE, "numpy" if against else "torch")
+        found.append(_best(Case(n, **known), against, factor, repeat, _TORCH_SHARE, "numpy" if against else "torch"))
         if against is None:
-            judge(Case(n, **known), ("numpy", "scipy", "cho_solve", "lu_solve"), min(factor, 1.0))
-    return rows, verdicts
+            found.append(_best(Case(n, **known), ("numpy", "scipy", "cho_solve", "lu_solve"), min(factor, 1.0), repeat))
+    return [row for row, _ in found], [verdict for _, each in found for verdict in each]
 
 
-def _best(case: object, against: tuple[str, ...] | None, factor: float, repeat: int, torch_share: float, library: str) -> tuple:
+def _best(
+    case: object,
+    against: tuple[str, ...] | None,
+    factor: float,
+    repeat: int,
+    torch_share: float = 1.0,
+    library: str = "numpy",
+) -> tuple:
     """The row, and the verdict on it, unless nobody else could do it."""
     from lapwing.bench.case import Entry
     from lapwing.bench.measure import measure, peer_entries
@@ -311,11 +314,18 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The CPU bars.")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=15)
-    parser.add_argument("--only", choices=["batched", "single", "overhead", "eigh", "eigh_batched", "eigh_parts", "solve"])
+    parser.add_argument("--only", choices=["batched", "single", "overhead", "eigh", "solve", *(name for name, _ in _PARTS)])
     parser.add_argument("--quick", action="store_true", help="fewer and smaller cases")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 
+
+_PARTS = (
+    ("eigh_batched", _eigh_batched),
+    ("eigh_parts", _eigh_parts),
+    ("solve_batched", _solve_batched),
+    ("solve_one", _solve_one),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

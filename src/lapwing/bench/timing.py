@@ -6,18 +6,19 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from .case import Timing
 
 __all__ = ["Contender", "interleave"]
 
-_SAMPLE = 1e-3  # a sample is as many calls as fill this, so that the clock's own cost does not show
+_SAMPLE = 5e-3  # a sample is as many calls as fill this: a loop of them, not the first ones after a pause
 _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000
 _MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
-_SETTLE = 20e-3  # calls shorter than this run once untimed at each turn: threads of the one before may still spin
+_SETTLE = 20e-3  # calls shorter than this run once untimed at each turn, to wake their own threads
+_QUIET = 50e-3  # before a turn on the CPU: threads of the library before spin for about 30 ms, and would take part in it
 _FEWEST = 3  # repeats that are made whatever the time limit
 
 
@@ -40,8 +41,11 @@ class _Turn:
 
     def take(self) -> None:
         c = self.contender
+        if c.queued is None:
+            sleep(_QUIET)
         if self.settle:
-            c.call()
+            for _ in range(1 + self.calls // 4):
+                c.call()
         if c.queued is None:
             self.seconds.append(_wall(c.call, self.calls))
         else:

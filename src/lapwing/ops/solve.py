@@ -70,7 +70,7 @@ def solve(
     b : array, shape (n,) or (..., n, k)
         Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library, dtype and device as ``a``.
     assume : {"general", "symmetric", "hermitian", "pos", "lower", "upper"}
-        What is known of A. "general", "symmetric" and "hermitian": LU with partial pivoting. "pos": Hermitian positive
+        What is known of A. "general": LU with partial pivoting. "symmetric", "hermitian": LDL or LU. "pos": Hermitian positive
         definite, Cholesky. "lower" and "upper": triangular.
     upper : bool
         Which triangle is read of a symmetric, Hermitian or positive definite matrix.
@@ -399,7 +399,7 @@ def _inv(name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: 
 
 
 def _as_general(framework: Any, a: Any, assume: str, upper: bool) -> tuple[Any, int]:
-    """The matrix to work on, and the flags: of a symmetric or Hermitian one the whole, which LU takes."""
+    """The matrix to work on, and the flags: of a symmetric or Hermitian one the whole."""
     if assume == "pos":
         return a, POS | (UPPER if upper else 0)
     if assume == "hermitian":
