@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import textwrap
 from glob import glob
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from insitu_drivers import (
@@ -507,7 +509,10 @@ def test_a_solver_with_a_python_of_its_own(tmp_path, script, scope, state):
     need_embedding()
     program = build(tmp_path / "embeds", "-x", "c", DRIVERS / "embeds.c", *CFLAGS, *LIBS, "-ldl")
     found = script("analyses = [insitu.on_step(fields=['u'])(lambda ctx, u: print('sum', int(u.sum()), flush=True))]")
-    done = run(program, shared_python(), scope, state, found, PYTHONHOME=sys.base_prefix if state != "load" else None)
+    # the interpreter the solver has started knows nothing of the environment that NumPy is in
+    path = os.pathsep.join([environment()["PYTHONPATH"], str(Path(np.__file__).parents[1])])
+    home = sys.base_prefix if state != "load" else None
+    done = run(program, shared_python(), scope, state, found, PYTHONHOME=home, PYTHONPATH=path)
     assert statuses(done.stdout, "sum") == [6] and statuses(done.stdout, "step") == [0], done.stderr
     if state == "end":
         assert statuses(done.stdout, "after") == [-1] and statuses(done.stdout, "again") == [-1]

@@ -40,12 +40,17 @@ def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> N
 def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
     """``a`` and ``b`` are arrays of one library, dtype, layout and device; ``of`` finds the library of an array."""
     if of(b, operation) is not framework:
-        raise TypeError(f"{operation}: a and b must be arrays of one library, got {type(a).__name__} and {type(b).__name__}")
-    # most often the very same objects: the rest takes as long as a small solve
-    if a.dtype is not b.dtype and (dtypes := (framework.dtype_of(a), framework.dtype_of(b)))[0] != dtypes[1]:
+        names = [f.__name__.rpartition(".")[2] for f in (framework, of(b, operation))]
         raise TypeError(
-            f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+            f"{operation}: a and b must be arrays of one library, got {names[0]} and {names[1]}\nhint: convert b to {names[0]}"
         )
+    # most often the very same objects: the rest takes as long as a small solve
+    if a.dtype is not b.dtype:
+        dtypes = framework.dtype_of(a), framework.dtype_of(b)
+        if dtypes[0] != dtypes[1]:
+            raise TypeError(
+                f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+            )
     # only torch's tensors have the attribute; two sparse ones are refused where the work is done
     if hasattr(b, "is_sparse") and a.layout is not b.layout:
         raise TypeError(

@@ -47,7 +47,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         Of smallest norm, where more than one is best.
     residuals : real array, shape (...) or (..., k)
         ||b - A x||^2 for each right-hand side, also where it is zero or the rank is not full.
-    rank : int32 array, shape (...)
+    rank : integer array, shape (...)
     singular_values : real array, shape (..., min(m, n))
         Of ``a``, descending.
 
@@ -102,7 +102,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
 def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:
     """The same x by A = Q R, or A^H = Q R: its derivatives know nothing of singular values, which may be equal."""
     m, n = xp.shape(a)[-2:]
-    full = xp.any(~good, -1)[..., None, None] == 0
+    full = ~xp.any(~good, -1)[..., None, None]
     # some matrix of full rank for the way that is not taken, whose derivatives must be finite
     safe = xp.where(full, a, xp.tril(xp.triu(xp.ones_like(a), 0), 0))
     q, r = xp.call(QR, (safe if m >= n else xp.adjoint(safe),), (0, 0))
