@@ -330,8 +330,8 @@ class Columns:
     def __init__(self, name: str, framework: Any, a: Any, b: Any) -> None:
         self.xp = xp = framework.Namespace
         shape_a, shape_b = framework.shape_of(a), framework.shape_of(b)
-        if any(getattr(x.shape, "rank", 0) is None for x in (a, b)):  # TensorFlow may not know it before it runs
-            raise ValueError(f"{name}: the number of axes of a and b must be known\nhint: set_shape, or a TensorSpec")
+        # TensorFlow may not know the number of axes before it runs: then b has columns, and the batches broadcast
+        unknown = any(getattr(x.shape, "rank", 0) is None for x in (a, b))
         rows = shape_a[-2]
         self.vector = len(shape_b) == 1
         if not shape_b:
@@ -344,14 +344,14 @@ class Columns:
             )
         self.a, self.b = a, b[..., None] if self.vector else b
         batch_a, batch_b = tuple(shape_a[:-2]), tuple(shape_b[:-2])
-        self.folded = len(batch_a) == 0 and len(batch_b) > 0
+        self.folded = not unknown and len(batch_a) == 0 and len(batch_b) > 0
         if self.folded:
             self.extents = xp.shape(self.b)
             turned = xp.moveaxis(self.b, -2, 0)
             *others, n, k = self.extents
             columns = prod((*others, k)) if all(isinstance(x, int) for x in self.extents) else -1
             self.b = xp.reshape(turned, (n, columns))
-        elif batch_a != batch_b or None in batch_a:
+        elif unknown or batch_a != batch_b or None in batch_a:
             try:
                 self.a, self.b = xp.broadcast_batch(self.a, self.b)
             except (ValueError, RuntimeError) as error:
