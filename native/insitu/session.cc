@@ -1,4 +1,6 @@
 // How a coupling begins and ends.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +16,8 @@ namespace lapwing::insitu {
 std::atomic<int> busy{0};
 
 namespace {
+
+std::atomic<pid_t> process{0};  // that started Python
 
 // Contexts are never freed: a solver may ask for the error after the end, or end twice.
 std::mutex mutex;
@@ -41,7 +45,7 @@ void flush() {
 // The process ends and the interpreter is ours. Threads are waited for and exit functions run as Python does it; but it is not
 // torn down, because libraries it has loaded may be gone by now. The lock stays taken, so that daemon threads run no further.
 void at_exit() {
-  if (busy.load() || !alive()) return;
+  if (busy.load() || !alive() || getpid() != process) return;  // the end of a forked child is not that of the run
   try {
     FloatGuard floats;
     SignalGuard signals(true);
@@ -139,6 +143,7 @@ insitu_status finish(insitu_ctx* ctx) {
 
 // The last one registered runs first: after the libraries that analyses import have registered theirs, it is ours again.
 void finish_at_exit() {
+  process = getpid();
   static std::atomic<int> registered{0};
   if (started_here() && registered.fetch_add(1) < 8) std::atexit(at_exit);
 }

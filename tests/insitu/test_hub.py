@@ -445,3 +445,73 @@ def test_an_output_that_cannot_be_made(tmp_path, capfd):
         assert hub.step(0, 0.0, u=np.ones(3)) == 1
     assert stats.count() == 1 and hub.errors == 1
     assert "cannot be made" in capfd.readouterr().err
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("policy", ["disable", "warn", "stop"])
+def test_an_error_without_words(policy):
+    class Fails(insitu.Analysis):
+        fields = ()
+
+        def on_step(self, ctx):
+            raise Unprintable
+
+    seen = []
+    with insitu.Hub(
+        [Fails(), insitu.on_step(fields=())(lambda ctx: seen.append(1))], output=None, quiet=True, on_error=policy
+    ) as hub:
+        assert hub.step(0, 0.0) == (2 if policy == "stop" else 1)
+    assert seen == [1] and hub.errors == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(9)])
+def test_a_summary_that_fails_is_part_of_the_summary(error):
+    class Fails(insitu.Analysis):
+        fields = ()
+
+        def summary(self):
+            raise error
+
+    hub = insitu.Hub([Fails()], output=None, quiet=True)
+    hub.step(0, 0.0)
+    hub.finish()
+    assert f"its summary failed ({type(error).__name__}" in hub.summary()
+
+
+def test_the_output_folder_stays_when_the_solver_moves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hub = insitu.Hub([], output="out", quiet=True)
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    hub.step(0, 0.0)
+    hub.finish()
+    assert (tmp_path / "out").is_dir() and not (tmp_path / "sub" / "out").exists()
+
+
+def test_steps_and_times_of_numpy_can_be_saved(tmp_path):
+    stats = insitu.Stats("u")
+    with insitu.Hub([stats], output=None, quiet=True) as hub:
+        for n in np.arange(3):
+            hub.step(n, np.float32(0.5), u=np.ones(2))
+        hub.checkpoint(tmp_path / "c")
+
+
+def test_strides_that_are_no_multiples_are_refused():
+    pytest.importorskip("torch")
+    table = np.zeros(4, [("a", "f8"), ("b", "i4")])
+    with insitu.Hub([insitu.on_step(fields=["u"])(lambda ctx, u: None)], output=None, quiet=True, xp="torch") as hub:
+        assert hub.step(0, 0.0, u=table["a"]) == 1 and "no multiples" in hub.last_error
+
+
+def test_a_probe_outside_and_whole_numbers_that_jump():
+    probe = insitu.Probe("u", points=[(5.0,)])
+    with insitu.Hub([probe], output=None, quiet=True, mesh=insitu.Mesh(global_shape=(10,), spacing=(0.1,))) as hub:
+        assert hub.step(0, 0.0, u=np.ones(10)) == 1 and "outside" in hub.last_error
+    stop = insitu.Stop("u", when="steady", tol=0.1)
+    with insitu.Hub([stop], output=None, quiet=True) as hub:
+        for n, value in enumerate((127, -128)):
+            assert hub.step(n, 0.0, u=np.full(3, value, np.int8)) == 0

@@ -174,6 +174,10 @@ def memory_of(name: str, array: Any, writable: bool) -> Memory:
     own = library_of(array)
     if own == "numpy":
         item = array.dtype.itemsize or 1
+        if any(s % item for s in array.strides):
+            raise TypeError(
+                f"field {name!r} has strides of {array.strides} bytes, no multiples of its {item}\nhint: give a copy of it"
+            )
         strides = tuple(s // item for s in array.strides)
         pointer = array.__array_interface__["data"][0]
         return Memory(pointer, array.shape, strides, array.dtype, (CPU, 0), writable and array.flags.writeable, array)

@@ -20,6 +20,7 @@ from .field import Field
 from .hub import POLICIES, Hub
 from .memory import CPU, Memory
 from .parallel import Alone, Ranks, from_fortran
+from .report import words
 
 __all__ = ["Session", "start"]
 
@@ -262,7 +263,7 @@ class Session:
         if self.hub is not None:
             self.hub.last_error = self._error
             self.hub._fields.pop(name, None)
-            self.hub._refused[name] = str(error)
+            self.hub._refused[name] = words(error)
 
     def _failed(self) -> int:
         self._error = traceback.format_exc()

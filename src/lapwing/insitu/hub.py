@@ -20,6 +20,7 @@ from .field import Field
 from .live import Live
 from .mesh import Mesh
 from .parallel import open_comm
+from .report import words
 from .streams import stream_context, synchronise, wide
 
 __all__ = ["Hub"]
@@ -127,7 +128,7 @@ class Hub:
         self._collective = [s for s in self._slots if s.collective]
         self.on_error = on_error
         self.comm = open_comm(comm)
-        self._output = None if output is None else Path(output)
+        self._output = None if output is None else Path(output).absolute()  # the solver may go to another folder
         if self._output is not None and self._output.exists() and not self._output.is_dir():
             raise NotADirectoryError(f"Hub: the output {str(self._output)!r} is a file\nhint: name another folder with output=")
         self._quiet, self._debug, self._writable, self._xp = quiet, debug, writable, xp
@@ -337,7 +338,7 @@ class Hub:
 
     def _caught(self, slot: _Slot, error: BaseException, together: bool = False) -> None:
         if isinstance(error, StopRun):
-            self._asked_to_stop(str(error) or f"asked by {slot.name}")
+            self._asked_to_stop(words(error) or f"asked by {slot.name}")
             return
         if isinstance(error, KeyboardInterrupt) and not self._embedded:
             raise error
@@ -346,18 +347,19 @@ class Hub:
         self._warned = WARN
         self.last_error = "".join(traceback.format_exception(error))
         kind = type(error).__name__
-        what = f"step {self.ctx.step}: {slot.name} raised {kind}: {error}"
+        text = words(error)
+        what = f"step {self.ctx.step}: {slot.name} raised {kind}: {text}"
         if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
             # in the collective part the other ranks may be waiting for us: nothing else is safe
             self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
             self._close_live("failed", f"{what}; the run is aborted")
             self.comm.abort(1)
         elif self.on_error == "disable":
-            slot.disabled = f"{kind}: {error}"
+            slot.disabled = f"{kind}: {text}"
             self._log(f"{what}\n{self.last_error}{slot.name} is switched off; the simulation goes on")
         elif self.on_error == "stop":
             self._log(f"{what}\n{self.last_error}")
-            self._asked_to_stop(f"{slot.name} failed: {error}")
+            self._asked_to_stop(f"{slot.name} failed: {text}")
         else:
             self._log(f"{what}\n{self.last_error}" if slot.errors == 1 else what, to_stderr=slot.errors <= _SHOWN)
 
@@ -406,7 +408,7 @@ class Hub:
                 self._finish_all(together)
                 self._close_live("failed" if failure else "stopped" if self._stop else "finished", failure or self._stop)
         except BaseException as error:
-            self._close_live("failed", f"{type(error).__name__}: {error}")
+            self._close_live("failed", f"{type(error).__name__}: {words(error)}")
             raise
         self._log(self.summary(), to_stderr=self.comm.rank == 0 or self.errors > 0)
         if together:
@@ -433,7 +435,7 @@ class Hub:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         # when this rank's solver fails the others are not here: no collective work
-        failure = "" if error is None else f"the solver raised {type(error).__name__}: {error}"
+        failure = "" if error is None else f"the solver raised {type(error).__name__}: {words(error)}"
         self._finish(together=error is None or self.comm.size == 1, failure=failure)
 
     def summary(self) -> str:
@@ -478,8 +480,8 @@ class Hub:
 
     def _header(self) -> dict[str, Any]:
         return {
-            "step": self.ctx.step,
-            "time": self.ctx.time,
+            "step": int(self.ctx.step),
+            "time": float(self.ctx.time),
             "steps": self.steps,
             "rank": self.comm.rank,
             "size": self.comm.size,

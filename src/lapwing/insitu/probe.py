@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, Context, as_names
+from .analysis import AT_END, Analysis, CollectiveError, Context, as_names
 from .arrays import host_as_numpy, library_of, to_host
 from .guard import check_shape
 
@@ -96,7 +96,7 @@ class Probe(Analysis):
             owners = ctx.comm.sum(owned)
             if (owners == 0).any():
                 missing = [self.points[i] for i in np.flatnonzero(owners == 0)]
-                raise ValueError(f"Probe: no rank has the points {missing} of the field {name!r}")
+                raise CollectiveError(f"Probe: no rank has the points {missing} of the field {name!r}")  # on all of them
             # a point in the halo of a neighbour has two owners, with the same value
             total = ctx.comm.sum((mine * owned).view(np.float64)).view(mine.dtype).reshape(mine.shape)
             self._all[name] = total / owners
@@ -144,7 +144,10 @@ def _place(point: tuple[Any, ...], shape: tuple[int, ...], name: str, ctx: Conte
     if not all(isinstance(x, int | np.integer) for x in point):
         if ctx.mesh is None:
             raise ValueError(f"Probe: the point {point} is a place, but the solver told nothing about its mesh")
-        return ctx.mesh.nearest(tuple(float(x) for x in point), shape)  # type: ignore[no-any-return]
+        place = ctx.mesh.nearest(tuple(float(x) for x in point), shape)
+        if place is None and ctx.size == 1:
+            raise ValueError(f"Probe: the place {point} is outside the field {name!r}")
+        return place  # type: ignore[no-any-return]
     whole, offset = shape, (0,) * len(shape)
     if ctx.mesh is not None and ctx.mesh.global_shape is not None and ctx.mesh.offset is not None:
         whole, offset = ctx.mesh.global_shape, ctx.mesh.offset

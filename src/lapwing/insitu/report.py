@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Times", "status", "summary"]
+__all__ = ["Times", "status", "summary", "words"]
 
 
 @dataclass
@@ -29,6 +29,14 @@ class Times:
         return self.analysis / max(self.steps - self.resumed, 1)
 
 
+def words(error: BaseException) -> str:
+    """The message of an error; one that cannot be printed must not be the next error."""
+    try:
+        return str(error)
+    except BaseException:
+        return "its message cannot be printed"
+
+
 def summary(slots: list[Any], times: Times) -> str:
     """A line for the run and one for each analysis."""
     errors = sum(slot.errors for slot in slots)
@@ -38,7 +46,7 @@ def summary(slots: list[Any], times: Times) -> str:
     ]
     steps = max(times.steps - times.resumed, 1)
     for slot in slots:
-        parts = [f"  {slot.name}: {_duration(slot.seconds / steps)} per step", slot.analysis.summary()]
+        parts = [f"  {slot.name}: {_duration(slot.seconds / steps)} per step", _own_words(slot.analysis)]
         parts.append(_errors(slot.errors) if slot.errors else "")
         parts.append(f"switched off ({slot.disabled})" if slot.disabled else "")
         lines.append("; ".join(part for part in parts if part))
@@ -68,6 +76,14 @@ def status(slots: list[Any], times: Times) -> dict[str, Any]:
         "pictures": pictures,
         "analyses": analyses,
     }
+
+
+def _own_words(analysis: Any) -> str:
+    """What the analysis says of itself; it is the last thing in a run, and must not end it."""
+    try:
+        return str(analysis.summary())
+    except BaseException as error:
+        return f"its summary failed ({type(error).__name__}: {words(error)})"
 
 
 def _errors(count: int) -> str:

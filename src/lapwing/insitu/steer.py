@@ -78,6 +78,7 @@ class Stop(Analysis):
         self._sums = []
         for name, old, new in zip(self.fields or (), self._before, arrays, strict=False):
             check_shape("Stop", ctx.step, name, new.shape, old.shape)
+            new, old = _widened(new), _widened(old)
             self._sums.append(np.array([_square(new - old), _square(new)]))
         self._before = [private_copy(a) for a in arrays]
 
@@ -85,7 +86,7 @@ class Stop(Analysis):
         for name, array in zip(self.fields or (), arrays, strict=True):
             if not array.size if isinstance(array, np.ndarray) else not np.prod(array.shape):
                 continue
-            largest = float(abs(array).max())  # of NaN and anything, NaN
+            largest = float(abs(_widened(array)).max())  # of NaN and anything, NaN
             if not np.isfinite(largest) or largest > self.limit:
                 raise StopRun(f"diverged: field {name!r} reaches {largest:g} at step {ctx.step}")
 
@@ -119,6 +120,11 @@ class Stop(Analysis):
     def restore(self, state: dict[str, Any]) -> None:
         self._before = [_put_back(lib, x) for lib, x in zip(state["library"], state["before"], strict=True)]
         self.change = state["change"]
+
+
+def _widened(x: Any) -> Any:
+    """Whole numbers and booleans as float64, so that differences and sizes do not wrap around."""
+    return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "biu" else x
 
 
 def _square(x: Any) -> float:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing._version import __version__
 
+from ..report import words
 from .drawing import Fetch, drawings
 from .plain import plain
 
@@ -93,7 +94,9 @@ class Live:
             if at_end or self._fetch.ready():
                 self._drawn, self._fetch = self._fetch.take(), None
             self._slot.append((status, self._drawn))
-        except (Exception, SystemExit) as error:  # an analysis of the user gave the figures
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an analysis of the user gave the figures
             self._fetch = None
             self._complain(error)
         self._pause = max(self._period, (clock.perf_counter() - begin) / _SHARE)
@@ -175,4 +178,4 @@ class Live:
         self._complained = True
         hub = self._hub()
         if hub is not None:
-            hub._log(f"live view: {type(error).__name__}: {error}; the simulation goes on")
+            hub._log(f"live view: {type(error).__name__}: {words(error)}; the simulation goes on")
