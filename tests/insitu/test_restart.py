@@ -161,7 +161,7 @@ def refuse(tmp_path, analyses, words):
 def test_wrong_checkpoints(tmp_path):
     assert isinstance(refuse(tmp_path, [insitu.Stats("u")], "no checkpoint"), insitu.CheckpointError)
     saved(tmp_path, [insitu.Stats("u")])
-    refuse(tmp_path, [insitu.POD("u")], r"holds the analyses Stats \(Stats\), but this run has POD \(POD\)")
+    refuse(tmp_path, [insitu.POD("u")], r"holds the analyses Stats \(Stats of u, every 1\), but this run has POD \(POD of u")
     refuse(tmp_path, [insitu.Stats("u"), insitu.Stats("u")], "Stats 2")
     path = saved(tmp_path, [insitu.POD("u", rank=3)])
     refuse(tmp_path, [insitu.POD("u", rank=4)], r"rank=3 \(here 4\)")
@@ -215,3 +215,70 @@ def test_through_the_bridge(tmp_path):
     assert np.array_equal(again.hub.analyses[0].mean(), u)
     again.finalize()
     session.finalize()
+
+
+class Keys(insitu.Analysis):
+    fields = ()
+
+    def __init__(self):
+        self.kept = {"a/b": np.ones(2), "a": {"b": np.zeros(2)}}
+
+    def state(self):
+        return self.kept
+
+    def restore(self, state):
+        self.kept = state
+
+
+def test_keys_that_look_alike_stay_apart(tmp_path):
+    with insitu.Hub([Keys()], output=None, quiet=True) as hub:
+        hub.checkpoint(tmp_path / "c")
+    again = Keys()
+    again.kept = {}
+    insitu.Hub([again], output=None, quiet=True).restore(tmp_path / "c")
+    assert again.kept["a/b"].tolist() == [1, 1] and again.kept["a"]["b"].tolist() == [0, 0]
+
+
+def test_a_restore_that_fails_changes_nothing(tmp_path):
+    def run(rank, steps):
+        stats, pod = insitu.Stats("u"), insitu.POD("u", rank=rank)
+        hub = insitu.Hub([stats, pod], output=None, quiet=True)
+        for n in range(steps):
+            hub.step(n, 0.0, u=np.arange(5.0) + n)
+        return hub, stats
+
+    hub, _ = run(2, 5)
+    hub.checkpoint(tmp_path / "c")
+    other, stats = run(3, 2)
+    mean = stats.mean().copy()
+    with pytest.raises(ValueError):
+        other.restore(tmp_path / "c")
+    assert (stats.mean() == mean).all() and other.steps == 2
+
+
+def test_other_fields_are_refused(tmp_path):
+    hub = insitu.Hub([insitu.Stats("u")], output=None, quiet=True)
+    hub.step(0, 0.0, u=np.ones(3))
+    hub.checkpoint(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"of u, every 1.*of u, v, every 1"):
+        insitu.Hub([insitu.Stats("u", "v")], output=None, quiet=True).restore(tmp_path / "c")
+
+
+def test_a_switched_off_analysis_does_not_stop_a_checkpoint(tmp_path):
+    class Fails(insitu.Analysis):
+        fields = ()
+
+        def state(self):
+            raise ZeroDivisionError
+
+    stats = insitu.Stats("u")
+    hub = insitu.Hub([Fails(), stats], output=None, quiet=True)
+    hub.step(0, 0.0, u=np.ones(3))
+    hub.checkpoint(tmp_path / "c")
+    assert hub.errors == 1
+    again = insitu.Hub([Fails(), insitu.Stats("u")], output=None, quiet=True)
+    again.restore(tmp_path / "c")
+    assert again.step(1, 0.0, u=np.ones(3)) == 1  # one is off, as before
+    hub.finish()
+    with pytest.raises(RuntimeError, match="finished"):
+        hub.step(2, 0.0, u=np.ones(3))

@@ -197,6 +197,8 @@ class Hub:
         begin = clock.perf_counter()
         if not self._started:
             self._start()
+        if self._finished:
+            raise RuntimeError("insitu: the run was finished; a new one needs a new Hub")
         times = self._times
         if times.last_end:
             times.last_solver = begin - times.last_end
@@ -465,16 +467,39 @@ class Hub:
         if not self._started:
             self._start()
         with self._settled():
-            return store.save(path, self.comm, self._header(), [slot.analysis.state() for slot in self._slots])
+            states = [self._state_of(slot) for slot in self._slots]
+            return store.save(path, self.comm, self._header(), states)
+
+    def _state_of(self, slot: _Slot) -> Any:
+        """None for an analysis that is switched off, or cannot tell."""
+        if slot.disabled:
+            return None
+        try:
+            return slot.analysis.state()
+        except BaseException as error:
+            self._caught(slot, error)
+            return None
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Take up the state that `checkpoint` wrote; the run then goes on bit for bit as if it had not been interrupted."""
         if not self._started:
             self._start()
         header, states = store.load(path, self.comm, self._header())
+        before = [self._state_of(slot) for slot in self._slots]
+        try:
+            for slot, state in zip(self._slots, states, strict=True):
+                if state is not None:
+                    slot.analysis.restore(state)
+        except BaseException:  # all of them, or none
+            for slot, state in zip(self._slots, before, strict=True):
+                if state is not None:
+                    slot.analysis.restore(state)
+            raise
         for slot, kept, state in zip(self._slots, header["analyses"], states, strict=True):
-            slot.analysis.restore(state)
             slot.calls, slot.errors, slot.disabled = kept["calls"], kept["errors"], kept["disabled"]
+            if state is None and not slot.disabled:
+                slot.disabled = "the checkpoint has no state of it"
+        self._warned = WARN if any(slot.disabled or slot.errors for slot in self._slots) else self._warned
         self._times = report.Times(steps=header["steps"], resumed=header["steps"])
         self.ctx.step, self.ctx.time = header["step"], header["time"]
 
@@ -489,6 +514,8 @@ class Hub:
                 {
                     "name": s.name,
                     "class": type(s.analysis).__qualname__,
+                    "fields": None if s.fields is None else list(s.fields),
+                    "every": s.every,
                     "calls": s.calls,
                     "errors": s.errors,
                     "disabled": s.disabled,

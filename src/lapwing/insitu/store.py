@@ -82,17 +82,23 @@ def _load(target: Path, expected: dict[str, Any]) -> tuple[dict[str, Any], list[
         raise CheckpointError(f"{foreign}, or it is damaged ({type(error).__name__}: {error})") from None
     if not isinstance(about, dict) or about.get("format") != _FORMAT:
         raise CheckpointError(foreign)
-    if about["version"] != _VERSION:
-        raise CheckpointError(f"{target} has version {about['version']} of the format; this lapwing reads {_VERSION}")
+    if about.get("version") != _VERSION:
+        raise CheckpointError(f"{target} has version {about.get('version')} of the format; this lapwing reads {_VERSION}")
     if (about["size"], about["rank"]) != (expected["size"], expected["rank"]):
         raise CheckpointError(
             f"{target} belongs to rank {about['rank']} of {about['size']}, not rank {expected['rank']} of {expected['size']}"
         )
-    there, here = ([(a["name"], a["class"]) for a in x["analyses"]] for x in (about, expected))
+    there, here = ([_in_words(a) for a in x["analyses"]] for x in (about, expected))
     if there != here:
-        names = ["; ".join(f"{name} ({kind})" for name, kind in x) or "none" for x in (there, here)]
+        names = ["; ".join(x) or "none" for x in (there, here)]
         raise CheckpointError(f"{target} holds the analyses {names[0]}, but this run has {names[1]}")
     return about, [_unpack(s, arrays) for s in about["states"]]
+
+
+def _in_words(analysis: dict[str, Any]) -> str:
+    """What must be the same for a state to fit."""
+    fields = "all fields" if analysis["fields"] is None else ", ".join(analysis["fields"])
+    return f"{analysis['name']} ({analysis['class']} of {fields or 'no field'}, every {analysis['every']})"
 
 
 def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -105,8 +111,9 @@ def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         made = to_host(value)
         if made.dtype.hasobject:
             raise TypeError(f"insitu: the state {name} holds Python objects; give numbers, strings and arrays")
-        arrays[name] = made
-        return {"array": name}
+        key = f"{len(arrays)} {name}"  # the number: "a/b" may be a key, and b a key in a
+        arrays[key] = made
+        return {"array": key}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     raise TypeError(f"insitu: the state {name} is a {type(value).__name__}; give numbers, strings, arrays, lists and dicts")
