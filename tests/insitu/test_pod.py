@@ -193,3 +193,15 @@ def test_dmd_of_nothing():
     dmd = insitu.DMD("u", modes=2)
     hub = run([dmd], np.zeros((5, 10)))
     assert hub.errors == 0 and dmd.eigenvalues.size == 0
+
+
+def test_a_first_snapshot_with_nan_spoils_no_other():
+    rng = np.random.default_rng(0)
+    pod = insitu.POD("u", rank=2, centre=True)
+    with insitu.Hub([pod], output=None, quiet=True, on_error="warn") as hub:
+        for n in range(16):
+            u = rng.standard_normal(9)
+            if n == 0:
+                u[4] = np.nan
+            hub.step(n, 0.0, u=u)
+    assert list(pod.steps) == list(range(1, 16))

@@ -42,6 +42,7 @@ import numpy as np
 import lapwing as lw
 
 from .analysis import CollectiveError
+from .arrays import to_host
 from .jax_rows import JaxRows
 from .rows import Rows
 
@@ -400,7 +401,8 @@ class BlockSVD:
         mean = rows.vector(arrays, _double(rows.dtype))
         if self.scale is not None:
             mean = mean * self.scale
-        return mean
+        # a first snapshot that is refused must not spoil those after it
+        return mean if np.isfinite(to_host(mean.sum())) else rows.vector(dtype=_double(rows.dtype))
 
     # ------------------------------------------------------------------------------------------------------------- restart
 

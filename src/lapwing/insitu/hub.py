@@ -419,7 +419,11 @@ class Hub:
 
     def _finish_all(self, together: bool) -> None:
         for slot in self._slots:
-            if slot.disabled or (slot.collective and self.comm.size > 1 and (slot.failed or not together)):
+            if slot.collective and self.comm.size > 1 and slot.failed and not slot.disabled:
+                slot.disabled = "it failed on a rank, so that the ranks have no common result"
+                self._warned = WARN
+                self._log(f"{slot.name} is not finished: {slot.disabled}")
+            if slot.disabled or (slot.collective and self.comm.size > 1 and not together):
                 continue
             begin = clock.perf_counter()
             try:
