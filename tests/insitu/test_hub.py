@@ -515,3 +515,23 @@ def test_a_probe_outside_and_whole_numbers_that_jump():
     with insitu.Hub([stop], output=None, quiet=True) as hub:
         for n, value in enumerate((127, -128)):
             assert hub.step(n, 0.0, u=np.full(3, value, np.int8)) == 0
+
+
+def test_a_device_out_of_reach_leaves_the_host_alone(monkeypatch):
+    """No GPU and no library for one: who wants the field says so once, the others run and finish."""
+    from lapwing.insitu import hub as module
+
+    def nowhere(*_):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(module, "stream_context", nowhere)
+    monkeypatch.setattr(module, "synchronise", nowhere)
+    stats, wants = insitu.Stats("u"), insitu.Stats("far")
+    session = bridge.Session(insitu.Hub([stats, wants], output=None, quiet=True, xp="numpy"))
+    u = np.ones(4)
+    for n in range(3):
+        session.field("u", u.ctypes.data, (4,), None, "f", 64, 1, 0, 0, False)
+        session.field("far", 4096, (4,), None, "f", 64, 2, 0, 0, False)
+        assert session.step(n, 0.0) == 1
+    assert "cannot be reached" in session.error()
+    assert session.finalize() == 1 and stats.mean("u").tolist() == [1, 1, 1, 1] and session.hub.errors == 1

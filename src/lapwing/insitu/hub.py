@@ -18,6 +18,7 @@ from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Functi
 from .arrays import LIBRARIES, choose_library
 from .field import Field
 from .live import Live
+from .memory import HOST
 from .mesh import Mesh
 from .parallel import open_comm
 from .report import words
@@ -231,8 +232,17 @@ class Hub:
 
     def _on_stream(self, step: int) -> None:
         """Run the analyses in the order of the solver's stream."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self._enter_stream(stack)
+            except Exception as error:
+                self._refuse_devices(error)
+            self._analyse(step)
+        if len(self._streams) > 1:
+            synchronise(*self._streams[0])
+
+    def _enter_stream(self, stack: contextlib.ExitStack) -> None:
         first, *others = self._streams
-        self.ctx.stream = first[2]
         # "auto" settles on a library when a field is first turned into an array; ask for it here
         library = self._xp
         if library == "auto":
@@ -243,11 +253,16 @@ class Hub:
         # what earlier steps left on another stream must be done before this one touches it
         if self._place is not None and self._place != (library, *first):
             synchronise(self._place[1], self._place[2], None)
+        stack.enter_context(stream_context(library, first[1], first[2]))
+        self.ctx.stream = first[2]
         self._place = (library, *first)
-        with stream_context(library, first[1], first[2]):
-            self._analyse(step)
-        if others:
-            synchronise(*first)
+
+    def _refuse_devices(self, error: BaseException) -> None:
+        """The fields on a device cannot be reached: their analyses will say so, the others go on."""
+        for name in [name for name, field in self._fields.items() if field.memory.device[0] not in HOST]:
+            self._refused[name] = f"the field {name!r} cannot be reached on its device: {words(error)}"
+            del self._fields[name]
+        self._streams.clear()
 
     def _settled(self) -> Any:
         """Outside of a step: wait for the device, then work on its default stream; the solver's may be gone."""
