@@ -160,7 +160,7 @@ def test_a_failed_run_ends_with_1(tmp_path, capsys):
 
 
 def test_a_real_terminal_is_redrawn_and_left_as_it_was(folder, tmp_path):
-    status_file(tmp_path)
+    status_file(tmp_path, heartbeat=time.time() + 60, period=30)  # on a busy machine the viewer takes its time to start
     parent, child = pty.openpty()
     command = [sys.executable, "-m", "lapwing", "insitu", "watch", str(tmp_path), "--interval", "0.1"]
     environment = os.environ | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
