@@ -31,6 +31,13 @@ insitu_status guarded(insitu_ctx* ctx, Work work) {
   }
 }
 
+// What was handed over, or why the bridge would not have it.
+insitu_status taken(insitu_ctx* ctx, const Ref& result) {
+  const insitu_status status = status_of(ctx, result);
+  if (status == INSITU_ERR && result) take_session_error(ctx);
+  return status;
+}
+
 }  // namespace
 
 extern "C" {
@@ -57,8 +64,7 @@ insitu_status insitu_field(insitu_ctx* ctx, const char* name, void* data, int nd
     if (!problem.empty()) return fail(ctx, problem);
     Object* arguments = arguments_of(ctx, name, array, writable != 0);
     if (!arguments) return fail(ctx, take_error());
-    Ref done = call(ctx->field.get(), arguments);
-    return done ? INSITU_OK : fail(ctx, take_error());
+    return taken(ctx, call(ctx->field.get(), arguments));
   });
 }
 
@@ -70,8 +76,7 @@ insitu_status insitu_dlpack(insitu_ctx* ctx, const char* name, void* tensor, int
     Ref capsule = capsule_of(tensor, versioned);
     given = static_cast<bool>(capsule);
     Ref arguments(capsule ? py.Py_BuildValue("(sO)", name, capsule.get()) : nullptr);
-    Ref done = arguments ? call_method(ctx->session, "dlpack", std::move(arguments)) : Ref();
-    return done ? INSITU_OK : fail(ctx, take_error());
+    return taken(ctx, arguments ? call_method(ctx->session, "dlpack", std::move(arguments)) : Ref());
   });
   if (tensor && !given) drop(tensor, versioned);
   return status;
@@ -86,8 +91,7 @@ insitu_status insitu_mesh(insitu_ctx* ctx, const insitu_mesh_info* mesh) {
     if (!problem.empty()) return fail(ctx, problem);
     Ref spec = mesh_of(*mesh);
     Ref arguments(spec ? py.Py_BuildValue("(O)", spec.get()) : nullptr);
-    Ref done = arguments ? call_method(ctx->session, "mesh", std::move(arguments)) : Ref();
-    return done ? INSITU_OK : fail(ctx, take_error());
+    return taken(ctx, arguments ? call_method(ctx->session, "mesh", std::move(arguments)) : Ref());
   });
 }
 

@@ -24,18 +24,21 @@ class Session:
         self.script = script
         self.traceback = ""
 
-    def field(self, name: str, pointer: int, *rest: Any) -> None:
+    def field(self, name: str, pointer: int, *rest: Any) -> int:
         if self.script == "raise in field":
             raise ValueError(f"bad field {name}")
         report("field", name=name, null=pointer == 0, rest=rest)
+        return 0
 
-    def dlpack(self, name: str, capsule: Any) -> None:
+    def dlpack(self, name: str, capsule: Any) -> int:
         if self.script == "raise in dlpack":
             raise ValueError(f"bad tensor {name}")
         report("dlpack", name=name, capsule=repr(capsule).split('"')[1])
+        return 0
 
-    def mesh(self, spec: dict[str, Any]) -> None:
+    def mesh(self, spec: dict[str, Any]) -> int:
         report("mesh", **spec)
+        return 0
 
     def step(self, step: int, time: float) -> Any:
         if self.script == "raise in step":

@@ -536,3 +536,11 @@ def test_a_device_out_of_reach_leaves_the_host_alone(monkeypatch):
     assert "cannot be reached" in session.error()
     assert session.hub.errors == 1
     assert session.finalize() == 1 and stats.mean("u").tolist() == [1, 1, 1, 1]
+
+
+def test_what_is_refused_is_told_at_once():
+    session = bridge.Session(insitu.Hub([], output=None, quiet=True))
+    assert session.field("u", 4096, (4,), None, "f", 63, 1, 0, 0, False) == -1
+    assert "63 bits" in session.error()
+    assert session.mesh({"global_shape": (-1,)}) == -1 or session.mesh({"spacing": "x"}) == -1
+    session.finalize()

@@ -167,11 +167,11 @@ class Session:
         device_id: int,
         stream: int,
         writable: bool,
-    ) -> None:
+    ) -> int:
         """Describe a field of the next step; strides are in elements, None means row-major."""
         hub = self.hub
         if hub is None:
-            return
+            return OK
         try:
             key = (name, pointer, shape, strides, code, bits, device_type, device_id, stream, writable)
             field = self._known.get(key)
@@ -188,29 +188,32 @@ class Session:
                 if place not in hub._streams:
                     hub._streams.append(place)
         except BaseException as error:
-            self._refuse(name, error)
+            return self._refuse(name, error)
+        return OK
 
-    def dlpack(self, name: str, capsule: Any) -> None:
+    def dlpack(self, name: str, capsule: Any) -> int:
         """A field as a DLPack capsule. It is given back after the step."""
         hub = self.hub
         if hub is None:
-            return
+            return OK
         try:
             memory = memory_of_capsule(name, capsule)
             hub._fields[name] = Field(name, memory=memory, writable=memory.writable, library=hub._xp, debug=hub._debug)
             if memory.device[0] != CPU:
                 hub._streams.append((*memory.device, 0))
         except BaseException as error:
-            self._refuse(name, error)
+            return self._refuse(name, error)
+        return OK
 
-    def mesh(self, spec: dict[str, Any]) -> None:
+    def mesh(self, spec: dict[str, Any]) -> int:
         """See `lapwing.insitu.Mesh`. An array is a tuple of what `field` takes after the name."""
         if self.hub is None:
-            return
+            return OK
         try:
             self.hub.mesh(spec)
         except BaseException:
-            self._failed()
+            return self._failed()
+        return OK
 
     def step(self, step: int, time: float) -> int:
         """Run what is due: 0 well, 1 an analysis has failed, 2 please stop, -1 the session is dead."""
@@ -258,12 +261,13 @@ class Session:
         """The last traceback, or an empty string."""
         return (self.hub.last_error if self.hub is not None else "") or self._error
 
-    def _refuse(self, name: str, error: BaseException) -> None:
+    def _refuse(self, name: str, error: BaseException) -> int:
         self._error = traceback.format_exc()
         if self.hub is not None:
             self.hub.last_error = self._error
             self.hub._fields.pop(name, None)
             self.hub._refused[name] = words(error)
+        return ERR
 
     def _failed(self) -> int:
         self._error = traceback.format_exc()
