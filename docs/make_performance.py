@@ -37,7 +37,9 @@ def main() -> None:
         "gpu-frameworks": frameworks_table(frameworks),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
-        "cpu-solve": solve_table(load("cpu-solve")["rows"]),
+        "cpu-solve": solve_table(
+            [row for row in load("cpu-solve-x86")["rows"] if row["batch"] > 1] + load("cpu-solve-one")["rows"]
+        ),
         "insitu-cpu": insitu["insitu-cpu"],
     }
     PAGE.write_text(filled(PAGE.read_text(), tables))
