@@ -52,6 +52,11 @@ def folder(tmp_path_factory):
     return out
 
 
+def heed_interrupts() -> None:
+    """In a child: a shell that put the tests into the background has told all of them to ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def status_file(folder: Path, **values: object) -> Path:
     now = time.time()
     made = {"format": 1, "state": "running", "heartbeat": now, "beat": 1, "pid": 1, "step": 5, "time": 0.5, "period": 0.5}
@@ -165,7 +170,7 @@ def test_a_real_terminal_is_redrawn_and_left_as_it_was(folder, tmp_path):
     command = [sys.executable, "-m", "lapwing", "insitu", "watch", str(tmp_path), "--interval", "0.1"]
     environment = os.environ | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("NO_COLOR", None)
-    started = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment)
+    started = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment, preexec_fn=heed_interrupts)
     os.close(child)
     seen = b""
 
@@ -356,7 +361,9 @@ def test_several_viewers_at_once(folder):
 def test_ctrl_c_ends_the_page(tmp_path):
     command = [sys.executable, "-m", "lapwing", "insitu", "watch", str(tmp_path / "later"), "--web"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=heed_interrupts
+    )
     try:
         line = started.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line)[1])
