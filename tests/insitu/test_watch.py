@@ -52,9 +52,13 @@ def folder(tmp_path_factory):
     return out
 
 
-def heed_interrupts() -> None:
-    """In a child: a shell that put the tests into the background has told all of them to ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+# `python -m lapwing`, but heeding Ctrl-C: a shell that puts the tests into the background has all of them ignore it
+LAPWING = [
+    sys.executable,
+    "-c",
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "from lapwing.__main__ import main; sys.exit(main())",
+]
 
 
 def status_file(folder: Path, **values: object) -> Path:
@@ -167,10 +171,10 @@ def test_a_failed_run_ends_with_1(tmp_path, capsys):
 def test_a_real_terminal_is_redrawn_and_left_as_it_was(folder, tmp_path):
     status_file(tmp_path, heartbeat=time.time() + 60, period=30)  # on a busy machine the viewer takes its time to start
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "lapwing", "insitu", "watch", str(tmp_path), "--interval", "0.1"]
+    command = [*LAPWING, "insitu", "watch", str(tmp_path), "--interval", "0.1"]
     environment = os.environ | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     environment.pop("NO_COLOR", None)
-    started = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment, preexec_fn=heed_interrupts)
+    started = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment)
     os.close(child)
     seen = b""
 
@@ -359,11 +363,9 @@ def test_several_viewers_at_once(folder):
 
 
 def test_ctrl_c_ends_the_page(tmp_path):
-    command = [sys.executable, "-m", "lapwing", "insitu", "watch", str(tmp_path / "later"), "--web"]
+    command = [*LAPWING, "insitu", "watch", str(tmp_path / "later"), "--web"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=heed_interrupts
-    )
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     try:
         line = started.stdout.readline()
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/", line)[1])
