@@ -278,3 +278,16 @@ def test_missing_extras_are_said(monkeypatch):
         insitu.Writer("u", format="hdf5")
     hub = hand_over([insitu.Plot("u")], HISTORY)
     assert hub.errors == 1 and "pip install matplotlib" in hub.last_error
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_steady_at_any_scale(scale):
+    def stopped_at(values):
+        with insitu.Hub([insitu.Stop("u", when="steady", tol=1e-6)], output=None, quiet=True) as hub:
+            for n, value in enumerate(values):
+                if hub.step(n, 0.0, u=scale * np.array([1.0, value])) == 2:
+                    return n
+        return None
+
+    assert stopped_at([1, 2, 3, 4]) is None
+    assert stopped_at([1, 2, 2 + 1e-9, 3]) == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, Context
+from .analysis import AT_END, Analysis, CollectiveError, Context
 from .arrays import host_as_numpy, import_library, library_of, to_host
 from .guard import Guard, check_shape
 from .stats import _put_back
@@ -136,8 +136,12 @@ class Spectrum(Analysis):
         if ctx.size == 1:
             return
         size = float(np.prod(self._shape)) if self._shape else 0.0
-        length = int(ctx.comm.maximum(np.array([len(self.wavenumbers)], np.int64))[0])
-        mine = np.zeros(length + 1)
+        here = len(self.wavenumbers)
+        # a rank without a part of the field has no wavenumbers, and no say
+        length, shortest = ctx.comm.maximum(np.array([here, -here if here else -(1 << 62)], np.int64))
+        if length and -shortest != length:
+            raise CollectiveError(f"Spectrum: ranks have {-shortest} to {length} wavenumbers; the axis must be whole on each")
+        mine = np.zeros(int(length) + 1)
         if self.count and size:
             mine[:-1] = size * to_host(self._sum) / self.count
             mine[-1] = size

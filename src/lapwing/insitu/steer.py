@@ -79,7 +79,10 @@ class Stop(Analysis):
         for name, old, new in zip(self.fields or (), self._before, arrays, strict=False):
             check_shape("Stop", ctx.step, name, new.shape, old.shape)
             new, old = _widened(new), _widened(old)
-            self._sums.append(np.array([_square(new - old), _square(new)]))
+            # over the largest number here: squares of tiny and huge ones would leave the range
+            most = max(_largest(new), _largest(old))
+            by = most if np.isfinite(most) and most > 0 else 1.0
+            self._sums.append(np.array([by, _square((new - old) / by), _square(new / by)]))
         self._before = [private_copy(a) for a in arrays]
 
     def _diverged(self, ctx: Context, arrays: tuple[Any, ...]) -> None:
@@ -96,7 +99,9 @@ class Stop(Analysis):
         # a rank before its second step has no sums, and then no rank has
         if not self._sums:
             return
-        total = ctx.comm.sum(np.array(self._sums))
+        mine = np.array(self._sums)
+        most = ctx.comm.maximum(mine[:, 0].copy())
+        total = ctx.comm.sum(mine[:, 1:] * ((mine[:, 0] / most) ** 2)[:, None])
         worst = 0.0
         for name, (change, size) in zip(self.fields or (), total, strict=True):
             relative = float(np.sqrt(change / size)) if size > 0 else (0.0 if change == 0 else float("inf"))
@@ -125,6 +130,11 @@ class Stop(Analysis):
 def _widened(x: Any) -> Any:
     """Whole numbers and booleans as float64, so that differences and sizes do not wrap around."""
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "biu" else x
+
+
+def _largest(x: Any) -> float:
+    size = x.size if isinstance(x, np.ndarray) else np.prod(x.shape)
+    return float(abs(x).max()) if size else 0.0
 
 
 def _square(x: Any) -> float:
