@@ -205,3 +205,13 @@ def test_a_first_snapshot_with_nan_spoils_no_other():
                 u[4] = np.nan
             hub.step(n, 0.0, u=u)
     assert list(pod.steps) == list(range(1, 16))
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160])
+def test_numbers_too_small_to_be_squared_are_refused(scale):
+    rng = np.random.default_rng(0)
+    pod = insitu.POD("u", rank=2, block=4)
+    with insitu.Hub([pod], output=None, quiet=True) as hub:
+        for n in range(8):
+            hub.step(n, 0.0, u=scale * rng.standard_normal(50))
+    assert hub.errors == 1 and "too small" in hub.last_error

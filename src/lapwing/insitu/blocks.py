@@ -50,6 +50,7 @@ __all__ = ["BlockSVD", "Decomposition"]
 
 _EPS = float(np.finfo(np.float64).eps)
 # eigenvalues of G are known to about this many eps of the largest; measured below 2 on smooth fields, sizes 64 to 131072
+_TINY = 1e-280  # squares below have few digits left
 _GRAM_ERROR = 4.0
 
 
@@ -192,7 +193,8 @@ class BlockSVD:
             return
         rows, k, b = self._rows, self.kept, self.held
         gram = self._reduced(rows.gram(k + b), comm)
-        bad = [i for i in range(b) if not np.isfinite(gram[k + i, k + i])]
+        squares = gram.diagonal().real
+        bad = [i for i in range(b) if not np.isfinite(squares[k + i]) or self._too_small(squares, k + i, comm)]
         refused = [(self.labels[i], rows.not_finite(k + i)) for i in bad]
         good = np.setdiff1d(np.arange(k + b), [k + i for i in bad])
         gram = gram[np.ix_(good, good)]
@@ -204,6 +206,15 @@ class BlockSVD:
         self.discard()
         if refused:
             raise NotFinite(refused)
+
+    def _too_small(self, squares: np.ndarray, row: int, comm: Any) -> bool:
+        """Whether all that was seen is so small that its squares have lost digits, and this row is not zero."""
+        if not squares.max() < _TINY:
+            return False
+        if squares[row] > 0:
+            return True
+        alone = comm is None or comm.size == 1  # ranks would have to agree about it
+        return alone and float(to_host(abs(self._rows.data[:, row]).max())) > 0
 
     def _take_in(self, gram: np.ndarray, good: np.ndarray, b: int) -> None:
         rows, k, n = self._rows, self.kept, self.count
@@ -457,7 +468,7 @@ class BlockSVD:
 
 
 class NotFinite(CollectiveError):
-    """Snapshots that held NaN or Inf, here or on another rank, or numbers too large to be squared.
+    """Snapshots that held NaN or Inf, here or on another rank, or numbers too large or too small to be squared.
 
     ``refused`` has the step and the names of the fields, empty if they are all finite here.
     """
@@ -465,7 +476,10 @@ class NotFinite(CollectiveError):
     def __init__(self, refused: list[tuple[int, list[str]]]) -> None:
         words = []
         for label, names in refused:
-            where = " and ".join(f"field {name!r}" for name in names) or "on another rank (or numbers too large to be squared)"
+            where = (
+                " and ".join(f"field {name!r}" for name in names)
+                or "on another rank (or numbers too large or too small to be squared)"
+            )
             words.append(f"step {label}: NaN or Inf in {where}" if names else f"step {label}: NaN or Inf {where}")
         super().__init__("; ".join(words) + "; left out")
         self.refused = refused
