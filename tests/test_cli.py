@@ -80,6 +80,7 @@ def test_explain_tells_of_an_engine_that_is_not_here(capsys):
         (["explain", "cholesky", "--shape", "4x4", "--device", "moon"], "invalid choice: 'moon'"),
         (["explain", "nosuch", "--shape", "4x4"], "invalid choice: 'nosuch'"),
         (["explain", "cholesky"], "--shape"),
+        (["explain", "qr", "--shape", "4x4", "--columns", "0"], "--columns is for solve, lstsq"),
         (["bench", "cholesky", "--sizes", "10,x"], "--sizes '10,x' is not a list of positive numbers"),
         (["bench", "cholesky", "--sizes", "0"], "--sizes '0' is not a list of positive numbers"),
         (["bench", "cholesky", "--dtype", "float16"], "dtype 'float16' is not known"),

@@ -48,7 +48,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(options: argparse.Namespace) -> int:
     shape = parse_shape(options.shape)
     for name, operations in _TAKES.items():
-        if getattr(options, name) and options.operation not in operations:
+        given = getattr(options, name)
+        if given is not None and given is not False and options.operation not in operations:
             raise UsageError(f"--{name} is for {', '.join(operations)}")
     known: dict[str, Any] = {"upper": True} if options.upper else {}
     if options.assume:

@@ -7,7 +7,6 @@ threads of torch do not live there.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,10 @@ def lender() -> str:
     return _lender
 
 
-def borrow_from_torch() -> None:
-    """For torch tensors use torch's routines from the next call on, if they are the faster ones here."""
+def borrow_from_torch(torch: Any) -> None:
+    """For tensors of this module use its routines from the next call on, if they are the faster ones here."""
     global _lender
-    torch: Any = sys.modules.get("torch")
-    if native is None or _lender or not hasattr(torch, "backends"):  # the last: its import has not come to an end
-        return
-    if not torch.backends.mkl.is_available() or not _made_by_intel():
+    if native is None or not torch.backends.mkl.is_available() or not _made_by_intel():
         return
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if native.bind_library(str(library), "", "", 4, True) >= len(_NAMES):

@@ -33,7 +33,7 @@ __all__ = [
     "traced",
 ]
 
-borrow_from_torch()
+borrow_from_torch(torch)
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
@@ -551,12 +551,12 @@ def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.T
 
 
 def _own_inverse(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
-    if not params[0] & POS:
-        x, info = torch.linalg.inv_ex(a)
-        info = _first_bad(torch.linalg.lu_factor_ex(a.detach())[0])
-    else:
+    if params[0] & POS:
         info = _own_cholesky(a.detach(), params, engine)[1]
-        x = torch.linalg.inv_ex(_own_hermitian(a, params, engine)[0])[0]
+        (a,) = _own_hermitian(a, params, engine)
+    else:
+        info = _first_bad(torch.linalg.lu_factor_ex(a.detach())[0])
+    x = torch.linalg.inv_ex(a)[0]
     return torch.where((info != 0)[..., None, None], torch.nan, x), info
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .memory import CODES, Memory
 
-__all__ = ["Capsule", "capsule_of_memory", "memory_of_capsule"]
+__all__ = ["capsule_of_memory", "memory_of_capsule"]
 
 
 class _Tensor(ctypes.Structure):
@@ -68,19 +68,6 @@ def memory_of_capsule(name: str, capsule: Any) -> Memory:
     return Memory.describe(
         name, pointer, shape, strides, code, tensor.bits, tensor.device_type, tensor.device_id, not read_only, capsule
     )
-
-
-class Capsule:
-    """An object with DLPack's two methods, over plain memory."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.memory.device
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return capsule_of_memory(self.memory)
 
 
 _alive: dict[int, Any] = {}  # tensors handed out, until their consumer gives them back

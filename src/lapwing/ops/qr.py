@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -136,14 +137,4 @@ QR = Operation(
 _NO_DERIVATIVE = no_derivative(
     'qr: the columns of Q beyond those of A are any that fit, and have no derivative\nhint: mode="reduced"'
 )
-QR_COMPLETE = Operation(
-    "qr",
-    results=_results,
-    sizes=_sizes,
-    reference=_reference,
-    example=(0, 1),
-    variant="complete",
-    jvp=_NO_DERIVATIVE,
-    vjp=_NO_DERIVATIVE,
-    differentiable=2,
-)
+QR_COMPLETE = replace(QR, example=(0, 1), variant="complete", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)

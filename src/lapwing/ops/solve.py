@@ -270,8 +270,7 @@ def slogdet(
     upper = _check("slogdet", framework, a, assume, upper, on_fail)
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
-        with np.errstate(divide="ignore"):  # the logarithm of a zero on the diagonal
-            return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
+        return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
     a, flags = _as_general(framework, a, assume, upper)
     sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
     if assume == "pos" and on_fail == "raise" and not framework.traced(a) and framework.failed(info):
@@ -283,7 +282,8 @@ def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
     size = xp.abs(pivots)
     zero = size == 0
     phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
-    return xp.product(phase), xp.sum(xp.log(size), -1)
+    with np.errstate(divide="ignore"):  # of a singular matrix the logarithm is -inf
+        return xp.product(phase), xp.sum(xp.log(size), -1)
 
 
 def _solve(

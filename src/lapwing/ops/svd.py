@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -259,17 +260,7 @@ SVD = Operation(
 _NO_DERIVATIVE = no_derivative(
     "svd: the columns beyond min(m, n) are any that fit, and have no derivative\nhint: full_matrices=False"
 )
-SVD_FULL = Operation(
-    "svd",
-    results=_results,
-    sizes=_sizes,
-    reference=_reference,
-    example=(0, 1),
-    variant="full",
-    jvp=_NO_DERIVATIVE,
-    vjp=_NO_DERIVATIVE,
-    differentiable=3,
-)
+SVD_FULL = replace(SVD, example=(0, 1), variant="full", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)
 SVDVALS = Operation(
     "svdvals",
     results=_value_results,
