@@ -1,0 +1,177 @@
+"""The identity of a matrix product: everything that can change which kernel is best, or whether it is right.
+
+Sizes are BLAS's, column-major: D (m x n) = act(alpha op(A) op(B) + beta C + bias). ``Gemm.row_major`` is the one place where a
+row-major product, as frameworks have it, is turned round: y = x w^T with x (rows, inner) and w (columns, inner) is the
+column-major product D = w^T x, "TN", with m = columns and n = rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal
+
+__all__ = ["TYPES", "Call", "Gemm", "total_flops"]
+
+# our name of a type: bytes of an element, letters in configuration names
+TYPES: dict[str, tuple[float, str]] = {
+    "f64": (8, "D"),
+    "f32": (4, "S"),
+    "tf32": (4, "X"),
+    "f16": (2, "H"),
+    "bf16": (2, "B"),
+    "f8e4m3": (1, "F8"),
+    "f8e5m2": (1, "B8"),
+    "f8e4m3fnuz": (1, "F8N"),
+    "f8e5m2fnuz": (1, "B8N"),
+    "f4e2m1": (0.5, "F4"),
+    "i8": (1, "I8"),
+    "i32": (4, "I"),
+    "c64": (8, "C"),
+    "c128": (16, "Z"),
+}
+Trans = Literal["N", "T", "C"]
+ACTIVATIONS = ("none", "relu", "gelu", "swish")
+SCALES = ("none", "tensor", "row", "block")
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One matrix product. Leading dimensions and strides of 0 mean packed, and are filled in."""
+
+    m: int
+    n: int
+    k: int
+    trans_a: Trans = "N"
+    trans_b: Trans = "N"
+    a_type: str = "bf16"
+    b_type: str = "bf16"
+    c_type: str = "bf16"
+    d_type: str = "bf16"
+    compute: str = "f32"
+    batch: int = 1
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    ldd: int = 0
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+    stride_d: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+    bias: str = ""  # the type of the bias vector (length m), "" without one
+    activation: str = "none"
+    scale_a: str = "none"
+    scale_b: str = "none"
+    deterministic: bool = False  # only kernels that give the same bits every time
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it may not be negative")
+        for name in ("trans_a", "trans_b"):
+            if getattr(self, name) not in ("N", "T", "C"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be N, T or C")
+        for name in ("a_type", "b_type", "c_type", "d_type", "compute"):
+            if getattr(self, name) not in TYPES:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(TYPES)}")
+        if self.bias and self.bias not in TYPES:
+            raise ValueError(f"bias is {self.bias!r}; it may be {', '.join(TYPES)}, or empty")
+        for name, choices in (("activation", ACTIVATIONS), ("scale_a", SCALES), ("scale_b", SCALES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(choices)}")
+        for x in "abcd":
+            rows, columns = self.stored(x)
+            ld = getattr(self, f"ld{x}") or max(rows, 1)
+            if ld < rows:
+                raise ValueError(f"ld{x} is {ld}, less than the {rows} rows that {x.upper()} has")
+            object.__setattr__(self, f"ld{x}", ld)
+            stride = getattr(self, f"stride_{x}")
+            # one matrix has no stride; logs print anything there
+            object.__setattr__(self, f"stride_{x}", 0 if self.batch == 1 else stride or ld * columns)
+
+    @classmethod
+    def row_major(
+        cls, rows: int, columns: int, inner: int, *, left: Trans = "N", right: Trans = "N", dtype: str = "bf16", **other: Any
+    ) -> Gemm:
+        """``y (rows, columns) = op(left) @ op(right)``, all row-major, packed unless ``other`` says more.
+
+        A row-major matrix is the column-major matrix of its transpose, so y^T = op(right)^T op(left)^T: the operands change
+        places, and each keeps its letter. ``F.linear(x, w)`` has right = "T" here, and is "TN".
+        """
+        types = {f"{x}_type": dtype for x in "abcd"} | {"compute": "f64" if dtype == "f64" else "f32"}
+        return cls(m=columns, n=rows, k=inner, trans_a=right, trans_b=left, **(types | other))
+
+    def stored(self, x: str) -> tuple[int, int]:
+        """Rows and columns of A, B, C or D as it lies in memory, column-major."""
+        if x == "a":
+            return (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
+        if x == "b":
+            return (self.k, self.n) if self.trans_b == "N" else (self.n, self.k)
+        return self.m, self.n
+
+    @property
+    def layout(self) -> str:
+        return self.trans_a + self.trans_b
+
+    @property
+    def kind(self) -> str:
+        """Types and layout, as configuration files are called: "BBS_TN", "F8BS_TN"."""
+        letters = [TYPES[t][1] for t in (self.a_type, self.b_type, self.d_type, self.compute)]
+        a, b, d, compute = letters
+        return f"{a if a == b else a + b}{d}{compute}_{self.layout}"
+
+    @property
+    def packed(self) -> bool:
+        unpadded: dict[str, Any] = {f"ld{x}": 0 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
+        return self == replace(self, **unpadded)
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> float:
+        """What must be moved at least: A, B, D once, and C if it is read."""
+        a, b, c, d = (TYPES[getattr(self, f"{x}_type")][0] for x in "abcd")
+        matrix = a * self.m * self.k + b * self.k * self.n + (d + (c if self.beta else 0)) * self.m * self.n
+        return matrix * self.batch
+
+    @cached_property
+    def key(self) -> str:
+        """A short name that is the same in every process: one for each different product."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Gemm:
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"unknown fields of a product: {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+    def __str__(self) -> str:
+        extra = f" x{self.batch}" if self.batch > 1 else ""
+        extra += f" +bias {self.bias}" if self.bias else ""
+        extra += f" {self.activation}" if self.activation != "none" else ""
+        extra += "" if self.packed else " padded"
+        return f"{self.kind} {self.m}x{self.n}x{self.k}{extra}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product and how often a program runs it."""
+
+    gemm: Gemm
+    count: int = 1
+    source: str = ""  # file and line it came from
+
+
+def total_flops(calls: list[Call]) -> float:
+    return sum(call.gemm.flops * call.count for call in calls)

@@ -1,0 +1,1 @@
+"""Which candidate to try next."""
