@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # 2.13 has a small CPU build; any torch from 2.6 on will do
 FRAMEWORKS ?= "torch==2.13.0" "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
+# the tests' processes; each may load three frameworks
+PROCESSES ?= 2
 
 .PHONY: demo test lint gpu-test gpu-bench clean
 
@@ -19,7 +21,7 @@ test: $(BIN)/python
 	$(BIN)/pip install --quiet $(FRAMEWORKS) || $(BIN)/pip install --quiet torch "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
 	$(BIN)/pip install --quiet -e ".[test]"
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	$(BIN)/pytest -q -m "not gpu and not slow"
+	$(BIN)/pytest -q -m "not gpu and not slow" -n $(PROCESSES) --dist loadfile
 
 # where a GPU is: the frameworks that are installed there are used as they are
 gpu-test:

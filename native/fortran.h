@@ -71,6 +71,12 @@ class Integers {
   int64_t operator[](int64_t i) const {
     return width_ == 8 ? static_cast<const int64_t*>(data())[i] : int64_t(static_cast<const int32_t*>(data())[i]);
   }
+  void put(int64_t i, int64_t value) const {
+    if (width_ == 8)
+      static_cast<int64_t*>(data())[i] = value;
+    else
+      static_cast<int32_t*>(data())[i] = int32_t(value);
+  }
 
  private:
   Room<int64_t> room_;

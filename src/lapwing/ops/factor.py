@@ -32,7 +32,7 @@ class Factor:
     """A factored matrix, or a batch of them, made by :func:`factor`.
 
     In JAX it is a pytree: it may be an argument and a result of a jitted function, and the carry of a loop. There it keeps the
-    matrix beside its factor, and its ``report`` does not travel with it. On the CPU it can be pickled.
+    matrix beside its factor. On the CPU it can be pickled.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Factor:
     """
 
     def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...], finite: Any = None) -> None:
-        self.assume, self.upper, self.report = assume, upper, report
+        self.assume, self.upper, self._report = assume, upper, report
         # what was factored, where derivatives may be wanted; the factor; its rows, for LU; the status
         self._a, self._factor, self._rows, self.info = arrays
         # of LU that may have failed: 1 for each matrix without NaN and Inf
@@ -58,6 +58,13 @@ class Factor:
     @property
     def _framework(self) -> Any:
         return frameworks.of(self._factor, "factor")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        # which engine "auto" means is asked of the planner only here: that takes longer than a small factor
+        if self._report["engine"] == "auto" and not self._framework.traced(self._factor):
+            self._report["engine"] = planner.plan(_problem(self._factor, self.assume, self.upper)).engine
+        return self._report
 
     @property
     def l(self) -> Any:  # noqa: E743
@@ -297,10 +304,7 @@ def factor(
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
         raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
     framework.register(Factor, _take_apart, _put_together)
-    report = _report(assume, engine)
-    if engine == "auto" and not traced:
-        report["engine"] = planner.plan(_problem(l, assume, upper)).engine
-    return Factor(assume, upper, report, (kept if keeps else None, l, rows, info), finite)
+    return Factor(assume, upper, _report(assume, engine), (kept if keeps else None, l, rows, info), finite)
 
 
 def _is_jax(framework: Any) -> bool:
@@ -321,7 +325,7 @@ def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engin
     options["on_fail"] = on_fail
     if framework.failed(low.info):
         made = factor(a, **options)
-        made.report |= {"precision": "mixed", "fallback": True}
+        made.report.update(precision="mixed", fallback=True)
         return made
     low._a = None  # no derivative is taken through it
     framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)

@@ -26,7 +26,7 @@ class MixedFactor(Factor):
 
     def __init__(self, matrix: Any, low: Factor, options: dict[str, Any]) -> None:
         self.assume, self.upper, self.info = low.assume, low.upper, low.info
-        self.report = {**low.report, "precision": "mixed", "fallback": False}
+        self._report = {**low._report, "precision": "mixed", "fallback": False}
         # the whole matrix; its factor; what to ask the full one for, and that one once it is there
         self._matrix, self._low, self._options = matrix, low, options
         self._full: Factor | None = None
@@ -38,6 +38,11 @@ class MixedFactor(Factor):
     @property
     def _framework(self) -> Any:
         return frameworks.of(self._matrix, "factor")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        self._report["engine"] = self._low.report["engine"]
+        return self._report
 
     @property
     def full(self) -> Factor:
@@ -81,7 +86,7 @@ class MixedFactor(Factor):
                 x = self._refine(framework, columns.a, columns.b, x)
                 if x is not None:
                     return columns.back(x)
-                self.report["fallback"] = True
+                self._report["fallback"] = True
         return self.full.solve(b)
 
     def _refine(self, framework: Any, a: Any, b: Any, x: Any) -> Any:
@@ -115,7 +120,7 @@ class MixedFactor(Factor):
                 top = xp.like(xp.where(top > 0, top, xp.ones_like(top)), r)
                 better = x + xp.cast(self._low.solve(xp.cast(r / top, low)), high) * top
                 x = xp.where(each <= goal, x, better)
-            self.report |= {"steps": steps, "backward_error": error}
+            self._report |= {"steps": steps, "backward_error": error}
             return x * up if error <= goal else None
 
     def __repr__(self) -> str:
