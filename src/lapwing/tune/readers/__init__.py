@@ -1,1 +1,108 @@
-"""One file per kind of log."""
+"""Logs of many kinds as one list of products with counts. One file for each kind of log."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..gemm import Call
+from .cublas import CublasLtReader, CublasReader
+from .hipblaslt import HipblasltReader
+from .log import BadLine, Log, add_up, merge
+from .profiler import read_trace
+from .sink import Sink, Unreadable, is_file, lines, open_log, peek, whole
+from .table import TableReader, shape_like
+from .tunableop import TunableOpReader
+
+__all__ = ["BadLine", "Log", "merge", "read"]
+
+# TunableOp first: its lines may end in an entry like those of hipBLASLt
+_READERS = (TunableOpReader, HipblasltReader, CublasLtReader, CublasReader, TableReader)
+_JSON = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:\{\s*"|\]|$))')
+RANKS = ("sum", "max")
+
+
+def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
+    """Read the matrix products of any number of logs.
+
+    Parameters
+    ----------
+    sources
+        Files, or text: lines of a log, or products in words such as ``"6144x16x4096 bf16 TN"``. The kind of a file is seen
+        from its lines: hipBLASLt (masks 32, 64, 128), TunableOp (untuned or results), torch.profiler's traces (``.json``,
+        ``.json.gz``), cuBLASLt, cuBLAS, tables with a heading. Files are only read.
+    ranks
+        How counts of equal products in several files go together: ``"sum"``, or ``"max"`` when each file is one rank of the
+        same program and the work of one rank is wanted.
+
+    Returns
+    -------
+    Log
+        ``calls`` (each product once) and ``problems`` (each line that was not understood, with its reason).
+
+    Examples
+    --------
+    >>> from lapwing.tune.readers import read
+    >>> log = read("6144x16x4096 bf16 TN count=32")
+    >>> print(log.calls[0].gemm, log.calls[0].count)
+    BBS_TN 6144x16x4096 32
+    """
+    if ranks not in RANKS:
+        raise ValueError(f"read: ranks is {ranks!r}\nhint: it may be {' or '.join(RANKS)}")
+    counted: list[Call] = []
+    listed: list[Call] = []
+    problems: list[BadLine] = []
+    for source in sources:
+        sink = _read_one(source)
+        some, others = sink.close()
+        counted += some
+        listed += others
+        problems += sink.problems
+    with_counts, without = Log(add_up(counted, ranks)), Log(add_up(listed, ranks))
+    # products that were only listed take their counts from the files that counted
+    calls = merge(without, with_counts).calls if without.calls else with_counts.calls
+    return Log(calls, tuple(problems))
+
+
+def _read_one(source: str | os.PathLike[str]) -> Sink:
+    if isinstance(source, str) and not is_file(source) and ("\n" in source or shape_like(source) or _log_like(source)):
+        sink = Sink("text")
+        _read_lines(enumerate(source.splitlines(), 1), sink)
+        return sink
+    sink = Sink(os.fspath(source))
+    try:
+        with open_log(Path(source)) as file:
+            _read_bytes(file, sink)
+    except Unreadable as error:
+        sink.bad(0, "", str(error))
+    return sink
+
+
+def _read_bytes(file: io.BufferedReader, sink: Sink) -> None:
+    head = peek(file)
+    if not head:
+        sink.bad(0, "", "is empty")
+    elif b"\0" in head:
+        sink.bad(0, "", "is not text" + (" of UTF-8" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else ""))
+    elif _JSON.match(head.decode("utf-8", "replace").lstrip("\ufeff")):
+        read_trace(whole(file, sink), sink)
+    else:
+        _read_lines(lines(file, sink), sink)
+
+
+def _read_lines(numbered: Iterable[tuple[int, str]], sink: Sink) -> None:
+    readers = [kind(sink) for kind in _READERS]
+    for number, line in numbered:
+        if not line.strip() or line.lstrip().startswith("#") or line.strip() in ("---", "..."):
+            continue
+        if not any(reader.take(number, line) for reader in readers):
+            sink.bad(number, line, "no product is in this line")
+    for reader in readers:
+        reader.close()
+
+
+def _log_like(text: str) -> bool:
+    return any(mark in text for mark in ("function:", "hipblaslt-bench ", "TunableOp_", "][Trace]["))

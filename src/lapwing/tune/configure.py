@@ -1,0 +1,212 @@
+"""Measure each product once as it is, see what share of the time it has, and name those that are worth tuning."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .backends.base import Backend, Refused
+from .gemm import Call, Gemm
+from .readers import Log
+from .readers.log import write_text
+
+__all__ = ["Configured", "configure", "pick_backend"]
+
+_SAMPLES = 7
+_AUTO = ("cublaslt", "triton", "cpu")
+_log = logging.getLogger("lapwing")
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A product that is worth tuning."""
+
+    name: str
+    gemm: Gemm
+    count: int
+    seconds: float  # one call of what runs untuned
+    percent: float  # of the time of all products that were measured
+
+
+@dataclass(frozen=True)
+class _Measured:
+    call: Call
+    seconds: float | None
+    reason: str = ""
+
+
+def configure(
+    log: Log,
+    workdir: str | os.PathLike[str],
+    *,
+    backend: str | Backend = "auto",
+    keep_thr: float = 0.1,
+    device: int = 0,
+    budget: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[Configured, ...]:
+    """Choose the products that matter, and write one configuration for each.
+
+    Parameters
+    ----------
+    log
+        What ``readers.read`` gave.
+    workdir
+        Gets ``problems.csv`` (every product, its share, and why it was dropped) and ``configs/<name>.json``. A product that
+        was configured there before keeps its name.
+    backend
+        A name, several by commas (the first that can do the product measures it), or a Backend.
+    keep_thr
+        Products below this percentage of the total time are dropped.
+    budget
+        Seconds; products that could not be measured in time are dropped, and the heaviest are measured first.
+    progress
+        Called with a line of text for each product.
+
+    Returns
+    -------
+    tuple of Configured
+        Largest share first.
+    """
+    if not 0 <= keep_thr <= 100:
+        raise ValueError(f"configure: keep_thr is {keep_thr}\nhint: it is a percentage of the total time, 0.1 for example")
+    if not log.calls:
+        raise ValueError("configure: the log has no products\nhint: lapwing tune read LOG shows what was understood")
+    backends = pick_backend(backend) if isinstance(backend, str) else (backend,)
+    until = None if budget is None else time.monotonic() + budget
+    # without a measurement, work is the best guess of what is heavy
+    order = sorted(log.calls, key=lambda call: -max(call.gemm.flops, 100 * call.gemm.bytes) * call.count)
+    measured = []
+    for number, call in enumerate(order, 1):
+        if until is not None and time.monotonic() > until:
+            measured.append(_Measured(call, None, "no time was left to measure it"))
+            continue
+        found = _measure(call, backends, device)
+        measured.append(found)
+        if progress is not None:
+            took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
+            progress(f"{number}/{len(order)} {call.gemm}: {took}")
+    kept = _write(measured, Path(workdir), keep_thr)
+    if not kept:
+        reasons = sorted({found.reason for found in measured if found.reason})
+        raise ValueError(
+            f"configure: no product could be measured: {'; '.join(reasons)[:500]}\nhint: see {workdir}/problems.csv"
+        )
+    return kept
+
+
+def pick_backend(names: str) -> tuple[Backend, ...]:
+    """Backends by name. ``auto``: those for the GPU that can be used here, else the CPU's."""
+    wanted = _AUTO if names == "auto" else tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    usable: list[Backend] = []
+    reasons = []
+    for name in wanted:
+        found = _load(name)
+        why = found if isinstance(found, str) else found.missing()
+        if why is None and not (names == "auto" and name == "cpu" and usable):
+            usable.append(found)  # type: ignore[arg-type]
+        elif why is not None:
+            reasons.append(f"{name}: {why}")
+    if names != "auto" and reasons:
+        raise ValueError(f"backend {reasons[0]}\nhint: --backend auto takes what can be used here")
+    if not usable:
+        raise ValueError(f"no backend can be used here ({'; '.join(reasons)})\nhint: name one of {', '.join(_AUTO)}")
+    return tuple(usable)
+
+
+def _load(name: str) -> Backend | str:
+    try:
+        found: Any = importlib.import_module(f".backends.{name}", __package__) if name.isidentifier() else None
+    except ModuleNotFoundError as error:
+        if error.name != f"{__package__}.backends.{name}":
+            return f"needs {error.name}"
+        found = None
+    backend = None if found is None else getattr(found, "backend", None) or getattr(found, "Backend", None)
+    if backend is None:
+        return f"is not known; there are {', '.join(_AUTO)}"
+    result: Backend = backend() if isinstance(backend, type) else backend
+    return result
+
+
+def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measured:
+    """Seconds of one call of the default, by the first backend that can."""
+    reasons = []
+    for backend in backends:
+        why = backend.supports(call.gemm)
+        if why is not None:
+            reasons.append(f"{backend.name}: {why}")
+            continue
+        try:
+            bench = backend.open(call.gemm, device, 0)
+            try:
+                (times,) = bench.time([bench.build(backend.default(call.gemm))], _SAMPLES)
+            finally:
+                bench.close()
+            seconds = statistics.median(times)
+            if seconds > 0:
+                return _Measured(call, seconds)
+            reasons.append(f"{backend.name}: a time of {seconds} s")
+        except Refused as error:
+            reasons.append(f"{backend.name}: {error.kind}: {error}")
+        except (MemoryError, RuntimeError, OSError, ValueError, ArithmeticError) as error:  # too large for this device
+            reasons.append(f"{backend.name}: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")
+    _log.info("configure: %s is left out, %s", call.gemm, "; ".join(reasons))
+    return _Measured(call, None, "; ".join(reasons))
+
+
+def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[Configured, ...]:
+    total = sum(found.seconds * found.call.count for found in measured if found.seconds)
+    shares = [100 * found.seconds * found.call.count / total if found.seconds else 0.0 for found in measured]
+    names = _names(workdir / "configs")
+    used = set(names.values())
+    kept: list[Configured] = []
+    rows: list[list[object]] = []
+    for percent, found in sorted(zip(shares, measured, strict=True), key=lambda pair: -pair[0]):
+        gemm, reason = found.call.gemm, found.reason
+        if not reason and percent < keep_thr:
+            reason = f"less than {keep_thr:g} % of the time"
+        name = "" if reason else names.get(gemm.key) or _free(gemm.kind, used)
+        if found.seconds is not None and name:
+            used.add(name)
+            kept.append(Configured(name, gemm, found.call.count, found.seconds, percent))
+        us = "" if found.seconds is None else f"{found.seconds * 1e6:.4g}"
+        values = gemm.to_dict()
+        rows.append([name, f"{percent:.4f}", us, found.call.count, *values.values(), gemm.key, reason])
+    for config in kept:
+        content = {"schema": 1, "name": config.name, "gemm": config.gemm.to_dict()}
+        content |= {"count": config.count, "seconds": config.seconds, "percent": config.percent}
+        write_text(workdir / "configs" / f"{config.name}.json", json.dumps(content, indent=1) + "\n")
+    for path in (workdir / "configs").glob("*.json"):
+        if path.stem not in {config.name for config in kept}:
+            path.unlink(missing_ok=True)  # of another log
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    heading = ("name", "percent", "us", "count", *(field.name for field in fields(Gemm)), "key", "dropped")
+    table.writerows([heading, *rows])
+    write_text(workdir / "problems.csv", out.getvalue())
+    return tuple(kept)
+
+
+def _names(configs: Path) -> dict[str, str]:
+    """Names given before, by product: what was already tried for a product stays with it."""
+    names = {}
+    for path in configs.glob("*.json"):
+        try:
+            names[Gemm.from_dict(json.loads(path.read_text())["gemm"]).key] = path.stem
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not ours
+    return names
+
+
+def _free(kind: str, used: set[str]) -> str:
+    return next(name for number in range(len(used) + 1) if (name := f"{kind}_{number}") not in used)

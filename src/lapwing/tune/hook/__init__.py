@@ -1,0 +1,1 @@
+"""Copied beside a recorded program; nothing here is imported by lapwing."""

@@ -1,0 +1,210 @@
+"""torch.profiler's Chrome traces: matrix products with shapes, strides and types, as record_shapes=True writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..gemm import Gemm
+from .sink import Sink
+from .values import LARGEST, make, type_name
+
+__all__ = ["PRODUCTS", "from_event", "read_trace"]
+
+# operations that are one product each: operand positions, and where bias or C is. linear and matmul call these.
+PRODUCTS: dict[str, tuple[int, int, int | None]] = {
+    "aten::mm": (0, 1, None),
+    "aten::bmm": (0, 1, None),
+    "aten::addmm": (1, 2, 0),
+    "aten::baddbmm": (1, 2, 0),
+    "aten::_addmm_activation": (1, 2, 0),
+    "aten::_int_mm": (0, 1, None),
+    "aten::_scaled_mm": (0, 1, 4),
+}
+# torch's numbers of types, as a trace gives an argument
+_SCALAR_TYPES = {
+    "5": "f16",
+    "6": "f32",
+    "7": "f64",
+    "15": "bf16",
+    "23": "f8e5m2",
+    "24": "f8e4m3",
+    "25": "f8e5m2fnuz",
+    "26": "f8e4m3fnuz",
+}
+_GIVE_UP = 100  # broken events of one file
+_NEXT = re.compile(r"[\s,]*")
+
+
+def read_trace(text: str, sink: Sink) -> None:
+    known: dict[str, tuple[Gemm, str] | str] = {}
+    ends: dict[tuple[str, str], float] = {}
+    found = _events(text, sink)
+    found.sort(key=lambda event: (event[0], -event[1]))
+    for start, lasts, thread, event in found:
+        if start < ends.get(thread, -1.0):
+            continue  # one product that another one calls
+        ends[thread] = start + lasts
+        key = json.dumps([event["name"], event.get("args")], sort_keys=True) if _has_shapes(event) else ""
+        if not key:
+            known[key] = "has no shapes; record with record_shapes=True"
+        elif key not in known:
+            try:
+                known[key] = from_event(event["name"], event["args"])
+            except (ValueError, TypeError, IndexError, KeyError) as error:
+                known[key] = str(error) if isinstance(error, ValueError) else "its arguments are not those of a product"
+        result = known[key]
+        if isinstance(result, str):
+            sink.bad(event["line"], json.dumps(event)[:200], f"{event['name']}: {result}")
+        else:
+            sink.add("trace", result[0], 1, event["line"], result[1])
+
+
+def from_event(name: str, args: Mapping[str, Any]) -> tuple[Gemm, str]:
+    """The product of one event, and a remark about what torch has to copy first."""
+    left, right, extra = PRODUCTS[name]
+    dims, strides, types = args["Input Dims"], args["Input Strides"], args["Input type"]
+    batched = len(dims[left]) == 3
+    if len(dims[left]) != len(dims[right]) or len(dims[left]) not in (2, 3):
+        raise ValueError(f"shapes {dims[left]} and {dims[right]} are not those of a product")
+    x, w = _Operand(dims[left], strides[left]), _Operand(dims[right], strides[right])
+    rows, inner, columns = x.shape[0], x.shape[1], w.shape[1]
+    if w.shape[0] != inner:
+        raise ValueError(f"shapes {dims[left]} and {dims[right]} do not fit")
+    a_type, b_type = type_name(types[right]), type_name(types[left])
+    d_type = _output(name, args, b_type)
+    values: dict[str, Any] = {
+        "a_type": a_type,
+        "b_type": b_type,
+        "c_type": d_type,
+        "d_type": d_type,
+        "compute": {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a_type, "f32"),
+        "lda": w.ld,
+        "ldb": x.ld,
+    }
+    if batched:
+        values |= {"batch": dims[left][0], "stride_a": w.step, "stride_b": x.step}
+    values |= _epilogue(name, args, extra, columns)
+    values |= {"m": columns, "n": rows, "k": inner}
+    make(**{k: v for k, v in values.items() if k in ("m", "n", "k", "batch")})  # sizes, before anything is built on them
+    values = {k: v for k, v in values.items() if k not in ("m", "n", "k")}
+    remarks = [f"{side} operand {o.remark}" for side, o in (("left", x), ("right", w)) if o.remark]
+    return Gemm.row_major(rows, columns, inner, left=x.letter, right=w.letter, **values), ", ".join(remarks)
+
+
+class _Operand:
+    """A matrix of torch as a product reads it: rows one after another ("N"), or columns ("T"); else it is copied first."""
+
+    def __init__(self, shape: Sequence[int], strides: Sequence[int]) -> None:
+        if any(type(n) is not int or not 0 <= n <= LARGEST for n in shape) or any(type(s) is not int for s in strides):
+            raise ValueError(f"shape {list(shape)} is not one of a matrix")
+        self.shape = list(shape[-2:])
+        (rows, columns), (down, across) = self.shape, strides[-2:]
+        if rows == 1:  # the step along an axis of length one says nothing
+            down = max(columns, down)
+        if columns == 1:
+            across = 1 if down != 1 or rows == 1 else max(rows, across)
+        self.remark = ""
+        self.letter: Any = "N"
+        self.step = strides[0] if len(shape) == 3 else 0
+        if across == 1 and down >= max(columns, 1):
+            self.ld = down
+        elif down == 1 and across >= max(rows, 1):
+            self.letter, self.ld = "T", across
+        else:  # torch makes a packed copy and multiplies that
+            self.ld, self.step = max(columns, 1), 0
+            self.remark = "is spread from fewer numbers" if 0 in (down, across) else "is copied first"
+        if len(shape) == 3 and shape[0] > 1 and strides[0] == 0:
+            self.remark = "is one matrix for the whole batch"
+        self.step = max(self.step, 0)
+
+
+def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: int) -> dict[str, Any]:
+    """What is added to the product: nothing, a bias vector, or a matrix C."""
+    if extra is None:
+        return {}
+    dims, types, given = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
+    if name == "aten::_scaled_mm":
+        found = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
+        return found | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
+    beta, alpha = (_scalar(given, place, 1.0) for place in (3, 4))
+    shape = [n for n in dims[extra] if n != 1]
+    values: dict[str, Any] = {"alpha": alpha}
+    if shape in ([columns], []) and beta == 1:
+        values["bias"] = type_name(types[extra])
+    else:
+        values["beta"] = beta
+    if name == "aten::_addmm_activation":
+        values["activation"] = "gelu" if str(given[5:6]).lower().find("true") >= 0 else "relu"
+    return values
+
+
+def _scale(shape: Sequence[int]) -> str:
+    if sum(n != 1 for n in shape) == 0:
+        return "tensor"
+    return "row" if sum(n != 1 for n in shape) == 1 else "block"
+
+
+def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
+    if name == "aten::_int_mm":
+        return "i32"
+    if name == "aten::_scaled_mm":
+        given = [str(x) for x in args.get("Concrete Inputs") or []]
+        return _SCALAR_TYPES.get(given[6] if len(given) > 6 else "", operand)
+    return operand
+
+
+def _scalar(given: Sequence[Any], place: int, usual: float) -> float:
+    try:
+        return float(given[place])
+    except (IndexError, ValueError, TypeError):
+        return usual
+
+
+def _has_shapes(event: Mapping[str, Any]) -> bool:
+    args = event.get("args")
+    return isinstance(args, dict) and all(
+        isinstance(args.get(key), list) for key in ("Input Dims", "Input Strides", "Input type")
+    )
+
+
+def _events(text: str, sink: Sink) -> list[tuple[float, float, tuple[str, str], dict[str, Any]]]:
+    """Events of products: when, how long, on which thread, and the event."""
+    found = []
+    line, counted = 1, 0
+    for place, event in _objects(text, sink):
+        if isinstance(event, dict) and event.get("name") in PRODUCTS and event.get("ph", "X") == "X":
+            line, counted = line + text.count("\n", counted, place), place
+            event["line"] = line
+            start, lasts = (v if isinstance(v := event.get(key), (int, float)) else 0.0 for key in ("ts", "dur"))
+            found.append((float(start), float(lasts), (str(event.get("pid")), str(event.get("tid"))), event))
+    return found
+
+
+def _objects(text: str, sink: Sink) -> Iterator[tuple[int, Any]]:
+    """Events one after another, so that a trace that was cut off gives all but its last."""
+    begin = text.find('"traceEvents"')
+    begin = text.find("[", max(begin, 0))
+    if begin < 0:
+        sink.bad(1, text[:200], "is JSON, but has no traceEvents")
+        return
+    decode = json.JSONDecoder().raw_decode
+    place, broken = begin + 1, 0
+    while True:
+        place = _NEXT.match(text, place).end()  # type: ignore[union-attr]
+        if place >= len(text) or text[place] == "]":
+            if place >= len(text):
+                sink.bad(text.count("\n") + 1, text[-200:], "the trace is cut off")
+            return
+        try:
+            event, end = decode(text, place)
+            yield place, event
+            place = end
+        except (ValueError, RecursionError):
+            broken += 1
+            sink.bad(text.count("\n", 0, place) + 1, text[place : place + 200], "is not an event")
+            place = text.find("\n  {", place + 1)  # where torch's next one begins
+            if place < 0 or broken >= _GIVE_UP:
+                return

@@ -1,0 +1,210 @@
+"""Words of logs as our values: names of types, numbers, and one product from named fields."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..gemm import Gemm
+
+__all__ = ["compute_type", "fold", "make", "number", "product", "scale_mode", "truth", "type_name"]
+
+# every library has its own word; all are lower case here, without "cuda_", "c10::", "torch." in front and "_r" behind
+_TYPES = {
+    "f64": "f64 fp64 float64 double r_64f d",
+    "f32": "f32 fp32 float32 float single r_32f s tf32 xf32",
+    "f16": "f16 fp16 float16 half r_16f h",
+    "bf16": "bf16 bfloat16 r_16bf b",
+    "f8e4m3": "f8e4m3 f8 fp8 fp8e4m3 fp8_e4m3 f8_e4m3 float8_e4m3fn float8_e4m3 r_8f_e4m3 e4m3",
+    "f8e5m2": "f8e5m2 bf8 fp8e5m2 fp8_e5m2 f8_e5m2 float8_e5m2 r_8f_e5m2 e5m2",
+    "f8e4m3fnuz": "f8e4m3fnuz f8_fnuz float8_e4m3fnuz r_8f_e4m3_fnuz",
+    "f8e5m2fnuz": "f8e5m2fnuz bf8_fnuz float8_e5m2fnuz r_8f_e5m2_fnuz",
+    "f4e2m1": "f4e2m1 f4 fp4 float4_e2m1fn_x2 float4_e2m1fn r_4f_e2m1",
+    "i8": "i8 int8 r_8i char",
+    "i32": "i32 int32 int r_32i",
+    "c64": "c64 complex64 complex<float> c_32f f32_c",
+    "c128": "c128 complex128 complex<double> c_64f f64_c",
+}
+_TYPE_OF = {word: name for name, words in _TYPES.items() for word in words.split()} | {"signed char": "i8"}
+_COMPUTE = {
+    "32f_fast_tf32": "tf32",
+    "32f_fast_xf32": "tf32",
+    "xf32": "tf32",
+    "tf32": "tf32",
+    "f32_fast_xf32": "tf32",
+    "f32_fast_tf32": "tf32",
+    "32f_fast_16bf": "bf16",
+    "f32_fast_bf16": "bf16",
+    "f32_bf16": "bf16",
+    "32f_fast_16f": "f16",
+    "f32_fast_f16": "f16",
+    "f32_f16": "f16",
+    "32f_emulated_16bfx9": "f32",
+    "64f_emulated_fixedpoint": "f64",
+    "f32_fast_f8": "f8e4m3",
+    "f32_fast_f8_fnuz": "f8e4m3fnuz",
+    "16f": "f16",
+    "32f": "f32",
+    "64f": "f64",
+    "32i": "i32",
+}
+LARGEST = 2**31 - 1  # what a size may be: no library takes more
+_LARGEST_STEP = 2**62
+_WHOLE = re.compile(r"[+-]?\d{1,19}(?:\.0*)?", re.ASCII)
+
+
+def type_name(text: str) -> str:
+    """ "bf16_r", "CUDA_R_16BF", "c10::BFloat16", "torch.bfloat16" and "bfloat16" are all "bf16"."""
+    word = text.strip().strip("\"'").lower()
+    for front in ("cuda_", "hip_", "c10::", "torch.", "at::"):
+        word = word.removeprefix(front)
+    found = _TYPE_OF.get(word) or _TYPE_OF.get(word.removesuffix("_r"))
+    if found is None:
+        raise ValueError(f"type {text[:40]!r} is not known")
+    return found
+
+
+def compute_type(text: str) -> str:
+    """ "c_f32_r", "f32_r", "COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_32F"."""
+    word = text.strip().strip("\"'").lower()
+    for front in ("cublas_", "hipblas_", "compute_", "c_"):
+        word = word.removeprefix(front)
+    word = word.removesuffix("_r").removesuffix("_pedantic")
+    if word in _COMPUTE:
+        return _COMPUTE[word]
+    try:
+        return {"c64": "f32", "c128": "f64"}.get(name := type_name(word), name)
+    except ValueError:
+        raise ValueError(f"compute type {text[:40]!r} is not known") from None
+
+
+def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int:
+    word = text.strip().strip("\"'")
+    if not _WHOLE.fullmatch(word):
+        raise ValueError(f"{name} is {text[:40]!r}, not a whole number")
+    value = int(word.partition(".")[0])
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it may be {low} to {high}")
+    return value
+
+
+def truth(text: str) -> bool:
+    return text.strip().strip("\"'").lower() in ("1", "true", "yes", "on")
+
+
+def scale_mode(text: str) -> str:
+    """hipBLASLt counts: 0 none, 1 scalar, 2 a vector, more are blocks. TunableOp prints the scale's type."""
+    word = text.strip().strip("\"'").lower()
+    if word in ("", "0", "none", "false"):
+        return "none"
+    if word in ("1", "tensor", "scalar", "true", "f32_r"):
+        return "tensor"
+    return "row" if word in ("2", "row", "vector") else "block"
+
+
+def fold(name: str) -> str:
+    """A field's name without what differs between writers: "batch_count" and "batchCount" are one."""
+    return name.strip().strip("\"'").lower().replace("_", "").replace("-", "")
+
+
+def make(**values: Any) -> Gemm:
+    """A product whose sizes are checked; the message of the ValueError says what is wrong."""
+    for name in ("m", "n", "k", "batch"):
+        value = values.get(name, 1)
+        if value == 0:
+            raise ValueError(f"{name} is 0: nothing to compute")
+        if not 0 < value <= LARGEST:
+            raise ValueError(f"{name} is {value}; it may be 1 to {LARGEST}")
+    return Gemm(**values)
+
+
+def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
+    """A product from fields with folded names: the product, its count if there is one, and a remark.
+
+    hipBLASLt's YAML, hipblaslt-bench's options, its output and our own tables all have these fields; what one of them leaves
+    out or leaves empty has its usual value, and fields that do not matter are passed over.
+    """
+    fields = {name: value for name, value in given.items() if value.strip()}
+    values: dict[str, Any] = {}
+    for name in ("m", "n", "k"):
+        if name not in fields:
+            raise ValueError(f"{name} is missing")
+        values[name] = number(fields[name], name, high=LARGEST)
+    values["batch"] = number(fields.get("batchcount") or fields.get("batch") or "1", "batch", high=LARGEST)
+    values |= _layout(fields) | _types(fields) | _scalars(fields)
+    remarks = []
+    for x in "abcd":
+        values[f"ld{x}"] = number(fields.get(f"ld{x}", "0"), f"ld{x}")
+        step = fields.get(f"stride{x}", "")
+        values[f"stride_{x}"] = number(step or "0", f"stride_{x}")
+        if step and values["batch"] > 1 and not values[f"stride_{x}"] and x in "ab":
+            remarks.append(f"{x.upper()} is one matrix for the whole batch")
+    if values["ldc"] == 0:
+        values["ldc"] = values["ldd"]
+    for name in ("gradient", "usee", "groupedgemm"):
+        if truth(fields.get(name, "")):
+            if name == "groupedgemm":
+                raise ValueError("a grouped product")
+            remarks.append("its second output is left out")
+    counted = fields.get("callcount") or fields.get("count") or fields.get("calls")
+    count = None if counted is None else number(counted, "count", 1)
+    return make(**values), count, ", ".join(dict.fromkeys(remarks))
+
+
+def _layout(fields: Mapping[str, str]) -> dict[str, str]:
+    layout = fields.get("layout", "NN").strip().strip("\"'").upper()
+    if len(layout) != 2:
+        raise ValueError(f"layout is {layout[:20]!r}; it is two letters, for example TN")
+    found = {}
+    for x, default in zip("ab", layout, strict=True):
+        letter = fields.get(f"trans{x}", default).strip().strip("\"'").upper()
+        letter = letter.removeprefix("OP_").removeprefix("CUBLAS_OP_")
+        found[f"trans_{x}"] = {"TRUE": "T", "1": "T", "FALSE": "N", "0": "N"}.get(letter, letter)
+    return found
+
+
+def _types(fields: Mapping[str, str]) -> dict[str, str]:
+    """Types of A, B, C, D and of the sums; 8-bit operands give 16 bits with a scale each unless more is said."""
+    named = "atype" in fields
+    # with an a_type beside it "dtype" is d_type, folded; alone it is the type of everything
+    word = "" if named else fields.get("dtype") or fields.get("type") or fields.get("precision") or ""
+    a = type_name(fields.get("atype") or word or "bf16")
+    b = type_name(fields.get("btype") or word or a)
+    small = a.startswith(("f8", "f4"))
+    usual = "bf16" if small else "i32" if a == "i8" else a
+    d = type_name((fields.get("dtype") if named else fields.get("out")) or fields.get("ctype") or usual)
+    c = type_name(fields.get("ctype") or d)
+    found = {"a_type": a, "b_type": b, "c_type": c, "d_type": d}
+    if word.strip().lower() in ("tf32", "xf32"):
+        found["compute"] = "tf32"
+    else:
+        wide = {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a, "f32")
+        found["compute"] = compute_type(fields.get("computetype") or fields.get("compute") or wide)
+    unsaid = "tensor" if small and "atype" not in fields else "none"
+    for x in "ab":
+        found[f"scale_{x}"] = scale_mode(fields.get(f"scale{x}", unsaid))
+    return found
+
+
+def _scalars(fields: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, usual in (("alpha", 1.0), ("beta", 0.0)):
+        try:
+            value = float(fields.get(name, usual))
+        except ValueError:
+            value = usual if fields[name].strip() == "?" else math.nan  # "?": it lies on the device
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {fields[name][:40]!r}, not a number")
+        found[name] = value
+    bias = fields.get("bias", "").strip().strip("\"'").lower()
+    if truth(fields.get("biasvector", "")) or truth(bias):
+        last = fields.get("biastype") or fields.get("dtype") or fields.get("ctype") or "bf16"
+        found["bias"] = type_name(last)
+    elif bias not in ("", "0", "none", "false", "no"):
+        found["bias"] = type_name(bias)
+    activation = (fields.get("activationtype") or fields.get("activation") or "none").strip().strip("\"'").lower()
+    found["activation"] = {"silu": "swish", "0": "none"}.get(activation, activation)
+    found["deterministic"] = truth(fields.get("deterministic", ""))
+    return found

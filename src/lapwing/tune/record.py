@@ -1,0 +1,210 @@
+"""Run a program and collect the matrix products that it does, with counts, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from .gemm import Call
+from .readers import BadLine, Log, read
+from .readers.log import add_up, merge
+from .readers.profiler import from_event
+from .readers.sink import Sink
+
+__all__ = ["WATCH", "Recorded", "collect", "record"]
+
+WATCH = ("auto", "torch", "logs", "all")
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a program did: its exit code as a shell gives it, its products, and how many of its processes had any."""
+
+    code: int
+    log: Log
+    processes: int
+    notes: tuple[str, ...] = ()
+
+
+def record(
+    command: Sequence[str],
+    *,
+    watch: str = "auto",
+    keep: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Recorded:
+    """Run ``command`` with its input, output and exit code as they are, and collect its matrix products.
+
+    Parameters
+    ----------
+    command
+        The program and its arguments.
+    watch
+        ``"logs"``: the libraries' own logs (cuBLASLt, cuBLAS, hipBLASLt, TunableOp's untuned products). ``"torch"``: each
+        product that torch dispatches, on any device, at about 15 microseconds a product. ``"all"``: both. ``"auto"``: logs
+        where there is a GPU, torch elsewhere. Settings are made in the environment of the program, never in this one.
+    keep
+        A folder for the raw logs; without it they are deleted.
+    environment
+        Instead of ``os.environ``.
+
+    Returns
+    -------
+    Recorded
+        Counts are summed over all processes that the program starts. What torch saw on a GPU only counts where the libraries
+        logged nothing, so that no call counts twice.
+    """
+    if watch not in WATCH:
+        raise ValueError(f"record: watch is {watch!r}\nhint: it may be {', '.join(WATCH)}")
+    if watch == "auto":
+        watch = "logs" if any(map(os.path.exists, _GPUS)) else "torch"
+    with _folder(keep) as folder:
+        child, notes = _environment(folder, watch, dict(os.environ if environment is None else environment))
+        code = _run(list(command), child)
+        log, processes = collect(folder)
+    return Recorded(code, log, processes, notes)
+
+
+def collect(folder: Path) -> tuple[Log, int]:
+    """Products of the raw logs of one recording, and the number of processes that had any."""
+    on_cpu: list[Call] = []
+    on_gpu: list[Call] = []
+    problems: list[BadLine] = []
+    seen: set[str] = set()
+    for path in sorted(folder.glob("torch-*.products")):
+        sink = Sink(path.name)
+        _torch_counts(path, sink)
+        problems += sink.problems
+        on_cpu += sink.tables.get("cpu", {}).values()
+        on_gpu += sink.tables.get("gpu", {}).values()
+        seen.add(path.stem.split("-")[1]) if sink.tables else None
+    vendor = Log()
+    by_process: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.log")):
+        by_process.setdefault(path.stem.rpartition("-")[2], []).append(path)
+    for process, paths in by_process.items():
+        logs = [read(path) for path in paths if path.stat().st_size]
+        problems += [problem for log in logs for problem in log.problems if problem.reason != "no product is in this line"]
+        calls_of = [call for log in logs for call in log.calls]
+        # cuBLAS and cuBLASLt log the same calls: of equal products the larger count is the number
+        vendor = Log(add_up((*vendor.calls, *add_up(calls_of, "max"))))
+        seen.add(process) if calls_of else None
+    listed = read(*sorted(folder.glob("untuned*.csv")))
+    counted = Log(add_up((*on_cpu, *(vendor.calls or on_gpu))))
+    merged = merge(Log(listed.calls), counted) if listed.calls else counted
+    calls = tuple(Call(call.gemm, call.count, "recorded") for call in merged.calls)
+    return Log(calls, (*problems, *listed.problems)), len(seen) or bool(calls)
+
+
+def _torch_counts(path: Path, sink: Sink) -> None:
+    counts = path.with_suffix(".counts").read_bytes()
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines()):
+        (count,) = struct.unpack_from("<q", counts, 8 * number)
+        try:
+            event = json.loads(line)
+            gemm, remark = from_event(event["name"], event["args"])
+            sink.add("cpu" if event["device"] == "cpu" else "gpu", gemm, max(count, 1), number + 1, remark)
+        except (ValueError, KeyError, IndexError, TypeError) as error:  # a program killed while it wrote the line
+            sink.bad(number + 1, line, str(error))
+
+
+def _environment(folder: Path, watch: str, child: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The program's environment. What its user has set already stays, and is named."""
+    notes = []
+    hook = folder / "hook"
+    hook.mkdir()
+    shutil.copy(Path(__file__).parent / "hook" / "sitecustomize.py", hook)
+    child["PYTHONPATH"] = os.pathsep.join([str(hook), *filter(None, [child.get("PYTHONPATH")])])
+    child["LAPWING_RECORD"] = str(folder)
+    child["LAPWING_RECORD_TORCH"] = "1" if watch in ("torch", "all") else "0"
+    if watch == "torch":
+        return child, ()
+    settings = {
+        "cuBLASLt": {"CUBLASLT_LOG_LEVEL": "2", "CUBLASLT_LOG_FILE": f"{folder}/cublaslt-%i.log"},
+        "cuBLAS": {"CUBLAS_LOGINFO_DBG": "1", "CUBLAS_LOGDEST_DBG": f"{folder}/cublas-0.log"},
+        "hipBLASLt": {"HIPBLASLT_LOG_MASK": "64", "HIPBLASLT_LOG_FILE": f"{folder}/hipblaslt-%i.log"},
+        "TunableOp": {
+            "PYTORCH_TUNABLEOP_ENABLED": "1",
+            "PYTORCH_TUNABLEOP_TUNING": "0",
+            "PYTORCH_TUNABLEOP_RECORD_UNTUNED": "1",
+            "PYTORCH_TUNABLEOP_UNTUNED_FILENAME": f"{folder}/untuned.csv",
+            "PYTORCH_TUNABLEOP_BLAS_LOG": "1",
+        },
+    }
+    for library, wanted in settings.items():
+        taken = [name for name in (*wanted, *_BESIDE.get(library, ())) if name in child]
+        if taken:
+            notes.append(f"{library} is not recorded: {taken[0]} is set already")
+        else:
+            child |= wanted
+    return child, tuple(notes)
+
+
+# with these a library does not heed the settings above
+_BESIDE = {"cuBLASLt": ("CUBLASLT_LOG_MASK",), "hipBLASLt": ("HIPBLASLT_LOG_LEVEL",)}
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    process = subprocess.Popen(command, env=environment)
+    with _passing_on(process):
+        while True:
+            try:
+                code = process.wait()
+                return 128 - code if code < 0 else code
+            except KeyboardInterrupt:  # the program has it too, and decides what to do
+                continue
+
+
+@contextmanager
+def _passing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Signals to this process go to the program. Ctrl-C of a terminal reaches both by itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        if not (number == signal.SIGINT and _at_terminal()) and process.poll() is None:
+            process.send_signal(number)
+
+    old = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            old[number] = signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _at_terminal() -> bool:
+    try:
+        return os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp()  # type: ignore[union-attr]
+    except (OSError, AttributeError, ValueError):
+        return False
+
+
+@contextmanager
+def _folder(keep: str | os.PathLike[str] | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="lapwing-record-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    else:
+        path = Path(keep).absolute()
+        if path.exists() and any(path.iterdir()):
+            raise ValueError(f"record: folder {path} is not empty\nhint: name a new one")
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
