@@ -1,0 +1,294 @@
+"""Products on the CPU with NumPy and its BLAS: measured for real, so that the whole workflow runs anywhere."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..gemm import Gemm
+from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
+from .base import Config, Kernel, Refused, Space
+from .cpu_product import Product, _blas, cores
+
+__all__ = ["BACKEND", "Cpu", "CpuBench"]
+
+_DTYPES = {"f64": np.float64, "f32": np.float32, "c64": np.complex64, "c128": np.complex128}
+_AS_FLOAT32 = ("tf32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+_ROTATED = 128 << 20  # bytes of operands walked through before one comes again
+_MOST_SETS = 64
+_SAMPLE = 2e-3  # seconds that a sample fills with calls
+_MOST_CALLS = 500
+DEFAULT: Config = {
+    "order": "direct", "tile_m": 0, "tile_n": 0, "tile_k": 0, "split_k": 1, "threads": 0, "share": "blas", "pack": "none",
+}  # fmt: skip
+
+
+class Cpu:
+    """``numpy.matmul`` as it is, and around it: tiles, split sums, the transposed product, packed operands, threads."""
+
+    name = "cpu"
+    precompiles = False
+
+    def missing(self) -> str | None:
+        return None
+
+    def environment(self, device: int) -> dict[str, str]:
+        return dict(_environment())
+
+    def devices(self) -> list[int]:
+        return [0]
+
+    def supports(self, gemm: Gemm) -> str | None:
+        types = {gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type}
+        if bad := sorted(types - set(_DTYPES) - set(_AS_FLOAT32)):
+            return f"there are no products of {', '.join(bad)} on the CPU"
+        if types & {"c64", "c128"} and len(types) > 1:
+            return "complex products have one type here"
+        if gemm.activation != "none" and types & {"c64", "c128"}:
+            return "an activation of complex numbers means nothing"
+        if "block" in (gemm.scale_a, gemm.scale_b):
+            return "block scales are not done on the CPU"
+        return None
+
+    def note(self, gemm: Gemm) -> str:
+        """What is not as the log has it, in words, or ""."""
+        other = sorted({gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type} & set(_AS_FLOAT32))
+        return f"cpu: {', '.join(other)} runs in float32, since NumPy has no fast products of it" if other else ""
+
+    def default(self, gemm: Gemm) -> Config:
+        return DEFAULT
+
+    def space(self, gemm: Gemm, device: int) -> Space:
+        return _space(gemm)
+
+    def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
+        """Nothing is compiled here."""
+
+    def open(self, gemm: Gemm, device: int, seed: int) -> CpuBench:
+        if reason := self.supports(gemm):
+            raise Refused("constraints", reason)
+        return CpuBench(gemm, seed)
+
+    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
+        """``f(x, w, bias=None, out=None, scale_x=None, scale_w=None)`` for NumPy arrays and CPU torch tensors.
+
+        ``x`` and ``w`` lie as the product has them: (rows, inner) and, for "TN", (columns, inner) as in F.linear. Types that
+        NumPy does not have (bfloat16) are computed in float32 and turned back. Waits for the result.
+        """
+        return _Callable(gemm, config)
+
+
+BACKEND = Cpu()
+
+
+def _space(gemm: Gemm) -> Space:
+    here = cores()
+    threads = sorted({0, 1, here, *[2**i for i in range(1, here.bit_length()) if 2**i <= here]}) if _blas() else [0]
+
+    def tiles(size: int, least: int) -> tuple[int, ...]:
+        return (0, *[t for t in (32, 64, 128, 256, 512, 1024, 2048, 4096) if least <= t < size])
+
+    parameters: dict[str, tuple[int | str, ...]] = {
+        "order": ("direct", "swapped"),
+        "tile_m": tiles(gemm.m, 64),
+        "tile_n": tiles(gemm.n, 32),
+        "tile_k": tiles(gemm.k, 128),
+        "split_k": tuple(s for s in (1, 2, 4, 8) if s == 1 or gemm.k >= 64 * s),
+        "threads": tuple(threads),
+        "share": ("blas", "tiles") if here > 1 and _blas() else ("blas",),
+        "pack": ("none", "x", "w", "both"),
+    }
+
+    def pieces(c: Config) -> int:
+        parts = [ceil(size / int(c[t])) if c[t] else 1 for size, t in ((gemm.m, "tile_m"), (gemm.n, "tile_n"))]
+        return int(c["split_k"]) if c["split_k"] != 1 else gemm.batch * parts[0] * parts[1]
+
+    def allowed(c: Config) -> bool:
+        if c["share"] == "tiles" and (int(c["threads"]) < 2 or pieces(c) < 2):
+            return False
+        if c["split_k"] != 1 and (c["tile_m"] or c["tile_n"] or c["tile_k"] or c["share"] != "tiles"):
+            return False
+        return pieces(c) * max(1, gemm.k // (int(c["tile_k"]) or gemm.k or 1)) <= 4096
+
+    def score(c: Config) -> float:
+        """In operations: calls cost some microseconds, packing a pass over memory, and one thread is one thread."""
+        working = int(c["threads"]) or here
+        if c["share"] == "tiles":
+            working = min(working, pieces(c))
+        calls = pieces(c) * (ceil(gemm.k / int(c["tile_k"])) if c["tile_k"] else 1)
+        packed = {"none": 0, "x": gemm.n * gemm.k, "w": gemm.m * gemm.k, "both": (gemm.n + gemm.m) * gemm.k}[str(c["pack"])]
+        extra = gemm.m * gemm.n * ((c["order"] == "swapped") + int(c["split_k"]) - 1)
+        return gemm.flops / working + 2e5 * calls * (1 + (c["share"] == "tiles")) + 20.0 * gemm.batch * (packed + extra)
+
+    one, many = {**DEFAULT, "threads": 1}, {**DEFAULT, "threads": here, "share": "tiles"}
+    wanted = [DEFAULT, one, {**DEFAULT, "order": "swapped"}, {**DEFAULT, "pack": "w"}, {**one, "order": "swapped"}]
+    wanted += [{**many, "tile_m": t} for t in parameters["tile_m"]] + [{**many, "split_k": here}, many]
+    seeds = tuple(c for c in wanted if all(c[n] in v for n, v in parameters.items()) and allowed(c))
+    return Space(parameters, allowed, score=score, seeds=seeds)
+
+
+class CpuBench:
+    """Operands in sets that are walked through, and a clock."""
+
+    def __init__(self, gemm: Gemm, seed: int) -> None:
+        self.gemm, self.seed = gemm, seed
+        self.dtype = _dtype(gemm)
+        one = np.dtype(self.dtype).itemsize * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)
+        self.sets = min(_MOST_SETS, max(1, ceil(_ROTATED / max(one, 1))))
+        first = Operands.random(gemm, self.dtype, seed)
+        self._operands = [first, *[first.copy() for _ in range(self.sets - 1)]]
+        self._answers: dict[str, tuple[Operands, np.ndarray, np.ndarray, float]] = {}
+        self._calls: dict[int, int] = {}
+
+    def build(self, config: Config) -> Kernel:
+        if set(config) != set(DEFAULT):
+            raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+        product = Product(self.gemm, config)
+        return Kernel(config, lambda i: _run(product, self._operands[i % self.sets]))
+
+    def time(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
+        calls = [self._enough(kernel) for kernel in kernels]
+        found: list[list[float]] = [[] for _ in kernels]
+        at = 0
+        for sample in range(samples):
+            order = range(len(kernels)) if sample % 2 == 0 else reversed(range(len(kernels)))
+            for i in order:
+                begun = perf_counter()
+                for call in range(calls[i]):
+                    kernels[i].run(at + call)
+                found[i].append((perf_counter() - begun) / calls[i])
+            at += max(calls)
+        return found
+
+    def _enough(self, kernel: Kernel) -> int:
+        """Calls that fill a sample; the first two wake threads and are not counted."""
+        if id(kernel) not in self._calls:
+            times = []
+            for i in range(3):
+                begun = perf_counter()
+                kernel.run(i)
+                times.append(perf_counter() - begun)
+            self._calls[id(kernel)] = min(_MOST_CALLS, max(1, ceil(_SAMPLE / max(min(times), 1e-7))))
+        return self._calls[id(kernel)]
+
+    def forget(self, kernel: Kernel) -> None:
+        self._calls.pop(id(kernel), None)
+
+    def check(self, kernel: Kernel) -> Mapping[str, float]:
+        errors = {}
+        for place, probe in enumerate(probes(self.gemm, small=smaller(self.gemm))):
+            if probe.name not in self._answers:
+                own = probe.gemm == self.gemm
+                operands = self._operands[0] if own else Operands.random(probe.gemm, self.dtype, self.seed + 1000 + place)
+                answer, size = exact(self._as_run(probe.gemm), operands)
+                _run(Product(probe.gemm, DEFAULT), operands)
+                error = relative_error(operands.d, answer)
+                self._answers[probe.name] = operands, answer, bound(self._as_run(probe.gemm), answer, size), error
+            operands, answer, allowed, error = self._answers[probe.name]
+            outputs = []
+            for _ in range(RUNS):
+                operands.d[...] = np.nan
+                _run(Product(probe.gemm, kernel.config), operands)
+                outputs.append(operands.d.copy())
+            untouched = operands.untouched
+            errors[probe.name] = judge(probe, outputs, answer, allowed, untouched=untouched, default_error=error)
+        return errors
+
+    def _as_run(self, gemm: Gemm) -> Gemm:
+        """With the types that are really used: the bound is theirs."""
+        from dataclasses import replace
+
+        name = next(n for n, d in _DTYPES.items() if d is self.dtype)
+        return replace(gemm, a_type=name, b_type=name, c_type=name, d_type=name, compute=name)
+
+    def close(self) -> None:
+        self._operands, self._answers = [], {}
+
+
+def _dtype(gemm: Gemm) -> Any:
+    types = (gemm.a_type, gemm.b_type, gemm.d_type)
+    widest = max(types, key=lambda t: np.dtype(_DTYPES.get(t, np.float32)).itemsize)
+    return _DTYPES.get(widest, np.float32)
+
+
+def _run(product: Product, o: Operands) -> None:
+    product(o.b, o.a, o.d, o.c, o.bias)
+    if o.scale_a is not None:
+        np.multiply(o.d, o.scale_a, out=o.d)
+    if o.scale_b is not None:
+        np.multiply(o.d, o.scale_b[:, None], out=o.d)
+
+
+class _Callable:
+    def __init__(self, gemm: Gemm, config: Config) -> None:
+        self.gemm, self.product = gemm, Product(gemm, config)
+
+    def __call__(self, x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(x, torch.Tensor):
+            extra = [None if t is None else _from_torch(t, torch) for t in (bias, scale_x, scale_w, out)]
+            given = extra[-1]
+            y = torch.from_numpy(self._product(_from_torch(x, torch), _from_torch(w, torch), *extra)).to(x.dtype)
+            if out is None:
+                return y
+            return out if given is not None and _same(out, given) else out.copy_(y)
+        return self._product(np.asarray(x), np.asarray(w), bias, scale_x, scale_w, out)
+
+    def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
+        rows = x.shape[-2] if self.gemm.trans_b == "N" else x.shape[-1]
+        columns = w.shape[-1] if self.gemm.trans_a == "N" else w.shape[-2]
+        inner = [x.shape[-1 if self.gemm.trans_b == "N" else -2], w.shape[-2 if self.gemm.trans_a == "N" else -1]]
+        shape = (*x.shape[:-2], rows, columns)
+        if inner[0] != inner[1] or x.shape[:-2] != w.shape[:-2]:
+            raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not fit the {self.gemm.layout} product that was tuned")
+        if out is not None and out.shape != shape:
+            raise ValueError(f"matmul: out has shape {out.shape}, the product {shape}")
+        y = np.empty(shape, np.result_type(x, w)) if out is None else out
+        scaled = scale_x is not None or scale_w is not None
+        self.product(x, w, y, None, None if scaled else bias)
+        if scaled:
+            y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
+            y += 0.0 if bias is None else bias
+        return y
+
+
+def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
+    tensor = tensor.detach()
+    wide = tensor.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    array: np.ndarray = (tensor if wide else tensor.float()).numpy()
+    return array
+
+
+def _same(tensor: Any, array: np.ndarray) -> bool:
+    return bool(tensor.data_ptr() == array.__array_interface__["data"][0])
+
+
+@cache
+def _environment() -> tuple[tuple[str, str], ...]:
+    from ...core.native import native
+
+    try:
+        with open("/proc/cpuinfo") as file:
+            model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        model = ""
+    try:
+        shown: Any = np.show_config(mode="dicts")
+        blas = shown["Build Dependencies"]["blas"]
+    except (KeyError, TypeError):
+        blas = dict[str, str]()
+    return (
+        ("device", model or platform.processor() or platform.machine()),
+        ("level", str(native.simd()) if native is not None else "unknown"),
+        ("threads", str(cores())),
+        ("numpy", np.__version__),
+        ("blas", f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()),
+        ("schema", "1"),
+    )

@@ -1,0 +1,186 @@
+"""A product on the CPU, done as a configuration says: in tiles, split, swapped, packed, on so many threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ..gemm import Gemm
+from ..validate import activate
+from .base import Config
+
+__all__ = ["Product", "blas_threads", "cores"]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Product:
+    """y (n, m) = x (n, k) w (k, m) with what comes after it, all row-major views."""
+
+    gemm: Gemm
+    config: Config
+
+    def __call__(
+        self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None
+    ) -> None:
+        """``x`` and ``w`` as they are stored: B and A of the column-major product."""
+        x, w = _turned(x, self.gemm.trans_b), _turned(w, self.gemm.trans_a)
+        if c is None and self.gemm.beta:
+            c = y.copy()
+        config = self.config
+        threads = int(config["threads"])
+        by_tiles = config["share"] == "tiles"
+        with blas_threads(1 if by_tiles else threads):
+            x, w = self._packed(x, w)
+            tasks = list(self._tasks(x, w, y, c, bias))
+            if by_tiles and len(tasks) > 1:
+                list(_pool(threads).map(lambda task: task(), tasks))
+            else:
+                for task in tasks:
+                    task()
+            if config["split_k"] != 1:
+                self._joined(y, c, bias)
+
+    def _packed(self, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        pack = self.config["pack"]
+        if pack in ("x", "both"):
+            x = np.array(x, order="C")
+        if pack in ("w", "both"):
+            w = np.array(w, order="C")
+        return x, w
+
+    def _tasks(
+        self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None
+    ) -> Iterator[Callable[[], None]]:
+        """Parts of D that do not touch each other; with K split, parts of the sum."""
+        n, m, k = y.shape[-2], y.shape[-1], x.shape[-1]
+        tile_n, tile_m = int(self.config["tile_n"]) or max(n, 1), int(self.config["tile_m"]) or max(m, 1)
+        split = int(self.config["split_k"])
+        if split > 1:
+            step = -(-k // split)
+            _own.parts = np.empty((split, *y.shape), y.dtype)
+            for s in range(split):
+                part, at = _own.parts[s], slice(s * step, (s + 1) * step)
+                yield partial(self._sum, x[..., at], w[..., at, :], part)
+            return
+        one_by_one = y.ndim == 3 and (self.config["share"] == "tiles" or self.config["order"] == "swapped")
+        places: tuple[Any, ...] = tuple(range(y.shape[0])) if one_by_one else (...,)
+        for batch in places:
+            for i in range(0, n, tile_n):
+                for j in range(0, m, tile_m):
+                    rows, columns = slice(i, i + tile_n), slice(j, j + tile_m)
+                    added = None if c is None else c[batch][..., rows, columns]
+                    along = None if bias is None else bias[columns]
+                    left, right, out = x[batch][..., rows, :], w[batch][..., columns], y[batch][..., rows, columns]
+                    yield partial(self._tile, left, right, out, added, along)
+
+    def _joined(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
+        np.sum(_own.parts, axis=0, out=y)
+        _own.parts = None
+        self._after(y, c, bias)
+
+    def _tile(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
+        tile_k, k = int(self.config["tile_k"]), x.shape[-1]
+        if not tile_k or tile_k >= k:
+            self._sum(x, w, y)
+        else:
+            self._sum(x[..., :tile_k], w[..., :tile_k, :], y)
+            part = np.empty(y.shape, y.dtype)
+            for at in range(tile_k, k, tile_k):
+                self._sum(x[..., at : at + tile_k], w[..., at : at + tile_k, :], part)
+                y += part
+        self._after(y, c, bias)
+
+    def _sum(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        if self.config["order"] == "swapped":  # y^T = w^T x^T in memory of its own, for which BLAS takes another kernel
+            y[...] = np.matmul(w.swapaxes(-1, -2), x.swapaxes(-1, -2)).swapaxes(-1, -2)
+        else:
+            np.matmul(x, w, out=y)
+
+    def _after(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
+        """y <- act(alpha y + beta c + bias), while the tile is in cache."""
+        if self.gemm.alpha != 1.0:
+            y *= self.gemm.alpha
+        if c is not None:
+            y += self.gemm.beta * c
+        if bias is not None:
+            y += bias
+        if self.gemm.activation == "relu":
+            np.maximum(y, 0, out=y)
+        elif self.gemm.activation != "none":
+            y[...] = activate(self.gemm.activation, y)
+
+
+_own = threading.local()  # the parts of a sum that a thread is about to join
+
+
+def _turned(x: np.ndarray, letter: str) -> np.ndarray:
+    if letter == "N":
+        return x
+    turned = x.swapaxes(-1, -2)
+    return turned.conj() if letter == "C" and np.iscomplexobj(x) else turned
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="lapwing-tiles")
+
+
+@contextmanager
+def blas_threads(count: int) -> Iterator[None]:
+    """NumPy's BLAS on so many threads inside; 0 leaves it as it is. It is a setting of the process: put back by the last."""
+    blas = _blas()
+    if not count or blas is None:
+        yield
+        return
+    with _depth_lock:
+        if _depth[0] == 0:
+            _depth[1] = blas[0]()
+        _depth[0] += 1
+        blas[1](count)
+    try:
+        yield
+    finally:
+        with _depth_lock:
+            _depth[0] -= 1
+            if _depth[0] == 0:
+                blas[1](_depth[1])
+
+
+_depth = [0, 0]  # how many are inside, and what was set before the first
+_depth_lock = threading.Lock()
+
+
+@cache
+def _blas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """Ask for and set the number of threads of the BLAS that NumPy uses; None where that is not to be had."""
+    try:
+        with open("/proc/self/maps") as file:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in file if "openblas" in line}
+    except OSError:
+        paths = set()
+    for path in sorted(paths, key=lambda p: "numpy" not in p):
+        for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
+            try:
+                library = ctypes.CDLL(path)
+                return getattr(library, name.format("get")), getattr(library, name.format("set"))
+            except (OSError, AttributeError):
+                continue
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    found = ThreadpoolController().select(user_api="blas").lib_controllers
+    return (found[0].get_num_threads, found[0].set_num_threads) if found else None

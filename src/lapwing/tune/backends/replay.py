@@ -1,0 +1,123 @@
+"""A recorded space in place of a device: every candidate has the time that it had when it was recorded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..gemm import Gemm
+from ..search.space import canonical
+from ..workdir import Trial
+from .base import Config, Kernel, Refused, Space
+
+__all__ = ["Recorded", "Replay", "read_space"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The trials of one product."""
+
+    gemm: str
+    seconds: Mapping[str, float | None]  # by canonical configuration; None for one that failed
+    trials: Mapping[str, Trial]
+
+    @property
+    def optimum(self) -> float:
+        return min(s for s in self.seconds.values() if s is not None)
+
+    def space(self) -> Space:
+        listed = tuple(json.loads(text) for text in self.seconds)
+        return Space({}, listed=listed)
+
+
+def read_space(path: str | Path) -> dict[str, Recorded]:
+    """The products of a file of T4 lines, plain or gzip, by key; a torn line is passed over, a later timing counts."""
+    path = Path(path)
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    found: dict[str, dict[str, Trial]] = {}
+    for line in text.splitlines():
+        try:
+            trial = Trial.from_json(line)
+        except (ValueError, TypeError):
+            continue
+        found.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
+    if not found:
+        raise ValueError(f"tune: {path} holds no trials")
+    return {key: Recorded(key, {c: t.time for c, t in trials.items()}, trials) for key, trials in found.items()}
+
+
+class Replay:
+    """``get("replay:FILE")``. Takes no time, so that a search can be tested without the device."""
+
+    precompiles = False
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = f"replay:{path}"
+
+    @cached_property
+    def recorded(self) -> dict[str, Recorded]:
+        return read_space(self.path)
+
+    def missing(self) -> str | None:
+        return None if self.path.is_file() else f"there is no file {self.path}"
+
+    def environment(self, device: int) -> dict[str, str]:
+        return {"device": "replay", "file": self.path.name}
+
+    def devices(self) -> list[int]:
+        return [0]
+
+    def supports(self, gemm: Gemm) -> str | None:
+        return None if gemm.key in self.recorded else f"{gemm} was not recorded in {self.path.name}"
+
+    def default(self, gemm: Gemm) -> Config:
+        """The first that was recorded: a run tries the default first."""
+        trials = self.recorded[gemm.key].trials
+        return next(iter(trials.values())).configuration
+
+    def space(self, gemm: Gemm, device: int) -> Space:
+        return self.recorded[gemm.key].space()
+
+    def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
+        """Nothing is compiled here."""
+
+    def open(self, gemm: Gemm, device: int, seed: int) -> _Bench:
+        return _Bench(self.recorded[gemm.key])
+
+    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
+        raise Refused("runtime", "a recording cannot be run")
+
+
+class _Bench:
+    sets = 1
+
+    def __init__(self, recorded: Recorded) -> None:
+        self.recorded = recorded
+
+    def build(self, config: Config) -> Kernel:
+        trial = self.recorded.trials.get(canonical(config))
+        if trial is None:
+            raise Refused("constraints", "it was not recorded")
+        if trial.time is None:
+            raise Refused(trial.invalidity, trial.reason)
+        return Kernel(config, lambda i: None, float(trial.times.get("compilation_time", 0.0)))
+
+    def time(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
+        found = []
+        for kernel in kernels:
+            trial = self.recorded.trials[canonical(kernel.config)]
+            runtimes = trial.times.get("runtimes") or [trial.time]
+            found.append([float(runtimes[i % len(runtimes)]) for i in range(samples)])
+        return found
+
+    def check(self, kernel: Kernel) -> Mapping[str, float]:
+        return dict(self.recorded.trials[canonical(kernel.config)].errors)
+
+    def close(self) -> None:
+        """Nothing was opened."""

@@ -1,0 +1,322 @@
+"""The search for one problem: what is known, what to try next, and what came out."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from time import monotonic
+
+from . import search
+from .backends import get
+from .backends.base import Config, Refused
+from .pool import Pool
+from .search import Search, canonical
+from .workdir import Problem, Trial, Workdir, environment_hash
+from .worker import Busy, Candidate, Worker
+
+__all__ = ["Hunt", "Step", "ranked"]
+
+_SAMPLES = 5  # of a first look
+_CONFIRMED = (8, 4)  # so many of the best are timed side by side, each time with twice the samples
+_RESERVE = 0.15  # of a problem's time, for that
+_NEIGHBOURS = 3
+_progress_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a progress callback gets after each candidate."""
+
+    name: str
+    device: int
+    backend: str
+    evaluations: int  # of this problem, earlier runs included
+    trial: Trial
+    best_seconds: float | None
+    default_seconds: float | None
+    left: float | None  # seconds of the whole budget
+
+    def __str__(self) -> str:
+        best = "-" if self.best_seconds is None else f"{self.best_seconds * 1e6:.2f} us"
+        base = "" if not (self.best_seconds and self.default_seconds) else f" ({self.default_seconds / self.best_seconds:.3f}x)"
+        return f"{self.name} device {self.device} {self.backend}: {self.evaluations} tried, best {best}{base}"
+
+
+class Hunt:
+    """One problem. ``search`` may be called again; it goes on from the trials on disk."""
+
+    def __init__(
+        self,
+        folder: Workdir,
+        problem: Problem,
+        problems: Sequence[Problem],
+        names: tuple[str, ...],
+        pool: Pool,
+        *,
+        strategy: str,
+        seed: int,
+        progress: Callable[[Step], None] | None,
+        timeout: float,
+    ) -> None:
+        self.folder, self.problem, self.problems, self.names, self.pool = folder, problem, problems, names, pool
+        self.strategy, self.seed, self.progress, self.timeout = strategy, seed, progress, timeout
+        self.gemm = problem.gemm
+        self.trials: list[Trial] = []
+        self.notes: list[str] = []
+        self.evaluations = self.known = 0
+        self.finished = False
+        self._environments: dict[str, str] = {}
+        self.load(None)
+
+    def load(self, device: int | None) -> None:
+        """What earlier runs have found in this environment."""
+        trials = self.folder.read_trials(self.problem.name)
+        if device is not None:
+            self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
+            trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
+        self.trials = [t for t in trials if t.backend in self.names and t.gemm == self.gemm.key]
+        self.known = len(self._screened) - self.evaluations
+
+    @property
+    def _screened(self) -> list[Trial]:
+        return [t for t in self.trials if t.stage == "screen"]
+
+    @property
+    def spent(self) -> float:
+        return sum(t.took for t in self.trials)
+
+    @property
+    def invalid(self) -> int:
+        return sum(t.time is None for t in self._screened)
+
+    @property
+    def best(self) -> Trial | None:
+        return next(iter(ranked(self.trials)), None)
+
+    @property
+    def default_seconds(self) -> float | None:
+        for name in self.names:
+            default = canonical(get(name).default(self.gemm))
+            for t in ranked(self.trials):
+                if t.backend == name and canonical(t.configuration) == default:
+                    return t.time
+        return None
+
+    def search(
+        self, worker: Worker, evaluations: int | None, end: float, deadline: float | None, stop: threading.Event
+    ) -> None:
+        """Try candidates until so many are known or ``end`` comes, then time the best side by side."""
+        self.load(worker.device)
+        self.worker, self.stop, self.deadline = worker, stop, deadline
+        begun = monotonic()
+        screen_end = end - _RESERVE * (end - begun) if end < inf else inf
+        able = [n for n in self.names if self._able(n)]
+        exhausted = []
+        for place, name in enumerate(able):
+            behind = len(able) - place
+            left = None if evaluations is None else evaluations - len(self._screened)
+            most = None if left is None else -(-left // behind)
+            until = screen_end if screen_end == inf else monotonic() + max(0.0, screen_end - monotonic()) / behind
+            exhausted.append(self._explore(name, most, until))
+        if self.stop.is_set():
+            return
+        confirmed = self._confirm(end)
+        enough = evaluations is not None and len(self._screened) >= evaluations
+        self.finished = (enough or all(exhausted)) and confirmed
+
+    def _able(self, name: str) -> bool:
+        reason = get(name).supports(self.gemm)
+        if reason is None and (note := getattr(get(name), "note", lambda gemm: "")(self.gemm)):
+            self._say(note)
+        if reason is not None:
+            self._say(f"{name}: {reason}")
+        return reason is None
+
+    def _say(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _explore(self, name: str, most: int | None, until: float) -> bool:
+        """With one backend; whether there is nothing left to try. The default is the first candidate."""
+        if most is not None and most <= 0:
+            return False
+        try:
+            space = get(name).space(self.gemm, self.worker.device)
+        except Refused as refused:
+            self._say(f"{name}: {refused}")
+            return True
+        hunt = search.make(self.strategy, space, self.seed ^ int(self.gemm.key[:8], 16), evaluations=most)
+        known = [t for t in self._screened if t.backend == name]
+        for trial in known:
+            hunt.tell(trial.configuration, trial.time)
+        for config in self._winners_nearby(name):
+            hunt.try_first(config)
+        done = {canonical(t.configuration) for t in known}
+        default = get(name).default(self.gemm)
+        count = 0
+        for config, ready in self._candidates(name, hunt, [] if canonical(default) in done else [default], until):
+            if self.stop.is_set() or (most is not None and count >= most) or self._late(until, count):
+                return False
+            if canonical(config) in done:  # the default, met again
+                continue
+            done.add(canonical(config))
+            tried = self._try(name, config, ready)
+            if tried is None:
+                return False
+            count += 1
+            hunt.tell(config, tried.time)
+        return True
+
+    def _late(self, until: float, count: int) -> bool:
+        """Whether another candidate would end too late; the first one of a problem is always tried while there is time."""
+        now = monotonic()
+        if not self._screened:
+            return self.deadline is not None and now >= self.deadline
+        # a first one also makes the operands and the reference, and says little about the next
+        usual = median(t.took for t in self._screened[-9:]) if count > 2 else 0.0
+        return now + usual > until
+
+    def _candidates(
+        self, name: str, hunt: Search, first: list[Config], until: float
+    ) -> Iterator[tuple[Config, Future[None] | None]]:
+        """New candidates, those whose compilation is done first."""
+        source: Iterator[Config] = (c for c in iter(lambda: first.pop() if first else hunt.ask(), None) if c is not None)
+        ahead = self.pool.ahead(name)
+        if not ahead:
+            yield from ((config, None) for config in source)
+            return
+        under_way: deque[tuple[Config, Future[None]]] = deque()
+        try:
+            while True:
+                while len(under_way) < ahead and (config := next(source, None)) is not None:
+                    future = self.pool.submit(name, self.gemm, config, self.worker.device, self.timeout)
+                    under_way.append((config, future))
+                if not under_way:
+                    return
+                limit = None if until == inf else max(0.0, until - monotonic())
+                while not wait([f for _, f in under_way], 0.2, FIRST_COMPLETED).done:
+                    if self.stop.is_set() or (limit is not None and monotonic() > until):
+                        return
+                ready = next(pair for pair in under_way if pair[1].done())
+                under_way.remove(ready)
+                yield ready
+        finally:
+            for _, future in under_way:
+                future.cancel()
+
+    def _try(self, name: str, config: Config, compiled: Future[None] | None) -> Trial | None:
+        """One candidate, recorded; None where it is not its fault that there is no result."""
+        begun = monotonic()
+        answer: dict = {}
+        kind, reason = "correct", ""
+        limit = max(self.timeout, 20 * (self._screened[0].took if self._screened else 0.0))
+        if self.deadline is not None:
+            limit = min(limit, max(1.0, self.deadline - begun))
+        try:
+            if compiled is not None:
+                compiled.result()
+            self.worker.open(name, self.gemm, self.seed)
+            answer = self.worker.try_one(config, _SAMPLES, limit)
+        except Busy as busy:
+            self._say(str(busy))
+            return None
+        except Refused as refused:
+            if self.stop.is_set() or (refused.kind == "timeout" and limit < self.timeout):
+                return None
+            kind, reason = refused.kind, str(refused)
+        trial = self._trial(name, config, answer, kind, reason, "screen", monotonic() - begun)
+        self.evaluations += 1
+        self._report(trial)
+        return trial
+
+    def _trial(self, name: str, config: Config, answer: dict, kind: str, reason: str, stage: str, took: float) -> Trial:
+        trial = Trial(
+            backend=name,
+            device=self.worker.device,
+            gemm=self.gemm.key,
+            configuration=dict(config),
+            time=answer.get("time"),
+            invalidity=kind,
+            reason=reason,
+            environment=self._environments[name],
+            times={k: answer[k] for k in ("compilation_time", "runtimes", "validation") if k in answer},
+            stage=stage,
+            took=took,
+            resources=answer.get("resources", {}),
+            errors=answer.get("errors", {}),
+        )
+        self.folder.add_trial(self.problem.name, trial)
+        self.trials.append(trial)
+        return trial
+
+    def _report(self, trial: Trial) -> None:
+        if self.progress is None:
+            return
+        best = self.best
+        left = None if self.deadline is None else max(0.0, self.deadline - monotonic())
+        seconds = None if best is None else best.time
+        number = len(self._screened)
+        step = Step(self.problem.name, self.worker.device, trial.backend, number, trial, seconds, self.default_seconds, left)
+        with _progress_lock:
+            self.progress(step)
+
+    def _confirm(self, end: float) -> bool:
+        """Time the best side by side with more samples, ever fewer of them; whether that was done."""
+        samples = _SAMPLES
+        for keep in _CONFIRMED:
+            samples *= 2
+            top = ranked(self.trials)[:keep]
+            if len(top) < 2 or all(t.stage == "confirm" and len(t.times.get("runtimes", ())) >= samples for t in top):
+                continue
+            begun = monotonic()
+            each = sum(t.took for t in self._screened[-9:]) / len(self._screened[-9:])
+            if begun + each * len(top) > end:
+                return False
+            limit = self.timeout * len(top) if self.deadline is None else max(1.0, self.deadline - begun)
+            try:
+                chosen = [Candidate(t.backend, t.configuration) for t in top]
+                answers = self.worker.time(chosen, self.gemm, self.seed, samples, limit)
+            except (Busy, Refused) as trouble:
+                if not self.stop.is_set():
+                    self._say(f"the best could not be timed side by side: {trouble}")
+                return False
+            took = (monotonic() - begun) / len(top)
+            for old, answer in zip(top, answers, strict=True):
+                refused = answer.get("refused", "correct")
+                self._trial(old.backend, old.configuration, answer, refused, answer.get("reason", ""), "confirm", took)
+        return True
+
+    def _winners_nearby(self, name: str) -> list[Config]:
+        """The best of problems of the same kind and inner size that share a side, the nearest first."""
+
+        def apart(other: Problem) -> float:
+            a, b = self.gemm, other.gemm
+            return max(a.m, b.m) / max(1, min(a.m, b.m)) * max(a.n, b.n) / max(1, min(a.n, b.n))
+
+        near = [
+            p
+            for p in self.problems
+            if p.name != self.problem.name
+            and (p.gemm.kind, p.gemm.k) == (self.gemm.kind, self.gemm.k)
+            and (p.gemm.m == self.gemm.m or p.gemm.n == self.gemm.n)
+        ]
+        found = []
+        for other in sorted(near, key=apart)[:_NEIGHBOURS]:
+            trials = [t for t in self.folder.read_trials(other.name) if t.environment == self._environments[name]]
+            found += [t.configuration for t in ranked(trials)[:1]]
+        return found
+
+
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """The valid candidates, the fastest first, each by its latest timing. One that failed later on is out."""
+    latest: dict[tuple[str, str], Trial] = {}
+    for trial in trials:
+        key = (trial.backend, canonical(trial.configuration))
+        if key not in latest or trial.stage == "confirm" or trial.time is None:
+            latest[key] = trial
+    return sorted((t for t in latest.values() if t.time is not None), key=lambda t: t.time or inf)

@@ -1,0 +1,55 @@
+"""Compiling ahead: processes that fill a backend's cache on disk while the device times other candidates."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from .backends import get
+from .backends.base import Config
+from .gemm import Gemm
+from .worker import Worker
+
+__all__ = ["Pool"]
+
+_MOST = 16
+
+
+class Pool:
+    """Threads that each own one compiling process; nothing is started for backends that do not compile."""
+
+    def __init__(self, names: tuple[str, ...], size: int | None = None) -> None:
+        self._compiling = {name for name in names if getattr(get(name), "precompiles", get(name).name == "triton")}
+        self.size = size or max(1, min(_MOST, len(os.sched_getaffinity(0)) - 1))
+        self._threads: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._workers: list[Worker] = []
+
+    def ahead(self, backend: str) -> int:
+        """How many candidates to have under way."""
+        return self.size if backend in self._compiling else 0
+
+    def submit(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> Future[None]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="lapwing-compile")
+        return self._threads.submit(self._compile, backend, gemm, config, device, timeout)
+
+    def _compile(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> None:
+        worker: Worker | None = getattr(self._own, "worker", None)
+        if worker is None or worker.device != device:
+            if worker is not None:
+                worker.close()
+            worker = self._own.worker = Worker(device, "compile")
+            self._workers.append(worker)
+        worker.precompile(backend, gemm, config, timeout)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            for worker in self._workers:
+                worker.kill()
+            self._threads.shutdown(wait=True)
+            for worker in self._workers:
+                worker.close()
+            self._threads = None

@@ -1,0 +1,114 @@
+"""Ask and tell: what every search has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from math import inf, isfinite, log
+from random import Random
+
+from ..backends.base import Config, Space
+from .space import Point, Points, canonical
+
+__all__ = ["Search", "canonical"]
+
+_TRIES = 60  # proposals that were tried before, until a random one is taken
+_DRAWS, _KEPT = 400, 12  # random points looked at by the space's own guess, and how many of them are tried first
+
+
+class Search(ABC):
+    """Proposes candidates that were not proposed before. Several may be asked for before the first is told.
+
+    ``tell`` also takes candidates that were never asked for: a neighbour's winner, or what an earlier run has measured.
+    """
+
+    uses_score = True
+
+    def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None) -> None:
+        self.points = Points(space)
+        self.rng = Random(seed)
+        self.planned = evaluations
+        self.told: dict[Point, float] = {}  # log of the seconds; inf for one that failed
+        self.asked: set[Point] = set()
+        self.best: tuple[Config, float] | None = None
+        self._first: deque[Point] = deque()
+        for config in space.seeds:
+            self.try_first(config)
+        if self.uses_score:
+            self._first += self.points.best_by_score(self.rng, _DRAWS, _KEPT)
+        self._rest: deque[Point] | None = None
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.told)
+
+    def try_first(self, config: Config) -> bool:
+        """Put a candidate at the end of those tried before the search begins; False where it is not in the space."""
+        try:
+            point = self.points.point(config)
+        except KeyError:
+            return False
+        if not self.points.valid(point):
+            return False
+        self._first.append(point)
+        return True
+
+    def ask(self) -> Config | None:
+        """A new candidate; None when there is none left."""
+        point = self._next()
+        if point is None:
+            return None
+        self.asked.add(point)
+        return self.points.config(point)
+
+    def tell(self, config: Config, seconds: float | None) -> None:
+        """What a candidate took; None or inf when it failed."""
+        try:
+            point = self.points.point(config)
+        except KeyError:  # measured before the space was changed
+            return
+        failed = seconds is None or not isfinite(seconds) or seconds <= 0
+        value = inf if seconds is None or failed else log(seconds)
+        self.asked.add(point)
+        self.told[point] = value
+        if seconds is not None and not failed and (self.best is None or seconds < self.best[1]):
+            self.best = (self.points.config(point), float(seconds))
+        self.learn(point, value)
+
+    @abstractmethod
+    def propose(self) -> Point | None:
+        """A point worth trying, perhaps one tried before."""
+
+    def learn(self, point: Point, value: float) -> None:  # noqa: B027
+        """Called for each result."""
+
+    def elite(self, count: int) -> list[Point]:
+        """The best points so far."""
+        good = [(value, point) for point, value in self.told.items() if value < inf]
+        return [point for _, point in sorted(good)[:count]]
+
+    def _next(self) -> Point | None:
+        while self._first:
+            if (point := self._first.popleft()) not in self.asked:
+                return point
+        for _ in range(_TRIES):
+            proposed = self.propose()
+            if proposed is not None and proposed not in self.asked:
+                return proposed
+        return self._any()
+
+    def _any(self) -> Point | None:
+        """A random new point, or, where that is hard to draw, the next of all of them."""
+        if self._rest is None:
+            for _ in range(_TRIES):
+                if (point := self.points.random(self.rng)) is None:
+                    break
+                if point not in self.asked:
+                    return point
+            everything = list(self.points.everything())
+            self.rng.shuffle(everything)
+            self._rest = deque(everything)
+        while self._rest:
+            if (point := self._rest.popleft()) not in self.asked:
+                return point
+        return None

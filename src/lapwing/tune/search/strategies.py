@@ -1,0 +1,164 @@
+"""Our strategies. Times are compared by their logarithms, so that a tenth is a tenth for any product."""
+
+from __future__ import annotations
+
+from math import erf, exp, inf, pi, sqrt
+from random import Random as PythonRandom
+
+import numpy as np
+
+from .core import Search
+from .space import Point
+
+__all__ = ["Anneal", "Exhaustive", "Genetic", "Model", "Random"]
+
+
+class Random(Search):
+    uses_score = False
+
+    def propose(self) -> Point | None:
+        return self.points.random(self.rng)
+
+
+class Exhaustive(Search):
+    """Everything, the best by the space's own guess first, else in the listed order: a vendor's list is ranked."""
+
+    uses_score = False
+
+    def propose(self) -> Point | None:
+        if self._rest is None:
+            self._rest = type(self._first)(self._in_order())
+        return self._any()
+
+    def _in_order(self) -> list[Point]:
+        score = self.points.space.score
+        everything = list(self.points.everything())
+        return everything if score is None else sorted(everything, key=lambda p: score(self.points.config(p)))
+
+
+class Genetic(Search):
+    """Steady state: one child at a time, of two that won a tournament among the best so far."""
+
+    population = 24
+
+    def propose(self) -> Point | None:
+        parents = self.elite(self.population)
+        if len(parents) < 4:
+            return self.points.random(self.rng)
+        if self.rng.random() < 0.25:  # a child of one: a small step from a good one
+            return self.points.moved(self.rng, _winner(self.rng, parents), self.rng.randrange(2))
+        return self.points.crossed(
+            self.rng, _winner(self.rng, parents), _winner(self.rng, parents), 1.0 / len(self.points.names)
+        )
+
+
+def _winner(rng: PythonRandom, ordered: list[Point]) -> Point:
+    """Of a tournament between two."""
+    return ordered[min(rng.randrange(len(ordered)), rng.randrange(len(ordered)))]
+
+
+class Anneal(Search):
+    """Moves from a current point; a worse one is taken with a chance that falls. Goes back to the best when it is stuck."""
+
+    hot, cold, usual = 0.15, 0.01, 100
+
+    def __init__(self, *args: object, **options: object) -> None:
+        self.current: tuple[Point, float] | None = None
+        self.stuck = 0
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.evaluations / (self.planned or self.usual))
+
+    def propose(self) -> Point | None:
+        if self.current is None:
+            return self.points.random(self.rng)
+        if self.stuck > 12:
+            best = self.elite(4)
+            point = self.rng.choice(best)
+            self.current, self.stuck = (point, self.told[point]), 0
+        hops = sum(self.rng.random() < 0.6 * (1.0 - self.progress) for _ in range(3))  # early jumps are large
+        return self.points.moved(self.rng, self.current[0], hops, 1 + int(self.rng.random() < 0.3))
+
+    def learn(self, point: Point, value: float) -> None:
+        temperature = self.hot * (self.cold / self.hot) ** self.progress
+        if value < inf and (
+            self.current is None or value <= self.current[1] or self.rng.random() < exp((self.current[1] - value) / temperature)
+        ):
+            self.current, self.stuck = (point, value), 0
+        else:
+            self.stuck += 1
+
+
+class Model(Search):
+    """Moves and crossover propose many; a Gaussian process fitted to the times so far picks the one that promises most.
+
+    Half of its kernel is a product over the axes, half a sum, since most parameters of a kernel act alone. The length of both
+    is chosen by likelihood.
+    """
+
+    lengths = (0.35, 0.7, 1.4, 2.8)
+    noise = 1e-3
+    rounds = 24  # of proposals for one candidate
+    refit = 8  # results after which the length is chosen anew
+    most = 400  # points that are fitted: the best and the latest
+
+    def __init__(self, *args: object, **options: object) -> None:
+        self._length, self._chosen_at = self.lengths[1], 0
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    def propose(self) -> Point | None:
+        good = self.elite(16)
+        if len(good) < 4:
+            return self.points.random(self.rng)
+        pool = [p for p in dict.fromkeys(self._pool(good)) if p not in self.asked]
+        if not pool:
+            return None
+        mean, deviation, best = self._predict(pool)
+        return pool[int(np.argmax(_improvement(mean, deviation, best)))]
+
+    def _pool(self, good: list[Point]) -> list[Point]:
+        found: list[Point | None] = []
+        for _ in range(self.rounds):
+            a, b = _winner(self.rng, good), _winner(self.rng, good)
+            found.append(self.points.moved(self.rng, a, 0, 1))
+            found.append(self.points.moved(self.rng, a, self.rng.randrange(3), 1))
+            found.append(self.points.crossed(self.rng, a, b, 0.1))
+        found += [self.points.random(self.rng) for _ in range(self.rounds // 3)]
+        return [p for p in found if p is not None]
+
+    def _predict(self, pool: list[Point]) -> tuple[np.ndarray, np.ndarray, float]:
+        points = list(self.told)
+        if len(points) > self.most:
+            points = list(dict.fromkeys([*self.elite(self.most // 2), *points[-self.most // 2 :]]))
+        values = np.array([self.told[p] for p in points])
+        finite = values[values < inf]
+        # one that failed counts as slow; far outliers would bend the fit where it matters
+        y = np.minimum(values, min(finite.max(), finite.min() + 2.0))
+        y = (y - y.mean()) / max(y.std(), 1e-6)
+        near, far = self.points.features(points), self.points.features(pool)
+        apart = np.abs(near[:, None, :] - near[None, :, :])
+        if self.evaluations >= self._chosen_at + self.refit or not self._chosen_at:
+            self._length = max(self.lengths, key=lambda length: self._likelihood(apart, y, length))
+            self._chosen_at = self.evaluations
+        inverse = np.linalg.inv(self._kernel(apart, self._length) + self.noise * np.eye(len(points)))
+        cross = self._kernel(np.abs(near[:, None, :] - far[None, :, :]), self._length)
+        variance = 1.0 - (cross * (inverse @ cross)).sum(0)
+        return cross.T @ (inverse @ y), np.sqrt(np.maximum(variance, 1e-9)), float(y.min())
+
+    def _likelihood(self, apart: np.ndarray, y: np.ndarray, length: float) -> float:
+        kernel = self._kernel(apart, length) + self.noise * np.eye(len(y))
+        return float(-0.5 * y @ np.linalg.solve(kernel, y) - 0.5 * np.linalg.slogdet(kernel)[1])
+
+    def _kernel(self, apart: np.ndarray, length: float) -> np.ndarray:
+        alone = np.exp(-apart / length).mean(-1)
+        return np.asarray(0.5 * np.exp(-apart.sum(-1) / (length * sqrt(apart.shape[-1]))) + 0.5 * alone)
+
+
+def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
+    """Expected improvement over the best."""
+    z = (best - mean) / deviation
+    density = np.exp(-0.5 * z * z) / sqrt(2 * pi)
+    below = 0.5 * (1.0 + np.array([erf(x / sqrt(2)) for x in z]))
+    return np.asarray((best - mean) * below + deviation * density)
