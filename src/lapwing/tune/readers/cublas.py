@@ -17,7 +17,7 @@ _ROUTINE = re.compile(r"cublas(?:([SDCZH])gemm|(?:Gemm))(\w*)", re.IGNORECASE)
 _LETTER = {"S": "f32", "D": "f64", "H": "f16", "C": "c64", "Z": "c128"}
 
 _TRACE = re.compile(r"\[(?:cublasLt|HIPBLASLT|hipblasLt)\]\[\d+\]\[(\w+)\]\[(\w+)\]")
-_DESCRIPTION = re.compile(r"\b([ABCD]|compute)desc=\[([^\]]*)\]", re.IGNORECASE)
+_DESCRIPTION = re.compile(r"\b([ABCD]|compute)desc=\[([^\[\]]{0,4000})\]", re.IGNORECASE)
 _PAIR = re.compile(r"(\w+)=([^\s\]]+)")
 _SCALAR = re.compile(r"\s(alpha|beta)=([^\s\]]+)")
 
