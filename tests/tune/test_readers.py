@@ -38,8 +38,8 @@ def test_hipblaslt_masks_in_one_file_count_once(tmp_path):
     bench = (
         "hipblaslt-bench --api_method c -m 16032 -n 109 -k 16384 --lda 16384 --ldb 16384 --ldc 16032 --ldd 16032 --stride_a 0 "
         "--stride_b 0 --stride_c 0 --stride_d 0 --alpha 1.000000 --beta 0.000000 --transA T --transB N --batch_count 1 "
-        "--scaleA 0 --scaleB 0 --a_type bf16_r --b_type bf16_r --c_type bf16_r --d_type bf16_r --scale_type f32_r --bias_type f32_r "
-        "--compute_type f32_r --algo_method index --solution_index 3 --activation_type none"
+        "--scaleA 0 --scaleB 0 --a_type bf16_r --b_type bf16_r --c_type bf16_r --d_type bf16_r --scale_type f32_r "
+        "--bias_type f32_r --compute_type f32_r --algo_method index --solution_index 3 --activation_type none"
     )
     (tmp_path / "a.log").write_text("\n".join([spaced, extended, bench, bench]) + "\n")
     (tmp_path / "b.log").write_text(spaced + "\n" + bench)
@@ -97,9 +97,9 @@ def test_hipblaslt_variants(text, expected):
             Gemm(64, 8, 32, "T", "N", *["f16"] * 4, ldb=40, bias="f16"),
         ),
         (
-            "GemmStridedBatchedTunableOp_float_NN,nn_6_4_5_B_3_ld_6_5_6,BLAS_PARAMS: - { function: matmul, M: 6, N: 4, K: 5, lda: 6, "
-            "ldb: 5, ldc: 6, ldd: 6, stride_a: 60, stride_b: 20, stride_c: 24, stride_d: 24, alpha: 2, beta: 0.5, transA: n, "
-            "transB: n, batch_count: 3 }",
+            "GemmStridedBatchedTunableOp_float_NN,nn_6_4_5_B_3_ld_6_5_6,BLAS_PARAMS: - { function: matmul, M: 6, N: 4, K: 5, "
+            "lda: 6, ldb: 5, ldc: 6, ldd: 6, stride_a: 60, stride_b: 20, stride_c: 24, stride_d: 24, alpha: 2, beta: 0.5, "
+            "transA: n, transB: n, batch_count: 3 }",
             Gemm(6, 4, 5, "N", "N", *["f32"] * 4, batch=3, stride_a=60, alpha=2.0, beta=0.5),
         ),
         (

@@ -114,6 +114,17 @@ def test_logs_of_libraries_without_torch(tmp_path, monkeypatch):
         record(["true"], watch="much")
 
 
+def test_cublas_logs_live_without_a_gpu(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("CUBLAS", "PYTHONPATH"))]:
+        monkeypatch.delenv(name)
+    done = record([sys.executable, str(FIXTURES / "make_cublas_log.py")], watch="logs")
+    if done.code == 3:
+        pytest.skip("cuBLAS is not installed")
+    assert done.code == 0 and done.processes == 1 and not done.log.problems
+    expected = {call.gemm: call.count for call in read(FIXTURES / "cublas.log").calls}
+    assert {call.gemm: call.count for call in done.log.calls} == expected
+
+
 def test_cublas_and_cublaslt_of_one_process_count_once(tmp_path):
     line = (FIXTURES / "cublaslt.log").read_text().splitlines()[2].replace("2048", "64").replace("1024", "16")
     (tmp_path / "cublaslt-5.log").write_text(f"{line}\n{line}\n")

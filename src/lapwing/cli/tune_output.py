@@ -72,7 +72,11 @@ def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
 
 def tell_searched(summary: Any) -> None:
     for problem in summary.problems:
-        best = "nothing faster" if not problem.uplift else f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
+        best = (
+            "nothing faster"
+            if not problem.uplift or problem.uplift < 1.0005
+            else f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
+        )
         print(f"{problem.name:12} {problem.evaluations:5} tried, {problem.invalid} not valid: {best}")
         for note in problem.notes:
             print(f"{'':12} {note}")
