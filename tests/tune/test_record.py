@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ signal.pause()
 
 @pytest.fixture
 def program(tmp_path):
-    pytest.importorskip("torch")
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("mine = 'kept'\n")
     path = tmp_path / "program.py"

@@ -186,4 +186,5 @@ def _next() -> None:
             sys.modules["sitecustomize"] = ours
 
 
-_set_up()
+if __name__ == "sitecustomize":  # under any other name somebody only looks at it
+    _set_up()
