@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -360,3 +361,28 @@ def test_many_lines_take_linear_time(tmp_path):
     took = time.process_time() - began
     assert len(log.calls) == 500 and log.count == 5_000 and not log.problems
     assert took < 3, took  # about 0.1 ms a line or less
+
+
+def test_damaged_lines_never_raise(tmp_path):
+    """Characters changed, lost and doubled in real logs: products or named lines, never an exception."""
+    random = Random(0)
+    texts = [(FIXTURES / name).read_text() for name in ("hipblaslt.yaml", "cublas.log", "cublaslt.log")]
+    texts.append(
+        "GemmStridedBatchedTunableOp_float_NN,nn_6_4_5_B_3_ld_6_5_6,BLAS_PARAMS: - { M: 6, alpha: 2, stride_a: 60 }\n" * 3
+    )
+    texts.append('m,n,k,dtype,layout,count\n8,4,2,f32,TN,3\n"8",4,2,bf16,NN,1\n16x6144x4096 bf16 TN count=3\n')
+    shapes = '"Input Dims": [[3, 4], [4, 5]], "Input Strides": [[4, 1], [5, 1]], "Input type": ["float", "float"]'
+    texts.append('{"traceEvents": [\n  {"ph": "X", "name": "aten::mm", "args": {' + shapes + "}}\n]}")
+    for number in range(300):
+        text = list(texts[number % len(texts)])
+        for _ in range(random.randrange(1, 12)):
+            place = random.randrange(len(text))
+            text[place] = random.choice(
+                ["", text[place] * 2, "-", "9" * 30, "{", "}", "[", "]", ",", ":", '"', "\n", "é", "\x00", "nan", "=", "(", "x"]
+            )
+        path = tmp_path / "damaged"
+        path.write_text("".join(text), "utf-8")
+        log = read(path)
+        assert log.calls or log.problems
+        for call in log.calls:
+            assert 0 < call.gemm.flops < 1e300 and call.count > 0
