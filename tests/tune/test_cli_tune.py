@@ -183,7 +183,7 @@ def test_steps_call_their_parts(parts, tmp_path, capsys):
         "results: ",
         "library: ",
         "report: ",
-        "tunableop: out.csv",
+        "out.csv",
         "[X] refused",
         "a rule",
         "record: record.json",

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser"]
 
 _SHOWN = 40  # products
-# of what is left when the search begins, the part that the comparison afterwards may need
-_FOR_COMPARING = 0.2
-_FOR_CONFIGURING = 0.2
+_FOR_CONFIGURING = 0.2  # of the budget, at most
 FORMATS = ("tunableop", "inductor", "vllm", "hipblaslt")
 POLICIES = ("winner", "force", "newest")
 
@@ -84,7 +82,7 @@ def run_all(options: argparse.Namespace) -> int:
         workdir,
         backend=options.backend,
         devices=devices,
-        budget=(1 - _FOR_COMPARING) * left,
+        budget=left - _for_comparing(left, len(chosen)),
         strategy=options.strategy,
         seed=options.seed,
         evaluations=options.evaluations,
@@ -97,6 +95,11 @@ def run_all(options: argparse.Namespace) -> int:
     tell("report", report.write(workdir))
     tell("library", library.build(workdir, comparisons))
     return 0
+
+
+def _for_comparing(left: float, problems: int) -> float:
+    """Seconds to keep for the comparison after the search: a little for each product, within reason."""
+    return min(max(1.5 * problems, 0.2 * left), 0.5 * left)
 
 
 # record
@@ -283,7 +286,7 @@ def run_export(options: argparse.Namespace) -> int:
         raise UsageError(f"tune export: there is no folder {options.library}")
     export = _part("export")
 
-    tell(options.format, export.export(options.library, options.format, options.output))
+    print(export.export(options.library, options.format, options.output))
     return 0
 
 
@@ -354,7 +357,7 @@ def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namesp
         text = str(error)
         raise UsageError(text if text.startswith("tune") else f"tune {text}") from error
     except FileNotFoundError as error:
-        raise UsageError(f"tune: there is no {error.filename}") from error
+        raise UsageError(f"tune: there is no {error.filename}" if error.filename else f"tune {error}") from error
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
