@@ -29,8 +29,9 @@ class Bench:
     def time(self, kernels, samples):
         if self.gemm.k == 14:
             raise RuntimeError("out of memory\nsecond line")
-        # one slow sample: the median is taken
-        return [[self.gemm.flops * 1e-9] * (samples - 1) + [1.0] for _ in kernels]
+        self.backend.samples += samples
+        # one slow sample among several: the median is taken
+        return [[self.gemm.flops * 1e-9] * max(samples - 1, 1) + [1.0] * (samples > 1) for _ in kernels]
 
     def close(self):
         self.backend.closed += 1
@@ -40,7 +41,7 @@ class Fake:
     name = "fake"
 
     def __init__(self, wait=0.0):
-        self.opened = self.closed = 0
+        self.opened = self.closed = self.samples = 0
         self.wait = wait
 
     def supports(self, gemm):
@@ -90,6 +91,12 @@ def test_shares_names_and_files(tmp_path):
         FULL.key: "fake: RuntimeError: out of memory",
     }
     assert backend.opened == backend.closed == 7
+
+
+def test_slow_products_are_measured_once(tmp_path):
+    backend = Fake()
+    configure(Log((Call(Gemm(1000, 1000, 1000)),)), tmp_path, backend=backend, device=3)
+    assert backend.samples == 1
 
 
 def test_a_product_keeps_its_name(tmp_path):
