@@ -3,59 +3,52 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import re
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .tune_output import (
+    Live,
+    parse_budget,
+    parse_devices,
+    plural,
+    products,
+    say,
+    tell,
+    tell_configured,
+    tell_problems,
+    tell_searched,
+)
+from .tune_steps import LATER, add_step, add_workdir, measuring, part, searching
 from .usage import UsageError, check_output
 
 if TYPE_CHECKING:
     from ..tune.readers import Log
 
-__all__ = ["add_parser", "parse_budget"]
+__all__ = ["add_parser"]
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SHOWN = 10  # bad lines, and products
-# of what is left when the search begins, the part that the comparison afterwards may need
-_FOR_COMPARING = 0.2
-_FOR_CONFIGURING = 0.2
-FORMATS = ("tunableop", "inductor", "vllm", "hipblaslt")
-POLICIES = ("winner", "force", "newest")
+_SHOWN = 40  # products
+_FOR_CONFIGURING = 0.2  # of the budget, at most
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "make the matrix products of a program faster"
     parser = commands.add_parser("tune", help=text, description=text.capitalize() + ", and prove it.")
     steps = parser.add_subparsers(title="steps", required=True, metavar="all | record | read | configure | run | compare | ...")
-    for add in (_all, _record, _read, _configure, _run, _compare, _report, _export, _merge, _solvers):
+    for add in (_all, _record, _read, _configure, *LATER):
         add(steps)
-
-
-def parse_budget(text: str) -> float:
-    """ "30m", "90s", "1h30m", "45": seconds."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip().lower())
-    if not parts or "".join(n + unit for n, unit in parts) != text.strip().lower() or sum(unit == "" for _, unit in parts) > 1:
-        raise UsageError(f"--budget {text!r} is not a time\nhint: for example 30m, 90s or 1h30m")
-    seconds = sum(float(n) * _UNITS[unit] for n, unit in parts)
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"--budget {text!r} is no time at all\nhint: for example 30m, 90s or 1h30m")
-    return seconds
 
 
 # all
 
 
 def _all(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "all", "every step, from a log to a library that can be used", run_all)
+    parser = add_step(steps, "all", "every step, from a log to a library that can be used", run_all)
     _logs(parser)
-    _workdir(parser)
-    _measuring(parser, "30m")
-    _searching(parser)
+    add_workdir(parser)
+    measuring(parser, "30m")
+    searching(parser)
     parser.add_argument("--keep-thr", type=float, default=0.1, help="drop products below this percentage of the time (0.1)")
     parser.add_argument("--threshold", type=float, default=1.03, help="keep what is at least this much faster (1.03)")
 
@@ -63,13 +56,13 @@ def _all(steps: argparse._SubParsersAction) -> None:
 def run_all(options: argparse.Namespace) -> int:
     from ..tune.configure import configure
 
-    compare, library, report, results, run = map(_part, ("compare", "library", "report", "results", "run"))
-
     budget = parse_budget(options.budget)
-    devices = _devices(options.devices)
+    devices = parse_devices(options.devices)
+    compare, library, report, results, run = map(part, ("compare", "library", "report", "results", "run"))
     ends = time.monotonic() + budget
     workdir = options.workdir
     log = _understood(options)
+    live = Live()
     chosen = configure(
         log,
         workdir,
@@ -77,39 +70,48 @@ def run_all(options: argparse.Namespace) -> int:
         keep_thr=options.keep_thr,
         device=devices[0] if devices else 0,
         budget=_FOR_CONFIGURING * budget,
-        progress=_say,
+        progress=live.step,
     )
-    _tell_configured(chosen, log, workdir)
+    live.clear()
+    tell_configured(chosen, log, workdir)
     left = max(ends - time.monotonic(), 1.0)
-    run.run(
+    searched = run.run(
         workdir,
         backend=options.backend,
         devices=devices,
-        budget=(1 - _FOR_COMPARING) * left,
+        budget=left - _for_comparing(left, len(chosen)),
         strategy=options.strategy,
         seed=options.seed,
         evaluations=options.evaluations,
-        progress=_say,
+        progress=live.step,
     )
+    live.clear()
+    tell_searched(searched)
     comparisons = compare.compare(workdir, threshold=options.threshold, devices=devices)
     print(results.write(workdir, comparisons))
-    _tell("report", report.write(workdir))
-    _tell("library", library.build(workdir, comparisons))
+    tell("report", report.write(workdir))
+    tell("library", library.build(workdir, comparisons))
     return 0
+
+
+def _for_comparing(left: float, problems: int) -> float:
+    """Seconds to keep for the comparison after the search: a little for each product, within reason."""
+    return min(max(1.5 * problems, 0.2 * left), 0.5 * left)
 
 
 # record
 
 
 def _record(steps: argparse._SubParsersAction) -> None:
-    from ..tune.record import WATCH
-
-    parser = _step(steps, "record", "run a program and write down its matrix products", run_record)
+    parser = add_step(steps, "record", "run a program and write down its matrix products", run_record)
     parser.usage = "lapwing tune record [-o FILE | --workdir W] [--watch ...] -- PROGRAM ..."
     parser.add_argument("-o", "--output", type=Path, help="the table of products (default: recorded.csv, in the workdir)")
     parser.add_argument("--workdir", type=Path, default=Path(), help="a folder for recorded.csv (default: here)")
     parser.add_argument(
-        "--watch", choices=WATCH, default="auto", help="the libraries' logs, torch's operations, or all; auto: logs with a GPU"
+        "--watch",
+        choices=("auto", "torch", "logs", "all"),
+        default="auto",
+        help="the libraries' logs, torch's operations, or all; auto: logs with a GPU",
     )
     parser.add_argument("--keep-logs", type=Path, help="a new folder for the raw logs")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="after --: the program and its arguments")
@@ -129,13 +131,13 @@ def run_record(options: argparse.Namespace) -> int:
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"tune record: {program[0]} cannot be started: {getattr(error, 'strerror', error)}") from error
     for note in done.notes:
-        _say(note)
-    _tell_problems(done.log)
+        say(note)
+    tell_problems(done.log)
     if not done.log.calls:
-        _say("no matrix product was recorded")
-        _say("hint: --watch torch sees every product of torch, --watch logs those of cuBLAS, cuBLASLt and hipBLASLt")
+        say("no matrix product was recorded")
+        say("hint: --watch torch sees every product of torch, --watch logs those of cuBLAS, cuBLASLt and hipBLASLt")
     path = done.log.write_csv(output)
-    _say(f"{_products(done.log)} of {_plural(done.processes, 'process', 'processes')}: {path}")
+    say(f"{products(done.log)} of {plural(done.processes, 'process', 'processes')}: {path}")
     return done.code
 
 
@@ -143,9 +145,13 @@ def run_record(options: argparse.Namespace) -> int:
 
 
 def _read(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "read", "show the products of logs, and the lines that are not understood", run_read)
+    parser = add_step(steps, "read", "show the products of logs, and the lines that are not understood", run_read)
     _logs(parser)
     parser.add_argument("-o", "--output", type=Path, help="write all products as a table")
+    parser.epilog = (
+        "Understood are logs of hipBLASLt (masks 32, 64, 128), cuBLAS and cuBLASLt, files of TunableOp, traces of "
+        "torch.profiler (.json, .json.gz; record_shapes=True), tables with a heading m,n,k,..., and products in words."
+    )
 
 
 def run_read(options: argparse.Namespace) -> int:
@@ -154,12 +160,12 @@ def run_read(options: argparse.Namespace) -> int:
     log = _understood(options)
     total = sum(call.gemm.flops * call.count for call in log.calls)
     print(f"{'calls':>10}  {'flops':>6}  product")
-    for call in sorted(log.calls, key=lambda call: -call.gemm.flops * call.count)[: None if options.all else _SHOWN * 4]:
+    for call in sorted(log.calls, key=lambda call: -call.gemm.flops * call.count)[: None if options.all else _SHOWN]:
         print(f"{call.count:>10}  {100 * call.gemm.flops * call.count / total:5.1f}%  {call.gemm}")
-    if len(log.calls) > _SHOWN * 4 and not options.all:
-        print(f"... and {len(log.calls) - _SHOWN * 4} more; --all shows them")
+    if len(log.calls) > _SHOWN and not options.all:
+        print(f"... and {len(log.calls) - _SHOWN} more; --all shows them")
     if options.output:
-        _tell("table", log.write_csv(options.output))
+        tell("table", log.write_csv(options.output))
     return 0
 
 
@@ -167,9 +173,9 @@ def run_read(options: argparse.Namespace) -> int:
 
 
 def _configure(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "configure", "measure each product once, and choose those that matter", run_configure)
+    parser = add_step(steps, "configure", "measure each product once, and choose those that matter", run_configure)
     _logs(parser)
-    _workdir(parser)
+    add_workdir(parser)
     parser.add_argument("--backend", default="auto", help="cublaslt, triton or cpu (default: auto)")
     parser.add_argument("--device", type=int, default=0, help="which device measures (default: 0)")
     parser.add_argument("--keep-thr", type=float, default=0.1, help="drop products below this percentage of the time (0.1)")
@@ -181,6 +187,7 @@ def run_configure(options: argparse.Namespace) -> int:
 
     budget = parse_budget(options.budget) if options.budget else None
     log = _understood(options)
+    live = Live()
     chosen = configure(
         log,
         options.workdir,
@@ -188,154 +195,11 @@ def run_configure(options: argparse.Namespace) -> int:
         keep_thr=options.keep_thr,
         device=options.device,
         budget=budget,
-        progress=_say,
+        progress=live.step,
     )
-    _tell_configured(chosen, log, options.workdir)
+    live.clear()
+    tell_configured(chosen, log, options.workdir)
     return 0
-
-
-# run, compare, report
-
-
-def _run(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "run", "search faster kernels for the products of a workdir", run_run)
-    parser.add_argument("workdir", type=Path, help="what tune configure filled")
-    _measuring(parser, None)
-    _searching(parser)
-
-
-def run_run(options: argparse.Namespace) -> int:
-    budget = parse_budget(options.budget) if options.budget else None
-    devices = _devices(options.devices)
-    _filled(options.workdir)
-    run = _part("run")
-
-    summary = run.run(
-        options.workdir,
-        backend=options.backend,
-        devices=devices,
-        budget=budget,
-        strategy=options.strategy,
-        seed=options.seed,
-        evaluations=options.evaluations,
-        progress=_say,
-    )
-    print(summary)
-    _tell("trials", options.workdir / "trials")
-    return 0
-
-
-def _compare(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "compare", "measure the best candidates against the default, and keep what is faster", run_compare)
-    parser.add_argument("workdir", type=Path, help="what tune run filled")
-    parser.add_argument("--threshold", type=float, default=1.03, help="keep what is at least this much faster (1.03)")
-    parser.add_argument("--minimum-us", type=float, default=0.3, help="and saves at least this many microseconds (0.3)")
-    parser.add_argument("--devices", help="0,1,...; default: all")
-
-
-def run_compare(options: argparse.Namespace) -> int:
-    devices = _devices(options.devices)
-    _filled(options.workdir)
-    compare, library, results = map(_part, ("compare", "library", "results"))
-
-    comparisons = compare.compare(options.workdir, threshold=options.threshold, minimum_us=options.minimum_us, devices=devices)
-    print(results.write(options.workdir, comparisons))
-    _tell("results", options.workdir / "results")
-    _tell("library", library.build(options.workdir, comparisons))
-    return 0
-
-
-def _report(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "report", "pages with tables and pictures of what was found", run_report)
-    parser.add_argument("workdir", type=Path, help="what tune compare filled")
-
-
-def run_report(options: argparse.Namespace) -> int:
-    _filled(options.workdir)
-    report = _part("report")
-
-    _tell("report", report.write(options.workdir))
-    return 0
-
-
-# export, merge, solvers
-
-
-def _export(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "export", "a library as another program's file", run_export)
-    parser.add_argument("library", type=Path, help="the folder final of a workdir")
-    parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-
-
-def run_export(options: argparse.Namespace) -> int:
-    if not options.library.is_dir():
-        raise UsageError(f"tune export: there is no folder {options.library}")
-    export = _part("export")
-
-    _tell(options.format, export.export(options.library, options.format, options.output))
-    return 0
-
-
-def _merge(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "merge", "several libraries as one", run_merge)
-    parser.add_argument("libraries", nargs="+", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--policy", choices=POLICIES, default="winner", help="which entry stays (default: winner, the faster)")
-
-
-def run_merge(options: argparse.Namespace) -> int:
-    for path in options.libraries:
-        if not path.is_dir():
-            raise UsageError(f"tune merge: there is no folder {path}")
-    library = _part("library")
-
-    ledger = library.merge(options.libraries, options.output, policy=options.policy)
-    print(ledger if isinstance(ledger, str) else "\n".join(map(str, ledger)))
-    _tell("library", options.output)
-    return 0
-
-
-def _solvers(steps: argparse._SubParsersAction) -> None:
-    parser = _step(steps, "solvers", "measure lapwing's own kernels here, for its choice of engine", run_solvers)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--budget", help="at most this long, 10m for example")
-    parser.add_argument("-o", "--output", type=Path, help="a folder for the records (default: where lapwing looks for them)")
-
-
-def run_solvers(options: argparse.Namespace) -> int:
-    budget = parse_budget(options.budget) if options.budget else None
-    solvers = _part("solvers")
-
-    for path in solvers.solvers(device=options.device, budget=budget, out=options.output, progress=_say):
-        _tell("record", path)
-    return 0
-
-
-# what the steps share
-
-
-def _part(name: str) -> Any:
-    """A module by its name: in the package the same name may be its function."""
-    return importlib.import_module(f"lapwing.tune.{name}")
-
-
-def _step(
-    steps: argparse._SubParsersAction, name: str, text: str, call: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = steps.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.set_defaults(run=lambda options: _guarded(call, options))
-    return parser
-
-
-def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """A value that a function refuses is wrong usage here: its message and hint, without a traceback."""
-    try:
-        return call(options)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"tune {error}") from error
-    except FileNotFoundError as error:
-        raise UsageError(f"tune: there is no {error.filename}") from error
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
@@ -344,76 +208,12 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="show every product and every line that is not understood")
 
 
-def _workdir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workdir", "-w", type=Path, required=True, help="a folder for everything that is found")
-
-
-def _measuring(parser: argparse.ArgumentParser, budget: str | None) -> None:
-    parser.add_argument("--backend", default="auto", help="cublaslt, triton, cpu, or several by commas (default: auto)")
-    parser.add_argument("--devices", help="0,1,...; default: all")
-    parser.add_argument("--budget", default=budget, help=f"at most this long (default: {budget or 'until it is done'})")
-
-
-def _searching(parser: argparse.ArgumentParser) -> None:
-    text = "auto, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna"
-    parser.add_argument("--strategy", default="auto", help=text)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--evaluations", type=int, help="candidates for each product")
-
-
-def _devices(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text.replace(" ", "")):
-        raise UsageError(f"--devices {text!r} is not a list of devices\nhint: for example --devices 0,1")
-    return list(dict.fromkeys(int(part) for part in text.split(",")))
-
-
-def _filled(workdir: Path) -> None:
-    if not any((workdir / "configs").glob("*.json")):
-        raise UsageError(f"tune: {workdir} has no products to tune\nhint: lapwing tune configure LOG --workdir {workdir}")
-
-
 def _understood(options: argparse.Namespace) -> Log:
     from ..tune.readers import read
 
     log = read(*options.log, ranks=options.ranks)
-    _tell_problems(log, everything=options.all)
+    tell_problems(log, everything=options.all)
     if not log.calls:
         raise UsageError("tune: no product was found\nhint: lapwing tune read --help says which logs are understood")
-    _say(_products(log))
+    say(products(log))
     return log
-
-
-def _tell_problems(log: Log, everything: bool = False) -> None:
-    for problem in log.problems[: None if everything else _SHOWN]:
-        _say(f"{problem}" + (f": {problem.text[:60]!r}" if problem.text else ""))
-    if len(log.problems) > _SHOWN and not everything:
-        _say(f"... and {len(log.problems) - _SHOWN} more lines that were not understood")
-
-
-def _tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
-    chosen = list(chosen)
-    for config in chosen:
-        print(f"{config.name:12} {config.percent:6.2f} %  {config.seconds * 1e6:10.1f} us x {config.count:<8} {config.gemm}")
-    dropped = len(log.calls) - len(chosen)
-    print(f"{_plural(len(chosen), 'product')} to tune, {dropped} dropped")
-    _tell("summary", workdir / "problems.csv")
-    _tell("configurations", workdir / "configs")
-
-
-def _products(log: Log) -> str:
-    return f"{_plural(len(log.calls), 'product')}, {_plural(log.count, 'call')}"
-
-
-def _plural(count: int, word: str, many: str = "") -> str:
-    return f"{count} {word if count == 1 else many or word + 's'}"
-
-
-def _tell(what: str, path: object) -> None:
-    print(f"{what}: {path}")
-
-
-def _say(text: object) -> None:
-    if sys.stderr is not None:
-        print(f"lapwing: {text}", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
 
-__all__ = ["Configured", "configure", "pick_backend"]
+__all__ = ["Configured", "configure"]
 
 _SAMPLES = 7
-_AUTO = ("cublaslt", "triton", "cpu")
+_QUICK = 0.05  # seconds of a call, below which it is measured more than once
+_GPU = ("cublaslt", "triton")  # they share a device
 _log = logging.getLogger("lapwing")
 
 
@@ -82,7 +84,7 @@ def configure(
         raise ValueError(f"configure: keep_thr is {keep_thr}\nhint: it is a percentage of the total time, 0.1 for example")
     if not log.calls:
         raise ValueError("configure: the log has no products\nhint: lapwing tune read LOG shows what was understood")
-    backends = pick_backend(backend) if isinstance(backend, str) else (backend,)
+    backends = _backends(backend)
     until = None if budget is None else time.monotonic() + budget
     # without a measurement, work is the best guess of what is heavy
     order = sorted(log.calls, key=lambda call: -max(call.gemm.flops, 100 * call.gemm.bytes) * call.count)
@@ -105,37 +107,11 @@ def configure(
     return kept
 
 
-def pick_backend(names: str) -> tuple[Backend, ...]:
-    """Backends by name. ``auto``: those for the GPU that can be used here, else the CPU's."""
-    wanted = _AUTO if names == "auto" else tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
-    usable: list[Backend] = []
-    reasons = []
-    for name in wanted:
-        found = _load(name)
-        why = found if isinstance(found, str) else found.missing()
-        if why is None and not (names == "auto" and name == "cpu" and usable):
-            usable.append(found)  # type: ignore[arg-type]
-        elif why is not None:
-            reasons.append(f"{name}: {why}")
-    if names != "auto" and reasons:
-        raise ValueError(f"backend {reasons[0]}\nhint: --backend auto takes what can be used here")
-    if not usable:
-        raise ValueError(f"no backend can be used here ({'; '.join(reasons)})\nhint: name one of {', '.join(_AUTO)}")
-    return tuple(usable)
-
-
-def _load(name: str) -> Backend | str:
-    try:
-        found: Any = importlib.import_module(f".backends.{name}", __package__) if name.isidentifier() else None
-    except ModuleNotFoundError as error:
-        if error.name != f"{__package__}.backends.{name}":
-            return f"needs {error.name}"
-        found = None
-    backend = None if found is None else getattr(found, "backend", None) or getattr(found, "Backend", None)
-    if backend is None:
-        return f"is not known; there are {', '.join(_AUTO)}"
-    result: Backend = backend() if isinstance(backend, type) else backend
-    return result
+def _backends(backend: str | Backend) -> tuple[Backend, ...]:
+    if not isinstance(backend, str):
+        return (backend,)
+    known: Any = importlib.import_module(".backends", __package__)
+    return tuple(known.get(name) for name in known.choose(backend))
 
 
 def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measured:
@@ -147,11 +123,15 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measure
             reasons.append(f"{backend.name}: {why}")
             continue
         try:
-            bench = backend.open(call.gemm, device, 0)
-            try:
-                (times,) = bench.time([bench.build(backend.default(call.gemm))], _SAMPLES)
-            finally:
-                bench.close()
+            with _alone(backend, device):
+                bench = backend.open(call.gemm, device, 0)
+                try:
+                    kernel = bench.build(backend.default(call.gemm))
+                    (times,) = bench.time([kernel], 1)
+                    if times[0] < _QUICK:  # a slow product is known well enough
+                        (times,) = bench.time([kernel], _SAMPLES)
+                finally:
+                    bench.close()
             seconds = statistics.median(times)
             if seconds > 0:
                 return _Measured(call, seconds)
@@ -162,6 +142,16 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measure
             reasons.append(f"{backend.name}: {type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")
     _log.info("configure: %s is left out, %s", call.gemm, "; ".join(reasons))
     return _Measured(call, None, "; ".join(reasons))
+
+
+def _alone(backend: Backend, device: int) -> AbstractContextManager[Any]:
+    """While inside, no other process of ours times on the device."""
+    try:
+        workdir: Any = importlib.import_module(".workdir", __package__)
+    except ModuleNotFoundError:
+        return nullcontext()
+    locked: AbstractContextManager[Any] = workdir.lock_device(device, "gpu" if backend.name in _GPU else backend.name)
+    return locked
 
 
 def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[Configured, ...]:

@@ -13,12 +13,12 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from .gemm import Call
-from .readers import BadLine, Log, read
+from .readers import NOTHING, BadLine, Log, read
 from .readers.log import add_up, merge
 from .readers.profiler import from_event
 from .readers.sink import Sink
@@ -91,22 +91,36 @@ def collect(folder: Path) -> tuple[Log, int]:
         on_cpu += sink.tables.get("cpu", {}).values()
         on_gpu += sink.tables.get("gpu", {}).values()
         seen.add(path.stem.split("-")[1]) if sink.tables else None
-    vendor = Log()
-    by_process: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("*.log")):
-        by_process.setdefault(path.stem.rpartition("-")[2], []).append(path)
-    for process, paths in by_process.items():
-        logs = [read(path) for path in paths if path.stat().st_size]
-        problems += [problem for log in logs for problem in log.problems if problem.reason != "no product is in this line"]
-        calls_of = [call for log in logs for call in log.calls]
-        # cuBLAS and cuBLASLt log the same calls: of equal products the larger count is the number
-        vendor = Log(add_up((*vendor.calls, *add_up(calls_of, "max"))))
-        seen.add(process) if calls_of else None
+    vendor: list[Call] = []
+    for process, paths in _by_process(folder).items():
+        logs = {path: read(path) for path in paths if path.stat().st_size}
+        problems += [problem for log in logs.values() for problem in log.problems if problem.reason not in NOTHING]
+        calls = _once(logs)
+        vendor += calls
+        seen.add(process) if calls else None
     listed = read(*sorted(folder.glob("untuned*.csv")))
-    counted = Log(add_up((*on_cpu, *(vendor.calls or on_gpu))))
+    counted = Log(add_up((*on_cpu, *(vendor or on_gpu))))
     merged = merge(Log(listed.calls), counted) if listed.calls else counted
-    calls = tuple(Call(call.gemm, call.count, "recorded") for call in merged.calls)
-    return Log(calls, (*problems, *listed.problems)), len(seen) or bool(calls)
+    found = tuple(Call(call.gemm, call.count, "recorded") for call in merged.calls)
+    return Log(found, (*problems, *listed.problems)), len(seen) or int(bool(found))
+
+
+def _by_process(folder: Path) -> dict[str, list[Path]]:
+    """Logs of each process. A program that is not Python has cuBLAS's under 0, for all of its processes together."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.log")):
+        found.setdefault(path.stem.rpartition("-")[2], []).append(path)
+    if "0" in found and len(found) > 1:
+        return {"all": [path for paths in found.values() for path in paths]}
+    return found
+
+
+def _once(logs: Mapping[Path, Log]) -> list[Call]:
+    """cuBLAS hands its calls to cuBLASLt, and both log them; only cuBLASLt knows beta and the epilogue, so it is believed."""
+    below = add_up(call for path, log in logs.items() if not path.name.startswith("cublas-") for call in log.calls)
+    above = add_up(call for path, log in logs.items() if path.name.startswith("cublas-") for call in log.calls)
+    known = {replace(call.gemm, alpha=1.0, beta=0.0, bias="", activation="none") for call in below}
+    return [*below, *(call for call in above if call.gemm not in known)]
 
 
 def _torch_counts(path: Path, sink: Sink) -> None:

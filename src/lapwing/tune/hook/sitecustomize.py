@@ -165,9 +165,13 @@ def _set_up() -> None:
     # the program's own path is as it would be without us
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     if folder and os.path.isdir(folder):
-        if "CUBLAS_LOGDEST_DBG" in os.environ and os.environ["CUBLAS_LOGDEST_DBG"].startswith(folder):
-            # cuBLAS reads it when it is loaded, later; two processes must not write into each other's paragraphs
-            os.environ["CUBLAS_LOGDEST_DBG"] = os.path.join(folder, f"cublas-{os.getpid()}.log")
+        # these are read when the libraries are loaded, later; two processes must not write into one file
+        for variable, name in (
+            ("CUBLAS_LOGDEST_DBG", f"cublas-{os.getpid()}.log"),
+            ("PYTORCH_TUNABLEOP_UNTUNED_FILENAME", f"untuned-{os.getpid()}-.csv"),
+        ):
+            if os.environ.get(variable, "").startswith(folder):
+                os.environ[variable] = os.path.join(folder, name)
         if os.environ.get("LAPWING_RECORD_TORCH") == "1":
             counts = _Counts(folder)
             sys.meta_path.insert(0, _Watch(lambda: _start(counts)))
@@ -186,4 +190,5 @@ def _next() -> None:
             sys.modules["sitecustomize"] = ours
 
 
-_set_up()
+if __name__ == "sitecustomize":  # under any other name somebody only looks at it
+    _set_up()

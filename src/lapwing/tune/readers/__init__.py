@@ -17,12 +17,13 @@ from .sink import Sink, Unreadable, is_file, lines, open_log, peek, whole
 from .table import TableReader, shape_like
 from .tunableop import TunableOpReader
 
-__all__ = ["BadLine", "Log", "merge", "read"]
+__all__ = ["NOTHING", "BadLine", "Log", "merge", "read"]
 
 # TunableOp first: its lines may end in an entry like those of hipBLASLt
 _READERS = (TunableOpReader, HipblasltReader, CublasLtReader, CublasReader, TableReader)
 _JSON = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:\{\s*"|\]|$))')
 RANKS = ("sum", "max")
+NOTHING = ("no product is in this line", "no product is in this file")
 
 
 def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
@@ -58,6 +59,8 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
     for source in sources:
         sink = _read_one(source)
         some, others = sink.close()
+        if not (some or others or sink.problems):
+            sink.bad(0, "", NOTHING[1])
         counted += some
         listed += others
         problems += sink.problems
@@ -99,7 +102,7 @@ def _read_lines(numbered: Iterable[tuple[int, str]], sink: Sink) -> None:
         if not line.strip() or line.lstrip().startswith("#") or line.strip() in ("---", "..."):
             continue
         if not any(reader.take(number, line) for reader in readers):
-            sink.bad(number, line, "no product is in this line")
+            sink.bad(number, line, NOTHING[0])
     for reader in readers:
         reader.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
-from .values import LARGEST, compute_type, fold, make, number, type_name
+from .values import LARGEST, compute_type, make, number, type_name
 
 __all__ = ["CublasLtReader", "CublasReader"]
 
@@ -17,8 +17,9 @@ _ROUTINE = re.compile(r"cublas(?:([SDCZH])gemm|(?:Gemm))(\w*)", re.IGNORECASE)
 _LETTER = {"S": "f32", "D": "f64", "H": "f16", "C": "c64", "Z": "c128"}
 
 _TRACE = re.compile(r"\[(?:cublasLt|HIPBLASLT|hipblasLt)\]\[\d+\]\[(\w+)\]\[(\w+)\]")
-_DESCRIPTION = re.compile(r"\b([ABCD]|compute)desc=\[([^\]]*)\]", re.IGNORECASE)
+_DESCRIPTION = re.compile(r"\b([ABCD]|compute)desc=\[([^\[\]]{0,4000})\]", re.IGNORECASE)
 _PAIR = re.compile(r"(\w+)=([^\s\]]+)")
+_POINTER = re.compile(r"0[xX][0-9A-Fa-f]+")
 _SCALAR = re.compile(r"\s(alpha|beta)=([^\s\]]+)")
 
 
@@ -101,11 +102,14 @@ class CublasLtReader(LineReader):
         if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
             return True  # other calls of the library
         try:
-            key = (*_DESCRIPTION.findall(line), *_SCALAR.findall(line))
-            if not any(isinstance(part, tuple) and fold(part[0]) == "a" for part in key):
+            # pointers differ from call to call; only that they are there matters
+            described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
+            scalars = tuple(_SCALAR.findall(line))
+            if not described:
                 raise ValueError("the matrices are not described; set CUBLASLT_LOG_LEVEL=2")
+            key = described, scalars
             if key not in self.known:
-                self.known[key] = _traced(dict(_DESCRIPTION.findall(line)), dict(_SCALAR.findall(line)))
+                self.known[key] = _traced(dict(described), dict(scalars))
             gemm, remark = self.known[key]
             self.sink.add("trace", gemm, 1, number, remark)
         except ValueError as error:
@@ -114,7 +118,6 @@ class CublasLtReader(LineReader):
 
 
 def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
-    # pointers differ from call to call; nothing here reads them but to see that they are there
     parts = {name[0].lower(): {k.lower(): v for k, v in _PAIR.findall(text)} for name, text in texts.items() if name in "ABCD"}
     compute = next(({k.lower(): v for k, v in _PAIR.findall(text)} for name, text in texts.items() if len(name) > 1), {})
     parts.setdefault("d", parts.get("c", {}))

@@ -11,7 +11,7 @@ from .values import number as as_number
 
 __all__ = ["HipblasltReader", "yaml_fields"]
 
-_FIELD = re.compile(r"([A-Za-z_]\w*)\s*:\s*([^,{}]*)")
+_FIELD = re.compile(r"\b([A-Za-z_]\w*)\s*:\s*([^,{}]*)")  # \b: one start for each word, however long
 _BLOCK_START = re.compile(r"\s*-\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
 _BLOCK_FIELD = re.compile(r"\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
 _LONGEST_ENTRY = 200  # lines over which one entry may be spread
@@ -87,10 +87,10 @@ class HipblasltReader(LineReader):
             self._product(self.start, str(fields), fields)
 
     def _entry(self, number: int, line: str) -> None:
-        inside, _, rest = line.partition("}")
-        self._product(number, line, yaml_fields(inside))
-        if "{" in rest and "}" in rest:  # two processes wrote at once
-            self._entry(number, rest)
+        first, *more = line.split("}")
+        for piece in (first, *more):
+            if piece is first or "{" in piece:  # more than one: two processes wrote at once
+                self._product(number, line, yaml_fields(piece))
 
     def _product(self, number: int, line: str, fields: dict[str, str]) -> None:
         extended = any(name in fields for name in _EXTENDED)

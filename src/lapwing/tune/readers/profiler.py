@@ -102,17 +102,14 @@ class _Operand:
             raise ValueError(f"shape {list(shape)} is not one of a matrix")
         self.shape = list(shape[-2:])
         (rows, columns), (down, across) = self.shape, strides[-2:]
-        if rows == 1:  # the step along an axis of length one says nothing
-            down = max(columns, down)
-        if columns == 1:
-            across = 1 if down != 1 or rows == 1 else max(rows, across)
         self.remark = ""
         self.letter: Any = "N"
         self.step = strides[0] if len(shape) == 3 else 0
-        if across == 1 and down >= max(columns, 1):
-            self.ld = down
-        elif down == 1 and across >= max(rows, 1):
+        # in torch's order, which decides for a single row or column
+        if down == 1 and across >= max(rows, 1):
             self.letter, self.ld = "T", across
+        elif across == 1 and down >= max(columns, 1):
+            self.ld = down
         else:  # torch makes a packed copy and multiplies that
             self.ld, self.step = max(columns, 1), 0
             self.remark = "is spread from fewer numbers" if 0 in (down, across) else "is copied first"

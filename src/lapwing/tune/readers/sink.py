@@ -8,6 +8,7 @@ import os
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,7 +78,8 @@ class Unreadable(Exception):
     """A whole file that cannot be read, and why."""
 
 
-def open_log(path: Path) -> io.BufferedReader:
+@contextmanager
+def open_log(path: Path) -> Iterator[io.BufferedReader]:
     """The file as bytes, unpacked if it is packed."""
     try:
         mode = path.stat().st_mode
@@ -91,9 +93,12 @@ def open_log(path: Path) -> io.BufferedReader:
         raise Unreadable("there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
-    if peek(raw)[:2] == b"\x1f\x8b":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw), 2**16)
-    return raw
+    with raw:
+        if peek(raw)[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield io.BufferedReader(unpacked, 2**16)
+        else:
+            yield raw
 
 
 def peek(file: io.BufferedReader) -> bytes:

@@ -11,7 +11,7 @@ from .values import fold, product, type_name
 
 __all__ = ["TableReader", "shape", "shape_like"]
 
-_SIZES = re.compile(r"\d[\d.]*\s*[x×*]\s*[\d.]+\s*[x×*]\s*[\d.]+", re.IGNORECASE)
+_SIZES = re.compile(r"(?<![\d.])\d[\d.]*\s*[x×*]\s*[\d.]+\s*[x×*]\s*[\d.]+", re.IGNORECASE)
 _LETTERS = {letters: name for name, (_, letters) in TYPES.items()}
 _LETTER = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))
 _KIND = re.compile(r"((?:F8N|B8N|F8|B8|F4|I8|[DSXHBICZ]){3,4})_([NTC]{2})")

@@ -36,7 +36,8 @@ class TunableOpReader(LineReader):
 
 
 def _product(operation: str, sizes: str, rest: str) -> dict[str, Any]:
-    named, found = _OPERATION.search(operation.strip()), _SIZES.match(sizes.strip())
+    # a program may have printed before it on the same line, but not much
+    named, found = _OPERATION.search(operation[-200:].strip()), _SIZES.match(sizes.strip())
     if named is None:
         raise ValueError(f"operation {operation[:60]!r} is not known")
     if found is None:

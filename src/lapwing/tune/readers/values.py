@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ..gemm import Gemm
@@ -104,6 +105,7 @@ def scale_mode(text: str) -> str:
     return "row" if word in ("2", "row", "vector") else "block"
 
 
+@lru_cache(maxsize=1000)
 def fold(name: str) -> str:
     """A field's name without what differs between writers: "batch_count" and "batchCount" are one."""
     return name.strip().strip("\"'").lower().replace("_", "").replace("-", "")

@@ -1,0 +1,125 @@
+"""What ``lapwing tune`` reads from the command line and what it says."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from ..tune.readers import Log
+
+__all__ = [
+    "Live",
+    "parse_budget",
+    "parse_devices",
+    "plural",
+    "products",
+    "say",
+    "tell",
+    "tell_configured",
+    "tell_problems",
+    "tell_searched",
+]
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SHOWN = 10  # bad lines
+
+
+def parse_budget(text: str) -> float:
+    """ "30m", "90s", "1h30m", "45": seconds."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip().lower())
+    if not parts or "".join(n + unit for n, unit in parts) != text.strip().lower() or sum(unit == "" for _, unit in parts) > 1:
+        raise UsageError(f"--budget {text!r} is not a time\nhint: for example 30m, 90s or 1h30m")
+    seconds = sum(float(n) * _UNITS[unit] for n, unit in parts)
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"--budget {text!r} is no time at all\nhint: for example 30m, 90s or 1h30m")
+    return seconds
+
+
+def parse_devices(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text.replace(" ", "")):
+        raise UsageError(f"--devices {text!r} is not a list of devices\nhint: for example --devices 0,1")
+    return list(dict.fromkeys(int(part) for part in text.split(",")))
+
+
+def tell_problems(log: Log, everything: bool = False) -> None:
+    for problem in log.problems[: None if everything else _SHOWN]:
+        say(f"{problem}" + (f": {problem.text[:60]!r}" if problem.text else ""))
+    if len(log.problems) > _SHOWN and not everything:
+        say(f"... and {len(log.problems) - _SHOWN} more lines that were not understood")
+
+
+def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
+    chosen = list(chosen)
+    for config in chosen:
+        print(f"{config.name:12} {config.percent:6.2f} %  {config.seconds * 1e6:10.1f} us x {config.count:<8} {config.gemm}")
+    dropped = len(log.calls) - len(chosen)
+    print(f"{plural(len(chosen), 'product')} to tune, {dropped} dropped")
+    tell("summary", workdir / "problems.csv")
+    tell("configurations", workdir / "configs")
+
+
+def tell_searched(summary: Any) -> None:
+    for problem in summary.problems:
+        best = (
+            "nothing faster"
+            if not problem.uplift or problem.uplift < 1.0005
+            else f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
+        )
+        print(f"{problem.name:12} {problem.evaluations:5} tried, {problem.invalid} not valid: {best}")
+        for note in problem.notes:
+            print(f"{'':12} {note}")
+    ended = "everything was tried" if summary.reason == "done" else "the budget is spent"
+    print(f"{plural(summary.evaluations, 'candidate')} in {summary.seconds:.0f} s: {ended}")
+
+
+def products(log: Log) -> str:
+    return f"{plural(len(log.calls), 'product')}, {plural(log.count, 'call')}"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    return f"{count} {word if count == 1 else many or word + 's'}"
+
+
+class Live:
+    """What is being done: one line that changes on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        self.stream = sys.stderr or io.StringIO()  # stderr may be closed
+        self.terminal = self.stream.isatty()
+        self.every = 0.1 if self.terminal else every
+        self.said = -math.inf
+
+    def step(self, what: object) -> None:
+        now = time.monotonic()
+        if now - self.said >= self.every:
+            self.said = now
+            width = shutil.get_terminal_size().columns - 1
+            self.stream.write(f"\r\x1b[K{str(what)[:width]}" if self.terminal else f"lapwing: {what}\n")
+            self.stream.flush()
+
+    def clear(self) -> None:
+        self.said = -math.inf  # what comes next is said at once
+        if self.terminal:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+
+
+def tell(what: str, path: object) -> None:
+    print(f"{what}: {path}")
+
+
+def say(text: object) -> None:
+    if sys.stderr is not None:
+        print(f"lapwing: {text}", file=sys.stderr, flush=True)

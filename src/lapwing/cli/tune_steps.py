@@ -1,0 +1,191 @@
+"""The later steps of ``lapwing tune``: run, compare, report, export, merge, solvers; and what all steps share."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .tune_output import Live, parse_budget, parse_devices, tell, tell_searched
+from .usage import UsageError
+
+__all__ = ["LATER", "add_step", "add_workdir", "measuring", "part", "searching"]
+
+FORMATS = ("tunableop", "inductor", "vllm", "hipblaslt")
+POLICIES = ("winner", "force", "newest")
+
+
+def _run(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "run", "search faster kernels for the products of a workdir", run_run)
+    parser.add_argument("workdir", type=Path, help="what tune configure filled")
+    measuring(parser, None)
+    searching(parser)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    budget = parse_budget(options.budget) if options.budget else None
+    devices = parse_devices(options.devices)
+    _filled(options.workdir)
+    run = part("run")
+
+    live = Live()
+    searched = run.run(
+        options.workdir,
+        backend=options.backend,
+        devices=devices,
+        budget=budget,
+        strategy=options.strategy,
+        seed=options.seed,
+        evaluations=options.evaluations,
+        progress=live.step,
+    )
+    live.clear()
+    tell_searched(searched)
+    tell("trials", options.workdir / "trials")
+    return 0
+
+
+def _compare(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "compare", "measure the best candidates against the default, and keep what is faster", run_compare)
+    parser.add_argument("workdir", type=Path, help="what tune run filled")
+    parser.add_argument("--threshold", type=float, default=1.03, help="keep what is at least this much faster (1.03)")
+    parser.add_argument("--minimum-us", type=float, default=0.3, help="and saves at least this many microseconds (0.3)")
+    parser.add_argument("--devices", help="0,1,...; default: all")
+
+
+def run_compare(options: argparse.Namespace) -> int:
+    devices = parse_devices(options.devices)
+    _filled(options.workdir)
+    compare, library, results = map(part, ("compare", "library", "results"))
+
+    comparisons = compare.compare(options.workdir, threshold=options.threshold, minimum_us=options.minimum_us, devices=devices)
+    print(results.write(options.workdir, comparisons))
+    tell("results", options.workdir / "results")
+    tell("library", library.build(options.workdir, comparisons))
+    return 0
+
+
+def _report(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "report", "pages with tables and pictures of what was found", run_report)
+    parser.add_argument("workdir", type=Path, help="what tune compare filled")
+
+
+def run_report(options: argparse.Namespace) -> int:
+    _filled(options.workdir)
+    report = part("report")
+
+    tell("report", report.write(options.workdir))
+    return 0
+
+
+def _export(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "export", "a library as another program's file", run_export)
+    parser.add_argument("library", type=Path, help="the folder final of a workdir")
+    parser.add_argument("--format", choices=FORMATS, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    if not options.library.is_dir():
+        raise UsageError(f"tune export: there is no folder {options.library}")
+    export = part("export")
+
+    print(export.export(options.library, options.format, options.output))
+    return 0
+
+
+def _merge(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "merge", "several libraries as one", run_merge)
+    parser.add_argument("libraries", nargs="+", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--policy", choices=POLICIES, default="winner", help="which entry stays (default: winner, the faster)")
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    for path in options.libraries:
+        if not path.is_dir():
+            raise UsageError(f"tune merge: there is no folder {path}")
+    library = part("library")
+
+    ledger = library.merge(options.libraries, options.output, policy=options.policy)
+    print(ledger if isinstance(ledger, str) else "\n".join(map(str, ledger)))
+    tell("library", options.output)
+    return 0
+
+
+def _solvers(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "solvers", "measure lapwing's own kernels here, for its choice of engine", run_solvers)
+    parser.add_argument("operations", nargs="*", default=["cholesky", "eigh"], help="cholesky, eigh, ... (default: both)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--budget", help="at most this long, 10m for example")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes")
+    parser.add_argument("-o", "--output", type=Path, help="a folder for the records (default: where lapwing looks for them)")
+
+
+def run_solvers(options: argparse.Namespace) -> int:
+    budget = parse_budget(options.budget) if options.budget else None
+    solvers = part("solvers")
+    live = Live()
+    done = solvers.tune(
+        options.operations, budget=budget, out=options.output, device=options.device, quick=options.quick, step=live.step
+    )
+    live.clear()
+    for tuned in done:
+        for rule in tuned.rules:
+            print(rule)
+        tell("record", tuned.path)
+    return 0
+
+
+LATER = (_run, _compare, _report, _export, _merge, _solvers)
+
+
+# what all steps share
+
+
+def part(name: str) -> Any:
+    """A module by its name: in the package the same name may be its function."""
+    return importlib.import_module(f"lapwing.tune.{name}")
+
+
+def add_step(
+    steps: argparse._SubParsersAction, name: str, text: str, call: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = steps.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(run=lambda options: _guarded(call, options))
+    return parser
+
+
+def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """A value that a function refuses is wrong usage here: its message and hint, without a traceback."""
+    try:
+        return call(options)
+    except ValueError as error:
+        text = str(error)
+        raise UsageError(text if text.startswith("tune") else f"tune {text}") from error
+    except FileNotFoundError as error:
+        raise UsageError(f"tune: there is no {error.filename}" if error.filename else f"tune {error}") from error
+
+
+def add_workdir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", "-w", type=Path, required=True, help="a folder for everything that is found")
+
+
+def measuring(parser: argparse.ArgumentParser, budget: str | None) -> None:
+    parser.add_argument("--backend", default="auto", help="cublaslt, triton, cpu, or several by commas (default: auto)")
+    parser.add_argument("--devices", help="0,1,...; default: all")
+    parser.add_argument("--budget", default=budget, help=f"at most this long (default: {budget or 'until it is done'})")
+
+
+def searching(parser: argparse.ArgumentParser) -> None:
+    text = "auto, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna"
+    parser.add_argument("--strategy", default="auto", help=text)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, help="candidates for each product")
+
+
+def _filled(workdir: Path) -> None:
+    if not any((workdir / "configs").glob("*.json")):
+        raise UsageError(f"tune: {workdir} has no products to tune\nhint: lapwing tune configure LOG --workdir {workdir}")

@@ -1,0 +1,191 @@
+"""The command line of tune: what each step calls, with what, and what it says."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lapwing.__main__ import main
+from lapwing.cli.tune_output import parse_budget
+from lapwing.cli.usage import UsageError
+from lapwing.tune.readers import read
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30m", 1800), ("90s", 90), ("1h", 3600), ("1h30m", 5400), ("45", 45), ("0.5h", 1800), ("1d", 86400)]
+)
+def test_budgets(text, seconds):
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "30x", "-3m", "1h-2m", "0s", "nan", "1e400s", "3 m"])
+def test_budgets_that_are_none(text):
+    with pytest.raises(UsageError, match="hint: for example 30m, 90s or 1h30m"):
+        parse_budget(text)
+
+
+def test_read_shows_products_and_bad_lines(tmp_path, capsys):
+    log = tmp_path / "a.yaml"
+    log.write_text((FIXTURES / "hipblaslt.yaml").read_text() + "- {function: matmul, M: nan, N: 1, K: 1}\n")
+    assert main(["tune", "read", str(log), "8x4x2 f32 count=3", "-o", str(tmp_path / "out.csv")]) == 0
+    out, errors = capsys.readouterr()
+    assert "BBS_TN 16032x113x16384" in out and "SSS_NN 8x4x2" in out and f"table: {tmp_path / 'out.csv'}" in out
+    assert f"{log}:3: m is 'nan', not a whole number" in errors and "3 products, 5 calls" in errors
+    assert len(read(tmp_path / "out.csv").calls) == 3
+
+
+def test_record_passes_the_exit_code_on(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "record", "--watch", "logs", "--", "sh", "-c", "echo own output; exit 7"]) == 7
+    out, errors = capfd.readouterr()
+    assert out == "own output\n" and "no matrix product was recorded" in errors and "0 products, 0 calls" in errors
+    assert (tmp_path / "recorded.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tune"], "required"),
+        (["tune", "record"], "no program\nhint: lapwing tune record -- python serve.py"),
+        (["tune", "record", "--", "/no/such/program"], "/no/such/program cannot be started"),
+        (["tune", "record", "-o", "/no/such/folder/a.csv", "--", "true"], "there is no folder /no/such/folder"),
+        (["tune", "read", "/no/such/log"], "no product was found"),
+        (["tune", "run", "/no/such/w"], "has no products to tune\nhint: lapwing tune configure LOG --workdir /no/such/w"),
+        (["tune", "run", "w", "--budget", "soon"], "--budget 'soon' is not a time"),
+        (["tune", "all", "1x2x3", "-w", "w", "--devices", "one"], "--devices 'one' is not a list of devices"),
+        (["tune", "export", "/no/such/final", "--format", "vllm", "-o", "x"], "there is no folder /no/such/final"),
+        (["tune", "merge", "/no/such/final", "-o", "x"], "there is no folder /no/such/final"),
+        (["tune", "configure", "1x2x3", "--workdir", "w", "--keep-thr", "200"], "keep_thr is 200"),
+    ],
+)
+def test_wrong_usage(words, said, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert said in capfd.readouterr().err
+
+
+@dataclass
+class Problem:
+    name: str = "BBS_TN_0"
+    evaluations: int = 4
+    invalid: int = 1
+    best_seconds: float = 2e-6
+    uplift: float = 1.5
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Summary:
+    problems: tuple[Problem, ...] = (Problem(),)
+    seconds: float = 3.0
+    reason: str = "budget"
+    evaluations: int = 4
+
+
+@dataclass
+class Calls:
+    made: list[tuple[str, tuple, dict]] = field(default_factory=list)
+
+    def function(self, name, result):
+        def call(*args, **kwargs):
+            self.made.append((name, args, kwargs))
+            return result(*args, **kwargs) if callable(result) else result
+
+        return call
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Every part replaced by one that only writes down how it was called."""
+    calls = Calls()
+
+    def configured(log, workdir, **options):
+        (Path(workdir) / "configs").mkdir(parents=True)
+        (Path(workdir) / "configs" / "BBS_TN_0.json").write_text("{}")
+        options["progress"]("1/1 measured")
+        gemm = log.calls[0].gemm
+        return [types.SimpleNamespace(name="BBS_TN_0", gemm=gemm, count=1, seconds=3e-6, percent=100.0)]
+
+    def searched(workdir, **options):
+        options["progress"]("BBS_TN_0 device 0 cpu: 4 tried, best 2.00 us (1.500x)")
+        return Summary()
+
+    modules = {
+        "configure": {"configure": configured},
+        "run": {"run": searched},
+        "compare": {"compare": ("comparison",)},
+        "results": {"write": "mean 1.5x"},
+        "report": {"write": "W/report.html"},
+        "library": {"build": "W/final", "merge": ("[O] kept", "[X] refused")},
+        "export": {"export": "out.csv"},
+        "solvers": {"tune": (types.SimpleNamespace(rules=("a rule",), path="record.json"),)},
+    }
+    for name, functions in modules.items():
+        module = types.ModuleType(f"lapwing.tune.{name}")
+        for function, result in functions.items():
+            setattr(module, function, calls.function(f"{name}.{function}", result))
+        monkeypatch.setitem(sys.modules, f"lapwing.tune.{name}", module)
+    return calls
+
+
+def test_all_does_every_step_within_its_budget(parts, tmp_path, capsys):
+    w = tmp_path / "w"
+    words = ["tune", "all", str(FIXTURES / "hipblaslt.yaml"), "--workdir", str(w), "--backend", "cpu", "--budget", "10m"]
+    assert main([*words, "--devices", "0,1", "--strategy", "anneal", "--seed", "5"]) == 0
+    made = {name: (args, kwargs) for name, args, kwargs in parts.made}
+    assert list(made) == ["configure.configure", "run.run", "compare.compare", "results.write", "report.write", "library.build"]
+    (log, workdir), options = made["configure.configure"]
+    assert len(log.calls) == 2 and workdir == w and options["keep_thr"] == 0.1 and options["backend"] == "cpu"
+    (workdir,), searching = made["run.run"]
+    assert (searching["devices"], searching["strategy"], searching["seed"]) == ([0, 1], "anneal", 5)
+    assert options["budget"] == 120 and 400 < searching["budget"] <= 480  # the rest is for the comparison
+    assert made["compare.compare"] == ((w,), {"threshold": 1.03, "devices": [0, 1]})
+    assert made["results.write"][0] == made["library.build"][0] == (w, ("comparison",))
+    out, errors = capsys.readouterr()
+    for text in (
+        "BBS_TN_0",
+        "1.500x",
+        "mean 1.5x",
+        "report: W/report.html",
+        "library: W/final",
+        f"summary: {w / 'problems.csv'}",
+    ):
+        assert text in out, text
+    assert "best 2.00 us" in errors
+
+
+def test_steps_call_their_parts(parts, tmp_path, capsys):
+    w, final = tmp_path / "w", tmp_path / "final"
+    final.mkdir()
+    assert main(["tune", "configure", "8x4x2 bf16 TN", "--workdir", str(w), "--keep-thr", "0.5", "--budget", "1m"]) == 0
+    assert main(["tune", "run", str(w), "--evaluations", "9"]) == 0
+    assert main(["tune", "compare", str(w), "--minimum-us", "0.1"]) == 0
+    assert main(["tune", "report", str(w)]) == 0
+    assert main(["tune", "export", str(final), "--format", "tunableop", "-o", "out.csv"]) == 0
+    assert main(["tune", "merge", str(final), str(final), "-o", "both", "--policy", "newest"]) == 0
+    assert main(["tune", "solvers", "cholesky", "--budget", "10s", "--quick"]) == 0
+    made = {name: (args, kwargs) for name, args, kwargs in parts.made}
+    assert made["configure.configure"][1]["keep_thr"] == 0.5 and made["configure.configure"][1]["budget"] == 60
+    assert made["run.run"][1]["evaluations"] == 9 and made["run.run"][1]["budget"] is None
+    assert made["compare.compare"][1] == {"threshold": 1.03, "minimum_us": 0.1, "devices": None}
+    assert made["export.export"][0] == (final, "tunableop", Path("out.csv"))
+    assert made["library.merge"] == (([final, final], Path("both")), {"policy": "newest"})
+    assert made["solvers.tune"][0] == (["cholesky"],) and made["solvers.tune"][1]["budget"] == 10
+    out = capsys.readouterr().out
+    for text in (
+        "trials: ",
+        "results: ",
+        "library: ",
+        "report: ",
+        "out.csv",
+        "[X] refused",
+        "a rule",
+        "record: record.json",
+    ):
+        assert text in out, text
