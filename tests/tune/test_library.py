@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 
 from lapwing.tune import Gemm
+from lapwing.tune.backends.base import Refused
+from lapwing.tune.buckets import widen
 from lapwing.tune.library import Entry, EnvironmentMismatch, Library, build, merge
 from tune_cases import FakeBackend, FakeComparison, fake_library, linear
 
@@ -73,6 +75,43 @@ def test_token_counts_by_validated_buckets(tmp_path):
     assert lib.lookup(linear(12, 512, 256, "bf16", bias="bf16")) is None  # another ladder
     turned = Gemm.row_major(12, 512, 256, left="T", right="T")
     assert lib.lookup(turned) is None  # there the leading dimension has the count in it
+
+
+def test_buckets_are_validated_and_timed(tmp_path):
+    """Right from 5 tokens on, faster than the default from 20 on; wrong again between 65 and 79."""
+    tried = []
+
+    class Bench:
+        def __init__(self, gemm):
+            self.n = gemm.n
+
+        def build(self, config):
+            if config.get("way") == "tuned" and self.n == 3:
+                raise Refused("compile", "too small")
+            return config["way"]
+
+        def check(self, kernel):
+            tried.append(self.n)
+            if self.n < 5 or 64 < self.n < 80:
+                raise Refused("correctness", "wrong")
+            return {}
+
+        def time(self, kernels, samples):
+            return [[1.0 if way == "default" else 0.9 if self.n >= 20 else 1.1] * samples for way in kernels]
+
+        def close(self):
+            tried.append("closed")
+
+    backend = FakeBackend()
+    backend.open = lambda gemm, device, seed: Bench(gemm)
+    path = fake_library(tmp_path, *(FakeComparison(linear(n, 512, 256, "bf16")) for n in (4, 64, 128)), backend=backend)
+    lines = []
+    assert widen(path, backends={"fake": backend}, progress=lines.append) == 2
+    found = {e.gemm.n: e.buckets for e in opened(path, backend).entries.values()}
+    # 5..64 fails at 5, 35..64 holds; 65..128 fails, 97..128 holds; the smallest does not hold at 2 or 3
+    assert found == {4: (), 64: ((35, 64),), 128: ((97, 128),)} and len(lines) == 2
+    assert tried.count("closed") >= len([n for n in tried if n != "closed"])
+    assert opened(path, backend).lookup(linear(40, 512, 256, "bf16")).gemm.n == 64
 
 
 def test_another_environment_is_refused_field_by_field(tmp_path):

@@ -14,20 +14,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from .calls import NAMES, Call, Product
 from .choice import Chooser, Operand, product_of
 from .folder import Library
-from .gemm import Gemm
 
-__all__ = ["NAMES", "Dispatcher"]
+__all__ = ["Dispatcher"]
 
-NAMES = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8e4m3",
-    torch.float8_e5m2: "f8e5m2",
-}
 _SCALED = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ALIGNED = 15  # a kernel may have been tuned for loads of 16 bytes
 _MOST = 1 << 16  # shapes remembered; a program with more starts anew
@@ -107,7 +99,7 @@ class Dispatcher:
         try:
             linear = tables is self.linears
             if _grad() and (x.requires_grad or y.requires_grad or (bias is not None and bias.requires_grad)):
-                return _Product.apply(x, y.t() if linear else y, bias, call, self)
+                return Product.apply(x, y.t() if linear else y, bias, call, self)
             return call.stored(x, y, bias) if linear else call(x, y, bias)
         except Exception as error:
             table[key] = None
@@ -160,7 +152,7 @@ class Dispatcher:
         tables[x.shape, y.shape] = table
         return table
 
-    def _choose(self, x: Any, y: Any, bias: Any, key: tuple[Any, ...]) -> _Call | None:
+    def _choose(self, x: Any, y: Any, bias: Any, key: tuple[Any, ...]) -> Call | None:
         """y is (inner, columns), or has a batch as x has."""
         dtype, device, deterministic, tf32 = NAMES.get(x.dtype), key[3], key[5], key[6]
         if dtype is None or x.dtype in _SCALED or tf32 is None:
@@ -178,9 +170,9 @@ class Dispatcher:
         right = Operand(tuple(y.shape), tuple(y.stride()), dtype)
         gemm = product_of(left, right, bias=dtype if bias is not None else "", deterministic=deterministic)
         kernel = self.chooser.choose(gemm, device, tf32=tf32) if gemm is not None else None
-        return None if kernel is None or gemm is None else _Call(kernel, gemm, fold)
+        return None if kernel is None or gemm is None else Call(kernel, gemm, fold)
 
-    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any) -> _Call | None:
+    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any) -> Call | None:
         kinds = _scale(scale_x, x.shape[0], -2), _scale(scale_y, y.shape[-1], -1)
         if x.dtype not in _SCALED or y.dtype not in _SCALED or out not in NAMES or out in _SCALED or None in kinds:
             return None
@@ -193,45 +185,7 @@ class Dispatcher:
         }
         gemm = product_of(left, right, scale_a=kinds[1], scale_b=kinds[0], deterministic=_deterministic(), **types)
         kernel = self.chooser.choose(gemm, x.get_device()) if gemm is not None else None
-        return None if kernel is None or gemm is None else _Call(kernel, gemm, False)
-
-
-class _Call:
-    """A kernel for operands as a framework hands them over. The first answer is looked at."""
-
-    def __init__(self, kernel: Callable[..., Any], gemm: Gemm, fold: bool) -> None:
-        self.kernel, self.gemm, self.fold = kernel, gemm, fold
-        self.turn_x, self.turn_y = gemm.trans_b == "T", gemm.trans_a == "T"
-        self.looked = False
-        self.may_be_negated = gemm.b_type in ("f16", "f32", "f64")  # parts of complex tensors can be
-        # the usual case of F.linear needs nothing but the kernel: the weight lies as it is handed over
-        self.stored: Callable[..., Any] = self._first_stored if self.turn_y and not fold and not self.turn_x else self._linear
-
-    def __call__(self, x: Any, y: Any, bias: Any = None) -> Any:
-        """y is (inner, columns)."""
-        shape = x.shape
-        if self.fold:
-            x = x.view(-1, shape[-1])
-        made = self.kernel(x.mT if self.turn_x else x, y.mT if self.turn_y else y, bias)
-        if not self.looked:
-            self._look(made, x)
-        return made.view(*shape[:-1], made.shape[-1]) if self.fold else made
-
-    def _linear(self, x: Any, w: Any, bias: Any) -> Any:
-        return self(x, w.t(), bias)
-
-    def _first_stored(self, x: Any, w: Any, bias: Any) -> Any:
-        made = self(x, w.t(), bias)
-        self.stored = self.kernel
-        return made
-
-    def _look(self, made: Any, x: Any) -> None:
-        """A kernel that gives something else than a product is a fault that must not spread."""
-        g = self.gemm
-        shape = (g.n, g.m) if g.batch == 1 and x.dim() == 2 else (x.shape[0], g.n, g.m)
-        if tuple(made.shape) != shape or NAMES.get(made.dtype) != g.d_type or made.device != x.device:
-            raise RuntimeError(f"the kernel for {g} gave {tuple(made.shape)} {made.dtype}")
-        self.looked = True
+        return None if kernel is None or gemm is None else Call(kernel, gemm, False)
 
 
 def _fits(bias: Any, dtype: Any, device: int) -> bool:
@@ -239,7 +193,7 @@ def _fits(bias: Any, dtype: Any, device: int) -> bool:
     return plain and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
 
 
-def _say(call: _Call, error: Exception) -> None:
+def _say(call: Call, error: Exception) -> None:
     _log.warning("tune: %s failed and is not used again: %s", call.gemm, (str(error).splitlines() or ["?"])[0])
 
 
@@ -301,35 +255,3 @@ def _scale(scale: Any, rows: int, axis: int) -> str | None:
     if scale.numel() == 1:
         return "tensor"
     return "row" if scale.dim() == 2 and scale.numel() == rows and scale.shape[axis] == rows and scale.is_contiguous() else None
-
-
-class _Product(torch.autograd.Function):
-    """x y + bias by a tuned kernel; its derivatives are products again, and looked up like any other."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, y: Any, bias: Any, call: _Call, dispatcher: Dispatcher) -> Any:  # type: ignore[override]
-        ctx.save_for_backward(x, y)
-        ctx.dispatcher = dispatcher
-        return call(x, y, bias)
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
-        x, y = ctx.saved_tensors
-        product = ctx.dispatcher.matmul
-        wants_x, wants_y, wants_bias = ctx.needs_input_grad[:3]
-        flat_x, flat = (x, g) if y.dim() == 3 else (x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
-        # dX = G Y^T, dY = X^T G; and turned where the operand is, as torch does it: so they are found under the name that a
-        # recording of torch's own derivative has
-        dx = dy = None
-        if wants_x:
-            dx = (product(_matmul, y, flat.mT).mT if _turned(flat_x) else product(_matmul, flat, y.mT)).reshape(x.shape)
-        if wants_y:
-            dy = product(_matmul, flat.mT, flat_x).mT if _turned(y) else product(_matmul, flat_x.mT, flat)
-        return dx, dy, flat.sum(0) if wants_bias else None, None, None
-
-
-def _turned(x: Any) -> bool:
-    return bool(x.dim() == 2 and x.stride() == (1, x.shape[0]))
-
-
-_matmul = torch.matmul  # before anybody replaces it

@@ -149,6 +149,10 @@ class Library:
                 return ladder[at][1]
         return None
 
+    def ladders(self) -> tuple[tuple[Entry, ...], ...]:
+        """Entries that differ only in the number of tokens, the smallest first."""
+        return tuple(tuple(entry for _, entry in ladder) for ladder in self._ladders.values())
+
     @property
     def digest(self) -> str:
         """The same for libraries that say the same."""
