@@ -123,11 +123,12 @@ def test_emission(tmp_path):
 def test_bench_lines_are_the_logs_own():
     """The original's log line, apart from what is measured and how often it was called."""
     line = (
-        "{ function: matmul, M: 16032, N: 109, K: 16384, lda: 16384, ldb: 16384, ldc: 16032, ldd: 16032, stride_a: 0,"
-        " stride_b: 0, stride_c: 0, stride_d: 0, alpha: 1.0, beta: 0.0, transA: T, transB: N, batch_count: 1, scaleA: 0,"
-        " scaleB: 0, scaleAlpha_vector: false, gradient: false, use_e: false, bias_vector: false, bias_source: d, a_type: bf16_r,"
-        " b_type: bf16_r, c_type: bf16_r, d_type: bf16_r, scale_type: f32_r, bias_type: f32_r, compute_type: c_f32_r,"
-        " activation_type: none, flush: false, rotating: 512, cold_iters: 0, iters: 0, call_count: 1 }"
+        "{ function: matmul, M: 16032, N: 109, K: 16384, lda: 16384, ldb: 16384, ldc: 16032, ldd: 16032, stride_a: 0, "
+        "stride_b: 0, stride_c: 0, stride_d: 0, alpha: 1.0, beta: 0.0, transA: T, transB: N, batch_count: 1, scaleA: 0, "
+        "scaleB: 0, scaleAlpha_vector: false, gradient: false, use_e: false, bias_vector: false, bias_source: d, "
+        "a_type: bf16_r, b_type: bf16_r, c_type: bf16_r, d_type: bf16_r, scale_type: f32_r, bias_type: f32_r, "
+        "compute_type: c_f32_r, activation_type: none, flush: false, rotating: 512, cold_iters: 0, iters: 0, "
+        "call_count: 1 }"
     )
     want = dict(re.findall(r"(\w+): ([^,}]+?)(?:,| })", line))
     got = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in bench.problem(SEED, iters=0, cold_iters=0).items()}

@@ -378,6 +378,29 @@ def test_compile_pass_replaces_products_of_fixed_shape(tuned):
     assert close(made[0], x @ w.t() @ v, 64 * 32) and close(made[1], F.linear(x, w, bias))
 
 
+def test_the_pass_waits_for_the_first_compile(tuned, monkeypatch):
+    import sys
+
+    from lapwing.tune import compiled
+
+    library, _ = tuned
+    installed = []
+    monkeypatch.setattr(compiled, "_install", lambda *a: installed.append("in") or (lambda: installed.append("out")))
+    monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
+    monkeypatch.setattr(torch, "compile", lambda function, **named: function)
+    before = torch.compile
+    with use(library):
+        assert torch.compile is not before and not installed
+        with use(library):
+            assert torch.compile(len) is len and torch.compile(abs) is abs
+        ours = torch.compile
+    assert installed == ["in", "out"] and torch.compile is before
+    ours(len)  # kept by somebody: too late
+    assert len(installed) == 2
+    with use(library, compiled=False):
+        assert torch.compile is before
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_runs_tuned_kernels(tuned):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,36 @@ torch.library.register_fake("lapwing::tuned_product", _fake, lib=_LIBRARY)
 
 
 def install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
-    """Puts the pass behind those that are there; gives the function that takes it away. Nothing where there is no Inductor."""
+    """Puts the pass behind those that are there, now or at the first torch.compile; gives the function that takes it away.
+
+    Importing Inductor takes seconds, which a program that compiles nothing should not wait for.
+    """
+    if "torch._inductor.config" in sys.modules:
+        return _install(dispatcher, digest)
+    original = torch.compile
+    undo: list[Callable[[], None]] = []
+    ended: list[bool] = []
+
+    @functools.wraps(original)
+    def compile(*args: Any, **named: Any) -> Any:
+        if not undo and not ended:
+            undo.append(_install(dispatcher, digest))
+        return original(*args, **named)
+
+    torch.compile = compile  # type: ignore[assignment]
+
+    def remove() -> None:
+        ended.append(True)
+        if torch.compile is compile:
+            torch.compile = original
+        while undo:
+            undo.pop()()
+
+    return remove
+
+
+def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
+    """Nothing where there is no Inductor."""
     try:
         import torch._inductor.config as config
         from torch._inductor.custom_graph_pass import CustomGraphPass

@@ -36,6 +36,7 @@ _tracing = torch._C._get_tracing_state
 _autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _grad = torch.is_grad_enabled
 _deterministic = getattr(torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled)
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 _UNKNOWN: Any = object()
 
 
@@ -77,6 +78,8 @@ class Dispatcher:
         except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch knows what to do
             return original(*given)
         if call is _UNKNOWN:
+            if device >= 0 and _capturing():  # loading a kernel would spoil the graph; what was run before is known
+                return original(*given)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
         # tensors that the key describes wholly, and nobody who must see the call
         if (
@@ -118,7 +121,9 @@ class Dispatcher:
             sizes = (x.shape, y.shape, x.stride(), y.stride(), scale_x.shape, scale_y.shape)
             key = (sizes, x.dtype, y.dtype, out, bias is None, x.get_device(), _deterministic())
             call = self.products.get(key, _UNKNOWN)
-            if call is _UNKNOWN:
+            if call is _UNKNOWN and _capturing():
+                call = None
+            elif call is _UNKNOWN:
                 call = self.products[key] = self._choose_scaled(x, y, scale_x, scale_y, bias, out)
         if call is None:
             return original(x, y, scale_x, scale_y, *rest, **named)

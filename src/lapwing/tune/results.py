@@ -122,7 +122,7 @@ def measure(comparisons: Sequence[Any]) -> Metrics:
     # what runs in the end: the winner, or the default
     ratios = [c.ratio if c.kept else 1.0 for c in comparisons]
     shares = [c.percent / 100 for c in comparisons]
-    with_vendor = [c for c in comparisons if c.vendor_us is not None]
+    with_vendor = [c for c in comparisons if c.vendor_us is not None and math.isfinite(c.vendor_us) and c.vendor_us > 0]
     # the vendor's best is a choice too, so what is not kept runs as the default does
     against = [c.vendor_us / (c.tuned_us if c.kept else c.default_us) for c in with_vendor]
     return Metrics(
@@ -204,7 +204,7 @@ def _row(c: Any) -> dict[str, Any]:
         "ratio": _short(c.ratio),
         "ratio_low": _short(c.low),
         "ratio_high": _short(c.high),
-        "ratio_vendor": _short(c.vendor_us / c.tuned_us if c.vendor_us is not None else None),
+        "ratio_vendor": _short(c.vendor_us / c.tuned_us if c.vendor_us is not None and c.tuned_us else None),
         "uplift_pct": _short(100 * (c.ratio - 1)),
         "us_saved": _short(saved),
         "error_tuned": _short(c.error),

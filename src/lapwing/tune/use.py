@@ -22,6 +22,7 @@ from .folder import Library
 
 __all__ = ["Handle", "enable", "use"]
 
+_MOST = 1 << 16  # shapes remembered
 _lock = threading.RLock()
 _libraries: list[Library] = []
 _patches: list[Any] = []  # one Patch while something is in use
@@ -56,8 +57,7 @@ def use(
 
     Examples
     --------
-    >>> import lapwing.tune.use
-    >>> with lapwing.tune.use.use("final/"):  # doctest: +SKIP
+    >>> with lapwing.tune.use("final/"):  # doctest: +SKIP
     ...     y = model(x)
     """
     opened = library if isinstance(library, Library) else Library(library, backends=backends)
@@ -191,6 +191,8 @@ class _NumPy:
             return None
         key = (a.shape, b.shape, a.strides, b.strides, a.dtype)
         if key not in self.found:
+            if len(self.found) >= _MOST:
+                self.found.clear()
             self.found[key] = self._choose(a, b)
         call = self.found[key]
         return None if call is None else call(a, b)
