@@ -121,7 +121,7 @@ class Dispatcher:
             sizes = (x.shape, y.shape, x.stride(), y.stride(), scale_x.shape, scale_y.shape)
             key = (sizes, x.dtype, y.dtype, out, bias is None, x.get_device(), _deterministic())
             call = self.products.get(key, _UNKNOWN)
-            if call is _UNKNOWN and _capturing():
+            if call is _UNKNOWN and x.is_cuda and _capturing():
                 call = None
             elif call is _UNKNOWN:
                 call = self.products[key] = self._choose_scaled(x, y, scale_x, scale_y, bias, out)
