@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from lapwing.tune import Gemm
-from lapwing.tune.amd import bench, names, override, tensile, yaml
+from lapwing.tune.amd import bench, files, names, override, tensile, yaml
 from lapwing.tune.amd.equality import LogicError, merge_logic
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.hipblaslt import HipBlasLt
@@ -229,3 +229,40 @@ def test_equality_refuses_what_does_not_belong_together():
     still = logic(((1, 1, 1, 64), 0, 1.0), kernels=[32])
     still[5][0]["StaggerU"] = 0
     assert merge_logic(still, base, force=False).logic[5][0]["StaggerUStride"] == 0
+
+
+def test_a_workdir_becomes_tuning_files(tmp_path):
+    import json
+
+    with pytest.raises(FileNotFoundError, match="no configurations"):
+        files.emit(tmp_path)
+    (tmp_path / "configs").mkdir()
+    for name, gemm in (("BBS_TN_0", SEED), ("F8BS_TN_0", F8)):
+        (tmp_path / "configs" / f"{name}.json").write_text(json.dumps({"schema": 1, "name": name, "gemm": gemm.to_dict()}))
+    made = {p.name for p in files.emit(tmp_path, architecture="gfx950")}
+    assert made == {"BBS_TN_0.yaml", "BBS_TN_0.sh", "F8BS_TN_0.yaml", "F8BS_TN_0.sh", "bench.yaml", "bench.sh"}
+    assert (tmp_path / "tunings" / "F8BS_TN_0.yaml").exists()
+    (tmp_path / "configs" / "bad.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"bad\.json is not a configuration"):
+        files.emit(tmp_path)
+
+
+def test_folders_of_logic(tmp_path):
+    reader = pytest.importorskip("yaml", reason="reading library logic needs PyYAML")
+    base, new, out = tmp_path / "Equality", tmp_path / "new", tmp_path / "out"
+    for folder in (base, new):
+        folder.mkdir()
+    old = logic(((1, 1, 1, 64), 0, 50.0), kernels=[32])
+    fresh = logic(((2, 1, 1, 64), 0, 60.0), kernels=[64])
+    for path, content in ((base / "a.yaml", old), (base / "b.yaml", old), (new / "a.yaml", fresh), (new / "c.yaml", fresh)):
+        path.write_text(reader.safe_dump(content))
+    done = files.merge_folders(base, new, out)
+    assert done["c.yaml"] is None and sorted(p.name for p in out.iterdir()) == ["a.yaml", "b.yaml", "c.yaml"]
+    both = {(1, 1, 1, 64): (32, 50.0), (2, 1, 1, 64): (64, 60.0)}
+    assert chosen(reader.safe_load((out / "a.yaml").read_text())) == both
+    files.merge_folders(base, new, base)
+    assert chosen(reader.safe_load((base / "a.yaml").read_text())) == both
+    other = tmp_path / "GridBased"
+    base.rename(other)
+    with pytest.raises(LogicError, match=r"its folder is GridBased \(a.yaml\)"):
+        files.merge_folders(other, new, out)

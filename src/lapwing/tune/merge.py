@@ -52,7 +52,7 @@ def merge(
     Returns
     -------
     tuple of LedgerLine
-        One for each entry of each source; ``print(*ledger, sep="\\n")``.
+        What became of each product, and why each entry that lost did; ``print(*ledger, sep="\\n")``.
     """
     if policy not in POLICIES:
         raise ValueError(f"merge: policy is {policy!r}\nhint: it may be {', '.join(POLICIES)}")
@@ -87,7 +87,7 @@ def merge(
     for key, (entry, source) in chosen.items():
         if (key, source) not in replaced:
             others = sum(key in lib.entries for lib in libraries) - 1
-            reason = "no other has it" if not others else f"better than {others} other{'s' if others > 1 else ''}"
+            reason = "no other has it" if not others else f"it stays, and {others} other{'s go' if others > 1 else ' goes'}"
             ledger.append(LedgerLine("O", _words(entry), source, reason, entry.gemm))
     write(target, [e for e, _ in chosen.values()], environment, {"made": "merge", "policy": policy, "sources": len(libraries)})
     return tuple(ledger)

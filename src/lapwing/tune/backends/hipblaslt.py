@@ -15,7 +15,7 @@ from .base import Bench, Config, Refused, Space
 
 __all__ = ["BACKEND", "HipBlasLt"]
 
-_WHY = "hipblaslt writes files for AMD's tools and runs nothing; see HipBlasLt().emit(...)"
+_WHY = "hipblaslt writes files for AMD's tools and runs nothing; lapwing.tune.amd.files.emit(workdir) writes them"
 
 
 class HipBlasLt:
