@@ -82,6 +82,7 @@ def test_hits_only_what_the_key_describes(tuned):
         "strided bias": lambda: F.linear(x, w, bias.repeat_interleave(2)[::2]),
         "out": lambda: torch.mm(x, w.t(), out=torch.empty(8, 32)),
         "vector": lambda: x @ w[0],
+        "nowhere": lambda: torch.zeros_like(F.linear(x.to("meta"), w.to("meta")), device="cpu"),
         "complex": lambda: F.linear(x + 1j, w + 0j).real,
         "negated": lambda: F.linear(torch._neg_view(other_x), w),
         "vmap": lambda: torch.func.vmap(lambda row: F.linear(row, w))(x[:, None])[:, 0],

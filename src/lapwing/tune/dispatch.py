@@ -71,14 +71,14 @@ class Dispatcher:
                 table = self._new_table(tables, x, y)
             if table is None:
                 return original(*given)
-            dtype, device = x.dtype, x.get_device()
-            tf32 = dtype is _float32 and device >= 0 and _tf32()
+            dtype, device = x.dtype, x.device
+            tf32 = dtype is _float32 and x.is_cuda and _tf32()
             key = (x.stride(), y.stride(), dtype, device, bias is None, _deterministic(), tf32)
             call = table.get(key, _UNKNOWN)
         except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch knows what to do
             return original(*given)
         if call is _UNKNOWN:
-            if device >= 0 and _capturing():  # loading a kernel would spoil the graph; what was run before is known
+            if x.is_cuda and _capturing():  # loading a kernel would spoil the graph; what was run before is known
                 return original(*given)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
         # tensors that the key describes wholly, and nobody who must see the call
@@ -89,7 +89,7 @@ class Dispatcher:
             or _modes()
             or _level() is not None
             or y.dtype is not dtype
-            or y.get_device() != device
+            or y.device != device
             or (x.data_ptr() | y.data_ptr()) & _ALIGNED
             or _tracing() is not None
             or forward_ad._current_level >= 0
@@ -117,9 +117,9 @@ class Dispatcher:
         given = dict(zip(order, rest, strict=False)) | named
         bias, out = given.get("bias"), given.get("out_dtype")
         call = None
-        if given.get("scale_result") is None and not set(given) - set(order) and _plain_scaled(x, y, bias):
-            sizes = (x.shape, y.shape, x.stride(), y.stride(), scale_x.shape, scale_y.shape)
-            key = (sizes, x.dtype, y.dtype, out, bias is None, x.get_device(), _deterministic())
+        if given.get("scale_result") is None and not set(given) - set(order) and _plain_scaled(x, y, bias, scale_x, scale_y):
+            sizes = tuple((t.shape, t.stride(), t.dtype) for t in (x, y, scale_x, scale_y))
+            key = (sizes, out, None if bias is None else bias.dtype, x.device, _deterministic())
             call = self.products.get(key, _UNKNOWN)
             if call is _UNKNOWN and x.is_cuda and _capturing():
                 call = None
@@ -138,12 +138,8 @@ class Dispatcher:
         """Whether x y + bias would be done by a tuned kernel; x and y may be fake tensors."""
         if x.dtype is not y.dtype or x.device != y.device or not self.chooser.knows_sizes(y.shape[-1], y.shape[-2], 1):
             return False
-        index = x.device.index
-        device = -1 if x.device.type == "cpu" else torch.cuda.current_device() if index is None else index
-        if x.device.type not in ("cpu", "cuda"):
-            return False
-        key = (None, None, x.dtype, device, bias is None, _deterministic(), x.dtype is _float32 and device >= 0 and _tf32())
-        return self._choose(x, y, bias, key) is not None
+        tf32 = x.dtype is _float32 and x.device.type == "cuda" and _tf32()
+        return self._choose(x, y, bias, (None, None, x.dtype, x.device, bias is None, _deterministic(), tf32)) is not None
 
     def _new_table(self, tables: dict[Any, Any], x: Any, y: Any) -> dict[Any, Any] | None:
         if len(tables) >= _MOST:
@@ -159,8 +155,8 @@ class Dispatcher:
 
     def _choose(self, x: Any, y: Any, bias: Any, key: tuple[Any, ...]) -> Call | None:
         """y is (inner, columns), or has a batch as x has."""
-        dtype, device, deterministic, tf32 = NAMES.get(x.dtype), key[3], key[5], key[6]
-        if dtype is None or x.dtype in _SCALED or tf32 is None:
+        dtype, device, deterministic, tf32 = NAMES.get(x.dtype), _ordinal(key[3]), key[5], key[6]
+        if dtype is None or device is None or x.dtype in _SCALED or tf32 is None:
             return None
         if bias is not None and (bias.dim() != 1 or bias.dtype is not x.dtype or bias.shape[0] != y.shape[-1]):
             return None
@@ -178,8 +174,10 @@ class Dispatcher:
         return None if kernel is None or gemm is None else Call(kernel, gemm, fold)
 
     def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any) -> Call | None:
-        kinds = _scale(scale_x, x.shape[0], -2), _scale(scale_y, y.shape[-1], -1)
+        kinds, device = (_scale(scale_x, x.shape[0], -2), _scale(scale_y, y.shape[-1], -1)), _ordinal(x.device)
         if x.dtype not in _SCALED or y.dtype not in _SCALED or out not in NAMES or out in _SCALED or None in kinds:
+            return None
+        if device is None or (bias is not None and (bias.dtype not in NAMES or bias.shape[0] != y.shape[-1])):
             return None
         left, right = (Operand(tuple(t.shape), tuple(t.stride()), NAMES[t.dtype]) for t in (x, y))
         types = {
@@ -189,26 +187,33 @@ class Dispatcher:
             "bias": NAMES[bias.dtype] if bias is not None else "",
         }
         gemm = product_of(left, right, scale_a=kinds[1], scale_b=kinds[0], deterministic=_deterministic(), **types)
-        kernel = self.chooser.choose(gemm, x.get_device()) if gemm is not None else None
+        kernel = self.chooser.choose(gemm, device) if gemm is not None else None
         return None if kernel is None or gemm is None else Call(kernel, gemm, False)
 
 
-def _fits(bias: Any, dtype: Any, device: int) -> bool:
-    plain = type(bias) in _PLAIN and bias.dtype is dtype and bias.get_device() == device and bias.is_contiguous()
-    return plain and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
+def _ordinal(device: Any) -> int | None:
+    """-1 for the CPU, the number of a GPU, None for anything else (meta, mps, xla)."""
+    if device.type == "cuda":
+        return torch.cuda.current_device() if device.index is None else int(device.index)
+    return -1 if device.type == "cpu" else None
+
+
+def _fits(bias: Any, dtype: Any, device: Any) -> bool:
+    plain = type(bias) in _PLAIN and bias.dtype is dtype and bias.device == device
+    return plain and bias.dim() == 1 and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
 
 
 def _say(call: Call, error: Exception) -> None:
     _log.warning("tune: %s failed and is not used again: %s", call.gemm, (str(error).splitlines() or ["?"])[0])
 
 
-def _plain_scaled(x: Any, y: Any, bias: Any) -> bool:
+def _plain_scaled(x: Any, y: Any, bias: Any, scale_x: Any, scale_y: Any) -> bool:
     """8-bit floats are never negated, and autocast leaves them alone."""
     if _is_compiling() or _modes() or _level() is not None or _tracing() is not None or forward_ad._current_level >= 0:
         return False
-    if any(type(t) not in _PLAIN or t.data_ptr() & _ALIGNED or t.get_device() != x.get_device() for t in (x, y)):
+    if any(type(t) not in _PLAIN or t.device != x.device for t in (x, y, scale_x, scale_y)):
         return False
-    if bias is not None and not _fits(bias, bias.dtype, x.get_device()):
+    if (x.data_ptr() | y.data_ptr()) & _ALIGNED or (bias is not None and not _fits(bias, bias.dtype, x.device)):
         return False
     return not _functions() or _only_device_modes()
 
