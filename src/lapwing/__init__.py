@@ -9,6 +9,7 @@ from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
 from .ops.lstsq import lstsq
+from .ops.matmul import matmul
 from .ops.operator import operator
 from .ops.qr import qr
 from .ops.solve import inv, inv_ex, slogdet, solve, solve_ex
@@ -31,6 +32,7 @@ __all__ = [
     "inv",
     "inv_ex",
     "lstsq",
+    "matmul",
     "operator",
     "polar",
     "qr",

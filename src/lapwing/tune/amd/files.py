@@ -1,0 +1,91 @@
+"""Whole folders for AMD's tools: what to tune from a workdir, and what came back merged. Not run on AMD hardware."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..gemm import Gemm
+from . import bench, override, tensile
+from .equality import LogicError, Merged, merge_logic
+
+__all__ = ["emit", "merge_folders", "override_from_results"]
+
+
+def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = "gfx942") -> list[Path]:
+    """Write the tuning files, scripts and benchmark files of every configuration of a workdir.
+
+    Parameters
+    ----------
+    workdir : Workdir or path
+        With ``configs/*.json``, as ``lapwing tune configure`` leaves it.
+    folder : path, optional
+        Default ``tunings`` in the workdir.
+    architecture : {"gfx942", "gfx950"}
+
+    Returns
+    -------
+    list of Path
+        ``<name>.yaml`` and ``<name>.sh`` for each, ``bench.yaml``, ``bench.sh``, and ``left_out.txt`` where something was.
+    """
+    root = Path(getattr(workdir, "path", workdir))
+    problems = {}
+    for path in sorted((root / "configs").glob("*.json")):
+        try:
+            config = json.loads(path.read_text())
+            problems[str(config["name"])] = Gemm.from_dict(config["gemm"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"tune: {path} is not a configuration: {error}\nhint: make it again with configure") from error
+    if not problems:
+        raise FileNotFoundError(f"tune: {root} has no configurations\nhint: lapwing tune configure LOG --workdir {root}")
+    to = Path(folder) if folder is not None else root / "tunings"
+    return tensile.write(problems, to, architecture=architecture) + bench.write(list(problems.values()), to)
+
+
+def override_from_results(results: str | Path, path: str | Path, *, worst_error: float = 0.03) -> override.Override:
+    """The override file from what ``hipblaslt-bench --algo_method all --print_kernel_info`` printed: each product's fastest."""
+    found, _ = bench.read_results(results)
+    chosen = bench.best(found, worst_error=worst_error)
+    return override.write({gemm: r.solution for gemm, r in chosen.items() if r.solution is not None}, path)
+
+
+def merge_folders(
+    base: str | Path, new: str | Path, out: str | Path, *, force: bool = True, no_efficiency: bool = False
+) -> dict[str, Merged | None]:
+    """Merge a folder of library logic into another, as TensileMergeLibrary does. It needs PyYAML.
+
+    Files belong together by their names. One that only the new folder has is copied as it is (None in the answer). ``out`` may
+    be ``base``, whose name (``Equality``) must be the kind of the files. hipBLASLt must be built again with the result.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ImportError("equality: reading library logic needs PyYAML\nhint: pip install pyyaml") from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    base, new, out = Path(base), Path(new), Path(out)
+    names = sorted(p.name for p in new.glob("*.yaml"))
+    if not names:
+        raise FileNotFoundError(f"equality: there is no library logic in {new}")
+    merged: dict[str, Merged | None] = {}
+    for name in names:  # all are merged before any is written
+        if not (base / name).exists():
+            merged[name] = None
+            continue
+        old, fresh = (yaml.load((folder / name).read_text(), Loader=loader) for folder in (base, new))
+        try:
+            merged[name] = merge_logic(old, fresh, force=force, no_efficiency=no_efficiency, folder=base.resolve().name)
+        except LogicError as error:
+            raise LogicError(f"{error} ({name})") from None
+    out.mkdir(parents=True, exist_ok=True)
+    if out.resolve() != base.resolve():
+        for path in base.glob("*.yaml"):
+            if path.name not in merged:
+                shutil.copyfile(path, out / path.name)
+    for name, made in merged.items():
+        if made is None:
+            shutil.copyfile(new / name, out / name)
+        else:
+            (out / name).write_text(yaml.safe_dump(made.logic, default_flow_style=None, sort_keys=False))
+    return merged

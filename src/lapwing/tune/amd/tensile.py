@@ -1,0 +1,224 @@
+"""TensileLite: a tuning file and a script for each product, as AMD's kernel tuner takes them. Not run on AMD hardware."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..gemm import Gemm
+from . import yaml
+from .names import LETTERS, letters
+
+__all__ = ["ARCHITECTURES", "instructions", "problem", "script", "sizes", "tuning", "unsupported", "write"]
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "gfx942": {"units": 304, "devices": ["Device 0049", "Device 0050"]},
+    "gfx950": {"units": 256, "devices": ["Device 75a0"]},
+}
+# the matrix instructions of each architecture by type: M, N, K, blocks
+_INSTRUCTIONS: dict[str, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
+    "gfx942": {
+        "bf16": ((16, 16, 16, 1), (32, 32, 8, 1)),
+        "f16": ((16, 16, 16, 1), (32, 32, 8, 1)),
+        "f8e4m3fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
+        "f8e5m2fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
+        "i8": ((16, 16, 32, 1), (32, 32, 16, 1)),
+        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
+        "f64": ((16, 16, 4, 1),),
+    },
+    "gfx950": {
+        "bf16": ((16, 16, 32, 1), (32, 32, 16, 1)),
+        "f16": ((16, 16, 32, 1), (32, 32, 16, 1)),
+        "f8e4m3": ((16, 16, 128, 1), (32, 32, 64, 1)),
+        "f8e5m2": ((16, 16, 128, 1), (32, 32, 64, 1)),
+        "i8": ((16, 16, 64, 1), (32, 32, 32, 1)),
+        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
+        "f64": ((16, 16, 4, 1),),
+    },
+}
+_MOST = 24  # matrix instructions in one file: all parameters are multiplied
+
+
+def unsupported(gemm: Gemm, architecture: str = "gfx942") -> str | None:
+    """Why TensileLite is not asked to tune this product, in words."""
+    if architecture not in ARCHITECTURES:
+        return f"{architecture} is not known; {', '.join(ARCHITECTURES)} are"
+    if gemm.a_type not in _INSTRUCTIONS[architecture]:
+        return f"{architecture} has no matrix instruction for {gemm.a_type}"
+    if "C" in gemm.layout or 0 in (gemm.m, gemm.n, gemm.k):
+        return "it is empty or conjugated"
+    if {gemm.b_type, gemm.c_type, gemm.d_type} - set(LETTERS) or gemm.c_type != gemm.d_type:
+        return f"C and D of {gemm.c_type} and {gemm.d_type} are not one of its types"
+    if gemm.a_type != gemm.b_type and not {gemm.a_type, gemm.b_type} <= {"f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"}:
+        return f"A and B of {gemm.a_type} and {gemm.b_type} do not go together"
+    if gemm.scale_a != gemm.scale_b or "block" in (gemm.scale_a, gemm.scale_b):
+        return f"scales {gemm.scale_a} and {gemm.scale_b} are not written"
+    return None
+
+
+def tuning(gemm: Gemm, *, architecture: str = "gfx942", device: int = 0) -> dict[str, Any]:
+    """The tuning file as plain lists and dicts, in TensileLite's order."""
+    reason = unsupported(gemm, architecture)
+    if reason is not None:
+        raise ValueError(f"tensile: {gemm}: {reason}")
+    return {
+        "GlobalParameters": {
+            "MinimumRequiredVersion": "4.33.0",
+            "KernelTime": True,
+            "NumWarmups": 20,
+            "EnqueuesPerSync": 20,
+            "NumBenchmarks": 1,
+            "SleepPercent": 50,
+            "NumElementsToValidate": 128,
+            "DataInitTypeA": 12,  # sines and cosines: zeros would run faster than real data
+            "DataInitTypeB": 13,
+            "DataInitTypeC": 12,
+            "DataInitTypeAlpha": 1,
+            "DataInitTypeBeta": 0,
+            "RotatingBufferSize": 512,  # operands that are not in the cache when their turn comes
+            "CSVExportWinner": True,
+            "CSVMergeSameProblemID": True,
+            "MaxWorkspaceSize": 134217728,
+            "Device": device,
+        },
+        "BenchmarkProblems": [[problem(gemm), _benchmark(gemm, architecture)]],
+        "LibraryLogic": {
+            "ScheduleName": architecture,
+            "ArchitectureName": architecture,
+            "DeviceNames": ARCHITECTURES[architecture]["devices"],
+            "LibraryType": "Equality",
+        },
+    }
+
+
+def problem(gemm: Gemm) -> dict[str, Any]:
+    """The problem type: everything of a product but its sizes. Epilogues are on, as in hipBLASLt's own library."""
+    made: dict[str, Any] = {
+        "OperationType": "GEMM",
+        "DataType": letters(gemm),
+        "DestDataType": LETTERS[gemm.d_type],
+        "ComputeDataType": LETTERS["f32" if gemm.compute == "tf32" else gemm.compute],
+        "HighPrecisionAccumulate": gemm.a_type not in ("f32", "f64"),
+        "TransposeA": gemm.trans_a == "T",
+        "TransposeB": gemm.trans_b == "T",
+        "UseBeta": True,
+        "Batched": True,
+        "UseBias": 1,
+        "Activation": True,
+        "ActivationType": "hipblaslt_all",
+        "UseScaleAlphaVec": 1,
+    }
+    if gemm.compute == "tf32":
+        made["F32XdlMathOp"] = "X"
+    if gemm.scale_a != "none":
+        made["UseScaleAB"] = {"tensor": "Scalar", "row": "Vector"}[gemm.scale_a]
+    return made
+
+
+def _benchmark(gemm: Gemm, architecture: str) -> dict[str, Any]:
+    deep = max(mi[2] for mi in _INSTRUCTIONS[architecture][gemm.a_type])
+    forks: dict[str, list[Any]] = {
+        "MatrixInstruction": instructions(gemm, architecture),
+        "DepthU": sorted({max(32, deep), max(64, 2 * deep), max(128, 2 * deep)}),
+        "GlobalSplitU": _splits(gemm, architecture),
+        "GlobalSplitUAlgorithm": ["MultipleBuffer"],
+        "PrefetchGlobalRead": [2],
+        "PrefetchLocalRead": [1],
+        "ScheduleIterAlg": [3],
+        "SourceSwap": [True],
+        "TransposeLDS": [-1],
+        "LdsPadA": [-1],
+        "LdsPadB": [-1],
+        "WorkGroupMapping": [1, 8],
+        "StaggerU": [0, 4],
+    }
+    final: list[dict[str, Any]] = [{"ProblemSizes": [{"Exact": sizes(gemm)}]}]
+    final.append({"BiasTypeArgs": [LETTERS[gemm.bias or gemm.d_type]]})
+    return {
+        "InitialSolutionParameters": None,
+        "BenchmarkCommonParameters": [{"KernelLanguage": ["Assembly"]}],
+        "ForkParameters": [{name: values} for name, values in forks.items()],
+        "BenchmarkJoinParameters": None,
+        "BenchmarkFinalParameters": final,
+    }
+
+
+def sizes(gemm: Gemm) -> list[int]:
+    """[M, N, batch, K], and D's, C's, A's and B's leading dimensions where they are not packed."""
+    short = [gemm.m, gemm.n, gemm.batch, gemm.k]
+    return short if gemm.packed else [*short, gemm.ldd, gemm.ldc, gemm.lda, gemm.ldb]
+
+
+def instructions(gemm: Gemm, architecture: str) -> list[list[int]]:
+    """With the tiles that waste least of the device: [M, N, K, B, block, tile M, tile N, waves M, waves N]."""
+    units = ARCHITECTURES[architecture]["units"]
+    scored = []
+    for mi in _INSTRUCTIONS[architecture][gemm.a_type]:
+        for waves in ((4, 1), (2, 2), (1, 4)):
+            for tile_m in (1, 2, 3, 4, 5, 6, 7, 8):
+                for tile_n in (1, 2, 3, 4, 5, 6, 7, 8):
+                    rows, columns = mi[0] * tile_m * waves[0], mi[1] * tile_n * waves[1]
+                    registers = tile_m * tile_n * mi[0] * mi[1] // 64
+                    if rows > 256 or columns > 256 or rows * columns < 256 or registers > 256:
+                        continue
+                    cost = _cost(gemm, rows, columns, units)
+                    scored.append((cost, -rows * columns, [*mi, 1, tile_m, tile_n, *waves]))
+    scored.sort(key=lambda row: row[:2])
+    return [row[2] for row in scored[:_MOST]]
+
+
+def _cost(gemm: Gemm, rows: int, columns: int, units: int) -> float:
+    """Padded work in whole waves over the device, and what is read for it: a rough guess that orders tiles."""
+    tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * gemm.batch
+    waves = -(-tiles // units)
+    return waves * rows * columns * (1 + 32 * (1 / rows + 1 / columns))
+
+
+def _splits(gemm: Gemm, architecture: str) -> list[int]:
+    """Split K only where the tiles do not fill the device."""
+    tiles = -(-gemm.m // 128) * -(-gemm.n // 128) * gemm.batch
+    spare = ARCHITECTURES[architecture]["units"] // max(tiles, 1)
+    return [s for s in (1, 2, 4, 8, 16) if s == 1 or (s <= 2 * spare and gemm.k >= 256 * s)]
+
+
+def script(name: str, gemm: Gemm) -> str:
+    """Runs TensileLite on ``<name>.yaml``; TENSILE names the folder of its programs."""
+    return (
+        "#!/bin/sh\n"
+        f"# {gemm}. Written by lapwing; not run on AMD hardware.\n"
+        "# usage: TENSILE=/path/to/hipblaslt/tensilelite/Tensile/bin [DEVICE=0] " + shlex.quote(f"./{name}.sh") + "\n"
+        "set -eu\n"
+        ': "${TENSILE:?set TENSILE to the folder Tensile/bin of tensilelite}"\n'
+        'here=$(cd "$(dirname "$0")" && pwd)\n'
+        f'HIP_VISIBLE_DEVICES="${{DEVICE:-0}}" "$TENSILE/Tensile" "$here/{name}.yaml" "$here/{name}"\n'
+        f'echo "library logic: $here/{name}/3_LibraryLogic"\n'
+    )
+
+
+def write(problems: Mapping[str, Gemm], folder: str | Path, *, architecture: str = "gfx942") -> list[Path]:
+    """``<name>.yaml`` and ``<name>.sh`` for each product; what TensileLite cannot do is named in ``left_out.txt``."""
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"tensile: architecture is {architecture!r}\nhint: it may be {', '.join(ARCHITECTURES)}")
+    to = Path(folder)
+    to.mkdir(parents=True, exist_ok=True)
+    made, left_out = [], []
+    for name, gemm in problems.items():
+        if not name.replace("_", "").replace("-", "").isalnum():
+            raise ValueError(f"tensile: {name!r} is no name of a configuration; letters, digits, _ and - are allowed")
+        reason = unsupported(gemm, architecture)
+        if reason is not None:
+            left_out.append(f"{name} ({gemm}): {reason}\n")
+            continue
+        text = f"# {gemm}. Written by lapwing; not run on AMD hardware.\n" + yaml.write(tuning(gemm, architecture=architecture))
+        for suffix, content in ((".yaml", text), (".sh", script(name, gemm))):
+            path = to / (name + suffix)
+            path.write_text(content)
+            made.append(path)
+        made[-1].chmod(0o755)
+    if left_out:
+        path = to / "left_out.txt"
+        path.write_text("".join(left_out))
+        made.append(path)
+    return made

@@ -1,0 +1,72 @@
+"""hipBLASLt on AMD GPUs: files for AMD's own tools are written, nothing is run.
+
+What is written follows the formats that AMD's tools read; none of it was run on AMD hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..amd import bench, tensile
+from ..gemm import Gemm
+from .base import Bench, Config, Refused, Space
+
+__all__ = ["BACKEND", "HipBlasLt"]
+
+_WHY = "hipblaslt writes files for AMD's tools and runs nothing; lapwing.tune.amd.files.emit(workdir) writes them"
+
+
+class HipBlasLt:
+    """Emission only: a tuning file and a script for each product, and the same for ``hipblaslt-bench``."""
+
+    name = "hipblaslt"
+
+    def missing(self) -> str | None:
+        return _WHY
+
+    def environment(self, device: int) -> dict[str, str]:
+        return {"hipblaslt": "files only"}
+
+    def devices(self) -> list[int]:
+        return []
+
+    def supports(self, gemm: Gemm) -> str | None:
+        return tensile.unsupported(gemm)
+
+    def default(self, gemm: Gemm) -> Config:
+        return {"algo_method": "heuristic"}
+
+    def space(self, gemm: Gemm, device: int) -> Space:
+        return Space(parameters={}, listed=(self.default(gemm),))
+
+    def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
+        """Nothing to do."""
+
+    def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
+        raise Refused("constraints", _WHY)
+
+    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
+        raise Refused("constraints", _WHY)
+
+    def emit(self, problems: dict[str, Gemm], folder: str | Path, *, architecture: str = "gfx942") -> list[Path]:
+        """Everything AMD's tools need for these products: ``<name>.yaml``, ``<name>.sh``, ``bench.yaml``, ``bench.sh``.
+
+        Parameters
+        ----------
+        problems : dict
+            Names as "BBS_TN_0", and their products.
+        folder : path
+        architecture : {"gfx942", "gfx950"}
+
+        Returns
+        -------
+        list of Path
+            What was written. A product that TensileLite cannot do is left out, and named in ``left_out.txt``.
+        """
+        made = tensile.write(problems, folder, architecture=architecture)
+        return made + bench.write(list(problems.values()), folder)
+
+
+BACKEND = HipBlasLt()

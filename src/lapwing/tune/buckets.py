@@ -1,0 +1,98 @@
+"""For how many tokens an entry holds: it is validated and timed at both ends of a range and between, before it is used there.
+
+A server sees any number of tokens, and only some were tuned. Between two tuned ones the kernel of the next larger is tried.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .backends.base import Backend, Refused
+from .entry import Entry, write_json
+from .folder import Library
+from .gemm import Gemm
+
+__all__ = ["holds", "widen"]
+
+_SAMPLES = 9  # in turns with the default
+_LEAST = 1.0  # it may never be slower than the default where it was measured
+
+
+def widen(
+    path: str | Path,
+    *,
+    device: int = 0,
+    backends: Mapping[str, Backend] | None = None,
+    below: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Find out for which other numbers of tokens the entries of a library hold, and write that into it.
+
+    Each entry is tried from the next smaller tuned number of tokens up to its own: at both ends and in the middle, then on the
+    half nearer to it, until it is right and no slower than the default at every point tried, or nothing is left.
+
+    Parameters
+    ----------
+    path : path
+        The library; its entries are replaced one by one.
+    below : int, optional
+        How far down the smallest tuned number of tokens is tried; default half of it.
+    progress : callable, optional
+        Gets a line for each entry.
+
+    Returns
+    -------
+    int
+        How many entries hold for more than their own number of tokens.
+    """
+    library = Library(path, device=device, backends=backends)
+    count = 0
+    for ladder in library.ladders():
+        smaller = 0
+        for entry in ladder:
+            n = entry.gemm.n
+            low = smaller + 1 if smaller else max(1, n // 2 if below is None else below)
+            found = _largest(library, entry, low, device)
+            smaller = n
+            if found is None:
+                continue
+            wider = replace(entry, buckets=tuple(sorted({*entry.buckets, found})))
+            write_json(library.path / "entries" / f"{entry.gemm.key}.json", wider.to_dict())
+            count += 1
+            if progress is not None:
+                progress(f"{entry.name or entry.gemm}: {found[0]} to {found[1]} tokens")
+    return count
+
+
+def _largest(library: Library, entry: Entry, low: int, device: int) -> tuple[int, int] | None:
+    """The longest range down from the entry's own number of tokens in which it holds at each point tried."""
+    n, backend = entry.gemm.n, library.backend(entry.backend)
+    while low < n:
+        if all(holds(backend, entry, tokens, device) for tokens in sorted({low, (low + n) // 2, n - 1})):
+            return low, n
+        low = (low + n + 1) // 2
+    return None
+
+
+def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
+    """Whether the entry's kernel is right, and no slower than the default, for this number of tokens."""
+    gemm = _with_tokens(entry.gemm, tokens)
+    if backend.supports(gemm) is not None:
+        return False
+    bench = backend.open(gemm, device, tokens)
+    try:
+        tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
+        bench.check(tuned)
+        times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
+    except Refused:
+        return False
+    finally:
+        bench.close()
+    return statistics.median(times[0]) >= _LEAST * statistics.median(times[1])
+
+
+def _with_tokens(gemm: Gemm, tokens: int) -> Gemm:
+    return replace(gemm, n=tokens)

@@ -1,0 +1,200 @@
+"""A report of what was tuned: report.md with its pictures beside it, and report.html in one file."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import importlib.util
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import pictures
+from .results import results_folder
+
+__all__ = ["write"]
+
+_log = logging.getLogger("lapwing")
+_TITLES = {
+    "uplift": "Uplift of each product",
+    "roofline": "Roofline",
+    "convergence": "How the search came down",
+}
+_COLUMNS = {
+    "name": "name",
+    "product": "m x n x k",
+    "us_reference": "default us",
+    "us_vendor": "best vendor us",
+    "us_tuned": "tuned us",
+    "ratio": "times faster",
+    "interval": "interval",
+    "pct_of_total": "% of time",
+    "backend": "by",
+    "kept": "kept",
+    "reason": "why",
+}
+
+
+def write(workdir: Any) -> Path:
+    """Write ``results/report.md`` and ``results/report.html`` of a workdir that was compared.
+
+    Without matplotlib the report has no pictures, and says so.
+
+    Returns
+    -------
+    Path
+        The HTML file, which needs no other.
+    """
+    folder = results_folder(workdir)
+    try:
+        rows = list(csv.DictReader((folder / "raw_results.csv").read_text().splitlines()))
+        metrics = json.loads((folder / "metrics.json").read_text())
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"report: there are no results to report: {error}\nhint: lapwing tune compare W first"
+        ) from None
+    root = folder.parent
+    environment = _environment(root)
+    drawn = _draw(rows, _searches(root), environment)
+    for name, png in drawn.items():
+        (folder / f"{name}.png").write_bytes(png)
+    _replace(folder / "report.md", _markdown(rows, metrics, environment, list(drawn)))
+    _replace(folder / "report.html", _html(rows, metrics, environment, drawn))
+    return folder / "report.html"
+
+
+def _draw(rows: Sequence[Mapping[str, str]], searches: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, bytes]:
+    if importlib.util.find_spec("matplotlib") is None:
+        _log.warning("report: without pictures, since matplotlib is not installed (pip install matplotlib)")
+        return {}
+    wanted: dict[str, Callable[[], bytes]] = {}
+    if rows:
+        wanted["uplift"] = lambda: pictures.uplift(rows)
+        wanted["roofline"] = lambda: pictures.roofline(rows, environment.get("device", ""))
+    if searches:
+        wanted["convergence"] = lambda: pictures.convergence(searches)
+    return {name: draw() for name, draw in wanted.items()}
+
+
+def _searches(root: Path) -> dict[str, list[float | None]]:
+    """Times of the trials in the order they were made; None for one that failed. A torn line is passed over."""
+    found: dict[str, list[float | None]] = {}
+    for path in sorted((root / "trials").glob("*.jsonl")):
+        times: list[float | None] = []
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                trial = json.loads(line)
+                time = trial["time"] if trial["invalidity"] == "correct" and trial.get("stage", "screen") == "screen" else None
+            except (ValueError, KeyError, TypeError):
+                continue
+            if trial.get("stage", "screen") == "screen":
+                times.append(float(time) if isinstance(time, (int, float)) and math.isfinite(time) and time > 0 else None)
+        if any(t is not None for t in times):
+            found[path.stem] = times
+    return found
+
+
+def _environment(root: Path) -> dict[str, str]:
+    try:
+        manifest = json.loads((root / "final" / "manifest.json").read_text())
+        fields: dict[str, str] = {}
+        for of in manifest["environment"].values():
+            fields |= {str(k): str(v) for k, v in of.items()}
+        return fields
+    except (OSError, ValueError, KeyError, AttributeError):
+        return {}
+
+
+def _sentences(metrics: Mapping[str, Any]) -> list[str]:
+    w, v = metrics["weighted"], metrics.get("weighted_vendor")
+    every, kept, vendor = metrics["all_products"], metrics["kept_products"], metrics["vendor_products"]
+    lines = [
+        f"{metrics['kept']} of {metrics['attempted']} products have a faster kernel; those tried have "
+        f"{metrics['coverage_pct']:.1f} % of the time of all products, those kept {metrics['kept_coverage_pct']:.1f} %.",
+        f"By calls the products take {w['time_reduction_pct']:.2f} % less time: {w['speedup']:.3f} times as fast.",
+    ]
+    if every["n"]:
+        lines.append(f"Over all products: {_pct(every)}.")
+    if kept["n"]:
+        lines.append(f"Over those kept: {_pct(kept)}; the largest {kept['max_uplift_pct']:.1f} %.")
+    if v is not None and vendor["n"]:
+        lines.append(
+            f"Against the best vendor algorithm ({vendor['n']} products): {_pct(vendor)}; by calls "
+            f"{v['time_reduction_pct']:.2f} % less time, {v['speedup']:.3f} times as fast."
+        )
+    return lines
+
+
+def _pct(uplift: Mapping[str, float]) -> str:
+    return f"{uplift['mean_uplift_pct']:.2f} % faster on average, {uplift['geomean_uplift_pct']:.2f} % as geometric mean"
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    made = []
+    for r in rows:
+        extra = {"product": f"{r['m']} x {r['n']} x {r['k']}" + (f" x{r['batch_count']}" if r["batch_count"] != "1" else "")}
+        extra["interval"] = f"{_number(r['ratio_low'])} to {_number(r['ratio_high'])}" if r["ratio_low"] else ""
+        extra["kept"] = "yes" if r["kept"] == "True" else "no"
+        whole = dict(r) | extra
+        made.append([_number(whole[name]) for name in _COLUMNS])
+    return made
+
+
+def _number(text: str) -> str:
+    try:
+        return f"{float(text):.4g}"
+    except ValueError:
+        return text
+
+
+def _markdown(rows: Sequence[Mapping[str, str]], metrics: Any, environment: Mapping[str, str], drawn: list[str]) -> str:
+    lines = ["# Tuned products", "", *(f"- {s}" for s in _sentences(metrics)), ""]
+    if environment:
+        lines += ["Measured with " + ", ".join(f"{k} {_cell(v)}" for k, v in sorted(environment.items())) + ".", ""]
+    for name in drawn:
+        lines += [f"## {_TITLES[name]}", "", f"![{_TITLES[name]}]({name}.png)", ""]
+    if not drawn:
+        lines += ["There are no pictures: matplotlib is not installed, or there is nothing to draw.", ""]
+    lines += ["## Products", "", f"| {' | '.join(_COLUMNS.values())} |", "|" + "---|" * len(_COLUMNS)]
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in _table(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
+
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:right}"
+    "td:first-child,th:first-child,td:last-child,th:last-child{text-align:left}img{max-width:100%}.no{color:#888}"
+)
+
+
+def _html(rows: Sequence[Mapping[str, str]], metrics: Any, environment: Mapping[str, str], drawn: Mapping[str, bytes]) -> str:
+    e = html.escape
+    parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Tuned products</title>", f"<style>{_STYLE}</style>"]
+    parts += ["<h1>Tuned products</h1><ul>", *(f"<li>{e(s)}</li>" for s in _sentences(metrics)), "</ul>"]
+    if environment:
+        parts.append("<p>Measured with " + ", ".join(f"{e(k)} {e(v)}" for k, v in sorted(environment.items())) + ".</p>")
+    for name, png in drawn.items():
+        data = base64.b64encode(png).decode()
+        parts.append(f'<h2>{e(_TITLES[name])}</h2><img alt="{e(_TITLES[name])}" src="data:image/png;base64,{data}">')
+    if not drawn:
+        parts.append("<p>There are no pictures: matplotlib is not installed, or there is nothing to draw.</p>")
+    parts.append("<h2>Products</h2><table><tr>" + "".join(f"<th>{e(c)}</th>" for c in _COLUMNS.values()) + "</tr>")
+    for row, made in zip(rows, _table(rows), strict=True):
+        kind = "" if row["kept"] == "True" else " class=no"
+        parts.append(f"<tr{kind}>" + "".join(f"<td>{e(x)}</td>" for x in made) + "</tr>")
+    return "\n".join([*parts, "</table></html>"]) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
