@@ -25,6 +25,7 @@ _SAMPLES = 5  # of a first look
 _CONFIRMED = (8, 4)  # so many of the best are timed side by side, each time with twice the samples
 _RESERVE = 0.15  # of a problem's time, for that
 _NEIGHBOURS = 3
+_SLOW = 20.0  # times what the first candidate took, usually the default, is no hang yet
 _progress_lock = threading.Lock()
 
 
@@ -71,6 +72,7 @@ class Hunt:
         self.evaluations = self.known = 0
         self.finished = False
         self._environments: dict[str, str] = {}
+        self._first_took = 0.0
         self.load(None)
 
     def load(self, device: int | None) -> None:
@@ -214,14 +216,16 @@ class Hunt:
         begun = monotonic()
         answer: dict = {}
         kind, reason = "correct", ""
-        limit = max(self.timeout, 20 * (self._screened[0].took if self._screened else 0.0))
+        limit = max(self.timeout, _SLOW * self._first_took)
         if self.deadline is not None:
             limit = min(limit, max(1.0, self.deadline - begun))
         try:
             if compiled is not None:
                 compiled.result()
             self.worker.open(name, self.gemm, self.seed)
+            opened = monotonic()
             answer = self.worker.try_one(config, _SAMPLES, limit)
+            self._first_took = self._first_took or monotonic() - opened
         except Busy as busy:
             self._say(str(busy))
             return None

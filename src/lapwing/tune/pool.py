@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from .backends import get
-from .backends.base import Config
+from .backends.base import Config, Refused
 from .gemm import Gemm
 from .worker import Worker
 
@@ -42,7 +42,10 @@ class Pool:
                 worker.close()
             worker = self._own.worker = Worker(device, "compile")
             self._workers.append(worker)
-        worker.precompile(backend, gemm, config, timeout)
+        try:
+            worker.precompile(backend, gemm, config, timeout)
+        except Refused as refused:
+            raise Refused("timeout" if refused.kind == "timeout" else "compile", str(refused)) from None
 
     def close(self) -> None:
         if self._threads is not None:

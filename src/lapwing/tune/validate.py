@@ -145,6 +145,11 @@ class Operands:
         assert a is not None and b is not None and d is not None
         return replace(self, a=a, b=b, c=again(self.c), d=d, poison=None)
 
+    def reset(self) -> None:
+        """D, its pads and guards as they were: what one candidate did is not blamed on the next."""
+        assert self.poison is not None
+        self.memory[...] = self.poison
+
     @property
     def untouched(self) -> bool:
         """Whether everything around D still has the bits it had."""
@@ -190,7 +195,7 @@ def activate(name: str, x: np.ndarray) -> np.ndarray:
     if name == "relu":
         return np.asarray(np.maximum(x, 0))
     if name == "gelu":
-        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
     if name == "swish":
         with np.errstate(over="ignore"):
             return np.asarray(x / (1 + np.exp(-x)))

@@ -193,6 +193,7 @@ class CpuBench:
                 self._answers[probe.name] = operands, answer, bound(self._as_run(probe.gemm), answer, size), error
             operands, answer, allowed, error = self._answers[probe.name]
             outputs = []
+            operands.reset()
             for _ in range(RUNS):
                 operands.d[...] = np.nan
                 _run(Product(probe.gemm, kernel.config), operands)
