@@ -8,7 +8,7 @@ import pytest
 from lapwing.tune.backends import choose, get, usable
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cpu import DEFAULT
-from lapwing.tune.backends.cpu_product import _blas, blas_threads
+from lapwing.tune.blas import blas_threads, control
 from lapwing.tune.compare import compare
 from lapwing.tune.gemm import Gemm
 from lapwing.tune.run import run
@@ -69,7 +69,7 @@ def test_what_it_does_not_do():
 
 
 def test_threads_are_put_back():
-    blas = _blas()
+    blas = control()
     if blas is None:
         pytest.skip("the number of BLAS threads cannot be set here")
     before = blas[0]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from lapwing.tune.compare import compare, interval, preferred
 from lapwing.tune.gemm import Gemm
 from lapwing.tune.run import run
 from lapwing.tune.validate import Operands, Probe, bound, exact, judge, probes, relative_error, smaller
-from lapwing.tune.workdir import Problem, Workdir
+from lapwing.tune.workdir import Problem, Trial, Workdir
 from lapwing.tune.worker import Candidate
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
@@ -120,12 +119,17 @@ def write_space(path, gemms: list[Gemm], runtimes: dict[int, list[float]]) -> No
     rows = []
     for gemm in gemms:
         for x, times in runtimes.items():
-            rows.append({
-                "schema": 1, "backend": "made-up", "device": 0, "gemm": gemm.key,
-                "configuration": {"x": x, "split_k": 1 + x % 2}, "times": {"runtimes": times}, "time": float(np.median(times)), "invalidity": "correct", "environment": "",
-                "errors": {"product": 0.1},
-            })  # fmt: skip
-    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode() + b'\n{"torn'))
+            trial = Trial(
+                backend="made-up",
+                device=0,
+                gemm=gemm.key,
+                configuration={"x": x, "split_k": 1 + x % 2},
+                time=float(np.median(times)),
+                times={"runtimes": times},
+                errors={"product": 0.1},
+            )
+            rows.append(trial.to_json())
+    path.write_bytes(gzip.compress("\n".join(rows).encode() + b'\n{"torn'))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ..blas import control
 from ..gemm import Gemm
 from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
-from .cpu_product import Product, _blas, cores
+from .cpu_product import Product, cores
 
 __all__ = ["BACKEND", "Cpu", "CpuBench"]
 
@@ -90,7 +91,7 @@ BACKEND = Cpu()
 
 def _space(gemm: Gemm) -> Space:
     here = cores()
-    threads = sorted({0, 1, here, *[2**i for i in range(1, here.bit_length()) if 2**i <= here]}) if _blas() else [0]
+    threads = sorted({0, 1, here, *[2**i for i in range(1, here.bit_length()) if 2**i <= here]}) if control() else [0]
 
     def tiles(size: int, least: int) -> tuple[int, ...]:
         return (0, *[t for t in (32, 64, 128, 256, 512, 1024, 2048, 4096) if least <= t < size])
@@ -102,7 +103,7 @@ def _space(gemm: Gemm) -> Space:
         "tile_k": tiles(gemm.k, 128),
         "split_k": tuple(s for s in (1, 2, 4, 8) if s == 1 or gemm.k >= 64 * s),
         "threads": tuple(threads),
-        "share": ("blas", "tiles") if here > 1 and _blas() else ("blas",),
+        "share": ("blas", "tiles") if here > 1 and control() else ("blas",),
         "pack": ("none", "x", "w", "both"),
     }
 
