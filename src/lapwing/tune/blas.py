@@ -1,15 +1,20 @@
-"""The threads of the BLAS that NumPy uses."""
+"""How many cores there are, and how many of them the BLAS that NumPy uses may take."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["blas_threads", "control"]
+__all__ = ["blas_threads", "control", "cores"]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -26,6 +26,8 @@ _CHOOSING, _JUDGING = 15, 31  # samples: to choose a winner, and, anew, to say h
 _TIE = 1.02  # nearer than this two candidates are equal
 _RESAMPLES = 2000
 _TIMEOUT = 300.0
+_SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_SAMPLE = 2.5e-3  # about what a sample of a short product takes
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,18 @@ def _compared(
     device = trials[-1].device
     family = "gpu" if default.backend in GPU else get(default.backend).name
     worker = workers.setdefault((device, family), Worker(device, family))
-    times = _timed(worker, chosen, problem.gemm, seed, _CHOOSING)
+    known = {_key(_candidate(t)): t.time or 0.0 for t in best}
+
+    def samples(candidates: list[Candidate], most: int) -> int:
+        one = sum(max(_SAMPLE, known.get(_key(c), 0.0)) for c in candidates)
+        return max(_FEWEST, min(most, int(_SECONDS / one)))
+
+    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING))
     if default not in [c for c, _ in times]:
         return _nothing(problem, default, "the default does not run here")
     winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in times], default)
     final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
-    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, _JUDGING)}
+    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING))}
     if _key(default) not in again or _key(winner) not in again:
         return _nothing(problem, default, "the winner did not run a second time")
     base, tuned = again[_key(default)], again[_key(winner)]

@@ -25,6 +25,7 @@ _SAMPLES = 5  # of a first look
 _CONFIRMED = (8, 4)  # so many of the best are timed side by side, each time with twice the samples
 _RESERVE = 0.15  # of a problem's time, for that
 _NEIGHBOURS = 3
+_OPENING = 180.0  # seconds: a first time imports a framework, and random numbers for large operands are slow
 _SLOW = 20.0  # times what the first candidate took, usually the default, is no hang yet
 _progress_lock = threading.Lock()
 
@@ -63,6 +64,7 @@ class Hunt:
         seed: int,
         progress: Callable[[Step], None] | None,
         timeout: float,
+        device: int,
     ) -> None:
         self.folder, self.problem, self.problems, self.names, self.pool = folder, problem, problems, names, pool
         self.strategy, self.seed, self.progress, self.timeout = strategy, seed, progress, timeout
@@ -73,15 +75,13 @@ class Hunt:
         self.finished = False
         self._environments: dict[str, str] = {}
         self._first_took = 0.0
-        self.load(None)
+        self.load(device)
 
-    def load(self, device: int | None) -> None:
+    def load(self, device: int) -> None:
         """What earlier runs have found in this environment."""
-        trials = self.folder.read_trials(self.problem.name)
-        if device is not None:
-            self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
-            trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
-        self.trials = [t for t in trials if t.backend in self.names and t.gemm == self.gemm.key]
+        self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
+        trials = [t for t in self.folder.read_trials(self.problem.name) if t.gemm == self.gemm.key]
+        self.trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
         self.known = len(self._screened) - self.evaluations
 
     @property
@@ -222,7 +222,8 @@ class Hunt:
         try:
             if compiled is not None:
                 compiled.result()
-            self.worker.open(name, self.gemm, self.seed)
+            if not self._opened(name):
+                return None
             opened = monotonic()
             answer = self.worker.try_one(config, _SAMPLES, limit)
             self._first_took = self._first_took or monotonic() - opened
@@ -237,6 +238,20 @@ class Hunt:
         self.evaluations += 1
         self._report(trial)
         return trial
+
+    def _opened(self, name: str) -> bool:
+        """Operands are there. A second attempt is made: the candidate before may have left the device in a bad state."""
+        for again in (False, True):
+            left = inf if self.deadline is None else max(1.0, self.deadline - monotonic())
+            try:
+                self.worker.open(name, self.gemm, self.seed, min(_OPENING, left))
+                return True
+            except Refused as refused:
+                if self.stop.is_set() or again or left < _OPENING:
+                    self._say(f"{name}: its operands could not be made: {refused}")
+                    return False
+                self.worker.close()
+        return False
 
     def _trial(self, name: str, config: Config, answer: dict, kind: str, reason: str, stage: str, took: float) -> Trial:
         trial = Trial(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from .backends import get
 from .backends.base import Config, Refused
+from .blas import cores
 from .gemm import Gemm
 from .worker import Worker
 
@@ -21,7 +21,7 @@ class Pool:
 
     def __init__(self, names: tuple[str, ...], size: int | None = None) -> None:
         self._compiling = {name for name in names if getattr(get(name), "precompiles", get(name).name == "triton")}
-        self.size = size or max(1, min(_MOST, len(os.sched_getaffinity(0)) - 1))
+        self.size = size or max(1, min(_MOST, cores() - 1))
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._workers: list[Worker] = []

@@ -82,7 +82,7 @@ def tune(
     --------
     >>> import tempfile
     >>> from lapwing.tune import solvers
-    >>> found = solvers.tune(["cholesky"], sizes=[4, 16], dtypes=["float64"], budget=1, out=tempfile.mkdtemp())
+    >>> found = solvers.tune(["cholesky"], sizes=[4], dtypes=["float64"], budget=1, out=tempfile.mkdtemp())
     >>> found[0].record.operation, found[0].path.suffix
     ('cholesky', '.json')
     """

@@ -28,8 +28,6 @@ from .gemm import Gemm
 
 __all__ = ["Busy", "Candidate", "Worker", "main"]
 
-_START = 120.0  # seconds until a worker must have opened a product: importing a framework can be slow
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -55,7 +53,7 @@ class Worker:
         self._open: tuple[Any, ...] | None = None
         self.patience: float | None = None  # when to give up waiting for the device, by the monotonic clock
 
-    def open(self, backend: str, gemm: Gemm, seed: int, timeout: float = _START) -> None:
+    def open(self, backend: str, gemm: Gemm, seed: int, timeout: float) -> None:
         """Make the operands. Nothing is done when they are there."""
         wanted = (backend, gemm, seed)
         if self._open == wanted and self._process is not None:

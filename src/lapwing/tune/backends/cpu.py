@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import control
+from ..blas import control, cores
 from ..gemm import Gemm
 from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
-from .cpu_product import Product, cores
+from .cpu_product import Product
 
 __all__ = ["BACKEND", "Cpu", "CpuBench"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,7 @@ from ..gemm import Gemm
 from ..validate import activate
 from .base import Config
 
-__all__ = ["Product", "cores"]
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+__all__ = ["Product"]
 
 
 @dataclass(frozen=True)
