@@ -87,7 +87,7 @@ def test_scales_and_small_stand_ins():
     o = Operands.random(scaled, np.float32, 1, scales=found["small scales"].scales)
     assert o.scale_a.shape == (64,) and o.scale_b.shape == (1,) and o.scale_a.max() < 1e-8
     tiny = smaller(Gemm(16032, 109, 16384, "T", "N"))
-    assert tiny.flops <= 1e8 and tiny.layout == "TN" and tiny.packed and min(tiny.m, tiny.n, tiny.k) > 50
+    assert tiny.flops <= 2e7 and tiny.layout == "TN" and tiny.packed and min(tiny.m, tiny.n, tiny.k) > 50
 
 
 def test_interval():

@@ -14,9 +14,8 @@ import numpy as np
 from .backends import GPU, VENDOR, get
 from .backends.base import Config, Refused
 from .gemm import Gemm
-from .hunt import ranked
 from .search import canonical
-from .workdir import Problem, Trial, Workdir, environment_hash
+from .workdir import Problem, Trial, Workdir, environment_hash, ranked
 from .worker import Candidate, Worker
 
 __all__ = ["Comparison", "Interval", "compare", "interval", "preferred"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from time import monotonic
 
 from .backends import get
 from .backends.base import Config, Refused
@@ -29,6 +31,38 @@ class Pool:
     def ahead(self, backend: str) -> int:
         """How many candidates to have under way."""
         return self.size if backend in self._compiling else 0
+
+    def stream(
+        self,
+        backend: str,
+        gemm: Gemm,
+        source: Iterator[Config],
+        device: int,
+        timeout: float,
+        until: float,
+        stopped: Callable[[], bool],
+    ) -> Iterator[tuple[Config, Future[None] | None]]:
+        """The candidates of ``source``, those whose compilation is done first, while others are compiled."""
+        ahead = self.ahead(backend)
+        if not ahead:
+            yield from ((config, None) for config in source)
+            return
+        under_way: list[tuple[Config, Future[None]]] = []
+        try:
+            while True:
+                while len(under_way) < ahead and (config := next(source, None)) is not None:
+                    under_way.append((config, self.submit(backend, gemm, config, device, timeout)))
+                if not under_way:
+                    return
+                while not wait([f for _, f in under_way], 0.2, FIRST_COMPLETED).done:
+                    if stopped() or monotonic() > until:
+                        return
+                ready = next(pair for pair in under_way if pair[1].done())
+                under_way.remove(ready)
+                yield ready
+        finally:
+            for _, future in under_way:
+                future.cancel()
 
     def submit(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> Future[None]:
         if self._threads is None:

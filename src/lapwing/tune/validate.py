@@ -76,7 +76,7 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
     return tuple(found)
 
 
-def smaller(gemm: Gemm, flops: float = 1e8) -> Gemm:
+def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
     """The same kind of product with sides cut until it has about so many operations."""
     sides = {x: getattr(gemm, x) for x in ("m", "n", "k", "batch")}
     sides["batch"] = min(sides["batch"], 3)
@@ -219,8 +219,9 @@ def bound(gemm: Gemm, answer: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def relative_error(output: np.ndarray, answer: np.ndarray) -> float:
-    norm = float(np.linalg.norm(answer.astype(np.complex128 if answer.dtype.kind == "c" else np.float64).ravel()))
-    return float(np.linalg.norm((output - answer).astype(np.complex128).ravel())) / max(norm, 1e-300)
+    wide = np.complex128 if answer.dtype.kind == "c" else np.float64
+    norm = float(np.linalg.norm(answer.astype(wide, copy=False).ravel()))
+    return float(np.linalg.norm((output - answer).astype(wide, copy=False).ravel())) / max(norm, 1e-300)
 
 
 def judge(
