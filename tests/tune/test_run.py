@@ -115,6 +115,8 @@ def test_killed_and_resumed(tmp_path):
     out, errors = done.communicate(timeout=100)
     assert done.returncode == 0, errors
     after = [canonical(t.configuration) for t in screened(folder)]
+    samples = {len(t.times["runtimes"]) for t in screened(folder)}
+    assert samples == {1, 5}, "a slow one has one sample, the others five"
     assert int(out) == 30 - len(before) and after[: len(before)] == before
     assert len(after) == 30 == len(set(after)), "a trial was repeated"
     # elsewhere these trials say nothing

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.skipif(native is None, reason="there is nothing to choo
 
 def test_records_are_written_and_used(tmp_path, monkeypatch):
     steps = []
-    found = solvers.tune(["solve"], sizes=[4, 24], dtypes=["float64"], budget=0.5, out=tmp_path / "out", step=steps.append)
-    assert [t.record.operation for t in found] == ["solve"] and len(steps) == 2 * 4
+    found = solvers.tune(["solve"], sizes=[24], dtypes=["float64"], budget=0.5, out=tmp_path / "out", step=steps.append)
+    assert [t.record.operation for t in found] == ["solve"] and len(steps) == 4
     for t in found:
         again = load_record(t.path)
         assert again.measurements == t.record.measurements and again.hardware == planner.hardware_of("cpu")
-        assert {m.n for m in again.measurements} == {4, 24} and t.rules
+        assert {m.n for m in again.measurements} == {24} and t.rules
         assert all(len(m.seconds) >= 1 for m in again.measurements)
     cache = tmp_path / "cache"
     monkeypatch.setenv("LAPWING_CACHE", str(cache))

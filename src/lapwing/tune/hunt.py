@@ -25,6 +25,7 @@ _CONFIRMED = (8, 4)  # so many of the best are timed side by side, each time wit
 _RESERVE = 0.15  # of a problem's time, for that
 _NEIGHBOURS = 3
 _OPENING = 180.0  # seconds: a first time imports a framework, and random numbers for large operands are slow
+_HOPELESS = 3.0  # times the best: one sample says enough
 _SLOW = 20.0  # times what the first candidate took, usually the default, is no hang yet
 _progress_lock = threading.Lock()
 
@@ -201,7 +202,8 @@ class Hunt:
             if not self._opened(name):
                 return None
             opened = monotonic()
-            answer = self.worker.try_one(config, _SAMPLES, limit)
+            hopeless = _HOPELESS * self.best.time if self.best is not None and self.best.time else None
+            answer = self.worker.try_one(config, _SAMPLES, limit, hopeless)
             self._first_took = self._first_took or monotonic() - opened
         except Busy as busy:
             self._say(str(busy))

@@ -62,9 +62,9 @@ class Worker:
         self._ask({"do": "open", "backend": backend, "gemm": gemm.to_dict(), "seed": seed}, timeout)
         self._open = wanted
 
-    def try_one(self, config: Config, samples: int, timeout: float) -> dict[str, Any]:
-        """Build, check, time."""
-        return self._ask({"do": "try", "config": dict(config), "samples": samples}, timeout)
+    def try_one(self, config: Config, samples: int, timeout: float, hopeless: float | None = None) -> dict[str, Any]:
+        """Build, check, time. One whose first sample is above ``hopeless`` gets no others."""
+        return self._ask({"do": "try", "config": dict(config), "samples": samples, "hopeless": hopeless}, timeout)
 
     def time(
         self, candidates: Sequence[Candidate], gemm: Gemm, seed: int, samples: int, timeout: float, *, check: bool = True
@@ -207,10 +207,12 @@ class _Server:
         get(backend).precompile(Gemm.from_dict(gemm), config, self.device)
         return {"ok": True}
 
-    def do_try(self, config: Config, samples: int) -> dict[str, Any]:
+    def do_try(self, config: Config, samples: int, hopeless: float | None) -> dict[str, Any]:
         (bench,) = self.benches.values()
         kernel, answer = _built(bench, config)
-        answer["runtimes"] = self._timed(bench, [kernel], samples)[0]
+        answer["runtimes"] = self._timed(bench, [kernel], 1)[0]
+        if hopeless is None or answer["runtimes"][0] <= hopeless:
+            answer["runtimes"] += self._timed(bench, [kernel], samples - 1)[0]
         if (forget := getattr(bench, "forget", None)) is not None:
             forget(kernel)  # what a bench keeps for a kernel would add up over a search
         return answer | {"time": median(answer["runtimes"])}
