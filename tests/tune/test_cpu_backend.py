@@ -96,6 +96,8 @@ def test_callable(layout):
     assert (np.abs(f(x, w, bias) - expected) <= allowed).all()
     out = np.empty((20, 48), np.float32)
     assert f(x, w, bias, out=out) is out and (np.abs(out - expected) <= allowed).all()
+    if layout[1] == "N":
+        assert (f(x.reshape(4, 5, 64), w, bias) == f(x, w, bias).reshape(4, 5, 48)).all()
     tensors = [torch.from_numpy(v) for v in (x, w, bias)]
     y = f(*tensors)
     assert isinstance(y, torch.Tensor) and (np.abs(y.numpy() - expected) <= allowed).all()

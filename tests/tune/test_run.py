@@ -159,7 +159,8 @@ def test_budget_and_shares(tmp_path):
     # the same budget is spent; a larger one goes on
     begun = time.monotonic()
     spent = sum(t.took for n in (0, 1) for t in folder.read_trials(f"SSS_TN_{n}"))
-    assert run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=spent).evaluations == 0
+    again = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=spent)
+    assert again.evaluations == 0 and again.reason == "budget" and again.problems[0].known > 0
     assert time.monotonic() - begun < 1.0
 
 

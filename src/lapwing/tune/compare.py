@@ -126,6 +126,8 @@ def _compared(
     best = ranked(trials)
     backends = sorted({t.backend for t in trials}, key=lambda n: (n not in VENDOR, [t.backend for t in trials].index(n)))
     default = Candidate(backends[0], get(backends[0]).default(problem.gemm))
+    # untuned is untuned: what another backend calls its default is the same call
+    best = [t for t in best if t.backend == default.backend or t.configuration != get(t.backend).default(problem.gemm)]
     vendor = next((_candidate(t) for t in best if t.backend in VENDOR and _candidate(t) != default), None)
     chosen = list({_key(c): c for c in (default, vendor, *map(_candidate, best[:_TOP])) if c is not None}.values())
     device = trials[-1].device

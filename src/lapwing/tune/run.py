@@ -129,7 +129,7 @@ def run(
     finally:
         pool.close()
     seconds = monotonic() - session.begun
-    late = session.deadline is not None and any(not h.finished for h in hunts.values())
+    late = budget is not None and any(not h.finished for h in hunts.values())
     return RunSummary(tuple(_summary(h) for h in hunts.values()), seconds, "budget" if late else "done")
 
 

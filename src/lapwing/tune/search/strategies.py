@@ -101,7 +101,7 @@ class Model(Search):
 
     lengths = (0.35, 0.7, 1.4, 2.8)
     noise = 1e-3
-    rounds = 24  # of proposals for one candidate
+    rounds = 16  # of proposals for one candidate
     refit = 8  # results after which the length is chosen anew
     most = 400  # points that are fitted: the best and the latest
 
