@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -15,16 +14,19 @@ from . import search
 from .backends import get
 from .backends.base import Config, Refused
 from .pool import Pool
-from .search import Search, canonical
-from .workdir import Problem, Trial, Workdir, environment_hash
+from .search import canonical
+from .workdir import Problem, Trial, Workdir, environment_hash, ranked
 from .worker import Busy, Candidate, Worker
 
-__all__ = ["Hunt", "Step", "ranked"]
+__all__ = ["Hunt", "Step"]
 
 _SAMPLES = 5  # of a first look
 _CONFIRMED = (8, 4)  # so many of the best are timed side by side, each time with twice the samples
 _RESERVE = 0.15  # of a problem's time, for that
 _NEIGHBOURS = 3
+_OPENING = 180.0  # seconds: a first time imports a framework, and random numbers for large operands are slow
+_HOPELESS = 3.0  # times the best: one sample says enough
+_SLOW = 20.0  # times what the first candidate took, usually the default, is no hang yet
 _progress_lock = threading.Lock()
 
 
@@ -62,6 +64,7 @@ class Hunt:
         seed: int,
         progress: Callable[[Step], None] | None,
         timeout: float,
+        device: int,
     ) -> None:
         self.folder, self.problem, self.problems, self.names, self.pool = folder, problem, problems, names, pool
         self.strategy, self.seed, self.progress, self.timeout = strategy, seed, progress, timeout
@@ -71,15 +74,14 @@ class Hunt:
         self.evaluations = self.known = 0
         self.finished = False
         self._environments: dict[str, str] = {}
-        self.load(None)
+        self._first_took = 0.0
+        self.load(device)
 
-    def load(self, device: int | None) -> None:
+    def load(self, device: int) -> None:
         """What earlier runs have found in this environment."""
-        trials = self.folder.read_trials(self.problem.name)
-        if device is not None:
-            self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
-            trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
-        self.trials = [t for t in trials if t.backend in self.names and t.gemm == self.gemm.key]
+        self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
+        trials = [t for t in self.folder.read_trials(self.problem.name) if t.gemm == self.gemm.key]
+        self.trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
         self.known = len(self._screened) - self.evaluations
 
     @property
@@ -116,6 +118,8 @@ class Hunt:
         begun = monotonic()
         screen_end = end - _RESERVE * (end - begun) if end < inf else inf
         able = [n for n in self.names if self._able(n)]
+        if deadline is not None and begun >= deadline and not self._screened:
+            self._say("no time was left for it")
         exhausted = []
         for place, name in enumerate(able):
             behind = len(able) - place
@@ -159,7 +163,10 @@ class Hunt:
         done = {canonical(t.configuration) for t in known}
         default = get(name).default(self.gemm)
         count = 0
-        for config, ready in self._candidates(name, hunt, [] if canonical(default) in done else [default], until):
+        first = [] if canonical(default) in done else [default]
+        source: Iterator[Config] = (c for c in iter(lambda: first.pop() if first else hunt.ask(), None) if c is not None)
+        place = self.worker.device
+        for config, ready in self.pool.stream(name, self.gemm, source, place, self.timeout, until, self.stop.is_set):
             if self.stop.is_set() or (most is not None and count >= most) or self._late(until, count):
                 return False
             if canonical(config) in done:  # the default, met again
@@ -181,47 +188,23 @@ class Hunt:
         usual = median(t.took for t in self._screened[-9:]) if count > 2 else 0.0
         return now + usual > until
 
-    def _candidates(
-        self, name: str, hunt: Search, first: list[Config], until: float
-    ) -> Iterator[tuple[Config, Future[None] | None]]:
-        """New candidates, those whose compilation is done first."""
-        source: Iterator[Config] = (c for c in iter(lambda: first.pop() if first else hunt.ask(), None) if c is not None)
-        ahead = self.pool.ahead(name)
-        if not ahead:
-            yield from ((config, None) for config in source)
-            return
-        under_way: deque[tuple[Config, Future[None]]] = deque()
-        try:
-            while True:
-                while len(under_way) < ahead and (config := next(source, None)) is not None:
-                    future = self.pool.submit(name, self.gemm, config, self.worker.device, self.timeout)
-                    under_way.append((config, future))
-                if not under_way:
-                    return
-                limit = None if until == inf else max(0.0, until - monotonic())
-                while not wait([f for _, f in under_way], 0.2, FIRST_COMPLETED).done:
-                    if self.stop.is_set() or (limit is not None and monotonic() > until):
-                        return
-                ready = next(pair for pair in under_way if pair[1].done())
-                under_way.remove(ready)
-                yield ready
-        finally:
-            for _, future in under_way:
-                future.cancel()
-
     def _try(self, name: str, config: Config, compiled: Future[None] | None) -> Trial | None:
         """One candidate, recorded; None where it is not its fault that there is no result."""
         begun = monotonic()
         answer: dict = {}
         kind, reason = "correct", ""
-        limit = max(self.timeout, 20 * (self._screened[0].took if self._screened else 0.0))
+        limit = max(self.timeout, _SLOW * self._first_took)
         if self.deadline is not None:
             limit = min(limit, max(1.0, self.deadline - begun))
         try:
             if compiled is not None:
                 compiled.result()
-            self.worker.open(name, self.gemm, self.seed)
-            answer = self.worker.try_one(config, _SAMPLES, limit)
+            if not self._opened(name):
+                return None
+            opened = monotonic()
+            hopeless = _HOPELESS * self.best.time if self.best is not None and self.best.time else None
+            answer = self.worker.try_one(config, _SAMPLES, limit, hopeless)
+            self._first_took = self._first_took or monotonic() - opened
         except Busy as busy:
             self._say(str(busy))
             return None
@@ -233,6 +216,20 @@ class Hunt:
         self.evaluations += 1
         self._report(trial)
         return trial
+
+    def _opened(self, name: str) -> bool:
+        """Operands are there. A second attempt is made: the candidate before may have left the device in a bad state."""
+        for again in (False, True):
+            left = inf if self.deadline is None else max(1.0, self.deadline - monotonic())
+            try:
+                self.worker.open(name, self.gemm, self.seed, min(_OPENING, left))
+                return True
+            except Refused as refused:
+                if self.stop.is_set() or again or left < _OPENING:
+                    self._say(f"{name}: its operands could not be made: {refused}")
+                    return False
+                self.worker.close()
+        return False
 
     def _trial(self, name: str, config: Config, answer: dict, kind: str, reason: str, stage: str, took: float) -> Trial:
         trial = Trial(
@@ -275,12 +272,12 @@ class Hunt:
                 continue
             begun = monotonic()
             each = sum(t.took for t in self._screened[-9:]) / len(self._screened[-9:])
-            if begun + each * len(top) > end:
+            if begun + each * len(top) * samples / (2 * _SAMPLES) > end:
                 return False
             limit = self.timeout * len(top) if self.deadline is None else max(1.0, self.deadline - begun)
             try:
                 chosen = [Candidate(t.backend, t.configuration) for t in top]
-                answers = self.worker.time(chosen, self.gemm, self.seed, samples, limit)
+                answers = self.worker.time(chosen, self.gemm, self.seed, samples, limit, check=False)
             except (Busy, Refused) as trouble:
                 if not self.stop.is_set():
                     self._say(f"the best could not be timed side by side: {trouble}")
@@ -288,7 +285,8 @@ class Hunt:
             took = (monotonic() - begun) / len(top)
             for old, answer in zip(top, answers, strict=True):
                 refused = answer.get("refused", "correct")
-                self._trial(old.backend, old.configuration, answer, refused, answer.get("reason", ""), "confirm", took)
+                checked = answer | {"errors": old.errors}  # by the first look
+                self._trial(old.backend, old.configuration, checked, refused, answer.get("reason", ""), "confirm", took)
         return True
 
     def _winners_nearby(self, name: str) -> list[Config]:
@@ -310,13 +308,3 @@ class Hunt:
             trials = [t for t in self.folder.read_trials(other.name) if t.environment == self._environments[name]]
             found += [t.configuration for t in ranked(trials)[:1]]
         return found
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """The valid candidates, the fastest first, each by its latest timing. One that failed later on is out."""
-    latest: dict[tuple[str, str], Trial] = {}
-    for trial in trials:
-        key = (trial.backend, canonical(trial.configuration))
-        if key not in latest or trial.stage == "confirm" or trial.time is None:
-            latest[key] = trial
-    return sorted((t for t in latest.values() if t.time is not None), key=lambda t: t.time or inf)

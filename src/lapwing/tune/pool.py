@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from time import monotonic
 
 from .backends import get
-from .backends.base import Config
+from .backends.base import Config, Refused
+from .blas import cores
 from .gemm import Gemm
 from .worker import Worker
 
@@ -21,7 +23,7 @@ class Pool:
 
     def __init__(self, names: tuple[str, ...], size: int | None = None) -> None:
         self._compiling = {name for name in names if getattr(get(name), "precompiles", get(name).name == "triton")}
-        self.size = size or max(1, min(_MOST, len(os.sched_getaffinity(0)) - 1))
+        self.size = size or max(1, min(_MOST, cores() - 1))
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
         self._workers: list[Worker] = []
@@ -29,6 +31,38 @@ class Pool:
     def ahead(self, backend: str) -> int:
         """How many candidates to have under way."""
         return self.size if backend in self._compiling else 0
+
+    def stream(
+        self,
+        backend: str,
+        gemm: Gemm,
+        source: Iterator[Config],
+        device: int,
+        timeout: float,
+        until: float,
+        stopped: Callable[[], bool],
+    ) -> Iterator[tuple[Config, Future[None] | None]]:
+        """The candidates of ``source``, those whose compilation is done first, while others are compiled."""
+        ahead = self.ahead(backend)
+        if not ahead:
+            yield from ((config, None) for config in source)
+            return
+        under_way: list[tuple[Config, Future[None]]] = []
+        try:
+            while True:
+                while len(under_way) < ahead and (config := next(source, None)) is not None:
+                    under_way.append((config, self.submit(backend, gemm, config, device, timeout)))
+                if not under_way:
+                    return
+                while not wait([f for _, f in under_way], 0.2, FIRST_COMPLETED).done:
+                    if stopped() or monotonic() > until:
+                        return
+                ready = next(pair for pair in under_way if pair[1].done())
+                under_way.remove(ready)
+                yield ready
+        finally:
+            for _, future in under_way:
+                future.cancel()
 
     def submit(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> Future[None]:
         if self._threads is None:
@@ -42,7 +76,10 @@ class Pool:
                 worker.close()
             worker = self._own.worker = Worker(device, "compile")
             self._workers.append(worker)
-        worker.precompile(backend, gemm, config, timeout)
+        try:
+            worker.precompile(backend, gemm, config, timeout)
+        except Refused as refused:
+            raise Refused("timeout" if refused.kind == "timeout" else "compile", str(refused)) from None
 
     def close(self) -> None:
         if self._threads is not None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any
 
 from . import search
 from .backends import GPU, choose, get
@@ -118,18 +119,17 @@ def run(
     _positive(budget=budget, evaluations=evaluations, timeout=timeout)
     if budget is None and evaluations is None:
         evaluations = _EVALUATIONS
-    session = _Session(folder, names, _devices(names[0], devices), budget, evaluations)
+    places = _devices(names[0], devices)
+    session = _Session(folder, names, places, budget, evaluations)
     pool = Pool(names)
-    hunts = {
-        p.name: Hunt(folder, p, problems, names, pool, strategy=strategy, seed=seed, progress=progress, timeout=timeout)
-        for p in problems
-    }
+    options: dict[str, Any] = {"strategy": strategy, "seed": seed, "progress": progress, "timeout": timeout}
+    hunts = {p.name: Hunt(folder, p, problems, names, pool, device=places[0], **options) for p in problems}
     try:
         session.work(problems, hunts)
     finally:
         pool.close()
     seconds = monotonic() - session.begun
-    late = session.deadline is not None and any(not h.finished for h in hunts.values())
+    late = budget is not None and any(not h.finished for h in hunts.values())
     return RunSummary(tuple(_summary(h) for h in hunts.values()), seconds, "budget" if late else "done")
 
 

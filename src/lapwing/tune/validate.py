@@ -76,7 +76,7 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
     return tuple(found)
 
 
-def smaller(gemm: Gemm, flops: float = 1e8) -> Gemm:
+def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
     """The same kind of product with sides cut until it has about so many operations."""
     sides = {x: getattr(gemm, x) for x in ("m", "n", "k", "batch")}
     sides["batch"] = min(sides["batch"], 3)
@@ -145,6 +145,11 @@ class Operands:
         assert a is not None and b is not None and d is not None
         return replace(self, a=a, b=b, c=again(self.c), d=d, poison=None)
 
+    def reset(self) -> None:
+        """D, its pads and guards as they were: what one candidate did is not blamed on the next."""
+        assert self.poison is not None
+        self.memory[...] = self.poison
+
     @property
     def untouched(self) -> bool:
         """Whether everything around D still has the bits it had."""
@@ -190,7 +195,7 @@ def activate(name: str, x: np.ndarray) -> np.ndarray:
     if name == "relu":
         return np.asarray(np.maximum(x, 0))
     if name == "gelu":
-        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
+        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
     if name == "swish":
         with np.errstate(over="ignore"):
             return np.asarray(x / (1 + np.exp(-x)))
@@ -214,8 +219,9 @@ def bound(gemm: Gemm, answer: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 def relative_error(output: np.ndarray, answer: np.ndarray) -> float:
-    norm = float(np.linalg.norm(answer.astype(np.complex128 if answer.dtype.kind == "c" else np.float64).ravel()))
-    return float(np.linalg.norm((output - answer).astype(np.complex128).ravel())) / max(norm, 1e-300)
+    wide = np.complex128 if answer.dtype.kind == "c" else np.float64
+    norm = float(np.linalg.norm(answer.astype(wide, copy=False).ravel()))
+    return float(np.linalg.norm((output - answer).astype(wide, copy=False).ravel())) / max(norm, 1e-300)
 
 
 def judge(

@@ -9,17 +9,19 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from .backends.base import Config
 from .gemm import Gemm
+from .search.space import canonical
 
-__all__ = ["Configured", "Problem", "Trial", "Workdir", "environment_hash", "lock_device", "write_atomic"]
+__all__ = ["Configured", "Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "write_atomic"]
 
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
@@ -229,6 +231,16 @@ def _umask() -> int:
     except OSError:
         found = None
     return int(found[1], 8) if found else 0o022
+
+
+def ranked(trials: Sequence[Trial]) -> list[Trial]:
+    """The valid candidates, the fastest first, each by its latest timing. One that failed later on is out."""
+    latest: dict[tuple[str, str], Trial] = {}
+    for trial in trials:
+        key = (trial.backend, canonical(trial.configuration))
+        if key not in latest or trial.stage == "confirm" or trial.time is None:
+            latest[key] = trial
+    return sorted((t for t in latest.values() if t.time is not None), key=lambda t: t.time or inf)
 
 
 def environment_hash(environment: Mapping[str, str]) -> str:

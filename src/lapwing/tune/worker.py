@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import queue
+import resource
 import select
 import signal
 import subprocess
@@ -26,8 +27,6 @@ from .backends.base import Bench, Config, Kernel, Refused
 from .gemm import Gemm
 
 __all__ = ["Busy", "Candidate", "Worker", "main"]
-
-_START = 120.0  # seconds until a worker must have opened a product: importing a framework can be slow
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Worker:
         self._open: tuple[Any, ...] | None = None
         self.patience: float | None = None  # when to give up waiting for the device, by the monotonic clock
 
-    def open(self, backend: str, gemm: Gemm, seed: int, timeout: float = _START) -> None:
+    def open(self, backend: str, gemm: Gemm, seed: int, timeout: float) -> None:
         """Make the operands. Nothing is done when they are there."""
         wanted = (backend, gemm, seed)
         if self._open == wanted and self._process is not None:
@@ -63,16 +62,18 @@ class Worker:
         self._ask({"do": "open", "backend": backend, "gemm": gemm.to_dict(), "seed": seed}, timeout)
         self._open = wanted
 
-    def try_one(self, config: Config, samples: int, timeout: float) -> dict[str, Any]:
-        """Build, check, time."""
-        return self._ask({"do": "try", "config": dict(config), "samples": samples}, timeout)
+    def try_one(self, config: Config, samples: int, timeout: float, hopeless: float | None = None) -> dict[str, Any]:
+        """Build, check, time. One whose first sample is above ``hopeless`` gets no others."""
+        return self._ask({"do": "try", "config": dict(config), "samples": samples, "hopeless": hopeless}, timeout)
 
-    def time(self, candidates: Sequence[Candidate], gemm: Gemm, seed: int, samples: int, timeout: float) -> list[Any]:
+    def time(
+        self, candidates: Sequence[Candidate], gemm: Gemm, seed: int, samples: int, timeout: float, *, check: bool = True
+    ) -> list[Any]:
         """Build, check and time several side by side; for each its runtimes and errors, or why it was refused."""
         self._open = None
         listed = [{"backend": c.backend, "config": dict(c.config)} for c in candidates]
         request = {"do": "time", "candidates": listed, "gemm": gemm.to_dict(), "seed": seed, "samples": samples}
-        return list(self._ask(request, timeout)["results"])
+        return list(self._ask(request | {"check": check}, timeout)["results"])
 
     def precompile(self, backend: str, gemm: Gemm, config: Config, timeout: float) -> None:
         self._ask({"do": "precompile", "backend": backend, "gemm": gemm.to_dict(), "config": dict(config)}, timeout)
@@ -158,12 +159,13 @@ class Worker:
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         self.close()
         how = f"with {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return Refused("runtime", f"the process ended {how}" + (f": {last[0]}" if last else ""))
+        return Refused("runtime", f"the process ended {how}" + (f"; it last printed: {last[0]}" if last else ""))
 
 
 def main() -> None:
     """The process: reads requests until its input ends."""
     device, family = int(sys.argv[1]), sys.argv[2]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected here, and the dump of a large process takes minutes
     # what a library prints must not come between the answers
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -205,21 +207,25 @@ class _Server:
         get(backend).precompile(Gemm.from_dict(gemm), config, self.device)
         return {"ok": True}
 
-    def do_try(self, config: Config, samples: int) -> dict[str, Any]:
+    def do_try(self, config: Config, samples: int, hopeless: float | None) -> dict[str, Any]:
         (bench,) = self.benches.values()
         kernel, answer = _built(bench, config)
-        answer["runtimes"] = self._timed(bench, [kernel], samples)[0]
+        answer["runtimes"] = self._timed(bench, [kernel], 1)[0]
+        if hopeless is None or answer["runtimes"][0] <= hopeless:
+            answer["runtimes"] += self._timed(bench, [kernel], samples - 1)[0]
         if (forget := getattr(bench, "forget", None)) is not None:
             forget(kernel)  # what a bench keeps for a kernel would add up over a search
         return answer | {"time": median(answer["runtimes"])}
 
-    def do_time(self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int) -> dict[str, Any]:
+    def do_time(
+        self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int, check: bool
+    ) -> dict[str, Any]:
         results: list[dict[str, Any]] = []
         kernels: list[tuple[dict[str, Any], Kernel, Bench]] = []
         for c in candidates:
             try:
                 bench = self._bench(c["backend"], Gemm.from_dict(gemm), seed)
-                kernel, answer = _built(bench, c["config"])
+                kernel, answer = _built(bench, c["config"], check)
                 kernels.append((answer, kernel, bench))
             except Refused as refused:
                 answer = {"refused": refused.kind, "reason": str(refused)}
@@ -251,11 +257,11 @@ class _Server:
             return [list(values) for values in bench.time(kernels, samples)]
 
 
-def _built(bench: Bench, config: Config) -> tuple[Kernel, dict[str, Any]]:
+def _built(bench: Bench, config: Config, check: bool = True) -> tuple[Kernel, dict[str, Any]]:
     begun = perf_counter()
     kernel = bench.build(config)
     built = perf_counter()
-    errors = dict(bench.check(kernel))
+    errors = dict(bench.check(kernel)) if check else {}
     checked = perf_counter()
     compiled = kernel.compile_seconds or built - begun
     return kernel, {

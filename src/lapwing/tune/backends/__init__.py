@@ -54,7 +54,7 @@ def usable() -> dict[str, str | None]:
     for name in NAMES:
         try:
             found[name] = get(name).missing()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             found[name] = str(error)
     return found
 

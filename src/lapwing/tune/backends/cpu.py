@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ..blas import control, cores
 from ..gemm import Gemm
 from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
-from .cpu_product import Product, _blas, cores
+from .cpu_product import Product
 
 __all__ = ["BACKEND", "Cpu", "CpuBench"]
 
@@ -90,7 +91,7 @@ BACKEND = Cpu()
 
 def _space(gemm: Gemm) -> Space:
     here = cores()
-    threads = sorted({0, 1, here, *[2**i for i in range(1, here.bit_length()) if 2**i <= here]}) if _blas() else [0]
+    threads = sorted({0, 1, here, *[2**i for i in range(1, here.bit_length()) if 2**i <= here]}) if control() else [0]
 
     def tiles(size: int, least: int) -> tuple[int, ...]:
         return (0, *[t for t in (32, 64, 128, 256, 512, 1024, 2048, 4096) if least <= t < size])
@@ -102,7 +103,7 @@ def _space(gemm: Gemm) -> Space:
         "tile_k": tiles(gemm.k, 128),
         "split_k": tuple(s for s in (1, 2, 4, 8) if s == 1 or gemm.k >= 64 * s),
         "threads": tuple(threads),
-        "share": ("blas", "tiles") if here > 1 and _blas() else ("blas",),
+        "share": ("blas", "tiles") if here > 1 and control() else ("blas",),
         "pack": ("none", "x", "w", "both"),
     }
 
@@ -193,6 +194,7 @@ class CpuBench:
                 self._answers[probe.name] = operands, answer, bound(self._as_run(probe.gemm), answer, size), error
             operands, answer, allowed, error = self._answers[probe.name]
             outputs = []
+            operands.reset()
             for _ in range(RUNS):
                 operands.d[...] = np.nan
                 _run(Product(probe.gemm, kernel.config), operands)
@@ -242,6 +244,9 @@ class _Callable:
         return self._product(np.asarray(x), np.asarray(w), bias, scale_x, scale_w, out)
 
     def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
+        if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # more rows, as in a linear layer
+            flat = self._product(x.reshape(-1, x.shape[-1]), w, bias, scale_x, scale_w, None)
+            return flat.reshape(*x.shape[:-1], flat.shape[-1])
         rows = x.shape[-2] if self.gemm.trans_b == "N" else x.shape[-1]
         columns = w.shape[-1] if self.gemm.trans_a == "N" else w.shape[-2]
         inner = [x.shape[-1 if self.gemm.trans_b == "N" else -2], w.shape[-2 if self.gemm.trans_a == "N" else -1]]
@@ -250,7 +255,9 @@ class _Callable:
             raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not fit the {self.gemm.layout} product that was tuned")
         if out is not None and out.shape != shape:
             raise ValueError(f"matmul: out has shape {out.shape}, the product {shape}")
-        y = np.empty(shape, np.result_type(x, w)) if out is None else out
+        y: np.ndarray = out
+        if out is None:  # beta multiplies what is in out, here nothing
+            y = (np.zeros if self.gemm.beta else np.empty)(shape, np.result_type(x, w))
         scaled = scale_x is not None or scale_w is not None
         self.product(x, w, y, None, None if scaled else bias)
         if scaled:
@@ -260,7 +267,7 @@ class _Callable:
 
 
 def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     wide = tensor.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
     array: np.ndarray = (tensor if wide else tensor.float()).numpy()
     return array

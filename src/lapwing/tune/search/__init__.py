@@ -10,7 +10,7 @@ from .strategies import Anneal, Exhaustive, Genetic, Model, Random
 __all__ = ["STRATEGIES", "Search", "canonical", "check", "make"]
 
 STRATEGIES = ("auto", "genetic", "anneal", "random", "exhaustive", "model", "optuna", "kernel_tuner:<name>")
-_SMALL = 256  # a list of so many is tried whole: a vendor's algorithms for one product are tens to hundreds
+_SMALL = 64  # a list of so many is tried whole, in its order; of a longer one the best are found sooner by learning
 _OWN: dict[str, type[Search]] = {
     "anneal": Anneal,
     "exhaustive": Exhaustive,

@@ -36,6 +36,8 @@ class Search(ABC):
             self.try_first(config)
         if self.uses_score:
             self._first += self.points.best_by_score(self.rng, _DRAWS, _KEPT)
+            if space.listed is not None and space.score is None:  # a vendor's list is ranked
+                self._first += [self.points.point(c) for c in space.listed[: _KEPT // 2]]
         self._rest: deque[Point] | None = None
 
     @property

@@ -49,9 +49,13 @@ class Points:
 
     def point(self, config: Config) -> Point:
         """KeyError where it is not in the space."""
-        if self.listed is None and set(config) != set(self.names):
+        names = set(self.names)
+        if not set(config) <= names or (self.space.listed is None and set(config) != names):
             raise KeyError(f"{dict(config)} does not have the parameters {', '.join(self.names)}")
-        return tuple(place[config.get(name, _MISSING)] for name, place in zip(self.names, self._place, strict=True))
+        point = tuple(place[config.get(name, _MISSING)] for name, place in zip(self.names, self._place, strict=True))
+        if self.listed is not None and point not in self.listed:
+            raise KeyError(f"{dict(config)} is not in the list")
+        return point
 
     def config(self, point: Point) -> Config:
         if self.listed is not None:

@@ -7,6 +7,7 @@ from random import Random as PythonRandom
 
 import numpy as np
 
+from ..blas import blas_threads
 from .core import Search
 from .space import Point
 
@@ -100,7 +101,7 @@ class Model(Search):
 
     lengths = (0.35, 0.7, 1.4, 2.8)
     noise = 1e-3
-    rounds = 24  # of proposals for one candidate
+    rounds = 16  # of proposals for one candidate
     refit = 8  # results after which the length is chosen anew
     most = 400  # points that are fitted: the best and the latest
 
@@ -115,7 +116,8 @@ class Model(Search):
         pool = [p for p in dict.fromkeys(self._pool(good)) if p not in self.asked]
         if not pool:
             return None
-        mean, deviation, best = self._predict(pool)
+        with blas_threads(1):  # a small matrix gains nothing from more, and they would disturb what is being timed
+            mean, deviation, best = self._predict(pool)
         return pool[int(np.argmax(_improvement(mean, deviation, best)))]
 
     def _pool(self, good: list[Point]) -> list[Point]:

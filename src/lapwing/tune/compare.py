@@ -1,0 +1,256 @@
+"""Default against the best candidates, side by side: which of them are really faster."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from statistics import median
+
+import numpy as np
+
+from .backends import GPU, VENDOR, get
+from .backends.base import Config, Refused
+from .gemm import Gemm
+from .search import canonical
+from .workdir import Problem, Trial, Workdir, environment_hash, ranked
+from .worker import Candidate, Worker
+
+__all__ = ["Comparison", "Interval", "compare", "interval", "preferred"]
+
+_TOP = 4  # candidates, beside the default and the best of the vendor
+_CHOOSING, _JUDGING = 15, 31  # samples: to choose a winner, and, anew, to say how much faster it is
+_TIE = 1.02  # nearer than this two candidates are equal
+_RESAMPLES = 2000
+_TIMEOUT = 300.0
+_SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_SAMPLE = 2.5e-3  # about what a sample of a short product takes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One problem. Where the default is the best it is the candidate, with a ratio of 1."""
+
+    name: str
+    gemm: Gemm
+    count: int
+    percent: float
+    default_us: float
+    vendor_us: float | None  # the vendor's best algorithm
+    tuned_us: float
+    low: float  # of default / tuned
+    high: float
+    ratio: float
+    config: Config
+    backend: str
+    error: float  # the largest scaled error of the probes
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    low: float
+    ratio: float
+    high: float
+
+
+def compare(
+    workdir: str | os.PathLike[str] | Workdir,
+    *,
+    threshold: float = 1.03,
+    minimum_us: float = 0.3,
+    devices: Sequence[int] | None = None,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Time the default, the vendor's best and the best few candidates of each problem in turns, and keep real winners.
+
+    A winner is kept when its ratio is at least ``threshold``, the lower end of the ratio's interval is above 1, and a call
+    saves at least ``minimum_us``. The samples that choose it are not those that say how much faster it is: the luckiest of
+    many would look better than it is.
+
+    Parameters
+    ----------
+    workdir : path or Workdir
+        With the trials of :func:`lapwing.tune.run.run`.
+    threshold : float
+    minimum_us : float
+        Microseconds.
+    devices : sequence of int, optional
+        The first that has trials is used; by default the one a problem was searched on.
+    seed : int
+        Of the operands and of the resampling.
+
+    Returns
+    -------
+    tuple of Comparison
+        One for each problem with a default that runs here.
+    """
+    folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
+    workers: dict[tuple[int, str], Worker] = {}
+    found = []
+    try:
+        for problem in folder.configs():
+            trials = _usable(folder.read_trials(problem.name), problem, devices)
+            if trials:
+                found.append(_compared(problem, trials, workers, threshold, minimum_us, seed))
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return tuple(found)
+
+
+def _usable(trials: list[Trial], problem: Problem, devices: Sequence[int] | None) -> list[Trial]:
+    """Of this machine as it is now, and of one device."""
+    mine = [t for t in trials if t.gemm == problem.gemm.key and (devices is None or t.device in devices)]
+    same: dict[tuple[str, int], str | None] = {}
+    for key in {(t.backend, t.device) for t in mine}:
+        try:
+            same[key] = environment_hash(get(key[0]).environment(key[1])) if get(key[0]).missing() is None else None
+        except (ImportError, ValueError):  # a backend that is not here
+            same[key] = None
+    mine = [t for t in mine if same[t.backend, t.device] == t.environment]
+    return [t for t in mine if t.device == mine[-1].device]
+
+
+def _compared(
+    problem: Problem,
+    trials: list[Trial],
+    workers: dict[tuple[int, str], Worker],
+    threshold: float,
+    minimum_us: float,
+    seed: int,
+) -> Comparison:
+    best = ranked(trials)
+    backends = sorted({t.backend for t in trials}, key=lambda n: (n not in VENDOR, [t.backend for t in trials].index(n)))
+    default = Candidate(backends[0], get(backends[0]).default(problem.gemm))
+    # untuned is untuned: what another backend calls its default is the same call
+    best = [t for t in best if t.backend == default.backend or t.configuration != get(t.backend).default(problem.gemm)]
+    vendor = next((_candidate(t) for t in best if t.backend in VENDOR and _candidate(t) != default), None)
+    chosen = list({_key(c): c for c in (default, vendor, *map(_candidate, best[:_TOP])) if c is not None}.values())
+    device = trials[-1].device
+    family = "gpu" if default.backend in GPU else get(default.backend).name
+    worker = workers.setdefault((device, family), Worker(device, family))
+    known = {_key(_candidate(t)): t.time or 0.0 for t in best}
+
+    def samples(candidates: list[Candidate], most: int) -> int:
+        one = sum(max(_SAMPLE, known.get(_key(c), 0.0)) for c in candidates)
+        return max(_FEWEST, min(most, int(_SECONDS / one)))
+
+    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING))
+    if default not in [c for c, _ in times]:
+        return _nothing(problem, default, "the default does not run here")
+    winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in times], default)
+    final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
+    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING))}
+    if _key(default) not in again or _key(winner) not in again:
+        return _nothing(problem, default, "the winner did not run a second time")
+    base, tuned = again[_key(default)], again[_key(winner)]
+    found = interval(base["runtimes"], tuned["runtimes"], seed=int(problem.gemm.key[:8], 16) ^ seed)
+    vendors = [median(t["runtimes"]) for c, t in _pairs(again, final) if c.backend in VENDOR]
+    result = Comparison(
+        name=problem.name,
+        gemm=problem.gemm,
+        count=problem.count,
+        percent=problem.percent,
+        default_us=1e6 * median(base["runtimes"]),
+        vendor_us=1e6 * min(vendors) if vendors else None,
+        tuned_us=1e6 * median(tuned["runtimes"]),
+        low=found.low,
+        high=found.high,
+        ratio=found.ratio,
+        config=dict(winner.config),
+        backend=winner.backend,
+        error=max(tuned["errors"].values(), default=0.0),
+        kept=False,
+        reason="",
+    )
+    if winner == default or found.ratio < 1.0:
+        reason = "the default is the fastest" if winner == default else f"no faster when timed again ({found.ratio:.3f}x)"
+        error = max(base["errors"].values(), default=0.0)
+        result = replace(result, config=dict(default.config), backend=default.backend, error=error, reason=reason)
+        return replace(result, low=1.0, high=1.0, ratio=1.0, tuned_us=result.default_us)
+    reason = _why_not(result, threshold, minimum_us)
+    return replace(result, kept=not reason, reason=reason or f"{found.ratio:.3f}x, at least {found.low:.3f}x")
+
+
+def _why_not(c: Comparison, threshold: float, minimum_us: float) -> str:
+    if c.ratio < threshold:
+        return f"{c.ratio:.3f}x is below {threshold:g}x"
+    if c.low <= 1.0:
+        return f"{c.ratio:.3f}x may be chance: the interval begins at {c.low:.3f}"
+    if c.default_us - c.tuned_us < minimum_us:
+        return f"it saves {c.default_us - c.tuned_us:.2f} us a call, less than {minimum_us:g}"
+    return ""
+
+
+def _nothing(problem: Problem, default: Candidate, reason: str) -> Comparison:
+    us = 1e6 * problem.seconds
+    return Comparison(
+        problem.name, problem.gemm, problem.count, problem.percent, us, None, us, 1.0, 1.0, 1.0,
+        dict(default.config), default.backend, inf, False, reason,
+    )  # fmt: skip
+
+
+def _timed(worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int) -> list[tuple[Candidate, dict]]:
+    """Each candidate with its runtimes and errors; one that fails is left out, also when it takes the process with it."""
+    try:
+        answers = worker.time(candidates, gemm, seed, samples, _TIMEOUT)
+        return [(c, a) for c, a in zip(candidates, answers, strict=True) if "runtimes" in a]
+    except Refused:
+        if len(candidates) == 1:
+            return []
+    # one of them crashed or hung: find those that live, then time them together
+    alive = [c for c in candidates if _timed(worker, [c], gemm, seed, 1)]
+    return _timed(worker, alive, gemm, seed, samples) if 0 < len(alive) < len(candidates) else []
+
+
+def _candidate(trial: Trial) -> Candidate:
+    return Candidate(trial.backend, trial.configuration)
+
+
+def _key(c: Candidate) -> tuple[str, str]:
+    return c.backend, canonical(c.config)
+
+
+def _pairs(found: dict[tuple[str, str], dict], candidates: list[Candidate]) -> list[tuple[Candidate, dict]]:
+    return [(c, found[_key(c)]) for c in candidates if _key(c) in found]
+
+
+def preferred(timed: Sequence[tuple[Candidate, float, dict[str, int]]], default: Candidate) -> Candidate:
+    """The fastest; of those nearly as fast the same one every time.
+
+    The default before all, then the vendor's, then those that do not split K, then the fewest resources, then by name: two runs
+    that differ by noise alone choose the same.
+    """
+
+    def order(entry: tuple[Candidate, float, dict[str, int]]) -> tuple:
+        c, _, resources = entry
+        splits = any(str(n).lower().startswith("split") and v not in (0, 1, "none") for n, v in c.config.items())
+        used = tuple(resources.get(n, 0) for n in ("spills", "workspace", "shared", "registers"))
+        return (c != default, c.backend not in VENDOR, splits, used, c.backend, json.dumps(dict(c.config), sort_keys=True))
+
+    fastest = min(seconds for _, seconds, _ in timed)
+    return min((entry for entry in timed if entry[1] <= _TIE * fastest), key=order)[0]
+
+
+def interval(default: Sequence[float], tuned: Sequence[float], *, seed: int = 0, coverage: float = 0.95) -> Interval:
+    """The ratio of the medians, default / tuned, and its bootstrap interval. Samples are drawn in pairs, as they were taken.
+
+    Examples
+    --------
+    >>> from lapwing.tune.compare import interval
+    >>> interval([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
+    Interval(low=2.0, ratio=2.0, high=2.0)
+    """
+    a, b = np.asarray(default, np.float64), np.asarray(tuned, np.float64)
+    if len(a) != len(b) or not len(a) or not (np.isfinite(a).all() and np.isfinite(b).all() and (b > 0).all()):
+        raise ValueError(f"compare: {len(a)} and {len(b)} samples; they must be as many, finite and positive")
+    drawn = np.random.default_rng(seed).integers(len(a), size=(_RESAMPLES, len(a)))
+    ratios = np.median(a[drawn], axis=1) / np.median(b[drawn], axis=1)
+    low, high = np.quantile(ratios, [(1 - coverage) / 2, (1 + coverage) / 2])
+    ratio = float(np.median(a) / np.median(b))
+    assert isfinite(ratio)
+    return Interval(float(low), ratio, float(high))

@@ -1,0 +1,227 @@
+"""A run: crashes, hangs, kills, two processes, budgets, devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lapwing.tune.gemm import Gemm
+from lapwing.tune.run import run
+from lapwing.tune.search import canonical
+from lapwing.tune.workdir import Problem, Trial, Workdir, write_atomic
+
+F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
+COMMAND = """
+import sys
+from lapwing.tune.run import run
+folder, backend, devices, evaluations = sys.argv[1:]
+summary = run(folder, backend=backend, devices=[int(d) for d in devices.split(",")], evaluations=int(evaluations))
+print(summary.evaluations)
+"""
+
+
+def folder_with(path: Path, count: int, seconds: tuple[float, ...] = (1e-3,)) -> Workdir:
+    folder = Workdir(path)
+    for i in range(count):
+        gemm = Gemm(8 + i, 4, 16, "T", "N", **F32)
+        folder.add_config(Problem(f"SSS_TN_{i}", gemm, 10, seconds[i % len(seconds)], 100 / count))
+    return folder
+
+
+def start(folder: Workdir, backend: str, devices: str, evaluations: int, **environment: str) -> subprocess.Popen:
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p), **environment)
+    command = [sys.executable, "-c", COMMAND, str(folder.path), f"tune.hostile:{backend}", devices, str(evaluations)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def lines(folder: Workdir, name: str = "SSS_TN_0") -> list[str]:
+    path = folder.trials(name)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def screened(folder: Workdir, name: str = "SSS_TN_0") -> list[Trial]:
+    return [t for t in folder.read_trials(name) if t.stage == "screen"]
+
+
+def timings(log: Path) -> list[tuple[int, int, float, float]]:
+    rows = [line.split() for line in log.read_text().splitlines() if line.startswith("time")]
+    return [(int(pid), int(device), float(begin), float(end)) for _, pid, device, begin, end in rows]
+
+
+def test_dangerous_candidates_cost_one_trial_each(tmp_path):
+    folder = folder_with(tmp_path, 1)
+    steps = []
+    summary = run(
+        folder,
+        backend="tune.hostile:TRICKS",
+        devices=[0],
+        strategy="random",
+        timeout=1.5,
+        evaluations=50,
+        progress=steps.append,
+    )
+    found = {str(t.configuration["trick"]): t for t in screened(folder)}
+    expected = {"segfault": "runtime", "exit": "runtime", "hang": "timeout", "wrong": "correctness", "outside": "correctness"}
+    assert {k: found[k].invalidity for k in expected} == expected
+    assert "SIGSEGV" in found["segfault"].reason and "exit code 3" in found["exit"].reason
+    assert "element (3, 7)" in found["wrong"].reason and "outside D" in found["outside"].reason
+    assert found["raise"].invalidity == "runtime" and "ZeroDivisionError: somewhere" in found["raise"].reason
+    assert all(found[k].time is None for k in (*expected, "raise"))
+    # everything else of the space was tried all the same, once, the default first
+    tried = screened(folder)
+    assert len(tried) == 8 + 6 == len({canonical(t.configuration) for t in tried}) == summary.evaluations
+    assert tried[0].configuration == {"trick": "none", "x": 0}
+    (problem,) = summary.problems
+    assert problem.best.config == {"trick": "none", "x": 5} and problem.invalid == 6 and summary.reason == "done"
+    assert problem.uplift == pytest.approx(1.5)
+    bests = [s.best_seconds for s in steps if s.best_seconds]
+    assert len(steps) == 14 and all(b <= a for a, b in pairwise(bests)) and "best 10.00 us (1.500x)" in str(steps[-1])
+    assert all(t.errors == {"product": pytest.approx(0, abs=1)} for t in tried if t.time)
+    # the same run again has nothing left to do
+    assert run(folder, backend="tune.hostile:TRICKS", devices=[0], strategy="random", evaluations=50).evaluations == 0
+
+
+def test_killed_and_resumed(tmp_path):
+    folder = folder_with(tmp_path / "w", 1)
+    log = tmp_path / "log"
+    process = start(folder, "SLOW", "0", 30, LAPWING_TEST_LOG=str(log))
+    wait_for(lambda: len(lines(folder)) >= 6)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    worker = timings(log)[0][0]
+    wait_for(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2], 10)
+    whole = lines(folder)
+    with open(folder.trials("SSS_TN_0"), "a") as file:  # what a full disk or a lost machine leaves
+        file.write(whole[0][: len(whole[0]) // 2])
+    before = [canonical(json.loads(line)["configuration"]) for line in whole]
+    assert 6 <= len(before) < 30 and len(folder.read_trials("SSS_TN_0")) == len(before)
+    done = start(folder, "SLOW", "0", 30)
+    out, errors = done.communicate(timeout=100)
+    assert done.returncode == 0, errors
+    after = [canonical(t.configuration) for t in screened(folder)]
+    samples = {len(t.times["runtimes"]) for t in screened(folder)}
+    assert samples == {1, 5}, "a slow one has one sample, the others five"
+    assert int(out) == 30 - len(before) and after[: len(before)] == before
+    assert len(after) == 30 == len(set(after)), "a trial was repeated"
+    # elsewhere these trials say nothing
+    other = start(folder, "SLOW", "0", 2, LAPWING_TEST_ENVIRONMENT="another machine")
+    out, errors = other.communicate(timeout=100)
+    assert int(out) == 2, errors
+
+
+def test_two_processes_share_a_folder_and_devices(tmp_path):
+    folder = folder_with(tmp_path / "w", 7)
+    log = tmp_path / "log"
+    pair = [start(folder, "SLOW", devices, 8, LAPWING_TEST_LOG=str(log)) for devices in ("0,1,2,3", "2,3")]
+    answers = [p.communicate(timeout=200) for p in pair]
+    assert [p.returncode for p in pair] == [0, 0], answers
+    done = [int(out) for out, _ in answers]
+    assert sum(done) == 7 * 8
+    for i in range(7):
+        text = lines(folder, f"SSS_TN_{i}")
+        configs = [canonical(t.configuration) for t in screened(folder, f"SSS_TN_{i}")]
+        assert len(text) == len(folder.read_trials(f"SSS_TN_{i}")) and len(configs) == 8 == len(set(configs))
+    rows = timings(log)
+    assert {device for _, device, _, _ in rows} >= {0, 1, 2}
+    for device in range(4):
+        spans = sorted((begin, end) for _, d, begin, end in rows if d == device)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "two processes timed on one device at once"
+
+
+def test_budget_and_shares(tmp_path):
+    folder = folder_with(tmp_path, 2, (4e-3, 1e-3))
+    begun = time.monotonic()
+    summary = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=5.0)
+    took = time.monotonic() - begun
+    slowest = max(t.took for name in ("SSS_TN_0", "SSS_TN_1") for t in screened(folder, name)[2:])
+    assert took <= 5.0 * 1.02 + slowest + 0.5 and summary.reason == "budget"
+    heavy, light = ({p.name: p.evaluations for p in summary.problems}[n] for n in ("SSS_TN_0", "SSS_TN_1"))
+    assert heavy > 1.5 * light > 0
+    # a neighbour's winner is tried early
+    best = next(p.best for p in summary.problems if p.name == "SSS_TN_0")
+    assert best.config in [t.configuration for t in screened(folder, "SSS_TN_1")[:4]]
+    # the same budget is spent; a larger one goes on
+    begun = time.monotonic()
+    spent = sum(t.took for n in (0, 1) for t in folder.read_trials(f"SSS_TN_{n}"))
+    again = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=spent)
+    assert again.evaluations == 0 and again.reason == "budget" and again.problems[0].known > 0
+    assert time.monotonic() - begun < 1.0
+
+
+def test_interrupt_leaves_everything_resumable(tmp_path):
+    folder = folder_with(tmp_path / "w", 1)
+    process = start(folder, "SLOW", "3", 40)
+    wait_for(lambda: len(lines(folder)) >= 3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode != 0 and "KeyboardInterrupt" in errors and errors.count("Traceback") == 1
+    before = screened(folder)
+    assert all(t.invalidity == "correct" for t in before)
+    summary = run(folder, backend="tune.hostile:SLOW", devices=[3], evaluations=len(before) + 2)
+    assert summary.evaluations == 2 and summary.problems[0].known == len(before)
+
+
+def test_compiling_ahead(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    monkeypatch.setenv("LAPWING_TEST_LOG", str(log))
+    folder = folder_with(tmp_path / "w", 1)
+    run(folder, backend="tune.hostile:COMPILING", devices=[2], evaluations=12)
+    found = {t.configuration["x"]: t for t in screened(folder)}
+    assert found[3].invalidity == "compile" and found[4].invalidity == "compile" and "exit code 7" in found[4].reason
+    assert len(found) == 12 and sum(t.time is not None for t in found.values()) == 10
+    compiled = [line.split()[1] for line in log.read_text().splitlines() if line.startswith("compile")]
+    assert len(compiled) == 12 and not set(compiled) & {str(row[0]) for row in timings(log)}
+
+
+def test_workdir(tmp_path):
+    folder = folder_with(tmp_path, 2)
+    assert [p.name for p in folder.configs()] == ["SSS_TN_0", "SSS_TN_1"] and folder.configs()[0].gemm.m == 8
+    with folder.lock_problem("a") as mine, folder.lock_problem("a") as other, folder.lock_problem("b") as third:
+        assert (mine, other, third) == (True, False, True)
+    with folder.lock_device("test", "made-up") as mine, folder.lock_device("test", "made-up", timeout=0.05) as other:
+        assert mine and not other
+    write_atomic(tmp_path / "x" / "y.json", "1")
+    with pytest.raises(TypeError):
+        write_atomic(tmp_path / "x" / "y.json", 2)
+    assert (tmp_path / "x" / "y.json").read_text() == "1" and len(list((tmp_path / "x").iterdir())) == 1
+    (tmp_path / "configs" / "bad.json").write_text('{"schema": 1, "name": "../x"}')
+    with pytest.raises(ValueError, match=r"bad\.json is not a configuration"):
+        folder.configs()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "nothing"}, "unknown backend 'nothing'\nhint: use one of auto"),
+        ({"backend": "nowhere:X"}, "could not be opened"),
+        ({"strategy": "guess"}, "unknown strategy 'guess'"),
+        ({"devices": [9]}, r"devices \[9\] of backend cpu; here are \[0\]"),
+        ({"budget": 0.0}, "budget is 0.0"),
+    ],
+)
+def test_bad_arguments(tmp_path, options, message):
+    folder = folder_with(tmp_path, 1)
+    with pytest.raises(ValueError, match=message):
+        run(folder, **{"backend": "cpu", **options})
+    assert Counter(p.name for p in tmp_path.iterdir()) == {"configs": 1}
+
+
+def test_no_problems(tmp_path):
+    with pytest.raises(ValueError, match="there are no problems"):
+        run(tmp_path, backend="cpu")

@@ -1,0 +1,172 @@
+"""What is a right answer, and what is really faster."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lapwing.tune.backends.base import Refused
+from lapwing.tune.compare import compare, interval, preferred
+from lapwing.tune.gemm import Gemm
+from lapwing.tune.run import run
+from lapwing.tune.validate import Operands, Probe, bound, exact, judge, probes, relative_error, smaller
+from lapwing.tune.workdir import Problem, Trial, Workdir
+from lapwing.tune.worker import Candidate
+
+F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
+F64 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type", "compute"), "f64")
+
+
+def product(gemm: Gemm, o: Operands) -> None:
+    x = o.b if gemm.trans_b == "N" else o.b.swapaxes(-1, -2)
+    w = o.a if gemm.trans_a == "N" else o.a.swapaxes(-1, -2)
+    y = gemm.alpha * (x @ w)
+    o.d[...] = (y if o.c is None else y + gemm.beta * o.c).astype(o.d.dtype)
+
+
+@pytest.mark.parametrize("types", [F32, F64], ids=["f32", "f64"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [(1, 1, 1, 1), (33, 7, 129, 1), (8, 5, 64, 3), (200, 150, 1000, 1)])
+def test_right_answers_pass_and_wrong_ones_do_not(types, m, n, k, batch):
+    gemm = Gemm(m, n, k, "T", "N", batch=batch, deterministic=True, **types)
+    dtype = np.float32 if types is F32 else np.float64
+    names = []
+    for place, probe in enumerate(probes(gemm)):
+        o = Operands.random(probe.gemm, dtype, place)
+        assert np.abs(o.a).min() > 0
+        product(probe.gemm, o)
+        answer, size = exact(probe.gemm, o)
+        allowed = bound(probe.gemm, answer, size)
+        assert o.untouched
+        error = judge(probe, [o.d.copy()] * 3, answer, allowed, default_error=relative_error(o.d, answer))
+        assert 0 <= error < 0.7
+        names.append(probe.name)
+        # one of the K products left out, in one element
+        wrong = o.d.copy()
+        at = (0,) * (wrong.ndim - 2)
+        wrong[(*at, -1, -1)] -= o.b[(*at, -1, 0)] * o.a[(*at, -1, 0)] * probe.gemm.alpha
+        for bad in (wrong, np.full_like(o.d, np.nan), o.d.astype(np.float16).astype(dtype) if m > 8 else wrong):
+            with pytest.raises(Refused, match=rf"{probe.name}: element") as refused:
+                judge(probe, [o.d, bad], answer, allowed)
+            assert refused.value.kind == "correctness"
+    assert names == ["product", "padded", "odd tails", "alpha, beta"]
+
+
+def test_guards_pads_bits_and_the_defaults_error():
+    gemm = Gemm(6, 5, 4, ldd=9, deterministic=True, **F32)
+    o = Operands.random(gemm, np.float32, 0)
+    product(gemm, o)
+    assert o.untouched and np.isfinite(o.d).all()
+    start = (o.d.__array_interface__["data"][0] - o.memory.__array_interface__["data"][0]) // 4
+    for at in (0, start - 1, start + 6, start + 9 + 8, start + 5 * 9, len(o.memory) - 1):  # guards, pads of columns, behind
+        o.memory[at] = 1.0
+        assert not o.untouched
+        o.reset()
+        assert o.untouched
+    product(gemm, o)
+    answer, size = exact(gemm, o)
+    allowed, probe = bound(gemm, answer, size), Probe("x", gemm)
+    with pytest.raises(Refused, match="outside D"):
+        judge(probe, [o.d], answer, allowed, untouched=False)
+    other = np.nextafter(o.d, np.float32(np.inf))
+    with pytest.raises(Refused, match="2 runs gave different bits"):
+        judge(probe, [o.d, other], answer, allowed)
+    judge(Probe("x", replace(gemm, deterministic=False)), [o.d, other], answer, allowed)
+    coarse = (answer * (1 + 3e-7)).astype(np.float32)
+    with pytest.raises(Refused, match="relative error"):
+        judge(probe, [coarse], answer, allowed, default_error=1e-9)
+
+
+def test_scales_and_small_stand_ins():
+    scaled = Gemm(64, 32, 128, "T", "N", a_type="f8e4m3", b_type="f8e4m3", scale_a="row", scale_b="tensor")
+    found = {p.name: p for p in probes(scaled)}
+    assert set(found) == {"product", "padded", "odd tails", "large scales", "small scales"}
+    assert found["large scales"].scales[0] >= 512 and found["small scales"].scales[1] <= 2.0**-29
+    o = Operands.random(scaled, np.float32, 1, scales=found["small scales"].scales)
+    assert o.scale_a.shape == (64,) and o.scale_b.shape == (1,) and o.scale_a.max() < 1e-8
+    tiny = smaller(Gemm(16032, 109, 16384, "T", "N"))
+    assert tiny.flops <= 2e7 and tiny.layout == "TN" and tiny.packed and min(tiny.m, tiny.n, tiny.k) > 50
+
+
+def test_interval():
+    rng = np.random.default_rng(0)
+    base, fast = 1 + 0.05 * rng.random(40), (1 + 0.05 * rng.random(40)) / 1.2
+    found = interval(base, fast, seed=1)
+    assert 1.17 < found.low < found.ratio < found.high < 1.23 and found == interval(base, fast, seed=1)
+    noisy = interval(1 + rng.random(9), 1 + rng.random(9), seed=1)
+    assert noisy.low < 1.0 < noisy.high
+    with pytest.raises(ValueError, match="2 and 1 samples"):
+        interval([1.0, 2.0], [1.0])
+
+
+def test_near_ties_are_broken_the_same_way():
+    default, split, plain, vendor = (
+        Candidate("cpu", {"x": 0}),
+        Candidate("triton", {"split_k": 4}),
+        Candidate("triton", {"split_k": 1}),
+        Candidate("cublaslt", {"id": 3}),
+    )
+    timed = [(split, 1.0, {}), (plain, 1.015, {}), (vendor, 1.018, {}), (default, 1.019, {})]
+    assert preferred(timed, default) == default
+    assert preferred(timed[:3], default) == vendor
+    assert preferred(timed[:2], default) == plain
+    assert preferred([(split, 1.0, {}), (plain, 1.03, {})], default) == split
+
+
+def write_space(path, gemms: list[Gemm], runtimes: dict[int, list[float]]) -> None:
+    rows = []
+    for gemm in gemms:
+        for x, times in runtimes.items():
+            trial = Trial(
+                backend="made-up",
+                device=0,
+                gemm=gemm.key,
+                configuration={"x": x, "split_k": 1 + x % 2},
+                time=float(np.median(times)),
+                times={"runtimes": times},
+                errors={"product": 0.1},
+            )
+            rows.append(trial.to_json())
+    path.write_bytes(gzip.compress("\n".join(rows).encode() + b'\n{"torn'))
+
+
+@pytest.mark.parametrize(
+    ("default", "best", "kept", "reason"),
+    [
+        (20e-6, 10e-6, True, "2.000x, at least"),
+        (10.2e-6, 10e-6, False, "the default is the fastest"),  # a near tie
+        (10.25e-6, 10e-6, False, "is below 1.03x"),
+        (1.1e-6, 1e-6, False, "less than 0.3"),
+        (9e-6, 10e-6, False, "the default is the fastest"),
+    ],
+)
+def test_compare_keeps_real_winners(tmp_path, default, best, kept, reason):
+    gemm = Gemm(64, 8, 128)
+    steady = [1.0, 1.001, 0.999, 1.0, 1.0]
+    runtimes = {0: [default * s for s in steady], 1: [best * 1.3 * s for s in steady], 2: [best * s for s in steady]}
+    write_space(tmp_path / "s.jsonl.gz", [gemm], runtimes)
+    folder = Workdir(tmp_path / "w")
+    folder.add_config(Problem("BBS_NN_0", gemm, 7, default, 100.0))
+    summary = run(folder, backend=f"replay:{tmp_path / 's.jsonl.gz'}")
+    assert summary.evaluations == 3
+    (found,) = compare(folder)
+    assert (found.kept, found.count, found.percent, found.gemm) == (kept, 7, 100.0, gemm) and reason in found.reason
+    assert found.ratio >= 1.0 and found.low <= found.ratio <= found.high and found.vendor_us is None
+    assert found.default_us == pytest.approx(default * 1e6)
+    assert found.config["x"] == (2 if found.ratio > 1 else 0)
+    assert found.error == 0.1
+
+
+def test_a_gain_that_may_be_chance_is_not_kept(tmp_path):
+    gemm = Gemm(64, 8, 128)
+    rng = np.random.default_rng(3)
+    write_space(
+        tmp_path / "s.jsonl.gz", [gemm], {0: [*(1e-5 * (1 + 2 * rng.random(31)))], 2: [*(0.93e-5 * (1 + 2 * rng.random(31)))]}
+    )
+    folder = Workdir(tmp_path / "w")
+    folder.add_config(Problem("BBS_NN_0", gemm, 7, 1e-5, 100.0))
+    run(folder, backend=f"replay:{tmp_path / 's.jsonl.gz'}")
+    (found,) = compare(folder)
+    assert not found.kept and (found.low <= 1.0)
