@@ -93,6 +93,7 @@ class FakeComparison:
     error: float = 0.5
     kept: bool = True
     reason: str = ""
+    validated: tuple[str, ...] = ()
     buckets: tuple[tuple[int, int], ...] = ()
 
     @property

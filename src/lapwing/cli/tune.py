@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from .tune_output import (
     tell_problems,
     tell_searched,
 )
-from .tune_steps import LATER, add_step, add_workdir, measuring, part, searching
+from .tune_steps import LATER, add_step, add_workdir, measuring, searching
 from .usage import UsageError, check_output
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser"]
 
 _SHOWN = 40  # products
-_FOR_CONFIGURING = 0.2  # of the budget, at most
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -54,49 +52,38 @@ def _all(steps: argparse._SubParsersAction) -> None:
 
 
 def run_all(options: argparse.Namespace) -> int:
-    from ..tune.configure import configure
+    from ..tune import Metrics, RunSummary, all_steps
 
-    budget = parse_budget(options.budget)
-    devices = parse_devices(options.devices)
-    compare, library, report, results, run = map(part, ("compare", "library", "report", "results", "run"))
-    ends = time.monotonic() + budget
-    workdir = options.workdir
+    budget, devices = parse_budget(options.budget), parse_devices(options.devices)
     log = _understood(options)
     live = Live()
-    chosen = configure(
+
+    def done(what: object) -> None:
+        live.clear()
+        if isinstance(what, RunSummary):
+            tell_searched(what)
+        elif isinstance(what, Metrics):
+            print(what)
+        elif isinstance(what, Path):
+            tell("library" if what.name == "final" else "report", what)
+        elif isinstance(what, tuple):
+            tell_configured(what, log, options.workdir)
+
+    all_steps(
         log,
-        workdir,
-        backend=options.backend,
-        keep_thr=options.keep_thr,
-        device=devices[0] if devices else 0,
-        budget=_FOR_CONFIGURING * budget,
-        progress=live.step,
-    )
-    live.clear()
-    tell_configured(chosen, log, workdir)
-    left = max(ends - time.monotonic(), 1.0)
-    searched = run.run(
-        workdir,
+        options.workdir,
         backend=options.backend,
         devices=devices,
-        budget=left - _for_comparing(left, len(chosen)),
+        budget=budget,
         strategy=options.strategy,
         seed=options.seed,
         evaluations=options.evaluations,
+        keep_thr=options.keep_thr,
+        threshold=options.threshold,
         progress=live.step,
+        done=done,
     )
-    live.clear()
-    tell_searched(searched)
-    comparisons = compare.compare(workdir, threshold=options.threshold, devices=devices)
-    print(results.write(workdir, comparisons))
-    tell("report", report.write(workdir))
-    tell("library", library.build(workdir, comparisons))
     return 0
-
-
-def _for_comparing(left: float, problems: int) -> float:
-    """Seconds to keep for the comparison after the search: a little for each product, within reason."""
-    return min(max(1.5 * problems, 0.2 * left), 0.5 * left)
 
 
 # record

@@ -28,6 +28,11 @@ def run_run(options: argparse.Namespace) -> int:
     budget = parse_budget(options.budget) if options.budget else None
     devices = parse_devices(options.devices)
     _filled(options.workdir)
+    if options.backend == "hipblaslt":
+        for path in part("amd.files").emit(options.workdir):
+            tell("written", path)
+        print("these files are for AMD's tools; lapwing does not run them")
+        return 0
     run = part("run")
 
     live = Live()
@@ -115,6 +120,20 @@ def run_merge(options: argparse.Namespace) -> int:
     return 0
 
 
+def _widen(steps: argparse._SubParsersAction) -> None:
+    parser = add_step(steps, "widen", "find out for which other numbers of tokens a library holds", run_widen)
+    parser.add_argument("library", type=Path, help="the folder final of a workdir")
+    parser.add_argument("--device", type=int, default=0, help="which device measures (default: 0)")
+
+
+def run_widen(options: argparse.Namespace) -> int:
+    if not options.library.is_dir():
+        raise UsageError(f"tune widen: there is no folder {options.library}")
+    count = part("buckets").widen(options.library, device=options.device, progress=print)
+    print(f"{count} entries hold for more than their own number of tokens")
+    return 0
+
+
 def _solvers(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "solvers", "measure lapwing's own kernels here, for its choice of engine", run_solvers)
     parser.add_argument("operations", nargs="*", default=["cholesky", "eigh"], help="cholesky, eigh, ... (default: both)")
@@ -139,7 +158,7 @@ def run_solvers(options: argparse.Namespace) -> int:
     return 0
 
 
-LATER = (_run, _compare, _report, _export, _merge, _solvers)
+LATER = (_run, _compare, _report, _export, _merge, _widen, _solvers)
 
 
 # what all steps share
@@ -174,7 +193,9 @@ def add_workdir(parser: argparse.ArgumentParser) -> None:
 
 
 def measuring(parser: argparse.ArgumentParser, budget: str | None) -> None:
-    parser.add_argument("--backend", default="auto", help="cublaslt, triton, cpu, or several by commas (default: auto)")
+    parser.add_argument(
+        "--backend", default="auto", help="cublaslt, triton, cpu, several by commas, or hipblaslt (default: auto)"
+    )
     parser.add_argument("--devices", help="0,1,...; default: all")
     parser.add_argument("--budget", default=budget, help=f"at most this long (default: {budget or 'until it is done'})")
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 from .backends.base import Backend, Refused
 from .entry import Entry, write_json
@@ -27,6 +29,7 @@ def widen(
     device: int = 0,
     backends: Mapping[str, Backend] | None = None,
     below: int | None = None,
+    until: float = inf,
     progress: Callable[[str], None] | None = None,
 ) -> int:
     """Find out for which other numbers of tokens the entries of a library hold, and write that into it.
@@ -40,6 +43,8 @@ def widen(
         The library; its entries are replaced one by one.
     below : int, optional
         How far down the smallest tuned number of tokens is tried; default half of it.
+    until : float
+        No further entry is tried when ``time.monotonic()`` says so.
     progress : callable, optional
         Gets a line for each entry.
 
@@ -53,6 +58,8 @@ def widen(
     for ladder in library.ladders():
         smaller = 0
         for entry in ladder:
+            if monotonic() > until:
+                return count
             n = entry.gemm.n
             low = smaller + 1 if smaller else max(1, n // 2 if below is None else below)
             found = _largest(library, entry, low, device)

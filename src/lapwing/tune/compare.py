@@ -48,6 +48,7 @@ class Comparison:
     error: float  # the largest scaled error of the probes
     kept: bool
     reason: str
+    validated: tuple[str, ...] = ()  # the probes it passed
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ def _compared(
         error=max(tuned["errors"].values(), default=0.0),
         kept=False,
         reason="",
+        validated=tuple(tuned["errors"]),
     )
     if winner == default or found.ratio < 1.0:
         reason = "the default is the fastest" if winner == default else f"no faster when timed again ({found.ratio:.3f}x)"

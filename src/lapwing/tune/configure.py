@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import logging
@@ -11,33 +10,21 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
+from .backends import GPU, choose, get
 from .backends.base import Backend, Refused
 from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
+from .workdir import Problem, lock_device
 
-__all__ = ["Configured", "configure"]
+__all__ = ["configure"]
 
 _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
-_GPU = ("cublaslt", "triton")  # they share a device
 _log = logging.getLogger("lapwing")
-
-
-@dataclass(frozen=True)
-class Configured:
-    """A product that is worth tuning."""
-
-    name: str
-    gemm: Gemm
-    count: int
-    seconds: float  # one call of what runs untuned
-    percent: float  # of the time of all products that were measured
 
 
 @dataclass(frozen=True)
@@ -56,7 +43,7 @@ def configure(
     device: int = 0,
     budget: float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> tuple[Configured, ...]:
+) -> tuple[Problem, ...]:
     """Choose the products that matter, and write one configuration for each.
 
     Parameters
@@ -77,7 +64,7 @@ def configure(
 
     Returns
     -------
-    tuple of Configured
+    tuple of Problem
         Largest share first.
     """
     if not 0 <= keep_thr <= 100:
@@ -110,8 +97,7 @@ def configure(
 def _backends(backend: str | Backend) -> tuple[Backend, ...]:
     if not isinstance(backend, str):
         return (backend,)
-    known: Any = importlib.import_module(".backends", __package__)
-    return tuple(known.get(name) for name in known.choose(backend))
+    return tuple(get(name) for name in choose(backend))
 
 
 def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measured:
@@ -123,7 +109,7 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measure
             reasons.append(f"{backend.name}: {why}")
             continue
         try:
-            with _alone(backend, device):
+            with lock_device(device, "gpu" if backend.name in GPU else backend.name):
                 bench = backend.open(call.gemm, device, 0)
                 try:
                     kernel = bench.build(backend.default(call.gemm))
@@ -144,22 +130,12 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measure
     return _Measured(call, None, "; ".join(reasons))
 
 
-def _alone(backend: Backend, device: int) -> AbstractContextManager[Any]:
-    """While inside, no other process of ours times on the device."""
-    try:
-        workdir: Any = importlib.import_module(".workdir", __package__)
-    except ModuleNotFoundError:
-        return nullcontext()
-    locked: AbstractContextManager[Any] = workdir.lock_device(device, "gpu" if backend.name in _GPU else backend.name)
-    return locked
-
-
-def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[Configured, ...]:
+def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[Problem, ...]:
     total = sum(found.seconds * found.call.count for found in measured if found.seconds)
     shares = [100 * found.seconds * found.call.count / total if found.seconds else 0.0 for found in measured]
     names = _names(workdir / "configs")
     used = set(names.values())
-    kept: list[Configured] = []
+    kept: list[Problem] = []
     rows: list[list[object]] = []
     for percent, found in sorted(zip(shares, measured, strict=True), key=lambda pair: -pair[0]):
         gemm, reason = found.call.gemm, found.reason
@@ -168,7 +144,7 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[C
         name = "" if reason else names.get(gemm.key) or _free(gemm.kind, used)
         if found.seconds is not None and name:
             used.add(name)
-            kept.append(Configured(name, gemm, found.call.count, found.seconds, percent))
+            kept.append(Problem(name, gemm, found.call.count, found.seconds, percent))
         us = "" if found.seconds is None else f"{found.seconds * 1e6:.4g}"
         values = gemm.to_dict()
         rows.append([name, f"{percent:.4f}", us, found.call.count, *values.values(), gemm.key, reason])

@@ -128,7 +128,7 @@ class Entry:
             vendor_us=None if c.vendor_us is None else float(c.vendor_us),
             interval=(float(low), float(high)) if known else None,  # type: ignore[arg-type]
             error=float(c.error) if _is_number(c.error) else None,
-            validated=tuple(getattr(c, "validated", ())),
+            validated=c.validated,
             buckets=tuple((int(a), int(b)) for a, b in getattr(c, "buckets", ())),
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             name=c.name,

@@ -21,7 +21,7 @@ from .backends.base import Config
 from .gemm import Gemm
 from .search.space import canonical
 
-__all__ = ["Configured", "Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "write_atomic"]
+__all__ = ["Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "write_atomic"]
 
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
@@ -43,9 +43,6 @@ class Problem:
     def weight(self) -> float:
         """Its share of the program's time, unscaled."""
         return self.count * self.seconds
-
-
-Configured = Problem
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""All steps in one call: from what a program ran to a library that can be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from .buckets import widen
+from .compare import Comparison, compare
+from .configure import configure
+from .library import build
+from .readers import Log, read
+from .report import write as write_report
+from .results import Metrics
+from .results import write as write_results
+from .run import RunSummary, run
+from .workdir import Problem
+
+__all__ = ["Tuned", "all_steps"]
+
+_FOR_CONFIGURING = 0.2  # of the budget, at most
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What :func:`all_steps` found, and where it is written."""
+
+    configured: tuple[Problem, ...]
+    searched: RunSummary
+    comparisons: tuple[Comparison, ...]
+    metrics: Metrics
+    report: Path
+    library: Path
+
+
+def all_steps(
+    log: Log | str | os.PathLike[str],
+    workdir: str | os.PathLike[str],
+    *,
+    backend: str = "auto",
+    devices: Sequence[int] | None = None,
+    budget: float = 1800.0,
+    strategy: str = "auto",
+    seed: int = 0,
+    evaluations: int | None = None,
+    keep_thr: float = 0.1,
+    threshold: float = 1.03,
+    progress: Callable[[object], None] | None = None,
+    done: Callable[[Any], None] | None = None,
+) -> Tuned:
+    """Configure, search, compare, report, and build the library, within a budget.
+
+    Parameters
+    ----------
+    log : Log, path or text
+        What :func:`read` gives, or takes.
+    workdir : path
+        Results and the library, ``final``, are written there. A run that was stopped goes on when it is called again.
+    backend, devices, strategy, seed, evaluations
+        As for :func:`run`.
+    budget : float
+        Seconds for all of it.
+    keep_thr : float
+        Products below this percentage of the time are dropped.
+    threshold : float
+        As for :func:`compare`.
+    progress : callable, optional
+        Called with what is being done; ``str`` of it is a line.
+    done : callable, optional
+        Called with the result of each step as it ends: the configured products, the summary of the search, the metrics, the
+        path of the report, that of the library.
+
+    Returns
+    -------
+    Tuned
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lapwing.tune import all_steps
+    >>> tuned = all_steps("64x8x256 f32 NN", tempfile.mkdtemp(), backend="cpu", evaluations=2, budget=20)
+    >>> [c.name for c in tuned.comparisons], tuned.library.name
+    (['SSS_NN_0'], 'final')
+    """
+    told = done or (lambda what: None)
+    known = log if isinstance(log, Log) else read(log)
+    ends = monotonic() + budget
+    configured = configure(
+        known,
+        workdir,
+        backend=backend,
+        keep_thr=keep_thr,
+        device=devices[0] if devices else 0,
+        budget=_FOR_CONFIGURING * budget,
+        progress=progress,
+    )
+    told(configured)
+    left = max(ends - monotonic(), 1.0)
+    searched = run(
+        workdir,
+        backend=backend,
+        devices=devices,
+        budget=left - _for_comparing(left, len(configured)),
+        strategy=strategy,
+        seed=seed,
+        evaluations=evaluations,
+        progress=progress,
+    )
+    told(searched)
+    comparisons = compare(workdir, threshold=threshold, devices=devices)
+    metrics = write_results(workdir, comparisons)
+    told(metrics)
+    library = build(workdir, comparisons)
+    widen(library, device=devices[0] if devices else 0, until=ends, progress=progress)
+    report = Path(write_report(workdir))
+    told(report)
+    told(library)
+    return Tuned(tuple(configured), searched, comparisons, metrics, report, library)
+
+
+def _for_comparing(left: float, problems: int) -> float:
+    """Seconds to keep for the comparison after the search: a little for each product, within reason."""
+    return min(max(1.5 * problems, 0.2 * left), 0.5 * left)

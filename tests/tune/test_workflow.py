@@ -1,0 +1,77 @@
+"""From log lines to a library in use, on the CPU: every step for real."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import lapwing as lw
+import lapwing.tune
+from lapwing.tune import Gemm
+
+LINE = (
+    "- {{function: matmul, M: {m}, N: {n}, K: {k}, lda: {k}, ldb: {k}, ldc: {m}, ldd: {m}, stride_a: 0, stride_b: 0, "
+    "stride_c: 0, stride_d: 0, alpha: 1.0, beta: 0.0, transA: T, transB: N, batch_count: 1, scaleA: 0, scaleB: 0, "
+    "scaleAlpha_vector: false, gradient: false, use_e: false, bias_vector: {bias}, bias_source: d, a_type: {t}, b_type: {t}, "
+    "c_type: {t}, d_type: {t}, scale_type: f32_r, bias_type: f32_r, compute_type: c_f32_r, activation_type: {act}, "
+    "flush: false, rotating: 512, cold_iters: 0, iters: 0, call_count: {count}}}\n"
+)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_original(tmp_path):
+    """Llama-3.1-405B's last layer: a gigabyte of weights, minutes."""
+    log = tmp_path / "gemm.log"
+    log.write_text(
+        "".join(LINE.format(m=16032, n=n, k=16384, bias="false", act="none", t="bf16_r", count=1) for n in (109, 113))
+    )
+    tuned = lapwing.tune.all_steps(log, tmp_path / "w", backend="cpu", budget=240, evaluations=4)
+    assert [c.name for c in tuned.comparisons] == ["BBS_TN_0", "BBS_TN_1"]
+    assert all(c.ratio >= 1 for c in tuned.comparisons)
+
+
+def test_from_a_log_to_a_library_in_use(tmp_path):
+    # the first is the original's line with its sizes over 16; of the second NumPy makes five large temporaries
+    log, w = tmp_path / "gemm.log", tmp_path / "w"
+    log.write_text(
+        LINE.format(m=1002, n=109, k=1024, bias="false", act="none", t="bf16_r", count=3)
+        + "this line is no product\n"
+        + LINE.format(m=512, n=1024, k=16, bias="true", act="gelu", t="f32_r", count=40)
+    )
+    before = log.read_bytes()
+    steps = []
+    tuned = lapwing.tune.all_steps(log, w, backend="cpu", budget=60, evaluations=10, done=steps.append)
+    assert log.read_bytes() == before and len(steps) == 5
+    assert {p.name for p in tuned.configured} == {"BBS_TN_0", "SSS_TN_0"}
+    fused = next(c for c in tuned.comparisons if c.name == "SSS_TN_0")
+    assert fused.kept and fused.ratio >= 1.03 and fused.low > 1 and fused.backend == "cpu", fused
+    assert all(c.ratio >= 1 and c.error <= 1 for c in tuned.comparisons)
+
+    rows = list(csv.DictReader((w / "results" / "raw_results.csv").read_text().splitlines()))
+    assert (
+        len(rows) == 2
+        and len(list(csv.DictReader((w / "results" / "final_results.csv").read_text().splitlines()))) == tuned.metrics.kept
+    )
+    assert json.loads((w / "results" / "metrics.json").read_text())["kept"] == tuned.metrics.kept >= 1
+    assert "SSS_TN_0" in (w / "results" / "report.md").read_text() and tuned.report.stat().st_size > 1000
+
+    # used: the kernel of the library gives what NumPy gives
+    library = lapwing.tune.Library(tuned.library)
+    entry = library.lookup(fused.gemm)
+    assert entry is not None and "product" in entry.validated
+    rng = np.random.default_rng(0)
+    x, weights, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1024, 16), (512, 16), (512,)))
+    run = library.backend(entry.backend).callable(entry.gemm, entry.config, 0)
+    expected = gelu((x @ weights.T + bias).astype(np.float64))
+    assert np.abs(run(x, weights, bias=bias) - expected).max() < 10 * 16 * np.finfo(np.float32).eps * np.abs(expected).max()
+
+    with lapwing.tune.use(tuned.library):
+        np.testing.assert_allclose(lw.matmul(x, weights.T), x @ weights.T, rtol=1e-4, atol=1e-4)
+    assert lapwing.tune.Library(tuned.library).lookup(Gemm.row_major(1024, 512, 16, right="T", dtype="f32")) is None  # no bias
