@@ -54,11 +54,8 @@ def test_from_a_log_to_a_library_in_use(tmp_path):
     assert fused.kept and fused.ratio >= 1.03 and fused.low > 1 and fused.backend == "cpu", fused
     assert all(c.ratio >= 1 and c.error <= 1 for c in tuned.comparisons)
 
-    rows = list(csv.DictReader((w / "results" / "raw_results.csv").read_text().splitlines()))
-    assert (
-        len(rows) == 2
-        and len(list(csv.DictReader((w / "results" / "final_results.csv").read_text().splitlines()))) == tuned.metrics.kept
-    )
+    tables = [(w / "results" / f"{name}_results.csv").read_text().splitlines() for name in ("raw", "final")]
+    assert [len(list(csv.DictReader(lines))) for lines in tables] == [2, tuned.metrics.kept]
     assert json.loads((w / "results" / "metrics.json").read_text())["kept"] == tuned.metrics.kept >= 1
     assert "SSS_TN_0" in (w / "results" / "report.md").read_text() and tuned.report.stat().st_size > 1000
 
