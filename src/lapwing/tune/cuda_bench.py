@@ -1,0 +1,341 @@
+"""A product on a CUDA device: operands, clocks and probes. Works with torch tensors; needs a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from .backends.base import Config, Kernel, Refused
+from .gemm import TYPES, Gemm
+
+__all__ = ["Bound", "CudaBench", "Operands", "environment", "reference", "torch_default", "torch_dtype"]
+
+ROTATED = 200 << 20  # bytes of operands that are walked through before one comes again: over three times the 60 MB cache
+CALLS = 20  # in one graph, at least
+GUARD = 4096  # elements before and after D that nothing may write
+UNIT = {"f64": 2.0**-53, "f32": 2.0**-24, "tf32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11, "f8e4m3": 2.0**-4, "f8e5m2": 2.0**-3}
+
+
+def torch_dtype(name: str) -> Any:
+    import torch
+
+    names = {"f64": "float64", "f32": "float32", "tf32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8"}
+    names |= {"i32": "int32", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+    return getattr(torch, names[name])
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One set. Matrices are views (columns, rows) of column-major memory: row-major to torch, as frameworks see them."""
+
+    a: Any
+    b: Any
+    c: Any
+    d: Any
+    bias: Any = None
+    scale_a: Any = None
+    scale_b: Any = None
+    guarded: Any = None  # the memory around D
+
+    @classmethod
+    def random(cls, gemm: Gemm, device: int, seed: int, *, scales: tuple[float, float] = (0.5, 2.0)) -> Operands:
+        """Normal numbers, pads of NaN, a poisoned D. Never zeros: they run faster, and hide what was not computed."""
+        import torch
+
+        g = torch.Generator(device=f"cuda:{device}").manual_seed(seed)
+        where: dict[str, Any] = {"device": f"cuda:{device}"}
+
+        def matrix(x: str, guard: int) -> tuple[Any, Any]:
+            rows, columns = gemm.stored(x)
+            ld, stride = getattr(gemm, f"ld{x}"), getattr(gemm, f"stride_{x}") or getattr(gemm, f"ld{x}") * columns
+            kind = torch_dtype(getattr(gemm, f"{x}_type"))
+            memory = torch.empty(2 * guard + max(stride * (gemm.batch - 1) + ld * columns, 1), dtype=kind, **where)
+            memory.view(torch.uint8).fill_(0xFF)  # NaN in every floating type
+            view = memory.as_strided((gemm.batch, columns, rows), (stride, ld, 1), guard)
+            if x != "d":
+                spread = 1.0 / math.sqrt(math.sqrt(max(gemm.k, 1))) if x != "c" and kind.itemsize > 1 else 1.0
+                for i in range(gemm.batch):  # one matrix at a time: float32 numbers of all of them would be large
+                    if gemm.batch == 1 and stride == ld * columns and ld == rows and kind.itemsize >= 2 and kind.is_floating_point:
+                        memory[guard : guard + stride].normal_(0, spread, generator=g)
+                    else:
+                        view[i].copy_(torch.randn((columns, rows), generator=g, **where) * spread)
+            return (view if gemm.batch > 1 else view[0]), memory
+
+        made = {x: matrix(x, 0)[0] for x in "ab"}
+        d, guarded = matrix("d", GUARD)
+        c = matrix("c", 0)[0] if gemm.beta else d
+        bias = torch.randn(gemm.m, generator=g, **where).to(torch_dtype(gemm.bias)) if gemm.bias else None
+        vectors = []
+        for kind, size in ((gemm.scale_a, gemm.m), (gemm.scale_b, gemm.n)):
+            low, high = scales
+            count = {"none": 0, "tensor": 1, "row": size}.get(kind, 0)
+            vectors.append(torch.rand(count, generator=g, **where) * (high - low) + low if count else None)
+        return cls(made["a"], made["b"], c, d, bias, vectors[0], vectors[1], guarded)
+
+
+class Bound(Protocol):
+    """A way to do a product, ready to run on any operands of its shape."""
+
+    resources: Mapping[str, int]
+    compile_seconds: float
+
+    def run(self, operands: Operands) -> None: ...
+
+
+@dataclass
+class TorchDefault:
+    """What torch does untuned: mm, addmm, baddbmm or _scaled_mm, and the activation after it."""
+
+    gemm: Gemm
+    compile_seconds: float = 0.0
+    resources: Mapping[str, int] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.resources = {}
+
+    def run(self, operands: Operands) -> None:
+        import torch
+
+        g, d = self.gemm, operands.d
+        left = operands.b if g.trans_b == "N" else operands.b.mT
+        right = operands.a.mT if g.trans_a == "T" else operands.a
+        if TYPES[g.a_type][0] == 1:
+            one = torch.ones((), device=d.device) if "none" in (g.scale_a, g.scale_b) else None
+            sx, sw = (s if s is not None else one for s in (operands.scale_b, operands.scale_a))
+            sx = sx.view(-1, 1) if g.scale_b == "row" else sx.view(())
+            sw = sw.view(1, -1) if g.scale_a == "row" else sw.view(())
+            torch._scaled_mm(left, right, sx, sw, bias=operands.bias, out_dtype=d.dtype, out=d)
+        elif g.beta:
+            call = torch.baddbmm if g.batch > 1 else torch.addmm
+            call(operands.c, left, right, beta=g.beta, alpha=g.alpha, out=d)
+        elif operands.bias is not None and g.batch == 1:
+            torch.addmm(operands.bias, left, right, alpha=g.alpha, out=d)
+        else:
+            (torch.bmm if g.batch > 1 else torch.mm)(left, right, out=d)
+            if g.alpha != 1.0:
+                d.mul_(g.alpha)
+            if operands.bias is not None:
+                d.add_(operands.bias)
+        if g.beta and operands.bias is not None:
+            d.add_(operands.bias)
+        if g.activation == "relu":
+            torch.relu_(d)
+        elif g.activation == "gelu":
+            d.copy_(torch.nn.functional.gelu(d, approximate="tanh"))
+        elif g.activation == "swish":
+            torch.nn.functional.silu(d, inplace=True)
+
+
+def torch_default(gemm: Gemm) -> TorchDefault:
+    return TorchDefault(gemm)
+
+
+def reference(gemm: Gemm, operands: Operands, rows: slice = slice(None)) -> tuple[Any, Any]:
+    """The product in float64, and the same with absolute values: what an error is measured against. As D's view."""
+    import torch
+
+    wide = [x.to(torch.float64) for x in (operands.b, operands.a)]
+    left = wide[0] if gemm.trans_b == "N" else wide[0].mT
+    right = wide[1].mT if gemm.trans_a == "T" else wide[1]
+    exact, size = left @ right, left.abs() @ right.abs()
+    factor: Any = torch.full((), gemm.alpha, dtype=torch.float64, device=exact.device)
+    if operands.scale_a is not None:
+        factor = factor * operands.scale_a.to(torch.float64)
+    if operands.scale_b is not None:
+        factor = factor * operands.scale_b.to(torch.float64).view(-1, 1)
+    exact, size = exact * factor, size * factor.abs()
+    if gemm.beta:
+        exact, size = exact + gemm.beta * operands.c.double(), size + (gemm.beta * operands.c.double()).abs()
+    if operands.bias is not None:
+        exact, size = exact + operands.bias.double(), size + operands.bias.double().abs()
+    if gemm.activation == "relu":
+        exact = exact.relu()
+    elif gemm.activation == "gelu":
+        exact = torch.nn.functional.gelu(exact, approximate="tanh")
+    elif gemm.activation == "swish":
+        exact = torch.nn.functional.silu(exact)
+    return exact, size
+
+
+def probes(gemm: Gemm) -> dict[str, tuple[Gemm, tuple[float, float]]]:
+    """Products near this one that the same configuration must get right, each with the range of its scales."""
+    usual = (0.5, 2.0)
+    found = {"product": (gemm, usual), "other data": (gemm, usual)}
+    if gemm.batch == 1:
+        pad = {f"ld{x}": getattr(gemm, f"ld{x}") + 16 for x in "abcd"}
+        found["padded"] = (replace(gemm, **pad), usual)
+        if gemm.n > 1:
+            found["odd tail"] = (replace(gemm, n=gemm.n - 1, **{"ldb": 0, "stride_b": 0} if gemm.trans_b == "T" else {}), usual)
+        if TYPES[gemm.a_type][0] > 1:
+            found["alpha, beta"] = (replace(gemm, alpha=0.7, beta=0.3), usual)
+        if "none" not in (gemm.scale_a, gemm.scale_b):
+            found["large scales"] = (gemm, (2.0**9, 2.0**10))
+            found["small scales"] = (gemm, (2.0**-30, 2.0**-29))
+    return found
+
+
+class CudaBench:
+    """One product on one device. ``bind(gemm, config)`` makes a Bound; it is the backend's."""
+
+    def __init__(self, gemm: Gemm, device: int, seed: int, bind: Callable[[Gemm, Config], Bound]) -> None:
+        import torch
+
+        self.gemm, self.device, self.seed, self.bind = gemm, device, seed, bind
+        torch.cuda.set_device(device)
+        self.sets = max(1, math.ceil(ROTATED / max(gemm.bytes, 1)))
+        self.operands = [Operands.random(gemm, device, seed + i) for i in range(self.sets)]
+        self._graphs: dict[int, tuple[Any, int, Kernel]] = {}
+        self._library_error: dict[str, float] = {}
+        self._stream = torch.cuda.Stream(device)
+
+    def build(self, config: Config) -> Kernel:
+        bound = self.bind(self.gemm, config)
+        kernel = Kernel(config, lambda i: bound.run(self.operands[i % self.sets]), bound.compile_seconds, dict(bound.resources))
+        try:
+            kernel.run(0)
+        except RuntimeError as error:
+            raise Refused("runtime", f"{dict(config)}: {error}".splitlines()[0]) from error
+        self._finish(config)
+        return kernel
+
+    def _finish(self, config: Config) -> None:
+        import torch
+
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError as error:
+            raise Refused("runtime", f"{dict(config)}: {error}".splitlines()[0]) from error
+
+    def _graph(self, kernel: Kernel) -> tuple[Any, int]:
+        """The calls of one sample: each set of operands in turn, so that none is still in cache."""
+        import torch
+
+        if id(kernel) not in self._graphs:
+            slow = self.gemm.flops > 2e11  # over some 300 us each: fewer say as much
+            calls = max(4 if slow else CALLS, self.sets)
+            graph = torch.cuda.CUDAGraph()
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self._stream):
+                kernel.run(0)  # what is made at the first call on a stream is made before the capture
+                self._stream.synchronize()
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    for i in range(calls):
+                        kernel.run(i)
+                finally:
+                    graph.capture_end()
+            graph.replay()
+            self._finish(kernel.config)
+            self._graphs[id(kernel)] = graph, calls, kernel
+        graph, calls, _ = self._graphs[id(kernel)]
+        return graph, calls
+
+    def time(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
+        import torch
+
+        graphs = [self._graph(kernel) for kernel in kernels]
+        events = [[(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(samples)] for _ in kernels]
+        order = list(range(len(kernels)))
+        for sample in range(samples):
+            for i in order if sample % 2 == 0 else reversed(order):
+                start, stop = events[i][sample]
+                start.record()
+                graphs[i][0].replay()
+                stop.record()
+        torch.cuda.synchronize(self.device)
+        return [[1e-3 * start.elapsed_time(stop) / graphs[i][1] for start, stop in pairs] for i, pairs in enumerate(events)]
+
+    def forget(self, kernel: Kernel) -> None:
+        """Free the graph of a kernel that is not timed again."""
+        self._graphs.pop(id(kernel), None)
+
+    def check(self, kernel: Kernel, only: Sequence[str] | None = None) -> Mapping[str, float]:
+        errors = {}
+        for number, (name, (gemm, scales)) in enumerate(probes(self.gemm).items()):
+            if only is not None and name not in only:
+                continue
+            try:
+                bound = self.bind(gemm, kernel.config)
+            except Refused as refused:
+                if refused.kind != "constraints" or gemm == self.gemm:
+                    raise
+                continue  # the configuration is not for such a product, and will not be asked for one
+            errors[name] = self._probe(name, gemm, bound, self.seed + 1000 + number, scales)
+        return errors
+
+    def _probe(self, name: str, gemm: Gemm, bound: Bound, seed: int, scales: tuple[float, float]) -> float:
+        """Run three times, and judge the whole of D. The scaled error; at most 1."""
+        import torch
+
+        operands = Operands.random(gemm, self.device, seed, scales=scales)
+        poison = operands.guarded.clone()
+        outputs = []
+        for _ in range(3):
+            operands.guarded.copy_(poison)
+            bound.run(operands)
+            torch.cuda.synchronize(self.device)
+            outputs.append(operands.d.clone())
+            outside = operands.guarded.clone()
+            outside.as_strided(operands.d.shape, operands.d.stride(), GUARD).copy_(
+                poison.as_strided(operands.d.shape, operands.d.stride(), GUARD)
+            )
+            if not torch.equal(outside.view(torch.uint8), poison.view(torch.uint8)):
+                raise Refused("correctness", f"{name}: something outside D was written")
+        if gemm.deterministic and not all(torch.equal(outputs[0].view(torch.uint8), o.view(torch.uint8)) for o in outputs[1:]):
+            raise Refused("correctness", f"{name}: three runs gave different bits")
+        exact, size = reference(gemm, operands)
+        unit = UNIT[gemm.d_type]
+        # sums in float32: an error of k units of what is summed at most, and about sqrt(k) of them; eight-bit products are
+        # summed with some 14 bits on Hopper
+        accumulate = 2.0**-13 if TYPES[gemm.a_type][0] == 1 else 2.0**-11 if gemm.compute == "tf32" else 2.0**-23
+        bound_error = 2 * unit * exact.abs() + 8 * math.sqrt(max(gemm.k, 1)) * accumulate * size + 1e-30
+        worst = 0.0
+        for output in outputs:
+            difference = (output.double() - exact).abs()
+            worst = max(worst, float((difference / bound_error).amax()) if difference.numel() else 0.0)
+            if not worst <= 1.0:  # NaN too
+                raise Refused("correctness", f"{name}: the error is {worst:.2g} times what rounding explains")
+        norm = float((outputs[-1].double() - exact).norm() / exact.norm().clamp_min(1e-300))
+        limit = 2.0 * self._library(name, gemm, operands, exact)
+        if not norm <= limit:
+            raise Refused("correctness", f"{name}: relative error {norm:.2g}; the default's is {limit / 2:.2g}")
+        return worst
+
+    def _library(self, name: str, gemm: Gemm, operands: Operands, exact: Any) -> float:
+        """The relative error of torch's own product, in the same units: what may be doubled but no more."""
+        if name not in self._library_error:
+            operands.d.zero_()
+            torch_default(gemm).run(operands)
+            error = float((operands.d.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+            self._library_error[name] = max(error, UNIT[gemm.d_type] / 4)
+        return self._library_error[name]
+
+    def close(self) -> None:
+        import torch
+
+        self._graphs.clear()
+        self.operands = []
+        torch.cuda.empty_cache()
+
+
+def environment(device: int) -> dict[str, str]:
+    """What results on this device depend on, as far as torch knows it."""
+    import torch
+
+    from .backends.kernels.launch import driver
+
+    properties = torch.cuda.get_device_properties(device)
+    import ctypes
+
+    version = ctypes.c_int()
+    driver().cuDriverGetVersion(ctypes.byref(version))
+    return {
+        "device": properties.name,
+        "multiprocessors": str(properties.multi_processor_count),
+        "capability": f"{properties.major}.{properties.minor}",
+        "driver": str(version.value),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+    }
