@@ -30,7 +30,7 @@ from lapwing.tune.backends.base import Config, Kernel, Refused
 from lapwing.tune.backends.cublaslt import CublasLtBackend
 from lapwing.tune.backends.kernels.compiled import compile_step, signature
 from lapwing.tune.backends.kernels.plan import Step, plan
-from lapwing.tune.backends.triton import TritonBackend, allowed, score
+from lapwing.tune.backends.triton import PARAMETERS, TritonBackend, allowed
 from lapwing.tune.gemm import Gemm
 
 BANDWIDTH, RATE = 4.8e12, {2: 989e12, 1: 1979e12}  # the vendor's figures of an H200: the roofline
@@ -94,45 +94,74 @@ SHAPES = [
 ]
 
 
-def candidates(gemm: Gemm, most: int, explore: bool = False) -> list[Config]:
-    """Our configurations worth a try: a product of sensible values, the best under the score of each template first."""
-    found: dict[str, list[Config]] = {"skinny": [], "tile": [], "stream": []}
+# rows, depth, stages, warps, tokens on the left? of the tile template, by its columns: what was near the best of 24 products
+TILES = {
+    16: [(64, 64, 4, 4, 0), (128, 256, 3, 8, 0), (64, 128, 6, 8, 0), (64, 128, 4, 4, 0), (64, 64, 6, 4, 0), (128, 64, 4, 4, 0),
+         (128, 128, 6, 8, 0), (128, 128, 3, 4, 0)],
+    32: [(128, 128, 4, 4, 0), (64, 64, 5, 8, 0), (64, 256, 4, 4, 0), (64, 128, 3, 4, 0), (64, 256, 3, 4, 0), (64, 128, 4, 4, 0),
+         (128, 64, 5, 4, 0)],
+    64: [(64, 128, 4, 8, 1), (64, 64, 5, 8, 1), (128, 128, 4, 4, 0), (128, 64, 6, 4, 0), (64, 128, 6, 4, 0), (64, 64, 3, 4, 0),
+         (64, 128, 4, 4, 0), (128, 64, 4, 4, 0)],
+    128: [(64, 128, 4, 4, 0), (64, 64, 4, 4, 0), (128, 64, 4, 8, 0), (128, 64, 4, 4, 0), (64, 128, 4, 8, 1), (128, 128, 3, 8, 0)],
+    256: [(128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 4, 0)],
+}  # fmt: skip
+# rows, warps, loads under way of the skinny template
+SKINNY = [(16, 4, 4), (16, 8, 4), (32, 4, 2), (32, 4, 4), (32, 8, 2), (48, 4, 2), (48, 4, 4), (64, 4, 2)]
+
+
+def candidates(gemm: Gemm) -> list[Config]:
+    """Our configurations worth a first try, mixed, so that a search that is cut short has seen some of each."""
+    found: list[Config] = []
 
     def add(**config: int | str) -> None:
         full = {"bk": 64, "group": 1, "swap": 0, "pdl": 0} | config
         if allowed(gemm, full):
-            found[str(config["template"])].append(full)
+            found.append(full)
 
     fitting = [b for b in (8, 16, 32, 64, 128, 256) if b < 2 * gemm.n or b == 8]
-    for bn in fitting[-2:]:
-        for bm in (16, 32, 48, 64):
-            for warps in (4, 8, 16):
-                for stages in (2, 4, 6):
-                    for pdl in (0, 1):
-                        for split in (1, 2, 3, 4, 5, 6, 8):
-                            for reduce in ("none",) if split == 1 else ("cluster", "last"):
-                                add(template="skinny", bm=bm, bn=bn, warps=warps, stages=stages, pdl=pdl, split=split, reduce=reduce)
-    for bn in [b for b in fitting if b >= 16][-2:] or [16]:
-        for bm in (32, 64, 128, 256):
-            for bk in (64, 128, 256):
-                for stages in (3, 4, 5, 6):
-                    for warps in (4, 8):
-                        for swap in (0, 1) if gemm.n >= 64 else (0,):
-                            for group in (1, 8):
-                                shared = {"bm": bm, "bn": bn, "bk": bk, "stages": stages, "warps": warps, "swap": swap, "group": group}
-                                for split in (1, 2, 3, 4, 6, 8, 12, 16):
-                                    for reduce in ("none",) if split == 1 else ("last", "atomic"):
-                                        add(template="tile", split=split, reduce=reduce, **shared)
-                                for split in (1, 2):
-                                    add(template="stream", split=split, reduce="last", **shared)
-    if explore:  # all splits of kernels drawn at random: the same kernels for every product, so that few are compiled
-        def drawn(c: Config) -> tuple:
-            kernel = sorted((k, v) for k, v in c.items() if k not in ("split", "pdl"))
-            return hashlib.sha256(repr(kernel).encode()).digest(), int(c["pdl"]), int(c["split"])
+    overlap = (0, 4) if gemm.n <= 256 else (0,)
+    for pdl in overlap:
+        for split in (1, 2, 4, 8):
+            for rows, warps, depth in SKINNY if gemm.n <= 32 else ():
+                reduce = "none" if split == 1 else "cluster"
+                for bn in fitting[-1:] if gemm.n <= 16 else fitting[-2:]:
+                    add(template="skinny", bm=rows, bn=bn, warps=warps, stages=depth, pdl=pdl, split=split, reduce=reduce)
+        for bn in [b for b in fitting if b >= 16][-1 if gemm.n <= 16 else -2 :] or [16]:
+            for bm, bk, stages, warps, swap in TILES[bn]:
+                shape = {
+                    "bm": bm,
+                    "bn": bn,
+                    "bk": bk,
+                    "stages": stages,
+                    "warps": warps,
+                    "swap": swap,
+                    "group": 8 if gemm.n > 1024 else 1,
+                }
+                for split in (1, 2, 3, 4, 6, 8, 12) if gemm.n <= 1024 else (1,):
+                    add(template="tile", split=split, reduce="none" if split == 1 else "last", pdl=pdl, **shape)
+                if gemm.n > 64 and not pdl:
+                    add(template="stream", split=1, reduce="last", **shape)
+    return sorted(found, key=lambda c: hashlib.sha256(repr(sorted(c.items())).encode()).digest())
 
-        return [c for t, x in found.items() for c in sorted(x, key=drawn)[: most // (4 if t == "stream" else 2)]]
-    share = {"skinny": 0.5, "tile": 0.35, "stream": 0.15} if found["skinny"] else {"skinny": 0, "tile": 0.7, "stream": 0.3}
-    return [c for t, x in found.items() for c in sorted(x, key=lambda c: score(gemm, 132, c))[: int(share[t] * most)]]
+
+def neighbours(gemm: Gemm, config: Config, names: Iterable[str] = tuple(PARAMETERS)) -> list[Config]:
+    """One parameter changed: to the next value up or down, or to any where values have no order."""
+    found = []
+    for name in names:
+        values = PARAMETERS[name]
+        at = values.index(config[name])
+        other = (
+            [v for v in values if v != config[name]]
+            if isinstance(config[name], str) or name == "pdl"
+            else values[max(at - 1, 0) : at + 2]
+        )
+        for value in other:
+            changed = {**config, name: value}
+            if name == "split" and (changed["split"] == 1) != (changed["reduce"] == "none") and changed["template"] != "stream":
+                changed["reduce"] = "none" if value == 1 else "cluster" if changed["template"] == "skinny" else "last"
+            if changed != config and allowed(gemm, changed):
+                found.append(changed)
+    return found
 
 
 def compile_one(task: tuple[Gemm, Step]) -> bool:
@@ -150,30 +179,34 @@ def kernel_key(gemm: Gemm, step: Step) -> tuple:
     return step.kernel, step.warps, step.stages, tuple(types.items()), tuple(constants.items()), tuple(divisible)
 
 
-def compile_all(work: Iterable[tuple[Gemm, Config]], workers: int) -> tuple[set[tuple], dict[str, Any]]:
+def compile_all(work: Iterable[tuple[Gemm, Config]], pool: ProcessPoolExecutor) -> tuple[set[tuple], dict[str, Any]]:
     """Fill the disk caches from a pool of processes, each different kernel once. The kernels that can be built."""
     start = time.perf_counter()
     tasks = {kernel_key(gemm, step): (gemm, step) for gemm, config in work for step in plan(gemm, config)}
     good = set()
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {key: pool.submit(compile_one, task) for key, task in tasks.items()}
-        for key, future in running.items():
-            try:
-                if future.result():
-                    good.add(key)
-            except BrokenProcessPool:  # a compiler that crashes takes the pool along: what was done is kept
-                continue
+    running = {key: pool.submit(compile_one, task) for key, task in tasks.items()}
+    for key, future in running.items():
+        try:
+            if future.result():
+                good.add(key)
+        except BrokenProcessPool:  # a compiler that crashes takes the pool along: what was done is kept
+            continue
     return good, {"kernels": len(tasks), "good": len(good), "seconds": time.perf_counter() - start}
 
 
 def measure(
-    shape: Shape, ours: list[Config], algorithms: list[Config], seconds: float, seed: int, only: tuple[str, ...] | None = None
+    shape: Shape,
+    ours: list[Config],
+    algorithms: list[Config],
+    seconds: float,
+    options: argparse.Namespace,
+    pool: ProcessPoolExecutor,
 ) -> tuple[dict, list[dict]]:
     from lapwing.tune.cuda_bench import CudaBench
 
     begin = time.perf_counter()
     gemm, lt, own = shape.gemm, CublasLtBackend(), TritonBackend()
-    bench = CudaBench(gemm, 0, seed, lambda g, c: (lt if "id" in c else own).bind(g, c, 0))
+    bench = CudaBench(gemm, 0, options.seed, lambda g, c: (lt if "id" in c else own).bind(g, c, 0))
     default = bench.build({"default": "torch"})
     trials, timed = [], []
 
@@ -181,20 +214,49 @@ def measure(
         for config in configs:
             if time.perf_counter() - begin > until:
                 break
-            line: dict[str, Any] = {"schema": 1, "backend": "cublaslt" if "id" in config else "triton", "device": 0, "gemm": gemm.key}
-            line |= {"configuration": dict(config), "times": {}, "time": None, "invalidity": "correct", "reason": "", "environment": ""}
+            line: dict[str, Any] = {
+                "schema": 1,
+                "backend": "cublaslt" if "id" in config else "triton",
+                "device": 0,
+                "gemm": gemm.key,
+            }
+            line |= {
+                "configuration": dict(config),
+                "times": {},
+                "time": None,
+                "invalidity": "correct",
+                "reason": "",
+                "environment": "",
+            }
             try:
                 kernel = bench.build(config)
-                runtimes = bench.time([kernel], 3)[0]
+                runtimes = bench.time([kernel], 4)[0][1:]
                 bench.forget(kernel)
                 timed.append((min(runtimes), kernel))
-                line |= {"time": statistics.median(runtimes), "times": {"compilation_time": kernel.compile_seconds, "runtimes": runtimes}}
+                line |= {
+                    "time": statistics.median(runtimes),
+                    "times": {"compilation_time": kernel.compile_seconds, "runtimes": runtimes},
+                }
             except Refused as refused:
                 line |= {"invalidity": refused.kind, "reason": str(refused)[:120]}
             trials.append(line)
 
-    screen(algorithms, 0.45 * seconds)
-    screen(ours, 0.85 * seconds)
+    screen(algorithms, 0.3 * seconds)
+    screen(ours, 0.6 * seconds)
+    done = [line["configuration"] for line in trials]
+    for until in (0.75, 0.85):  # around the best few, with and without overlap
+        mine = sorted((x for x in timed if "template" in x[1].config), key=lambda x: x[0])
+        most = 2 if options.quick else 4
+        best = mine[:most] + [x for x in mine if not x[1].config["pdl"]][:most]
+        names = ("split", "pdl", "reduce") if options.quick else tuple(PARAMETERS)
+        if time.perf_counter() - begin > until * seconds:
+            break
+        near = [n for _, k in best for n in neighbours(gemm, k.config, names)]
+        near = [n for i, n in enumerate(near) if n not in near[:i] and n not in done]
+        good, _ = compile_all(((gemm, c) for c in near), pool)
+        near = [c for c in near if all(kernel_key(gemm, x) in good for x in plan(gemm, c))]
+        screen(near, until * seconds)
+        done += near
     groups = {"vendor": [x for x in timed if "id" in x[1].config], "own": [x for x in timed if "template" in x[1].config]}
     groups["own, alone"] = [x for x in groups["own"] if not x[1].config["pdl"]]
     result: dict[str, Any] = {"number": shape.number, "name": shape.name, "rows": shape.rows, "columns": shape.columns}
@@ -211,7 +273,7 @@ def measure(
         result[name] = {"tried": len(groups[name]), "us": None}
         for kernel in kernels:
             try:
-                errors = bench.check(kernel, only)
+                errors = bench.check(kernel, ("product",) if options.quick else None)
             except Refused as refused:
                 result[name].setdefault("refused", []).append([dict(kernel.config), str(refused)])
                 continue
@@ -226,10 +288,25 @@ def measure(
         ratios = sorted(d / t for d, t in zip(runs[0], seconds_each, strict=True))
         result[name] |= {"us": 1e6 * statistics.median(seconds_each), "ratio": statistics.median(ratios)}
         result[name] |= {"low": ratios[samples // 20], "high": ratios[-1 - samples // 20]}
+    chain = bench.time([default, *chosen.values()], samples // 2, between=lambda i: negate(bench.operands[i % bench.sets].b))
+    result["default_us_chained"] = 1e6 * statistics.median(chain[0])
+    for name, seconds_each in zip(chosen, chain[1:], strict=True):
+        result[name] |= {"us_chained": 1e6 * statistics.median(seconds_each)}
+        result[name]["saved_us_chained"] = result["default_us_chained"] - result[name]["us_chained"]
     best = max((r["ratio"] for r in (result[n] for n in chosen)), default=1.0)
     result |= {"ratio": max(best, 1.0), "seconds": time.perf_counter() - begin, "sets": bench.sets}
     bench.close()
     return result, trials
+
+
+def negate(x: Any) -> None:
+    """A small kernel that makes the input, as a model has one before each product."""
+    import torch
+
+    if x.element_size() == 1:
+        x.view(torch.uint8).bitwise_xor_(0x80)
+    else:
+        x.neg_()
 
 
 def ceilings() -> dict[str, float]:
@@ -239,7 +316,10 @@ def ceilings() -> dict[str, float]:
     b = torch.empty_like(a)
     x, y = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     found = {}
-    for name, call, amount in (("copy TB/s", lambda: b.copy_(a), 4e-12 * a.numel()), ("bf16 TFLOP/s", lambda: x @ y, 2e-12 * 8192**3)):
+    for name, call, amount in (
+        ("copy TB/s", lambda: b.copy_(a), 4e-12 * a.numel()),
+        ("bf16 TFLOP/s", lambda: x @ y, 2e-12 * 8192**3),
+    ):
         for _ in range(3):
             call()
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -263,16 +343,25 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("tune-gpu.json"))
     parser.add_argument("--spaces", type=Path, help="folder for the trials of each product, gzipped")
     parser.add_argument("--shapes", default="", help="numbers, separated by commas; all of them when empty")
-    parser.add_argument("--most", type=int, default=400, help="own configurations a product")
-    parser.add_argument("--explore", action="store_true", help="draw own configurations at random, and validate quickly")
+    parser.add_argument(
+        "--enumerate", type=float, default=1.5, help="seconds a product for the enumeration of cuBLASLt's algorithms"
+    )
+    parser.add_argument("--quick", action="store_true", help="search less, and validate with one probe only")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        run(options, pool)
+
+
+def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     begin = time.perf_counter()
     chosen = [s for s in SHAPES if not options.shapes or str(s.number) in options.shapes.split(",")]
-    ours = {s.number: candidates(s.gemm, options.most, options.explore) for s in chosen}
-    good, compiled = compile_all(((s.gemm, c) for s in chosen for c in ours[s.number]), options.workers)
-    ours = {s.number: [c for c in ours[s.number] if all(kernel_key(s.gemm, x) in good for x in plan(s.gemm, c))] for s in chosen}
+    ours = {s.number: candidates(s.gemm) for s in chosen}
+    good, compiled = compile_all(((s.gemm, c) for s in chosen for c in ours[s.number]), pool)
+    ours = {
+        s.number: [c for c in ours[s.number] if all(kernel_key(s.gemm, x) in good for x in plan(s.gemm, c))] for s in chosen
+    }
     print(f"compiled {compiled}", flush=True)
     lt, own = CublasLtBackend(), TritonBackend()
     report: dict[str, Any] = {
@@ -284,21 +373,26 @@ def main() -> None:
     for i, shape in enumerate(chosen):
         left = options.seconds - (time.perf_counter() - begin)
         try:
-            found = lt.found(shape.gemm, 0)
-            share, only = left / (len(chosen) - i), ("product",) if options.explore else None
-            result, trials = measure(shape, ours[shape.number], list(found.configs), share, options.seed, only)
+            found = lt.found(shape.gemm, 0, seconds=options.enumerate)
+            share = left / (len(chosen) - i)
+            result, trials = measure(shape, ours[shape.number], list(found.configs), share, options, pool)
         except Exception:  # the others are still worth having
             report.setdefault("errors", []).append([shape.number, traceback.format_exc()])
             print(shape.number, traceback.format_exc(), flush=True)
             continue
-        result["algorithms"] = {"kept": len(found.configs), "heuristic": found.heuristic, "tried": found.tried, "ids": found.ids}
+        result["algorithms"] = {
+            "kept": len(found.configs),
+            "heuristic": found.heuristic,
+            "tried": found.tried,
+            "ids": found.ids,
+        }
         report["shapes"].append(result)
         v, o, p = result["vendor"], result["own, alone"], result["own"]
         print(
             f"{shape.number:2d} {shape.rows:5d}x{shape.columns:6d}x{shape.inner:5d} default {result['default_us']:8.2f} "
             f"vendor {v['us'] or 0:8.2f} own {o['us'] or 0:8.2f} pdl {p['us'] or 0:8.2f} floor {result['roofline_us']:7.2f} "
-            f"x{result['ratio']:.3f} algos {found.heuristic}+{len(found.configs) - found.heuristic} own {o['tried']} "
-            f"{result['seconds']:.1f}s {o.get('config')} {[x[1] for x in o.get('refused', [])]} {[x[1] for x in v.get('refused', [])]}",
+            f"x{result['ratio']:.3f} chained {result['default_us_chained']:.2f}/{o.get('us_chained') or 0:.2f}/{p.get('us_chained') or 0:.2f} algos {found.heuristic}+{len(found.configs) - found.heuristic} own {o['tried']} "
+            f"{result['seconds']:.1f}s {list((o.get('config') or {}).items())} {list((p.get('config') or {}).items())} {[x[1] for x in o.get('refused', [])]} {[x[1] for x in v.get('refused', [])]}",
             flush=True,
         )
         if options.spaces:
@@ -306,7 +400,10 @@ def main() -> None:
             (options.spaces / f"shape{shape.number:02d}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
         decode = [r["ratio"] for r in report["shapes"] if r["rows"] <= 64]
         report["decode"] = {"geomean": geomean(decode), "over 1.25": sum(r >= 1.25 for r in decode), "count": len(decode)}
-        report["all"] = {"geomean": geomean(r["ratio"] for r in report["shapes"]), "losses": sum(r["ratio"] < 1 for r in report["shapes"])}
+        report["all"] = {
+            "geomean": geomean(r["ratio"] for r in report["shapes"]),
+            "losses": sum(r["ratio"] < 1 for r in report["shapes"]),
+        }
         report["seconds"] = time.perf_counter() - begin
         options.out.write_text(json.dumps(report, indent=1))
     print(report["decode"], report["all"], f"{report['seconds']:.0f} s")

@@ -7,7 +7,8 @@
 // adds the parts in order (REDUCE 3). The same bits every time.
 //
 // Set when compiled: INPUT 0 bf16, 1 f16, 2 e4m3; OUTPUT 0 bf16, 1 f16, 3 f32; BIAS_TYPE likewise; ROWS (16 rows of D each), TOKENS
-// (8 columns each), WARPS, DEPTH (even), REDUCE, PDL, EPILOGUE (bits as in tile.py).
+// (8 columns each), WARPS, DEPTH (even), REDUCE, EPILOGUE (bits as in tile.py), PDL: 0, or 1: placed while the kernel in front still runs, or more: and so
+// many KB of each row are asked for before waiting.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -129,7 +130,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
   };
 
 #if PDL
-  asm volatile("griddepcontrol.launch_dependents;");
+  // Weights may be asked for before the kernel in front is done: that only moves lines into the cache where all accesses meet.
+  if (PDL > 1 && threadIdx.x < ROW_COUNT) {
+    const char* p = a + (long)low * 128 + min(i0 + (int)threadIdx.x, m - 1) * lda * ELEMENT;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(min((high - low) * 128, PDL * 1024)));
+  }
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 #pragma unroll
@@ -150,6 +155,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
         if (at + s + DEPTH < count) load(ring[s], at + s + DEPTH);
       }
 
+#if PDL  // not earlier: a waiting kernel takes room, and what it asks for crowds out what is read here
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
   // the block's sum: over its warps, always in the same order
   float* mine = cells + warp * CELLS;
 #pragma unroll

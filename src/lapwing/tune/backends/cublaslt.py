@@ -74,7 +74,7 @@ class CublasLtBackend:
     def default(self, gemm: Gemm) -> Config:
         return dict(DEFAULT)
 
-    def found(self, gemm: Gemm, device: int, **bounds: int) -> Found:
+    def found(self, gemm: Gemm, device: int, **bounds: Any) -> Found:
         """The algorithms with counts of where they come from."""
         import torch
 
@@ -141,7 +141,22 @@ class Planned:
             handle, operation, alpha, beta = self._fixed
             la, lb, lc, ld = self._layouts
             status = self.lib.c.cublasLtMatmul(
-                handle, operation, alpha, pa, la, pb, lb, beta, pc, lc, pd, ld, C.addressof(self.algorithm), room, self.workspace, stream
+                handle,
+                operation,
+                alpha,
+                pa,
+                la,
+                pb,
+                lb,
+                beta,
+                pc,
+                lc,
+                pd,
+                ld,
+                C.addressof(self.algorithm),
+                room,
+                self.workspace,
+                stream,
             )
         if status:
             raise Refused("runtime", f"{self.lib.c.cublasLtGetStatusString(status).decode()} ({status})")

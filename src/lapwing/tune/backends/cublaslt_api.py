@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes as C
 import functools
 import itertools
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +29,12 @@ FIELDS: dict[str, tuple[int, Any]] = {
     "inner": (7, C.c_uint16),
     "cluster": (8, C.c_uint16),
 }
-CAPABILITIES = {"splitk": 0, "red": 1, "swizzle": 2, "custom": 7}  # split-K?, mask of reductions, swizzle?, largest custom option
+CAPABILITIES = {
+    "splitk": 0,
+    "red": 1,
+    "swizzle": 2,
+    "custom": 7,
+}  # split-K?, mask of reductions, swizzle?, largest custom option
 CAP_TILES, CAP_STAGES = 6, 13
 TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 COMPUTE = {"f32": 68, "tf32": 77, "f64": 70, "i32": 72, "f16": 64}
@@ -35,6 +42,8 @@ IN_PLACE = 1  # reduction in place: atomics, so the order of the sum varies
 EPILOGUES = {("", "none"): 1, ("", "relu"): 2, ("b", "none"): 4, ("b", "relu"): 6, ("", "gelu"): 32, ("b", "gelu"): 36}
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, SCALE_A, SCALE_B, BIAS_TYPE, MODE_A, MODE_B = 3, 4, 7, 8, 17, 18, 26, 31, 32
 SCALE_MODES = {"tensor": 0, "row": 3}  # CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, _OUTER_VEC_32F
+CLUSTERS = (2, 3, 4, 5, 6, 7)  # 1x1, 2x1, 4x1, 1x2, 2x2, 4x2
+CUSTOMS = 5
 WORKSPACE = 32 << 20  # as torch on Hopper
 
 
@@ -183,18 +192,22 @@ class Problem:
 
     def algorithm(self, config: Config) -> tuple[Algorithm, int]:
         """The library's own form of a config, and the workspace it takes. Refused when the library does not have it."""
-        made, result, lib = Algorithm(), Result(), self.lib
+        made, lib = Algorithm(), self.lib
         if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, int(config["id"]), C.byref(made)):
             raise Refused("constraints", f"algorithm {config['id']} is not for this product")
         for name in FIELDS:
             if name != "id" and not lib.set(made, name, int(config[name])) and int(config[name]):
                 raise Refused("constraints", f"algorithm {config['id']} takes no {name} {config[name]}")
-        if lib.c.cublasLtMatmulAlgoCheck(lib.handle, self.operation, *self.layouts, C.byref(made), C.byref(result)) or result.state:
+        needs = self.fits(made)
+        if needs is None:
             raise Refused("constraints", f"{solution_name(config)} does not fit this product")
-        return made, int(result.workspace)
+        return made, needs
 
     def combinations(self, algorithm_id: int) -> Iterator[Config]:
-        """What the capabilities of one algorithm allow: each tile, stage count and custom option with a few split-K's."""
+        """What the capabilities of one algorithm allow, in an order in which any beginning is spread over all of it.
+
+        Some allow millions, so none is made before its turn.
+        """
         base, lib = Algorithm(), self.lib
         if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, algorithm_id, C.byref(base)):
             return
@@ -203,35 +216,63 @@ class Problem:
         if self.gemm.deterministic:
             reductions = [r for r in reductions if r != IN_PLACE]
         splits = [(1, 0)] + [(s, r) for s in (2, 3, 4, 6, 8, 12, 16) for r in reductions if caps["splitk"]]
-        axes = (
-            lib.choices(base, CAP_TILES),
-            lib.choices(base, CAP_STAGES),
-            splits,
-            range(caps["custom"] + 1),
-            range(2) if caps["swizzle"] else (0,),
-        )
-        inner, cluster = lib.get(base, "inner"), lib.get(base, "cluster")
-        for tile, stages, (splitk, red), custom, swizzle in itertools.product(*axes):
-            yield {
-                "id": algorithm_id, "tile": tile, "stages": stages, "splitk": splitk, "red": red, "swizzle": swizzle,
-                "custom": custom, "inner": inner, "cluster": cluster,
-            }  # fmt: skip
+        axes: list[list[Any]] = [lib.choices(base, CAP_TILES), lib.choices(base, CAP_STAGES), splits]
+        axes += [list(range(min(caps["custom"], 63) + 1)), [0, 1] if caps["swizzle"] else [0]]
+        fixed = {name: lib.get(base, name) for name in ("inner", "cluster")}
+        total = math.prod(map(len, axes))
+        step = max(int(total * 0.6180339887498949), 1)
+        while math.gcd(step, total) != 1:
+            step += 1
+        for i in range(total):
+            place, chosen = i * step % total, []
+            for axis in axes:
+                place, at = divmod(place, len(axis))
+                chosen.append(axis[at])
+            tile, stages, (splitk, red), custom, swizzle = chosen
+            found = {"id": algorithm_id, "tile": tile, "stages": stages, "splitk": splitk, "red": red}
+            yield found | {"swizzle": swizzle, "custom": custom} | fixed
 
-    def find(self, *, wanted: int = 256, limit: int = 20000, keep: int = 600, workspace: int = WORKSPACE) -> Found:
-        """Heuristics first, then what enumeration adds: at most ``limit`` combinations are tried, at most ``keep`` kept.
+    def variations(self, named: list[Config]) -> Iterator[Config]:
+        """Around what the heuristic names of the algorithms that have a cluster shape (those do not list their combinations).
 
-        Old algorithms offer tens of thousands of combinations each; they are walked in turns, with a stride, so that each id
-        gets its share.
+        First one attribute changed, then tile, custom option and cluster shape crossed.
+        """
+        newer = [c for c in named if c["cluster"]]
+        reduction = next((c["red"] for c in newer if c["red"]), 2)
+        splits = [int(s) for s in dict.fromkeys([c["splitk"] for c in newer] + [1, 2, 3, 4, 5, 6, 8])]
+        for like in newer:
+            for split in splits:
+                yield {**like, "splitk": split, "red": reduction if split > 1 else 0}
+            yield from ({**like, "cluster": cluster} for cluster in CLUSTERS)
+            yield from ({**like, "custom": custom} for custom in range(CUSTOMS))
+        tiles = dict.fromkeys((c["id"], c["tile"]) for c in newer)
+        for (number, tile), custom, cluster, split in itertools.product(tiles, range(CUSTOMS), CLUSTERS, splits[:3]):
+            like = next(c for c in newer if c["id"] == number)
+            red = reduction if split > 1 else 0
+            yield {**like, "tile": tile, "custom": custom, "cluster": cluster, "splitk": split, "red": red}
+
+    def fits(self, algorithm: Algorithm) -> int | None:
+        """The workspace it takes; None when it is not for this product."""
+        result, call = Result(), self.lib.c.cublasLtMatmulAlgoCheck
+        bad = call(self.lib.handle, self.operation, *self.layouts, C.byref(algorithm), C.byref(result)) or result.state
+        return None if bad else int(result.workspace)
+
+    def find(self, *, wanted: int = 256, seconds: float = 3.0, keep: int = 400, workspace: int = WORKSPACE) -> Found:
+        """Heuristics first, then what enumeration adds, ``keep`` at most.
+
+        The library takes about a millisecond to judge one combination, and there are hundreds of thousands: ``seconds`` bounds
+        the enumeration. Two thirds go to variations of what the heuristic named, the rest to the algorithms that list their
+        combinations, walked so that each gets its share.
         """
         named = self.heuristics(wanted, workspace)
         seen = dict.fromkeys(tuple(c[f] for f in FIELDS) for c in named)
-        first, tried, ids = len(seen), 0, self.ids()
-        walks = [self.combinations(i) for i in ids]
-        share = max(limit // max(len(ids), 1), 1)
-        for walk in walks:
-            everything = list(walk)
-            stride = max(1, -(-len(everything) // share))
-            for config in everything[::stride]:
+        first, tried, ids, begin = len(seen), 0, self.ids(), time.perf_counter()
+        walks = [self.combinations(number) for number in ids]
+        listed = (config for turn in itertools.zip_longest(*walks) for config in turn if config is not None)
+        for walk, until in ((self.variations(named), seconds * 2 / 3), (listed, seconds)):
+            for config in walk:
+                if time.perf_counter() - begin > until or len(seen) >= first + keep:
+                    break
                 tried += 1
                 try:
                     algorithm, needs = self.algorithm(config)
@@ -240,9 +281,7 @@ class Problem:
                 if needs <= workspace:
                     found = self.lib.config(algorithm)
                     seen[tuple(found[f] for f in FIELDS)] = None
-        rest = list(seen)[first:]
-        rest = rest[:: max(1, -(-len(rest) // keep))]
-        configs = tuple(dict(zip(FIELDS, values, strict=True)) for values in [*list(seen)[:first], *rest])
+        configs = tuple(dict(zip(FIELDS, values, strict=True)) for values in seen)
         return Found(configs, heuristic=first, tried=tried, ids=len(ids))
 
 

@@ -27,7 +27,7 @@ PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "warps": (2, 4, 8, 16),
     "group": (1, 8),
     "swap": (0, 1),
-    "pdl": (0, 1),
+    "pdl": (0, 1, 2, 4),  # 1: placed while the kernel in front still runs; more: KB a row asked for meanwhile
 }
 DEFAULT = {"default": "torch"}
 
@@ -219,7 +219,11 @@ def allowed(gemm: Gemm, config: Config) -> bool:
     common = (
         bm in (16, 32, 64, 128, 256)
         and bn >= 16
-        and config["pdl"] == 0
+        and (
+            config["pdl"] == 0
+            or (template == "tile" and reduce != "two-pass" and gemm.trans_a != "N" and gemm.lda * size % 16 == 0)
+        )
+        and (config["pdl"] <= 1 or gemm.n <= 256)
         and warps <= 8
         and shared <= SHARED_MOST
         and 1 <= sums <= 128
@@ -230,7 +234,13 @@ def allowed(gemm: Gemm, config: Config) -> bool:
         and not (config["swap"] and bn < 64 and bm < 64 and warps > 4)
     )
     if template == "stream":
-        return common and gemm.batch == 1 and reduce == "last" and split <= 4 and blocks(gemm.m, bm) * blocks(gemm.n, bn) <= 1 << 16
+        return (
+            common
+            and gemm.batch == 1
+            and reduce == "last"
+            and split <= 4
+            and blocks(gemm.m, bm) * blocks(gemm.n, bn) <= 1 << 16
+        )
     cells = blocks(gemm.m, bm) * blocks(gemm.n, bn) * gemm.batch
     return (
         common
@@ -259,7 +269,9 @@ def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
     memory = gemm.bytes * (1 + 0.15 * (blocks(gemm.n, bn) - 1)) / 4.3e12 / (0.2 + 0.8 * busy)
     rate = 3e14 if skinny else 6.5e14 * min(1.0, (bm / 128) ** 0.5) * min(1.0, (bn / 128) ** 0.35)
     arithmetic = gemm.flops * waste / (rate / size * 2)
-    joined = 0.0 if split == 1 else {"cluster": 0.6e-6, "last": 1.2e-6, "atomic": 1.5e-6, "two-pass": 2.5e-6}[str(config["reduce"])]
+    joined = (
+        0.0 if split == 1 else {"cluster": 0.6e-6, "last": 1.2e-6, "atomic": 1.5e-6, "two-pass": 2.5e-6}[str(config["reduce"])]
+    )
     return 2e-6 + max(memory * waves**0.5, arithmetic * waves) + joined + 4.0 * gemm.m * gemm.n * (split - 1) / 8e12
 
 
@@ -272,7 +284,15 @@ def seeds(gemm: Gemm, multiprocessors: int) -> list[Config]:
         for bm in (16, 32, 48, 64, 128):
             for bk, stages, warps in ((64, 4, 8), (64, 2, 8), (64, 4, 4), (128, 4, 4), (128, 3, 8)):
                 for split in (1, 2, 3, 4, 6, 8):
-                    reduce = "last" if template == "stream" else "none" if split == 1 else "cluster" if template == "skinny" else "last"
+                    reduce = (
+                        "last"
+                        if template == "stream"
+                        else "none"
+                        if split == 1
+                        else "cluster"
+                        if template == "skinny"
+                        else "last"
+                    )
                     config: Config = {
                         "template": template, "bm": bm, "bn": min(columns, 32) if template == "skinny" else max(columns, 16), "bk": bk,
                         "split": split, "reduce": reduce, "stages": stages, "warps": warps, "group": 1, "swap": 0, "pdl": 0,

@@ -54,7 +54,9 @@ def signature(gemm: Gemm, step: Step) -> tuple[dict[str, str], dict[str, Any], d
     kinds = {"i32": "i32", "i64": "i64", "f32": "fp32"}
     types = {x.name: pointers[x.name] if x.kind == "pointer" else kinds[x.kind] for x in step.arguments}
     # only what widens a load or store: every other mark would be one more kernel to compile for the same code
-    useful = {"m", "k", "lda", "ldb", "ldc", "ldd", "step_a", "step_b", "step_c", "step_d"} | ({"n"} if gemm.trans_b != "N" else set())
+    useful = {"m", "k", "lda", "ldb", "ldc", "ldd", "step_a", "step_b", "step_c", "step_d"} | (
+        {"n"} if gemm.trans_b != "N" else set()
+    )
     divisible = {}
     for number, x in enumerate(step.arguments):
         if x.kind == "pointer" or (x.name in useful and isinstance(x.value, int) and x.value % 16 == 0):

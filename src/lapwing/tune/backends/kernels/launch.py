@@ -54,7 +54,9 @@ def check(status: int, what: str) -> None:
 class Function:
     """One kernel in the current context with its launch shape and packed arguments."""
 
-    def __init__(self, cubin: bytes, name: str, *, threads: int, shared: int, cluster: int = 1, dependent: bool = False) -> None:
+    def __init__(
+        self, cubin: bytes, name: str, *, threads: int, shared: int, cluster: int = 1, dependent: bool = False
+    ) -> None:
         lib = driver()
         self._module, self.handle = C.c_void_p(), C.c_void_p()
         check(lib.cuModuleLoadData(C.byref(self._module), cubin), f"{name}: loading")
@@ -99,7 +101,12 @@ class Launch:
             attributes.append(_Attribute(DEPENDENT, 0, (C.c_uint32 * 16)(1)))
         self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)
         self.config = _LaunchConfig(
-            (C.c_uint * 3)(*grid), (C.c_uint * 3)(function.threads, 1, 1), function.shared, None, self._attributes, len(attributes)
+            (C.c_uint * 3)(*grid),
+            (C.c_uint * 3)(function.threads, 1, 1),
+            function.shared,
+            None,
+            self._attributes,
+            len(attributes),
         )
         self._call = driver().cuLaunchKernelEx
         self._fixed = (C.addressof(self.config), function.handle, C.addressof(self._arguments))

@@ -74,7 +74,17 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
     sizes = tuple(Argument(x, "i32", getattr(gemm, x)) for x in ("m", "n", "k", "lda", "ldb", "ldc", "ldd"))
     factors = (Argument("alpha", "f32", gemm.alpha), Argument("beta", "f32", gemm.beta))
     batches = tuple(Argument(f"step_{x}", "i64", getattr(gemm, f"stride_{x}")) for x in "abcd")
-    where = {"a": "A", "b": "B", "c": "C", "d": "D", "bias": "BIAS", "scale_a": "SA", "scale_b": "SB", "work": "WORK", "locks": "LOCKS"}
+    where = {
+        "a": "A",
+        "b": "B",
+        "c": "C",
+        "d": "D",
+        "bias": "BIAS",
+        "scale_a": "SA",
+        "scale_b": "SB",
+        "work": "WORK",
+        "locks": "LOCKS",
+    }
     memory = {name: Argument(where[name], "pointer", name) for name in POINTERS}
     run = {"warps": int(config["warps"]), "stages": int(config["stages"])}
     if template == "stream":
@@ -82,7 +92,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         extra = (Argument("programs", "i32", programs),)
         arguments = (*memory.values(), *sizes, *extra, *factors)
         return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
-    constants |= {"REDUCE": reduce}
+    constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
     cells = tiles * gemm.batch * bm * bn
     first = Step(
         "tile",
@@ -90,6 +100,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         tuple(constants.items()),
         (*memory.values(), *sizes, *batches, Argument("split", "i32", split), *factors),
         **run,
+        dependent=bool(config["pdl"]),
         sums=cells if reduce == REDUCE["atomic"] else 0,
         parts=cells * split if reduce in (REDUCE["two-pass"], REDUCE["last"]) else 0,
     )

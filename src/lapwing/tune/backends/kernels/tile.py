@@ -105,11 +105,32 @@ def block_of(t, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
+def wait_for_previous(A, ri, m, lda, begin, count, KILOBYTES: tl.constexpr):
+    """Ask for the weights' first KILOBYTES a row, and wait until the kernel in front is done.
+
+    Asking moves lines into the L2 cache, where all reads and writes meet: it is safe even if the weights are being written.
+    """
+    if KILOBYTES > 1:
+        size: tl.constexpr = A.dtype.element_ty.primitive_bitwidth // 8
+        rows = (A + tl.where(ri < m, ri, 0).to(tl.int64) * lda + begin).to(tl.int64)
+        length = ri * 0 + tl.minimum(count * size, KILOBYTES * 1024) // 16 * 16
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
+            "=r,l,r",
+            [rows, length],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
 def tile(
     A, B, C, D, BIAS, SA, SB, WORK, LOCKS, m, n, k, lda, ldb, ldc, ldd, step_a, step_b, step_c, step_d, split, alpha, beta,
     K_A: tl.constexpr, K_B: tl.constexpr, EPILOGUE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    SWAP: tl.constexpr, REDUCE: tl.constexpr,
+    SWAP: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(2).to(tl.int64)
     A += batch * step_a
@@ -126,7 +147,11 @@ def tile(
     steps = tl.cdiv(k, BK)
     first = part * steps // split
     last = (part + 1) * steps // split
+    if PDL:
+        wait_for_previous(A, ri, m, lda, first * BK, tl.minimum(last * BK, k) - first * BK, PDL)
     acc = partial_sum(A, B, ri, rj, first, last, m, n, k, lda, ldb, K_A, K_B, BM, BN, BK, SWAP, EVEN, PRECISION)
+    if PDL:  # not earlier: a waiting kernel takes room, and what it asks for crowds out what is read here
+        tl.extra.cuda.gdc_launch_dependents()
     if REDUCE == 0:
         finish(acc, C, D, BIAS, SA, SB, ri, rj, m, n, ldc, ldd, alpha, beta, EPILOGUE)
     else:
@@ -143,6 +168,7 @@ def tile(
             if tl.atomic_add(LOCKS + place, 1, sem="acq_rel") == split - 1:
                 if REDUCE == 1:
                     total = tl.load(own, cache_modifier=".cg")
+                    tl.debug_barrier()  # a cell may be read by several threads, and is cleared by one
                     tl.store(own, tl.zeros((BM, BN), tl.float32))
                 else:
                     total = tl.zeros((BM, BN), tl.float32)
