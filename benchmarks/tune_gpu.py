@@ -30,7 +30,8 @@ from lapwing.tune.backends.base import Config, Kernel, Refused
 from lapwing.tune.backends.cublaslt import CublasLtBackend
 from lapwing.tune.backends.kernels.compiled import compile_step, signature
 from lapwing.tune.backends.kernels.plan import Step, plan
-from lapwing.tune.backends.triton import PARAMETERS, TritonBackend, allowed
+from lapwing.tune.backends.kernels.space import PARAMETERS, SKINNY, TILES, allowed
+from lapwing.tune.backends.triton import TritonBackend
 from lapwing.tune.gemm import Gemm
 
 BANDWIDTH, RATE = 4.8e12, {2: 989e12, 1: 1979e12}  # the vendor's figures of an H200: the roofline
@@ -94,22 +95,7 @@ SHAPES = [
 ]
 
 
-# rows, depth, stages, warps, tokens on the left? of the tile template, by its columns: what was near the best of 24 products
-TILES = {
-    16: [(64, 64, 4, 4, 0), (128, 256, 3, 8, 0), (64, 128, 6, 8, 0), (64, 128, 4, 4, 0), (64, 64, 6, 4, 0), (128, 64, 4, 4, 0),
-         (128, 128, 6, 8, 0), (128, 128, 3, 4, 0)],
-    32: [(128, 128, 4, 4, 0), (64, 64, 5, 8, 0), (64, 256, 4, 4, 0), (64, 128, 3, 4, 0), (64, 256, 3, 4, 0), (64, 128, 4, 4, 0),
-         (128, 64, 5, 4, 0)],
-    64: [(64, 128, 4, 8, 1), (64, 64, 5, 8, 1), (128, 128, 4, 4, 0), (128, 64, 6, 4, 0), (64, 128, 6, 4, 0), (64, 64, 3, 4, 0),
-         (64, 128, 4, 4, 0), (128, 64, 4, 4, 0)],
-    128: [(64, 128, 4, 4, 0), (64, 64, 4, 4, 0), (128, 64, 4, 8, 0), (128, 64, 4, 4, 0), (64, 128, 4, 8, 1), (128, 128, 3, 8, 0)],
-    256: [(128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 4, 0)],
-}  # fmt: skip
-# rows, warps, loads under way of the skinny template
-SKINNY = [(16, 4, 4), (16, 8, 4), (32, 4, 2), (32, 4, 4), (32, 8, 2), (48, 4, 2), (48, 4, 4), (64, 4, 2)]
-
-
-def candidates(gemm: Gemm) -> list[Config]:
+def candidates(gemm: Gemm, overlap: bool = False) -> list[Config]:
     """Our configurations worth a first try, mixed, so that a search that is cut short has seen some of each."""
     found: list[Config] = []
 
@@ -118,25 +104,18 @@ def candidates(gemm: Gemm) -> list[Config]:
         if allowed(gemm, full):
             found.append(full)
 
-    fitting = [b for b in (8, 16, 32, 64, 128, 256) if b < 2 * gemm.n or b == 8]
-    overlap = (0, 4) if gemm.n <= 256 else (0,)
-    for pdl in overlap:
-        for split in (1, 2, 4, 8):
-            for rows, warps, depth in SKINNY if gemm.n <= 32 else ():
+    fitting = [b for b in (8, 16, 32, 48, 64, 128, 256) if b < 2 * gemm.n or b == 8]
+    for pdl in (0, 1, 2) if overlap and gemm.n <= 128 else (0,):
+        for split in (1, 2, 3, 4, 6, 8):
+            for rows, warps, depth, group in SKINNY if gemm.n <= 64 else ():
+                shape = {"bm": rows, "warps": warps, "stages": depth, "group": group}
                 reduce = "none" if split == 1 else "cluster"
-                for bn in fitting[-1:] if gemm.n <= 16 else fitting[-2:]:
-                    add(template="skinny", bm=rows, bn=bn, warps=warps, stages=depth, pdl=pdl, split=split, reduce=reduce)
-        for bn in [b for b in fitting if b >= 16][-1 if gemm.n <= 16 else -2 :] or [16]:
+                width = min((b for b in fitting if b >= gemm.n), default=64)
+                add(template="skinny", bn=width, pdl=pdl, split=split, reduce=reduce, **shape)
+        for bn in [b for b in fitting if b in TILES][-1 if gemm.n <= 16 else -2 :] or [16]:
             for bm, bk, stages, warps, swap in TILES[bn]:
-                shape = {
-                    "bm": bm,
-                    "bn": bn,
-                    "bk": bk,
-                    "stages": stages,
-                    "warps": warps,
-                    "swap": swap,
-                    "group": 8 if gemm.n > 1024 else 1,
-                }
+                group = 8 if gemm.n > 1024 else 1
+                shape = {"bm": bm, "bn": bn, "bk": bk, "stages": stages, "warps": warps, "swap": swap, "group": group}
                 for split in (1, 2, 3, 4, 6, 8, 12) if gemm.n <= 1024 else (1,):
                     add(template="tile", split=split, reduce="none" if split == 1 else "last", pdl=pdl, **shape)
                 if gemm.n > 64 and not pdl:
@@ -214,13 +193,13 @@ def measure(
         for config in configs:
             if time.perf_counter() - begin > until:
                 break
-            line: dict[str, Any] = {
+            trial: dict[str, Any] = {
                 "schema": 1,
                 "backend": "cublaslt" if "id" in config else "triton",
                 "device": 0,
                 "gemm": gemm.key,
             }
-            line |= {
+            trial |= {
                 "configuration": dict(config),
                 "times": {},
                 "time": None,
@@ -233,22 +212,22 @@ def measure(
                 runtimes = bench.time([kernel], 4)[0][1:]
                 bench.forget(kernel)
                 timed.append((min(runtimes), kernel))
-                line |= {
+                trial |= {
                     "time": statistics.median(runtimes),
                     "times": {"compilation_time": kernel.compile_seconds, "runtimes": runtimes},
                 }
             except Refused as refused:
-                line |= {"invalidity": refused.kind, "reason": str(refused)[:120]}
-            trials.append(line)
+                trial |= {"invalidity": refused.kind, "reason": str(refused)[:120]}
+            trials.append(trial)
 
     screen(algorithms, 0.3 * seconds)
     screen(ours, 0.6 * seconds)
-    done = [line["configuration"] for line in trials]
+    done = [trial["configuration"] for trial in trials]
     for until in (0.75, 0.85):  # around the best few, with and without overlap
         mine = sorted((x for x in timed if "template" in x[1].config), key=lambda x: x[0])
         most = 2 if options.quick else 4
         best = mine[:most] + [x for x in mine if not x[1].config["pdl"]][:most]
-        names = ("split", "pdl", "reduce") if options.quick else tuple(PARAMETERS)
+        names = ("split", "reduce") if options.quick else tuple(n for n in PARAMETERS if n != "pdl" or options.overlap)
         if time.perf_counter() - begin > until * seconds:
             break
         near = [n for _, k in best for n in neighbours(gemm, k.config, names)]
@@ -264,10 +243,10 @@ def measure(
     finalists: dict[str, list[Kernel]] = {
         name: [k for _, k in sorted(found, key=lambda x: x[0])[:5]] for name, found in groups.items()
     }
-    for kernels in finalists.values():
+    for name, kernels in finalists.items():
         if kernels:
-            runs = bench.time([default, *kernels], 6)
-            kernels.sort(key=lambda k, r=dict(zip(map(id, kernels), runs[1:], strict=True)): statistics.median(r[id(k)]))
+            medians = [statistics.median(r) for r in bench.time([default, *kernels], 6)[1:]]
+            finalists[name] = [kernels[i] for i in sorted(range(len(kernels)), key=medians.__getitem__)]
     chosen = {}
     for name, kernels in finalists.items():
         result[name] = {"tried": len(groups[name]), "us": None}
@@ -332,6 +311,17 @@ def ceilings() -> dict[str, float]:
     return found
 
 
+def line(result: dict[str, Any]) -> str:
+    sizes = f"{result['rows']:5d}x{result['columns']:6d}x{result['inner']:5d}"
+    parts = [f"{result['number']:2d} {sizes} default {result['default_us']:8.2f} ({result['default_us_chained']:.2f})"]
+    for name in ("vendor", "own, alone", "own"):
+        found = result[name]
+        parts.append(f"{name} {found['us'] or 0:8.2f} ({found.get('us_chained', 0):.2f}; {found['tried']} tried)")
+    parts.append(f"floor {result['roofline_us']:.2f} x{result['ratio']:.3f} {result['seconds']:.1f}s")
+    refused = [reason for name in ("vendor", "own") for _, reason in result[name].get("refused", [])]
+    return " ".join([*parts, str(result["own"].get("config")), *refused])
+
+
 def geomean(values: Iterable[float]) -> float:
     values = list(values)
     return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
@@ -346,6 +336,7 @@ def main() -> None:
     parser.add_argument(
         "--enumerate", type=float, default=1.5, help="seconds a product for the enumeration of cuBLASLt's algorithms"
     )
+    parser.add_argument("--overlap", action="store_true", help="also kernels that overlap the next one of their kind")
     parser.add_argument("--quick", action="store_true", help="search less, and validate with one probe only")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
@@ -357,7 +348,7 @@ def main() -> None:
 def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     begin = time.perf_counter()
     chosen = [s for s in SHAPES if not options.shapes or str(s.number) in options.shapes.split(",")]
-    ours = {s.number: candidates(s.gemm) for s in chosen}
+    ours = {s.number: candidates(s.gemm, options.overlap) for s in chosen}
     good, compiled = compile_all(((s.gemm, c) for s in chosen for c in ours[s.number]), pool)
     ours = {
         s.number: [c for c in ours[s.number] if all(kernel_key(s.gemm, x) in good for x in plan(s.gemm, c))] for s in chosen
@@ -365,9 +356,14 @@ def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     print(f"compiled {compiled}", flush=True)
     lt, own = CublasLtBackend(), TritonBackend()
     report: dict[str, Any] = {
-        "schema": 1, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "python": platform.python_version(),
-        "environment": lt.environment(0) | own.environment(0), "ceilings": ceilings(), "compiled": compiled, "shapes": [],
-    }  # fmt: skip
+        "schema": 1,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "environment": lt.environment(0) | own.environment(0),
+        "ceilings": ceilings(),
+        "compiled": compiled,
+        "shapes": [],
+    }
     if options.spaces:
         options.spaces.mkdir(parents=True, exist_ok=True)
     for i, shape in enumerate(chosen):
@@ -387,16 +383,9 @@ def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
             "ids": found.ids,
         }
         report["shapes"].append(result)
-        v, o, p = result["vendor"], result["own, alone"], result["own"]
-        print(
-            f"{shape.number:2d} {shape.rows:5d}x{shape.columns:6d}x{shape.inner:5d} default {result['default_us']:8.2f} "
-            f"vendor {v['us'] or 0:8.2f} own {o['us'] or 0:8.2f} pdl {p['us'] or 0:8.2f} floor {result['roofline_us']:7.2f} "
-            f"x{result['ratio']:.3f} chained {result['default_us_chained']:.2f}/{o.get('us_chained') or 0:.2f}/{p.get('us_chained') or 0:.2f} algos {found.heuristic}+{len(found.configs) - found.heuristic} own {o['tried']} "
-            f"{result['seconds']:.1f}s {list((o.get('config') or {}).items())} {list((p.get('config') or {}).items())} {[x[1] for x in o.get('refused', [])]} {[x[1] for x in v.get('refused', [])]}",
-            flush=True,
-        )
+        print(line(result), flush=True)
         if options.spaces:
-            text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in trials)
+            text = "".join(json.dumps(trial, separators=(",", ":")) + "\n" for trial in trials)
             (options.spaces / f"shape{shape.number:02d}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
         decode = [r["ratio"] for r in report["shapes"] if r["rows"] <= 64]
         report["decode"] = {"geomean": geomean(decode), "over 1.25": sum(r >= 1.25 for r in decode), "count": len(decode)}

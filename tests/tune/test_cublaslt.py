@@ -63,7 +63,9 @@ def test_an_algorithm_keeps_its_attributes(library):
     for name, value in CONFIG.items():
         if name != "id":
             assert library.set(algorithm, name, value)
-    assert {name: library.get(algorithm, name) for name in FIELDS if name != "id"} == {k: v for k, v in CONFIG.items() if k != "id"}
+    assert {name: library.get(algorithm, name) for name in FIELDS if name != "id"} == {
+        k: v for k, v in CONFIG.items() if k != "id"
+    }
 
 
 def test_refusals_have_reasons():

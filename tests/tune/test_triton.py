@@ -16,10 +16,23 @@ import pytest
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.kernels.compiled import compile_step
 from lapwing.tune.backends.kernels.plan import plan
-from lapwing.tune.backends.triton import PARAMETERS, TritonBackend, allowed, score, seeds
+from lapwing.tune.backends.kernels.space import PARAMETERS, allowed, score, seeds
+from lapwing.tune.backends.triton import TritonBackend
 from lapwing.tune.gemm import Gemm
 
-TILE = {"template": "tile", "bm": 64, "bn": 16, "bk": 128, "split": 2, "reduce": "last", "stages": 4, "warps": 4, "group": 1, "swap": 0, "pdl": 0}
+TILE = {
+    "template": "tile",
+    "bm": 64,
+    "bn": 16,
+    "bk": 128,
+    "split": 2,
+    "reduce": "last",
+    "stages": 4,
+    "warps": 4,
+    "group": 1,
+    "swap": 0,
+    "pdl": 0,
+}
 SKINNY = TILE | {"template": "skinny", "bm": 32, "bk": 64, "reduce": "cluster"}
 STREAM = TILE | {"template": "stream", "split": 1}
 DECODE = Gemm.row_major(16, 6144, 4096, right="T")
@@ -29,7 +42,12 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 
 def test_space_starts_where_it_allows():
-    for gemm in (DECODE, Gemm.row_major(1, 2304, 16384, right="T"), Gemm.row_major(4096, 4096, 4096, left="T"), replace(DECODE, n=64)):
+    for gemm in (
+        DECODE,
+        Gemm.row_major(1, 2304, 16384, right="T"),
+        Gemm.row_major(4096, 4096, 4096, left="T"),
+        replace(DECODE, n=64),
+    ):
         found = seeds(gemm, 132)
         assert found and all(allowed(gemm, c) and score(gemm, 132, c) > 0 for c in found)
         assert all(c[name] in values for c in found for name, values in PARAMETERS.items())
@@ -37,12 +55,21 @@ def test_space_starts_where_it_allows():
     deterministic = replace(DECODE, deterministic=True)
     assert allowed(DECODE, TILE | {"reduce": "atomic"}) and not allowed(deterministic, TILE | {"reduce": "atomic"})
     # a row that does not start at 16 bytes, a sum that ends inside 128: not for the kernel without masks
-    assert allowed(DECODE, SKINNY) and not allowed(replace(DECODE, lda=4099), SKINNY) and not allowed(replace(DECODE, k=4088, lda=0), SKINNY)
+    assert (
+        allowed(DECODE, SKINNY)
+        and not allowed(replace(DECODE, lda=4099), SKINNY)
+        and not allowed(replace(DECODE, k=4088, lda=0), SKINNY)
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"a_type": "f64"}, "take"), ({"d_type": "f8e4m3"}, "write"), ({"scale_a": "block"}, "block"), ({"m": 0, "lda": 0}, "zero")],
+    [
+        ({"a_type": "f64"}, "take"),
+        ({"d_type": "f8e4m3"}, "write"),
+        ({"scale_a": "block"}, "block"),
+        ({"m": 0, "lda": 0}, "zero"),
+    ],
 )
 def test_unsupported_says_why(change, reason):
     assert TritonBackend().supports(DECODE) is None
@@ -78,7 +105,9 @@ for gemm, config in json.load(sys.stdin):
         memory[x], views[x] = matrix(gemm, x)
     memory["bias"] = torch.randn(gemm.m, generator=generator).to(types[gemm.bias or "f32"])
     memory["scale_a"], memory["scale_b"] = (torch.rand(size, generator=generator) + 0.5 for size in (gemm.m, gemm.n))
-    scales = {f"scale_{x}": {"none": None, "tensor": memory[f"scale_{x}"][:1], "row": memory[f"scale_{x}"]}[getattr(gemm, f"scale_{x}")] for x in "ab"}
+    scales = {}
+    for x in ("scale_a", "scale_b"):
+        scales[x] = {"none": None, "tensor": memory[x][:1], "row": memory[x]}[getattr(gemm, x)]
     exact, size = reference(gemm, Operands(**views, bias=memory["bias"] if gemm.bias else None, **scales))
     steps = plan(gemm, config, 3)
     memory["work"] = torch.zeros(max(max(s.sums, s.parts) for s in steps) + 1)
@@ -117,11 +146,17 @@ def test_templates_in_the_interpreter():
         gemm = Gemm.row_major(37, 70, 100, left=left, right=right, dtype="f16")
         work += [(gemm, small | {"group": 8}), (gemm, small | {"template": "stream"})]
     full = {"bias": "f16", "alpha": 0.7, "beta": 0.3, "scale_a": "row", "scale_b": "tensor", "ldd": 48, "lda": 80}
-    work += [(Gemm.row_major(33, 40, 64, right="T", dtype="f16", activation=act, **full), small) for act in ("relu", "gelu", "swish")]
+    work += [
+        (Gemm.row_major(33, 40, 64, right="T", dtype="f16", activation=act, **full), small) for act in ("relu", "gelu", "swish")
+    ]
     work += [(Gemm.row_major(9, 40, 64, right="T", dtype="f32", batch=3), small | {"reduce": "two-pass"})]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], input=json.dumps([(g.to_dict(), c) for g, c in work]), env=environment, capture_output=True, text=True
+        [sys.executable, "-c", INTERPRETED],
+        input=json.dumps([(g.to_dict(), c) for g, c in work]),
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     results = [json.loads(line) for line in run.stdout.splitlines()]
@@ -137,13 +172,20 @@ SHIPPED = [
     (replace(DECODE, n=64), TILE | {"bn": 64, "bm": 128, "warps": 8, "bk": 64, "split": 1, "reduce": "none"}),
     (DECODE, STREAM),
     (replace(DECODE, a_type="f8e4m3", b_type="f8e4m3", scale_a="tensor", scale_b="row"), TILE | {"reduce": "two-pass"}),
-    (Gemm.row_major(4096, 4096, 4096, bias="bf16", activation="gelu"), TILE | {"bm": 128, "bn": 256, "bk": 64, "stages": 3, "warps": 8, "split": 1, "reduce": "none", "group": 8}),
+    (Gemm.row_major(4096, 4096, 4096, bias="bf16", activation="gelu"),
+     TILE | {"bm": 128, "bn": 256, "bk": 64, "stages": 3, "warps": 8, "split": 1, "reduce": "none", "group": 8}),
     (Gemm.row_major(16, 4096, 4096, right="T", dtype="f32", compute="tf32"), TILE | {"bk": 32, "swap": 1}),
 ]  # fmt: skip
 SHIPPED_CUDA = [
     (DECODE, SKINNY),
-    (replace(DECODE, n=1, bias="bf16", activation="swish"), SKINNY | {"bm": 16, "bn": 8, "split": 1, "reduce": "none", "pdl": 2}),
-    (replace(DECODE, n=32, a_type="f16", b_type="f16", c_type="f16", d_type="f32"), SKINNY | {"bn": 32, "reduce": "last", "stages": 2}),
+    (
+        replace(DECODE, n=1, bias="bf16", activation="swish"),
+        SKINNY | {"bm": 16, "bn": 8, "split": 1, "reduce": "none", "pdl": 2},
+    ),
+    (
+        replace(DECODE, n=32, a_type="f16", b_type="f16", c_type="f16", d_type="f32"),
+        SKINNY | {"bn": 32, "reduce": "last", "stages": 2},
+    ),
 ]
 
 
@@ -201,11 +243,14 @@ def test_what_does_not_compile_is_refused(tmp_path, monkeypatch):
 
 
 ON_GPU = [
-    *[(DECODE, TILE | change) for change in ({}, {"reduce": "atomic", "split": 6}, {"reduce": "two-pass"}, {"pdl": 1}, {"pdl": 4})],
+    *[(DECODE, TILE | change) for change in ({}, {"reduce": "atomic", "split": 6}, {"reduce": "two-pass"})],
+    *[(DECODE, TILE | {"pdl": pdl}) for pdl in (1, 2)],
     (replace(DECODE, n=64), TILE | {"bn": 64, "swap": 1, "split": 4, "reduce": "atomic", "warps": 8}),
     (DECODE, STREAM),
-    *[(DECODE, SKINNY | change) for change in ({}, {"reduce": "last"}, {"pdl": 1}, {"split": 1, "reduce": "none", "pdl": 4})],
+    *[(DECODE, SKINNY | change) for change in ({}, {"reduce": "last"}, {"pdl": 1}, {"split": 1, "reduce": "none", "pdl": 2})],
     (replace(DECODE, n=1), SKINNY | {"bm": 48, "bn": 8, "split": 3}),
+    (replace(DECODE, n=45), SKINNY | {"bm": 64, "bn": 48, "warps": 8, "stages": 2, "group": 4}),
+    (replace(DECODE, n=64), SKINNY | {"bm": 128, "bn": 64, "warps": 8, "stages": 2, "group": 4, "reduce": "last", "split": 3}),
     (replace(DECODE, n=29, bias="bf16", activation="gelu", alpha=0.5, beta=2.0), SKINNY | {"bn": 16, "reduce": "last"}),
     (replace(DECODE, n=29, bias="bf16", activation="gelu"), TILE | {"bn": 32}),
     (replace(DECODE, a_type="f8e4m3", b_type="f8e4m3", scale_a="tensor", scale_b="tensor"), TILE),
@@ -218,7 +263,9 @@ ON_GPU = [
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("gemm", "config"), ON_GPU, ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else str(x))
+@pytest.mark.parametrize(
+    ("gemm", "config"), ON_GPU, ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else str(x)
+)
 def test_right_on_a_gpu(gemm, config):
     deterministic = config["reduce"] != "atomic"
     bench = TritonBackend().open(replace(gemm, deterministic=deterministic), 0, 5)

@@ -110,7 +110,7 @@ class Library:
         number, kind = FIELDS[name]
         cell = kind(value)
         call = self.c.cublasLtMatmulAlgoConfigSetAttribute
-        return call(C.byref(algorithm), number, C.byref(cell), C.c_size_t(C.sizeof(kind))) == 0
+        return bool(call(C.byref(algorithm), number, C.byref(cell), C.c_size_t(C.sizeof(kind))) == 0)
 
     def config(self, algorithm: Algorithm) -> Config:
         return {name: self.get(algorithm, name) for name in FIELDS}

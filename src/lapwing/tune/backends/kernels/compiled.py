@@ -1,4 +1,4 @@
-"""Compiles the kernels of a plan: Triton's by Triton, the CUDA one by NVRTC. Both work without a GPU, and are cached on disk."""
+"""Compiles the kernels of a plan: Triton's by Triton, the CUDA one by NVRTC. No GPU is needed; results are cached on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .plan import Step
 __all__ = ["Compiled", "compile_step", "signature"]
 
 NAMES = {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5", "f64": "fp64"}
-SOURCE = Path(__file__).parents[3] / "cuda" / "gemm_skinny.cu"
+SOURCE = Path(__file__).with_name("skinny.cu")
 SHARED_MOST = 227 << 10  # bytes of shared memory a block may have on sm_90
 
 
@@ -57,7 +57,7 @@ def signature(gemm: Gemm, step: Step) -> tuple[dict[str, str], dict[str, Any], d
     useful = {"m", "k", "lda", "ldb", "ldc", "ldd", "step_a", "step_b", "step_c", "step_d"} | (
         {"n"} if gemm.trans_b != "N" else set()
     )
-    divisible = {}
+    divisible: dict[tuple[int, ...], list[list[Any]]] = {}
     for number, x in enumerate(step.arguments):
         if x.kind == "pointer" or (x.name in useful and isinstance(x.value, int) and x.value % 16 == 0):
             divisible[(number,)] = [["tt.divisibility", 16]]

@@ -86,7 +86,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         "locks": "LOCKS",
     }
     memory = {name: Argument(where[name], "pointer", name) for name in POINTERS}
-    run = {"warps": int(config["warps"]), "stages": int(config["stages"])}
+    run: dict[str, Any] = {"warps": int(config["warps"]), "stages": int(config["stages"])}
     if template == "stream":
         programs = min(split * multiprocessors, tiles * blocks(gemm.k, bk))
         extra = (Argument("programs", "i32", programs),)
@@ -112,14 +112,15 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
 
 
 def skinny(gemm: Gemm, config: Config) -> Step:
-    bm, bn, split, warps = (int(config[x]) for x in ("bm", "bn", "split", "warps"))
+    bm, bn, split, warps, groups = (int(config[x]) for x in ("bm", "bn", "split", "warps", "group"))
     columns = blocks(gemm.n, bn)
     places = blocks(gemm.m, bm) * columns
     constants = {
         "INPUT": SKINNY_TYPES[gemm.a_type],
         "OUTPUT": SKINNY_TYPES[gemm.d_type],
         "BIAS_TYPE": SKINNY_TYPES[gemm.bias or gemm.d_type],
-        "ROWS": bm // 16,
+        "ROWS": bm // 16 // groups,
+        "GROUPS": groups,
         "TOKENS": bn // 8,
         "WARPS": warps,
         "DEPTH": int(config["stages"]),
@@ -141,7 +142,7 @@ def skinny(gemm: Gemm, config: Config) -> Step:
         warps,
         cluster=split if config["reduce"] == "cluster" else 1,
         dependent=bool(config["pdl"]),
-        shared=4 * warps * bn * (bm + 4),
+        shared=4 * (warps // groups) * bn * (bm + 4),
         parts=places * split * bm * bn if config["reduce"] == "last" else 0,
     )
 

@@ -6,7 +6,11 @@ work evenly (stream-K). ``reduce``: the second pass of a split sum.
 How a split sum is put together: REDUCE 1 adds into a float32 workspace with atomics, and the last program of a block finishes
 it (the order varies: not deterministic); 2 leaves the parts to ``reduce``; 3 keeps the parts, and the last program adds them in
 order (deterministic). Workspace and counters must be zero before the first call, and are left zero.
+
+PDL: the kernel behind may be placed when the reads of this one are done (1) or begin (2); each waits for the one in front.
 """
+
+# mypy: ignore-errors
 
 import triton
 import triton.language as tl
@@ -105,27 +109,6 @@ def block_of(t, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
-def wait_for_previous(A, ri, m, lda, begin, count, KILOBYTES: tl.constexpr):
-    """Ask for the weights' first KILOBYTES a row, and wait until the kernel in front is done.
-
-    Asking moves lines into the L2 cache, where all reads and writes meet: it is safe even if the weights are being written.
-    """
-    if KILOBYTES > 1:
-        size: tl.constexpr = A.dtype.element_ty.primitive_bitwidth // 8
-        rows = (A + tl.where(ri < m, ri, 0).to(tl.int64) * lda + begin).to(tl.int64)
-        length = ri * 0 + tl.minimum(count * size, KILOBYTES * 1024) // 16 * 16
-        tl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-            "=r,l,r",
-            [rows, length],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
 def tile(
     A, B, C, D, BIAS, SA, SB, WORK, LOCKS, m, n, k, lda, ldb, ldc, ldd, step_a, step_b, step_c, step_d, split, alpha, beta,
     K_A: tl.constexpr, K_B: tl.constexpr, EPILOGUE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
@@ -148,9 +131,11 @@ def tile(
     first = part * steps // split
     last = (part + 1) * steps // split
     if PDL:
-        wait_for_previous(A, ri, m, lda, first * BK, tl.minimum(last * BK, k) - first * BK, PDL)
+        tl.extra.cuda.gdc_wait()
+    if PDL == 2:
+        tl.extra.cuda.gdc_launch_dependents()
     acc = partial_sum(A, B, ri, rj, first, last, m, n, k, lda, ldb, K_A, K_B, BM, BN, BK, SWAP, EVEN, PRECISION)
-    if PDL:  # not earlier: a waiting kernel takes room, and what it asks for crowds out what is read here
+    if PDL == 1:
         tl.extra.cuda.gdc_launch_dependents()
     if REDUCE == 0:
         finish(acc, C, D, BIAS, SA, SB, ri, rj, m, n, ldc, ldd, alpha, beta, EPILOGUE)

@@ -48,7 +48,7 @@ def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
         if (device, stream) not in _arenas:
             if capturing and device not in _spare:
                 raise RuntimeError("a tuned product was never run before a graph is captured\nhint: run the model once before")
-            _arenas[device, stream] = _spare.pop(device, None) or Arena(device)
+            _arenas[device, stream] = _spare.pop(device) if device in _spare else Arena(device)
         found = _arenas[device, stream]
         if not capturing:
             if device not in _spare:

@@ -2,18 +2,19 @@
 //
 // The weights A are read once, and by one warp only, so they go straight from memory into the registers that the tensor cores
 // take them from: no shared memory, no barrier in the loop, DEPTH loads of 64 bytes a row on their way at any time. The order
-// in which k is summed is free, so each thread's 16 contiguous bytes serve as two fragments. The warps of a block share the
-// sum; so do PARTS blocks, as one cluster through distributed shared memory (REDUCE 4) or through memory, where the last block
+// in which k is summed is free, so each thread's 16 contiguous bytes serve as two fragments. GROUPS of warps have rows of their
+// own, and find B in the first-level cache; the other warps of a block share the sum; so do PARTS blocks, as one cluster through distributed shared memory (REDUCE 4) or through memory, where the last block
 // adds the parts in order (REDUCE 3). The same bits every time.
 //
-// Set when compiled: INPUT 0 bf16, 1 f16, 2 e4m3; OUTPUT 0 bf16, 1 f16, 3 f32; BIAS_TYPE likewise; ROWS (16 rows of D each), TOKENS
-// (8 columns each), WARPS, DEPTH (even), REDUCE, EPILOGUE (bits as in tile.py), PDL: 0, or 1: placed while the kernel in front still runs, or more: and so
-// many KB of each row are asked for before waiting.
+// Set when compiled: INPUT 0 bf16, 1 f16, 2 e4m3; OUTPUT 0 bf16, 1 f16, 3 f32; BIAS_TYPE likewise; ROWS (16 rows of D each, of
+// one warp), GROUPS, TOKENS
+// (8 columns each), WARPS, DEPTH (even), REDUCE, EPILOGUE (bits as in tile.py). PDL: 0; or the kernel behind may be placed when the reads
+// of this one are done (1) or begin (2).
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-constexpr int ROW_COUNT = 16 * ROWS, TOKEN_COUNT = 8 * TOKENS, PITCH = ROW_COUNT + 4, CELLS = TOKEN_COUNT * PITCH;
+constexpr int WARP_ROWS = 16 * ROWS, ROW_COUNT = WARP_ROWS * GROUPS, SLICES = WARPS / GROUPS, TOKEN_COUNT = 8 * TOKENS, PITCH = ROW_COUNT + 4, CELLS = TOKEN_COUNT * PITCH;
 constexpr int ELEMENT = INPUT == 2 ? 1 : 2;
 
 __device__ __forceinline__ float widen(u16 bits, int type) {
@@ -90,28 +91,29 @@ struct Epilogue {
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const char* __restrict__ a, const char* __restrict__ b,
     const void* c, void* d, const void* bias, const float* scale_a, const float* scale_b, float* work, u32* locks, int m, int n, int k,
     long lda, long ldb, long ldc, long ldd, int parts, int column_tiles, float alpha, float beta) {
-  extern __shared__ float cells[];  // WARPS x CELLS; the first CELLS then hold the block's sum
+  extern __shared__ float cells[];  // SLICES x CELLS; the first CELLS then hold the block's sum
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int slice = warp / GROUPS, base = warp % GROUPS * WARP_ROWS;
   const int part = blockIdx.x % parts, place = blockIdx.x / parts;
   const int i0 = place / column_tiles * ROW_COUNT, j0 = place % column_tiles * TOKEN_COUNT;
 
-  const int units = k * ELEMENT / 128;  // of 128 bytes a row, dealt to the warps in turn
+  const int units = k * ELEMENT / 128;  // of 128 bytes a row, dealt to the slices in turn
   const int low = (int)((long)part * units / parts), high = (int)((long)(part + 1) * units / parts);
-  const int own = high - low > warp ? (high - low - warp + WARPS - 1) / WARPS : 0, count = 2 * own;
-  const char* pa = a + (long)(low + warp) * 128 + 16 * t + i0 * lda * ELEMENT;
-  const char* pb = b + (long)(low + warp) * 128 + 16 * t;
+  const int own = high - low > slice ? (high - low - slice + SLICES - 1) / SLICES : 0, count = 2 * own;
+  const char* pa = a + (long)(low + slice) * 128 + 16 * t + i0 * lda * ELEMENT;
+  const char* pb = b + (long)(low + slice) * 128 + 16 * t;
   u32 row[ROWS][2], column[TOKENS];  // rows and columns outside read the last one; what they give is not stored
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row[r][h] = u32(min(16 * r + 8 * h + g, m - 1 - i0) * lda * ELEMENT);
+    for (int h = 0; h < 2; ++h) row[r][h] = u32(min(base + 16 * r + 8 * h + g, m - 1 - i0) * lda * ELEMENT);
 #pragma unroll
   for (int s = 0; s < TOKENS; ++s) column[s] = u32(min(j0 + 8 * s + g, n - 1) * ldb * ELEMENT);
 
   float sum[ROWS][TOKENS][4] = {};
   Chunk ring[DEPTH];
   auto load = [&](Chunk& x, int at) {
-    const long offset = (long)(at / 2) * (128 * WARPS) + at % 2 * 64;
+    const long offset = (long)(at / 2) * (128 * SLICES) + at % 2 * 64;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -130,12 +132,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
   };
 
 #if PDL
-  // Weights may be asked for before the kernel in front is done: that only moves lines into the cache where all accesses meet.
-  if (PDL > 1 && threadIdx.x < ROW_COUNT) {
-    const char* p = a + (long)low * 128 + min(i0 + (int)threadIdx.x, m - 1) * lda * ELEMENT;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(min((high - low) * 128, PDL * 1024)));
-  }
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#if PDL == 2
+  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 #pragma unroll
   for (int s = 0; s < DEPTH; ++s)
@@ -155,11 +155,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
         if (at + s + DEPTH < count) load(ring[s], at + s + DEPTH);
       }
 
-#if PDL  // not earlier: a waiting kernel takes room, and what it asks for crowds out what is read here
+#if PDL == 1
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
   // the block's sum: over its warps, always in the same order
-  float* mine = cells + warp * CELLS;
+  float* mine = cells + slice * CELLS + base;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
     const int i = e % ROW_COUNT, j = e / ROW_COUNT, cell = j * PITCH + i;
     float value = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) value += cells[w * CELLS + cell];
+    for (int w = 0; w < SLICES; ++w) value += cells[w * CELLS + cell];
     if (REDUCE == 0) out.store(value, i0 + i, j0 + j);
     if (REDUCE == 4) cells[cell] = value;
     if (REDUCE == 3) work[((long)place * parts + part) * (TOKEN_COUNT * ROW_COUNT) + e] = value;
