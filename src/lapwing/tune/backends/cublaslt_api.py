@@ -152,6 +152,12 @@ class Problem:
         self.layouts = [self.layout(x) for x in "abcd"]
         self.scalar = C.c_double if scale == "f64" else C.c_float
 
+    def __del__(self) -> None:
+        for layout in getattr(self, "layouts", ()):
+            self.lib.c.cublasLtMatrixLayoutDestroy(layout)
+        if getattr(self, "operation", None):
+            self.lib.c.cublasLtMatmulDescDestroy(self.operation)
+
     def set(self, number: int, value: Any) -> None:
         call = self.lib.c.cublasLtMatmulDescSetAttribute
         self.lib.check(call(self.operation, number, C.byref(value), C.c_size_t(C.sizeof(value))), f"attribute {number}")

@@ -73,7 +73,7 @@ def by_triton(gemm: Gemm, step: Step, capability: int) -> tuple[bytes, str, int,
 
     types, constants, divisible = signature(gemm, step)
     source = ASTSource(getattr(tile, step.kernel), types, constants, divisible)
-    options = {"num_warps": step.warps, "num_stages": step.stages}
+    options = {"num_warps": step.warps, "num_stages": step.stages, "enable_fp_fusion": True}
     kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return kernel.asm["cubin"], kernel.metadata.name, 32 * kernel.metadata.num_warps, kernel.metadata.shared
 
