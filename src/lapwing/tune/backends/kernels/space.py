@@ -8,6 +8,7 @@ from ...gemm import TYPES, Gemm
 from ..base import Config
 from .compiled import SHARED_MOST
 from .plan import blocks
+from .workspace import LOCKS
 
 __all__ = ["PARAMETERS", "allowed", "score", "seeds"]
 
@@ -33,7 +34,7 @@ TILES = {
     64: ((64, 128, 4, 8, 1), (64, 64, 5, 8, 1), (128, 128, 4, 4, 0), (128, 64, 6, 4, 0), (64, 64, 3, 4, 0), (128, 64, 4, 4, 0)),
     128: ((64, 128, 4, 4, 0), (64, 64, 4, 4, 0), (128, 64, 4, 8, 0), (128, 64, 4, 4, 0), (64, 128, 4, 8, 1),
           (128, 128, 3, 8, 0)),
-    256: ((128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 4, 0)),
+    256: ((128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 8, 0)),
 }  # fmt: skip
 # rows, warps, loads under way, groups of the skinny template
 SKINNY = (
@@ -70,6 +71,7 @@ def allowed(gemm: Gemm, config: Config) -> bool:
             and gemm.k * size // 128 >= split * warps // group
             and ((split == 1) == (reduce == "none"))
             and (split == 1 or reduce == "last" or (reduce == "cluster" and split <= 8))
+            and (reduce != "last" or blocks(gemm.m, bm) * blocks(gemm.n, bn) <= LOCKS)
         )
     # what the loads under way and the sums take of a block's shared memory and registers
     shared = stages * (bm + bn) * bk * size
@@ -92,11 +94,7 @@ def allowed(gemm: Gemm, config: Config) -> bool:
     )
     if template == "stream":
         return (
-            common
-            and gemm.batch == 1
-            and reduce == "last"
-            and split <= 4
-            and blocks(gemm.m, bm) * blocks(gemm.n, bn) <= 1 << 16
+            common and gemm.batch == 1 and reduce == "last" and split <= 4 and blocks(gemm.m, bm) * blocks(gemm.n, bn) <= LOCKS
         )
     cells = blocks(gemm.m, bm) * blocks(gemm.n, bn) * gemm.batch
     return (
@@ -105,7 +103,7 @@ def allowed(gemm: Gemm, config: Config) -> bool:
         and ((split == 1) == (reduce == "none"))
         and reduce != "cluster"
         and not (gemm.deterministic and reduce == "atomic")
-        and (split == 1 or (cells <= 1 << 16 and cells * bm * bn * split <= 16 << 20))
+        and (split == 1 or (cells <= LOCKS and cells * bm * bn * split <= 16 << 20))
     )
 
 
