@@ -1,0 +1,170 @@
+"""cuBLASLt: every algorithm the library offers for a product, each described by all of its attributes."""
+
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import importlib.util
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..gemm import Gemm
+from .base import Bench, Config, Refused, Space
+from .cublaslt_api import (
+    BIAS_POINTER,
+    COMPUTE,
+    EPILOGUES,
+    FIELDS,
+    SCALE_A,
+    SCALE_B,
+    SCALE_MODES,
+    TYPES,
+    WORKSPACE,
+    Found,
+    Problem,
+    library,
+)
+
+__all__ = ["CublasLtBackend"]
+
+DEFAULT = {"default": "torch"}
+
+
+class CublasLtBackend:
+    name = "cublaslt"
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("torch") is None:
+            return "torch is not installed\nhint: pip install torch"
+        import torch
+
+        if not torch.cuda.is_available():
+            return "torch sees no CUDA device"
+        try:
+            library()
+        except OSError as error:
+            return str(error)
+        return None
+
+    def environment(self, device: int) -> dict[str, str]:
+        from ..cuda_bench import environment
+
+        return environment(device) | {"cublaslt": str(library().version)}
+
+    def devices(self) -> list[int]:
+        import torch
+
+        return list(range(torch.cuda.device_count()))
+
+    def supports(self, gemm: Gemm) -> str | None:
+        for x in "abcd":
+            if getattr(gemm, f"{x}_type") not in TYPES:
+                return f"cuBLASLt is not asked for {getattr(gemm, f'{x}_type')}"
+        if gemm.compute not in COMPUTE:
+            return f"cuBLASLt does not sum in {gemm.compute}"
+        if ("b" if gemm.bias else "", gemm.activation) not in EPILOGUES:
+            return f"cuBLASLt has no epilogue {gemm.activation}"
+        if any(s != "none" and s not in SCALE_MODES for s in (gemm.scale_a, gemm.scale_b)):
+            return "block scales are not done here"
+        if min(gemm.m, gemm.n, gemm.k) < 1:
+            return "a size is zero"
+        return None
+
+    def default(self, gemm: Gemm) -> Config:
+        return dict(DEFAULT)
+
+    def found(self, gemm: Gemm, device: int, **bounds: Any) -> Found:
+        """The algorithms with counts of where they come from."""
+        import torch
+
+        with torch.cuda.device(device):
+            return Problem(library(), gemm).find(**bounds)
+
+    def space(self, gemm: Gemm, device: int) -> Space:
+        configs = self.found(gemm, device).configs
+        parameters = {name: sorted({c[name] for c in configs}, key=int) for name in FIELDS}
+        return Space(parameters, listed=configs, seeds=configs[:8])
+
+    def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
+        """Nothing is compiled."""
+
+    def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
+        from ..cuda_bench import torch_default
+
+        return torch_default(gemm) if "default" in config else Planned(gemm, config, device)
+
+    def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
+        from ..cuda_bench import CudaBench
+
+        return CudaBench(gemm, device, seed, functools.partial(self.bind, device=device))
+
+    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
+        from .kernels.call import torch_callable
+
+        return torch_callable(self.bind(gemm, config, device), gemm, device)
+
+
+class Planned:
+    """One algorithm for one product, with its descriptors."""
+
+    compile_seconds = 0.0
+
+    def __init__(self, gemm: Gemm, config: Config, device: int) -> None:
+        self.gemm, self.device, self.lib = gemm, device, library()
+        self.problem = Problem(self.lib, gemm)
+        self.algorithm, self.workspace = self.problem.algorithm(config)
+        if self.workspace > WORKSPACE:
+            raise Refused("constraints", f"{self.workspace} bytes of workspace; {WORKSPACE} are allowed")
+        self.resources: Mapping[str, int] = {"workspace": self.workspace}
+        self._alpha, self._beta = self.problem.scalar(gemm.alpha), self.problem.scalar(gemm.beta)
+        a, b, c, d = self.problem.layouts
+        self._fixed = (self.lib.handle.value, self.problem.operation.value, C.addressof(self._alpha), C.addressof(self._beta))
+        self._layouts = (a.value, b.value, c.value, d.value)
+        self._rooms: dict[int, Any] = {}
+        self._set: tuple[int, int, int] = (0, 0, 0)
+        self._lock = threading.Lock()
+
+    def start(self, stream: int, pointers: tuple[int, ...]) -> None:
+        pa, pb, pc, pd, *extra = pointers
+        with self._lock:
+            if stream not in self._rooms:
+                from .kernels.workspace import arena
+
+                self._rooms[stream] = arena(self.device, stream, parts=-(-self.workspace // 4) + 64)
+            if any(extra) and tuple(extra) != self._set:
+                for number, value in zip((BIAS_POINTER, SCALE_A, SCALE_B), extra, strict=True):
+                    if value:
+                        self.problem.set(number, C.c_void_p(value))
+                self._set = tuple(extra)  # type: ignore[assignment]
+            room = self._rooms[stream].parts.data_ptr()
+            handle, operation, alpha, beta = self._fixed
+            la, lb, lc, ld = self._layouts
+            status = self.lib.c.cublasLtMatmul(
+                handle,
+                operation,
+                alpha,
+                pa,
+                la,
+                pb,
+                lb,
+                beta,
+                pc,
+                lc,
+                pd,
+                ld,
+                C.addressof(self.algorithm),
+                room,
+                self.workspace,
+                stream,
+            )
+        if status:
+            raise Refused("runtime", f"{self.lib.c.cublasLtGetStatusString(status).decode()} ({status})")
+
+    def run(self, operands: Any) -> None:
+        import torch
+
+        names = ("a", "b", "c", "d", "bias", "scale_a", "scale_b")
+        tensors = [getattr(operands, name) for name in names]
+        pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
+        self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)

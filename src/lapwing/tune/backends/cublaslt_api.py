@@ -1,0 +1,296 @@
+"""cuBLASLt by ctypes: descriptors, the list of algorithms, and one call. Descriptors work where there is no GPU."""
+
+from __future__ import annotations
+
+import ctypes as C
+import functools
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..gemm import Gemm
+from .base import Config, Refused
+from .kernels.nvrtc import shared_object
+
+__all__ = ["FIELDS", "Found", "Library", "Problem", "library", "solution_name"]
+
+# attributes of an algorithm, under the names and in the order of TunableOp's solution names (torch >= 2.14)
+FIELDS: dict[str, tuple[int, Any]] = {
+    "id": (0, C.c_int32),
+    "tile": (1, C.c_uint32),
+    "stages": (6, C.c_uint32),
+    "splitk": (2, C.c_int32),
+    "red": (3, C.c_uint32),
+    "swizzle": (4, C.c_uint32),
+    "custom": (5, C.c_uint32),
+    "inner": (7, C.c_uint16),
+    "cluster": (8, C.c_uint16),
+}
+CAPABILITIES = {
+    "splitk": 0,
+    "red": 1,
+    "swizzle": 2,
+    "custom": 7,
+}  # split-K?, mask of reductions, swizzle?, largest custom option
+CAP_TILES, CAP_STAGES = 6, 13
+TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
+COMPUTE = {"f32": 68, "tf32": 77, "f64": 70, "i32": 72, "f16": 64}
+IN_PLACE = 1  # reduction in place: atomics, so the order of the sum varies
+EPILOGUES = {("", "none"): 1, ("", "relu"): 2, ("b", "none"): 4, ("b", "relu"): 6, ("", "gelu"): 32, ("b", "gelu"): 36}
+TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, SCALE_A, SCALE_B, BIAS_TYPE, MODE_A, MODE_B = 3, 4, 7, 8, 17, 18, 26, 31, 32
+SCALE_MODES = {"tensor": 0, "row": 3}  # CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, _OUTER_VEC_32F
+CLUSTERS = (2, 3, 4, 5, 6, 7)  # 1x1, 2x1, 4x1, 1x2, 2x2, 4x2
+CUSTOMS = 5
+WORKSPACE = 32 << 20  # as torch on Hopper
+
+
+def solution_name(config: Config) -> str:
+    """What TunableOp (torch >= 2.14) calls this algorithm in its result files."""
+    return "Gemm_Cublaslt_" + "_".join(f"{name}_{config[name]}" for name in FIELDS)
+
+
+class Algorithm(C.Structure):
+    _fields_ = (("data", C.c_uint64 * 8),)
+
+
+class Result(C.Structure):
+    _fields_ = (
+        ("algorithm", Algorithm),
+        ("workspace", C.c_size_t),
+        ("state", C.c_int),
+        ("waves", C.c_float),
+        ("reserved", C.c_int * 4),
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The algorithms of one product, and how many were looked at to find them."""
+
+    configs: tuple[Config, ...]
+    heuristic: int  # of which the heuristic named so many, first
+    tried: int  # combinations put to the library
+    ids: int
+
+
+class Library:
+    """The loaded library. ``handle`` is made at the first use that needs a GPU."""
+
+    def __init__(self, path: str | None = None) -> None:
+        try:
+            self.c = C.CDLL(path or shared_object("cublasLt"))
+        except OSError as error:
+            raise OSError(f"cuBLASLt is not here: {error}\nhint: pip install nvidia-cublas") from None
+        self.c.cublasLtGetVersion.restype = C.c_size_t
+        self.c.cublasLtGetStatusString.restype = C.c_char_p
+        self.c.cublasLtMatmul.argtypes = (C.c_void_p,) * 13 + (C.c_void_p, C.c_size_t, C.c_void_p)
+        self.version = int(self.c.cublasLtGetVersion())
+
+    @functools.cached_property
+    def handle(self) -> C.c_void_p:
+        handle = C.c_void_p()
+        self.check(self.c.cublasLtCreate(C.byref(handle)), "starting cuBLASLt")
+        return handle
+
+    def check(self, status: int, what: str) -> None:
+        if status:
+            raise RuntimeError(f"{what}: {self.c.cublasLtGetStatusString(status).decode()} ({status})")
+
+    def get(self, algorithm: Algorithm, name: str) -> int:
+        number, kind = FIELDS[name]
+        value, size = kind(), C.c_size_t()
+        call = self.c.cublasLtMatmulAlgoConfigGetAttribute
+        self.check(call(C.byref(algorithm), number, C.byref(value), C.c_size_t(C.sizeof(kind)), C.byref(size)), name)
+        return int(value.value)
+
+    def set(self, algorithm: Algorithm, name: str, value: int) -> bool:
+        number, kind = FIELDS[name]
+        cell = kind(value)
+        call = self.c.cublasLtMatmulAlgoConfigSetAttribute
+        return bool(call(C.byref(algorithm), number, C.byref(cell), C.c_size_t(C.sizeof(kind))) == 0)
+
+    def config(self, algorithm: Algorithm) -> Config:
+        return {name: self.get(algorithm, name) for name in FIELDS}
+
+    def capability(self, algorithm: Algorithm, number: int) -> int:
+        value, size = C.c_int32(), C.c_size_t()
+        call = self.c.cublasLtMatmulAlgoCapGetAttribute
+        return 0 if call(C.byref(algorithm), number, C.byref(value), C.c_size_t(4), C.byref(size)) else int(value.value)
+
+    def choices(self, algorithm: Algorithm, number: int) -> list[int]:
+        size, call = C.c_size_t(), self.c.cublasLtMatmulAlgoCapGetAttribute
+        if call(C.byref(algorithm), number, None, C.c_size_t(0), C.byref(size)) or not size.value:
+            return [0]
+        values = (C.c_uint32 * (size.value // 4))()
+        call(C.byref(algorithm), number, values, size, C.byref(size))
+        return list(values) or [0]
+
+
+class Problem:
+    """The descriptors of one product."""
+
+    def __init__(self, lib: Library, gemm: Gemm) -> None:
+        self.lib, self.gemm = lib, gemm
+        scale = "f64" if gemm.compute == "f64" else "f32"
+        self.types = (COMPUTE[gemm.compute], TYPES[scale], *(TYPES[getattr(gemm, f"{x}_type")] for x in "abcd"))
+        self.operation = C.c_void_p()
+        lib.check(lib.c.cublasLtMatmulDescCreate(C.byref(self.operation), *self.types[:2]), "describing the product")
+        self.set(TRANSA, C.c_int32({"N": 0, "T": 1, "C": 2}[gemm.trans_a]))
+        self.set(TRANSB, C.c_int32({"N": 0, "T": 1, "C": 2}[gemm.trans_b]))
+        self.set(EPILOGUE, C.c_int32(EPILOGUES["b" if gemm.bias else "", gemm.activation]))
+        if gemm.bias:
+            self.set(BIAS_TYPE, C.c_int32(TYPES[gemm.bias]))
+            self.set(BIAS_POINTER, C.c_void_p(256))  # heuristics look only whether it is there and aligned
+        for mode, scale_kind, pointer in ((MODE_A, gemm.scale_a, SCALE_A), (MODE_B, gemm.scale_b, SCALE_B)):
+            if scale_kind != "none":
+                if SCALE_MODES[scale_kind]:
+                    self.set(mode, C.c_int32(SCALE_MODES[scale_kind]))
+                self.set(pointer, C.c_void_p(256))
+        self.layouts = [self.layout(x) for x in "abcd"]
+        self.scalar = C.c_double if scale == "f64" else C.c_float
+
+    def __del__(self) -> None:
+        for layout in getattr(self, "layouts", ()):
+            self.lib.c.cublasLtMatrixLayoutDestroy(layout)
+        if getattr(self, "operation", None):
+            self.lib.c.cublasLtMatmulDescDestroy(self.operation)
+
+    def set(self, number: int, value: Any) -> None:
+        call = self.lib.c.cublasLtMatmulDescSetAttribute
+        self.lib.check(call(self.operation, number, C.byref(value), C.c_size_t(C.sizeof(value))), f"attribute {number}")
+
+    def layout(self, x: str) -> C.c_void_p:
+        gemm, lib, made = self.gemm, self.lib, C.c_void_p()
+        rows, columns = gemm.stored(x)
+        kind, ld = TYPES[getattr(gemm, f"{x}_type")], C.c_int64(getattr(gemm, f"ld{x}"))
+        status = lib.c.cublasLtMatrixLayoutCreate(C.byref(made), kind, C.c_uint64(rows), C.c_uint64(columns), ld)
+        lib.check(status, f"describing {x.upper()}")
+        if gemm.batch > 1:
+            for number, value in ((5, C.c_int32(gemm.batch)), (6, C.c_int64(getattr(gemm, f"stride_{x}")))):
+                call = lib.c.cublasLtMatrixLayoutSetAttribute
+                lib.check(call(made, number, C.byref(value), C.c_size_t(C.sizeof(value))), f"batches of {x.upper()}")
+        return made
+
+    def heuristics(self, wanted: int, workspace: int = WORKSPACE) -> list[Config]:
+        """What the library ranks best, best first."""
+        lib, preference = self.lib, C.c_void_p()
+        lib.check(lib.c.cublasLtMatmulPreferenceCreate(C.byref(preference)), "preferences")
+        reductions = 0x7 & ~IN_PLACE if self.gemm.deterministic else 0x7
+        for number, value in ((1, C.c_uint64(workspace)), (3, C.c_uint32(reductions))):
+            call = lib.c.cublasLtMatmulPreferenceSetAttribute
+            lib.check(call(preference, number, C.byref(value), C.c_size_t(C.sizeof(value))), "preferences")
+        results, got = (Result * wanted)(), C.c_int()
+        find = lib.c.cublasLtMatmulAlgoGetHeuristic
+        status = find(lib.handle, self.operation, *self.layouts, preference, wanted, results, C.byref(got))
+        lib.c.cublasLtMatmulPreferenceDestroy(preference)
+        if status in (7, 15):  # invalid value or not supported: the product has no algorithm
+            return []
+        lib.check(status, "asking for algorithms")
+        return [lib.config(r.algorithm) for r in results[: got.value] if r.state == 0]
+
+    def ids(self, wanted: int = 256) -> list[int]:
+        found, got = (C.c_int * wanted)(), C.c_int()
+        status = self.lib.c.cublasLtMatmulAlgoGetIds(self.lib.handle, *self.types, wanted, found, C.byref(got))
+        return [] if status else list(found[: got.value])
+
+    def algorithm(self, config: Config) -> tuple[Algorithm, int]:
+        """The library's own form of a config, and the workspace it takes. Refused when the library does not have it."""
+        made, lib = Algorithm(), self.lib
+        if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, int(config["id"]), C.byref(made)):
+            raise Refused("constraints", f"algorithm {config['id']} is not for this product")
+        for name in FIELDS:
+            if name != "id" and not lib.set(made, name, int(config[name])) and int(config[name]):
+                raise Refused("constraints", f"algorithm {config['id']} takes no {name} {config[name]}")
+        needs = self.fits(made)
+        if needs is None:
+            raise Refused("constraints", f"{solution_name(config)} does not fit this product")
+        return made, needs
+
+    def combinations(self, algorithm_id: int) -> Iterator[Config]:
+        """What the capabilities of one algorithm allow, in an order in which any beginning is spread over all of it.
+
+        Some allow millions, so none is made before its turn.
+        """
+        base, lib = Algorithm(), self.lib
+        if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, algorithm_id, C.byref(base)):
+            return
+        caps = {name: lib.capability(base, number) for name, number in CAPABILITIES.items()}
+        reductions = [1 << bit for bit in range(3) if caps["red"] >> bit & 1]
+        if self.gemm.deterministic:
+            reductions = [r for r in reductions if r != IN_PLACE]
+        splits = [(1, 0)] + [(s, r) for s in (2, 3, 4, 6, 8, 12, 16) for r in reductions if caps["splitk"]]
+        axes: list[list[Any]] = [lib.choices(base, CAP_TILES), lib.choices(base, CAP_STAGES), splits]
+        axes += [list(range(min(caps["custom"], 63) + 1)), [0, 1] if caps["swizzle"] else [0]]
+        fixed = {name: lib.get(base, name) for name in ("inner", "cluster")}
+        total = math.prod(map(len, axes))
+        step = max(int(total * 0.6180339887498949), 1)
+        while math.gcd(step, total) != 1:
+            step += 1
+        for i in range(total):
+            place, chosen = i * step % total, []
+            for axis in axes:
+                place, at = divmod(place, len(axis))
+                chosen.append(axis[at])
+            tile, stages, (splitk, red), custom, swizzle = chosen
+            found = {"id": algorithm_id, "tile": tile, "stages": stages, "splitk": splitk, "red": red}
+            yield found | {"swizzle": swizzle, "custom": custom} | fixed
+
+    def variations(self, named: list[Config]) -> Iterator[Config]:
+        """Around what the heuristic names of the algorithms that have a cluster shape (those do not list their combinations).
+
+        First one attribute changed, then tile, custom option and cluster shape crossed.
+        """
+        newer = [c for c in named if c["cluster"]]
+        reduction = next((c["red"] for c in newer if c["red"]), 2)
+        splits = [int(s) for s in dict.fromkeys([c["splitk"] for c in newer] + [1, 2, 3, 4, 5, 6, 8])]
+        for like in newer:
+            for split in splits:
+                yield {**like, "splitk": split, "red": reduction if split > 1 else 0}
+            yield from ({**like, "cluster": cluster} for cluster in CLUSTERS)
+            yield from ({**like, "custom": custom} for custom in range(CUSTOMS))
+        tiles = dict.fromkeys((c["id"], c["tile"]) for c in newer)
+        for (number, tile), custom, cluster, split in itertools.product(tiles, range(CUSTOMS), CLUSTERS, splits[:3]):
+            like = next(c for c in newer if c["id"] == number)
+            red = reduction if split > 1 else 0
+            yield {**like, "tile": tile, "custom": custom, "cluster": cluster, "splitk": split, "red": red}
+
+    def fits(self, algorithm: Algorithm) -> int | None:
+        """The workspace it takes; None when it is not for this product."""
+        result, call = Result(), self.lib.c.cublasLtMatmulAlgoCheck
+        bad = call(self.lib.handle, self.operation, *self.layouts, C.byref(algorithm), C.byref(result)) or result.state
+        return None if bad else int(result.workspace)
+
+    def find(self, *, wanted: int = 256, seconds: float = 3.0, keep: int = 400, workspace: int = WORKSPACE) -> Found:
+        """Heuristics first, then what enumeration adds, ``keep`` at most.
+
+        The library takes about a millisecond to judge one combination, and there are hundreds of thousands: ``seconds`` bounds
+        the enumeration. Two thirds go to variations of what the heuristic named, the rest to the algorithms that list their
+        combinations, walked so that each gets its share.
+        """
+        named = self.heuristics(wanted, workspace)
+        seen = dict.fromkeys(tuple(c[f] for f in FIELDS) for c in named)
+        first, tried, ids, begin = len(seen), 0, self.ids(), time.perf_counter()
+        walks = [self.combinations(number) for number in ids]
+        listed = (config for turn in itertools.zip_longest(*walks) for config in turn if config is not None)
+        for walk, until in ((self.variations(named), seconds * 2 / 3), (listed, seconds)):
+            for config in walk:
+                if time.perf_counter() - begin > until or len(seen) >= first + keep:
+                    break
+                tried += 1
+                try:
+                    algorithm, needs = self.algorithm(config)
+                except (Refused, RuntimeError):
+                    continue
+                if needs <= workspace:
+                    found = self.lib.config(algorithm)
+                    seen[tuple(found[f] for f in FIELDS)] = None
+        configs = tuple(dict(zip(FIELDS, values, strict=True)) for values in seen)
+        return Found(configs, heuristic=first, tried=tried, ids=len(ids))
+
+
+@functools.cache
+def library() -> Library:
+    return Library()

@@ -1,0 +1,57 @@
+"""A built product as a function on torch tensors, with as little Python in the way as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...gemm import Gemm
+
+__all__ = ["torch_callable"]
+
+
+def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
+    """``f(x, w, bias=None, out=None, scale_x=None, scale_w=None)``: x and w as in ``F.linear``, for the layout of ``gemm``.
+
+    The caller has looked at shapes, types and strides: that is what it found this function by. Pointers that are not aligned
+    to 16 bytes go to torch.
+    """
+    import torch
+
+    from ...cuda_bench import Operands, torch_default, torch_dtype
+
+    start = getattr(bound, "start", None)
+    plain = torch_default(gemm)
+    empty, kind, where = torch.empty, torch_dtype(gemm.d_type), torch.device("cuda", device)
+    current_stream = torch._C._cuda_getCurrentRawStream
+    shape = (gemm.n, gemm.m) if gemm.batch == 1 else (gemm.batch, gemm.n, gemm.m)
+    stride = (gemm.ldd, 1) if gemm.batch == 1 else (gemm.stride_d, gemm.ldd, 1)
+    packed = gemm.ldd == gemm.m and gemm.stride_d in (0, gemm.ldd * gemm.n)
+
+    def tuned(x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None) -> Any:
+        if out is None:
+            if packed:
+                out = empty(shape if x.dim() == len(shape) else (*x.shape[:-1], gemm.m), dtype=kind, device=where)
+            else:
+                out = torch.empty_strided(shape, stride, dtype=kind, device=where)
+        pw, px, pd = w.data_ptr(), x.data_ptr(), out.data_ptr()
+        if start is None or (pw | px | pd) & 15:
+            flat = x.reshape(gemm.n, -1) if gemm.batch == 1 and gemm.trans_b == "N" else x
+            view = out.as_strided(shape, stride)
+            plain.run(Operands(w, flat, view, view, bias, scale_w, scale_x))
+            return out
+        start(
+            current_stream(device),
+            (
+                pw,
+                px,
+                pd,
+                pd,
+                0 if bias is None else bias.data_ptr(),
+                0 if scale_w is None else scale_w.data_ptr(),
+                0 if scale_x is None else scale_x.data_ptr(),
+            ),
+        )
+        return out
+
+    return tuned

@@ -1,0 +1,96 @@
+"""Compiles the kernels of a plan: Triton's by Triton, the CUDA one by NVRTC. No GPU is needed; results are cached on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....core.settings import cache_folder
+from ...gemm import Gemm
+from ..base import Refused
+from .nvrtc import compile_source, library
+from .plan import Step
+
+__all__ = ["Compiled", "compile_step", "signature"]
+
+NAMES = {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5", "f64": "fp64"}
+SOURCE = Path(__file__).with_name("skinny.cu")
+SHARED_MOST = 227 << 10  # bytes of shared memory a block may have on sm_90
+
+
+@dataclass(frozen=True)
+class Compiled:
+    cubin: bytes
+    name: str
+    threads: int
+    shared: int
+    seconds: float
+
+
+def compile_step(gemm: Gemm, step: Step, capability: int = 90) -> Compiled:
+    """Refused("compile", ...) when the compiler or the limits of the device say no."""
+    start = time.perf_counter()
+    try:
+        made = cuda(step, capability) if step.kernel == "skinny" else by_triton(gemm, step, capability)
+    except Refused:
+        raise
+    except Exception as error:  # compilers raise anything
+        raise Refused("compile", f"{type(error).__name__}: {str(error)[:300]}") from error
+    if made[3] > SHARED_MOST:
+        raise Refused("compile", f"{made[3]} bytes of shared memory; a block may have {SHARED_MOST}")
+    return Compiled(*made, time.perf_counter() - start)
+
+
+def signature(gemm: Gemm, step: Step) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
+    """Types, constants and known divisibility of a Triton kernel's arguments, by its own order of arguments."""
+    pointers = {"WORK": "*fp32", "LOCKS": "*i32", "SA": "*fp32", "SB": "*fp32"}
+    pointers |= {x.upper(): "*" + NAMES[getattr(gemm, f"{x}_type")] for x in "abcd"}
+    pointers["BIAS"] = "*" + NAMES[gemm.bias or gemm.d_type]
+    kinds = {"i32": "i32", "i64": "i64", "f32": "fp32"}
+    types = {x.name: pointers[x.name] if x.kind == "pointer" else kinds[x.kind] for x in step.arguments}
+    # only what widens a load or store: every other mark would be one more kernel to compile for the same code
+    useful = {"m", "k", "lda", "ldb", "ldc", "ldd", "step_a", "step_b", "step_c", "step_d"} | (
+        {"n"} if gemm.trans_b != "N" else set()
+    )
+    divisible: dict[tuple[int, ...], list[list[Any]]] = {}
+    for number, x in enumerate(step.arguments):
+        if x.kind == "pointer" or (x.name in useful and isinstance(x.value, int) and x.value % 16 == 0):
+            divisible[(number,)] = [["tt.divisibility", 16]]
+    return types | {name: "constexpr" for name, _ in step.constants}, dict(step.constants), divisible
+
+
+def by_triton(gemm: Gemm, step: Step, capability: int) -> tuple[bytes, str, int, int]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from . import tile
+
+    types, constants, divisible = signature(gemm, step)
+    source = ASTSource(getattr(tile, step.kernel), types, constants, divisible)
+    options = {"num_warps": step.warps, "num_stages": step.stages, "enable_fp_fusion": True}
+    kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return kernel.asm["cubin"], kernel.metadata.name, 32 * kernel.metadata.num_warps, kernel.metadata.shared
+
+
+def cuda(step: Step, capability: int) -> tuple[bytes, str, int, int]:
+    arch = f"sm_{capability}a" if capability == 90 else f"sm_{capability}"
+    definitions = dict(step.constants)
+    folder = cache_folder("tune", make=True)
+    text = f"{SOURCE.read_text()}{sorted(definitions.items())}{arch}{library()._name}"
+    file = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin" if folder else None
+    if file and file.exists():
+        cubin = file.read_bytes()
+    else:
+        cubin = compile_source(SOURCE, definitions, arch=arch)
+        if file:
+            handle, name = tempfile.mkstemp(dir=file.parent)
+            with os.fdopen(handle, "wb") as out:
+                out.write(cubin)
+            os.replace(name, file)
+    return cubin, "skinny", 32 * step.warps, step.shared

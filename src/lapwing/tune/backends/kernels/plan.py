@@ -1,0 +1,151 @@
+"""From a product and a configuration to the kernels to start, with grids and arguments. Pure: knows no GPU and no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...gemm import TYPES, Gemm
+from ..base import Config
+
+__all__ = ["POINTERS", "Argument", "Step", "blocks", "epilogue", "plan"]
+
+POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
+REDUCE = {"none": 0, "atomic": 1, "two-pass": 2, "last": 3, "cluster": 4}
+ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "swish": 3}
+SCALES = {"none": 0, "tensor": 1, "row": 2}
+SKINNY_TYPES = {"bf16": 0, "f16": 1, "f8e4m3": 2, "f32": 3}
+
+
+@dataclass(frozen=True)
+class Argument:
+    name: str
+    kind: str  # "pointer" | "i32" | "i64" | "f32"
+    value: int | float | str  # a pointer's is the name of the operand
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel start."""
+
+    kernel: str  # "tile" | "stream" | "reduce" | "skinny"
+    grid: tuple[int, int, int]
+    constants: tuple[tuple[str, Any], ...]
+    arguments: tuple[Argument, ...]
+    warps: int
+    stages: int = 1
+    cluster: int = 1
+    dependent: bool = False
+    shared: int = 0
+    sums: int = 0  # floats of workspace that must be zero
+    parts: int = 0  # floats of workspace
+
+
+def blocks(size: int, block: int) -> int:
+    return -(-size // block)
+
+
+def epilogue(gemm: Gemm) -> int:
+    """Which parts of the epilogue there are, as the templates count them."""
+    bits = (1 if gemm.beta else 0) + (2 if gemm.bias else 0) + 4 * ACTIVATION[gemm.activation]
+    return bits + 16 * SCALES[gemm.scale_a] + 64 * SCALES[gemm.scale_b]
+
+
+def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, ...]:
+    template = config["template"]
+    if template == "skinny":
+        return (skinny(gemm, config),)
+    bm, bn, bk, split = (int(config[x]) for x in ("bm", "bn", "bk", "split"))
+    tiles = blocks(gemm.m, bm) * blocks(gemm.n, bn)
+    group, reduce = int(config["group"]), REDUCE[str(config["reduce"])]
+    precision = "tf32" if gemm.compute == "tf32" else "ieee"
+    constants: dict[str, Any] = {
+        "K_A": gemm.trans_a != "N",
+        "K_B": gemm.trans_b == "N",
+        "EPILOGUE": epilogue(gemm),
+        "EVEN": gemm.k % bk == 0,
+        "PRECISION": precision,
+        "BM": bm,
+        "BN": bn,
+        "BK": bk,
+        "GROUP": group,
+        "SWAP": bool(config["swap"]),
+    }
+    sizes = tuple(Argument(x, "i32", getattr(gemm, x)) for x in ("m", "n", "k", "lda", "ldb", "ldc", "ldd"))
+    factors = (Argument("alpha", "f32", gemm.alpha), Argument("beta", "f32", gemm.beta))
+    batches = tuple(Argument(f"step_{x}", "i64", getattr(gemm, f"stride_{x}")) for x in "abcd")
+    where = {
+        "a": "A",
+        "b": "B",
+        "c": "C",
+        "d": "D",
+        "bias": "BIAS",
+        "scale_a": "SA",
+        "scale_b": "SB",
+        "work": "WORK",
+        "locks": "LOCKS",
+    }
+    memory = {name: Argument(where[name], "pointer", name) for name in POINTERS}
+    run: dict[str, Any] = {"warps": int(config["warps"]), "stages": int(config["stages"])}
+    if template == "stream":
+        programs = min(split * multiprocessors, tiles * blocks(gemm.k, bk))
+        extra = (Argument("programs", "i32", programs),)
+        arguments = (*memory.values(), *sizes, *extra, *factors)
+        return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
+    constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
+    cells = tiles * gemm.batch * bm * bn
+    first = Step(
+        "tile",
+        (tiles, split, gemm.batch),
+        tuple(constants.items()),
+        (*memory.values(), *sizes, *batches, Argument("split", "i32", split), *factors),
+        **run,
+        dependent=bool(config["pdl"]),
+        sums=cells if reduce == REDUCE["atomic"] else 0,
+        parts=cells * split if reduce in (REDUCE["two-pass"], REDUCE["last"]) else 0,
+    )
+    if reduce != REDUCE["two-pass"]:
+        return (first,)
+    kept = {name: constants[name] for name in ("EPILOGUE", "BM", "BN", "GROUP")}
+    second = tuple(x for x in first.arguments if x.name not in ("A", "B", "LOCKS", "k", "lda", "ldb", "step_a", "step_b"))
+    return first, Step("reduce", (tiles, 1, gemm.batch), tuple(kept.items()), second, warps=4, parts=first.parts)
+
+
+def skinny(gemm: Gemm, config: Config) -> Step:
+    bm, bn, split, warps, groups = (int(config[x]) for x in ("bm", "bn", "split", "warps", "group"))
+    columns = blocks(gemm.n, bn)
+    places = blocks(gemm.m, bm) * columns
+    constants = {
+        "INPUT": SKINNY_TYPES[gemm.a_type],
+        "OUTPUT": SKINNY_TYPES[gemm.d_type],
+        "BIAS_TYPE": SKINNY_TYPES[gemm.bias or gemm.d_type],
+        "ROWS": bm // 16 // groups,
+        "GROUPS": groups,
+        "TOKENS": bn // 8,
+        "WARPS": warps,
+        "DEPTH": int(config["stages"]),
+        "REDUCE": REDUCE[str(config["reduce"])],
+        "PDL": int(config["pdl"]),
+        "EPILOGUE": epilogue(gemm),
+        "BLOCKS": 1,
+    }
+    arguments = [Argument(name, "pointer", name) for name in POINTERS]
+    arguments += [Argument(x, "i32", getattr(gemm, x)) for x in ("m", "n", "k")]
+    arguments += [Argument(x, "i64", getattr(gemm, x)) for x in ("lda", "ldb", "ldc", "ldd")]
+    arguments += [Argument("parts", "i32", split), Argument("column_tiles", "i32", columns)]
+    arguments += [Argument("alpha", "f32", gemm.alpha), Argument("beta", "f32", gemm.beta)]
+    return Step(
+        "skinny",
+        (places * split, 1, 1),
+        tuple(constants.items()),
+        tuple(arguments),
+        warps,
+        cluster=split if config["reduce"] == "cluster" else 1,
+        dependent=bool(config["pdl"]),
+        shared=4 * (warps // groups) * bn * (bm + 4),
+        parts=places * split * bm * bn if config["reduce"] == "last" else 0,
+    )
+
+
+def element_bytes(gemm: Gemm) -> int:
+    return int(TYPES[gemm.a_type][0])

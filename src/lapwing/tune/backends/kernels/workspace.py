@@ -1,0 +1,57 @@
+"""Memory that kernels share between their programs: one arena for each stream, since calls on one stream never overlap."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+__all__ = ["Arena", "arena"]
+
+LOCKS = 1 << 16  # counters, one for each block of a result
+_arenas: dict[tuple[int, int], Arena] = {}
+_spare: dict[int, Arena] = {}
+_lock = threading.Lock()
+
+
+class Arena:
+    """``locks`` and ``sums`` are zero between calls, each kernel leaves them so; ``parts`` holds anything."""
+
+    def __init__(self, device: int) -> None:
+        import torch
+
+        self.device = device
+        self.locks = torch.zeros(LOCKS, dtype=torch.int32, device=f"cuda:{device}")
+        self._held: list[Any] = []  # buffers that were too small: graphs may still use them
+        self.sums = self.parts = torch.zeros(0, dtype=torch.float32, device=self.locks.device)
+        torch.cuda.synchronize(device)
+
+    def grow(self, *, sums: int = 0, parts: int = 0) -> Arena:
+        """Room for so many floats."""
+        import torch
+
+        for name, size in (("sums", sums), ("parts", parts)):
+            if getattr(self, name).numel() < size:
+                self._held.append(getattr(self, name))
+                setattr(self, name, torch.zeros(size, dtype=torch.float32, device=self.locks.device))
+        return self
+
+
+def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
+    """The arena of a stream. A stream first met while a graph is captured takes one that was made ahead.
+
+    Two graphs captured on one stream share an arena: they must not be replayed at the same time.
+    """
+    import torch
+
+    with _lock:
+        capturing = torch.cuda.is_current_stream_capturing()
+        if (device, stream) not in _arenas:
+            if capturing and device not in _spare:
+                raise RuntimeError("a tuned product was never run before a graph is captured\nhint: run the model once before")
+            _arenas[device, stream] = _spare.pop(device) if device in _spare else Arena(device)
+        found = _arenas[device, stream]
+        if not capturing:
+            if device not in _spare:
+                _spare[device] = Arena(device)
+            _spare[device].grow(sums=sums, parts=parts)
+        return found.grow(sums=sums, parts=parts)

@@ -1,0 +1,207 @@
+"""A product on a CUDA device: clocks and probes. Works with torch tensors; needs a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from .backends.base import Config, Kernel, Refused
+from .cuda_operands import GUARD, Operands, environment, reference, torch_default, torch_dtype
+from .gemm import TYPES, Gemm
+
+__all__ = ["Bound", "CudaBench", "Operands", "environment", "reference", "torch_default", "torch_dtype"]
+
+ROTATED = 200 << 20  # bytes of operands that are walked through before one comes again: over three times the 60 MB cache
+CALLS = 20  # in one graph, at least
+UNIT = {
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "tf32": 2.0**-24,
+    "bf16": 2.0**-8,
+    "f16": 2.0**-11,
+    "f8e4m3": 2.0**-4,
+    "f8e5m2": 2.0**-3,
+}
+
+
+class Bound(Protocol):
+    """A way to do a product, ready to run on any operands of its shape."""
+
+    resources: Mapping[str, int]
+    compile_seconds: float
+
+    def run(self, operands: Operands) -> None: ...
+
+
+def probes(gemm: Gemm) -> dict[str, tuple[Gemm, tuple[float, float]]]:
+    """Products near this one that the same configuration must get right, each with the range of its scales."""
+    usual = (0.5, 2.0)
+    found = {"product": (gemm, usual), "other data": (gemm, usual)}
+    if gemm.batch == 1:
+        pad: dict[str, Any] = {f"ld{x}": getattr(gemm, f"ld{x}") + 16 for x in "abcd"}
+        found["padded"] = (replace(gemm, **pad), usual)
+        if gemm.n > 1:
+            tail: dict[str, Any] = {"n": gemm.n - 1} | ({"ldb": 0} if gemm.trans_b == "T" else {})
+            found["odd tail"] = (replace(gemm, **tail), usual)
+        if TYPES[gemm.a_type][0] > 1:
+            found["alpha, beta"] = (replace(gemm, alpha=0.7, beta=0.3), usual)
+        if "none" not in (gemm.scale_a, gemm.scale_b):
+            found["large scales"] = (gemm, (2.0**9, 2.0**10))
+            found["small scales"] = (gemm, (2.0**-30, 2.0**-29))
+    return found
+
+
+class CudaBench:
+    """One product on one device. ``bind(gemm, config)`` makes a Bound; it is the backend's."""
+
+    def __init__(self, gemm: Gemm, device: int, seed: int, bind: Callable[[Gemm, Config], Bound]) -> None:
+        import torch
+
+        self.gemm, self.device, self.seed, self.bind = gemm, device, seed, bind
+        torch.cuda.set_device(device)
+        self.sets = max(1, math.ceil(ROTATED / max(gemm.bytes, 1)))
+        self.operands = [Operands.random(gemm, device, seed + i) for i in range(self.sets)]
+        self._graphs: dict[tuple[int, int], tuple[Any, int, Kernel]] = {}
+        self._library_error: dict[str, float] = {}
+        self._stream = torch.cuda.Stream(device)
+
+    def build(self, config: Config) -> Kernel:
+        bound = self.bind(self.gemm, config)
+        kernel = Kernel(config, lambda i: bound.run(self.operands[i % self.sets]), bound.compile_seconds, dict(bound.resources))
+        try:
+            kernel.run(0)
+        except RuntimeError as error:
+            raise Refused("runtime", f"{dict(config)}: {error}".splitlines()[0]) from error
+        self._finish(config)
+        return kernel
+
+    def _finish(self, config: Config) -> None:
+        import torch
+
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError as error:
+            raise Refused("runtime", f"{dict(config)}: {error}".splitlines()[0]) from error
+
+    def _graph(self, kernel: Kernel, between: Callable[[int], None] | None) -> tuple[Any, int]:
+        """The calls of one sample: each set of operands in turn, so that none is still in cache."""
+        import torch
+
+        key = id(kernel), id(between)
+        if key not in self._graphs:
+            slow = self.gemm.flops > 2e11  # over some 300 us each: fewer say as much
+            calls = max(4 if slow else CALLS, self.sets)
+            graph = torch.cuda.CUDAGraph()
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self._stream):
+                kernel.run(0)  # what is made at the first call on a stream is made before the capture
+                self._stream.synchronize()
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    for i in range(calls):
+                        if between is not None:
+                            between(i)
+                        kernel.run(i)
+                finally:
+                    graph.capture_end()
+            graph.replay()
+            self._finish(kernel.config)
+            self._graphs[key] = graph, calls, kernel
+        graph, calls, _ = self._graphs[key]
+        return graph, calls
+
+    def time(
+        self, kernels: Sequence[Kernel], samples: int, *, between: Callable[[int], None] | None = None
+    ) -> list[list[float]]:
+        """``between(i)`` runs before each call: what a kernel gains by overlapping its own kind is then not counted."""
+        import torch
+
+        graphs = [self._graph(kernel, between) for kernel in kernels]
+        events = [
+            [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(samples)]
+            for _ in kernels
+        ]
+        order = list(range(len(kernels)))
+        for sample in range(samples):
+            for i in order if sample % 2 == 0 else reversed(order):
+                start, stop = events[i][sample]
+                start.record()
+                graphs[i][0].replay()
+                stop.record()
+        torch.cuda.synchronize(self.device)
+        return [[1e-3 * start.elapsed_time(stop) / graphs[i][1] for start, stop in pairs] for i, pairs in enumerate(events)]
+
+    def forget(self, kernel: Kernel) -> None:
+        """Free the graph of a kernel that is not timed again."""
+        for key in [key for key in self._graphs if key[0] == id(kernel)]:
+            del self._graphs[key]
+
+    def check(self, kernel: Kernel, only: Sequence[str] | None = None) -> Mapping[str, float]:
+        errors = {}
+        for number, (name, (gemm, scales)) in enumerate(probes(self.gemm).items()):
+            if only is not None and name not in only:
+                continue
+            try:
+                bound = self.bind(gemm, kernel.config)
+            except Refused as refused:
+                if refused.kind != "constraints" or gemm == self.gemm:
+                    raise
+                continue  # the configuration is not for such a product, and will not be asked for one
+            errors[name] = self._probe(name, gemm, bound, self.seed + 1000 + number, scales)
+        return errors
+
+    def _probe(self, name: str, gemm: Gemm, bound: Bound, seed: int, scales: tuple[float, float]) -> float:
+        """Run three times, and judge the whole of D. The scaled error; at most 1."""
+        import torch
+
+        operands = Operands.random(gemm, self.device, seed, scales=scales)
+        poison = operands.guarded.clone()
+        outputs = []
+        for _ in range(3):
+            operands.guarded.copy_(poison)
+            bound.run(operands)
+            torch.cuda.synchronize(self.device)
+            outputs.append(operands.d.clone())
+            outside = operands.guarded.clone()
+            outside.as_strided(operands.d.shape, operands.d.stride(), GUARD).copy_(
+                poison.as_strided(operands.d.shape, operands.d.stride(), GUARD)
+            )
+            if not torch.equal(outside.view(torch.uint8), poison.view(torch.uint8)):
+                raise Refused("correctness", f"{name}: something outside D was written")
+        if gemm.deterministic and not all(torch.equal(outputs[0].view(torch.uint8), o.view(torch.uint8)) for o in outputs[1:]):
+            raise Refused("correctness", f"{name}: three runs gave different bits")
+        exact, size = reference(gemm, operands)
+        unit = UNIT[gemm.d_type]
+        # sums in float32: an error of k units of what is summed at most, and about sqrt(k) of them; eight-bit products are
+        # summed with some 14 bits on Hopper
+        accumulate = 2.0**-13 if TYPES[gemm.a_type][0] == 1 else 2.0**-11 if gemm.compute == "tf32" else 2.0**-23
+        bound_error = 2 * unit * exact.abs() + 8 * math.sqrt(max(gemm.k, 1)) * accumulate * size + 1e-30
+        worst = 0.0
+        for output in outputs:
+            difference = (output.double() - exact).abs()
+            worst = max(worst, float((difference / bound_error).amax()) if difference.numel() else 0.0)
+            if not worst <= 1.0:  # NaN too
+                raise Refused("correctness", f"{name}: the error is {worst:.2g} times what rounding explains")
+        norm = float((outputs[-1].double() - exact).norm() / exact.norm().clamp_min(1e-300))
+        limit = 2.0 * self._library(name, gemm, operands, exact)
+        if not norm <= limit:
+            raise Refused("correctness", f"{name}: relative error {norm:.2g}; the default's is {limit / 2:.2g}")
+        return worst
+
+    def _library(self, name: str, gemm: Gemm, operands: Operands, exact: Any) -> float:
+        """The relative error of torch's own product, in the same units: what may be doubled but no more."""
+        if name not in self._library_error:
+            operands.d.zero_()
+            torch_default(gemm).run(operands)
+            error = float((operands.d.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+            self._library_error[name] = max(error, UNIT[gemm.d_type] / 4, 2.0**-12 if gemm.compute == "tf32" else 0.0)
+        return self._library_error[name]
+
+    def close(self) -> None:
+        import torch
+
+        self._graphs.clear()
+        self.operands = []
+        torch.cuda.empty_cache()
