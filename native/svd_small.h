@@ -198,6 +198,14 @@ __attribute__((noinline)) void complete_rows(const Rows<R, P>& rows, Mask<R>* th
   }
 }
 
+// Turning by zero may change the sign of a zero, and a lane may turn because others do: zeros come out as +0.
+template <class R, int P>
+LAPWING_INLINE Element<R, P> settled(Element<R, P> x) {
+  x.re += Vec<R>{};
+  if constexpr (P == 2) x.im += Vec<R>{};
+  return x;
+}
+
 // A <- A scaled; the lanes that are finite. What is not becomes zero: it must not keep the others waiting.
 template <class R, int P>
 __attribute__((noinline)) Mask<R> scale_all(const View<R, P>& a, int64_t rows, int64_t columns, Vec<R>& down) {
@@ -298,9 +306,9 @@ void svd(Group<R, P> group) {
     const View<R, P> written[2] = {tall ? large : small, tall ? small : large};
     if (!tall) large = large.turned(), small = small.turned();
     for (int64_t i = 0; i < k; i++) {
-      for (int64_t j = 0; j < k; j++) small.set(i, j, reduced ? w.get(i, j) : conj<R, P>(rotations.get(i, j)));
+      for (int64_t j = 0; j < k; j++) small.set(i, j, settled<R, P>(reduced ? w.get(i, j) : conj<R, P>(rotations.get(i, j))));
       for (int64_t j = 0; j < l; j++)
-        large.set(j, i, !reduced ? w.get(i, j) : j < k ? conj<R, P>(rotations.get(i, j)) : real<R, P>(Vec<R>{}));
+        large.set(j, i, settled<R, P>(!reduced ? w.get(i, j) : j < k ? conj<R, P>(rotations.get(i, j)) : real<R, P>(Vec<R>{})));
     }
     if (reduced)
       for (int64_t j = 0; j < k; j += C)
