@@ -448,3 +448,80 @@ def test_what_does_not_fit_is_refused():
     n = LARGEST + 1
     with pytest.raises(Exception, match="order"):
         inverse(np.eye(n)[None])
+
+
+def svd(a, values=False, threads=0):
+    batch, m, n = a.shape
+    k = min(m, n)
+    s, info = np.empty((batch, k), REAL[a.dtype.name]), np.full(batch, -1, np.int32)
+    if values:
+        run("svdvals", (batch, m, n), (a, s, info), threads=threads)
+        return s, info
+    u, vh = np.empty((batch, m, k), a.dtype), np.empty((batch, k, n), a.dtype)
+    run("svd", (batch, m, n, 0), (a, u, s, vh, info), threads=threads)
+    return u, s, vh, info
+
+
+def check_svd(a):
+    u, s, vh, info = svd(a)
+    assert not info.any()
+    assert np.array_equal(svd(a, values=True)[0], s)  # the same with and without vectors
+    assert (np.diff(s, axis=-1) <= 0).all() and (s >= 0).all()
+    small = 10 * max(a.shape[-2:]) * eps(a.dtype)
+    (w, u, s, vh), eye = wide(a, u, s, vh), np.eye(s.shape[-1])
+    assert (norm(w - (u * s[:, None, :]) @ vh) <= small * norm(w)).all(), a.shape
+    assert (norm(adjoint(u) @ u - eye) <= small).all(), a.shape
+    assert (norm(vh @ adjoint(vh) - eye) <= small).all(), a.shape
+    exact = np.linalg.svd(w, compute_uv=False)
+    assert (abs(exact - s) <= small * exact[:, :1]).all(), a.shape
+
+
+SQUARES = [(n, n) for n in (1, 2, 3, 4, 5, 8, 16, 31, 32)]
+SHAPES = [*SQUARES, (1, 7), (7, 1), (5, 3), (3, 4), (33, 32), (32, 47), (48, 32), (100, 17), (9, 128)]
+
+
+@dtypes
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_svd(dtype, shape):
+    """Random, large and small; zero, of rank one, with repeated values, with a zero row and column; graded, of any condition."""
+    k, real = min(shape), np.dtype(REAL[dtype]).type
+    a = random((11, *shape), dtype, k)
+    check_svd(a)
+    check_svd(a * real(1e30))
+    check_svd(a * real(1e-30))
+    b = a.copy()
+    b[0], b[1], b[2], b[3] = 0, 1, np.eye(*shape), a[3, :, :1] @ a[3, :1]
+    b[4, :, 0] = b[5, 0] = 0
+    b[6] = 0
+    b[6, -1, -1] = 3
+    check_svd(b)
+    u, _, vh = np.linalg.svd(a.astype(np.promote_types(dtype, np.float64)), full_matrices=False)
+    for condition in (1e8, 1e15, 1e30):
+        check_svd(((u * np.geomspace(1, 1 / condition, k)) @ vh).astype(dtype))
+    check_svd((a * np.geomspace(1, 1e-12, shape[1])).astype(dtype))
+    check_svd((a * np.geomspace(1e-12, 1, shape[0])[:, None]).astype(dtype))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(4, 4), (32, 32), (12, 5), (6, 7)], ids=str)
+def test_svd_in_any_place(dtype, shape):
+    """The same bits alone, beside others, beside one that is not finite, and on any number of threads."""
+    a = random((70, *shape), dtype, 3)
+    a[5], a[6], a[7, 0] = 0, np.eye(*shape), 0
+    whole = svd(a, threads=1)
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(whole, svd(a, threads=2), strict=True))
+    for i in (0, 5, 6, 7, 69):
+        assert all(x[i].tobytes() == y[0].tobytes() for x, y in zip(whole, svd(a[i : i + 1].copy()), strict=True))
+    a[2, 0, 0], a[11, -1, -1] = NAN, np.inf
+    *found, info = svd(a)
+    assert np.flatnonzero(info).tolist() == [2, 11]
+    good = info == 0
+    for before, now in zip(whole, found, strict=False):
+        assert np.isnan(now[~good]).all()
+        assert before[good].tobytes() == now[good].tobytes()
+
+
+def test_svd_limits():
+    for shape in ((33, 33), (129, 4)):
+        with pytest.raises(RuntimeError, match="too large"):
+            svd(np.ones((1, *shape)))
