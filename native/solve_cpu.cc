@@ -10,6 +10,7 @@
 
 #include "cpu.h"
 #include "dtypes.h"
+#include "solve_careful.h"
 #include "svd_cpu.h"
 #include "threads.h"
 
@@ -68,8 +69,8 @@ bool solve_fits(const Frame& frame) {
 }
 
 int solve_batched(Frame& frame) {
-  if (!takes(frame)) return fail(frame, "engine batched: the matrices are too large for the CPU's small kernels");
   if (is_svd(frame)) return svd_batched(frame);
+  if (!takes(frame)) return fail(frame, "engine batched takes matrices of order %d at most on the CPU", int(SOLVE_LARGEST));
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
     const int64_t group = (16 << level) / sizeof(RealOf<T>);

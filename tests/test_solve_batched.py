@@ -523,5 +523,47 @@ def test_svd_in_any_place(dtype, shape):
 
 def test_svd_limits():
     for shape in ((33, 33), (129, 4)):
-        with pytest.raises(RuntimeError, match="too large"):
+        with pytest.raises(RuntimeError, match="up to 128 x 32"):
             svd(np.ones((1, *shape)))
+
+
+@dtypes
+@pytest.mark.parametrize("n", [1, 2, 5, 12, 33])
+def test_subnormal_pivot(dtype, n):
+    """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
+    tiny = 2.0**-133 if REAL[dtype] == "float32" else 2.0**-1030
+    a = np.triu(random((5, n, n), dtype, 1)) / n + np.eye(n, dtype=dtype)
+    b = random((5, n, 40), dtype, 2)
+    a[2, -1] = a[2, :, -1] = 0
+    a[2, -1, -1] = tiny * (1j if np.dtype(dtype).kind == "c" else 1)
+    b[2, -1] = a[2, -1, -1] * np.arange(40)
+    rows = np.arange(n)[::-1]
+    shuffled = np.ascontiguousarray(a[:, rows])
+    right = np.ascontiguousarray(b[:, rows])
+    factors, order, info = lu(shuffled)
+    assert not info.any()
+    x, info = solve(shuffled, right)
+    t, also = solve(a, b, UPPER, op="triangular")
+    assert not info.any()
+    assert not also.any()
+    alone, _ = solve(shuffled[:1].copy(), right[:1].copy())
+    assert np.array_equal(alone[0], x[0])
+    in_place = right.copy()
+    assert not solve(shuffled, in_place, x=in_place)[1].any()
+    assert np.array_equal(in_place, x)
+    for found in (x, t, factored_solve("lu_solve", (factors, order), right)):
+        check_solution(a, found, b)
+        assert np.array_equal(found[2, -1], np.arange(40))
+    b[2, -1] = 0
+    lower = adjoint(a)
+    check_solution(lower @ a, factored_solve("cholesky_solve", (lower,), b), b)
+    adjoint_x, info = solve(a, b, UPPER | ADJOINT, op="triangular")
+    assert not info.any()
+    check_solution(lower, adjoint_x, b)
+    a[2, -1, -1] = 0
+    assert solve(a, b)[1].tolist() == [0, 0, n, 0, 0]
+    positive = np.zeros((3, n, n), dtype) + np.eye(n, dtype=dtype)
+    positive[1, -1, -1] = tiny
+    y, info = solve(positive, positive.copy(), POS)
+    assert not info.any()
+    assert np.allclose(y, np.eye(n), rtol=0, atol=10 * eps(dtype))

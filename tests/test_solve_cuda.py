@@ -223,6 +223,35 @@ def test_qr(dtype, m, n, scale):
         close(norm(adjoint(wide(q)) @ wide(q) - np.eye(c))[good], max(m, n), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("m, n", [(1, 1), (2, 2), (3, 3), (5, 5), (20, 4), (7, 16), (31, 31), (32, 32)])
+def test_svd(dtype, m, n):
+    """Of any scale; zero, of rank one, with repeated values, with a zero column, not finite; graded."""
+    rng = np.random.default_rng(m)
+    k, small = min(m, n), 1e-30 if dtype in ("float32", "complex64") else 1e-300
+    plain = random(rng, dtype, BATCH, m, n)
+    plain[1], plain[2], plain[3, :, 0], plain[5] = 0, np.eye(m, n), 0, plain[5, :, :1] @ plain[5, :1]
+    plain[4, m - 1, n - 1] = np.nan
+    plain[-1] = plain[0]
+    good = np.arange(BATCH) != 4
+    for a in (plain, plain * small, plain / small, plain * np.geomspace(1, 1e-12, n)):
+        a = a.astype(dtype)
+        shapes = ((BATCH, m, k), dtype), ((BATCH, k), a.real.dtype), ((BATCH, k, n), dtype), (BATCH, np.int32)
+        u, s, vh, info = run("svd", 0, (BATCH, m, n, 0), (a,), *shapes)
+        values, _ = run("svdvals", 0, (BATCH, m, n), (a,), shapes[1], shapes[3])
+        assert np.flatnonzero(info).tolist() == [4]
+        assert all(np.isnan(x[4]).all() for x in (u, s, vh))
+        assert all(x[0].tobytes() == x[-1].tobytes() for x in (u, s, vh))
+        assert np.array_equal(values, s, equal_nan=True)
+        assert (np.diff(s[good], axis=-1) <= 0).all()
+        u, s, vh, a = (wide(x[good]) for x in (u, s, vh, a))
+        size = np.maximum(norm(a / small if abs(a).max() < 1e-200 else a), 1e-300)
+        error = norm(a - (u * s[:, None, :]) @ vh) if abs(a).max() >= 1e-200 else norm((a - (u * s[:, None, :]) @ vh) / small)
+        close(error / size, max(m, n), dtype)
+        close(norm(adjoint(u) @ u - np.eye(k)), max(m, n), dtype)
+        close(norm(vh @ adjoint(vh) - np.eye(k)), max(m, n), dtype)
+
+
 def test_a_result_may_take_the_place_of_its_input():
     rng = np.random.default_rng(1)
     for n in (4, 24):
