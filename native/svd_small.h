@@ -97,52 +97,63 @@ LAPWING_INLINE Vec<R> square_of_row(const Rows<R, P>& rows, int64_t i) {
   return sum[0] + sum[1];
 }
 
-// The larger row of a pair becomes its first: that brings the rows into order, and order brings convergence. Returns the lanes
-// that are done.
+// The rotation that makes rows p and q orthogonal, and the lanes that need one. The larger row of a pair becomes its first:
+// that brings the rows into order, and order brings convergence.
+template <class R, int P>
+LAPWING_INLINE Mask<R> find_rotation(const Rows<R, P>& rows, int64_t p, int64_t q, Vec<R> small, Rotation<R, P>& rotation) {
+  const Vec<R> one = broadcast(R(1)), zero = {}, half = broadcast(R(0.5)), least = broadcast(NO_ROW<R>);
+  const Vec<R> pp = rows.squares[p], qq = rows.squares[q];
+  Element<R, P> cosine = inner<R, P>(rows.row(p), rows.row(q), rows.length);
+  const Mask<R> both = (pp > least) & (qq > least);
+  const Vec<R> by = rsqrt(pp > least ? pp : one) * rsqrt(qq > least ? qq : one);
+  scale<R, P>(cosine, by);
+  Vec<R> size, phase;
+  if constexpr (P == 1) {
+    size = abs(cosine.re);
+  } else {
+    const Vec<R> square = fma(cosine.re, cosine.re, cosine.im * cosine.im);
+    phase = rsqrt(square > least ? square : one);
+    size = square * phase;
+  }
+  const Mask<R> turns = both & (size > small), swaps = ~turns & (qq > pp * R(1.0625));
+  // beside the product of the norms: tan(2 angle) = 2 size / gap
+  const Vec<R> gap = fma(pp, by, -(qq * by));
+  const Vec<R> inverse = rsqrt(turns ? fma(gap, gap, 4 * size * size) : one);
+  const Vec<R> square = fma(half * abs(gap), inverse, half), root = rsqrt(turns ? square : one);
+  const Vec<R> large = square * root, less = size * inverse * root;
+  const Mask<R> forward = gap >= 0;
+  rotation.c = turns ? (forward ? large : less) : swaps ? zero : one;
+  const Vec<R> s = turns ? (forward ? less : large) : swaps ? one : zero;
+  if constexpr (P == 1) {
+    rotation.s = {turns ? with_sign<R>(s, cosine.re) : s};
+  } else {
+    phase *= s;
+    rotation.s = {turns ? cosine.re * phase : s, turns ? cosine.im * phase : zero};
+  }
+  return turns | swaps;
+}
+
+// Returns the lanes that are done.
 template <class R, int P>
 __attribute__((noinline)) Mask<R> orthogonalise(const Rows<R, P>& rows) {
-  const Vec<R> one = broadcast(R(1)), zero = {}, half = broadcast(R(0.5)), least = broadcast(NO_ROW<R>);
+  const int64_t k = rows.k;
   const Vec<R> small = broadcast(std::sqrt(R(rows.length)) * std::numeric_limits<R>::epsilon());
-  for (int64_t i = 0; i < rows.k; i++) rows.squares[i] = square_of_row<R, P>(rows, i);
+  for (int64_t i = 0; i < k; i++) rows.squares[i] = square_of_row<R, P>(rows, i);
   Mask<R> left = {};
   for (int sweep = 0; sweep < ROTATING_SWEEPS; sweep++) {
     left = Mask<R>{};
-    for (int64_t p = 0; p + 1 < rows.k; p++)
-      for (int64_t q = p + 1; q < rows.k; q++) {
-        const Vec<R> pp = rows.squares[p], qq = rows.squares[q];
-        const Element<R, P> pq = inner<R, P>(rows.row(p), rows.row(q), rows.length);
-        const Mask<R> both = (pp > least) & (qq > least);
-        const Vec<R> by = rsqrt(pp > least ? pp : one) * rsqrt(qq > least ? qq : one);
-        Element<R, P> cosine = pq;
-        scale<R, P>(cosine, by);
-        Vec<R> size, phase;
-        if constexpr (P == 1) {
-          size = abs(cosine.re);
-        } else {
-          const Vec<R> square = fma(cosine.re, cosine.re, cosine.im * cosine.im);
-          phase = rsqrt(square > least ? square : one);
-          size = square * phase;
-        }
-        const Mask<R> turns = both & (size > small), swaps = ~turns & (qq > pp * R(1.0625));
-        const Mask<R> moves = turns | swaps;
-        if (!any(moves)) continue;
-        left |= moves;
-        // Beside the product of the norms: tan(2 angle) = 2 size / gap
-        const Vec<R> gap = fma(pp, by, -(qq * by));
-        const Vec<R> inverse = rsqrt(turns ? fma(gap, gap, 4 * size * size) : one);
-        const Vec<R> square = fma(half * abs(gap), inverse, half), root = rsqrt(turns ? square : one);
-        const Vec<R> large = square * root, less = size * inverse * root;
-        const Mask<R> forward = gap >= 0;
-        Rotation<R, P> rotation;
-        rotation.c = turns ? (forward ? large : less) : swaps ? zero : one;
-        const Vec<R> s = turns ? (forward ? less : large) : swaps ? one : zero;
-        if constexpr (P == 1) {
-          rotation.s = {turns ? with_sign<R>(s, cosine.re) : s};
-        } else {
-          phase *= s;
-          rotation.s = {turns ? cosine.re * phase : s, turns ? cosine.im * phase : zero};
-        }
-        turn_rows<R, P>(rows, p, q, rotation);
+    // Every row with all after it, but two rows at a time, p with q and p + 1 with q - 1: one pair waits for its roots while the
+    // other works.
+    for (int64_t p = 0; p + 1 < k; p += 2)
+      for (int64_t q = p + 1; q <= k; q++) {
+        const bool first = q < k, second = q >= p + 3;
+        Rotation<R, P> rotation[2];
+        Mask<R> moves[2] = {};
+        if (first) moves[0] = find_rotation<R, P>(rows, p, q, small, rotation[0]);
+        if (second) moves[1] = find_rotation<R, P>(rows, p + 1, q - 1, small, rotation[1]);
+        if (any(moves[0])) turn_rows<R, P>(rows, p, q, rotation[0]);
+        if (any(moves[1])) turn_rows<R, P>(rows, p + 1, q - 1, rotation[1]);
+        left |= moves[0] | moves[1];
       }
     if (!any(left)) break;
   }

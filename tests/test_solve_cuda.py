@@ -252,6 +252,37 @@ def test_svd(dtype, m, n):
         close(norm(vh @ adjoint(vh) - np.eye(k)), max(m, n), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("n", [1, 4, 12, 32])
+def test_subnormal_pivot(dtype, n):
+    """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
+    rng = np.random.default_rng(n)
+    tiny = 2.0**-133 if dtype in ("float32", "complex64") else 2.0**-1030
+    a = np.triu(random(rng, dtype, BATCH, n, n)) / n + np.eye(n, dtype=dtype)
+    a[2, -1] = a[2, :, -1] = 0
+    a[2, -1, -1] = tiny * (1j if dtype[0] == "c" else 1)
+    rows = np.arange(n)[::-1].astype(np.int32)
+    for k in (1, 9):
+        b = random(rng, dtype, BATCH, n, k)
+        b[2, -1] = a[2, -1, -1] * np.arange(k)
+        to, info = ((BATCH, n, k), dtype), (BATCH, np.int32)
+        general = run("solve", 0, (BATCH, n, k), (a[:, rows], b[:, rows]), to, info)
+        triangle = run("triangular", UPPER, (BATCH, n, k), (a, b), to, info)
+        order = np.broadcast_to(rows, (BATCH, n))
+        factored = run("lu_solve", 0, (BATCH, n, k), (a, a, order, b[:, rows]), to)
+        for x, *status in (general, triangle, factored):
+            assert not np.any(status)
+            close(solved(a, x, b), n, dtype)
+            assert np.array_equal(x[2, -1], np.arange(k))
+        b[2, -1] = 0
+        lower = adjoint(a)
+        (x,) = run("cholesky_solve", 0, (BATCH, n, k), (a, lower, b), to)
+        close(solved(wide(lower) @ wide(a), x, b), n, dtype)
+        a_zero = a.copy()
+        a_zero[2, -1, -1] = 0
+        assert run("solve", 0, (BATCH, n, k), (a_zero, b), to, info)[1].tolist() == [0, 0, n, *[0] * (BATCH - 3)]
+
+
 def test_a_result_may_take_the_place_of_its_input():
     rng = np.random.default_rng(1)
     for n in (4, 24):
