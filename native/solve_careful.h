@@ -13,8 +13,8 @@ struct Spread {
   int64_t down, right, part;
 };
 
-// Columns `first` .. `first + columns` of the solution of a SOLVE, INVERSE, LU_SOLVE, CHOLESKY_SOLVE or TRIANGULAR frame for its
-// matrix number `which`. Returns 0, or the place of the first pivot that is zero or not finite.
+// x <- columns `first` .. `first + columns` of the solution for matrix number `which` of a SOLVE, INVERSE, LU_SOLVE,
+// CHOLESKY_SOLVE or TRIANGULAR frame. Returns 0, or the place of the first pivot that is zero or not finite.
 template <class R>
 int32_t solve_carefully(const Frame& frame, int64_t which, int64_t first, int64_t columns, const Spread<R>& x);
 

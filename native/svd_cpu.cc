@@ -59,7 +59,9 @@ int svd_batched(Frame& frame) {
     typedef decltype(zero) T;
     const int64_t group = (16 << level) / sizeof(RealOf<T>);
     const double work = sweeps * 8 * k * k * k + 4 * l * k * k + 100;
-    const bool finished = parallel_batch(frame, group, work, [&](int64_t first, int64_t last) { svd_part<T>(frame, first, last); });
+    const bool finished = parallel_batch(frame, group, work, [&](int64_t first, int64_t last) {
+      svd_part<T>(frame, first, last);
+    });
     return finished ? 0 : 1;
   });
 }

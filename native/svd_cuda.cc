@@ -34,7 +34,7 @@ int svd_batched(Frame& frame) {
   int lanes = 2;
   while (lanes < k) lanes *= 2;
   const int threads = element == 16 ? 64 : 128;
-  const auto bits = reinterpret_cast<uintptr_t>(call.a) | reinterpret_cast<uintptr_t>(call.u) | reinterpret_cast<uintptr_t>(call.vh);
+  const auto bits = uintptr_t(call.a) | uintptr_t(call.u) | uintptr_t(call.vh);
   char text[160];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_K=%d -DLW_LANES=%d -DLW_THREADS=%d -DLW_VECTORS=%d",
                 frame.dtype, bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4, rounded(std::max(m, n)), rounded(k), lanes, threads,

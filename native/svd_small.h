@@ -142,8 +142,8 @@ __attribute__((noinline)) Mask<R> orthogonalise(const Rows<R, P>& rows) {
   Mask<R> left = {};
   for (int sweep = 0; sweep < ROTATING_SWEEPS; sweep++) {
     left = Mask<R>{};
-    // Every row with all after it, but two rows at a time, p with q and p + 1 with q - 1: one pair waits for its roots while the
-    // other works.
+    // Every row with all after it, but two rows at a time, p with q and p + 1 with q - 1: one pair waits for its roots while
+    // the other works.
     for (int64_t p = 0; p + 1 < k; p += 2)
       for (int64_t q = p + 1; q <= k; q++) {
         const bool first = q < k, second = q >= p + 3;

@@ -483,7 +483,7 @@ SHAPES = [*SQUARES, (1, 7), (7, 1), (5, 3), (3, 4), (33, 32), (32, 47), (48, 32)
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_svd(dtype, shape):
-    """Random, large and small; zero, of rank one, with repeated values, with a zero row and column; graded, of any condition."""
+    """Random, large and small; zero, of rank one, with repeated values, a zero row and column; graded, of any condition."""
     k, real = min(shape), np.dtype(REAL[dtype]).type
     a = random((11, *shape), dtype, k)
     check_svd(a)
