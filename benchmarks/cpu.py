@@ -209,15 +209,19 @@ def _eigh_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
     return rows, verdicts
 
 
-# Many small systems and inverses: by what factor lapwing must be faster than the best of numpy, scipy, torch and jax, by n.
+# Many small systems, inverses and singular values: by what factor lapwing must be faster than the best of numpy, scipy, torch
+# and jax, by n. For lstsq torch takes a factorisation that gives no singular values, and is cheaper.
 _SMALL = {3: 200_000, 4: 200_000, 5: 100_000, 6: 100_000, 7: 50_000, 8: 50_000, 16: 10_000, 32: 4_000}  # n and batch
 _POS_FACTORS = {3: 5.0, 4: 5.0, 5: 5.0, 6: 5.0, 7: 5.0, 8: 5.0, 16: 3.0, 32: 2.0}
 _LU_FACTORS = {3: 4.0, 4: 4.0, 5: 4.0, 6: 4.0, 7: 4.0, 8: 4.0, 16: 1.0, 32: 1.0}
+_SVD_FACTORS = {3: 3.0, 4: 3.0, 8: 3.0, 16: 3.0, 32: 2.0}
 _SMALL_FACTORS = {
     ("solve", "pos"): _POS_FACTORS,
     ("inv", "pos"): _POS_FACTORS,
     ("solve", "general"): _LU_FACTORS,
     ("inv", "general"): dict.fromkeys(_SMALL, 1.0),
+    ("svd", "general"): _SVD_FACTORS,
+    ("lstsq", "general"): {3: 3.0, 4: 3.0, 8: 1.0},
 }
 # One matrix: order, what else the case says, whom it is compared with (None: all), and by what factor lapwing must be faster.
 _ONE = (
@@ -233,7 +237,8 @@ _ONE = (
     *[
         (n, {"operation": operation, "assume": assume}, None, 1.0)
         for n in (64, 500, 2000)
-        for operation, assume in (*_SMALL_FACTORS, ("qr", "general"), ("svd", "general"))
+        for operation, assume in (*_SMALL_FACTORS, ("qr", "general"))
+        if operation != "lstsq"
     ],
 )
 _LOOPS = ("cho_solve", "lu_solve")  # scipy goes through a batch in Python there, which takes minutes
@@ -241,7 +246,7 @@ _TORCH_SHARE = 0.9  # of the speed of its MKL at one large matrix
 
 
 def _solve_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
-    """Systems and inverses of many small matrices through NumPy, against the best of numpy, scipy, torch and jax."""
+    """Many small systems, inverses and singular values through NumPy, against the best of numpy, scipy, torch and jax."""
     from lapwing.bench.case import Case
 
     found = []
@@ -249,7 +254,8 @@ def _solve_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
         for dtype in ("float32", "float64"):
             for n, factor in factors.items():
                 if not quick or n in (4, 16):
-                    batch = _SMALL[n] // (100 if quick else 1)
+                    slow = 10 if operation in ("svd", "lstsq") else 1  # LAPACK takes seconds for as many
+                    batch = _SMALL[n] // (100 if quick else slow)
                     found.append(_best(Case(n, batch, dtype, operation=operation, assume=assume), None, factor, repeat))
     return [row for row, _ in found], [verdict for _, each in found for verdict in each]
 

@@ -235,6 +235,10 @@ _SOLVE_BATCHED = ((4, 400_000), (8, 200_000), (16, 100_000), (32, 50_000))
 # torch.cholesky_inverse takes the matrices one after the other; torch.linalg.inv takes them together
 _SOLVE_PEERS = {"solve": ("torch", "jax", "torch_solve", "jax_solve"), "inv": ("torch_inv", "jax", "jax_inv")}
 _SOLVE_FACTOR = 8.0
+# torch and jax call gesvdjBatched here
+_SVD_BATCHED = ((4, 10_000), (8, 10_000), (16, 10_000), (32, 10_000))
+_SVD_PEERS = {"svd": ("torch", "jax", "gesvdj")}
+_SVD_FACTOR = 4.0
 
 
 def _solve(run: Run) -> dict:
@@ -243,7 +247,8 @@ def _solve(run: Run) -> dict:
     device = run.options.device
     small = device == "cpu" or run.options.quick
     others = sorted(
-        {name for _, _, names, _ in _SOLVE_ONE for name in names} | {n for names in _SOLVE_PEERS.values() for n in names}
+        {name for _, _, names, _ in _SOLVE_ONE for name in names}
+        | {n for names in (*_SOLVE_PEERS.values(), *_SVD_PEERS.values()) for n in names}
     )
     table = Table(others, on_gpu=run.bandwidth is not None)
     print(f"\nsystems, inverses and singular values\n{table.header()}", flush=True)
@@ -258,6 +263,9 @@ def _solve(run: Run) -> dict:
         for operation, against in _SOLVE_PEERS.items():
             for n, batch in _sizes(run, _SOLVE_BATCHED, ((4, 1_000), (16, 100))):
                 judge(Case(n, batch, dtype, device, operation=operation, assume="pos"), against, _SOLVE_FACTOR)
+        for operation, against in _SVD_PEERS.items():
+            for n, batch in _sizes(run, _SVD_BATCHED, ((4, 1_000), (16, 100))):
+                judge(Case(n, batch, dtype, device, operation=operation), against, _SVD_FACTOR)
     for n, known, against, bar in _SOLVE_ONE:
         if small:
             n, known = min(n, 200), {**known, **({"rows": 2000} if "rows" in known else {})}

@@ -10,18 +10,9 @@
 
 #include "cpu.h"
 #include "dtypes.h"
+#include "solve_careful.h"
+#include "svd_cpu.h"
 #include "threads.h"
-
-namespace lapwing {
-namespace {
-
-// Right-hand sides held in lanes at a time.
-constexpr int64_t SOLVE_COLUMNS = 32;
-// Bytes of an array that are fetched ahead; more would push out what is worked on.
-constexpr int64_t FETCHED = 16384;
-
-}  // namespace
-}  // namespace lapwing
 
 #define LAPWING_KERNELS "solve_small.h"
 #include "levels.h"
@@ -59,9 +50,9 @@ int64_t order_of(const Frame& frame) {
   return frame.op == QR ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
 }
 
-bool takes(const Frame& frame) {
-  return frame.op != SVD && frame.op != SVDVALS && order_of(frame) <= SOLVE_LARGEST;
-}
+bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS; }
+
+bool takes(const Frame& frame) { return is_svd(frame) ? svd_takes(frame) : order_of(frame) <= SOLVE_LARGEST; }
 
 }  // namespace
 
@@ -70,6 +61,7 @@ bool takes(const Frame& frame) {
 // that is used once is hardly worth the way into lanes.
 bool solve_fits(const Frame& frame) {
   if (!takes(frame)) return false;
+  if (is_svd(frame)) return svd_pays(frame);
   const bool is_complex = frame.dtype == C64 || frame.dtype == C128, is_short = frame.dtype == F32 || frame.dtype == C64;
   const int64_t n = order_of(frame), lanes = (16 << level) / (is_short ? 4 : 8);
   if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
@@ -77,6 +69,7 @@ bool solve_fits(const Frame& frame) {
 }
 
 int solve_batched(Frame& frame) {
+  if (is_svd(frame)) return svd_batched(frame);
   if (!takes(frame)) return fail(frame, "engine batched takes matrices of order %d at most on the CPU", int(SOLVE_LARGEST));
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;

@@ -6,6 +6,10 @@ namespace lapwing {
 
 // Largest order these kernels take.
 constexpr int64_t SOLVE_LARGEST = 64;
+// Right-hand sides held in lanes at a time.
+constexpr int64_t SOLVE_COLUMNS = 32;
+// Bytes of an array that are fetched ahead; more would push out what is worked on.
+constexpr int64_t FETCHED = 16384;
 
 bool solve_fits(const Frame& frame);  // whether solve_batched takes it, and it pays
 int solve_batched(Frame& frame);

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <string>
 
+#include "svd_cuda.h"
+
 namespace lapwing::cuda {
 namespace {
 
@@ -199,7 +201,7 @@ int launch_qr(Frame& frame) {
 }  // namespace
 
 bool solve_fits(const Frame& frame, const Properties& gpu) {
-  if (frame.op == SVD || frame.op == SVDVALS) return false;
+  if (frame.op == SVD || frame.op == SVDVALS) return svd_fits(frame);
   const int64_t n = frame.size[1];
   if (frame.op == QR)
     return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
@@ -213,6 +215,7 @@ int solve_batched(Frame& frame) {
   if (!gpu) return 1;
   if (!solve_fits(frame, *gpu)) return fail(frame, "engine batched: the matrices are too large for this GPU's small kernels");
   if (frame.op == QR) return launch_qr(frame);
+  if (frame.op == SVD || frame.op == SVDVALS) return svd_batched(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n))

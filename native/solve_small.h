@@ -719,7 +719,8 @@ struct Group {
 // The most right-hand sides in lanes at a time: all, or nearly equal pieces that begin where a vector of memory may.
 inline int64_t widest(int64_t k) { return k <= SOLVE_COLUMNS ? k : SOLVE_COLUMNS + LAPWING_VECTOR / 4; }
 
-// x at place `out` <- what body(b, columns) makes of b at place `in`, by pieces; body returns where it is.
+// x at place `out` <- what body(b, columns, first) makes of columns `first` on of b at place `in`, by pieces; body returns
+// where it is.
 template <class R, int P, class Body>
 LAPWING_INLINE void solve_columns(Group<R, P>& group, int in, int out, const Body& body) {
   const int64_t n = group.frame.size[1], k = group.frame.size[2], pieces = (k + SOLVE_COLUMNS - 1) / SOLVE_COLUMNS;
@@ -733,7 +734,7 @@ LAPWING_INLINE void solve_columns(Group<R, P>& group, int in, int out, const Bod
     Places<R> to = group.to(out, n * k);
     for (int m = 0; m < LANES<R>; m++) from.p[m] += first * P, to.p[m] += first * P;
     read<R>(b.x, from, n, columns * P, k * P);
-    const View<R, P> x = body(b, columns);
+    const View<R, P> x = body(b, columns, first);
     write<R>(x.x, to, n, columns * P, k * P);
   }
 }
@@ -757,6 +758,42 @@ template <class R, int P>
 void fill_nan_at(const Group<R, P>& group, int place, int64_t size, int64_t m) {
   fill_nan(group.data(place, size) + m * size * P, size * P);
 }
+
+// Lanes whose answer is made once more by division, since one over a pivot is too large a number.
+template <class R, int P>
+struct Mending {
+  int32_t place[LANES<R>];  // of a pivot that is none, 0 if all are; -1: not mended
+  bool found = false;
+
+  LAPWING_INLINE void look(const Group<R, P>& group, const View<R, P>& inverse, const View<R, P>& x, int64_t columns,
+                           int64_t first) {
+    if (__builtin_expect(any(~good_pivots<R, P>(inverse, group.frame.size[1])), 0)) mend(group, inverse, x, columns, first);
+  }
+  // Idle lanes too: they write where the last matrix does.
+  __attribute__((noinline)) void mend(const Group<R, P>& group, const View<R, P>& inverse, const View<R, P>& x,
+                                      int64_t columns, int64_t first) {
+    constexpr R LARGEST = std::numeric_limits<R>::max();
+    constexpr int64_t W = LANES<R>;
+    for (int64_t m = 0; m < W; m++) {
+      const int32_t bad = first_bad_pivot<R, P>(inverse, group.frame.size[1], m);
+      const Vec<R>* by = bad ? inverse.at(bad - 1, 0) : nullptr;
+      place[m] = -1;
+      if (!bad || !(by[0][m] > LARGEST || by[0][m] < -LARGEST || by[P - 1][m] > LARGEST || by[P - 1][m] < -LARGEST)) continue;
+      const Spread<R> to = {reinterpret_cast<R*>(x.x) + m, x.down * W, x.right * W, W};
+      place[m] = solve_carefully<R>(group.frame, group.first + std::min(m, group.count - 1), first, columns, to);
+      found = true;
+    }
+  }
+  // What judge() is to see.
+  LAPWING_INLINE void settle(const View<R, P>& inverse, int64_t n) const {
+    if (__builtin_expect(!found, 1)) return;
+    for (int64_t m = 0; m < LANES<R>; m++)
+      for (int64_t i = 0; i < n && place[m] >= 0; i++) {
+        inverse.at(i, 0)[0][m] = R(place[m] != i + 1);
+        if (P == 2) inverse.at(i, 0)[P - 1][m] = 0;
+      }
+  }
+};
 
 // The triangle of a at place 0 as a lower one; U = L'^T, L' being read
 template <class R, int P>
@@ -787,7 +824,7 @@ void solve_positive(Group<R, P> group) {
   const View<R, P> a = group.matrix(n, n), inverse = group.column(n);
   const Triangle<R, P> l = read_positive<R, P>(group, a, inverse, n), adjoint = l.adjoint();
   bool factored = false;
-  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns, int64_t) {
     if constexpr (P == 1)
       if (by_order<P>(n, [&](auto order) { solve_positive_fixed<R, decltype(order)::value>(l.t, inverse, x, columns); }))
         return x;
@@ -810,17 +847,22 @@ void solve_general(Group<R, P> group) {
   read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
   const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false};
   bool factored = false;
-  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns) {
+  Mending<R, P> mending;
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns, int64_t first) {
     if constexpr (P == 1)
-      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); }))
+      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); })) {
+        mending.look(group, inverse, b, columns, first);
         return b;
+      }
     if (!factored) factor_general<R, P>(a, inverse, rows, n);
     factored = true;
     const View<R, P> x = permute<R, P, false>(b, rows, group.matrix(n, columns), n, columns);
     l.solve(x, columns);
     u.solve(x, columns);
+    mending.look(group, inverse, x, columns, first);
     return x;
   });
+  mending.settle(inverse, n);
   judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
 }
 
@@ -886,6 +928,9 @@ void inverse_general(Group<R, P> group) {
     Triangle<R, P>{a, none, n}.solve(x, n);
     Triangle<R, P>{a, inverse, n, false}.solve(x, n);
   }
+  Mending<R, P> mending;
+  mending.look(group, inverse, x, n, 0);
+  mending.settle(inverse, n);
   write<R>(x.x, group.to(1, n * n), n, n * P, n * P);
   judge<R, P>(inverse, n, group.integers(2, 1), group.count, [&](int64_t m) { fill_nan_at(group, 1, n * n, m); });
 }
@@ -927,18 +972,22 @@ void lu_solve(Group<R, P> group) {
       if (!inside) inverse.x[0][m] = std::numeric_limits<R>::quiet_NaN();  // no permutation: no answer
     }
   const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false}, l_adjoint = l.adjoint(), u_adjoint = u.adjoint();
-  solve_columns<R, P>(group, 3, 4, [&](const View<R, P>& b, int64_t columns) {
+  Mending<R, P> mending;
+  solve_columns<R, P>(group, 3, 4, [&](const View<R, P>& b, int64_t columns, int64_t first) {
     const View<R, P> x = group.matrix(n, columns);
     if (group.has(ADJOINT)) {  // A^H = U^H L^H P
       u_adjoint.solve(b, columns);
       l_adjoint.solve(b, columns);
-      return permute<R, P, true>(b, rows, x, n, columns);
+      permute<R, P, true>(b, rows, x, n, columns);
+    } else {
+      permute<R, P, false>(b, rows, x, n, columns);
+      l.solve(x, columns);
+      u.solve(x, columns);
     }
-    permute<R, P, false>(b, rows, x, n, columns);
-    l.solve(x, columns);
-    u.solve(x, columns);
+    mending.look(group, inverse, x, columns, first);
     return x;
   });
+  mending.settle(inverse, n);
   judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 4, n * k, m); });
 }
 
@@ -950,11 +999,14 @@ void cholesky_solve(Group<R, P> group) {
   const Triangle<R, P> named = read_triangle<R, P>(group, 1, a, inverse, n);
   invert_diagonal<R, P>(a, inverse, n);
   const Triangle<R, P> first = named.lower ? named : named.adjoint(), second = first.adjoint();
-  solve_columns<R, P>(group, 2, 3, [&](const View<R, P>& x, int64_t columns) {
+  Mending<R, P> mending;
+  solve_columns<R, P>(group, 2, 3, [&](const View<R, P>& x, int64_t columns, int64_t from) {
     first.solve(x, columns);
     second.solve(x, columns);
+    mending.look(group, inverse, x, columns, from);
     return x;
   });
+  mending.settle(inverse, n);
   judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 3, n * k, m); });
 }
 
@@ -979,11 +1031,14 @@ void triangular(Group<R, P> group) {
   }
   const Triangle<R, P> solved = group.has(ADJOINT) ? t.adjoint() : t;
   Vec<R> sum = {};
-  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns) {
+  Mending<R, P> mending;
+  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& x, int64_t columns, int64_t first) {
     solved.solve(x, columns);
+    mending.look(group, inverse, x, columns, first);
     for (int64_t i = 0; i < n; i++) sum += size_of<R, P>(x.get(i, 0)) * R(0);
     return x;
   });
+  mending.settle(inverse, n);
   // What is not finite in T makes x not finite, so that T need not be searched as long as x is.
   if (__builtin_expect(any(sum != Vec<R>{}), 0)) mark_not_finite<R, P>(t.lower ? a : a.turned(), inverse, n);
   judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });

@@ -86,6 +86,9 @@ for dtype in DTYPE_CODE:
                     attempt(op, dtype, flags, (1, n), shift)
         for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32)):
             attempt("qr", dtype, 0, (1, m, n, min(m, n)), shift)
+        attempt("svd", dtype, 0, (1, 5, 3, 0), shift)
+    attempt("svd", dtype, 0, (1, 12, 9, 0), 0)
+    attempt("svdvals", dtype, 0, (1, 9, 12), 0)
 """
 
 

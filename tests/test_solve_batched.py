@@ -448,3 +448,122 @@ def test_what_does_not_fit_is_refused():
     n = LARGEST + 1
     with pytest.raises(Exception, match="order"):
         inverse(np.eye(n)[None])
+
+
+def svd(a, values=False, threads=0):
+    batch, m, n = a.shape
+    k = min(m, n)
+    s, info = np.empty((batch, k), REAL[a.dtype.name]), np.full(batch, -1, np.int32)
+    if values:
+        run("svdvals", (batch, m, n), (a, s, info), threads=threads)
+        return s, info
+    u, vh = np.empty((batch, m, k), a.dtype), np.empty((batch, k, n), a.dtype)
+    run("svd", (batch, m, n, 0), (a, u, s, vh, info), threads=threads)
+    return u, s, vh, info
+
+
+def check_svd(a):
+    u, s, vh, info = svd(a)
+    assert not info.any()
+    assert np.array_equal(svd(a, values=True)[0], s)  # the same with and without vectors
+    assert (np.diff(s, axis=-1) <= 0).all() and (s >= 0).all()
+    small = 10 * max(a.shape[-2:]) * eps(a.dtype)
+    (w, u, s, vh), eye = wide(a, u, s, vh), np.eye(s.shape[-1])
+    assert (norm(w - (u * s[:, None, :]) @ vh) <= small * norm(w)).all(), a.shape
+    assert (norm(adjoint(u) @ u - eye) <= small).all(), a.shape
+    assert (norm(vh @ adjoint(vh) - eye) <= small).all(), a.shape
+    exact = np.linalg.svd(w, compute_uv=False)
+    assert (abs(exact - s) <= small * exact[:, :1]).all(), a.shape
+
+
+SQUARES = [(n, n) for n in (1, 2, 3, 4, 5, 8, 16, 31, 32)]
+SHAPES = [*SQUARES, (1, 7), (7, 1), (5, 3), (3, 4), (33, 32), (32, 47), (48, 32), (100, 17), (9, 128)]
+
+
+@dtypes
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_svd(dtype, shape):
+    """Random, large and small; zero, of rank one, with repeated values, a zero row and column; graded, of any condition."""
+    k, real = min(shape), np.dtype(REAL[dtype]).type
+    a = random((11, *shape), dtype, k)
+    check_svd(a)
+    check_svd(a * real(1e30))
+    check_svd(a * real(1e-30))
+    b = a.copy()
+    b[0], b[1], b[2], b[3] = 0, 1, np.eye(*shape), a[3, :, :1] @ a[3, :1]
+    b[4, :, 0] = b[5, 0] = 0
+    b[6] = 0
+    b[6, -1, -1] = 3
+    check_svd(b)
+    u, _, vh = np.linalg.svd(a.astype(np.promote_types(dtype, np.float64)), full_matrices=False)
+    for condition in (1e8, 1e15, 1e30):
+        check_svd(((u * np.geomspace(1, 1 / condition, k)) @ vh).astype(dtype))
+    check_svd((a * np.geomspace(1, 1e-12, shape[1])).astype(dtype))
+    check_svd((a * np.geomspace(1e-12, 1, shape[0])[:, None]).astype(dtype))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", [(4, 4), (32, 32), (12, 5), (6, 7)], ids=str)
+def test_svd_in_any_place(dtype, shape):
+    """The same bits alone, beside others, beside one that is not finite, and on any number of threads."""
+    a = random((70, *shape), dtype, 3)
+    a[5], a[6], a[7, 0] = 0, np.eye(*shape), 0
+    whole = svd(a, threads=1)
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(whole, svd(a, threads=2), strict=True))
+    for i in (0, 5, 6, 7, 69):
+        assert all(x[i].tobytes() == y[0].tobytes() for x, y in zip(whole, svd(a[i : i + 1].copy()), strict=True))
+    a[2, 0, 0], a[11, -1, -1] = NAN, np.inf
+    *found, info = svd(a)
+    assert np.flatnonzero(info).tolist() == [2, 11]
+    good = info == 0
+    for before, now in zip(whole, found, strict=False):
+        assert np.isnan(now[~good]).all()
+        assert before[good].tobytes() == now[good].tobytes()
+
+
+def test_svd_limits():
+    for shape in ((33, 33), (129, 4)):
+        with pytest.raises(RuntimeError, match="up to 128 x 32"):
+            svd(np.ones((1, *shape)))
+
+
+@dtypes
+@pytest.mark.parametrize("n", [1, 2, 5, 12, 33])
+def test_subnormal_pivot(dtype, n):
+    """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
+    tiny = 2.0**-133 if REAL[dtype] == "float32" else 2.0**-1030
+    a = np.triu(random((5, n, n), dtype, 1)) / n + np.eye(n, dtype=dtype)
+    b = random((5, n, 40), dtype, 2)
+    a[2, -1] = a[2, :, -1] = 0
+    a[2, -1, -1] = tiny * (1j if np.dtype(dtype).kind == "c" else 1)
+    b[2, -1] = a[2, -1, -1] * np.arange(40)
+    rows = np.arange(n)[::-1]
+    shuffled = np.ascontiguousarray(a[:, rows])
+    right = np.ascontiguousarray(b[:, rows])
+    factors, order, info = lu(shuffled)
+    assert not info.any()
+    x, info = solve(shuffled, right)
+    t, also = solve(a, b, UPPER, op="triangular")
+    assert not info.any()
+    assert not also.any()
+    alone, _ = solve(shuffled[:1].copy(), right[:1].copy())
+    assert np.array_equal(alone[0], x[0])
+    in_place = right.copy()
+    assert not solve(shuffled, in_place, x=in_place)[1].any()
+    assert np.array_equal(in_place, x)
+    for found in (x, t, factored_solve("lu_solve", (factors, order), right)):
+        check_solution(a, found, b)
+        assert np.array_equal(found[2, -1], np.arange(40))
+    b[2, -1] = 0
+    lower = adjoint(a)
+    check_solution(lower @ a, factored_solve("cholesky_solve", (lower,), b), b)
+    adjoint_x, info = solve(a, b, UPPER | ADJOINT, op="triangular")
+    assert not info.any()
+    check_solution(lower, adjoint_x, b)
+    a[2, -1, -1] = 0
+    assert solve(a, b)[1].tolist() == [0, 0, n, 0, 0]
+    positive = np.zeros((3, n, n), dtype) + np.eye(n, dtype=dtype)
+    positive[1, -1, -1] = tiny
+    y, info = solve(positive, positive.copy(), POS)
+    assert not info.any()
+    assert np.allclose(y, np.eye(n), rtol=0, atol=10 * eps(dtype))

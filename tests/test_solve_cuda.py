@@ -223,6 +223,66 @@ def test_qr(dtype, m, n, scale):
         close(norm(adjoint(wide(q)) @ wide(q) - np.eye(c))[good], max(m, n), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("m, n", [(1, 1), (2, 2), (3, 3), (5, 5), (20, 4), (7, 16), (31, 31), (32, 32)])
+def test_svd(dtype, m, n):
+    """Of any scale; zero, of rank one, with repeated values, with a zero column, not finite; graded."""
+    rng = np.random.default_rng(m)
+    k, small = min(m, n), 1e-30 if dtype in ("float32", "complex64") else 1e-300
+    plain = random(rng, dtype, BATCH, m, n)
+    plain[1], plain[2], plain[3, :, 0], plain[5] = 0, np.eye(m, n), 0, plain[5, :, :1] @ plain[5, :1]
+    plain[4, m - 1, n - 1] = np.nan
+    plain[-1] = plain[0]
+    good = np.arange(BATCH) != 4
+    for a in (plain, plain * small, plain / small, plain * np.geomspace(1, 1e-12, n)):
+        a = a.astype(dtype)
+        shapes = ((BATCH, m, k), dtype), ((BATCH, k), a.real.dtype), ((BATCH, k, n), dtype), (BATCH, np.int32)
+        u, s, vh, info = run("svd", 0, (BATCH, m, n, 0), (a,), *shapes)
+        values, _ = run("svdvals", 0, (BATCH, m, n), (a,), shapes[1], shapes[3])
+        assert np.flatnonzero(info).tolist() == [4]
+        assert all(np.isnan(x[4]).all() for x in (u, s, vh))
+        assert all(x[0].tobytes() == x[-1].tobytes() for x in (u, s, vh))
+        assert np.array_equal(values, s, equal_nan=True)
+        assert (np.diff(s[good], axis=-1) <= 0).all()
+        u, s, vh, a = (wide(x[good]) for x in (u, s, vh, a))
+        size = abs(a).max()  # squares of what it is divided by stay in range
+        close(norm(a / size - (u * (s / size)[:, None, :]) @ vh) / np.maximum(norm(a / size), 1e-300), max(m, n), dtype)
+        close(norm(adjoint(u) @ u - np.eye(k)), max(m, n), dtype)
+        close(norm(vh @ adjoint(vh) - np.eye(k)), max(m, n), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("n", [2, 4, 12, 32])
+def test_subnormal_pivot(dtype, n):
+    """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
+    rng = np.random.default_rng(n)
+    tiny = 2.0**-133 if dtype in ("float32", "complex64") else 2.0**-1030
+    a = np.triu(random(rng, dtype, BATCH, n, n)) / n + np.eye(n, dtype=dtype)
+    a[2, -1] = a[2, :, -1] = 0
+    a[2, -1, -1] = tiny * (1j if dtype[0] == "c" else 1)
+    rows = np.arange(n)[::-1].astype(np.int32)
+    for k in (1, 9):
+        b = random(rng, dtype, BATCH, n, k)
+        b[2, -1] = a[2, -1, -1] * np.arange(k)
+        to, info = ((BATCH, n, k), dtype), (BATCH, np.int32)
+        general = run("solve", 0, (BATCH, n, k), (a[:, rows], b[:, rows]), to, info)
+        triangle = run("triangular", UPPER, (BATCH, n, k), (a, b), to, info)
+        order = np.broadcast_to(rows, (BATCH, n))
+        factored = run("lu_solve", 0, (BATCH, n, k), (a, a, order, b[:, rows]), to)
+        for x, *status in (general, triangle, factored):
+            assert not np.any(status)
+            close(solved(a, x, b), n, dtype)
+            assert np.allclose(x[2, -1], np.arange(k), rtol=10 * np.finfo(dtype).eps)
+        b[2, -1] = 0
+        diagonal = np.triu(np.tril(a))
+        lower = adjoint(a - diagonal + abs(diagonal)).astype(dtype)  # the diagonal of a Cholesky factor is real
+        (x,) = run("cholesky_solve", 0, (BATCH, n, k), (a, lower, b), to)
+        close(solved(wide(lower) @ adjoint(wide(lower)), x, b), n, dtype)
+        a_zero = a.copy()
+        a_zero[2, -1, -1] = 0
+        assert run("solve", 0, (BATCH, n, k), (a_zero, b), to, info)[1].tolist() == [0, 0, n, *[0] * (BATCH - 3)]
+
+
 def test_a_result_may_take_the_place_of_its_input():
     rng = np.random.default_rng(1)
     for n in (4, 24):

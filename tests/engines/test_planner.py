@@ -43,6 +43,22 @@ def test_native_core_decides_the_same(device):
                 assert chosen == ENGINES[planner._choose(problem)[0]], problem
 
 
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_both_sides_of_a_matrix_decide_about_svd():
+    def engine(batch, m, n, **known):
+        return planner._choose(Problem("svd", "float64", batch, m, known.pop("device", "cpu"), columns=n, **known))[0]
+
+    assert {engine(1000, m, n) for m, n in ((4, 4), (128, 32), (32, 128), (1, 100))} == {"batched"}
+    assert {engine(1000, m, n) for m, n in ((33, 33), (129, 4), (4, 129))} == {"lapack"}
+    assert [engine(batch, 32, 32) for batch in (1, 3, 4)] == ["lapack", "lapack", "batched"]
+    assert engine(1000, 8, 4, full=True) == "lapack"
+    assert engine(1000, 8, 8, full=True) == "batched"
+    assert engine(1, 32, 32, device="cuda") == "batched"
+    assert engine(1000, 33, 4, device="cuda") == "cusolver"
+    with pytest.raises(ValueError, match="sides up to 128 and 32 on cpu, not 40 x 33"):
+        lw.svd(np.ones((40, 33)), engine="batched")
+
+
 def test_explain():
     plan = lw.explain(lw.cholesky, lw.spec((1000, 64, 64), "float64"))
     assert plan.engine in ("batched", "lapack", "reference")

@@ -37,11 +37,20 @@ LW_INLINE double reciprocal(double x) {
   return fma(y, fma(e, e, e), y) * by;
 }
 
+// One over a number below LW_SMALL may be too large; LW_LIFT brings it up.
+#if LW_DTYPE % 2 == 0
+#define LW_SMALL 0x1p-125f
+#define LW_LIFT 0x1p24f
+#else
+#define LW_SMALL 0x1p-1021
+#define LW_LIFT 0x1p54
+#endif
+
 #if LW_DTYPE < 2
 LW_INLINE T conjugate(T x) { return x; }
 LW_INLINE T multiply(T a, T b) { return a * b; }
 LW_INLINE T subtract_plain(T c, T a, T b) { return c - a * b; }
-LW_INLINE T invert(T x) { return reciprocal(x); }
+LW_INLINE T invert_lifted(T x) { return reciprocal(x); }
 LW_INLINE Real magnitude(T x) { return fabs(x); }
 LW_INLINE bool is_zero(T x) { return x == 0; }
 LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
@@ -55,7 +64,7 @@ LW_INLINE T subtract_plain(T c, T a, T b) {
   return T{(c.re - a.re * b.re) + a.im * b.im, (c.im - a.im * b.re) - a.re * b.im};
 }
 // The larger part is divided out, so that no square leaves the range.
-LW_INLINE T invert(T x) {
+LW_INLINE T invert_lifted(T x) {
   Real by = reciprocal(fmax(fabs(x.re), fabs(x.im))), p = x.re * by, q = x.im * by, y = reciprocal(p * p + q * q) * by;
   return T{p * y, -q * y};
 }
@@ -71,6 +80,16 @@ LW_INLINE T phase(T x) {
   return T{p * y, q * y};
 }
 #endif
+
+LW_INLINE bool is_tiny(T x) { return magnitude(x) < LW_SMALL; }
+LW_INLINE T lift(T x) { return scale(x, LW_LIFT); }
+// 1 / x; for a tiny x, 1 / lift(x), by which lift(y) must be multiplied
+LW_INLINE T invert(T x) { return invert_lifted(is_tiny(x) ? lift(x) : x); }
+// y / x from the inverse of x. tiny: some pivot of the matrix is.
+LW_INLINE T divide(T y, T x, T inverse, bool tiny) {
+  if (LW_FACTOR != 1 && tiny && is_tiny(x)) y = lift(y);
+  return multiply(y, inverse);
+}
 
 LW_INLINE T only_real(T x) { return from_real(real(x)); }
 #if LW_DTYPE == 0

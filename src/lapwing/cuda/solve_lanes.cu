@@ -76,6 +76,7 @@ struct Row {
   T e[R][N];
   T pivot[R], inverse[R];
   int place[R];  // of the row among the pivots
+  bool tiny;     // some pivot of the matrix is
 };
 typedef T Elements[R][K > 0 ? K : 1];
 
@@ -164,11 +165,13 @@ LW_INLINE int factor_general(Row& row, Elements& x, int* order, int r, T* lines,
     if (!good && bad == 0) bad = j + 1;
     infinite = infinite || !is_finite(d);
     T q = select(good, invert(d), zero()), l[R];
+    const bool small = is_tiny(d);
+    row.tiny = row.tiny || small;
 #pragma unroll
     for (int s = 0; s < R; s++) {
       bool active = row.place[s] == N;
       if (row.place[s] == j) row.pivot[s] = d, row.inverse[s] = q;
-      l[s] = multiply(row.e[s][j], q);
+      l[s] = divide(row.e[s][j], d, q, small);
       if (!FUSED) row.e[s][j] = select(active, l[s], row.e[s][j]);
       l[s] = select(active, l[s], zero());
 #pragma unroll
@@ -248,6 +251,8 @@ LW_INLINE int invert_diagonal(Row& row, char* matrix, int r, bool asked) {
     int i = r + LANES * s < N ? r + LANES * s : N - 1;
     T d = *element(matrix, i, i);
     row.inverse[s] = invert(LW_READ == 1 ? conjugate(d) : d);
+    unsigned tiny = lanes_where(is_tiny(d));
+    row.tiny = row.tiny || tiny;
     if ((LW_FORWARD == 2 || LW_BACKWARD == 2) && asked) {
       int lane = __ffs(lanes_where(r + LANES * s < N && !is_divisor(d)));
       if (lane && bad == 0) bad = lane + LANES * s;
@@ -297,9 +302,10 @@ LW_INLINE void solve_in_place(Elements& x, const Row& row, const int* order, int
     int lane = order[j] & (LANES - 1);
 #pragma unroll
     for (int c = 0; c < K; c++) {
-      T y = multiply(x[0][c], row.inverse[0]);
+      T y = divide(x[0][c], row.e[0][j], row.inverse[0], row.tiny);
 #pragma unroll
-      for (int s = 1; s < R; s++) y = select(row.place[s] == j, multiply(x[s][c], row.inverse[s]), y);
+      for (int s = 1; s < R; s++)
+        y = select(row.place[s] == j, divide(x[s][c], row.e[s][j], row.inverse[s], row.tiny), y);
       y = from_lane(y, lane);
 #pragma unroll
       for (int s = 0; s < R; s++) {
@@ -321,7 +327,8 @@ LW_INLINE void solve_elements(Elements& x, const Row& row, char* matrix, int r) 
         T y[K > 0 ? K : 1];
 #pragma unroll
         for (int c = 0; c < K; c++) {
-          y[c] = from_lane(kind == 2 ? multiply(x[own][c], row.inverse[own]) : x[own][c], lane);
+          T own_y = kind == 2 ? divide(x[own][c], row.e[own][j], row.inverse[own], row.tiny) : x[own][c];
+          y[c] = from_lane(own_y, lane);
           if (r == lane) x[own][c] = y[c];
         }
 #pragma unroll
@@ -361,24 +368,24 @@ struct Block {
     }
   }
 
-  LW_INLINE void forward(const char* matrix, const T* inverses) {
+  LW_INLINE void forward(char* matrix, const T* inverses, bool tiny) {
 #pragma unroll
     for (int i = 0; i < N; i++) {
       subtract_row(i, 0, i, matrix);
       if (LW_FORWARD == 2) {
 #pragma unroll
-        for (int t = 0; t < COLUMNS; t++) x[t][i] = multiply(x[t][i], inverses[i]);
+        for (int t = 0; t < COLUMNS; t++) x[t][i] = divide(x[t][i], *element(matrix, i, i), inverses[i], tiny);
       }
     }
   }
 
-  LW_INLINE void backward(const char* matrix, const T* inverses) {
+  LW_INLINE void backward(char* matrix, const T* inverses, bool tiny) {
 #pragma unroll
     for (int i = N - 1; i >= 0; i--) {
       subtract_row(i, i + 1, N, matrix);
       if (LW_BACKWARD == 2) {
 #pragma unroll
-        for (int t = 0; t < COLUMNS; t++) x[t][i] = multiply(x[t][i], inverses[i]);
+        for (int t = 0; t < COLUMNS; t++) x[t][i] = divide(x[t][i], *element(matrix, i, i), inverses[i], tiny);
       }
     }
   }
@@ -417,7 +424,7 @@ LW_INLINE void invert_hermitian(char* matrix, const T* inverses, int r, bool fai
   for (int t = 0; t < R; t++)
 #pragma unroll
     for (int i = 0; i < N; i++) z.x[t][i] = from_real(Real(i == r + LANES * t));
-  z.forward(matrix, inverses);
+  z.forward(matrix, inverses, false);
   __syncwarp();
 #pragma unroll
   for (int t = 0; t < R; t++)
@@ -439,7 +446,7 @@ LW_INLINE void invert_hermitian(char* matrix, const T* inverses, int r, bool fai
   }
 }
 
-LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order, int r, bool failed) {
+LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order, int r, bool failed, bool tiny) {
   Block<R, 0> b;
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -447,8 +454,8 @@ LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order,
 #pragma unroll
     for (int t = 0; t < R; t++) b.x[t][i] = from_real(Real(from == r + LANES * t));
   }
-  b.forward(matrix, inverses);
-  b.backward(matrix, inverses);
+  b.forward(matrix, inverses, tiny);
+  b.backward(matrix, inverses, tiny);
   __syncwarp();
 #pragma unroll
   for (int t = 0; t < R; t++)
@@ -523,6 +530,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
     __syncthreads();
 
     Row row;
+    row.tiny = false;
     Elements x;
     T* side = (T*)(sides + g * Sides::MATRIX);
     read_rows(row, matrix, r);
@@ -567,8 +575,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
         Block<1, 0> column;
 #pragma unroll
         for (int i = 0; i < N; i++) column.x[0][i] = load_element(b + (LW_ROWS == 1 ? order[i] : i) * k + c);
-        if (LW_FORWARD) column.forward(matrix, inverses);
-        if (LW_BACKWARD) column.backward(matrix, inverses);
+        if (LW_FORWARD) column.forward(matrix, inverses, row.tiny);
+        if (LW_BACKWARD) column.backward(matrix, inverses, row.tiny);
 #pragma unroll
         for (int i = 0; i < N; i++)
           store_element(out + (LW_ROWS == 2 ? order[i] : i) * k + c, select(bad != 0, nan_element(), column.x[0][i]));
@@ -578,7 +586,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
       determinant(row, order, r, inside, bad, call.out + first + g, call.logabs + first + g);
     } else {
       if (LW_GIVE == 1 && LW_FACTOR == 1) invert_hermitian(matrix, inverses, r, bad);
-      if (LW_GIVE == 1 && LW_FACTOR == 2) invert_general(matrix, inverses, order, r, bad);
+      if (LW_GIVE == 1 && LW_FACTOR == 2) invert_general(matrix, inverses, order, r, bad, row.tiny);
       if (LW_GIVE == 2) {
         for (int i = r; i < N; i += LANES) {
 #pragma unroll

@@ -17,6 +17,7 @@ struct Matrix {
   T inverse[N];
   unsigned rows;
   int bad;
+  bool tiny;  // some pivot is
 
   LW_INLINE void read(const char* from) {
     T m[N * N];
@@ -85,9 +86,11 @@ struct Matrix {
       if (!good && bad == 0) bad = j + 1;
       infinite = infinite || !is_finite(e[j][j]);
       inverse[j] = select(good, invert(e[j][j]), zero());
+      const bool small = is_tiny(e[j][j]);
+      tiny = tiny || small;
 #pragma unroll
       for (int i = j + 1; i < N; i++) {
-        e[i][j] = multiply(e[i][j], inverse[j]);
+        e[i][j] = divide(e[i][j], e[j][j], inverse[j], small);
 #pragma unroll
         for (int k = j + 1; k < N; k++) e[i][k] = subtract_plain(e[i][k], e[i][j], e[j][k]);
       }
@@ -99,6 +102,7 @@ struct Matrix {
     for (int i = 0; i < N; i++) {
       if (!is_divisor(e[i][i]) && bad == 0) bad = i + 1;
       inverse[i] = invert(e[i][i]);
+      tiny = tiny || is_tiny(e[i][i]);
     }
   }
 
@@ -106,7 +110,7 @@ struct Matrix {
     if (LW_FORWARD) {
 #pragma unroll
       for (int j = 0; j < N; j++) {
-        if (LW_FORWARD == 2) x[j] = multiply(x[j], inverse[j]);
+        if (LW_FORWARD == 2) x[j] = divide(x[j], e[j][j], inverse[j], tiny);
 #pragma unroll
         for (int i = j + 1; i < N; i++) x[i] = subtract_plain(x[i], get(i, j), x[j]);
       }
@@ -114,7 +118,7 @@ struct Matrix {
     if (LW_BACKWARD) {
 #pragma unroll
       for (int j = N - 1; j >= 0; j--) {
-        if (LW_BACKWARD == 2) x[j] = multiply(x[j], inverse[j]);
+        if (LW_BACKWARD == 2) x[j] = divide(x[j], e[j][j], inverse[j], tiny);
 #pragma unroll
         for (int i = j - 1; i >= 0; i--) x[i] = subtract_plain(x[i], get(i, j), x[j]);
       }
@@ -212,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) solve_thread(Call call)
     Matrix m;
     m.read(mine);
     m.bad = 0;
+    m.tiny = false;
     m.rows = 0x76543210;
     bool odd = false, infinite = false;
     if (LW_FACTOR == 1) m.factor_hermitian();

@@ -96,6 +96,8 @@ _DEFAULT_RULES = {
                 for n, fewest in _FEWEST_SOLVE[device, d].items()
                 if operation in batched.SMALL
             ],
+            # by the rows alone; _pays looks at both sides
+            *[Rule(d, "batched", 0, batched.SIDES[device][0]) for d in DTYPES if operation in ("svd", "svdvals")],
             *[Rule(d, direct) for d in DTYPES],
         ]
         for operation in SOLVED
@@ -206,9 +208,16 @@ def _first_rule(operation: str, problem: Problem, second: int) -> tuple[str, str
         source = f"the shipped record of {record.hardware}" if _is_shipped(record) else f"your own record {record.source}"
     what = f"{second} of {problem.n} eigenvalues" if operation == "eigh_part" else f"n = {problem.n} in a batch of {second}"
     for rule in _rules_for(operation, problem.device):
-        if rule.fits(problem.dtype, problem.n, second):
+        if rule.fits(problem.dtype, problem.n, second) and _pays(rule.engine, problem):
             return rule.engine, f"{what}: fastest by {source}"
     raise AssertionError(f"no rule for {problem}")
+
+
+def _pays(engine: str, problem: Problem) -> bool:
+    """Rules know one size of a matrix; the core looks at the other (solve_fits in native/solve_cpu.cc and solve_cuda.cc)."""
+    if engine != "batched" or problem.operation not in ("svd", "svdvals"):
+        return True
+    return not batched.ENGINE.refuses(problem) and problem.batch >= batched.fewest_svd(problem)
 
 
 def code_of(engine: str, problem: Problem) -> int:

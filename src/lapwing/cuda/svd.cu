@@ -1,0 +1,221 @@
+// Singular values and vectors of many small matrices: one-sided Jacobi, a column per lane, one or more matrices per warp.
+//
+// M is the matrix or its transpose, whichever has no more columns than rows: l x k. Rotations V make its columns orthogonal,
+// M V = L S. In a sweep lane i meets lane i ^ 1, i ^ 2, ...: each pair once. Lanes past k hold zeros, which never turn.
+// Compiled for l rounded up to LW_M, k to LW_K, LW_LANES columns, and LW_VECTORS or values alone.
+#include "eigh.cuh"
+
+constexpr int M = LW_M;
+constexpr int K = LW_K;
+constexpr int LANES = LW_LANES;
+constexpr int MATRICES = LW_THREADS / LANES;
+constexpr int SWEEPS = 40;  // seven or eight are usual at order 32
+constexpr int PART = 4;     // elements of V in registers at a time
+constexpr unsigned ALL = 0xffffffff;
+#define LW_NO_COLUMN (sizeof(Real) == 4 ? Real(1e-33f) : Real(1e-280))  // a square below it counts as zero
+
+extern __shared__ __align__(16) char memory[];
+
+struct Call {
+  const T* a;
+  T* u;
+  Real* s;
+  T* vh;
+  int* info;
+  i64 batch;
+  int m, n;
+};
+
+#if LW_DTYPE < 2
+LW_INLINE T from_lane(T x, int step) { return __shfl_xor_sync(ALL, x, step); }
+LW_INLINE T sum_elements(T x) { return sum_lanes<LANES>(x); }
+#else
+LW_INLINE T from_lane(T x, int step) { return T{__shfl_xor_sync(ALL, x.re, step), __shfl_xor_sync(ALL, x.im, step)}; }
+LW_INLINE T sum_elements(T x) { return T{sum_lanes<LANES>(x.re), sum_lanes<LANES>(x.im)}; }
+#endif
+
+LW_INLINE Real square_of(const T (&x)[M]) {
+  Real sum[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < M; i++) sum[i % 2] += square(x[i]);
+  return sum[0] + sum[1];
+}
+
+// Own column <- c own + s other. The lower lane of a pair gets the larger column: that brings them into order, and order
+// brings convergence.
+struct Turn {
+  Real c;
+  T s;
+  bool moves;
+
+  LW_INLINE Turn(T product, Real mine, Real other, bool first, Real small) {
+    const Real least = LW_NO_COLUMN;
+    Real p = first ? mine : other, q = first ? other : mine;
+    bool both = p > least && q > least;
+    Real by = both ? fine_root(p) * fine_root(q) : Real(0);
+    T cosine = scale(product, by);
+#if LW_DTYPE < 2
+    Real size = fabs(cosine);
+    T phase = cosine < 0 ? Real(-1) : Real(1);
+#else
+    Real squares = square(cosine), root = fine_root(squares > least ? squares : Real(1)), size = squares * root;
+    T phase = scale(cosine, root);
+#endif
+    bool turns = size > small, swaps = !turns && q > p * Real(1.0625);
+    moves = turns || swaps;
+    // beside the product of the norms: tan(2 angle) = 2 size / gap
+    Real gap = p * by - q * by;
+    Real inverse = fine_root(turns ? gap * gap + 4 * size * size : Real(1));
+    Real half = Real(0.5) * fabs(gap) * inverse + Real(0.5), root_half = fine_root(turns ? half : Real(1));
+    Real large = half * root_half, less = size * inverse * root_half;
+    Real sine = gap >= 0 ? less : large;
+    c = turns ? (gap >= 0 ? large : less) : swaps ? Real(0) : Real(1);
+    T forward = turns ? scale(phase, sine) : from_real(Real(swaps));
+    // c^2 + |s|^2 = 1 to the last bit: thousands of turns must not add up
+    Real more = Real(0.5) * ((Real(1) - c * c) - square(forward));
+    c = c * more + c;
+    forward = add(forward, scale(forward, more));
+    s = first ? forward : negate(conjugate(forward));
+  }
+
+  LW_INLINE T apply(T own, T other) const { return add_plain(scale(own, c), s, other); }
+};
+
+// A column of zeros becomes a unit vector orthogonal to all others: what is left of that row of the identity of which most is
+// left. `there`: the lane's column has length one.
+LW_INLINE void complete(T (&x)[M], bool there, int lane, int l, int k) {
+  for (int j = 0; j < k; j++) {
+    bool missing = !__shfl_sync(ALL, (int)there, j, LANES);
+    if (!__any_sync(ALL, missing)) continue;
+    Real best = 2;
+    int place = 0;
+    T e = zero(), y[M];
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+      Real used = sum_lanes<LANES>(there ? square(x[i]) : Real(0));
+      bool less = i < l && used < best;
+      best = less ? used : best;
+      place = less ? i : place;
+      e = select(less, x[i], e);
+    }
+    e = select(there, negate(conjugate(e)), zero());
+#pragma unroll
+    for (int i = 0; i < M; i++) y[i] = add(from_real(Real(i == place)), sum_elements(multiply(x[i], e)));
+    T dot = zero();
+#pragma unroll
+    for (int i = 0; i < M; i++) dot = add_product(dot, y[i], x[i]);
+    dot = select(there, negate(dot), zero());
+#pragma unroll
+    for (int i = 0; i < M; i++) y[i] = add(y[i], sum_elements(multiply(x[i], dot)));
+    Real by = fine_root(square_of(y));
+    if (missing && lane == j) {
+#pragma unroll
+      for (int i = 0; i < M; i++) x[i] = scale(y[i], by);
+      there = true;
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
+  const int g = threadIdx.x / LANES, lane = threadIdx.x % LANES, m = call.m, n = call.n;
+  const bool tall = m >= n;
+  const int k = tall ? n : m, l = tall ? m : n, down_step = tall ? n : 1, right_step = tall ? 1 : n;
+  T* v = (T*)memory + threadIdx.x;  // element i of the lane's column of V is v[i * LW_THREADS]
+  const Real small = LW_EPS * sqrt(Real(l));
+  for (i64 start = (i64)blockIdx.x * MATRICES; start < call.batch; start += (i64)gridDim.x * MATRICES) {
+    i64 which = start + g;
+    bool inside = which < call.batch;
+    const T* a = call.a + (inside ? which : 0) * m * n;
+
+    T x[M];
+    Real largest = 0;
+    bool good = true;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+      x[i] = i < l && lane < k ? load_element(a + i * down_step + lane * right_step) : zero();
+      good = good && is_finite(x[i]);
+      largest = fmax(largest, magnitude(x[i]));
+    }
+    largest = max_lanes<LANES>(largest);
+    good = max_lanes<LANES>(Real(!good)) == 0;
+    Real down, up;
+    scaling(good ? largest : Real(1), down, up);
+#pragma unroll
+    for (int i = 0; i < M; i++) x[i] = good ? scale(x[i], down) : zero();
+    if (LW_VECTORS)
+#pragma unroll
+      for (int i = 0; i < K; i++) v[i * LW_THREADS] = from_real(Real(i == lane));
+    __syncwarp();
+
+    Real mine = square_of(x);
+    bool left = true;
+    for (int sweep = 0; sweep < SWEEPS && __any_sync(ALL, left); sweep++) {
+      left = false;
+#pragma unroll 1
+      for (int step = 1; step < LANES; step++) {
+        T y[M], product = zero();
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+          y[i] = from_lane(x[i], step);
+          product = add_product(product, x[i], y[i]);
+        }
+        const bool first = lane < (lane ^ step);
+#if LW_DTYPE >= 2  // both lanes must turn by the same angle, to the last bit
+        T theirs = from_lane(product, step);
+        product = select(first, product, theirs);
+#endif
+        const Turn turn(product, mine, __shfl_xor_sync(ALL, mine, step), first, small);
+        if (!__any_sync(ALL, turn.moves)) continue;
+        left = left || turn.moves;
+#pragma unroll
+        for (int i = 0; i < M; i++) x[i] = turn.apply(x[i], y[i]);
+        mine = square_of(x);
+        if (LW_VECTORS) {
+          const T* other = (const T*)memory + (threadIdx.x ^ step);
+#pragma unroll
+          for (int i = 0; i < K; i += PART) {
+            T own[PART];
+#pragma unroll
+            for (int e = 0; e < PART; e++)
+              own[e] = turn.apply(v[(i + e) * LW_THREADS], other[(i + e) * LW_THREADS]);
+            __syncwarp();
+#pragma unroll
+            for (int e = 0; e < PART; e++) v[(i + e) * LW_THREADS] = own[e];
+          }
+          __syncwarp();
+        }
+      }
+    }
+    good = max_lanes<LANES>(Real(left || !good)) == 0;
+
+    int place = 0;
+    for (int j = 0; j < LANES; j++) {
+      Real other = __shfl_sync(ALL, mine, j, LANES);
+      place += other > mine || (other == mine && j < lane);
+    }
+    const bool there = mine > LW_NO_COLUMN;
+    const Real root = fine_root(there ? mine : Real(1));
+    const bool written = inside && lane < k;
+    if (written) call.s[which * k + place] = !good ? not_a_number() : there ? sqrt(mine) * up : Real(0);
+    if (inside && lane == 0) call.info[which] = !good;
+    if (LW_VECTORS) {
+#pragma unroll
+      for (int i = 0; i < M; i++) x[i] = scale(x[i], root);
+      if (__any_sync(ALL, !there && lane < k)) complete(x, there, lane, l, k);
+      if (written) {
+        // A = L S V^H, or A^T, A = conj(V) S L^T
+        T* longer = tall ? call.u + which * m * k + place : call.vh + (which * k + place) * n;
+        T* shorter = tall ? call.vh + (which * k + place) * n : call.u + which * m * k + place;
+        const int long_step = tall ? k : 1, short_step = tall ? 1 : k;
+#pragma unroll
+        for (int i = 0; i < M; i++)
+          if (i < l) store_element(longer + i * long_step, good ? add(x[i], zero()) : filled(not_a_number()));
+#pragma unroll
+        for (int i = 0; i < K; i++)
+          if (i < k)
+            store_element(shorter + i * short_step, good ? add(conjugate(v[i * LW_THREADS]), zero()) : filled(not_a_number()));
+      }
+    }
+    __syncwarp();
+  }
+}
