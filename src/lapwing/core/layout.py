@@ -182,13 +182,15 @@ class Axis:
     """The n rows, or columns, of a matrix, dealt out to the parts of one side of the grid.
 
     ``sizes``: contiguous blocks of any lengths, also 0. ``tile``: tiles of that many rows to each part in turn. One of them.
-    Use :meth:`blocks`, :meth:`even`, :meth:`cyclic` or :meth:`whole` to make one.
+    Use :meth:`blocks`, :meth:`even`, :meth:`cyclic` or :meth:`whole` to make one. ``skip``, of tiles only: the n rows are those
+    after so many others, which were dealt out before them and still lie in the blocks.
     """
 
     n: int
     parts: int
     tile: int = 0
     sizes: tuple[int, ...] = ()
+    skip: int = 0
 
     @classmethod
     def blocks(cls, sizes: tuple[int, ...] | list[int]) -> Axis:
@@ -218,24 +220,27 @@ class Axis:
         return tuple(accumulate(self.sizes, initial=0))
 
     def length(self, part: int) -> int:
-        return numroc(self.n, self.tile, part, self.parts) if self.tile else self.sizes[part]
+        """Rows in the block of a part."""
+        return numroc(self.skip + self.n, self.tile, part, self.parts) if self.tile else self.sizes[part]
 
     def indices(self, part: int) -> np.ndarray:
         """The global indices of a part, in the order in which it holds them (ascending)."""
         if self.tile:
-            return global_indices(self.n, self.tile, part, self.parts)
+            dealt = global_indices(self.skip + self.n, self.tile, part, self.parts) - self.skip
+            return dealt[dealt >= 0] if self.skip else dealt
         return np.arange(self.starts[part], self.starts[part + 1])
 
     def owner(self, index: Any) -> Any:
         """The part that holds a global index, or an array of them."""
         if self.tile:
-            return index // self.tile % self.parts
+            return (index + self.skip) // self.tile % self.parts
         # an empty block starts where the next one does: the last that starts there owns it
         return np.searchsorted(self.starts[1:], index, side="right")
 
     def local(self, index: Any) -> Any:
         """Where its owner holds a global index, or an array of them."""
         if self.tile:
+            index = index + self.skip
             return index // (self.tile * self.parts) * self.tile + index % self.tile
         return index - np.asarray(self.starts)[self.owner(index)]
 

@@ -97,11 +97,12 @@ class MpiRanks:
         made = self.mpi.Split(self.MPI.UNDEFINED if color is None else color, key)
         return None if color is None else of_mpi(made)
 
-    def lowest_and_highest(self, value: int) -> tuple[int, int]:
-        """Over all ranks: how a status becomes the same on each of them."""
-        mine, both = np.array([-value, value], np.int64), np.empty(2, np.int64)
-        self.own.Allreduce(mine, both, op=self.MPI.MAX)
-        return -int(both[0]), int(both[1])
+    def status(self, info: int) -> int:
+        """One status for all ranks: the lowest if any is negative, else the first that is not zero."""
+        mine, all_of = np.array([info, info if info > 0 else np.iinfo(np.int64).max], np.int64), np.empty(2, np.int64)
+        self.own.Allreduce(mine, all_of, op=self.MPI.MIN)
+        lowest, first = (int(x) for x in all_of)
+        return lowest if lowest < 0 else 0 if first == np.iinfo(np.int64).max else first
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Over all ranks, the same bits on each."""
