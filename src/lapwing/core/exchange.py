@@ -172,7 +172,8 @@ def _unpack(target: np.ndarray, packed: Any, rows: tuple[Run, ...], columns: tup
 def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put | None) -> None:
     """target[there] <- source[here], run by run; short runs by their indices."""
     if min(_total(rows) / len(rows), _total(columns) / len(columns)) < _FEW and len(rows) * len(columns) > 1:
-        here, there = np.ix_(_flat(rows, 0), _flat(columns, 0)), np.ix_(_flat(rows, 1), _flat(columns, 1))
+        here: Any = np.ix_(_flat(rows, 0), _flat(columns, 0))
+        there: Any = np.ix_(_flat(rows, 1), _flat(columns, 1))
         if put is not None:
             put(target, there, source[here])
         else:

@@ -1,9 +1,10 @@
 """ScaLAPACK on column-major block-cyclic blocks: one function per routine, each called by all ranks of the communicator.
 
-A routine takes :class:`Blocks` and works in place, as LAPACK does; the status it returns is the same on all ranks. Ranks outside
-of the grid take part in nothing but that. Blocks move between layouts by :func:`lapwing.core.exchange.exchange` and not by
-``p?gemr2d``: that knows no uneven blocks, counts in 32 bits, and took 1.2 to 1.6 times as long (n = 3000 on 2 and 4 ranks, MKL
-2026.2, 2026-11-15).
+A routine takes :class:`Blocks` and works in place, as LAPACK does; the status it returns is the same on all ranks. Those
+outside of the grid take part in nothing but that.
+
+Blocks move between layouts by :func:`lapwing.core.exchange.exchange` and not by ``p?gemr2d``: that knows no uneven blocks,
+counts in 32 bits, and took 1.2 to 1.6 times as long (n = 3000 on 2 and 4 ranks, MKL 2026.2, 2026-11-15).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "potrs",
     "qr",
     "svd",
+    "trtrs",
     "usable_layout",
 ]
 
@@ -61,7 +63,7 @@ class Blocks:
 
     @property
     def inside(self) -> bool:
-        return self.comm.rank < self.cyclic.size
+        return bool(self.comm.rank < self.cyclic.size)
 
     @property
     def grid(self) -> Grid:
@@ -134,6 +136,12 @@ def getrf(a: Blocks) -> tuple[np.ndarray, int]:
 def getrs(lu: Blocks, pivots: np.ndarray, b: Blocks, transposed: bool) -> int:
     """B <- A^-1 B, or A^-T B."""
     return _run(lu, "getrs", b"T" if transposed else b"N", lu.shape[0], b.shape[1], *_whole(lu), pivots, *_whole(b))
+
+
+def trtrs(a: Blocks, b: Blocks, upper: bool, transposed: bool) -> int:
+    """B <- A^-1 B, or A^-T B, for a triangular A. 0, or the first zero on the diagonal."""
+    marks = _uplo(upper), b"T" if transposed else b"N", b"N"
+    return _run(a, "trtrs", *marks, a.shape[0], b.shape[1], *_whole(a), *_whole(b))
 
 
 def gemm(a: Blocks, b: Blocks, c: Blocks, adjoint_a: bool = False, adjoint_b: bool = False) -> None:

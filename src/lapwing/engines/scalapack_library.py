@@ -119,12 +119,10 @@ def grid_of(comm: Any, p: int, q: int, order: str = "R") -> Grid:
 _OPEN: Library | None = None
 
 
-def library(MPI: Any = None) -> Library:
-    """The ScaLAPACK that fits the MPI library of mpi4py; opened once."""
+def library(MPI: Any) -> Library:
+    """The ScaLAPACK that fits the MPI library of mpi4py, whose module ``MPI`` is given; opened once."""
     global _OPEN
     if _OPEN is None:
-        if MPI is None:
-            import mpi4py.MPI as MPI
         _OPEN = _open(MPI)
     return _OPEN
 
