@@ -62,6 +62,12 @@ def _resolve(kind: type) -> Callable[[Any], Any] | None:
         def route(a: Any) -> Any:
             return sharded_calls
 
+    elif kind.__name__ == "DTensor" and kind.__module__.partition(".")[0] == "torch":
+        from . import sharded_dtensor
+
+        def route(a: Any) -> Any:
+            return sharded_dtensor
+
     _ROUTES[kind] = route
     return route
 
