@@ -66,6 +66,21 @@ def test_version_08(libraries, tmp_path, size):
         assert code == 0 and text == "done\n", text
 
 
+def test_dtensors(libraries, tmp_path):
+    """The public calls on DTensors reach the library: on 2 ranks, memory of torch's own allocator."""
+    pytest.importorskip("torch.distributed.tensor")
+    environment = os.environ | {
+        "LAPWING_CUDA_PATH": str(libraries[901]),
+        "MOCK_FOLDER": str(tmp_path),
+        "PYTHONPATH": str(Path(lapwing.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, HERE / "dtensor_checks.py", tmp_path, "2", "cusolvermp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout + done.stderr
+
+
 def test_one_rank_without_memory(libraries, tmp_path):
     for text, code in ranks(libraries[901], tmp_path, 3, "memory"):
         assert code == 0 and text == "done\n", text

@@ -83,7 +83,7 @@ def slogdet(session: Session, a: Given, *, pos: bool, upper: bool = False, tile:
         factor = _positive(session, a, layout, upper, "slogdet")
         mine = 2 * float(np.sum(np.log(np.abs(session.diagonal(factor)).astype(np.float64))))
         session.done()
-        return np.ones((), a.dtype)[()], float(sum(session.comm.allgather(mine, "slogdet")))
+        return np.ones((), a.dtype)[()], float(sum(session.told(mine, "slogdet")))
     if session.size > 1:
         raise NotImplementedError(
             "slogdet: cuSOLVERMp does not say which rank holds which pivots, so that the sign is not known on several GPUs"
@@ -128,7 +128,7 @@ def eigh(
     info = session.call("Syevd", layout, job, _LOWER, n, work, values, q, dtype=a.dtype)
     w = session.to_host(values, n, REAL[a.dtype]) if layout.place(session.rank) is not None else None
     if layout.size < session.size:
-        w = session.comm.allgather(w, "eigh")[0]
+        w = session.told(w, "eigh")[0]
     assert w is not None
     del keep
     if info or not np.isfinite(w).all():
@@ -201,7 +201,7 @@ def svd(
     session.library.mp.cusolverMpGesvdDescriptorDestroy(settings)
     s = session.to_host(values, k, REAL[a.dtype]) if layout.place(session.rank) is not None else None
     if layout.size < session.size:
-        s = session.comm.allgather(s, "svd")[0]
+        s = session.told(s, "svd")[0]
     assert s is not None
     del keep
     if info or not np.isfinite(s).all():
@@ -227,7 +227,7 @@ def _positive(session: Session, a: Given, layout: Layout, upper: bool, operation
     places = diagonal_indices(layout, session.rank)[bad]
     mine = int(places.min()) + 1 if len(places) else 0
     # what is NaN goes through the routine without a word
-    told = [x for x in session.comm.allgather((mine, bool(np.isnan(pivots).any())), operation) if x[0]]
+    told = [x for x in session.told((mine, bool(np.isnan(pivots).any())), operation) if x[0]]
     if info or told:
         minor = info if info > 0 else min(x[0] for x in told)
         nonfinite = any(nan for _, nan in told)
@@ -246,7 +246,7 @@ def _lu(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Blo
     zero, lost = diagonal == 0, ~np.isfinite(diagonal)
     places = diagonal_indices(layout, session.rank)
     mine = int(places[zero | lost].min()) + 1 if (zero | lost).any() else 0
-    told = [x for x in session.comm.allgather((mine, bool(lost.any())), operation) if x[0]]
+    told = [x for x in session.told((mine, bool(lost.any())), operation) if x[0]]
     if info or told:
         pivot = min([x[0] for x in told] + ([info] if info > 0 else []))
         raise SingularMatrixError(operation, pivot=pivot, nonfinite=any(nan for _, nan in told))
@@ -279,7 +279,7 @@ def _finish(session: Session, given: Given) -> Given:
 
 def agree_finite(session: Session, operation: str, sample: np.ndarray) -> None:
     """NaN on the diagonal is told by all ranks before an iteration starts, which some versions would not leave."""
-    lost = session.comm.allgather(bool(not np.isfinite(sample).all()), operation)
+    lost = session.told(bool(not np.isfinite(sample).all()), operation)
     if any(lost):
         session.done()
         raise ConvergenceError(operation, nonfinite=True)

@@ -61,6 +61,7 @@ class Session:
         self.handle, self._blas = handle.value or 0, blas
         self._grids: dict[tuple[int, int], tuple[int, NcclComm | None]] = {}
         self._buffers: list[tuple[int, int, Any]] = [(0, 0, None), (0, 0, None)]
+        self.workspace = (0, 0)  # of the last call: bytes on the device and on the host
 
     # ---- what the exchange needs ----
 
@@ -93,6 +94,10 @@ class Session:
         box: list[T] = []
         agree(self.comm, "distributed", {}, error=tried(lambda: box.append(work())))
         return box[0]
+
+    def told(self, value: T, operation: str) -> list[T]:
+        """The value of each rank."""
+        return [value] if self.size == 1 else self.comm.allgather(value, operation)
 
     def reserve(self, count: int) -> tuple[int, Any]:
         """Memory on all ranks: pointer, and what keeps it."""
@@ -206,6 +211,7 @@ class Session:
 
             def prepare() -> None:
                 check(routine.ask(self.handle, *asked, DATA[dtype], byref(on_device), byref(on_host)), f"{name}, workspace")
+                self.workspace = on_device.value, on_host.value
                 work.append(self.allocate(on_device.value))
                 work.append(create_string_buffer(max(on_host.value, 1)))
                 work.append(self.allocate(4))

@@ -223,6 +223,10 @@ def _matching(ranks: TorchMessages) -> Any:
 # ---- memory on a GPU ----
 
 
+def on_gpu(local: Any) -> bool:
+    return bool(local.device.type == "cuda")
+
+
 class TorchMemory:
     """Device memory of torch's own allocator, for an engine that knows pointers only."""
 

@@ -58,7 +58,7 @@ class _Public:
             vector = given.ndim == 1
             b = dtensor.as_sharded(self.name, given.unsqueeze(1) if vector else given, a)
             sides = dtensor.blocks_of(self.name, b)
-        if blocks.local.device.type == "cuda":
+        if dtensor.on_gpu(blocks.local):
             places = functools.partial(dtensor.layout_for, a), functools.partial(dtensor.layout_for, b)
             made = sharded_cuda.run(self.name, blocks, sides, options, *places)
         else:
