@@ -1,8 +1,8 @@
 """Matrices that one device cannot hold: the public functions take them as they take ordinary arrays.
 
 A :class:`ShardedMatrix` lies in blocks on the ranks of an MPI communicator. ``lapwing.cholesky``, ``solve``, ``inv``,
-``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` take it, are then collective
-over its ranks, and give results in its layout; eigenvalues, singular values and determinants come on all ranks.
+``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` take it. They are then
+collective over its ranks, and give results in its layout; eigenvalues, singular values and determinants come on all ranks.
 
 Start the ranks with ``lapwing launch -n 4 script.py``::
 

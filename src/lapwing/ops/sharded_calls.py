@@ -33,8 +33,8 @@ def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: s
     def call(a: ShardedMatrix, /, *args: Any, **options: Any) -> Any:
         if a.ranks.size > 1 or options.get("engine") in ("scalapack", "elpa"):
             return sharded(a, *args, **options)
-        given = [x.local if isinstance(x, ShardedMatrix) else x for x in args]
-        made = work(a.local, *given, **options)
+        given = [_local(x) for x in args]
+        made = work(a.local, *given, **{name: _local(x) for name, x in options.items()})
 
         def wrapped(kind: str, x: Any) -> Any:
             if kind == "v" or (kind == "x" and not isinstance(args[0], ShardedMatrix)):
@@ -47,6 +47,10 @@ def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: s
         return type(made)(*[wrapped(kind, x) for kind, x in zip(results, made, strict=True)])
 
     return call
+
+
+def _local(x: Any) -> Any:
+    return x.local if isinstance(x, ShardedMatrix) else x
 
 
 cholesky = _or_alone(_cholesky.cholesky, systems.cholesky, "m")

@@ -267,6 +267,9 @@ def _made(call: Call, assume: str, upper: bool, overwrite: bool, on_fail: str, *
             mirror(call.ranks, x.local, x.layout, upper=upper != call.turned, conjugate=assume == "hermitian")
         pivots, info = scalapack.getrf(x)
         info = info or _first_bad(x, lambda pivot: ~np.isfinite(pivot))
+        if info and call.turned and not overwrite:
+            # pivots of A^T are not those of A
+            return _made(replace(call, turned=False), assume, upper, False, on_fail)
     if info and finite is None:
         finite = _finite(a, assume, upper)
     if info and on_fail == "raise":
