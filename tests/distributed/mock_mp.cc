@@ -309,10 +309,13 @@ API int cusolverMpDestroyMatrixDesc(Desc* d) { return delete d, 0; }
 API int cusolverMpPotrf_bufferSize(void*, int, int64_t, MATRIX(a), ASK) { return a && ia && ja ? ask(device, host, type, da) : 3; }
 API int cusolverMpPotrf(void*, int uplo, int64_t n, MATRIX(a), WORK) {
   BEGIN;
-  expect(uplo == 0 && n == da->m && n == da->n, "potrf: arguments");
+  expect(uplo == 0 && n <= da->m && n <= da->n, "potrf: arguments");
   Whole whole(a, ia, ja, da);
   *info = potrf(whole, n);
-  return whole.put(), 0;
+  whole.put();
+  bool failed = *info;
+  if (failed && VERSION < 900) *info = 0;  // and the pivot that failed keeps what was there
+  return failed && VERSION < 900 ? 7 : 0;
 }
 API int cusolverMpPotrs_bufferSize(void*, int, int64_t, int64_t, MATRIX(a), MATRIX(b), ASK) { return a && ia && ja && b && ib && jb && db ? ask(device, host, type, da) : 3; }
 API int cusolverMpPotrs(void*, int uplo, int64_t n, int64_t k, MATRIX(a), MATRIX(b), WORK) {

@@ -197,6 +197,11 @@ def main(rank, size, *what):
                     check_general(session, comm, dtype, n, layout, i != 2, newest)
         check_failures(session, comm, 12)
     if "old" in what:  # 0.8
+        layout = Layout.rows_of((20, 20), comm.size)
+        for place in (0, 6, 19):  # whose own number is positive: only the factorisation tells
+            a = positive("float64", 20)
+            a[place, place] = 1e-3 if place else -1.0
+            raised(NotPositiveDefiniteError, lambda a=a: mp.cholesky(session, given(a, layout, comm.rank)), minor=place + 1)
         check_positive(session, comm, "float64", 20, Layout.rows_of((20, 20), comm.size), True)
         text = raised(
             NotImplementedError, lambda: mp.svd(session, given(np.eye(4), Layout.rows_of((4, 4), comm.size), comm.rank))

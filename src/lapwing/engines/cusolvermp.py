@@ -226,13 +226,28 @@ def _positive(session: Session, a: Given, layout: Layout, upper: bool, operation
     bad = ~(np.isfinite(pivots) & (pivots.real > 0))
     places = diagonal_indices(layout, session.rank)[bad]
     mine = int(places.min()) + 1 if len(places) else 0
-    # what is NaN goes through the routine without a word
+    # what is NaN may go through the routine without a word
     told = [x for x in session.told((mine, bool(np.isnan(pivots).any())), operation) if x[0]]
     if info or told:
-        minor = info if info > 0 else min(x[0] for x in told)
         nonfinite = any(nan for _, nan in told)
+        minor = info if info > 0 else _first_minor(session, a, layout, upper)
         raise NotPositiveDefiniteError(operation, minor=minor, nonfinite=nonfinite)
     return lower
+
+
+def _first_minor(session: Session, a: Given, layout: Layout, upper: bool) -> int:
+    """The first leading minor that is not positive, where the routine did not say: by bisection."""
+    low, high = 0, layout.shape[0]
+    while high - low > 1:
+        middle = (low + high) // 2
+        work = session.bring(a, layout, "T" if upper else "N")
+        info = session.call("Potrf", layout, _LOWER, middle, work, dtype=a.dtype)
+        pivots = session.diagonal(work)[diagonal_indices(layout, session.rank) < middle]
+        bad = not (np.isfinite(pivots) & (pivots.real > 0)).all()
+        if info > 0:
+            return info
+        low, high = (low, middle) if info or any(session.told(bad, "cholesky")) else (middle, high)
+    return high
 
 
 def _lu(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Block, tuple[int, Any]]:
@@ -248,7 +263,7 @@ def _lu(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Blo
     mine = int(places[zero | lost].min()) + 1 if (zero | lost).any() else 0
     told = [x for x in session.told((mine, bool(lost.any())), operation) if x[0]]
     if info or told:
-        pivot = min([x[0] for x in told] + ([info] if info > 0 else []))
+        pivot = min([x[0] for x in told] + ([info] if info > 0 else []), default=n)
         raise SingularMatrixError(operation, pivot=pivot, nonfinite=any(nan for _, nan in told))
     return lu, pivots
 
