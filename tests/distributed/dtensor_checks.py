@@ -145,7 +145,10 @@ def check_failures(mesh, placements, n):
     a = positive(n)
     a[4, 4] = -1
     error = raises(lw.NotPositiveDefiniteError, "minor of order 5", lambda: lw.cholesky(distribute_tensor(a, mesh, placements)))
-    assert error.minor == 5
+    assert error.minor == 5 and not error.nonfinite
+    a[4, 4], a[5, 2] = 9, float("inf")
+    error = raises(lw.NotPositiveDefiniteError, "NaN or Inf", lambda: lw.cholesky(distribute_tensor(a, mesh, placements)))
+    raises(lw.ConvergenceError, "NaN or Inf", lambda: lw.eigh(distribute_tensor(a, mesh, placements)))
     good = distribute_tensor(positive(n), mesh, placements)
     raises(ValueError, "b has 7", lambda: lw.solve(good, torch.ones(7, 2, dtype=torch.float64)))
     other = "pos" if RANK else "general"

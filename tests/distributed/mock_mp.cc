@@ -312,6 +312,7 @@ API int cusolverMpPotrf(void*, int uplo, int64_t n, MATRIX(a), WORK) {
   expect(uplo == 0 && n <= da->m && n <= da->n, "potrf: arguments");
   Whole whole(a, ia, ja, da);
   *info = potrf(whole, n);
+  for (int64_t j = *info; *info && j < n; j++) whole(j, j) = NAN;  // as on an H200
   whole.put();
   bool failed = *info;
   if (failed && VERSION < 900) *info = 0;  // and the pivot that failed keeps what was there

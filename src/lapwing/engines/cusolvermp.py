@@ -219,17 +219,21 @@ def svd(
 
 
 def _positive(session: Session, a: Given, layout: Layout, upper: bool, operation: str) -> Block:
-    """L of A = L L^H; of conj(A) where A is given by its upper triangle."""
+    """L of A = L L^H; of conj(A) where A is given by its upper triangle.
+
+    Of NaN and Inf in the input only those on the diagonal are named as such here; the caller's framework can look at all of it.
+    """
     lower = session.bring(a, layout, "T" if upper else "N")
+    finite = bool(np.isfinite(session.diagonal(lower)).all())  # behind a failing pivot the routine leaves NaN itself
     info = session.call("Potrf", layout, _LOWER, layout.shape[0], lower, dtype=a.dtype)
     pivots = session.diagonal(lower)
     bad = ~(np.isfinite(pivots) & (pivots.real > 0))
     places = diagonal_indices(layout, session.rank)[bad]
     mine = int(places.min()) + 1 if len(places) else 0
     # what is NaN may go through the routine without a word
-    told = [x for x in session.told((mine, bool(np.isnan(pivots).any())), operation) if x[0]]
-    if info or told:
-        nonfinite = any(nan for _, nan in told)
+    told = session.told((mine, finite), operation)
+    if info or any(place for place, _ in told):
+        nonfinite = not all(fine for _, fine in told)
         minor = info if info > 0 else _first_minor(session, a, layout, upper)
         raise NotPositiveDefiniteError(operation, minor=minor, nonfinite=nonfinite)
     return lower

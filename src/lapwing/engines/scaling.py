@@ -61,7 +61,7 @@ H200 = Machine(
     flops=(42.7e12, 41.9e12),
     memory=143771 * 2.0**20,
     memory_bandwidth=4.3e12,
-    step=26e-6,
+    step=12e-6,
     message=10e-6,
     inside=Link(80e9, 20e-6),
     across=Link(8.2e9, 44.4e-6),
@@ -97,20 +97,23 @@ class _Work:
     steps: float = 0.0  # steps that cannot be blocked / n
     copies: float = 1.0  # matrices of the size of the shard beside the input: the working copy, the results, the workspace
     gpu_copies: float | None = None  # where cuSOLVERMp needs another number of them
+    gpu_rate: float = 1.0  # of the speed of a matrix product that cuSOLVERMp's routines reach for large n
 
 
 # The usual counts. A Householder reduction to tridiagonal form does half its flops in products with vectors, which read the
 # trailing matrix once for each column: n^3 / 3 numbers. Divide and conquer at most 4/3 n^3; back-transformation 2 n^3.
+# Steps (in columns): fitted to cuSOLVERMp 0.8 with one rank on an H200 at n = 4096 and 16384. Its inverse is a solve with n
+# right-hand sides, which took 700 ms at n = 16384: 0.15 of the speed at which n^3 flops could be done.
 # Copies: ScaLAPACK's syevd needs the vectors and twice the shard, cuSOLVERMp's the vectors and four times the shard
 # (0.8.0: 516 MB at n = 4096).
 OPERATIONS = {
-    "cholesky": _Work(1 / 3, rows_in=1 / 2, columns_in=1 / 2),
-    "slogdet": _Work(1 / 3, rows_in=1 / 2, columns_in=1 / 2),
-    "solve": _Work(1 / 3, 2, rows_in=1 / 2, columns_in=1 / 2),
-    "lu": _Work(2 / 3, 2, rows_in=1 / 2, columns_in=3 / 2, steps=1),
-    "inv": _Work(1, rows_in=1, columns_in=3 / 2, copies=1, gpu_copies=2),
-    "qr": _Work(8 / 3, rows_in=1, columns_in=2, steps=1, copies=2),
-    "lstsq": _Work(4 / 3, 4, rows_in=1 / 2, columns_in=1, steps=1),
+    "cholesky": _Work(1 / 3, rows_in=1 / 2, columns_in=1 / 2, steps=0.06),
+    "slogdet": _Work(1 / 3, rows_in=1 / 2, columns_in=1 / 2, steps=0.06),
+    "solve": _Work(1 / 3, 2, rows_in=1 / 2, columns_in=1 / 2, steps=0.06),
+    "lu": _Work(2 / 3, 2, rows_in=1 / 2, columns_in=3 / 2, steps=1.1),
+    "inv": _Work(1, rows_in=1, columns_in=3 / 2, steps=0.06, copies=1, gpu_copies=2, gpu_rate=0.15),
+    "qr": _Work(8 / 3, rows_in=1, columns_in=2, steps=0.6, copies=2),
+    "lstsq": _Work(4 / 3, 4, rows_in=1 / 2, columns_in=1, steps=0.6),
     "eigh": _Work(14 / 3, rows_in=3 / 2, columns_in=5 / 2, swept=1 / 3, steps=1, copies=4, gpu_copies=6),
     "eigvalsh": _Work(4 / 3, rows_in=1 / 2, columns_in=1, swept=1 / 3, steps=1, copies=2, gpu_copies=6),
     "svd": _Work(26 / 3, rows_in=3, columns_in=5, swept=2 / 3, steps=2, copies=6, gpu_copies=9),
@@ -189,7 +192,7 @@ def cost(
     each, count = 1 / (p * q), float(n)
     times = 4 if dtype.startswith("complex") else 1
     flops = times * (work.cubic * count**3 + work.columns * count**2 * columns)
-    rate = machine.flops[0 if dtype in ("float32", "complex64") else 1]
+    rate = machine.flops[0 if dtype in ("float32", "complex64") else 1] * (work.gpu_rate if machine.device == "cuda" else 1.0)
     compute = flops * each / rate + work.swept * count**3 * size * each / machine.memory_bandwidth
     compute += work.steps * count * machine.step
 
@@ -199,7 +202,7 @@ def cost(
     along_column += 2 * work.columns * count * columns / (2 * q) if p > 1 else 0
     tiles = (along_row / tile**2, along_column / tile**2)
     waited = sum(t * (tile * tile * size / link.bandwidth + g * link.hop) for t, g in zip(tiles, (q, p), strict=True))
-    small = 2 * work.steps * count if p * q > 1 else 0.0
+    small = 2 * work.steps * count if p * q > 1 and work.steps >= 0.5 else 0.0
     waited += small * machine.message * log2(p * q) if p * q > 1 else 0.0
     layout = Layout.cyclic((n, n), tile, grid)
     return Cost(

@@ -261,6 +261,23 @@ class TorchMemory:
     def filled(self, layout: Layout, ranks: TorchMessages, value: float) -> Blocks:
         return Blocks(self._local.new_full(layout.local_shape(ranks.rank), value), layout, ranks)
 
+    def finite(self, block: Blocks, triangle: str | None) -> bool:
+        """No NaN and no Inf in this block, or in what it has of a triangle ("lower", "upper"); some rows at a time."""
+        rows, columns = block.layout.indices(block.ranks.rank)
+        if not len(rows) or not len(columns):
+            return True
+        for first in range(0, len(rows), 1024):
+            fine = block.local[first : first + 1024].isfinite()
+            shift = int(rows[first] - columns[0])
+            beyond = None if triangle is None else fine.logical_not().triu(shift + 1) if triangle == "lower" else None
+            if triangle == "upper":
+                beyond = fine.logical_not().tril(shift - 1)
+            if beyond is not None:  # what is not read may be anything
+                fine |= beyond
+            if not bool(fine.all()):
+                return False
+        return True
+
     def keep_triangle(self, block: Blocks, *, upper: bool) -> None:
         """Of contiguous blocks: where the diagonal runs through this one."""
         rows, columns = block.layout.indices(block.ranks.rank)

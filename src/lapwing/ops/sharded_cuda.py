@@ -28,6 +28,7 @@ _TAKES = {
     "eigh": {"upper", "subset", "overwrite"},
     "eigvalsh": {"upper", "subset", "overwrite"},
 }
+_ITERATIONS = ("eigh", "eigvalsh", "svd", "svdvals")
 _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 
 
@@ -35,7 +36,8 @@ def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, si
     """The results of an operation, matrices as blocks like ``a``.
 
     ``a`` and ``b`` have ``local``, ``layout``, ``ranks`` and ``memory`` (``allocate``, ``pointer``, ``dtype``, ``blocks``,
-    ``keep_triangle``); ``layout_of(shape)`` is where results of another shape lie, and
+    ``finite``,
+    ``keep_triangle``, ``filled``); ``layout_of(shape)`` is where results of another shape lie, and
     ``sides_of(shape)`` where a solution does.
     """
     options = dict(options)
@@ -49,16 +51,26 @@ def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, si
         _log.info("%s: cusolvermp, %s x %s %s on %s ranks", name, m, n, a.memory.dtype, a.ranks.size)
     session = cusolvermp.open_session(a.ranks, a.memory.device, a.memory.allocate)
     given = [cusolvermp.Given(x.memory.pointer, x.layout, x.memory.dtype, True, x.local) for x in (a, b) if x is not None]
+    triangle = None
+    if name in ("cholesky", "eigh", "eigvalsh") or options.get("assume") == "pos":
+        triangle = "upper" if options.get("upper") else "lower"
+
+    def finite() -> bool:
+        return all(session.told(a.memory.finite(a, triangle), name))
+
     try:
+        if name in _ITERATIONS and not finite():  # which may not end with NaN
+            raise ConvergenceError(name, nonfinite=True)
         made = _OPERATIONS[name](session, *given, sides_of if name == "lstsq" else layout_of, **options)
-    except _FAILURES:
+    except _FAILURES as error:
         if on_fail == "raise":
-            raise
+            fields = {key: value for key, value in vars(error).items() if key in ("minor", "pivot")}
+            raise type(error)(name, nonfinite=not finite(), **fields) from None
         return _failed(name, a, b, layout_of, options)
     found = [a.memory.blocks(x, a.ranks) if isinstance(x, cusolvermp.Given) else x for x in made]
-    triangle = {"cholesky": (0, bool(options.get("upper"))), "qr": (1, True)}.get(name)
-    if triangle is not None:
-        a.memory.keep_triangle(found[triangle[0]], upper=triangle[1])
+    kept = {"cholesky": (0, bool(options.get("upper"))), "qr": (1, True)}.get(name)
+    if kept is not None:
+        a.memory.keep_triangle(found[kept[0]], upper=kept[1])
     return found
 
 
