@@ -17,16 +17,25 @@ Start the ranks with ``lapwing launch -n 4 script.py``::
 from ..core.communicator import MissingRanksError, RanksDisagreeError, patience
 from ..core.layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
 from ..core.sharded import ShardedMatrix
+from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
+from .plot import plot_layout
 
 __all__ = [
+    "CPU_CLUSTER",
+    "H200",
     "Axis",
+    "Cost",
     "Layout",
+    "Machine",
     "MissingRanksError",
     "RanksDisagreeError",
     "ShardedMatrix",
     "best_grid",
     "default_tile",
+    "largest_n",
     "padding",
     "patience",
+    "plot_layout",
+    "predict",
     "valid_tiles",
 ]

@@ -86,7 +86,7 @@ def largest_n(
     Examples
     --------
     >>> largest_n(80 * 2**30, 16, "cholesky", "float32") // 1000
-    413
+    410
     """
     return scaling.largest_n(operation, devices, dtype, memory=memory, machine=machine, tile=tile, in_place=in_place)
 
@@ -106,9 +106,8 @@ def table(
     >>> print(table("cholesky", 100_000, (1, 4)).splitlines()[0].split()[:3])
     ['devices', 'grid', 'tile']
     """
-    lines = [
-        f"{'devices':>7} {'grid':>9} {'tile':>5} {'GiB each':>9} {'work s':>9} {'messages s':>10} {'seconds':>9} {'speed-up':>8}"
-    ]
+    widths = {"devices": 7, "grid": 9, "tile": 5, "GiB each": 9, "work s": 9, "messages s": 10, "seconds": 10, "speed-up": 8}
+    lines = [" ".join(f"{name:>{width}}" for name, width in widths.items())]
     one = None
     for count in devices:
         run = predict(operation, n, count, dtype, machine=machine)
@@ -117,6 +116,6 @@ def table(
         p, q = run.grid
         lines.append(
             f"{count:>7} {f'{p} x {q}':>9} {run.tile:>5} {run.memory / 2**30:>9.3g} {run.compute_seconds:>9.3g}"
-            f" {run.message_seconds:>10.3g} {seconds:>9} {one / run.seconds:>8.3g}"
+            f" {run.message_seconds:>10.3g} {seconds:>10} {one / run.seconds:>8.3g}"
         )
     return "\n".join(lines)

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..core.communicator import Communicator, agree
-from ..core.layout import Layout, best_grid, default_tile
+from ..core.layout import Layout, best_grid
 from ..core.problem import ITEMSIZE
 from .cusolvermp_library import DATA, check, library
 from .device_exchange import Block, exchange
 from .nccl import NcclComm, open_nccl, runtime, tried
+from .scaling import tile_for
 
 __all__ = ["Allocator", "Given", "Session", "diagonal_indices", "diagonal_places", "open_session"]
 
@@ -161,7 +162,7 @@ class Session:
     def tiles(self, shape: tuple[int, int], operation: str, tile: int | None = None) -> Layout:
         """The layout of a matrix in tiles, on a grid where every row and column owns some."""
         grid = best_grid(self.size, *shape)
-        tile = tile or default_tile(max(min(shape), 1), grid, operation, "cusolvermp")
+        tile = tile or tile_for(shape, grid, operation, "cusolvermp")
         wanted = -(-shape[0] // tile) >= grid[0] and -(-shape[1] // tile) >= grid[1]
         if not wanted:
             raise ValueError(

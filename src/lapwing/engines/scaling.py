@@ -17,12 +17,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import log2
+from typing import Any
 
 from ..core.layout import Layout, best_grid, default_tile
 from ..core.plan import bytes_in_words
 from ..core.problem import ITEMSIZE
 
-__all__ = ["CPU_CLUSTER", "H200", "MACHINES", "OPERATIONS", "Cost", "Link", "Machine", "cost", "largest_n", "memory_per_device"]
+__all__ = [
+    "CPU_CLUSTER",
+    "H200",
+    "MACHINES",
+    "OPERATIONS",
+    "Cost",
+    "Link",
+    "Machine",
+    "cost",
+    "largest_n",
+    "memory_per_device",
+    "tile_for",
+]
 
 
 @dataclass(frozen=True)
@@ -183,31 +196,39 @@ def cost(
     columns: int = 1,
     pos: bool = True,
     in_place: bool = False,
+    rows: int | None = None,
 ) -> Cost:
-    """The cost of an operation on an n x n matrix; ``devices`` is a number of them or a grid."""
+    """The cost of an operation on an n x n matrix, or rows x n for qr, svd and lstsq; ``devices``: how many, or a grid."""
     name, work = _work(operation, pos)
-    grid = best_grid(devices, n, n) if isinstance(devices, int) else devices
-    tile = tile or default_tile(max(n, 1), grid, operation, machine.engine)
+    m = n if rows is None else rows
+    n, tall = min(m, n), max(m, n) / max(min(m, n), 1)  # of a tall matrix all counts grow with its rows
+    grid = best_grid(devices, m, n) if isinstance(devices, int) else devices
+    tile = tile or tile_for((m, n), grid, operation, machine.engine)
     (p, q), size = grid, ITEMSIZE[dtype]
     each, count = 1 / (p * q), float(n)
     times = 4 if dtype.startswith("complex") else 1
-    flops = times * (work.cubic * count**3 + work.columns * count**2 * columns)
+    flops = times * (work.cubic * count**3 * tall + work.columns * count**2 * tall * columns)
     rate = machine.flops[0 if dtype in ("float32", "complex64") else 1] * (work.gpu_rate if machine.device == "cuda" else 1.0)
-    compute = flops * each / rate + work.swept * count**3 * size * each / machine.memory_bandwidth
+    # on a CPU one triangle is read, or served from a cache
+    swept = work.swept * (1 if machine.device == "cuda" else 1 / 2) * tall
+    compute = flops * each / rate + swept * count**3 * size * each / machine.memory_bandwidth
     compute += work.steps * count * machine.step
 
     link = machine.inside if p * q <= machine.per_node else machine.across
-    along_row, along_column = (work.rows_in * count**2 / p if q > 1 else 0), (work.columns_in * count**2 / q if p > 1 else 0)
+    along_row = work.rows_in * tall * count**2 / p if q > 1 else 0
+    along_column = work.columns_in * tall * count**2 / q if p > 1 else 0
     # right-hand sides: each tile of them goes up and down its column of the grid
     along_column += 2 * work.columns * count * columns / (2 * q) if p > 1 else 0
     tiles = (along_row / tile**2, along_column / tile**2)
     waited = sum(t * (tile * tile * size / link.bandwidth + g * link.hop) for t, g in zip(tiles, (q, p), strict=True))
     small = 2 * work.steps * count if p * q > 1 and work.steps >= 0.5 else 0.0
     waited += small * machine.message * log2(p * q) if p * q > 1 else 0.0
-    layout = Layout.cyclic((n, n), tile, grid)
+    known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": columns, "in_place": in_place}
+    shape = (m, n) if rows is None or rows >= n else (rows, round(n * tall))
+    layout = Layout.cyclic(shape, tile, grid)
     return Cost(
         operation=name,
-        shape=(n, n),
+        shape=shape,
         dtype=dtype,
         machine=machine,
         engine=machine.engine,
@@ -216,12 +237,17 @@ def cost(
         flops=flops,
         messages=sum(tiles) + small,
         bytes_received=(along_row + along_column) * size,
-        memory=memory_per_device(operation, n, grid, dtype, machine=machine, tile=tile, columns=columns, in_place=in_place),
+        memory=memory_per_device(operation, n, grid, dtype, **known, tall=tall),
         shard=float(layout.bytes_on(0, size)),
         compute_seconds=compute,
         message_seconds=waited,
-        largest=largest_n(operation, devices, dtype, machine=machine, tile=tile, columns=columns, in_place=in_place),
+        largest=largest_n(operation, devices, dtype, **known),
     )
+
+
+def tile_for(shape: tuple[int, int], grid: tuple[int, int], operation: str, engine: str) -> int:
+    """The default tile of a matrix that need not be square: each axis over its own side of the grid."""
+    return min(default_tile(max(n, 1), parts, operation, engine) for n, parts in zip(shape, grid, strict=True))
 
 
 def _work(operation: str, pos: bool) -> tuple[str, _Work]:
@@ -245,6 +271,7 @@ def memory_per_device(
     tile: int | None = None,
     columns: int = 1,
     in_place: bool = False,
+    tall: float = 1.0,
 ) -> float:
     """Bytes on the device that holds most: its part of the input, the copies, the right-hand sides, and scratch for panels.
 
@@ -252,12 +279,12 @@ def memory_per_device(
     counts it; its run with n = 1,499,136 on 64 H200s then takes 94.7 % of the memory, as they report.
     """
     work, size = OPERATIONS[operation], ITEMSIZE[dtype]
-    tile = tile or default_tile(max(n, 1), grid, operation, machine.engine)
+    tile = tile or tile_for((n, n), grid, operation, machine.engine)
     rows, held = Layout.cyclic((n, n), tile, grid).local_shape(0)
     copies = work.gpu_copies if machine.device == "cuda" and work.gpu_copies is not None else work.copies
     matrices = (copies if in_place else copies + 1) * rows * held
     sides = 2 * rows * -(-columns // grid[1]) if work.columns else 0
-    return float((matrices + sides + 3 * tile * max(rows, held)) * size)
+    return float((matrices + sides + 3 * tile * max(rows, held)) * size * tall)
 
 
 def largest_n(

@@ -44,8 +44,7 @@ def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, si
     on_fail = options.pop("on_fail", "raise")
     error = _tried(lambda: _check(name, a, b, options))
     agree(a.ranks, name, {"shape": a.layout.shape, "dtype": a.memory.dtype, "options": repr(options)}, error=error)
-    options.pop("engine", None)
-    options.pop("overwrite", None)
+    options = {key: value for key, value in options.items() if key in _TAKES.get(name, ()) and key != "overwrite"}
     if a.ranks.rank == 0:
         m, n = a.layout.shape
         _log.info("%s: cusolvermp, %s x %s %s on %s ranks", name, m, n, a.memory.dtype, a.ranks.size)

@@ -16,7 +16,7 @@ from .checks import check_choice, check_flag, check_matrix, check_square
 from .eigh import EighResult
 from .lstsq import LstsqResult, check_rcond
 from .qr import QRResult
-from .sharded import Call, enter, enter_columns, leave, leave_columns
+from .sharded_entry import Call, enter, enter_columns, leave, leave_columns
 from .svd import PolarResult, SVDResult
 
 __all__ = ["eigh", "eigvalsh", "lstsq", "polar", "qr", "svd", "svdvals"]

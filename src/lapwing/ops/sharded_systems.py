@@ -14,7 +14,7 @@ from ..core.sharded import ShardedMatrix
 from ..engines import scalapack
 from ..engines.scalapack import Blocks
 from .checks import check_choice, check_flag, check_square
-from .sharded import Call, Described, diagonal, enter, enter_columns, leave, leave_columns, told_of
+from .sharded_entry import Call, Described, diagonal, enter, enter_columns, leave, leave_columns, told_of
 from .solve import ASSUME, ONE_TRIANGLE, SlogdetResult
 
 __all__ = ["ShardedFactor", "cholesky", "factor", "inv", "slogdet", "solve"]
