@@ -14,7 +14,7 @@ import pytest
 import lapwing
 
 ROOT = Path(__file__).parents[1]
-_NEEDS_A_LIBRARY = {f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")}
+_NEEDS_A_LIBRARY = {*(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")), "lapwing.ops.sharded_dtensor"}
 _SMALLER = {"04_kernel_pca.py": ["1500"], "insitu_exponax.py": ["48", "200"]}  # what takes long otherwise
 
 
@@ -31,7 +31,8 @@ def test_docstrings():
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "docs/insitu.md", "README.md"]
+    "page",
+    ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "docs/insitu.md", "docs/distributed.md", "README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -174,6 +174,7 @@ def check_other_placements(mesh):
         x = lw.solve(distribute_tensor(a, mesh, placements), distribute_tensor(b, mesh, placements), assume="pos")
         close(x, torch.linalg.solve(a, b), 9, placements)
         assert tuple(x.placements) == tuple(placements)
+        assert tuple(lw.cholesky(distribute_tensor(a, mesh, placements)).placements) == tuple(placements)
     part = DTensor.from_local(a / SIZE, mesh, [Partial(), Partial()], run_check=False)
     close(lw.cholesky(part), torch.linalg.cholesky(a), 9, "partial")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..core.communicator import TorchRanks
 from ..core.layout import Axis, Layout
@@ -40,7 +40,7 @@ def cuts_matrix(a: Any) -> bool:
     """Whether one of the last two axes is really cut: else each rank can work on what it holds."""
     last = (a.ndim - 1, a.ndim - 2)
     return any(
-        isinstance(p, Partial) or (p.is_shard() and p.dim % a.ndim in last and size > 1)
+        p.is_partial() or (p.is_shard() and p.dim % a.ndim in last and size > 1)
         for p, size in zip(a.placements, a.device_mesh.shape, strict=True)
     )
 
@@ -98,6 +98,13 @@ def wrap(local: Any, like: Any, shape: tuple[int, ...]) -> Any:
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides
     )
+
+
+def placed_as(x: Any, like: Any) -> Any:
+    """In the placements of ``like``, unless those are of sums that are still to be made."""
+    if like is None or like.placements == x.placements or any(p.is_partial() for p in like.placements):
+        return x
+    return x.redistribute(placements=like.placements)
 
 
 def wrap_replicated(x: Any, like: Any) -> Any:

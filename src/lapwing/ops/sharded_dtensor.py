@@ -43,13 +43,13 @@ class _Public:
     def __call__(self, a: Any, /, *args: Any, **options: Any) -> Any:
         if not dtensor.cuts_matrix(a) and options.get("engine") != "cusolvermp":
             return self._each_rank_its_own(a, args, options)
-        a = dtensor.standard(self.name, a)
+        given, a = a, dtensor.standard(self.name, a)
         if dtensor.wants_gradient(a, *args):
             return _with_gradient(self, a, args, options)
-        return self.run(a, args, options)
+        return self.run(a, args, options, given)
 
-    def run(self, a: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Without derivatives; ``a`` is a standard DTensor."""
+    def run(self, a: Any, args: tuple[Any, ...], options: dict[str, Any], like: Any = None) -> Any:
+        """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
         given = args[0] if "x" in self.results else None
         blocks = dtensor.blocks_of(self.name, a)
         b = sides = None
@@ -66,7 +66,7 @@ class _Public:
         wrapped = []
         for kind, x in zip(self.results, made, strict=True):
             if kind == "m":
-                x = dtensor.wrap(x.local, a, x.layout.shape)
+                x = dtensor.placed_as(dtensor.wrap(x.local, a, x.layout.shape), like)
             elif kind == "x":
                 x = dtensor.as_given(dtensor.wrap(x.local, b, x.layout.shape), given, vector)
             elif x is not None:
