@@ -3,7 +3,7 @@
     python benchmarks/distributed.py --out benchmarks/results/distributed-cpu.json
     python benchmarks/distributed.py --only solve,scipy -n 2000
 
-Ranks are started by ``lapwing launch``; each case is checked before it is timed, and the minimum over the repeats counts. Cases:
+Ranks are started by ``lapwing launch``; each case is checked before it is timed, and the minimum of the repeats counts.
 
     solve, cholesky, inv, eigh   the engine's routines on blocks that already lie in its layout ("raw"), our call on the same
                                  blocks ("laid out", and with overwrite=True, as the raw call has it), and our call on blocks of

@@ -16,7 +16,7 @@ from lapwing.distributed import Axis, Layout, RanksDisagreeError, ShardedMatrix,
 COMM = MPI.COMM_WORLD
 P, R = COMM.size, COMM.rank
 # more ranks than cores wait for each other most of the time: they do less
-FEW = ("rows", "uneven rows", "grid", "tiles")
+FEW = ("rows", "uneven rows", "grid", "tiles") if P <= 4 else ("uneven rows", "tiles")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -92,7 +92,7 @@ def check_moves():
             got = x.gather(P - 1)
             assert (got is None) == (P - 1 != R) and (got is None or (got == a).all())
             assert (whole(x.T) == a.T).all() and (whole(x.conj()) == a.conj()).all()
-            for other, to in places:
+            for other, to in places if P <= 2 else places[::3]:
                 y = sharded(a, layout, "F").redistribute(to)
                 assert (y.local == a[np.ix_(*to.indices(R))]).all(), (name, other)
                 assert y.layout == to
@@ -191,7 +191,7 @@ def check_spectra():
             values, vectors = lw.eigh(s, upper=upper)
             close(values, w, n, f"eigenvalues {what}", scale=size)
             check_vectors(a, values, vectors, n, what)
-            if place == "grid":
+            if place == ("grid" if P <= 4 else "uneven rows"):
                 close(lw.eigvalsh(s, upper=upper), w, n, f"eigvalsh {what}", scale=size)
                 for part in (slice(None, 2), slice(-3, None), slice(n // 2, n // 2 + 1)):
                     values, vectors = lw.eigh(s, upper=upper, subset=part)
@@ -323,6 +323,7 @@ def check_refusals():
     if P > 1:
         wrong += [
             (NotImplementedError, lambda: lw.eigh(x, b=x)),
+            (NotImplementedError, lambda: lw.solve(x, np.ones(n), engine="elpa")),
             (NotImplementedError, lambda: lw.solve(x, np.ones(n), precision="mixed")),
             (NotImplementedError, lambda: lw.svd(ShardedMatrix.scatter(np.ones((3, 2)), COMM), full_matrices=True)),
             (RanksDisagreeError, lambda: lw.cholesky(x, upper=last == R)),
@@ -380,6 +381,7 @@ def check_subcommunicator():
     x = ShardedMatrix.scatter(a if half.rank == 0 else None, half)
     b = np.arange(len(a)) + 1.0
     close(lw.solve(x, b, assume="pos"), np.linalg.solve(a, b), len(a), "two groups at a time")
+    half.Free()  # and what was made for it
 
 
 def check_engine_on_one_rank():

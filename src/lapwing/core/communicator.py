@@ -250,6 +250,9 @@ class Alone:
     def barrier(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def split(self, color: int | None, key: int = 0) -> Alone | None:
         return None if color is None else self
 

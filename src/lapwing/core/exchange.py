@@ -1,7 +1,7 @@
 """Blocks of one layout become blocks of another: each rank sends each other what they share, in turn.
 
 Any layout to any other, uneven blocks, permuted rows and transposes too, which the libraries' own routines do not have; and
-no buffer is larger than what two ranks share.
+the buffers are small.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from .layout import Axis, Layout
 
 __all__ = ["diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
 
-_MESSAGE = 1 << 30  # bytes; some MPI libraries count in 32 bits
+_TAG = 21
+_PORTION = 1 << 23  # bytes of a message: in the cache when it is unpacked, and no second copy of what two ranks share
 _FEW = 24  # rows: with shorter runs one copy by indices is quicker than many copies of tiles
 _TILE = 64
 
 Put = Callable[[np.ndarray, tuple[Any, Any], np.ndarray], None]
 Run = tuple[int, int, int]  # where it starts here, where there, how long
+Shared = tuple[tuple[Run, ...], tuple[Run, ...]]  # runs of rows and of columns
 
 
 def exchange(
@@ -44,24 +46,31 @@ def exchange(
     if column_major:
         source, layout, target, to = source.T, layout.transposed, target.T, to.transposed
     here, there = layout.place(comm.rank), to.place(comm.rank)
+    buffers: list[np.ndarray] = []
     for step in range(comm.size):
         to_rank, from_rank = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        leaving = _shared(layout, here, to, to.place(to_rank))
-        coming = _shared(to, there, layout, layout.place(from_rank))
+        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize)
         if step == 0:
-            if leaving:
-                _copy(target, source, *leaving, put)
+            for portion in leaving:
+                _copy(target, source, *portion, put)
             continue
-        requests = []
-        packed = _empty(target, coming) if coming else None
-        if packed is not None:
-            requests += _post(comm.own.Irecv, packed, from_rank)
-        if leaving:
-            out = _pack(source, *leaving)
-            requests += _post(comm.own.Isend, out, to_rank)
-        _wait_all(comm, requests)
-        if coming:
-            _unpack(target, packed, *coming, put)
+        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize)
+        # the k-th portions of all ranks travel together, so that nobody waits for one that is not on its way
+        for out, into in zip_longest(leaving, coming):
+            if not buffers:
+                buffers = [np.empty(0, source.dtype), np.empty(0, source.dtype)]
+            requests = []
+            if into is not None:
+                packed = _room(buffers, 0, into)
+                requests.append(comm.own.Irecv(_bytes(packed), from_rank, _TAG))
+            if out is not None:
+                sent = _room(buffers, 1, out)
+                _copy(sent, source, _packed(out[0]), _packed(out[1]), None)
+                requests.append(comm.own.Isend(_bytes(sent), to_rank, _TAG))
+            _wait_all(comm, requests)
+            if into is not None:
+                turned = [tuple((k, i, length) for i, k, length in _packed(runs)) for runs in into]
+                _copy(target, packed, turned[0], turned[1], put)
 
 
 def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False, conjugate: bool = True) -> None:
@@ -119,7 +128,7 @@ def _parts(layout: Layout, rank: int, upper: bool, beside: int) -> Iterator[tupl
         yield slice(0, at) if upper else slice(at, len(rows)), slice(first, last)
 
 
-def _shared(layout: Layout, here: Any, other: Layout, there: Any) -> tuple[tuple[Run, ...], tuple[Run, ...]] | None:
+def _shared(layout: Layout, here: Any, other: Layout, there: Any) -> Shared | None:
     """Runs of rows and of columns that a place of one layout and a place of another have in common; None for nothing."""
     if here is None or there is None:
         return None
@@ -153,20 +162,33 @@ def _total(runs: tuple[Run, ...]) -> int:
     return sum(length for _, _, length in runs)
 
 
-def _empty(target: np.ndarray, shared: tuple[tuple[Run, ...], tuple[Run, ...]]) -> np.ndarray:
-    # both sides must pack alike: row by row
-    return np.empty((_total(shared[0]), _total(shared[1])), target.dtype)
+def _portions(shared: Shared | None, itemsize: int) -> list[Shared]:
+    """What two ranks share in portions of some rows each, the same ones on both sides."""
+    if shared is None:
+        return []
+    rows, columns = shared
+    each = max(_PORTION // (_total(columns) * itemsize), 1)
+    portions: list[Shared] = []
+    portion: list[Run] = []
+    room = each
+    for i, k, length in rows:
+        at = 0
+        while at < length:
+            take = min(room, length - at)
+            portion.append((i + at, k + at, take))
+            at, room = at + take, room - take
+            if not room:
+                portions.append((tuple(portion), columns))
+                portion, room = [], each
+    return [*portions, (tuple(portion), columns)] if portion else portions
 
 
-def _pack(source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...]) -> np.ndarray:
-    out = np.empty((_total(rows), _total(columns)), source.dtype)
-    _copy(out, source, _packed(rows), _packed(columns), None)
-    return out
-
-
-def _unpack(target: np.ndarray, packed: Any, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put | None) -> None:
-    turned = [tuple((there, here, length) for here, there, length in _packed(runs)) for runs in (rows, columns)]
-    _copy(target, packed, turned[0], turned[1], put)
+def _room(buffers: list[np.ndarray], which: int, shared: Shared) -> np.ndarray:
+    """A buffer for a portion, row by row as both sides pack it; the memory is used again."""
+    shape = _total(shared[0]), _total(shared[1])
+    if buffers[which].size < shape[0] * shape[1]:
+        buffers[which] = np.empty(shape[0] * shape[1], buffers[which].dtype)
+    return buffers[which][: shape[0] * shape[1]].reshape(shape)
 
 
 def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put | None) -> None:
@@ -199,9 +221,8 @@ def _flat(runs: tuple[Run, ...], side: int) -> np.ndarray:
     return np.concatenate([np.arange(run[side], run[side] + run[2]) for run in runs])
 
 
-def _post(send_or_receive: Any, buffer: np.ndarray, rank: int) -> list[Any]:
-    flat = buffer.reshape(-1).view(np.uint8)
-    return [send_or_receive(flat[i : i + _MESSAGE], rank, 21) for i in range(0, len(flat), _MESSAGE)]
+def _bytes(buffer: np.ndarray) -> np.ndarray:
+    return buffer.reshape(-1).view(np.uint8)
 
 
 def _wait_all(comm: Any, requests: list[Any]) -> None:

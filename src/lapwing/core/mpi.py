@@ -36,13 +36,19 @@ def of_mpi(comm: Any) -> MpiRanks:
     if comm.Is_inter():
         raise ValueError("distributed: comm is an intercommunicator\nhint: comm.Merge() makes one group of both")
     if _keyval is None:
-        _keyval = MPI.Comm.Create_keyval(nopython=False)
+        _keyval = MPI.Comm.Create_keyval(delete_fn=_freed)
         atexit.register(_stop_others_after_an_error, MPI)
     known = comm.Get_attr(_keyval)
     if known is None:
         known = MpiRanks(comm)
         comm.Set_attr(_keyval, known)
     return known  # type: ignore[no-any-return]
+
+
+def _freed(comm: Any, keyval: int, known: MpiRanks) -> None:
+    """The user has freed the communicator: what belongs to it goes too. At the end of MPI all of it goes anyway."""
+    if comm not in (known.MPI.COMM_WORLD, known.MPI.COMM_SELF):
+        known.close()
 
 
 class MpiRanks:
@@ -115,6 +121,13 @@ class MpiRanks:
         box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
         self.own.Bcast(box, root)
         return box
+
+    def close(self) -> None:
+        """Collective."""
+        for thing in self.kept.values():
+            thing.close()
+        self.kept.clear()
+        self.own.Free()
 
     def abort(self, code: int = 1) -> None:
         _flush()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.communicator import Alone
 from ..core.exchange import mirror
 from ..core.layout import Axis
 from .scalapack import Blocks
@@ -43,7 +44,7 @@ def eigh(
     # the ranks of the grid alone; collective over all
     key = ("elpa", a.cyclic.grid, a.cyclic.order)
     if key not in a.comm.kept:
-        a.comm.kept[key] = a.comm.own.Split(0 if a.inside else a.comm.MPI.UNDEFINED, a.comm.rank)
+        a.comm.kept[key] = a.comm.split(0 if a.inside else None, a.comm.rank) or Alone()
     values, z = np.zeros(n, a.local.real.dtype), a.like(n, n)
     info = 0
     if a.inside:
@@ -52,6 +53,8 @@ def eigh(
             a, z, values, first + count, _TWO_STAGE if 2 * (first + count) <= n else _ONE_STAGE, a.comm.kept[key], vectors
         )
     info = a.comm.status(abs(info))
+    if info and a.local.real.dtype == np.float32:  # most builds leave it out, Debian's too
+        raise NotImplementedError(f"elpa: this libelpa has no {a.local.dtype} (status -{info})\nhint: engine='scalapack'")
     values = a.comm.spread(values, 0, values.shape, values.dtype)[first : first + count].copy()
     if not vectors:
         return values, None, info
@@ -116,7 +119,7 @@ def _library() -> Any:
         lib.elpa_setup.argtypes, lib.elpa_setup.restype = [C.c_void_p], C.c_int
         lib.elpa_deallocate.argtypes = [C.c_void_p, C.POINTER(C.c_int)]
         if lib.elpa_init(_API) != 0:
-            raise RuntimeError(f"elpa: {name} does not know the interface of {_API}\nhint: ELPA 2021.11 or later")
+            raise RuntimeError(f"{name} does not know the interface of {_API}\nhint: ELPA 2021.11 or later")
         _OPEN = lib
         return lib
-    raise RuntimeError("elpa: no libelpa was found\nhint: apt install libelpa19, or LD_LIBRARY_PATH to a site's")
+    raise RuntimeError("no libelpa was found\nhint: apt install libelpa19, or LD_LIBRARY_PATH to a site's")

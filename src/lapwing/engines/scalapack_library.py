@@ -77,7 +77,7 @@ class Grid:
     """p x q ranks of a communicator as BLACS knows them; made by all of its ranks together."""
 
     def __init__(self, lib: Library, comm: Any, p: int, q: int, order: str) -> None:
-        self.p, self.q, self.order = p, q, order
+        self._lib, self.p, self.q, self.order = lib, p, q, order
         integer = lib.integer
         context = integer(self._system(lib, comm))
         if lib.world_only:
@@ -89,6 +89,10 @@ class Grid:
         else:
             lib.symbol("Cblacs_gridinit")(C.byref(context), C.c_char_p(order.encode()), integer(p), integer(q))
         self.context = int(context.value) if comm.rank < p * q else -1
+
+    def close(self) -> None:
+        if self.context >= 0:
+            self._lib.symbol("Cblacs_gridexit")(self._lib.integer(self.context))
 
     def _system(self, lib: Library, comm: Any) -> int:
         MPI = comm.MPI
@@ -122,6 +126,8 @@ _OPEN: Library | None = None
 def library(MPI: Any) -> Library:
     """The ScaLAPACK that fits the MPI library of mpi4py, whose module ``MPI`` is given; opened once."""
     global _OPEN
+    if MPI is None:
+        raise ScalapackMissing(f"scalapack: it needs the ranks of an mpi4py communicator\nhint: {_HINT}")
     if _OPEN is None:
         _OPEN = _open(MPI)
     return _OPEN
@@ -184,6 +190,8 @@ def _open_lazily(path: str) -> None:
 
 def _promote_mpi() -> None:
     """mpi4py opens its MPI library for itself alone; a ScaLAPACK must find the same one."""
+    if not Path("/proc/self/maps").exists():
+        return
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line}
     for path in sorted(p for p in paths if Path(p).name.startswith(("libmpi.so", "libmpich"))):

@@ -14,7 +14,7 @@ from ..core.exchange import diagonal_places, exchange, mirror
 from ..core.layout import Axis, Layout
 from ..core.problem import DTYPES
 from ..core.sharded import ShardedMatrix
-from ..engines import scalapack
+from ..engines import scalapack, scalapack_library
 from ..engines.scalapack import Blocks
 
 __all__ = ["Call", "Described", "diagonal", "enter", "enter_columns", "leave", "leave_columns", "told_of"]
@@ -74,16 +74,19 @@ class Call:
                     f"{name}: engine {engine!r} takes no sharded matrices\nhint: use 'auto', 'scalapack' or 'elpa'"
                 )
             check()
+            # on all ranks or on none: a library that only some of them find would leave the others waiting
+            scalapack_library.library(getattr(a.ranks, "MPI", None))
             if b is not None:
                 told |= told_of(name, a, b)
-        except (TypeError, ValueError, NotImplementedError) as wrong:
+        except (TypeError, ValueError, NotImplementedError, scalapack_library.ScalapackMissing) as wrong:
             error = wrong
         flags = a.local.flags
         orders = agree(a.ranks, name, told, error=error, mine=(flags.c_contiguous, flags.f_contiguous))
         row_major = all(c for c, _ in orders)
         if a.ranks.rank == 0:
             m, n = a.shape
-            _log.info("%s: scalapack, %s x %s %s on %s ranks", name, m, n, a.dtype, a.ranks.size)
+            chosen = "scalapack" if engine == "auto" else engine
+            _log.info("%s: %s, %s x %s %s on %s ranks", name, chosen, m, n, a.dtype, a.ranks.size)
         return cls(name, a, row_major and not all(f for _, f in orders))
 
 

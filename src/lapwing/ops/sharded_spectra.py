@@ -56,6 +56,8 @@ def _eigh(
         if b is not None:
             hint = "with the factor B = L L^H, take L^-1 A L^-H: lapwing.factor(b).l and two triangular solves"
             raise NotImplementedError(f"{name}: b= is not there for sharded matrices\nhint: {hint}")
+        if engine == "elpa" and (reason := elpa.missing()):
+            raise NotImplementedError(f"{name}: {reason}")
         if certify is not False:
             raise NotImplementedError(f"{name}: certify= is for iterations, and sharded matrices are solved directly")
 
@@ -100,7 +102,7 @@ def _takes_elpa(engine: str, part: tuple[int, int] | None, n: int, vectors: bool
     """ELPA where it is asked for; of itself only for a part from the low end, where it saved most."""
     if engine == "elpa":
         return True
-    few = part is not None and part[0] == 0 and part[1] <= n // 4
+    few = part is not None and part[0] == 0 and part[1] <= n // 4 and x.local.real.dtype == np.float64
     return engine == "auto" and few and vectors and x.cyclic.size >= _ELPA_RANKS and not elpa.missing()
 
 
