@@ -30,7 +30,7 @@ import lapwing as lw
 from lapwing.core.layout import Axis, Layout
 from lapwing.engines import cusolvermp as mp
 from lapwing.engines.nccl import nccl
-from lapwing.frameworks.dtensor import TorchMemory
+from lapwing.frameworks.torch_memory import TorchMemory
 
 _RESULTS = Path(__file__).parent / "results"
 _BEGUN = perf_counter()

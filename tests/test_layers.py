@@ -47,7 +47,14 @@ ALLOWED = {
 }
 # where each library may be imported: engines/lapack asks SciPy for its table
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
-MAY_IMPORT = {"engines/lapack.py": {"scipy"}, "frameworks/dtensor.py": {"torch"}, "frameworks/jax_sharding.py": {"jax"}}
+MAY_IMPORT = {
+    "engines/lapack.py": {"scipy"},
+    "frameworks/dtensor.py": {"torch"},
+    "frameworks/dtensor_gradients.py": {"torch"},
+    "frameworks/torch_memory.py": {"torch"},
+    "frameworks/jax_memory.py": {"jax"},
+    "frameworks/jax_sharding.py": {"jax"},
+}
 
 
 def imports(path: Path) -> set[str]:

@@ -81,6 +81,12 @@ def test_dtensors(libraries, tmp_path):
     assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout + done.stderr
 
 
+def test_jax_blocks(libraries, tmp_path):
+    pytest.importorskip("jax")
+    for text, code in ranks(libraries[901], tmp_path, 2, "jax", JAX_PLATFORMS="cpu"):
+        assert code == 0 and text == "done\n", text
+
+
 def test_one_rank_without_memory(libraries, tmp_path):
     for text, code in ranks(libraries[901], tmp_path, 3, "memory"):
         assert code == 0 and text == "done\n", text

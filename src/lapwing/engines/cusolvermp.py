@@ -21,10 +21,24 @@ from ..core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMa
 from ..core.layout import Axis, Layout
 from ..core.problem import ITEMSIZE, REAL
 from .cusolvermp_library import check, missing
-from .cusolvermp_session import Given, Session, diagonal_indices, open_session
+from .cusolvermp_session import Given, Session, diagonal_indices, on_device, open_session
 from .device_exchange import Block
 
-__all__ = ["Given", "Session", "cholesky", "eigh", "inv", "lstsq", "missing", "open_session", "qr", "slogdet", "solve", "svd"]
+__all__ = [
+    "Given",
+    "Session",
+    "cholesky",
+    "eigh",
+    "inv",
+    "lstsq",
+    "missing",
+    "on_device",
+    "open_session",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+]
 
 _LOWER, _NO_TRANSPOSE = 0, 0
 

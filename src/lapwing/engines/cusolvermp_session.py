@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from .device_exchange import Block, exchange
 from .nccl import NcclComm, open_nccl, runtime, tried
 from .scaling import tile_for
 
-__all__ = ["Allocator", "Given", "Session", "diagonal_indices", "diagonal_places", "open_session"]
+__all__ = ["Allocator", "Given", "Session", "diagonal_indices", "diagonal_places", "on_device", "open_session"]
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -181,10 +182,14 @@ class Session:
                 part = self.comm.split(0 if inside else None, self.rank)
                 comm = None if part is None else open_nccl(part, self.device)
             made = c_void_p()
-            if comm is not None:
-                p, q = layout.grid
-                status = self.library.mp.cusolverMpCreateDeviceGrid(self.handle, byref(made), comm.handle, p, q, 1)
-                check(status, f"a grid of {p} x {q}")
+
+            def make() -> None:
+                if comm is not None:
+                    p, q = layout.grid
+                    status = self.library.mp.cusolverMpCreateDeviceGrid(self.handle, byref(made), comm.handle, p, q, 1)
+                    check(status, f"a grid of {p} x {q}")
+
+            self.together(make)
             found = self._grids[layout.grid] = made.value or 0, comm
         return found[0] if found[1] is not None else None
 
@@ -193,12 +198,12 @@ class Session:
 
         ``skip``: arguments that the question for the workspace does not have.
         """
+        routine = self.library.routine(name)
         grid = self.grid(layout)
         held: list[Any] = []
         error: Exception | None = None
         info = 0
         if grid is not None:
-            routine = self.library.routine(name)
             flat: list[Any] = []
             asked: list[Any] = []
             for i, argument in enumerate(arguments):
@@ -272,6 +277,17 @@ def open_session(comm: Communicator, device: int, allocate: Allocator | None = N
 
 
 _ALONE: dict[int, Session] = {}
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """The process's current device is this one inside the block, and what it was after it."""
+    before = runtime().device()
+    runtime().set_device(device)
+    try:
+        yield
+    finally:
+        runtime().set_device(before)
 
 
 def diagonal_places(layout: Layout, rank: int) -> list[tuple[int, int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -19,21 +18,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ..core.communicator import TorchRanks
 from ..core.layout import Axis, Layout
+from .torch_memory import Blocks
 
 __all__ = ["Blocks", "TorchMessages", "adjoint", "blocks_of", "cuts_matrix", "standard", "whole", "wrap", "wrap_replicated"]
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A DTensor as an engine sees it."""
-
-    local: Any  # torch.Tensor, row-major
-    layout: Layout
-    ranks: TorchMessages
-
-    @property
-    def memory(self) -> TorchMemory:
-        return TorchMemory(self.local)
 
 
 def cuts_matrix(a: Any) -> bool:
@@ -70,7 +57,7 @@ def standard(name: str, a: Any) -> Any:
 
 def blocks_of(name: str, a: Any) -> Blocks:
     """Of a :func:`standard` DTensor. Raises ValueError where its blocks are not those that torch would cut."""
-    ranks = _ranks(a.device_mesh)
+    ranks = ranks_of(a.device_mesh)
     layout = layout_for(a, tuple(a.shape))
     local = a.to_local().detach().resolve_conj().resolve_neg().contiguous()
     expected = layout.local_shape(ranks.rank)
@@ -153,7 +140,7 @@ def _words(placements: Any) -> str:
 
 
 @cache
-def _ranks(mesh: Any) -> TorchMessages:
+def ranks_of(mesh: Any) -> TorchMessages:
     """The ranks of a mesh, in its order. Collective over the mesh at its first use."""
     order = mesh.mesh.flatten().tolist()
     if order != sorted(order):
@@ -227,70 +214,8 @@ def _matching(ranks: TorchMessages) -> Any:
     return MPI.COMM_WORLD.Create_group(group)
 
 
-# ---- memory on a GPU ----
-
-
 def on_gpu(local: Any) -> bool:
     return bool(local.device.type == "cuda")
-
-
-class TorchMemory:
-    """Device memory of torch's own allocator, for an engine that knows pointers only."""
-
-    def __init__(self, local: Any) -> None:
-        self._local = local
-
-    @property
-    def pointer(self) -> int:
-        return int(self._local.data_ptr())
-
-    @property
-    def device(self) -> int:
-        return int(self._local.device.index or 0)
-
-    @property
-    def dtype(self) -> str:
-        return str(self._local.dtype).rpartition(".")[2]
-
-    def allocate(self, count: int) -> tuple[int, Any]:
-        try:
-            made = torch.empty(max(count, 1), dtype=torch.uint8, device=self._local.device)
-        except torch.OutOfMemoryError as error:
-            raise MemoryError(str(error)) from None
-        return int(made.data_ptr()), made
-
-    def blocks(self, given: Any, ranks: TorchMessages) -> Blocks:
-        """The memory that :meth:`allocate` gave for a row-major block."""
-        shape = given.layout.local_shape(ranks.rank)
-        count = shape[0] * shape[1] * self._local.element_size()
-        return Blocks(given.owner[:count].view(self._local.dtype).view(shape), given.layout, ranks)
-
-    def filled(self, layout: Layout, ranks: TorchMessages, value: float) -> Blocks:
-        return Blocks(self._local.new_full(layout.local_shape(ranks.rank), value), layout, ranks)
-
-    def finite(self, block: Blocks, triangle: str | None) -> bool:
-        """No NaN and no Inf in this block, or in what it has of a triangle ("lower", "upper"); some rows at a time."""
-        rows, columns = block.layout.indices(block.ranks.rank)
-        if not len(rows) or not len(columns):
-            return True
-        for first in range(0, len(rows), 1024):
-            fine = block.local[first : first + 1024].isfinite()
-            shift = int(rows[first] - columns[0])
-            beyond = None if triangle is None else fine.logical_not().triu(shift + 1) if triangle == "lower" else None
-            if triangle == "upper":
-                beyond = fine.logical_not().tril(shift - 1)
-            if beyond is not None:  # what is not read may be anything
-                fine |= beyond
-            if not bool(fine.all()):
-                return False
-        return True
-
-    def keep_triangle(self, block: Blocks, *, upper: bool) -> None:
-        """Of contiguous blocks: where the diagonal runs through this one."""
-        rows, columns = block.layout.indices(block.ranks.rank)
-        if len(rows) and len(columns):
-            shift = int(rows[0] - columns[0])
-            (block.local.triu_ if upper else block.local.tril_)(shift)
 
 
 # ---- blocks that are each rank's own ----
@@ -327,63 +252,5 @@ def as_given(x: Any, given: Any, vector: bool) -> Any:
     return x.redistribute(placements=given.placements)
 
 
-# ---- derivatives ----
-
-
 def wants_gradient(*tensors: Any) -> bool:
     return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
-
-
-def differentiable_solve(run: Any, a: Any, b: Any, pos: bool) -> Any:
-    """``run(a, b)`` with gradients: gb = A^-H g, gA = -gb x^H, for a positive matrix its Hermitian part."""
-    return _Solve.apply(a, b, run, pos)
-
-
-def differentiable_slogdet(run: Any, invert: Any, a: Any, pos: bool) -> Any:
-    return _Slogdet.apply(a, run, invert, pos)
-
-
-class _Solve(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, run: Any, pos: bool) -> Any:
-        x = run(a.detach(), b.detach())
-        ctx.save_for_backward(a, x)
-        ctx.run, ctx.pos, ctx.given = run, pos, b.placements if isinstance(b, DTensor) else None
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
-        a, x = ctx.saved_tensors
-        if ctx.given is not None:
-            g = g.redistribute(placements=ctx.given)
-        gb = ctx.run(a.detach() if ctx.pos else adjoint(a.detach()), g.detach())
-        return _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None, gb, None, None
-
-
-def _outer(a: Any, gb: Any, x: Any, pos: bool) -> Any:
-    """This rank's block of -gb x^H: the right-hand sides are few, so that every rank can have them all."""
-    left, right = (whole(y).reshape(a.shape[0], -1) for y in (gb, x))
-    layout = layout_for(a, tuple(a.shape))
-    rows, columns = (torch.from_numpy(i).to(left.device) for i in layout.indices(_ranks(a.device_mesh).rank))
-    block = -left[rows] @ right[columns].mH
-    if pos:
-        block = (block - right[rows] @ left[columns].mH) / 2
-    return wrap(block, a, tuple(a.shape))
-
-
-class _Slogdet(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, a: Any, run: Any, invert: Any, pos: bool) -> Any:
-        sign, logabs = run(a.detach())
-        ctx.save_for_backward(a)
-        ctx.invert, ctx.pos = invert, pos
-        ctx.mark_non_differentiable(sign)
-        return sign, logabs
-
-    @staticmethod
-    def backward(ctx: Any, _: Any, g: Any) -> Any:  # type: ignore[override]
-        (a,) = ctx.saved_tensors
-        # of a Hermitian matrix the inverse is its own adjoint
-        x = ctx.invert(a.detach())
-        x = x if ctx.pos else adjoint(x).redistribute(placements=a.placements)
-        return wrap(x.to_local() * whole(g), a, tuple(a.shape)), None, None, None

@@ -35,19 +35,22 @@ _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, sides_of: Shape) -> list[Any]:
     """The results of an operation, matrices as blocks like ``a``.
 
-    ``a`` and ``b`` have ``local``, ``layout``, ``ranks`` and ``memory`` (``allocate``, ``pointer``, ``dtype``, ``blocks``,
-    ``finite``,
-    ``keep_triangle``, ``filled``); ``layout_of(shape)`` is where results of another shape lie, and
-    ``sides_of(shape)`` where a solution does.
+    ``a`` and ``b`` have ``local`` (row-major), ``layout``, ``ranks`` and ``memory``, as :mod:`frameworks.torch_memory` has them.
+    ``layout_of(shape)`` is where results of another shape lie, ``sides_of(shape)`` where a solution does.
     """
     options = dict(options)
     on_fail = options.pop("on_fail", "raise")
     error = _tried(lambda: _check(name, a, b, options))
-    agree(a.ranks, name, {"shape": a.layout.shape, "dtype": a.memory.dtype, "options": repr(options)}, error=error)
+    agree(a.ranks, name, {"shape": a.layout.shape, "dtype": a.memory.dtype, "options": repr((options, on_fail))}, error=error)
     options = {key: value for key, value in options.items() if key in _TAKES.get(name, ()) and key != "overwrite"}
     if a.ranks.rank == 0:
         m, n = a.layout.shape
         _log.info("%s: cusolvermp, %s x %s %s on %s ranks", name, m, n, a.memory.dtype, a.ranks.size)
+    with cusolvermp.on_device(a.memory.device):
+        return _run(name, a, b, options, on_fail, layout_of, sides_of)
+
+
+def _run(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str, layout_of: Shape, sides_of: Shape) -> list[Any]:
     session = cusolvermp.open_session(a.ranks, a.memory.device, a.memory.allocate)
     given = [cusolvermp.Given(x.memory.pointer, x.layout, x.memory.dtype, True, x.local) for x in (a, b) if x is not None]
     triangle = None
@@ -69,7 +72,7 @@ def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, si
     found = [a.memory.blocks(x, a.ranks) if isinstance(x, cusolvermp.Given) else x for x in made]
     kept = {"cholesky": (0, bool(options.get("upper"))), "qr": (1, True)}.get(name)
     if kept is not None:
-        a.memory.keep_triangle(found[kept[0]], upper=kept[1])
+        found[kept[0]] = a.memory.keep_triangle(found[kept[0]], upper=kept[1])
     return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.communicator import agree
 from ..core.plan import bytes_in_words
 from ..core.sharded import ShardedMatrix
-from ..frameworks import dtensor
+from ..frameworks import dtensor, dtensor_gradients
 from . import cholesky as _cholesky
 from . import eigh as _eigh
 from . import lstsq as _lstsq
@@ -181,9 +181,9 @@ def _with_gradient(public: _Public, a: Any, args: tuple[Any, ...], options: dict
 
     if public.name == "solve":
         b = args[0]
-        return dtensor.differentiable_solve(functools.partial(again, solve), a, b, assume == "pos")
+        return dtensor_gradients.differentiable_solve(functools.partial(again, solve), a, b, assume == "pos")
     plain = {key: value for key, value in options.items() if key in ("assume", "upper", "on_fail", "engine")}
-    sign, logabs = dtensor.differentiable_slogdet(
+    sign, logabs = dtensor_gradients.differentiable_slogdet(
         lambda matrix: slogdet.run(matrix, (), plain), lambda matrix: inv.run(matrix, (), plain), a, assume == "pos"
     )
     return _solve.SlogdetResult(sign, logabs)
