@@ -65,7 +65,7 @@ def test_refusals(arguments, words, capsys):
 
 def test_stopped_launches_leave_no_rank(tmp_path):
     mark = f"lapwing-test-{time.time_ns()}"
-    program = f"import time; print('up', flush=True); time.sleep(60)  # {mark}"
+    program = f"import os, time; os.write(1, b'up\\n'); time.sleep(60)  # {mark}"
     harness.need_mpi()
     line = [sys.executable, "-m", "lapwing", "launch", "-n", "2", "--", sys.executable, "-c", program]
     environment = harness.environment(2)
@@ -73,13 +73,17 @@ def test_stopped_launches_leave_no_rank(tmp_path):
     both = [
         subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    for process in both:
-        assert [process.stdout.readline().strip() for _ in range(2)] == ["up"] * 2
-    for process, number in zip(both, (signal.SIGINT, signal.SIGTERM), strict=True):
-        process.send_signal(number)
-    for process in both:
-        _, errors = process.communicate(timeout=30)
-        assert process.returncode == 130 and "stopped" in errors
+    try:
+        for process in both:
+            assert [process.stdout.readline().strip() for _ in range(2)] == ["up"] * 2
+        for process, number in zip(both, (signal.SIGINT, signal.SIGTERM), strict=True):
+            process.send_signal(number)
+        for process in both:
+            _, errors = process.communicate(timeout=30)
+            assert process.returncode == 130 and "stopped" in errors
+    finally:
+        for process in both:
+            process.terminate()
     time.sleep(0.2)
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert mark not in left

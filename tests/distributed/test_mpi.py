@@ -66,5 +66,5 @@ def test_what_32_bits_cannot_count_is_refused(monkeypatch):
         monkeypatch.setattr(scalapack, "_whole", lambda a: ())
         layout = Layout.cyclic((n, n), 64, (2, 2))
         blocks = scalapack.Blocks(np.empty((0, 0)), layout, layout, SimpleNamespace(MPI=None, rank=0))
-        with pytest.raises(MemoryError if refused else Reached, match="counts in 32 bits" if refused else ""):
+        with pytest.raises(MemoryError if refused else Reached, match="counts in 32 bits" if refused else None):
             work(blocks, False)

@@ -263,7 +263,8 @@ class Alone:
 class TorchRanks:
     """The ranks of a torch process group (None: the default one), over its own CPU or GPU backend.
 
-    ``dist`` is the module ``torch.distributed``, which this part of the library does not import.
+    ``dist`` is the module ``torch.distributed``, which this part of the library does not import. torch orders the ranks of a
+    group by itself: the keys of :meth:`split` must ascend with the ranks.
     """
 
     def __init__(self, dist: Any, group: Any = None) -> None:
@@ -290,6 +291,8 @@ class TorchRanks:
         # every rank makes every group, in the same order: torch wants it so
         for wanted in sorted({c for c, _, _ in told if c is not None}):
             ranks = [world for _, world in sorted((k, w) for c, k, w in told if c == wanted)]
+            if ranks != sorted(ranks):
+                raise ValueError(f"distributed: torch cannot make a group of the ranks {ranks} in this order")
             group = self._dist.new_group(ranks, use_local_synchronization=False)
             mine = TorchRanks(self._dist, group) if wanted == color else mine
         return mine

@@ -14,10 +14,9 @@ from .communicator import agree, open_communicator
 from .exchange import exchange
 from .layout import Axis, Layout
 from .problem import DTYPES
+from .sharded_files import FORMAT, block_name, clear, read_block, tried, write_manifest
 
 __all__ = ["ShardedMatrix"]
-
-_FORMAT = "lapwing sharded matrix 1"
 
 
 class ShardedMatrix:
@@ -224,11 +223,11 @@ class ShardedMatrix:
         path = Path(folder)
         ranks = self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
-        agree(ranks, "ShardedMatrix.save", facts, error=_tried(lambda: _clear(path)) if ranks.rank == 0 else None)
-        error = _tried(lambda: np.save(path / _block_name(ranks.rank), self.local)) if self.layout.place(ranks.rank) else None
+        agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
+        error = tried(lambda: np.save(path / block_name(ranks.rank), self.local)) if self.layout.place(ranks.rank) else None
         agree(ranks, "ShardedMatrix.save", {}, error=error)
-        told = {"format": _FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
-        agree(ranks, "ShardedMatrix.save", {}, error=_tried(lambda: _write(path, told)) if ranks.rank == 0 else None)
+        told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
+        agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], comm: Any, *, layout: Layout | None = None) -> ShardedMatrix:
@@ -243,13 +242,13 @@ class ShardedMatrix:
         block, target = np.empty((0, 0)), layout
         try:
             told = json.loads((path / "manifest.json").read_text())
-            if told.get("format") != _FORMAT:
-                raise ValueError(f"{name}: {path / 'manifest.json'} is not of the format {_FORMAT!r}")
+            if told.get("format") != FORMAT:
+                raise ValueError(f"{name}: {path / 'manifest.json'} is not of the format {FORMAT!r}")
             saved = Layout.from_json(told["layout"])
             if layout is None and saved.size == ranks.size:
                 target = saved
             target = _layout(name, tuple(told["shape"]), target, ranks)
-            block = _read(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
+            block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
         except FileNotFoundError as wrong:
             error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
         except (OSError, ValueError, KeyError) as wrong:
@@ -345,53 +344,3 @@ def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
 
 def _move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to: Layout) -> None:
     exchange(ranks, source, layout, target, to)
-
-
-def _block_name(rank: int) -> str:
-    return f"block-{rank:05d}.npy"
-
-
-def _tried(work: Callable[[], Any]) -> Exception | None:
-    try:
-        work()
-    except OSError as error:
-        return OSError(error.errno, f"ShardedMatrix.save: {error.strerror}", error.filename)
-    return None
-
-
-def _clear(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    for old in (path / "manifest.json", *path.glob("block-*.npy")):
-        old.unlink(missing_ok=True)
-
-
-def _write(path: Path, told: dict[str, Any]) -> None:
-    (path / "manifest.json.part").write_text(json.dumps(told, indent=1))
-    os.replace(path / "manifest.json.part", path / "manifest.json")
-
-
-def _read(path: Path, saved: Layout, target: Layout, rank: int, dtype: np.dtype) -> np.ndarray:
-    """This rank's block of ``target`` from the files of ``saved``, through their memory maps."""
-    block = np.empty(target.local_shape(rank), dtype)
-    here = target.place(rank)
-    for other in range(saved.size if here else 0):
-        there = saved.place(other)
-        assert here is not None and there is not None
-        rows = target.rows.meeting(here[0], saved.rows, there[0])
-        columns = target.columns.meeting(here[1], saved.columns, there[1])
-        if 0 in (_count(rows[0]), _count(columns[0])):
-            continue
-        data = np.load(path / _block_name(other), mmap_mode="r")
-        if data.shape != saved.local_shape(other) or data.dtype != dtype:
-            raise ValueError(f"{_block_name(other)} has shape {data.shape} and dtype {data.dtype}, not those of the manifest")
-        block[_both(rows[0], columns[0])] = data[_both(rows[1], columns[1])]
-    return block
-
-
-def _count(places: Any) -> int:
-    return places.stop - places.start if isinstance(places, slice) else len(places)
-
-
-def _both(rows: Any, columns: Any) -> Any:
-    arrays = [np.arange(x.start, x.stop) if isinstance(x, slice) else x for x in (rows, columns)]
-    return (rows, columns) if isinstance(rows, slice) and isinstance(columns, slice) else np.ix_(*arrays)

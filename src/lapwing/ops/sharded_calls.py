@@ -18,6 +18,7 @@ from . import sharded_spectra as spectra
 from . import sharded_systems as systems
 from . import solve as _solve
 from . import svd as _svd
+from .sharded_factor import LoneFactor
 
 __all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
 
@@ -69,4 +70,4 @@ lstsq = _or_alone(_lstsq.lstsq, spectra.lstsq, "xvvv")
 def factor(a: ShardedMatrix, /, **options: Any) -> Any:
     if a.ranks.size > 1 or options.get("engine") == "scalapack":
         return systems.factor(a, **options)
-    return systems.LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]
+    return LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]
