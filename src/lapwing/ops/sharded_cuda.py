@@ -35,7 +35,7 @@ _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, sides_of: Shape) -> list[Any]:
     """The results of an operation, matrices as blocks like ``a``.
 
-    ``a`` and ``b`` have ``local`` (row-major), ``layout``, ``ranks`` and ``memory``, as :mod:`frameworks.torch_memory` has them.
+    ``a`` and ``b`` have ``local`` (row-major), ``layout``, ``ranks``, ``memory``, as :mod:`frameworks.torch_memory` has them.
     ``layout_of(shape)`` is where results of another shape lie, ``sides_of(shape)`` where a solution does.
     """
     options = dict(options)
