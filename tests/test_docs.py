@@ -14,8 +14,12 @@ import pytest
 import lapwing
 
 ROOT = Path(__file__).parents[1]
-_NEEDS_A_LIBRARY = {f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")} | {
-    f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")
+_NEEDS_A_LIBRARY = {
+    *(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")),
+    *(f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")),
+    *(f"lapwing.engines.sharded_{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
+    "lapwing.ops.sharded_dtensor",
+    "lapwing.ops.sharded_jax",
 }
 _SMALLER = {"04_kernel_pca.py": ["1500"], "insitu_exponax.py": ["48", "200"]}  # what takes long otherwise
 
@@ -33,7 +37,8 @@ def test_docstrings():
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/guide.md", "docs/eigh.md", "docs/solve.md", "docs/gram.md", "docs/insitu.md", "docs/tune.md", "README.md"]
+    "page",
+    [f"docs/{name}.md" for name in ("guide", "eigh", "solve", "gram", "insitu", "tune", "distributed")] + ["README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from ..core.layout import Layout, best_grid
 from ..core.problem import spec
 from ..ops.cholesky import cholesky
 from ..ops.eigh import eigh, eigvalsh
@@ -41,6 +42,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--upper", action="store_true", help="the upper triangle")
     parser.add_argument("--assume", choices=ASSUME, help="what is known of the matrix, for solve, inv and slogdet")
     parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
+    parser.add_argument("--devices", type=int, help="the matrix is spread over so many devices (GPUs, or ranks on CPUs)")
+    parser.add_argument("--grid", help="the same in a grid of them: 8x8")
+    parser.add_argument("--tile", type=int, help="the tile over that grid (default: the engine's own)")
     add_subset(parser)
     parser.set_defaults(run=run)
 
@@ -57,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     if options.subset is not None:
         known["subset"] = parse_subset(options.subset)
     try:
-        arrays = [spec(shape, options.dtype, options.device)]
+        arrays = [spec(shape, options.dtype, options.device, _sharding(options, shape))]
         if options.operation in _TAKES["columns"]:
             columns = 1 if options.columns is None else options.columns
             arrays.append(spec((*shape[:-1], columns), options.dtype, options.device))
@@ -66,3 +70,23 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(str(error).removeprefix("spec: ")) from error
     print(plan)
     return 0
+
+
+def _sharding(options: argparse.Namespace, shape: tuple[int, ...]) -> Any:
+    """Of --devices, --grid and --tile: None, a number, a grid, or a layout."""
+    grid = None if options.grid is None else parse_shape(options.grid)
+    if grid is not None and (len(grid) != 2 or 0 in grid):
+        raise UsageError(f"--grid {options.grid!r} is not a grid\nhint: write it as 8x8")
+    for name in ("devices", "tile"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} {value} is not a positive number")
+    if grid is not None and options.devices is not None and grid[0] * grid[1] != options.devices:
+        raise UsageError(f"--grid {options.grid} has not {options.devices} places\nhint: leave --devices out")
+    if options.tile is not None:
+        if options.devices is None and grid is None:
+            raise UsageError("--tile is for a matrix over many devices\nhint: add --devices or --grid")
+        if len(shape) != 2:
+            raise UsageError(f"a sharded matrix has two sizes, not {len(shape)}: {options.shape}")
+        return Layout.cyclic((shape[0], shape[1]), options.tile, grid or best_grid(options.devices, *shape))  # type: ignore[arg-type]
+    return grid or options.devices

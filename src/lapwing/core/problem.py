@@ -37,8 +37,8 @@ def spec(shape: tuple[int, ...], dtype: Any = "float64", device: str = "cpu", sh
         "float32", "float64", "complex64" or "complex128".
     device : str
         "cpu" or "cuda".
-    sharding : object, optional
-        Reserved for sharded arrays.
+    sharding : int, (p, q) or Layout, optional
+        Over how many devices a matrix is spread, over which grid of them, or its layout.
 
     Examples
     --------

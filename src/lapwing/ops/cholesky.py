@@ -13,6 +13,7 @@ from ..core.operation import UPPER, Operation, Params
 from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_square
+from .sharded import shardable
 from .triangle import batch_and_order, finite_flags
 
 __all__ = ["CHOLESKY", "CholeskyResult", "cholesky", "cholesky_ex"]
@@ -27,6 +28,7 @@ class CholeskyResult(NamedTuple):
     info: Any
 
 
+@shardable
 def cholesky(
     a: Array,
     /,

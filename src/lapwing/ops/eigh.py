@@ -17,6 +17,7 @@ from ..engines import planner
 from . import generalised, spectrum
 from .checks import check_choice, check_flag, check_square
 from .operator import LinearOperator, eigh_of_operator
+from .sharded import shardable
 from .triangle import finite_flags
 
 __all__ = ["EIGH", "EIGVALSH", "EighExResult", "EighResult", "eigh", "eigh_ex", "eigvalsh"]
@@ -37,6 +38,7 @@ class EighExResult(NamedTuple):
     info: Any
 
 
+@shardable
 def eigh(
     a: Any,
     /,
@@ -115,6 +117,7 @@ def eigh(
     return EighResult(*_solve("eigh", EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[:2])
 
 
+@shardable
 def eigvalsh(
     a: Any,
     /,

@@ -14,6 +14,7 @@ from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
 from .failure import first_failure
+from .sharded import shardable
 from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _finite, _of_diagonal, check_mixed, slogdet
 from .systems import CHOLESKY_SOLVE, LU, LU_SOLVE, TRIANGULAR
 from .triangle import whole_matrix
@@ -221,6 +222,7 @@ class Factor:
         return _described(self.assume, self._framework, self._factor)
 
 
+@shardable
 def factor(
     a: Any,
     /,

@@ -11,11 +11,12 @@ from ..core.operation import ADJOINT, UPPER
 from ..core.problem import Problem
 from .checks import check_matrix, check_pair
 from .qr import QR
+from .sharded import shardable
 from .solve import Columns
 from .svd import SVD, _problem_of, _solve
 from .systems import TRIANGULAR
 
-__all__ = ["LstsqResult", "lstsq"]
+__all__ = ["LstsqResult", "check_rcond", "lstsq"]
 
 
 class LstsqResult(NamedTuple):
@@ -27,6 +28,7 @@ class LstsqResult(NamedTuple):
     singular_values: Any
 
 
+@shardable
 def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto") -> LstsqResult:
     """Least-squares solution of A x = b for any shape and rank.
 
@@ -77,8 +79,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     framework = frameworks.of(a, "lstsq")
     check_matrix("lstsq", framework.shape_of(a), framework.dtype_of(a))
     check_pair("lstsq", framework, frameworks.of, a, b)
-    if rcond is not None and (isinstance(rcond, bool) or not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0)):
-        raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on")
+    check_rcond(rcond)
     xp = framework.Namespace
     columns = Columns("lstsq", framework, a, b)
     a, b = columns.a, columns.b
@@ -97,6 +98,11 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
     rank = xp.sum(xp.whole(good), -1)
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
+
+
+def check_rcond(rcond: Any) -> None:
+    if rcond is not None and (isinstance(rcond, bool) or not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0)):
+        raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on")
 
 
 def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:

@@ -14,6 +14,7 @@ from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_matrix
+from .sharded import shardable
 
 __all__ = ["QR", "QRResult", "qr"]
 
@@ -25,6 +26,7 @@ class QRResult(NamedTuple):
     R: Any
 
 
+@shardable
 def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: str = "auto") -> QRResult:
     """QR factorisation.
 

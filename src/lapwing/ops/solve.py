@@ -14,6 +14,7 @@ from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .failure import first_failure
+from .sharded import shardable
 from .systems import INVERSE, SLOGDET, SOLVE, TRIANGULAR
 from .triangle import finite_flags, whole_matrix
 
@@ -49,6 +50,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: Any
 
 
+@shardable
 def solve(
     a: Any,
     b: Array,
@@ -153,6 +155,7 @@ def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = Fal
     return SolveExResult(*_solve("solve_ex", a, b, assume, upper, False, "full", "nan", "auto"))
 
 
+@shardable
 def inv(
     a: Array,
     /,
@@ -225,6 +228,7 @@ def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> Inv
     return InvExResult(*_inv("inv_ex", a, assume, upper, False, "nan", "auto"))
 
 
+@shardable
 def slogdet(
     a: Any,
     /,

@@ -17,6 +17,7 @@ from ..engines import planner
 from .checks import check_choice, check_flag, check_matrix
 from .failure import first_failure
 from .qr import _smaller
+from .sharded import shardable
 
 __all__ = ["SVD", "SVDVALS", "PolarResult", "SVDResult", "polar", "svd", "svdvals"]
 
@@ -36,6 +37,7 @@ class PolarResult(NamedTuple):
     p: Any
 
 
+@shardable
 def svd(
     a: Any,
     /,
@@ -100,6 +102,7 @@ def svd(
     return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
 
 
+@shardable
 def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto") -> Any:
     """Singular values, descending.
 
@@ -132,6 +135,7 @@ def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
 
 
+@shardable
 def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto") -> PolarResult:
     """Polar decomposition A = U P (right) or A = P U (left), P Hermitian and positive semidefinite.
 

@@ -1,0 +1,73 @@
+"""What takes the place of each public function for a ShardedMatrix."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.sharded import ShardedMatrix
+from . import cholesky as _cholesky
+from . import eigh as _eigh
+from . import factor as _factor
+from . import lstsq as _lstsq
+from . import qr as _qr
+from . import sharded_spectra as spectra
+from . import sharded_systems as systems
+from . import solve as _solve
+from . import svd as _svd
+from .sharded_factor import LoneFactor
+
+__all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
+
+
+def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: str) -> Callable[..., Any]:
+    """On one rank the ordinary function; ``results`` tells what is made of each of its results.
+
+    "m": a sharded matrix, "x": as ``b`` was given, "v": left as it is.
+    """
+    work = plain.__wrapped__  # type: ignore[attr-defined]
+
+    @functools.wraps(plain)
+    def call(a: ShardedMatrix, /, *args: Any, **options: Any) -> Any:
+        if a.ranks.size > 1 or options.get("engine") in ("scalapack", "elpa"):
+            return sharded(a, *args, **options)
+        given = [_local(x) for x in args]
+        made = work(a.local, *given, **{name: _local(x) for name, x in options.items()})
+
+        def wrapped(kind: str, x: Any) -> Any:
+            if kind == "v" or (kind == "x" and not isinstance(args[0], ShardedMatrix)):
+                return x
+            like = a if kind == "m" else args[0]
+            return ShardedMatrix(np.asarray(x), like.layout.of_shape(x.shape), a.ranks)
+
+        if len(results) == 1:
+            return wrapped(results, made)
+        return type(made)(*[wrapped(kind, x) for kind, x in zip(results, made, strict=True)])
+
+    return call
+
+
+def _local(x: Any) -> Any:
+    return x.local if isinstance(x, ShardedMatrix) else x
+
+
+cholesky = _or_alone(_cholesky.cholesky, systems.cholesky, "m")
+solve = _or_alone(_solve.solve, systems.solve, "x")
+inv = _or_alone(_solve.inv, systems.inv, "m")
+slogdet = _or_alone(_solve.slogdet, systems.slogdet, "vv")
+eigh = _or_alone(_eigh.eigh, spectra.eigh, "vm")
+eigvalsh = _or_alone(_eigh.eigvalsh, spectra.eigvalsh, "v")
+svd = _or_alone(_svd.svd, spectra.svd, "mvm")
+svdvals = _or_alone(_svd.svdvals, spectra.svdvals, "v")
+polar = _or_alone(_svd.polar, spectra.polar, "mm")
+qr = _or_alone(_qr.qr, spectra.qr, "mm")
+lstsq = _or_alone(_lstsq.lstsq, spectra.lstsq, "xvvv")
+
+
+def factor(a: ShardedMatrix, /, **options: Any) -> Any:
+    if a.ranks.size > 1 or options.get("engine") == "scalapack":
+        return systems.factor(a, **options)
+    return LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]

@@ -1,0 +1,189 @@
+"""What takes the place of each public function for a torch DTensor.
+
+Blocks on GPUs go to cuSOLVERMp. Blocks on CPUs go to ScaLAPACK where MPI started the ranks; else the matrix is gathered on one
+rank, as long as it fits there. Matrices that are not cut (replicated, or a sharded batch) are each rank's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.communicator import agree
+from ..core.plan import bytes_in_words
+from ..core.sharded import ShardedMatrix
+from ..frameworks import dtensor, dtensor_gradients
+from . import cholesky as _cholesky
+from . import eigh as _eigh
+from . import lstsq as _lstsq
+from . import qr as _qr
+from . import sharded_calls, sharded_cuda
+from . import solve as _solve
+from . import svd as _svd
+
+__all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
+
+_log = logging.getLogger("lapwing")
+_ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
+_INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
+
+
+class _Public:
+    """One of the public functions; ``results``: "m" a matrix like ``a``, "x" as ``b`` was, "v" the same on all ranks."""
+
+    def __init__(self, plain: Callable[..., Any], results: str) -> None:
+        self.plain, self.name, self.results = plain, plain.__name__, results
+        functools.update_wrapper(self, plain)
+
+    def __call__(self, a: Any, /, *args: Any, **options: Any) -> Any:
+        if not dtensor.cuts_matrix(a) and options.get("engine") != "cusolvermp":
+            return self._each_rank_its_own(a, args, options)
+        given, a = a, dtensor.standard(self.name, a)
+        if dtensor.wants_gradient(a, *args):
+            return _with_gradient(self, a, args, options)
+        return self.run(a, args, options, given)
+
+    def run(self, a: Any, args: tuple[Any, ...], options: dict[str, Any], like: Any = None) -> Any:
+        """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
+        given = args[0] if "x" in self.results else None
+        blocks = dtensor.blocks_of(self.name, a)
+        b = sides = None
+        vector = False
+        if given is not None:
+            vector = given.ndim == 1
+            b = dtensor.as_sharded(self.name, given.unsqueeze(1) if vector else given, a)
+            sides = dtensor.blocks_of(self.name, b)
+        if dtensor.on_gpu(blocks.local):
+            places = functools.partial(dtensor.layout_for, a), functools.partial(dtensor.layout_for, b)
+            made = sharded_cuda.run(self.name, blocks, sides, options, *places)
+        else:
+            made = self._on_cpu(a, b, blocks, sides, options)
+        wrapped = []
+        for kind, x in zip(self.results, made, strict=True):
+            if kind == "m":
+                x = dtensor.placed_as(dtensor.wrap(x.local, a, x.layout.shape), like)
+            elif kind == "x":
+                x = dtensor.as_given(dtensor.wrap(x.local, b, x.layout.shape), given, vector)
+            elif x is not None:
+                x = dtensor.wrap_replicated(x, a)
+            wrapped.append(x)
+        return wrapped[0] if len(wrapped) == 1 else _RESULTS[self.name](*wrapped)
+
+    def _on_cpu(self, a: Any, b: Any, blocks: Any, sides: Any, options: dict[str, Any]) -> list[Any]:
+        mpi = blocks.ranks.mpi()
+        if mpi is None and options.get("engine", "auto") != "auto":
+            raise ValueError(f"{self.name}: engine={options['engine']!r} needs ranks that MPI started\nhint: {_INSTALL}")
+        ranks = blocks.ranks if mpi is None else mpi
+        matrices = [ShardedMatrix(x.local.numpy(), x.layout, ranks) for x in (blocks, sides) if x is not None]
+        call = functools.partial(_gathered, self) if mpi is None else getattr(sharded_calls, self.name)
+        made = call(*matrices, **options)
+        made = (made,) if len(self.results) == 1 else made
+        found = []
+        for kind, x in zip(self.results, made, strict=True):
+            if kind in "mx":
+                x = x.redistribute(dtensor.layout_for(a if kind == "m" else b, x.shape))
+                x = dtensor.Blocks(dtensor.as_tensor(np.ascontiguousarray(x.local)), x.layout, blocks.ranks)
+            found.append(x)
+        return found
+
+    def _each_rank_its_own(self, a: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        local = [dtensor.own(self.name, x, a) for x in (a, *args)]
+        made = self.plain(*local, **options)
+        if not isinstance(made, tuple):
+            return dtensor.wrap_own(made, a)
+        return _RESULTS[self.name](*[x if x is None else dtensor.wrap_own(x, a) for x in made])
+
+
+_RESULTS = {
+    "slogdet": _solve.SlogdetResult,
+    "eigh": _eigh.EighResult,
+    "svd": _svd.SVDResult,
+    "polar": _svd.PolarResult,
+    "qr": _qr.QRResult,
+    "lstsq": _lstsq.LstsqResult,
+}
+cholesky = _Public(_cholesky.cholesky, "m")
+solve = _Public(_solve.solve, "x")
+inv = _Public(_solve.inv, "m")
+slogdet = _Public(_solve.slogdet, "vv")
+eigh = _Public(_eigh.eigh, "vm")
+eigvalsh = _Public(_eigh.eigvalsh, "v")
+svd = _Public(_svd.svd, "mvm")
+svdvals = _Public(_svd.svdvals, "v")
+polar = _Public(_svd.polar, "mm")
+qr = _Public(_qr.qr, "mm")
+lstsq = _Public(_lstsq.lstsq, "xvvv")
+
+
+def factor(a: Any, /, **options: Any) -> Any:
+    raise NotImplementedError(
+        "factor: there is no factor object of a DTensor\nhint: lapwing.cholesky(a) gives the factor as a DTensor, and"
+        " lapwing.solve takes many right-hand sides at once"
+    )
+
+
+def _gathered(public: _Public, a: ShardedMatrix, *args: ShardedMatrix, **options: Any) -> tuple[Any, ...] | Any:
+    """All of it on rank 0, which calls the ordinary function; the results go back. Every rank raises what that raises."""
+    ranks, name = a.ranks, public.name
+    needed = _ROOM * a.shape[0] * a.shape[1] * a.dtype.itemsize
+    error: Exception | None = None
+    if ranks.rank == 0 and needed > _free_memory():
+        error = MemoryError(
+            f"{name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(_free_memory())} free and needs"
+            f" {bytes_in_words(needed)}\nhint: {_INSTALL}"
+        )
+    facts = {"shape": a.shape, "dtype": a.dtype.name, "options": repr(sorted(options.items()))}
+    agree(ranks, name, facts, error=error)
+    if ranks.rank == 0:
+        _log.info("%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)", name, ranks.size)
+    whole = [x.gather(0) for x in (a, *args)]
+    made: Any = None
+    if ranks.rank == 0:
+        try:
+            made = public.plain(*whole, **options)
+        except Exception as wrong:
+            error = wrong
+    agree(ranks, name, {}, error=error)
+    if len(public.results) == 1:
+        return _spread(public.results, made, a, *args)
+    parts = made if made is not None else [None] * len(public.results)
+    return tuple(_spread(kind, x, a, *args) for kind, x in zip(public.results, parts, strict=True))
+
+
+def _spread(kind: str, x: Any, a: ShardedMatrix, *args: ShardedMatrix) -> Any:
+    ranks = a.ranks
+    if kind == "v":
+        return ranks.allgather(x)[0]
+    shape = ranks.allgather(None if x is None else x.shape)[0]
+    like = a if kind == "m" else args[0]
+    return ShardedMatrix.scatter(x, ranks, layout=like.layout.of_shape(shape))
+
+
+def _free_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _with_gradient(public: _Public, a: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    assume = options.get("assume", "general")
+    if public.name not in ("solve", "slogdet") or assume not in ("general", "pos"):
+        raise NotImplementedError(
+            f"{public.name}: a DTensor has derivatives in solve and slogdet, with assume='general' and 'pos'"
+            "\nhint: a.detach(), or torch.no_grad()"
+        )
+
+    def again(function: _Public, matrix: Any, *more: Any, **own: Any) -> Any:
+        return function.run(matrix, more, {**options, **own})
+
+    if public.name == "solve":
+        b = args[0]
+        return dtensor_gradients.differentiable_solve(functools.partial(again, solve), a, b, assume == "pos")
+    plain = {key: value for key, value in options.items() if key in ("assume", "upper", "on_fail", "engine")}
+    sign, logabs = dtensor_gradients.differentiable_slogdet(
+        lambda matrix: slogdet.run(matrix, (), plain), lambda matrix: inv.run(matrix, (), plain), a, assume == "pos"
+    )
+    return _solve.SlogdetResult(sign, logabs)

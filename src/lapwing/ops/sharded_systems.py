@@ -1,0 +1,179 @@
+"""Factorisations, systems, inverses and determinants of sharded matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
+from ..core.exchange import finite_triangle, keep_triangle, mirror
+from ..core.sharded import ShardedMatrix
+from ..engines import scalapack
+from ..engines.scalapack import Blocks
+from .checks import check_choice, check_flag, check_square
+from .sharded_entry import Call, diagonal, enter, leave
+from .sharded_factor import ShardedFactor, nan_of
+from .solve import ASSUME, ONE_TRIANGLE, SlogdetResult
+
+__all__ = ["cholesky", "factor", "inv", "slogdet", "solve"]
+
+
+def cholesky(
+    a: ShardedMatrix, /, *, upper: bool = False, overwrite: bool = False, on_fail: str = "raise", engine: str = "auto"
+) -> ShardedMatrix:
+    call = _agreed("cholesky", a, {"assume": "pos", "upper": upper, "on_fail": on_fail, "overwrite": overwrite}, engine=engine)
+    if 0 in a.shape:
+        return a.copy()
+    x = enter(call, "cholesky", upper=upper, overwrite=overwrite)
+    into = a.local if x.local.base is a.local or x.local is a.local else None
+    finite = _finite(a, "pos", upper) if into is not None else True
+    info = _factor(call, x, upper)
+    if info:
+        if on_fail == "raise":
+            raise call.raises(NotPositiveDefiniteError, finite and (into is not None or _finite(a, "pos", upper)), minor=info)
+        x.local[...] = nan_of(x)
+    else:
+        keep_triangle(x.local, x.layout, call.ranks.rank, upper=upper != call.turned)
+    return leave(call, x, into=into)
+
+
+def solve(
+    a: ShardedMatrix,
+    b: Any,
+    /,
+    *,
+    assume: str = "general",
+    upper: bool = False,
+    overwrite: bool = False,
+    precision: str = "full",
+    on_fail: str = "raise",
+    engine: str = "auto",
+) -> Any:
+    told = {"assume": assume, "upper": upper, "on_fail": on_fail, "precision": precision, "overwrite": overwrite}
+    call = _agreed("solve", a, told, b, engine)
+    if 0 in (*a.shape, *b.shape):
+        return b.copy()
+    f = _made(call, assume, upper, overwrite, on_fail)
+    return f._solve(call, b)
+
+
+def inv(
+    a: ShardedMatrix,
+    /,
+    *,
+    assume: str = "general",
+    upper: bool = False,
+    overwrite: bool = False,
+    on_fail: str = "raise",
+    engine: str = "auto",
+) -> ShardedMatrix:
+    told = {"assume": assume, "upper": upper, "on_fail": on_fail, "overwrite": overwrite}
+    call = _agreed("inv", a, told, engine=engine)
+    if 0 in a.shape:
+        return a.copy()
+    return _made(call, assume, upper, overwrite, on_fail)._inverse(call, destroy=True)
+
+
+def slogdet(
+    a: ShardedMatrix, /, *, assume: str = "general", upper: bool = False, on_fail: str = "raise", engine: str = "auto"
+) -> SlogdetResult:
+    call = _agreed("slogdet", a, {"assume": assume, "upper": upper, "on_fail": on_fail}, engine=engine)
+    real = a.local.real.dtype.type
+    if 0 in a.shape:
+        return SlogdetResult(a.dtype.type(1), real(0))
+    # a singular matrix has a determinant; one that is not positive definite is a mistake
+    return _made(call, assume, upper, False, on_fail if assume == "pos" else "nan").slogdet()
+
+
+def factor(
+    a: ShardedMatrix,
+    /,
+    *,
+    assume: str = "pos",
+    upper: bool = False,
+    overwrite: bool = False,
+    precision: str = "full",
+    on_fail: str = "raise",
+    engine: str = "auto",
+) -> ShardedFactor:
+    told = {"assume": assume, "upper": upper, "on_fail": on_fail, "precision": precision, "overwrite": overwrite}
+    call = _agreed("factor", a, told, engine=engine)
+    return _made(call, assume, upper, overwrite, on_fail, permute=False)
+
+
+def _made(call: Call, assume: str, upper: bool, overwrite: bool, on_fail: str, *, permute: bool = True) -> ShardedFactor:
+    """Factor, and raise where that is wanted."""
+    a = call.a
+    assert isinstance(a, ShardedMatrix)
+    one_triangle = assume in ONE_TRIANGLE
+    permute = permute and assume == "pos"
+    x = enter(call, "factor", upper=upper if one_triangle else None, permute=permute, overwrite=overwrite)
+    finite = _finite(a, assume, upper) if overwrite else None
+    pivots = None
+    if 0 in a.shape:
+        info = 0
+    elif assume == "pos":
+        info = _factor(call, x, upper)
+        if info and x.layout != x.cyclic:
+            # minors of P A P^T are not those of A
+            return _made(call, assume, upper, False, on_fail, permute=False)
+    elif assume in ("lower", "upper"):
+        info = _first_bad(x, lambda pivot: pivot == 0)
+        keep_triangle(x.local, x.layout, call.ranks.rank, upper=(assume == "upper") != call.turned)
+    else:
+        if one_triangle:
+            mirror(call.ranks, x.local, x.layout, upper=upper != call.turned, conjugate=assume == "hermitian")
+        pivots, info = scalapack.getrf(x)
+        info = info or _first_bad(x, lambda pivot: ~np.isfinite(pivot))
+        if info and call.turned and not overwrite:
+            # pivots of A^T are not those of A
+            return _made(replace(call, turned=False), assume, upper, False, on_fail)
+    if info and finite is None:
+        finite = _finite(a, assume, upper)
+    if info and on_fail == "raise":
+        if assume == "pos":
+            raise call.raises(NotPositiveDefiniteError, bool(finite), minor=info)
+        raise call.raises(SingularMatrixError, bool(finite), pivot=info)
+    all_finite = not info or call.ranks.status(0 if finite else 1) == 0
+    return ShardedFactor(call, assume, upper, x, pivots, info, all_finite)
+
+
+def _factor(call: Call, x: Blocks, upper: bool) -> int:
+    """Cholesky in place; the first leading minor whose pivot is not finite and positive, or 0."""
+    return scalapack.potrf(x, upper != call.turned) or _first_bad(x, lambda pivot: ~(np.isfinite(pivot) & (pivot.real > 0)))
+
+
+def _first_bad(x: Blocks, bad: Any) -> int:
+    """The first place on the diagonal, counted from 1, that is bad; 0 for none. The same on all ranks."""
+    places, pivots = diagonal(x)
+    found = places[bad(pivots)]
+    first: int = x.comm.status(int(found.min()) + 1 if len(found) else 0)
+    return first
+
+
+def _finite(a: ShardedMatrix, assume: str, upper: bool) -> bool:
+    """No NaN and no Inf in what is read of this rank's block."""
+    if assume in ONE_TRIANGLE or assume in ("lower", "upper"):
+        return finite_triangle(a.local, a.layout, a.ranks.rank, upper=upper or assume == "upper")
+    return bool(np.isfinite(a.local).all())
+
+
+def _agreed(name: str, a: ShardedMatrix, told: dict[str, Any], b: Any = None, engine: str = "auto") -> Call:
+    def check() -> None:
+        check_square(name, a.shape, a.dtype.name)
+        check_choice(name, "assume", told["assume"], ASSUME)
+        for flag in ("upper", "overwrite"):
+            if flag in told:
+                check_flag(name, flag, told[flag])
+        if told.get("upper") and told["assume"] not in ONE_TRIANGLE:
+            raise ValueError(f"{name}: upper=True goes with assume={', '.join(map(repr, ONE_TRIANGLE))}")
+        check_choice(name, "on_fail", told.get("on_fail", "raise"), ("raise", "nan"))
+        check_choice(name, "precision", told.get("precision", "full"), ("full", "mixed"))
+        if told.get("precision") == "mixed":
+            raise NotImplementedError(f'{name}: precision="mixed" is not there for sharded matrices\nhint: precision="full"')
+        if engine == "elpa":
+            raise NotImplementedError(f"{name}: elpa has eigh and eigvalsh only\nhint: engine='scalapack'")
+
+    return Call.agreed(name, a, check, {**told, "engine": engine}, b, engine)

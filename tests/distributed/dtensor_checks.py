@@ -1,0 +1,257 @@
+"""Checks of torch DTensors, on every rank of test_dtensor.py: dtensor_checks.py FOLDER [SIZE [ENGINE]], no SIZE under MPI."""
+
+import logging
+import os
+import sys
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+import lapwing as lw
+from lapwing.frameworks import dtensor
+
+torch.set_num_threads(1)
+RANK, SIZE, MPI = 0, 1, None
+
+
+def start():
+    """Under MPI the ranks are there; else this process becomes four, and imports torch only once."""
+    global RANK, SIZE, MPI
+    if len(sys.argv) == 2:
+        from mpi4py import MPI
+
+        RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        main()
+        return
+    SIZE = int(sys.argv[2])
+    children = []
+    for rank in range(SIZE):
+        pid = os.fork()
+        if pid == 0:
+            RANK = rank
+            main()
+            return
+        children.append(pid)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children))
+
+
+def random(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def positive(n, dtype=torch.float64):
+    x = random(n, n, dtype=dtype)
+    return x @ x.mH / n + torch.eye(n, dtype=dtype)
+
+
+def close(found, expected, n, what):
+    if isinstance(found, DTensor):
+        found = found.full_tensor()
+    error = (found - expected).abs().max().item() if found.numel() else 0.0
+    eps = torch.finfo(expected.dtype).eps
+    assert found.shape == expected.shape and found.dtype == expected.dtype, (what, found.shape, expected.shape)
+    assert error <= 10 * max(n, 8) * eps * max(1.0, expected.abs().max().item()), (what, error)
+
+
+def placed(x, placements, like=None):
+    assert isinstance(x, DTensor) and tuple(x.placements) == tuple(placements), (x, placements)
+    assert x.to_local().shape == distribute_tensor(torch.zeros(x.shape), x.device_mesh, placements).to_local().shape
+
+
+def check_systems(mesh, placements, n, dtype):
+    what = (placements, n, dtype)
+    a, b = positive(n, dtype), random(n, 3, dtype=dtype, seed=1)
+    da, db = (distribute_tensor(x, mesh, placements) for x in (a, b))
+    kept = da.to_local().clone()
+    x = lw.solve(da, db, assume="pos")
+    placed(x, placements)
+    close(x, torch.linalg.solve(a, b), n, what)
+    assert torch.equal(da.to_local(), kept), "the input was changed"
+    lower = lw.cholesky(da)
+    placed(lower, placements)
+    close(lower, torch.linalg.cholesky(a), n, what)
+    close(lw.cholesky(da, upper=True), torch.linalg.cholesky(a).mH, n, what)
+    inverse = lw.inv(da, assume="pos")
+    placed(inverse, placements)
+    close(inverse, torch.linalg.inv(a), n, what)
+    sign, logdet = lw.slogdet(da, assume="pos")
+    placed(logdet, [Replicate()] * mesh.ndim)
+    close(logdet, torch.linalg.slogdet(a).logabsdet, n, what)
+    assert sign.to_local() == 1
+    # right-hand sides that every rank has: a tensor, a replicated DTensor, a vector
+    everywhere = lw.solve(da, b, assume="pos")
+    assert not isinstance(everywhere, DTensor)
+    close(everywhere, torch.linalg.solve(a, b), n, what)
+    replicated = distribute_tensor(b, mesh, [Replicate()] * mesh.ndim)
+    x = lw.solve(da, replicated, assume="pos")
+    placed(x, replicated.placements)
+    close(x, torch.linalg.solve(a, b), n, what)
+    close(lw.solve(da, b[:, 0], assume="pos"), torch.linalg.solve(a, b[:, 0]), n, what)
+    general = a + 0.3 * random(n, n, dtype=dtype, seed=2)
+    close(lw.solve(distribute_tensor(general, mesh, placements), db), torch.linalg.solve(general, b), 20 * n, what)
+
+
+def check_spectra(mesh, placements, n, dtype):
+    what = (placements, n, dtype)
+    a, tall = positive(n, dtype), random(2 * n, n, dtype=dtype, seed=3)
+    da, dt = (distribute_tensor(x, mesh, placements) for x in (a, tall))
+    w, v = lw.eigh(da)
+    placed(w, [Replicate()] * mesh.ndim)
+    placed(v, placements)
+    close(w, torch.linalg.eigvalsh(a), n, what)
+    full = v.full_tensor()
+    close(a @ full, full * w.full_tensor(), 10 * n, what)
+    close(lw.eigvalsh(da), w.full_tensor(), n, what)
+    few = lw.eigh(da, subset=slice(-2, None))
+    placed(few.eigenvectors, placements)
+    close(few.eigenvalues, w.full_tensor()[-2:], n, what)
+    full = few.eigenvectors.full_tensor()
+    close(a @ full, full * few.eigenvalues.full_tensor(), 10 * n, what)
+    q, r = lw.qr(dt)
+    placed(q, placements)
+    placed(r, placements)
+    close(q.full_tensor() @ r.full_tensor(), tall, 10 * n, what)
+    u, s, vh = lw.svd(dt)
+    close((u.full_tensor() * s.full_tensor()) @ vh.full_tensor(), tall, 10 * n, what)
+    x = lw.lstsq(dt, distribute_tensor(tall[:, :2].contiguous(), mesh, placements)).x
+    placed(x, placements)
+    close(x, torch.eye(n, 2, dtype=dtype), 10 * n, what)
+
+
+def check_gradients(mesh, placements, n, assumed=("pos", "general")):
+    for assume in assumed:
+        a, b = positive(n), random(n, 2, seed=1)
+        if assume == "general":
+            a = a + 0.3 * random(n, n, seed=2)
+        weight = random(n, 2, seed=4)
+        one, sides = a.clone().requires_grad_(), b.clone().requires_grad_()
+        ((lw.solve(one, sides, assume=assume) * weight).sum() + 3 * lw.slogdet(one, assume=assume).logabsdet).backward()
+        da, db = (distribute_tensor(x, mesh, placements).requires_grad_() for x in (a, b))
+        x = lw.solve(da, db, assume=assume)
+        loss = (x * distribute_tensor(weight, mesh, placements)).sum() + 3 * lw.slogdet(da, assume=assume).logabsdet
+        loss.full_tensor().backward()
+        placed(da.grad, placements)
+        close(da.grad, one.grad, 20 * n, ("gradient", placements, assume))
+        close(db.grad, sides.grad, 20 * n, ("gradient", placements, assume))
+    da = distribute_tensor(positive(n), mesh, placements).requires_grad_()
+    raises(NotImplementedError, "derivatives in solve and slogdet", lambda: lw.cholesky(da))
+
+
+def check_failures(mesh, placements, n):
+    a = positive(n)
+    a[4, 4] = -1
+    error = raises(lw.NotPositiveDefiniteError, "minor of order 5", lambda: lw.cholesky(distribute_tensor(a, mesh, placements)))
+    assert error.minor == 5 and not error.nonfinite
+    a[4, 4], a[5, 2] = 9, float("inf")
+    error = raises(lw.NotPositiveDefiniteError, "NaN or Inf", lambda: lw.cholesky(distribute_tensor(a, mesh, placements)))
+    raises(lw.ConvergenceError, "NaN or Inf", lambda: lw.eigh(distribute_tensor(a, mesh, placements)))
+    good = distribute_tensor(positive(n), mesh, placements)
+    raises(ValueError, "b has 7", lambda: lw.solve(good, torch.ones(7, 2, dtype=torch.float64)))
+    other = "pos" if RANK else "general"
+    raises(ValueError, "do not agree", lambda: lw.inv(good, assume=other))
+    raises(NotImplementedError, "hint: lapwing.cholesky", lambda: lw.factor(good))
+
+
+def check_whole_matrices(mesh):
+    """Replicated, a sharded batch: each rank its own."""
+    a = torch.stack([positive(5) for _ in range(2 * SIZE)])
+    batch = distribute_tensor(a, mesh, [Shard(0)])
+    lower = lw.cholesky(batch)
+    placed(lower, [Shard(0)])
+    close(lower, torch.linalg.cholesky(a), 5, "batch")
+    one = distribute_tensor(a[0], mesh, [Replicate()])
+    close(lw.eigh(one).eigenvalues, torch.linalg.eigvalsh(a[0]), 5, "replicated")
+    raises(ValueError, "shard the batch", lambda: lw.cholesky(distribute_tensor(a, mesh, [Shard(1)])))
+
+
+def check_other_placements(mesh):
+    a, b = positive(9), random(9, 2, seed=1)
+    for placements in ([Shard(0), Replicate()], [Replicate(), Shard(1)], [Shard(0), Shard(0)]):
+        x = lw.solve(distribute_tensor(a, mesh, placements), distribute_tensor(b, mesh, placements), assume="pos")
+        close(x, torch.linalg.solve(a, b), 9, placements)
+        assert tuple(x.placements) == tuple(placements)
+        assert tuple(lw.cholesky(distribute_tensor(a, mesh, placements)).placements) == tuple(placements)
+    part = DTensor.from_local(a / SIZE, mesh, [Partial(), Partial()], run_check=False)
+    close(lw.cholesky(part), torch.linalg.cholesky(a), 9, "partial")
+
+
+def raises(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), str(error)
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def main():
+    warnings.simplefilter("error")
+    # torch's own, of its collectives and of how it was built
+    warnings.filterwarnings("ignore", module=r"torch\..*")
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=RANK, world_size=SIZE)
+    line = init_device_mesh("cpu", (SIZE,))
+    grid = init_device_mesh("cpu", (2, SIZE // 2) if SIZE > 1 else (1, 1))
+    said = []
+    log = logging.getLogger("lapwing")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())
+    cases = [
+        (line, [Shard(0)], 13, torch.float64),  # uneven: 4, 4, 4, 1
+        (line, [Shard(1)], 9, torch.complex128),  # 3, 3, 3, 0
+        (grid, [Shard(0), Shard(1)], 11, torch.float32),
+        (grid, [Shard(1), Shard(0)], 8, torch.float64),
+    ]
+    if sys.argv[-1] == "cusolvermp":  # stand-in libraries, for which the host's memory is a device's
+        dtensor.on_gpu = lambda local: True
+        for mesh, placements, n, dtype in cases[::2]:
+            check_systems(mesh, placements, n, dtype)
+            check_spectra(mesh, placements, n, dtype)
+        check_gradients(line, [Shard(0)], 10, ("pos",))
+        general = distribute_tensor(random(6, 6), line, [Shard(0)])
+        raises(NotImplementedError, "sign is not known on several GPUs", lambda: lw.slogdet(general))
+        check_failures(line, [Shard(0)], 12)
+        lost = lw.solve(
+            distribute_tensor(-positive(6), line, [Shard(0)]), torch.ones(6, 1).double(), assume="pos", on_fail="nan"
+        )
+        assert lost.isnan().all()
+        raises(NotImplementedError, "polar: cuSOLVERMp", lambda: lw.polar(distribute_tensor(positive(6), line, [Shard(0)])))
+        assert RANK or not any("gathered" in x for x in said), set(said)
+        dist.barrier()
+        print("done", flush=True)
+        dist.destroy_process_group()
+        return
+    # four ranks of MPI wait for each other with all the cores they have: fewer cases
+    for mesh, placements, n, dtype in cases if MPI is None else cases[1:3]:
+        check_systems(mesh, placements, n, dtype)
+        check_spectra(mesh, placements, n, dtype)
+    check_systems(line, [Shard(0)], 2, torch.float64)  # fewer rows than ranks
+    if MPI is None:
+        check_gradients(line, [Shard(0)], 10)
+    check_gradients(grid, [Shard(0), Shard(1)], 10)
+    check_failures(line, [Shard(0)], 12)
+    check_whole_matrices(line)
+    check_other_placements(grid)
+    engine, not_this = ("scalapack", "gathered") if MPI is not None else ("gathered on rank 0", "scalapack,")
+    assert RANK or (any(engine in x for x in said) and not any(not_this in x for x in said)), set(said)
+    if MPI is None:
+        raises(
+            ValueError,
+            "needs ranks that MPI started",
+            lambda: lw.inv(distribute_tensor(positive(8), line, [Shard(0)]), engine="scalapack"),
+        )
+        half = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("x", "y"))["y"]  # half of the ranks, twice
+        a = positive(7)
+        close(lw.cholesky(distribute_tensor(a, half, [Shard(0)])), torch.linalg.cholesky(a), 7, "a part of the mesh")
+    dist.barrier()
+    print("done", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise")
+    start()

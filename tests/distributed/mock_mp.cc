@@ -1,0 +1,502 @@
+// A stand-in for the CUDA runtime, cuBLAS, NCCL and cuSOLVERMp: device memory is host memory, ranks are processes that talk
+// through files, and each solver gathers the tiles, works on the whole matrix in complex<double>, and keeps its own tiles.
+// Every argument that a wrong binding would garble is checked. VERSION is that of cuSOLVERMp: 800 or 901.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+using Z = std::complex<double>;
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  std::fprintf(stderr, "stand-in: %s\n", what);
+  std::abort();
+}
+void expect(bool ok, const char* what) {
+  if (!ok) refuse(what);
+}
+
+std::string folder() { return std::getenv("MOCK_FOLDER"); }
+
+struct Comm {
+  std::string name;
+  int rank, size;
+  std::vector<int> sent, received;
+};
+
+void post(Comm& comm, int to, const void* data, size_t bytes) {
+  std::string path = folder() + "/" + comm.name + "_" + std::to_string(comm.rank) + "_" + std::to_string(to) + "_" +
+                     std::to_string(comm.sent[to]++);
+  std::ofstream(path + ".part", std::ios::binary).write(static_cast<const char*>(data), bytes);
+  std::rename((path + ".part").c_str(), path.c_str());
+}
+void fetch(Comm& comm, int from, void* data, size_t bytes) {
+  std::string path = folder() + "/" + comm.name + "_" + std::to_string(from) + "_" + std::to_string(comm.rank) + "_" +
+                     std::to_string(comm.received[from]++);
+  for (int i = 0; access(path.c_str(), R_OK); i++) {
+    expect(i < 100000, "a message did not come");
+    usleep(200);
+  }
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  expect(static_cast<size_t>(file.tellg()) == bytes, "a message has another length than the receiver thinks");
+  file.seekg(0).read(static_cast<char*>(data), bytes);
+  std::remove(path.c_str());
+}
+
+struct Queued {
+  Comm* comm;
+  int peer;
+  void* data;
+  size_t bytes;
+  bool send;
+};
+std::vector<Queued> queue;
+int depth = 0;
+
+bool complex_type(int type) { return type >= 4; }
+
+Z read(const void* p, int64_t i, int type) {
+  switch (type) {
+    case 0: return static_cast<const float*>(p)[i];
+    case 1: return static_cast<const double*>(p)[i];
+    case 4: return Z(static_cast<const std::complex<float>*>(p)[i]);
+    default: return static_cast<const Z*>(p)[i];
+  }
+}
+void write(void* p, int64_t i, int type, Z x) {
+  switch (type) {
+    case 0: static_cast<float*>(p)[i] = float(x.real()); break;
+    case 1: static_cast<double*>(p)[i] = x.real(); break;
+    case 4: static_cast<std::complex<float>*>(p)[i] = std::complex<float>(x); break;
+    default: static_cast<Z*>(p)[i] = x;
+  }
+}
+
+struct Grid {
+  Comm* comm;
+  int p, q;
+};
+struct Desc {
+  Grid* grid;
+  int type;
+  int64_t m, n, mb, nb, lld;
+};
+int64_t numroc(int64_t n, int64_t nb, int i, int p) {
+  int64_t count = 0;
+  for (int64_t tile = i; tile * nb < n; tile += p) count += std::min(nb, n - tile * nb);
+  return count;
+}
+
+// The whole matrix, gathered; put() keeps this rank's tiles.
+struct Whole {
+  Desc* d;
+  void* mine;
+  std::vector<Z> a;
+  Z& operator()(int64_t i, int64_t j) { return a[i + j * d->m]; }
+  Whole(void* local, int64_t i, int64_t j, Desc* desc) : d(desc), mine(local), a(desc->m * desc->n) {
+    expect(i == 1 && j == 1, "offsets are counted from 1");
+    Grid& g = *d->grid;
+    Comm& c = *g.comm;
+    std::vector<Z> out(local_size(c.rank)), in;
+    each(c.rank, [&](int64_t, int64_t, int64_t at, int64_t place) { out[place] = read(mine, at, d->type); });
+    for (int r = 0; r < c.size; r++)
+      if (r != c.rank) post(c, r, out.data(), out.size() * sizeof(Z));
+    for (int r = 0; r < c.size; r++) {
+      in.assign(local_size(r), 0);
+      if (r == c.rank) in = out;
+      else fetch(c, r, in.data(), in.size() * sizeof(Z));
+      each(r, [&](int64_t row, int64_t col, int64_t, int64_t place) { (*this)(row, col) = in[place]; });
+    }
+  }
+  int64_t local_size(int r) {
+    Grid& g = *d->grid;
+    return numroc(d->m, d->mb, r / g.q, g.p) * numroc(d->n, d->nb, r % g.q, g.q);
+  }
+  template <class F>
+  void each(int r, F f) {
+    Grid& g = *d->grid;
+    int64_t place = 0, rows = numroc(d->m, d->mb, r / g.q, g.p), cols = numroc(d->n, d->nb, r % g.q, g.q);
+    for (int64_t j = 0; j < cols; j++)
+      for (int64_t i = 0; i < rows; i++)
+        f((i / d->mb * g.p + r / g.q) * d->mb + i % d->mb, (j / d->nb * g.q + r % g.q) * d->nb + j % d->nb, i + j * d->lld,
+          place++);
+  }
+  void put() {
+    each(d->grid->comm->rank,
+         [&](int64_t row, int64_t col, int64_t at, int64_t) { write(mine, at, d->type, (*this)(row, col)); });
+  }
+};
+
+int potrf(Whole& a, int64_t n) {
+  for (int64_t j = 0; j < n; j++) {
+    Z s = a(j, j).real();
+    for (int64_t k = 0; k < j; k++) s -= std::norm(a(j, k));
+    if (!(s.real() > 0)) return int(j) + 1;
+    a(j, j) = std::sqrt(s.real());
+    for (int64_t i = j + 1; i < n; i++) {
+      Z t = a(i, j);
+      for (int64_t k = 0; k < j; k++) t -= a(i, k) * std::conj(a(j, k));
+      a(i, j) = t / a(j, j);
+    }
+  }
+  return 0;
+}
+
+// Householder vectors below the diagonal, R above; tau as LAPACK has it: H = I - tau v v^H, Q = H1 H2 ...
+void geqrf(Whole& a, int64_t m, int64_t n, std::vector<Z>& tau) {
+  for (int64_t j = 0; j < std::min(m, n); j++) {
+    double norm = 0;
+    for (int64_t i = j; i < m; i++) norm += std::norm(a(i, j));
+    norm = std::sqrt(norm);
+    double beta = a(j, j).real() > 0 ? -norm : norm;
+    tau[j] = norm == 0 ? 0 : (beta - a(j, j)) / beta;
+    Z scale = norm == 0 ? 0 : 1.0 / (a(j, j) - beta);
+    for (int64_t i = j + 1; i < m; i++) a(i, j) *= scale;
+    a(j, j) = norm == 0 ? a(j, j) : beta;
+    for (int64_t c = j + 1; c < n; c++) {
+      Z s = a(j, c);
+      for (int64_t i = j + 1; i < m; i++) s += std::conj(a(i, j)) * a(i, c);
+      s *= std::conj(tau[j]);
+      a(j, c) -= s;
+      for (int64_t i = j + 1; i < m; i++) a(i, c) -= a(i, j) * s;
+    }
+  }
+}
+
+// one-sided Jacobi: the columns of a become orthogonal; v collects the rotations (columns x columns)
+void jacobi(std::vector<std::vector<Z>>& a, std::vector<std::vector<Z>>& v) {
+  size_t n = a.size();
+  for (int sweep = 0; sweep < 40; sweep++) {
+    double off = 0;
+    for (size_t p = 0; p < n; p++)
+      for (size_t q = p + 1; q < n; q++) {
+        double pp = 0, qq = 0;
+        Z pq = 0;
+        for (size_t i = 0; i < a[p].size(); i++) pp += std::norm(a[p][i]), qq += std::norm(a[q][i]), pq += std::conj(a[p][i]) * a[q][i];
+        double size = std::abs(pq);
+        if (size <= 1e-17 * std::sqrt(pp * qq) || size == 0) continue;
+        off = std::max(off, size / std::sqrt(pp * qq));
+        Z phase = pq / size;
+        double t = (qq - pp) / (2 * size), tan = (t >= 0 ? 1 : -1) / (std::abs(t) + std::sqrt(1 + t * t));
+        double c = 1 / std::sqrt(1 + tan * tan), s = c * tan;
+        for (auto* x : {&a, &v})
+          for (size_t i = 0; i < (*x)[p].size(); i++) {
+            Z left = (*x)[p][i], right = (*x)[q][i] * std::conj(phase);
+            (*x)[p][i] = c * left - s * right;
+            (*x)[q][i] = s * left + c * right;
+          }
+      }
+    if (off < 1e-15) return;
+  }
+}
+
+size_t asked_device = 0, asked_host = 0;
+void check_work(size_t device, size_t host, void* d, void* h) {
+  expect(device == asked_device && host == asked_host && d && h, "the workspace is not what was asked for");
+  std::memset(d, 0x5a, device);
+  std::memset(h, 0x5a, host);
+}
+int ask(size_t* device, size_t* host, int type, Desc* d) {
+  expect(type == d->type, "the compute type differs from the matrix");
+  *device = asked_device = 100 + 8 * d->mb;
+  *host = asked_host = 40;
+  return 0;
+}
+
+}  // namespace
+
+// ---- CUDA runtime and cuBLAS ----
+API int cudaSetDevice(int) { return 0; }
+API int cudaGetDevice(int* d) { return *d = 0; }
+API int cudaGetLastError() { return 0; }
+API const char* cudaGetErrorString(int) { return "an error"; }
+API int cudaMalloc(void** p, size_t n) {
+  const char* limit = std::getenv("MOCK_LIMIT");
+  if (limit && n > std::strtoull(limit, nullptr, 10)) return 2;
+  *p = std::malloc(n);
+  std::memset(*p, 0xff, n);  // NaN
+  return 0;
+}
+API int cudaFree(void* p) { return std::free(p), 0; }
+API int cudaMemcpyAsync(void* to, const void* from, size_t n, int, void*) { return std::memcpy(to, from, n), 0; }
+API int cudaMemsetAsync(void* p, int v, size_t n, void*) { return std::memset(p, v, n), 0; }
+API int cudaMemcpy2DAsync(void* to, size_t pitch, const void* from, size_t from_pitch, size_t width, size_t height, int, void*) {
+  if (width > pitch || width > from_pitch) return 12;
+  for (size_t i = 0; i < height; i++) std::memcpy((char*)to + i * pitch, (const char*)from + i * from_pitch, width);
+  return 0;
+}
+API int cudaStreamCreateWithFlags(void** s, unsigned) { return *s = std::malloc(1), 0; }
+API int cudaStreamSynchronize(void* s) { return s ? 0 : 1; }
+API int cudaDeviceSynchronize() { return 0; }
+API int cublasCreate_v2(void** h) { return *h = std::malloc(1), 0; }
+API int cublasSetStream_v2(void*, void*) { return 0; }
+#define GEAM(letter, type)                                                                                                    \
+  API int cublas##letter##geam(void*, int ta, int, int m, int n, const void* alpha, const void* a, int lda, const void*,      \
+                               const void*, int, void* c, int ldc) {                                                         \
+    expect(read(alpha, 0, type) == 1.0 && (ta == 1 || ta == 2) && lda >= n && ldc >= m, "a transpose has wrong arguments");   \
+    for (int j = 0; j < n; j++)                                                                                               \
+      for (int i = 0; i < m; i++) {                                                                                           \
+        Z x = read(a, j + int64_t(i) * lda, type);                                                                            \
+        write(c, i + int64_t(j) * ldc, type, ta == 2 ? std::conj(x) : x);                                                     \
+      }                                                                                                                       \
+    return 0;                                                                                                                 \
+  }
+GEAM(S, 0) GEAM(D, 1) GEAM(C, 4) GEAM(Z, 5)
+
+// ---- NCCL ----
+struct Id { char name[128]; };
+API int ncclGetVersion(int* v) {
+  const char* told = std::getenv("MOCK_NCCL");
+  return *v = told ? std::atoi(told) : 22907, 0;
+}
+API const char* ncclGetErrorString(int) { return "an error"; }
+API int ncclGetUniqueId(Id* id) {
+  static int count = 0;
+  std::memset(id, 0, sizeof *id);
+  std::snprintf(id->name, sizeof id->name, "c%d-%d", int(getpid()), count++);
+  return 0;
+}
+API int ncclCommInitRank(Comm** comm, int size, Id id, int rank) {
+  *comm = new Comm{id.name, rank, size, std::vector<int>(size), std::vector<int>(size)};
+  return 0;
+}
+API int ncclCommDestroy(Comm*) { return 0; }
+API int ncclGroupStart() { return depth++, 0; }
+API int ncclSend(void* p, size_t n, int type, int to, Comm* c, void*) { return queue.push_back({c, to, p, n, true}), type != 1; }
+API int ncclRecv(void* p, size_t n, int type, int from, Comm* c, void*) { return queue.push_back({c, from, p, n, false}), type != 1; }
+API int ncclGroupEnd() {
+  if (--depth) return 0;
+  for (auto& x : queue)
+    if (x.send) post(*x.comm, x.peer, x.data, x.bytes);
+  for (auto& x : queue)
+    if (!x.send) fetch(*x.comm, x.peer, x.data, x.bytes);
+  return queue.clear(), 0;
+}
+
+// ---- cuSOLVERMp ----
+#if VERSION >= 900
+API const char stand_in_wants[] = "libcublasmp.so.0";
+#endif
+API int cusolverMpCreate(void** h, int, void* stream) { return *h = stream, stream == nullptr; }
+API int cusolverMpGetVersion(void*, int* v) { return *v = VERSION, 0; }
+API int cusolverMpCreateDeviceGrid(void*, Grid** g, Comm* c, int p, int q, int mapping) {
+  *g = new Grid{c, p, q};
+  return mapping == 1 && p * q == c->size ? 0 : 3;
+}
+API int cusolverMpCreateMatrixDesc(Desc** d, Grid* g, int type, int64_t m, int64_t n, int64_t mb, int64_t nb, uint32_t r, uint32_t c, int64_t lld) {
+  *d = new Desc{g, type, m, n, mb, nb, lld};
+  return mb == nb && r == 0 && c == 0 && lld >= std::max<int64_t>(1, numroc(m, mb, g->comm->rank / g->q, g->p)) ? 0 : 3;
+}
+API int cusolverMpDestroyMatrixDesc(Desc* d) { return delete d, 0; }
+
+#define MATRIX(x) void *x, int64_t i##x, int64_t j##x, Desc *d##x
+#define WORK int type, void *dw, size_t dn, void *hw, size_t hn, int *info
+#define ASK int type, size_t *device, size_t *host
+#define BEGIN check_work(dn, hn, dw, hw); expect(type == da->type, "types differ")
+
+API int cusolverMpPotrf_bufferSize(void*, int, int64_t, MATRIX(a), ASK) { return a && ia && ja ? ask(device, host, type, da) : 3; }
+API int cusolverMpPotrf(void*, int uplo, int64_t n, MATRIX(a), WORK) {
+  BEGIN;
+  expect(uplo == 0 && n <= da->m && n <= da->n, "potrf: arguments");
+  Whole whole(a, ia, ja, da);
+  *info = potrf(whole, n);
+  for (int64_t j = *info; *info && j < n; j++) whole(j, j) = NAN;  // as on an H200
+  whole.put();
+  bool failed = *info;
+  if (failed && VERSION < 900) *info = 0;  // and the pivot that failed keeps what was there
+  return failed && VERSION < 900 ? 7 : 0;
+}
+API int cusolverMpPotrs_bufferSize(void*, int, int64_t, int64_t, MATRIX(a), MATRIX(b), ASK) { return a && ia && ja && b && ib && jb && db ? ask(device, host, type, da) : 3; }
+API int cusolverMpPotrs(void*, int uplo, int64_t n, int64_t k, MATRIX(a), MATRIX(b), WORK) {
+  BEGIN;
+  expect(uplo == 0 && n == da->m && db->m == n && db->n == k && db->mb == da->mb, "potrs: arguments");
+  Whole l(a, ia, ja, da), x(b, ib, jb, db);
+  for (int64_t c = 0; c < k; c++) {
+    for (int64_t i = 0; i < n; i++) {
+      for (int64_t j = 0; j < i; j++) x(i, c) -= l(i, j) * x(j, c);
+      x(i, c) /= l(i, i);
+    }
+    for (int64_t i = n; i-- > 0;) {
+      for (int64_t j = i + 1; j < n; j++) x(i, c) -= std::conj(l(j, i)) * x(j, c);
+      x(i, c) /= l(i, i);
+    }
+  }
+  return x.put(), *info = 0;
+}
+API int cusolverMpGetrf_bufferSize(void*, int64_t, int64_t, MATRIX(a), int64_t* ipiv, ASK) { return a && ia && ja && ipiv ? ask(device, host, type, da) : 3; }
+API int cusolverMpGetrf(void*, int64_t m, int64_t n, MATRIX(a), int64_t* ipiv, WORK) {
+  BEGIN;
+  expect(m == n && m == da->m && n == da->n, "getrf: arguments");
+  Whole w(a, ia, ja, da);
+  *info = 0;
+  std::vector<int64_t> pivots(n);
+  for (int64_t j = 0; j < n; j++) {
+    int64_t best = j;
+    for (int64_t i = j; i < n; i++)
+      if (std::abs(w(i, j)) > std::abs(w(best, j))) best = i;
+    pivots[j] = best + 1;
+    for (int64_t c = 0; c < n; c++) std::swap(w(j, c), w(best, c));
+    if (w(j, j) == 0.0) {
+      if (!*info) *info = int(j) + 1;
+      continue;
+    }
+    for (int64_t i = j + 1; i < n; i++) {
+      w(i, j) /= w(j, j);
+      for (int64_t c = j + 1; c < n; c++) w(i, c) -= w(i, j) * w(j, c);
+    }
+  }
+  Grid& g = *da->grid;  // as ScaLAPACK: with the rows
+  for (int64_t i = 0, mine = 0; i < n; i++)
+    if (i / da->mb % g.p == g.comm->rank / g.q) ipiv[mine++] = pivots[i];
+  return w.put(), 0;
+}
+API int cusolverMpGetrs_bufferSize(void*, int, int64_t, int64_t, MATRIX(a), const int64_t* ipiv, MATRIX(b), ASK) { return a && ia && ja && ipiv && b && ib && jb && db ? ask(device, host, type, da) : 3; }
+API int cusolverMpGetrs(void*, int trans, int64_t n, int64_t k, MATRIX(a), const int64_t* ipiv, MATRIX(b), WORK) {
+  BEGIN;
+  expect(trans == 0 && db->m == n && db->n == k, "getrs: arguments");
+  Whole w(a, ia, ja, da), x(b, ib, jb, db);
+  Desc rows{da->grid, 5, n, da->grid->q, da->mb, 1, std::max<int64_t>(1, numroc(n, da->mb, da->grid->comm->rank / da->grid->q, da->grid->p))};
+  std::vector<Z> local(rows.lld);
+  for (int64_t i = 0, mine = 0; i < n; i++)
+    if (i / da->mb % da->grid->p == da->grid->comm->rank / da->grid->q) local[mine] = double(ipiv[mine]), mine++;
+  Whole pivots(local.data(), 1, 1, &rows);
+  for (int64_t c = 0; c < k; c++) {
+    for (int64_t i = 0; i < n; i++) std::swap(x(i, c), x(int64_t(pivots(i, 0).real()) - 1, c));
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < i; j++) x(i, c) -= w(i, j) * x(j, c);
+    for (int64_t i = n; i-- > 0;) {
+      for (int64_t j = i + 1; j < n; j++) x(i, c) -= w(i, j) * x(j, c);
+      x(i, c) /= w(i, i);
+    }
+  }
+  return x.put(), *info = 0;
+}
+API int cusolverMpGeqrf_bufferSize(void*, int64_t, int64_t, MATRIX(a), ASK) { return a && ia && ja ? ask(device, host, type, da) : 3; }
+API int cusolverMpGeqrf(void*, int64_t m, int64_t n, MATRIX(a), void* tau, WORK) {
+  BEGIN;
+  expect(m == da->m && n == da->n && m >= n, "geqrf: arguments");
+  Whole w(a, ia, ja, da);
+  std::vector<Z> t(n);
+  geqrf(w, m, n, t);
+  Grid& g = *da->grid;
+  for (int64_t j = 0, mine = 0; j < n; j++)
+    if (j / da->nb % g.q == g.comm->rank % g.q) write(tau, mine++, type, t[j]);
+  return w.put(), *info = 0;
+}
+API int cusolverMpOrgqr_bufferSize(void*, int64_t, int64_t, int64_t, MATRIX(a), const void* tau, ASK) { return a && ia && ja && tau ? ask(device, host, type, da) : 3; }
+API int cusolverMpOrgqr(void*, int64_t m, int64_t n, int64_t k, MATRIX(a), const void* tau, WORK) {
+  BEGIN;
+  expect(m == da->m && n == da->n && k == n, "orgqr: arguments");
+  Grid& g = *da->grid;
+  Desc columns{da->grid, 5, da->grid->p, n, 1, da->nb, 1};
+  std::vector<Z> local(std::max<int64_t>(1, numroc(n, da->nb, g.comm->rank % g.q, g.q)));
+  for (int64_t j = 0; j < numroc(n, da->nb, g.comm->rank % g.q, g.q); j++) local[j] = read(tau, j, type);
+  Whole w(a, ia, ja, da), t(local.data(), 1, 1, &columns);
+  std::vector<Z> q(m * n);
+  for (int64_t j = 0; j < n; j++) q[j + j * m] = 1;
+  for (int64_t h = n; h-- > 0;)
+    for (int64_t c = 0; c < n; c++) {
+      Z s = q[h + c * m];
+      for (int64_t i = h + 1; i < m; i++) s += std::conj(w(i, h)) * q[i + c * m];
+      s *= t(0, h);
+      q[h + c * m] -= s;
+      for (int64_t i = h + 1; i < m; i++) q[i + c * m] -= w(i, h) * s;
+    }
+  w.a = q;
+  return w.put(), *info = 0;
+}
+API int cusolverMpGels_bufferSize(void*, int, int64_t, int64_t, int64_t, MATRIX(a), MATRIX(b), ASK) { return a && ia && ja && b && ib && jb && db ? ask(device, host, type, da) : 3; }
+API int cusolverMpGels(void*, int trans, int64_t m, int64_t n, int64_t k, MATRIX(a), MATRIX(b), WORK) {
+  BEGIN;
+  expect(trans == 0 && m >= n && db->m == m && db->n == k, "gels: arguments");
+  Whole w(a, ia, ja, da), x(b, ib, jb, db);
+  std::vector<Z> t(n);
+  geqrf(w, m, n, t);
+  for (int64_t c = 0; c < k; c++) {
+    for (int64_t h = 0; h < n; h++) {
+      Z s = x(h, c);
+      for (int64_t i = h + 1; i < m; i++) s += std::conj(w(i, h)) * x(i, c);
+      s *= std::conj(t[h]);
+      x(h, c) -= s;
+      for (int64_t i = h + 1; i < m; i++) x(i, c) -= w(i, h) * s;
+    }
+    for (int64_t i = n; i-- > 0;) {
+      for (int64_t j = i + 1; j < n; j++) x(i, c) -= w(i, j) * x(j, c);
+      x(i, c) /= w(i, i);
+    }
+  }
+  return x.put(), *info = 0;
+}
+API int cusolverMpSyevd_bufferSize(void*, char* job, int, int64_t, MATRIX(a), void*, MATRIX(q), ASK) { return a && ia && ja && q && iq && jq && dq && *job ? ask(device, host, type, da) : 3; }
+API int cusolverMpSyevd(void*, char* job, int uplo, int64_t n, MATRIX(a), void* values, MATRIX(q), WORK) {
+  BEGIN;
+  expect(uplo == 0 && n == da->m, "syevd: arguments");
+  if (!(VERSION >= 900 ? *job == 'V' || *job == 'N' : *job == 'Z')) return 3;
+  Whole w(a, ia, ja, da), v(q, iq, jq, dq);
+  // shifted by its norm the matrix is positive: its singular vectors are its eigenvectors
+  double shift = 0;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j <= i; j++) shift += (i == j ? 1 : 2) * std::norm(w(i, j));
+  shift = std::sqrt(shift);
+  std::vector<std::vector<Z>> columns(n, std::vector<Z>(n)), turned = columns;
+  for (int64_t j = 0; j < n; j++) {
+    turned[j][j] = 1;
+    for (int64_t i = 0; i < n; i++) columns[j][i] = i == j ? w(i, i).real() + shift : i > j ? w(i, j) : std::conj(w(j, i));
+  }
+  jacobi(columns, turned);
+  std::vector<std::pair<double, int64_t>> order(n);
+  for (int64_t j = 0; j < n; j++) {
+    double norm = 0;
+    for (Z x : columns[j]) norm += std::norm(x);
+    order[j] = {std::sqrt(norm) - shift, j};
+  }
+  std::sort(order.begin(), order.end());
+  for (int64_t j = 0; j < n; j++) {
+    write(values, j, complex_type(type) ? type - 4 : type, order[j].first);
+    for (int64_t i = 0; i < n && *job != 'N'; i++) v(i, j) = turned[order[j].second][i];
+  }
+  if (*job != 'N') v.put();
+  return *info = 0;
+}
+#if VERSION >= 900
+API int cusolverMpGesvdDescriptorCreate(void** d) { return *d = std::malloc(1), 0; }
+API int cusolverMpGesvdDescriptorDestroy(void* d) { return std::free(d), 0; }
+API int cusolverMpGesvd_bufferSize(void*, void* settings, int, int, int64_t, int64_t, MATRIX(a), const void*, MATRIX(u), MATRIX(v), ASK) { return settings && a && ia && ja && u && iu && ju && du && v && iv && jv && dv ? ask(device, host, type, da) : 3; }
+API int cusolverMpGesvd(void*, void*, int left, int right, int64_t m, int64_t n, MATRIX(a), void* values, MATRIX(u), MATRIX(v), WORK) {
+  BEGIN;
+  expect(m == da->m && n == da->n && m >= n && left == right && du->n == n && dv->m == n, "gesvd: arguments");
+  Whole w(a, ia, ja, da), l(u, iu, ju, du), r(v, iv, jv, dv);
+  std::vector<std::vector<Z>> columns(n, std::vector<Z>(m)), turned(n, std::vector<Z>(n));
+  for (int64_t j = 0; j < n; j++) {
+    turned[j][j] = 1;
+    for (int64_t i = 0; i < m; i++) columns[j][i] = w(i, j);
+  }
+  jacobi(columns, turned);
+  std::vector<std::pair<double, int64_t>> order(n);
+  for (int64_t j = 0; j < n; j++) {
+    double norm = 0;
+    for (Z x : columns[j]) norm += std::norm(x);
+    order[j] = {-std::sqrt(norm), j};
+  }
+  std::sort(order.begin(), order.end());
+  for (int64_t j = 0; j < n; j++) {
+    write(values, j, complex_type(type) ? type - 4 : type, -order[j].first);
+    for (int64_t i = 0; i < m; i++) l(i, j) = columns[order[j].second][i] / -order[j].first;
+    for (int64_t i = 0; i < n; i++) r(j, i) = std::conj(turned[order[j].second][i]);
+  }
+  if (left) l.put(), r.put();
+  return *info = 0;
+}
+#endif

@@ -1,0 +1,258 @@
+"""One rank of tests/distributed/test_cusolvermp.py: the engine on stand-in libraries, ranks that talk through files."""
+
+import ctypes
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from lapwing.core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from lapwing.core.layout import Axis, Layout
+from lapwing.core.problem import REAL
+from lapwing.engines import cusolvermp as mp
+
+FOLDER = Path(os.environ["MOCK_FOLDER"])
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+class FileRanks:
+    """A Communicator over files."""
+
+    def __init__(self, rank, size, name="world"):
+        self.rank, self.size, self._name, self._calls = rank, size, name, 0
+
+    def allgather(self, value, operation="allgather"):
+        self._calls += 1
+        stem = f"{self._name}-{self._calls}"
+        part = FOLDER / f"{stem}-{self.rank}.part"
+        part.write_bytes(pickle.dumps(value))
+        part.rename(FOLDER / f"{stem}-{self.rank}")
+        values = []
+        for rank in range(self.size):
+            deadline = time.monotonic() + 30
+            while not (FOLDER / f"{stem}-{rank}").exists():
+                assert time.monotonic() < deadline, f"{operation}: rank {rank} did not come"
+                time.sleep(2e-4)
+            values.append(pickle.loads((FOLDER / f"{stem}-{rank}").read_bytes()))
+        return values
+
+    def broadcast(self, data, root=0):
+        return self.allgather(data if self.rank == root else None)[root]
+
+    def barrier(self):
+        self.allgather(None)
+
+    def split(self, color, key=0):
+        told = self.allgather((color, key, self.rank))
+        chosen = [r for _, r in sorted((k, r) for c, k, r in told if c == color)]
+        return None if color is None else FileRanks(chosen.index(self.rank), len(chosen), f"{self._name}-{self._calls}.{color}")
+
+
+def given(whole, layout, rank, row_major=True):
+    rows, columns = layout.indices(rank)
+    local = np.array(whole[np.ix_(rows, columns)], order="C" if row_major else "F")
+    return mp.Given(local.ctypes.data, layout, local.dtype.name, row_major, local)
+
+
+def whole(comm, result):
+    """What all ranks hold together."""
+    rows, columns = result.layout.local_shape(comm.rank)
+    count = rows * columns * np.dtype(result.dtype).itemsize
+    local = np.frombuffer(ctypes.string_at(result.pointer, count), result.dtype).reshape(rows, columns)
+    found = np.zeros(result.layout.shape, result.dtype)
+    for rank, block in enumerate(comm.allgather(local)):
+        found[np.ix_(*result.layout.indices(rank))] = block
+    return found
+
+
+def layouts(shape, size):
+    m, n = shape
+    yield Layout.rows_of(shape, size)
+    yield Layout.columns_of(shape, size)
+    if size > 1:
+        cuts = np.linspace(0, m, size + 1).astype(int) ** 2 // max(m, 1)  # uneven, and the first may be empty
+        yield Layout(Axis.blocks(np.diff(cuts).tolist()), Axis.whole(n))
+    if size % 2 == 0:
+        yield Layout.blocks(shape, (2, size // 2))
+        yield Layout.blocks(shape, (size // 2, 2), "C")
+
+
+def random(dtype, *shape, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
+
+
+def positive(dtype, n):
+    x = random(dtype, n, n).astype("complex128" if dtype.startswith("complex") else "float64")
+    return (x @ x.conj().T / n + np.eye(n)).astype(dtype)
+
+
+def close(found, expected, n, scale=1.0):
+    eps = np.finfo(REAL.get(found.dtype.name, found.dtype)).eps
+    error = np.abs(found - expected).max(initial=0)
+    assert error <= 10 * max(n, 4) * eps * max(np.abs(expected).max(initial=0), scale), (error, n, found.dtype)
+
+
+def poisoned(a, upper):
+    """The triangle that is not read."""
+    a = a.copy()
+    a[np.tril_indices(len(a), -1) if upper else np.triu_indices(len(a), 1)] = np.nan
+    return a
+
+
+def check_positive(session, comm, dtype, n, layout, row_major):
+    a, b = positive(dtype, n), random(dtype, n, 3, seed=1)
+    sides = layout.of_shape((n, 3))
+    for upper in (False, True):
+        seen = given(poisoned(a, upper), layout, comm.rank, row_major)
+        factor = whole(comm, mp.cholesky(session, seen, upper=upper))
+        lower = np.linalg.cholesky(a)
+        close(np.triu(factor) if upper else np.tril(factor), lower.conj().T if upper else lower, n)
+        x = whole(comm, mp.solve(session, seen, given(b, sides, comm.rank), pos=True, upper=upper))
+        close(x, np.linalg.solve(a, b), 10 * n)
+        close(whole(comm, mp.inv(session, seen, pos=True, upper=upper)), np.linalg.inv(a), 10 * n)
+        sign, logdet = mp.slogdet(session, seen, pos=True, upper=upper)
+        assert sign == 1
+        close(np.array(logdet, REAL[dtype]), np.linalg.slogdet(a)[1], n)
+        w, v = mp.eigh(session, seen, upper=upper)
+        close(w, np.linalg.eigvalsh(a), n)
+        v = whole(comm, v)
+        close(a @ v, v * w, 10 * n, np.abs(a).max())
+        close(v.conj().T @ v, np.eye(n, dtype=dtype), 10 * n)
+        k = min(n, 2)
+        part, some = mp.eigh(session, seen, upper=upper, part=(n - k, k))
+        close(part, w[n - k :], n)
+        some = whole(comm, some)
+        close(a @ some, some * part, 10 * n, np.abs(a).max())
+        assert mp.eigh(session, seen, upper=upper, vectors=False)[1] is None
+
+
+def check_general(session, comm, dtype, n, layout, row_major, svd):
+    a, b = random(dtype, n, n) + 3 * np.eye(n, dtype=dtype), random(dtype, n, 2, seed=1)
+    seen = given(a, layout, comm.rank, row_major)
+    scale = 10 * n * np.linalg.cond(a)
+    close(
+        whole(comm, mp.solve(session, seen, given(b, layout.of_shape((n, 2)), comm.rank), pos=False)),
+        np.linalg.solve(a, b),
+        scale,
+    )
+    close(whole(comm, mp.inv(session, seen, pos=False)), np.linalg.inv(a), scale)
+    for m, k in ((n + 3, n), (n, n)):
+        tall = random(dtype, m, k, seed=2)
+        there = layout.of_shape((m, k))
+        q, r = mp.qr(session, given(tall, there, comm.rank, row_major))
+        q, r = whole(comm, q), np.triu(whole(comm, r))
+        close(q @ r, tall, 10 * n)
+        close(q.conj().T @ q, np.eye(k, dtype=dtype), 10 * n)
+        sides = random(dtype, m, 2, seed=3)
+        x = mp.lstsq(session, given(tall, there, comm.rank, row_major), given(sides, there.of_shape((m, 2)), comm.rank))
+        expected = np.linalg.lstsq(tall, sides, rcond=None)[0]
+        close(whole(comm, x), expected, 20 * n * np.linalg.cond(tall) ** (2 if m > k else 1))
+        for matrix in (tall, tall.T) if svd else ():
+            u, s, vh = mp.svd(session, given(matrix, layout.of_shape(matrix.shape), comm.rank, row_major))
+            close(s, np.linalg.svd(matrix, compute_uv=False), 10 * n)
+            u, vh = whole(comm, u), whole(comm, vh)
+            close((u * s) @ vh, matrix, 10 * n)
+            close(u.conj().T @ u, np.eye(k, dtype=dtype), 20 * n)
+
+
+def check_failures(session, comm, n):
+    layout = Layout.rows_of((n, n), comm.size)
+    a = positive("float64", n)
+    a[5, 5] = -1.0
+    raised(NotPositiveDefiniteError, lambda: mp.cholesky(session, given(a, layout, comm.rank)), minor=6, nonfinite=False)
+    a[5, 5] = np.nan
+    raised(NotPositiveDefiniteError, lambda: mp.slogdet(session, given(a, layout, comm.rank), pos=True), nonfinite=True)
+    raised(ConvergenceError, lambda: mp.eigh(session, given(a, layout, comm.rank)), nonfinite=True)
+    b = np.ones((n, n))
+    b[0, 0] = 2
+    sides = given(b[:, :1].copy(), layout.of_shape((n, 1)), comm.rank)
+    raised(SingularMatrixError, lambda: mp.solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
+
+
+def check_jax(comm):
+    """Blocks of JAX arrays, in memory of JAX's own allocator."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    from lapwing.frameworks.jax_memory import JaxBlocks
+    from lapwing.ops import sharded_cuda
+
+    for dtype, layout in (
+        ("float64", Layout.rows_of((13, 13), comm.size)),
+        ("complex64", Layout.columns_of((9, 9), comm.size)),
+    ):
+        n = layout.shape[0]
+        a, b = positive(dtype, n), random(dtype, n, 3, seed=1)
+        sides = layout.of_shape((n, 3))
+
+        def blocks(x, where):
+            return JaxBlocks(jax.numpy.asarray(x[np.ix_(*where.indices(comm.rank))]), where, comm)
+
+        def run(name, *more, layout=layout, sides=sides, **options):
+            return sharded_cuda.run(name, *more, options, layout.of_shape, sides.of_shape)
+
+        def all_of(block):
+            found = np.zeros(block.layout.shape, block.local.dtype)
+            for rank, part in enumerate(comm.allgather(np.asarray(block.local))):
+                found[np.ix_(*block.layout.indices(rank))] = part
+            return found
+
+        shard = blocks(a, layout)
+        close(all_of(run("cholesky", shard, None)[0]), np.linalg.cholesky(a), n)
+        close(all_of(run("solve", shard, blocks(b, sides), assume="pos")[0]), np.linalg.solve(a, b), 10 * n)
+        w, v = run("eigh", shard, None, subset=slice(-2, None))
+        v = all_of(v)
+        close(a @ v, v * w, 10 * n, np.abs(a).max())
+        assert np.isnan(all_of(run("inv", blocks(-a, layout), None, assume="pos", on_fail="nan")[0])).all()
+        assert (np.asarray(shard.local) == a[np.ix_(*layout.indices(comm.rank))]).all()
+
+
+def raised(kind, call, **fields):
+    try:
+        call()
+    except kind as error:
+        found = {name: getattr(error, name) for name in fields}
+        assert found == fields, (found, fields)
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def main(rank, size, *what):
+    comm = FileRanks(int(rank), int(size))
+    session = mp.open_session(comm, 0)
+    if "answers" in what:
+        newest = session.library.version >= 900
+        for n in (1, 3, 13, 40) if comm.size == 1 else (13,) if comm.size == 2 else (5,):
+            for i, layout in enumerate(layouts((n, n), comm.size)):
+                dtypes = DTYPES if comm.size == 1 else (DTYPES[(i + comm.size) % 4],)
+                for dtype in dtypes if comm.size < 4 or i in (2, comm.size // 2 + 1) else ():
+                    check_positive(session, comm, dtype, n, layout, row_major=i != 2)
+                    check_general(session, comm, dtype, n, layout, i != 2, newest)
+        check_failures(session, comm, 12)
+    if "old" in what:  # 0.8
+        layout = Layout.rows_of((20, 20), comm.size)
+        for place in (0, 6, 19):  # whose own number is positive: only the factorisation tells
+            a = positive("float64", 20)
+            a[place, place] = 1e-3 if place else -1.0
+            raised(NotPositiveDefiniteError, lambda a=a: mp.cholesky(session, given(a, layout, comm.rank)), minor=place + 1)
+        check_positive(session, comm, "float64", 20, Layout.rows_of((20, 20), comm.size), True)
+        text = raised(
+            NotImplementedError, lambda: mp.svd(session, given(np.eye(4), Layout.rows_of((4, 4), comm.size), comm.rank))
+        )
+        assert "0.8.0 has no gesvd" in text and ">=0.9" in text
+    if "jax" in what:
+        check_jax(comm)
+    if "memory" in what:  # one rank has no room: all say so, none waits
+        os.environ["MOCK_LIMIT"] = "3000" if comm.rank == 1 else "1000000"
+        a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
+        raised(MemoryError, lambda: mp.cholesky(session, a))
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Ranks over the key-value store of jax.distributed, here in threads; how ranks are told apart in words."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from lapwing.core.communicator import Alone, JaxRanks, agree, open_communicator, patience, ranks_in_words
+from lapwing.distributed import MissingRanksError, RanksDisagreeError, ShardedMatrix
+
+
+class Store:
+    """What JaxRanks needs of jax's client."""
+
+    def __init__(self):
+        self.values, self.changed = {}, threading.Condition()
+
+    def key_value_set_bytes(self, key, value):
+        with self.changed:
+            assert key not in self.values
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def blocking_key_value_get_bytes(self, key, milliseconds):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED: no such key")
+            return self.values[key]
+
+    def key_value_delete(self, key):
+        with self.changed:
+            del self.values[key]
+
+
+def on_ranks(count, work):
+    store = Store()
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda rank: work(JaxRanks(store, rank, range(count))), range(count))), store
+
+
+def test_ranks_of_a_key_value_store():
+    def work(comm):
+        assert comm.allgather(comm.rank**2) == [0, 1, 4]
+        assert comm.broadcast(b"word" if comm.rank == 1 else None, 1) == b"word"
+        half = comm.split(comm.rank % 2, -comm.rank)
+        assert half.allgather(comm.rank) == ([2, 0] if comm.rank % 2 == 0 else [1])
+        assert comm.split(0 if comm.rank == 1 else None) is None or comm.rank == 1
+        for _ in range(3):
+            comm.barrier()
+        return agree(comm, "solve", {"shape": (3, 3)}, mine=comm.rank)
+
+    told, store = on_ranks(3, work)
+    assert told == [[0, 1, 2]] * 3
+    assert len(store.values) < 3 * 6  # of calls that all have read nothing is kept
+
+
+def test_all_ranks_raise_the_same_words():
+    def work(comm):
+        with pytest.raises(RanksDisagreeError) as differ:
+            agree(comm, "solve", {"shape": (3, 3), "dtype": "float64" if comm.rank != 1 else "float32"})
+        with pytest.raises(TypeError, match="only here") as found:
+            agree(comm, "solve", {}, error=TypeError("only here") if comm.rank == 2 else None)
+        return str(differ.value), differ.value.what, differ.value.values, str(found.value)
+
+    told, _ = on_ranks(3, work)
+    assert told[0] == told[1] == told[2]
+    assert told[0][1:3] == ("dtype", {"float64": (0, 2), "float32": (1,)})
+    assert "float64 on ranks 0 and 2, float32 on rank 1" in told[0][0]
+
+
+def test_a_rank_that_does_not_come_is_named():
+    def work(comm):
+        if comm.rank == 0:
+            time.sleep(0.5)
+            return None
+        with patience(0.2), pytest.raises(MissingRanksError, match="rank 0 did not come within") as error:
+            comm.barrier()
+        return error.value.missing
+
+    assert on_ranks(3, work)[0] == [None, (0,), (0,)]
+
+
+def test_one_process_alone_and_refusals():
+    assert isinstance(open_communicator(), Alone) and agree(Alone(), "x", {}, mine=3) == [3]
+    with pytest.raises(KeyError):
+        agree(Alone(), "x", {}, error=KeyError("y"))
+    with pytest.raises(TypeError, match=r"MPI\.COMM_WORLD"):
+        open_communicator("world")
+    with pytest.raises(ValueError, match="not a positive number"), patience(0):
+        pass
+    assert ranks_in_words([5]) == "rank 5" and ranks_in_words(range(64)) == "ranks 0 to 63"
+    assert ranks_in_words(range(0, 64, 2)).endswith("and 32 in all")
+    a = ShardedMatrix.scatter(np.arange(6.0).reshape(2, 3), None)
+    assert a.comm is None and a.T.shape == (3, 2) and a.astype("complex64").dtype == np.complex64
+    with pytest.raises(TypeError, match="gather"):
+        np.asarray(a)

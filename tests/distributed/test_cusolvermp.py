@@ -1,0 +1,125 @@
+"""cuSOLVERMp without a GPU: stand-in libraries check the arguments of every call, on one rank and on several processes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lapwing
+from lapwing.core.layout import Axis, Layout
+from lapwing.engines import device_exchange
+
+HERE = Path(__file__).parent
+COMPILER = shutil.which("g++") or shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+NAMES = (
+    "libcusolverMp.so.0", "libcudart.so.13", "libcublas.so.13", "libnccl.so.2",
+    "libcublasLt.so.13", "libcusolver.so.12", "libcusparse.so.12", "libnvJitLink.so.13",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """Folders with the stand-ins, by version: one file under the names of all of them."""
+    folders, running = {}, []
+    for version in (800, 901):
+        folder = folders[version] = tmp_path_factory.mktemp(f"mp{version}")
+        command = [COMPILER, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-DVERSION={version}", "-shared", "-fPIC"]
+        running.append(subprocess.Popen([*command, "-o", folder / NAMES[0], HERE / "mock_mp.cc"], stderr=subprocess.PIPE))
+        for name in NAMES[1:]:
+            (folder / name).symlink_to(NAMES[0])
+    for process in running:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors.decode()
+    return folders
+
+
+def ranks(folder, tmp_path, size, *what, **settings):
+    environment = os.environ | {
+        "LAPWING_CUDA_PATH": str(folder),
+        "MOCK_FOLDER": str(tmp_path),
+        "PYTHONPATH": str(Path(lapwing.__file__).parents[1]),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [sys.executable, "-W", "error", HERE / "mp_child.py"]
+    started = [
+        subprocess.Popen([*command, str(rank), str(size), *what], env=environment | settings, **pipes) for rank in range(size)
+    ]
+    return [(process.communicate(timeout=120)[0], process.returncode) for process in started]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 6])
+def test_answers(libraries, tmp_path, size):
+    """All operations, dtypes, layouts (rows, columns, uneven, empty, 2-D) and sizes below, at and above the grid."""
+    for text, code in ranks(libraries[901], tmp_path, size, "answers"):
+        assert code == 0 and text == "done\n", text
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_version_08(libraries, tmp_path, size):
+    """Another letter for the vectors, no svd, and an NCCL that 0.9 could not use."""
+    for text, code in ranks(libraries[800], tmp_path, size, "old", MOCK_NCCL="22809"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_dtensors(libraries, tmp_path):
+    """The public calls on DTensors reach the library: on 2 ranks, memory of torch's own allocator."""
+    pytest.importorskip("torch.distributed.tensor")
+    environment = os.environ | {
+        "LAPWING_CUDA_PATH": str(libraries[901]),
+        "MOCK_FOLDER": str(tmp_path),
+        "PYTHONPATH": str(Path(lapwing.__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, HERE / "dtensor_checks.py", tmp_path, "2", "cusolvermp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout + done.stderr
+
+
+def test_jax_blocks(libraries, tmp_path):
+    pytest.importorskip("jax")
+    for text, code in ranks(libraries[901], tmp_path, 2, "jax", JAX_PLATFORMS="cpu"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_one_rank_without_memory(libraries, tmp_path):
+    for text, code in ranks(libraries[901], tmp_path, 3, "memory"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_old_nccl_is_named_before_loading(libraries, tmp_path):
+    [(text, code)] = ranks(libraries[901], tmp_path, 1, MOCK_NCCL="22809")
+    assert code == 1 and "needs NCCL 2.29 or newer, and this process has 2.28.9\nhint:" in text
+
+
+def test_nothing_installed():
+    code = "from lapwing.engines import cusolvermp; print(cusolvermp.missing())"
+    environment = os.environ | {"LAPWING_CUDA_PATH": "", "PYTHONPATH": str(Path(lapwing.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n" or "hint: pip install nvidia-" in done.stdout  # the machine may have them
+
+
+def test_exchange_moves_each_number_once():
+    """The runs of all pairs of ranks together are the matrix, for any two layouts and a part of the columns."""
+    source = Layout(Axis.blocks((0, 7, 4)), Axis.cyclic(9, 2, 2))
+    target = Layout.cyclic((11, 5), 3, (2, 2))
+    moved = set()
+    for a in range(source.size):
+        for b in range(target.size):
+            shared = device_exchange._shared(source, source.place(a), target, target.place(b), (0, 3))
+            rows, columns = shared or ((), ())
+            for i, k, height in rows:
+                for j, l, width in columns:
+                    for x in range(height):
+                        for y in range(width):
+                            here = source.indices(a)[0][i + x], source.indices(a)[1][j + y]
+                            there = target.indices(b)[0][k + x], target.indices(b)[1][l + y]
+                            assert here == (there[0], there[1] + 3)
+                            assert there not in moved
+                            moved.add(there)
+    assert len(moved) == 11 * 5
