@@ -1,0 +1,248 @@
+"""A = L L^H inside shard_map, on column panels dealt out in turn, and what follows from L.
+
+Left-looking: for each panel every device sums what its own columns take from it, one reduction adds these up, the panel is
+solved by rows on all devices and gathered again; its owner keeps it. Nothing but products: a LAPACK call of each device with
+its own threads was 43 times slower on a CPU. All steps of a window share one loop, so that the time to compile does not grow
+with the number of panels.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from .sharded import WINDOWS, Panels
+from .sharded_layout import adjoint, place
+
+__all__ = ["Factored", "backward", "factor", "forward", "identity_slots", "logdet", "multiply", "solve"]
+
+# of float32 a GPU would keep ten bits
+dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+SMALL = 32  # columns of a diagonal block that are eliminated one by one
+
+
+class Factored(NamedTuple):
+    """L in panels, shape (padded, columns); its diagonal blocks and their inverses on every device; the status."""
+
+    panels: Any
+    diagonal: Any
+    inverses: Any
+    info: Any
+
+
+def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
+    """``a``: the columns of my panels, shape (n or padded, columns); of them the lower triangle is read."""
+    c, first_odd = _prepared(a, cut, axes)
+    b, total = cut.width, cut.padded
+    device = place(axes)
+    blocks = jnp.zeros((cut.count, b, b), c.dtype)
+    state = (c, blocks, blocks, jnp.zeros((), jnp.int32), jnp.zeros((b, b), c.dtype))
+    for first, last in cut.windows(WINDOWS):
+        top, wide = first * cut.devices * b, last * b
+
+        def step(k: Any, state: Any, top: int = top, wide: int = wide) -> Any:
+            c, diagonal, inverses, failed, bad = state
+            owner, slot, offset = k % cut.devices, k // cut.devices, k * b - top
+            # A_k - sum_{j < k} L_j L_kj^H, of which each device has its own j
+            left = lax.dynamic_slice(c, (k * b, 0), (b, wide))
+            panel_of = jnp.arange(wide) // b * cut.devices + device
+            part = -dot(lax.slice(c, (top, 0), (total, wide)), adjoint(jnp.where(panel_of < k, left, 0)))
+            mine = lax.dynamic_slice(c, (top, slot * b), (total - top, b))
+            part = jnp.where(device == owner, part + mine, part)
+            block = lax.psum(lax.dynamic_slice(part, (offset, 0), (b, b)), axes)
+            # L_kk, and its inverse; the rows below: L_ik <- A_ik L_kk^-H
+            l, v, good = _small_factor(block)
+            below = part if cut.devices == 1 else lax.psum_scatter(part, axes, tiled=True)
+            below = _right_solve(below, l, v)
+            below = below if cut.devices == 1 else lax.all_gather(below, axes, tiled=True)
+            below = jnp.where(jnp.arange(total - top)[:, None] >= offset + b, below, 0)
+            done = lax.dynamic_update_slice(below, l, (offset, 0))
+            c = lax.dynamic_update_slice(c, jnp.where(device == owner, done, mine), (top, slot * b))
+            first_bad = (failed == 0) & ~good
+            return (
+                c,
+                lax.dynamic_update_slice(diagonal, l[None], (k, 0, 0)),
+                lax.dynamic_update_slice(inverses, v[None], (k, 0, 0)),
+                jnp.where(first_bad, k + 1, failed).astype(jnp.int32),
+                jnp.where(first_bad, block, bad),
+            )
+
+        state = lax.fori_loop(first * cut.devices, last * cut.devices, step, state)
+    c, diagonal, inverses, failed, bad = state
+    inside = lax.cond(failed > 0, lambda x: _eliminated(x)[2], lambda x: jnp.zeros((), jnp.int32), bad)
+    minor = jnp.where(failed > 0, (failed - 1) * b + inside, 0)
+    odd = first_odd < cut.n
+    minor = jnp.where(odd & ((minor == 0) | (first_odd + 1 < minor)), first_odd + 1, minor)
+    return Factored(c, diagonal, inverses, minor.astype(jnp.int32))
+
+
+def solve(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """A^-1 B for the rows of my panels of B, shape (each, width, k)."""
+    return backward(f, forward(f, b, cut, axes), cut, axes)
+
+
+def forward(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """L^-1 B: x_k <- L_kk^-1 (b_k - sum_{j < k} L_kj x_j), each device with its own j."""
+    device, k = place(axes), b.shape[-1]
+    x = jnp.zeros_like(b)
+    for first, last in _halves(cut):
+
+        def step(i: Any, x: Any, last: int = last) -> Any:
+            owner, slot = i % cut.devices, i // cut.devices
+            row = lax.dynamic_slice(f.panels, (i * cut.width, 0), (cut.width, last * cut.width))
+            part = -dot(row, x[:last].reshape(last * cut.width, k))
+            part = jnp.where(device == owner, part + lax.dynamic_index_in_dim(b, slot, keepdims=False), part)
+            found = _left_solve(lax.psum(part, axes), *_blocks(f, i))
+            return _store(x, found, slot, device == owner)
+
+        x = lax.fori_loop(first * cut.devices, last * cut.devices, step, x)
+    return x
+
+
+def backward(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """L^-H B: x_k <- L_kk^-H b_k, then b_j <- b_j - L_kj^H x_k for my own j < k."""
+    device, k = place(axes), b.shape[-1]
+    for first, last in reversed(_halves(cut)):
+        begin, end = first * cut.devices, last * cut.devices
+
+        def step(i: Any, x: Any, last: int = last, turn: int = begin + end - 1) -> Any:
+            i = turn - i
+            owner, slot = i % cut.devices, i // cut.devices
+            mine = lax.dynamic_index_in_dim(x, slot, keepdims=False)
+            right = lax.psum(jnp.where(device == owner, mine, 0), axes)
+            l, v = _blocks(f, i)
+            found = _left_solve(right, adjoint(l), adjoint(v))
+            row = lax.dynamic_slice(f.panels, (i * cut.width, 0), (cut.width, last * cut.width))
+            panel_of = jnp.arange(last * cut.width) // cut.width * cut.devices + device
+            taken = dot(adjoint(jnp.where(panel_of < i, row, 0)), found).reshape(last, cut.width, k)
+            x = lax.dynamic_update_slice(x, x[:last] - taken, (0, 0, 0))
+            return _store(x, found, slot, device == owner)
+
+        b = lax.fori_loop(begin, end, step, b)
+    return b
+
+
+def logdet(f: Factored) -> Any:
+    """Real; padding adds log 1."""
+    pivots = jnp.real(jnp.diagonal(f.diagonal, axis1=-2, axis2=-1))
+    return 2 * jnp.sum(jnp.log(pivots))
+
+
+def identity_slots(cut: Panels, axes: tuple[str, ...], dtype: Any) -> Any:
+    """The rows of my panels of the identity."""
+    panel = jnp.arange(cut.each) * cut.devices + place(axes)
+    rows = panel[:, None] * cut.width + jnp.arange(cut.width)
+    return (rows[..., None] == jnp.arange(cut.padded)).astype(dtype)
+
+
+def multiply(x: Any, y: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """X Y, all in panels: the panels of X travel, one after the other."""
+    device = place(axes)
+
+    def step(k: Any, total: Any) -> Any:
+        panel = lax.dynamic_slice(x, (0, k // cut.devices * cut.width), (x.shape[0], cut.width))
+        panel = lax.psum(jnp.where(device == k % cut.devices, panel, 0), axes)
+        return total + dot(panel, lax.dynamic_slice(y, (k * cut.width, 0), (cut.width, y.shape[1])))
+
+    return lax.fori_loop(0, cut.count, step, jnp.zeros((x.shape[0], y.shape[1]), x.dtype))
+
+
+def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
+    """My columns of the lower triangle, with ones on the diagonal of the padding; the first row that holds NaN or Inf.
+
+    What is not finite becomes zero, so that it cannot reach the columns before it: the first bad minor stays what it is.
+    """
+    rows = jnp.arange(cut.padded)[:, None]
+    panel = jnp.arange(cut.each) * cut.devices + place(axes)
+    columns = (panel[:, None] * cut.width + jnp.arange(cut.width)).reshape(1, cut.columns)
+    a = jnp.pad(a, ((0, cut.padded - a.shape[0]), (0, 0)))
+    a = jnp.where(rows >= columns, a, 0)
+    odd = ~jnp.isfinite(a)
+    first = jnp.min(jnp.where(odd, rows, cut.padded))
+    a = jnp.where(odd, 0, jnp.where((rows == columns) & (rows >= cut.n), 1, a)).astype(a.dtype)
+    if jnp.iscomplexobj(a):  # of the diagonal LAPACK reads the real part
+        a = jnp.where(rows == columns, jnp.real(a).astype(a.dtype), a)
+    return a, lax.pmin(first, axes)
+
+
+def _small_factor(a: Any) -> tuple[Any, Any, Any]:
+    """L and L^-1 of a diagonal block, and whether all pivots are finite and positive."""
+    return lax.platform_dependent(a, cpu=_by_elimination, default=_by_library)
+
+
+def _by_elimination(a: Any) -> tuple[Any, Any, Any]:
+    l, v, bad = _eliminated(a)
+    return l, v, bad == 0
+
+
+def _by_library(a: Any) -> tuple[Any, Any, Any]:
+    l = jnp.tril(lax.linalg.cholesky(a, symmetrize_input=False))
+    eye = jnp.eye(a.shape[0], dtype=a.dtype)
+    v = lax.linalg.triangular_solve(l, eye, left_side=True, lower=True)
+    return l, v, jnp.all(jnp.isfinite(l)) & jnp.all(jnp.real(jnp.diagonal(l)) > 0)
+
+
+def _eliminated(a: Any) -> tuple[Any, Any, Any]:
+    """L, L^-1 and the first bad pivot (0: none) of a small matrix, blocks of SMALL columns, these one by one."""
+    n = a.shape[0]
+    # a width that does not divide n: one block
+    s = SMALL if n % SMALL == 0 else n
+    index, within = jnp.arange(n), jnp.arange(s)
+
+    def block(i: Any, state: Any) -> Any:
+        l, v, bad = state
+        at = i * s
+        row = lax.dynamic_slice(l, (at, 0), (s, n))
+        part = lax.dynamic_slice(a, (0, at), (n, s)) - dot(l, adjoint(row))
+        corner = lax.dynamic_slice(part, (at, 0), (s, s))
+
+        def column(j: Any, state: Any) -> Any:
+            u, w, bad = state
+            before = lax.dynamic_slice(u, (j, 0), (1, s))[0]
+            x = lax.dynamic_slice(corner, (0, j), (s, 1))[:, 0] - jnp.sum(u * jnp.conj(before)[None], 1)
+            pivot = jnp.real(lax.dynamic_index_in_dim(x, j, keepdims=False))
+            good = (pivot > 0) & jnp.isfinite(pivot)
+            scale = jnp.where(good, 1 / jnp.sqrt(jnp.where(good, pivot, 1)), jnp.nan).astype(pivot.dtype)
+            x = jnp.where(within >= j, x * scale, 0)
+            y = ((within == j) - jnp.sum(w * jnp.where(within < j, before, 0)[:, None], 0)) * scale
+            bad = jnp.where((bad == 0) & ~good, at + j + 1, bad).astype(jnp.int32)
+            return lax.dynamic_update_slice(u, x[:, None], (0, j)), lax.dynamic_update_slice(w, y[None], (j, 0)), bad
+
+        zero = jnp.zeros((s, s), a.dtype)
+        u, w, bad = lax.fori_loop(0, s, column, (zero, zero, bad))
+        below = jnp.where((index >= at + s)[:, None], _right_solve(part, u, w), 0)
+        l = lax.dynamic_update_slice(l, lax.dynamic_update_slice(below, u, (at, 0)), (0, at))
+        unit = (index[None] == (at + within)[:, None]).astype(a.dtype)
+        return l, lax.dynamic_update_slice(v, dot(w, unit - dot(row, v)), (at, 0)), bad
+
+    zero = jnp.zeros_like(a)
+    return lax.fori_loop(0, n // s, block, (zero, zero, jnp.zeros((), jnp.int32)))  # type: ignore[no-any-return]
+
+
+def _right_solve(b: Any, l: Any, v: Any) -> Any:
+    """B L^-H with V ~ L^-1; one step of refinement makes it as good as substitution."""
+    lh, vh = adjoint(l), adjoint(v)
+    x = dot(b, vh)
+    return x + dot(b - dot(x, lh), vh)
+
+
+def _left_solve(b: Any, l: Any, v: Any) -> Any:
+    x = dot(v, b)
+    return x + dot(v, b - dot(l, x))
+
+
+def _blocks(f: Factored, k: Any) -> tuple[Any, Any]:
+    return lax.dynamic_index_in_dim(f.diagonal, k, keepdims=False), lax.dynamic_index_in_dim(f.inverses, k, keepdims=False)
+
+
+def _store(x: Any, found: Any, slot: Any, owner: Any) -> Any:
+    # of x only the slot is touched: the rest stays where it is
+    kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
+    return lax.dynamic_update_slice(x, jnp.where(owner, found, kept)[None], (slot, 0, 0))
+
+
+def _halves(cut: Panels) -> list[tuple[int, int]]:
+    return cut.windows(2)
