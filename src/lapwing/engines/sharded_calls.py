@@ -19,7 +19,23 @@ from . import sharded_cholesky as spd
 from .sharded import Panels, panels, panels_of_width
 from .sharded_layout import adjoint, from_panels, from_slots, gathered, local_part, place, shard_map, to_panels, to_slots
 
-__all__ = ["cholesky", "compiled", "cut_for", "inverse", "slogdet", "solve", "spec_of"]
+__all__ = [
+    "cholesky",
+    "compiled",
+    "cut_for",
+    "in_panels",
+    "inverse",
+    "local_cholesky",
+    "local_inverse",
+    "local_logdet",
+    "local_rows",
+    "local_solve",
+    "or_nan",
+    "slogdet",
+    "solve",
+    "spec_of",
+    "summed",
+]
 
 
 def cut_for(n: int, grid: Grid, width: int | None = None) -> Panels:
@@ -54,7 +70,7 @@ def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
 
 def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
     f = local_factor(a, grid, cut, upper)
-    l = from_panels(_or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
+    l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
     return (adjoint(l) if upper else l), f.info
 
 
@@ -68,7 +84,7 @@ def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Pa
     same = right is not None and set(right.order) == set(grid.order)
     given = b if right is None or same else gathered(b, right)
     x = spd.solve(f, to_slots(given, right if same else None, cut, grid.order), cut, grid.order)
-    x = _or_nan(from_slots(x, right if same else None, cut, grid.order), f.info)
+    x = or_nan(from_slots(x, right if same else None, cut, grid.order), f.info)
     return x if right is None or same else local_part(x, right)
 
 
@@ -76,7 +92,7 @@ def local_inverse(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, An
     f = local_factor(a, grid, cut, upper)
     x = spd.solve(f, spd.identity_slots(cut, grid.order, a.dtype), cut, grid.order)
     # the rows of my panels of X are, turned, the columns of my panels of X^H
-    x = _or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
+    x = or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
     one = from_panels(x, grid, cut, cut.n)
     other = adjoint(from_panels(x, grid.turned(), cut, cut.n))
     return (one + other) / 2, f.info
@@ -84,16 +100,16 @@ def local_inverse(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, An
 
 def local_logdet(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
     f = local_factor(a, grid, cut, upper)
-    return _or_nan(spd.logdet(f), f.info), f.info
+    return or_nan(spd.logdet(f), f.info), f.info
 
 
 def local_product(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
     """(A + A^H)/2 x."""
     x = x if right is None else gathered(x, right)
     mine = local_rows(x, a.shape[1], grid.column_axes)
-    one = _summed(spd.dot(a, mine), grid.column_axes, grid.row_axes)
+    one = summed(spd.dot(a, mine), grid.column_axes, grid.row_axes)
     mine = local_rows(x, a.shape[0], grid.row_axes)
-    other = _summed(spd.dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
+    other = summed(spd.dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
     y = (one + other) / 2
     return y if right is None else local_part(y, right)
 
@@ -102,14 +118,14 @@ def local_rows(x: Any, rows: int, axes: tuple[str, ...]) -> Any:
     return lax.dynamic_slice_in_dim(x, place(axes) * rows, rows)
 
 
-def _summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
+def summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
     y = lax.psum(y, over) if over else y
     return lax.all_gather(y, along, tiled=True) if along else y
 
 
 def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels) -> Any:
     """-X S X, in blocks."""
-    xs, ss = (_in_panels(m, grid, cut) for m in (x, s))
+    xs, ss = (in_panels(m, grid, cut) for m in (x, s))
     made = spd.multiply(spd.multiply(xs, ss, cut, grid.order), xs, cut, grid.order)
     return -from_panels(made, grid, cut, cut.n)
 
@@ -119,11 +135,11 @@ def local_hermitian(a: Any, grid: Grid, cut: Panels) -> Any:
     return (a + other) / 2
 
 
-def _in_panels(a: Any, grid: Grid, cut: Panels) -> Any:
+def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     return jnp.pad(to_panels(a, grid, cut), ((0, cut.padded - cut.n), (0, 0)))
 
 
-def _or_nan(x: Any, info: Any) -> Any:
+def or_nan(x: Any, info: Any) -> Any:
     nan = jnp.asarray(complex(jnp.nan, jnp.nan) if jnp.iscomplexobj(x) else jnp.nan, x.dtype)
     return jnp.where(info == 0, x, nan)
 
@@ -149,7 +165,10 @@ def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[An
 
 
 def solve(placement: Placement, right: Grid | None, cut: Panels, upper: bool, a: Any, b: Any) -> tuple[Any, Any]:
-    """A^-1 B for a positive definite A, and the status. B has two axes."""
+    """A^-1 B for a positive definite A, and the status."""
+    if b.ndim == 1:
+        x, info = solve(placement, right, cut, upper, a, b[:, None])
+        return x[:, 0], info
     grid, mesh = placement.grid, placement.mesh
     spec, b_spec = spec_of(grid), spec_of(right)
     held = PartitionSpec(grid.order)

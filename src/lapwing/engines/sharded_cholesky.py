@@ -8,7 +8,6 @@ with the number of panels.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,11 +15,10 @@ from jax import lax
 
 from .sharded import WINDOWS, Panels
 from .sharded_layout import adjoint, place
+from .sharded_substitution import Triangle, dot, gather_solve, scatter_solve
 
-__all__ = ["Factored", "backward", "factor", "forward", "identity_slots", "logdet", "multiply", "solve"]
+__all__ = ["Factored", "dot", "factor", "identity_slots", "logdet", "multiply", "solve"]
 
-# of float32 a GPU would keep ten bits
-dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
 
 
@@ -81,48 +79,8 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
 
 def solve(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
     """A^-1 B for the rows of my panels of B, shape (each, width, k)."""
-    return backward(f, forward(f, b, cut, axes), cut, axes)
-
-
-def forward(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """L^-1 B: x_k <- L_kk^-1 (b_k - sum_{j < k} L_kj x_j), each device with its own j."""
-    device, k = place(axes), b.shape[-1]
-    x = jnp.zeros_like(b)
-    for first, last in _halves(cut):
-
-        def step(i: Any, x: Any, last: int = last) -> Any:
-            owner, slot = i % cut.devices, i // cut.devices
-            row = lax.dynamic_slice(f.panels, (i * cut.width, 0), (cut.width, last * cut.width))
-            part = -dot(row, x[:last].reshape(last * cut.width, k))
-            part = jnp.where(device == owner, part + lax.dynamic_index_in_dim(b, slot, keepdims=False), part)
-            found = _left_solve(lax.psum(part, axes), *_blocks(f, i))
-            return _store(x, found, slot, device == owner)
-
-        x = lax.fori_loop(first * cut.devices, last * cut.devices, step, x)
-    return x
-
-
-def backward(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
-    """L^-H B: x_k <- L_kk^-H b_k, then b_j <- b_j - L_kj^H x_k for my own j < k."""
-    device, k = place(axes), b.shape[-1]
-    for first, last in reversed(_halves(cut)):
-        begin, end = first * cut.devices, last * cut.devices
-
-        def step(i: Any, x: Any, last: int = last, turn: int = begin + end - 1) -> Any:
-            i = turn - i
-            owner, slot = i % cut.devices, i // cut.devices
-            mine = lax.dynamic_index_in_dim(x, slot, keepdims=False)
-            right = lax.psum(jnp.where(device == owner, mine, 0), axes)
-            l, v = _blocks(f, i)
-            found = _left_solve(right, adjoint(l), adjoint(v))
-            row = lax.dynamic_slice(f.panels, (i * cut.width, 0), (cut.width, last * cut.width))
-            panel_of = jnp.arange(last * cut.width) // cut.width * cut.devices + device
-            taken = dot(adjoint(jnp.where(panel_of < i, row, 0)), found).reshape(last, cut.width, k)
-            x = lax.dynamic_update_slice(x, x[:last] - taken, (0, 0, 0))
-            return _store(x, found, slot, device == owner)
-
-        b = lax.fori_loop(begin, end, step, b)
-    return b
+    l = Triangle(f.panels, f.diagonal, f.inverses)
+    return scatter_solve(l, gather_solve(l, b, cut, axes, below=True), cut, axes, below=True)
 
 
 def logdet(f: Factored) -> Any:
@@ -131,10 +89,11 @@ def logdet(f: Factored) -> Any:
     return 2 * jnp.sum(jnp.log(pivots))
 
 
-def identity_slots(cut: Panels, axes: tuple[str, ...], dtype: Any) -> Any:
-    """The rows of my panels of the identity."""
+def identity_slots(cut: Panels, axes: tuple[str, ...], dtype: Any, order: Any = None) -> Any:
+    """The rows of my panels of the identity, or of the one with its rows in this order."""
     panel = jnp.arange(cut.each) * cut.devices + place(axes)
     rows = panel[:, None] * cut.width + jnp.arange(cut.width)
+    rows = rows if order is None else order[rows]
     return (rows[..., None] == jnp.arange(cut.padded)).astype(dtype)
 
 
@@ -227,22 +186,3 @@ def _right_solve(b: Any, l: Any, v: Any) -> Any:
     lh, vh = adjoint(l), adjoint(v)
     x = dot(b, vh)
     return x + dot(b - dot(x, lh), vh)
-
-
-def _left_solve(b: Any, l: Any, v: Any) -> Any:
-    x = dot(v, b)
-    return x + dot(v, b - dot(l, x))
-
-
-def _blocks(f: Factored, k: Any) -> tuple[Any, Any]:
-    return lax.dynamic_index_in_dim(f.diagonal, k, keepdims=False), lax.dynamic_index_in_dim(f.inverses, k, keepdims=False)
-
-
-def _store(x: Any, found: Any, slot: Any, owner: Any) -> Any:
-    # of x only the slot is touched: the rest stays where it is
-    kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
-    return lax.dynamic_update_slice(x, jnp.where(owner, found, kept)[None], (slot, 0, 0))
-
-
-def _halves(cut: Panels) -> list[tuple[int, int]]:
-    return cut.windows(2)
