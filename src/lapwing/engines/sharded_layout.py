@@ -16,7 +16,19 @@ from jax import lax
 from ..core.placement import Grid
 from .sharded import Panels
 
-__all__ = ["adjoint", "from_panels", "from_slots", "gathered", "local_part", "place", "shard_map", "to_panels", "to_slots"]
+__all__ = [
+    "adjoint",
+    "from_panels",
+    "from_slots",
+    "from_whole_rows",
+    "gathered",
+    "local_part",
+    "place",
+    "shard_map",
+    "to_panels",
+    "to_slots",
+    "to_whole_rows",
+]
 
 
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
@@ -82,6 +94,19 @@ def from_slots(x: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -
         dealt = lax.all_gather(x, order, axis=1) if cut.devices > 1 else x[:, None]
         return dealt.reshape(cut.padded, k)[: cut.n]
     return from_panels(x.reshape(cut.columns, k).T, grid.turned().with_order(order), cut, k).T
+
+
+def to_whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
+    """A part of the rows of my block, but all columns; and how many rows the block had, which q must divide."""
+    return _whole_rows(a, grid)[0], a.shape[0]
+
+
+def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
+    """My block of ``rows`` rows again."""
+    if grid.q == 1:
+        return x
+    x = x.reshape(x.shape[0], grid.q, x.shape[1] // grid.q)
+    return _exchange(x, grid.column_axes, 1, 0).reshape(rows, x.shape[2])
 
 
 def gathered(b: Any, grid: Grid) -> Any:

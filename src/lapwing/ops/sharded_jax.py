@@ -153,12 +153,12 @@ def polar(where: Placement, a: Any, /, *, side: str = "right", engine: str = "au
     check_choice("polar", "side", side, ("right", "left"))
     m, n = _check_tall("polar", where, a, engine)
     tall, turned = _tall("polar", where, a)
-    if (side == "left") != turned and m != n:
+    if (side == "left") != turned:
         raise ValueError(
             f"polar: of a sharded {m} x {n} matrix P on the {side} would be as large as the longer side squared"
             f"\nhint: side='{'right' if side == 'left' else 'left'}'"
         )
-    u, p, info = _compiled_tall("polar", tall, turned, side == "left")(a)
+    u, p, info = _compiled_tall("polar", tall, turned)(a)
     _raise_if_failed("polar", a, info, "raise", "", None)
     return PolarResult(u, p)
 
