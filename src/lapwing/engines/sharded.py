@@ -7,6 +7,7 @@ sharded array. No MPI, no vendor library beyond XLA's own, any JAX backend.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..core.problem import ITEMSIZE
 
@@ -47,7 +48,7 @@ class Panels:
         """Ranges of panels on each device, at most so many, that share one loop."""
         many = min(most, self.each)
         cuts = [round(self.each * i / many) for i in range(many + 1)]
-        return list(zip(cuts, cuts[1:], strict=False))
+        return list(pairwise(cuts))
 
 
 def panels(n: int, devices: int, backend: str) -> Panels:

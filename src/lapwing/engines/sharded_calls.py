@@ -151,14 +151,15 @@ def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[An
     """The factor where the matrix was, and the status."""
     spec = spec_of(placement.grid)
     function = jax.custom_jvp(
-        shard_map(partial(local_cholesky, grid=placement.grid, cut=cut, upper=upper), placement.mesh, (spec,), (spec, PartitionSpec()))
+        shard_map(
+            partial(local_cholesky, grid=placement.grid, cut=cut, upper=upper), placement.mesh, (spec,), (spec, PartitionSpec())
+        )
     )
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         raise NotImplementedError(
-            "cholesky: the factor of a sharded matrix has no derivative"
-            "\nhint: solve, inv and slogdet of sharded matrices have"
+            "cholesky: the factor of a sharded matrix has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
         )
 
     return function(a)  # type: ignore[no-any-return]
@@ -209,13 +210,11 @@ def inverse(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any
     return function(a)  # type: ignore[no-any-return]
 
 
-def slogdet(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
-    """log det A, the same number on every device, and the status."""
+def slogdet(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any, Any]:
+    """The sign (1, or NaN), log det A, and the status, the same on every device."""
     grid, mesh = placement.grid, placement.mesh
     spec, whole = spec_of(grid), PartitionSpec()
-    function = jax.custom_jvp(
-        shard_map(partial(local_logdet, grid=grid, cut=cut, upper=upper), mesh, (spec,), (whole, whole))
-    )
+    function = jax.custom_jvp(shard_map(partial(local_logdet, grid=grid, cut=cut, upper=upper), mesh, (spec,), (whole, whole)))
     trace = shard_map(partial(_local_trace, grid=grid), mesh, (spec, spec), whole)
 
     @function.defjvp
@@ -224,7 +223,8 @@ def slogdet(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any
         x, _ = inverse(placement, cut, upper, *primals)
         return (value, info), (trace(x, tangents[0]), jax.custom_derivatives.zero_from_primal(info))
 
-    return function(a)  # type: ignore[no-any-return]
+    value, info = function(a)
+    return or_nan(jnp.ones((), a.dtype), info), value, info
 
 
 def _local_trace(x: Any, da: Any, grid: Grid) -> Any:

@@ -129,7 +129,7 @@ def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
 
 def _small_factor(a: Any) -> tuple[Any, Any, Any]:
     """L and L^-1 of a diagonal block, and whether all pivots are finite and positive."""
-    return lax.platform_dependent(a, cpu=_by_elimination, default=_by_library)
+    return lax.platform_dependent(a, cpu=_by_elimination, default=_by_library)  # type: ignore[no-any-return]
 
 
 def _by_elimination(a: Any) -> tuple[Any, Any, Any]:

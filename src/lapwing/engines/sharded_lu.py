@@ -101,7 +101,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
     c, blocks, order, swaps, info = state
     odd = first_odd < cut.n
     info = jnp.where(odd & ((info == 0) | (first_odd + 1 < info)), first_odd + 1, info).astype(jnp.int32)
-    return FactoredLU(c, *blocks, order, swaps % 2, info)
+    return FactoredLU(c, blocks[0], blocks[1], blocks[2], blocks[3], order, swaps % 2, info)
 
 
 def _panel(x: Any) -> tuple[Any, Any, Any]:
@@ -243,7 +243,7 @@ def inverse(placement: Placement, cut: Panels, a: Any) -> tuple[Any, Any]:
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         x, info = function(*primals)
-        made = jax.custom_derivatives.linear_call(*ways, x, tangents[0])
+        made = jax.custom_derivatives.linear_call(ways[0], ways[1], x, tangents[0])
         return (x, info), (made, jax.custom_derivatives.zero_from_primal(info))
 
     return function(a)  # type: ignore[no-any-return]

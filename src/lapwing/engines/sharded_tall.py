@@ -140,4 +140,3 @@ def _undifferentiated(name: str, function: Any) -> Any:
 
 def _turned(placement: Placement) -> Placement:
     return Placement(placement.mesh, placement.grid.turned())
-

@@ -127,7 +127,7 @@ def put_back(x: Any, like: Any) -> Any:
     """A matrix from one device to where ``like`` is; by rows alone where its columns cannot be split that way."""
     mesh, spec = like.sharding.mesh, like.sharding.spec
     grid = grid_of(spec, mesh)
-    rows, columns = (tuple(spec) + (None, None))[:2]
+    rows, columns = (*spec, None, None)[:2]
     kept = PartitionSpec(rows if x.shape[0] % grid.p == 0 else None, columns if x.shape[1] % grid.q == 0 else None)
     return put(x, mesh, kept)
 

@@ -96,9 +96,9 @@ def slogdet(
     kind, upper = _kind("slogdet", where, a, assume, upper, engine)
     cut = sharded_calls.cut_for(a.shape[-1], where.grid)
     if kind == "pos":
-        value, info = sharded_calls.compiled(sharded_calls.slogdet, where, cut, upper)(a)
+        sign, value, info = sharded_calls.compiled(sharded_calls.slogdet, where, cut, upper)(a)
         _raise_if_failed("slogdet", a, info, on_fail, assume, upper)
-        return SlogdetResult(value * 0 + 1 if not _complex(a) else (value * 0 + 1).astype(a.dtype), value)
+        return SlogdetResult(sign, value)
     sign, value, _ = sharded_calls.compiled(sharded_lu.slogdet, where, cut)(a)
     return SlogdetResult(sign, value)
 
@@ -123,9 +123,7 @@ def qr(where: Placement, a: Any, /, *, mode: str = "reduced", engine: str = "aut
     return QRResult(q, r)
 
 
-def svd_(
-    where: Placement, a: Any, /, *, full_matrices: Any = False, on_fail: str = "raise", engine: str = "auto"
-) -> SVDResult:
+def svd_(where: Placement, a: Any, /, *, full_matrices: Any = False, on_fail: str = "raise", engine: str = "auto") -> SVDResult:
     _check_fail("svd", on_fail)
     m, n = _check_tall("svd", where, a, engine)
     if check_flag("svd", "full_matrices", full_matrices) and m != n:
@@ -337,10 +335,6 @@ def _raise_if_failed(name: str, a: Any, info: Any, on_fail: str, assume: str, up
     if assume:
         raise SingularMatrixError(name, pivot=at, nonfinite=nonfinite)
     raise ConvergenceError(name, nonfinite=nonfinite)
-
-
-def _complex(a: Any) -> bool:
-    return str(a.dtype).startswith("complex")
 
 
 CALLS: dict[str, Any] = {
