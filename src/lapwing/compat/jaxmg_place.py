@@ -42,9 +42,8 @@ class Place:
             raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(_DTYPES)}")
         if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
             raise ValueError(f"{name}: T_A must be positive, got {tile!r}")
-        self.names: tuple[str, ...] = ()
-        for entry in tuple(self.spec):
-            self.names += () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        entries = [entry for entry in self.spec if entry is not None]
+        self.names: tuple[str, ...] = sum((entry if isinstance(entry, tuple) else (entry,) for entry in entries), ())
         if not self.names:
             raise ValueError(f"{name}: {self.spec} splits no axis of A\nhint: P('x', None) or P(None, 'x')")
         unknown = [axis for axis in self.names if axis not in mesh.shape]

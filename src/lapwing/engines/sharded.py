@@ -16,8 +16,8 @@ __all__ = ["GATHER_LIMIT", "Panels", "panels", "panels_of_width"]
 # Widest panel, by backend. CPU: 2 devices on 2 cores, n = 2048 float64, 64 and 128 are within noise of each other and 256 is
 # slower, as each panel is factored by one loop over its columns. GPU: not tuned.
 WIDEST = {"cpu": 128, "gpu": 512}
-# Static windows of the factorisation: more of them save work (8: 1.4 times the least, 16: 1.2 times) and cost compile time.
-WINDOWS = 8
+# Static windows of the factorisation: more of them save work and messages, and cost compile time.
+WINDOWS = 4
 # Matrices up to this many bytes are gathered to one device for eigh and svd.
 GATHER_LIMIT = 8 << 30
 

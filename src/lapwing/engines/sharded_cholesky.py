@@ -20,6 +20,8 @@ from .sharded_substitution import Triangle, dot, gather_solve, scatter_solve
 __all__ = ["Factored", "dot", "factor", "identity_slots", "logdet", "multiply", "solve"]
 
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
+TILE = 512  # rows and columns of a product on a CPU
+SOUND = 100.0  # condition number of a diagonal block up to which a product with its inverse is as good as substitution
 
 
 class Factored(NamedTuple):
@@ -47,7 +49,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
             # A_k - sum_{j < k} L_j L_kj^H, of which each device has its own j
             left = lax.dynamic_slice(c, (k * b, 0), (b, wide))
             panel_of = jnp.arange(wide) // b * cut.devices + device
-            part = -dot(lax.slice(c, (top, 0), (total, wide)), adjoint(jnp.where(panel_of < k, left, 0)))
+            part = _taken(c, jnp.where(panel_of < k, left, 0), top, offset, (slot + 1) * b)
             mine = lax.dynamic_slice(c, (top, slot * b), (total - top, b))
             part = jnp.where(device == owner, part + mine, part)
             block = lax.psum(lax.dynamic_slice(part, (offset, 0), (b, b)), axes)
@@ -75,6 +77,37 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
     odd = first_odd < cut.n
     minor = jnp.where(odd & ((minor == 0) | (first_odd + 1 < minor)), first_odd + 1, minor)
     return Factored(c, diagonal, inverses, minor.astype(jnp.int32))
+
+
+def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
+    """-C left^H for the rows of C from ``top`` on; rows before ``offset`` below it may stay zero, columns from ``used`` on are."""
+    rows, (width, wide) = c.shape[0] - top, left.shape
+
+    def at_once(c: Any, left: Any, offset: Any, used: Any) -> Any:
+        return -dot(lax.slice(c, (top, 0), (top + rows, wide)), adjoint(left))
+
+    def by_tiles(c: Any, left: Any, offset: Any, used: Any) -> Any:
+        tall, deep = min(TILE, rows), min(TILE, wide)
+
+        def strip(i: Any, part: Any) -> Any:
+            at = jnp.minimum(i * tall, rows - tall)
+
+            def tile(j: Any, total: Any) -> Any:
+                start = jnp.minimum(j * deep, wide - deep)
+                piece = lax.dynamic_slice(left, (0, start), (width, deep))
+                # the last tile may begin earlier than its turn
+                piece = jnp.where(start + jnp.arange(deep) >= j * deep, piece, 0)
+                return total - dot(lax.dynamic_slice(c, (top + at, start), (tall, deep)), adjoint(piece))
+
+            total = lax.fori_loop(0, (used + deep - 1) // deep, tile, jnp.zeros((tall, width), c.dtype))
+            return lax.dynamic_update_slice(part, total, (at, 0))
+
+        return lax.fori_loop(offset // tall, -(-rows // tall), strip, jnp.zeros((rows, width), c.dtype))
+
+    # a CPU starts a product in no time: tiles leave out what is zero. A GPU wants few large ones.
+    if rows * wide <= TILE * TILE:
+        return at_once(c, left, offset, used)
+    return lax.platform_dependent(c, left, offset, used, cpu=by_tiles, default=at_once)
 
 
 def solve(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
@@ -182,7 +215,17 @@ def _eliminated(a: Any) -> tuple[Any, Any, Any]:
 
 
 def _right_solve(b: Any, l: Any, v: Any) -> Any:
-    """B L^-H with V ~ L^-1; one step of refinement makes it as good as substitution."""
+    """B L^-H with V ~ L^-1."""
+    return lax.platform_dependent(b, l, v, cpu=_by_products, default=_by_substitution)
+
+
+def _by_substitution(b: Any, l: Any, v: Any) -> Any:
+    return lax.linalg.triangular_solve(l, b, left_side=False, lower=True, transpose_a=True, conjugate_a=True)
+
+
+def _by_products(b: Any, l: Any, v: Any) -> Any:
+    """One step of refinement, where the block is not well conditioned, makes it as good as substitution."""
     lh, vh = adjoint(l), adjoint(v)
     x = dot(b, vh)
-    return x + dot(b - dot(x, lh), vh)
+    condition = jnp.max(jnp.sum(jnp.abs(l), 1)) * jnp.max(jnp.sum(jnp.abs(v), 1))
+    return lax.cond(condition <= SOUND, lambda x, b: x, lambda x, b: x + dot(b - dot(x, lh), vh), x, b)
