@@ -116,6 +116,7 @@ def release_one():
     x, logdet = mg.potrs(held, b, 3, return_logdet=True)
     np.testing.assert_allclose(logdet, np.linalg.slogdet(a)[1], rtol=1e-12)
     x, status = mg.lu_solve(held, b, 3, mesh, P("x"), return_status=True)
+    assert int(status) == 0
     np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
     t = np.random.default_rng(0).standard_normal((12, 3))
     tall = jax.device_put(t, NamedSharding(mesh, P("x", None)))

@@ -46,6 +46,7 @@ def main():
     compare(l, np.linalg.cholesky(a), n)
     assert l.sharding.is_equivalent_to(held.sharding, 2)
     w, v = call("eigh", held)
+    assert v.sharding.is_equivalent_to(held.sharding, 2)
     compare(w, np.linalg.eigvalsh(a), n)
     bad = a.copy()
     bad[20, 20] = -1

@@ -41,7 +41,7 @@ from .jaxmg_layout import (
     unpad_rows,
     verify_cyclic,
 )
-from .jaxmg_place import Place, check_right, inside, manual_axes, put, status
+from .jaxmg_place import Place, alone_on, check_right, inside, manual_axes, put, status
 from .jaxmg_rectangular import gesvd, least_squares, polar, qr
 
 __all__ = [
@@ -287,7 +287,7 @@ def _eigensolver(mesh: Any, spec: Any, names: Any, vectors: bool) -> Any:
 def _eigen(place: Any, a: Any, vectors: bool) -> tuple[Any, Any]:
     if isinstance(a, jax.core.Tracer) or not a.is_fully_addressable:
         return _eigensolver(place.mesh, place.spec, place.names, vectors)(a)  # type: ignore[no-any-return]
-    alone = jax.device_put(a, a.addressable_shards[0].device)
+    alone = alone_on(a, a)
     back = partial(put, place.mesh)
     if not vectors:
         return back(eigvalsh(alone, upper=True, on_fail="nan"), PartitionSpec()), None

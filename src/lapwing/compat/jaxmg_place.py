@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from .jaxmg_layout import calculate_all_valid_T_A, get_mesh_and_spec_from_array
 
-__all__ = ["Place", "check_right", "inside", "manual_axes", "put", "status"]
+__all__ = ["Place", "alone_on", "check_right", "inside", "manual_axes", "put", "status"]
 
 _FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that is not positive definite
 _DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -57,6 +57,12 @@ class Place:
                 f"{name}: N={a.shape[0]} is not divisible by {devices} devices times T_A={tile}"
                 f"\nhint: pad=True, or T_A from {calculate_all_valid_T_A(a.shape[0], devices)}"
             )
+
+
+def alone_on(x: Any, like: Any) -> Any:
+    """The whole array on one device of ``like``."""
+    # a bare device would leave the mesh of Explicit axes in the type
+    return jax.device_put(x, SingleDeviceSharding(like.addressable_shards[0].device))
 
 
 def put(mesh: Any, x: Any, spec: Any) -> Any:

@@ -14,7 +14,7 @@ from .. import polar as _polar
 from .. import qr as _qr
 from ..distributed import shard
 from .jaxmg_layout import shard_map
-from .jaxmg_place import Place, check_right, put, status
+from .jaxmg_place import Place, alone_on, check_right, put, status
 
 __all__ = ["gesvd", "least_squares", "polar", "qr"]
 
@@ -81,6 +81,5 @@ def rectangular(
         raise NotImplementedError(
             f"{name}: a {a.shape[0]} x {a.shape[1]} matrix split as {place.spec} is not tall enough\nhint: split rows"
         )
-    device = a.addressable_shards[0].device
-    made = plain(*(jax.device_put(x, device) for x in (a, *others)))
+    made = plain(*(alone_on(x, a) for x in (a, *others)))
     return tuple(put(place.mesh, x, PartitionSpec()) for x in made)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..core.placement import Grid, Placement
 from .jax import traced
@@ -118,7 +118,8 @@ def put(x: Any, mesh: Any, spec: Any) -> Any:
 def on_one_device(a: Any) -> Any:
     """The whole matrix on one device of this process."""
     if a.is_fully_addressable:
-        return jax.device_put(a, a.addressable_shards[0].device)
+        # a bare device would leave the mesh of Explicit axes in the type
+        return jax.device_put(a, SingleDeviceSharding(a.addressable_shards[0].device))
     everywhere = NamedSharding(a.sharding.mesh, PartitionSpec())
     return jax.jit(lambda x: x, out_shardings=everywhere)(a).addressable_data(0)
 
