@@ -15,12 +15,11 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from lapwing import NotPositiveDefiniteError  # noqa: E402
-from lapwing.frameworks import jax_sharding  # noqa: E402
-from lapwing.ops.sharded_jax import CALLS  # noqa: E402
+from lapwing.ops.sharded_jax import find  # noqa: E402
 
 
 def call(name, a, *more, **options):
-    return CALLS[name](jax_sharding.route(a), a, *more, **options)
+    return find(name, a, options)(a, *more, **options)
 
 
 def put(a, mesh, spec):

@@ -119,9 +119,9 @@ def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype:
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
     """All eigenvalues and eigenvectors of a symmetric matrix in host memory.
 
-    The work is done on one GPU, the one with the most free memory among the first ``max_num_devices``, or on the CPU where there
-    is none; the log says so. One process does not spread an eigenproblem over GPUs: for a matrix that one cannot hold, start one
-    process for each (``lapwing launch``) and call ``lapwing.eigh`` on a DTensor.
+    The work is done on one GPU, the one with the most free memory among the first ``max_num_devices``, or on the CPU where
+    there is none; the log says so. One process does not spread an eigenproblem over GPUs: for a matrix that one cannot hold,
+    start one process for each (``lapwing launch``) and call ``lapwing.eigh`` on a DTensor.
 
     Parameters
     ----------

@@ -54,7 +54,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Placement:
-    """A grid on a mesh of the framework (anything that can be hashed)."""
+    """A grid on a mesh of the framework (anything that can be hashed).
+
+    ``certain``: the array is known to be split. Else it may be, and the grid is what it is asked for.
+    """
 
     mesh: Any
     grid: Grid
+    certain: bool = True

@@ -158,11 +158,26 @@ def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[An
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
+        if not placement.certain:  # XLA decides, as it would for an ordinary array
+            factor, info = function(*primals)
+            return (factor, info), (_cholesky_tangent(factor, upper, tangents[0]), _no_tangent(info))
         raise NotImplementedError(
             "cholesky: the factor of a sharded matrix has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
         )
 
     return function(a)  # type: ignore[no-any-return]
+
+
+def _cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
+    """dL = L phi(L^-1 dA L^-H), phi the lower triangle with half the diagonal."""
+    l = adjoint(factor) if upper else factor
+    invert = partial(lax.linalg.triangular_solve, l, left_side=True, lower=True)
+    p = invert(adjoint(invert((da + adjoint(da)) / 2)))
+    dl = spd.dot(l, jnp.tril(p) - jnp.diag(jnp.diagonal(p)) / 2)
+    return adjoint(dl) if upper else dl
+
+
+_no_tangent = jax.custom_derivatives.zero_from_primal
 
 
 def solve(placement: Placement, right: Grid | None, cut: Panels, upper: bool, a: Any, b: Any) -> tuple[Any, Any]:
@@ -205,7 +220,7 @@ def inverse(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any
         made = jax.custom_derivatives.linear_call(
             sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g))), x, hermitian(tangents[0])
         )
-        return (x, info), (made, jax.custom_derivatives.zero_from_primal(info))
+        return (x, info), (made, _no_tangent(info))
 
     return function(a)  # type: ignore[no-any-return]
 
@@ -221,7 +236,7 @@ def slogdet(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any
     def jvp(primals: Any, tangents: Any) -> Any:
         value, info = function(*primals)
         x, _ = inverse(placement, cut, upper, *primals)
-        return (value, info), (trace(x, tangents[0]), jax.custom_derivatives.zero_from_primal(info))
+        return (value, info), (trace(x, tangents[0]), _no_tangent(info))
 
     value, info = function(a)
     return or_nan(jnp.ones((), a.dtype), info), value, info

@@ -80,7 +80,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
 
 
 def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
-    """-C left^H for the rows of C from ``top`` on. The first ``offset`` of them may stay zero; ``left`` is, from ``used`` on."""
+    """-C left^H for the rows of C from ``top`` on. The first ``offset`` may stay zero; ``left`` is zero from ``used`` on."""
     rows, (width, wide) = c.shape[0] - top, left.shape
 
     def at_once(c: Any, left: Any, offset: Any, used: Any) -> Any:

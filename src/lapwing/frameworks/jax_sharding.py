@@ -90,7 +90,7 @@ def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
     axes = tuple((name, size) for name, size in mesh.shape.items() if size > 1)
     while axes and shape[0] % prod(size for _, size in axes):
         axes = axes[:-1]
-    return Placement(mesh, Grid(axes, ())) if axes else None
+    return Placement(mesh, Grid(axes, ()), certain=False) if axes else None
 
 
 def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:

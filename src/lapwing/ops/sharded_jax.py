@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,25 @@ from .qr import QRResult
 from .solve import ASSUME, ONE_TRIANGLE, InvExResult, SlogdetResult, SolveExResult
 from .svd import PolarResult, SVDResult, svd, svdvals
 
-__all__ = ["CALLS"]
+__all__ = ["CALLS", "find"]
 
 _log = logging.getLogger("lapwing")
 _OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
+
+
+def find(name: str, a: Any, options: dict[str, Any]) -> Any:
+    """The function for this call on this array, with the placement given; None for an ordinary array.
+
+    A matrix inside jit with Auto axes may be split or whole: there only what the engine has takes this way.
+    """
+    from ..frameworks import jax_sharding
+
+    where = jax_sharding.route(a)
+    if where is None or name not in CALLS:
+        return None
+    if not where.certain and (name not in _BLOCKED or options.get("assume", "general") not in ("pos", "general")):
+        return None
+    return partial(CALLS[name], where)
 
 
 def cholesky(
@@ -337,6 +353,7 @@ def _raise_if_failed(name: str, a: Any, info: Any, on_fail: str, assume: str, up
     raise ConvergenceError(name, nonfinite=nonfinite)
 
 
+_BLOCKED = ("cholesky", "cholesky_ex", "inv", "inv_ex", "slogdet", "solve", "solve_ex")
 CALLS: dict[str, Any] = {
     "cholesky": cholesky,
     "cholesky_ex": cholesky_ex,
