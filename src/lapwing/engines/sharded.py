@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..core.problem import ITEMSIZE
-
 __all__ = ["GATHER_LIMIT", "Panels", "panels", "panels_of_width"]
 
-# Widest panel, by backend. CPU: 2 devices on 2 cores, n = 2048 float64, 64 and 128 are within noise of each other and 256 is
-# slower, as each panel is factored by one loop over its columns. GPU: not tuned.
+# Widest panel, by backend. CPU: 2 devices on 2 busy cores, n = 2048 and 4096 float64: 64 and 128 were within noise of each
+# other; wider ones were not measured. GPU: not tuned.
 WIDEST = {"cpu": 128, "gpu": 512}
 # Static windows of the factorisation: more of them save work and messages, and cost compile time.
 WINDOWS = 4
@@ -63,7 +61,3 @@ def panels(n: int, devices: int, backend: str) -> Panels:
 
 def panels_of_width(n: int, devices: int, width: int) -> Panels:
     return Panels(n, width, devices, max(1, -(-n // (devices * width))))
-
-
-def bytes_of(n: int, dtype: str) -> int:
-    return n * n * ITEMSIZE[dtype]
