@@ -119,7 +119,9 @@ def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype:
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
     """All eigenvalues and eigenvectors of a symmetric matrix in host memory.
 
-    The work is done on the current GPU, or on the CPU where there is none; the log says so. More devices are not used yet.
+    The work is done on one GPU, the one with the most free memory among the first ``max_num_devices``, or on the CPU where
+    there is none; the log says so. One process does not spread an eigenproblem over GPUs: for a matrix that one cannot hold,
+    start one process for each (``lapwing launch``) and call ``lapwing.eigh`` on a DTensor.
 
     Parameters
     ----------
@@ -128,7 +130,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     overwrite_a : bool
         Write the eigenvectors into the memory of ``a``.
     max_num_devices : int
-        At least 1.
+        At least 1: how many GPUs may be looked at.
     verbose : bool
         Print the plan.
 
@@ -150,8 +152,9 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     if operator.index(max_num_devices) < 1:
         raise ValueError(f"cusolver_mg_eigh: max_num_devices={max_num_devices} is not positive")
     if torch.cuda.is_available():
-        _log.info("cusolver_mg_eigh: on one GPU, whose memory must hold the matrix")
-        w, v = (x.cpu() for x in _solve(a.detach().cuda(), True, None, True, False, verbose))
+        device = _roomiest(torch, operator.index(max_num_devices))
+        _log.info("cusolver_mg_eigh: on one GPU (%s), whose memory must hold the matrix", device)
+        w, v = (x.cpu() for x in _solve(a.detach().to(device), True, None, True, False, verbose))
     else:
         _log.info("cusolver_mg_eigh: on the CPU, as there is no GPU here")
         w, v = _solve(a.detach(), False, None, True, False, verbose)
@@ -163,7 +166,11 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
 
 
 def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int | None = None, verbose: bool = False) -> int:
-    """Bytes of workspace on each device that is used, beside the matrix; one is used. Without a GPU, bytes on the host."""
+    """Bytes of workspace on each device, beside the matrix. Without a GPU, bytes on the host.
+
+    ``num_devices`` > 1 gives each device's part of an even split, as an engine with one process per GPU needs it;
+    ``cusolver_mg_eigh`` itself uses one.
+    """
     import torch
 
     name = "cusolver_mg_eigh_workspace_requirements"
@@ -173,7 +180,15 @@ def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int
     plan = _plan(name, (N, N), dtype, device)
     if verbose:
         print(plan)
-    return int(plan.device_bytes if device == "cuda" else plan.host_bytes)
+    total = int(plan.device_bytes if device == "cuda" else plan.host_bytes)
+    return -(-total // (1 if num_devices is None else operator.index(num_devices)))
+
+
+def _roomiest(torch: Any, most: int) -> Any:
+    """The GPU with the most free memory among the first so many; the current one where others have no more."""
+    current = torch.cuda.current_device()
+    devices = {current, *range(min(most, torch.cuda.device_count()))}
+    return torch.device("cuda", max(devices, key=lambda i: (torch.cuda.mem_get_info(i)[0], i == current)))
 
 
 def cusolver_getrf(a: Any, overwrite_a: bool = False, verbose: bool = False) -> tuple[Any, Any]:

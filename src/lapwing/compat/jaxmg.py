@@ -1,0 +1,295 @@
+"""The names of JAXMg's solvers for sharded JAX arrays.
+
+Instead of ``from jaxmg import potrs``::
+
+    from lapwing.compat.jaxmg import potrs
+
+Its three generations are taken: columns split (``P(None, "x")``, ``cyclic_1d=True``, ``potrs_no_shardmap``), rows split
+(``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``, ``return_logdet``, ``lu_solve``, ``qr``,
+...). The work is done by lapwing's engine inside XLA, on CPU or GPU devices, by one process or many. Nothing is set at import,
+any number of right-hand sides is taken, no input is deleted unless you donate it yourself, and both triangles of a positive
+definite matrix may be there: the one above the diagonal is read, as JAXMg does.
+
+A failure gives NaN and a status that is not zero (7); 0 is success.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from .. import __version__, eigh, eigvalsh
+from ..distributed import shard
+from .jaxmg_layout import (
+    JaxMgWarning,
+    calculate_all_valid_T_A,
+    calculate_padding,
+    cyclic_1d,
+    cyclic_1d_layout,
+    determine_distributed_setup,
+    get_cols_cyclic,
+    get_mesh_and_spec_from_array,
+    maybe_real_dtype_from_complex,
+    pad_rows,
+    plot_block_to_cyclic,
+    random_psd,
+    shard_map,
+    unpad_rows,
+    verify_cyclic,
+)
+from .jaxmg_place import Place, alone_on, check_right, inside, manual_axes, put, status
+from .jaxmg_rectangular import gesvd, least_squares, polar, qr
+
+__all__ = [
+    "JaxMgWarning",
+    "__version__",
+    "calculate_all_valid_T_A",
+    "calculate_padding",
+    "cyclic_1d",
+    "cyclic_1d_layout",
+    "determine_distributed_setup",
+    "gesvd",
+    "get_cols_cyclic",
+    "get_mesh_and_spec_from_array",
+    "least_squares",
+    "lu_solve",
+    "lu_solve_shardmap_ctx",
+    "maybe_real_dtype_from_complex",
+    "pad_rows",
+    "plot_block_to_cyclic",
+    "polar",
+    "potri",
+    "potri_no_shardmap",
+    "potri_shardmap_ctx",
+    "potri_symmetrize",
+    "potrs",
+    "potrs_no_shardmap",
+    "potrs_shardmap_ctx",
+    "qr",
+    "random_psd",
+    "syevd",
+    "syevd_no_shardmap",
+    "syevd_shardmap_ctx",
+    "unpad_rows",
+    "verify_cyclic",
+]
+
+
+def potrs(
+    a: Any,
+    b: Any,
+    T_A: int,
+    mesh: Any = None,
+    matrix_specs: Any = None,
+    return_status: bool = False,
+    pad: bool = True,
+    *,
+    in_specs: Any = None,
+    cyclic_1d: bool = False,
+    return_logdet: bool = False,
+    donate: bool = False,
+) -> Any:
+    """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
+
+    ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
+    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate`` is not heeded.
+    """
+    place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
+    check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
+    call = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True, return_logdet)
+    x, logdet, info = call(a, b)
+    code = status(info)
+    out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
+    return out if len(out) > 1 else x
+
+
+def lu_solve(
+    a: Any,
+    b: Any,
+    T_A: int,
+    mesh: Any = None,
+    matrix_specs: Any = None,
+    *,
+    in_specs: Any = None,
+    return_status: bool = False,
+    pad: bool = True,
+    donate: bool = False,
+) -> Any:
+    """Solve A x = b for any square A: x, or (x, status)."""
+    place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
+    check_right("lu_solve", a, b)
+    x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False, False)(a, b)
+    return (x, status(info)) if return_status else x
+
+
+def potri(
+    a: Any,
+    T_A: int,
+    mesh: Any = None,
+    matrix_specs: Any = None,
+    return_status: bool = False,
+    pad: bool = True,
+    *,
+    in_specs: Any = None,
+    cyclic_1d: bool = False,
+) -> Any:
+    """The inverse of a positive definite matrix, exactly Hermitian: X, or (X, status)."""
+    place = Place("potri", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
+    a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
+    x, info = _inverter(place.mesh, place.spec, place.names, T_A)(a)
+    return (x, status(info)) if return_status else x
+
+
+def syevd(
+    a: Any,
+    T_A: int,
+    mesh: Any = None,
+    matrix_specs: Any = None,
+    return_eigenvectors: bool = True,
+    return_status: bool = False,
+    pad: bool = True,
+    *,
+    in_specs: Any = None,
+    cyclic_1d: bool = False,
+    donate: bool = False,
+) -> Any:
+    """Eigenvalues and eigenvectors of a Hermitian matrix: w, (w, V), (w, status) or (w, V, status).
+
+    The matrix is gathered to one device (inside jit: to every device), which must hold it.
+    """
+    if T_A > 1024:
+        raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
+    place = Place("syevd", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
+    a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
+    w, v = _eigen(place, a, return_eigenvectors)
+    bad = ~jnp.all(jnp.isfinite(w))
+    out = (w, *((v,) if return_eigenvectors else ()), *((status(bad),) if return_status else ()))
+    return out if len(out) > 1 else w
+
+
+def potri_symmetrize(a: Any) -> Any:
+    """The whole Hermitian matrix from its upper triangle, the other being zero."""
+    return _symmetrized(a)
+
+
+@jax.jit
+def _symmetrized(a: Any) -> Any:
+    upper = jnp.triu(a)
+    return upper + jnp.conj(jnp.triu(a, 1)).T
+
+
+# -- inside the user's shard_map ----------------------------------------------------------------------------------------------
+
+
+def potrs_no_shardmap(a: Any, b: Any, T_A: int) -> tuple[Any, Any]:
+    """In a shard_map: (x, status of shape (1,)) from my columns (or rows) of A and the whole b."""
+    x, info = shard.solve_ex(a, b, axis_name=manual_axes(a), upper=True, b_split="none", width=T_A)
+    return x, status(info)[None]
+
+
+def potrs_shardmap_ctx(
+    a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, pad: bool = True, **more: Any
+) -> Any:
+    """In a shard_map: (x, status of shape (1,)). Outside of one, as in 1.x: (A's work space, x[, logdet], status)."""
+    if inside(a):
+        return potrs_no_shardmap(a, b, T_A)
+    return (a, *potrs(a, b, T_A, mesh, matrix_specs, return_status=True, pad=pad, **more))
+
+
+def lu_solve_shardmap_ctx(a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, **more: Any) -> Any:
+    """As :func:`potrs_shardmap_ctx`, for any square matrix."""
+    if inside(a):
+        x, info = shard.solve_ex(a, b, axis_name=manual_axes(a), assume="general", b_split="none", width=T_A)
+        return x, status(info)[None]
+    return (a, *lu_solve(a, b, T_A, mesh, matrix_specs, return_status=True, **more))
+
+
+def potri_no_shardmap(a: Any, T_A: int) -> tuple[Any, Any]:
+    """In a shard_map: (my block of the inverse, status of shape (1,))."""
+    x, info = shard.inv_ex(a, axis_name=manual_axes(a), upper=True, width=T_A)
+    return x, status(info)[None]
+
+
+def potri_shardmap_ctx(a: Any, T_A: int, pad: bool = True) -> tuple[Any, Any]:
+    """In a shard_map: (the upper triangle of the inverse, in my block, status of shape (1,)); see potri_symmetrize."""
+    names = manual_axes(a)
+    x, info = shard.inv_ex(a, axis_name=names, upper=True, width=T_A)
+    start = jax.lax.axis_index(names)
+    rows = jnp.arange(a.shape[0])[:, None] + (start * a.shape[0] if a.shape[0] < a.shape[1] else 0)
+    columns = jnp.arange(a.shape[1])[None] + (start * a.shape[1] if a.shape[1] < a.shape[0] else 0)
+    return jnp.where(rows <= columns, x, 0), status(info)[None]
+
+
+def syevd_no_shardmap(a: Any, T_A: int, return_eigenvectors: bool = True) -> tuple[Any, ...]:
+    """In a shard_map: (w, my block of V, status of shape (1,)), or (w, status)."""
+    names = manual_axes(a)
+    if return_eigenvectors:
+        w, v = shard.eigh(a, axis_name=names, upper=True)
+        return w, v, status(~jnp.all(jnp.isfinite(w)))[None]
+    w = shard.eigvalsh(a, axis_name=names, upper=True)
+    return w, status(~jnp.all(jnp.isfinite(w)))[None]
+
+
+def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: bool = True) -> tuple[Any, ...]:
+    """The same."""
+    if T_A > 1024:
+        raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
+    return syevd_no_shardmap(a, T_A, return_eigenvectors)
+
+
+@cache
+def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool, logdet: bool) -> Any:
+    def local(a: Any, b: Any) -> Any:
+        if cyclic:
+            a = _uncycled(a, names, tile, spec)
+        options: dict[str, Any] = {"axis_name": names, "width": tile, "assume": "pos" if pos else "general", "upper": pos}
+        split = (*b_spec, None, None)[:2]
+        b_split = "rows" if split[0] is not None else "columns" if split[1] is not None else "none"
+        x, info = shard.solve_ex(a, b, b_split=b_split, **options)
+        return x, shard.slogdet(a, **options)[1] if logdet else jnp.zeros(()), info
+
+    return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())))
+
+
+@cache
+def _inverter(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
+    def local(a: Any) -> Any:
+        return shard.inv_ex(a, axis_name=names, upper=True, width=tile)
+
+    return jax.jit(shard_map(local, mesh, (spec,), (spec, PartitionSpec())))
+
+
+@cache
+def _uncycler(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
+    return jax.jit(shard_map(lambda a: _uncycled(a, names, tile, spec), mesh, (spec,), spec))
+
+
+def _uncycled(a: Any, names: Any, tile: int, spec: Any) -> Any:
+    """The axis that is not split tells the order; the other may have been padded."""
+    split = "rows" if next(iter(spec)) is not None else "columns"
+    return shard.from_cyclic(a, axis_name=names, width=tile, n=a.shape[1 if split == "rows" else 0], split=split)
+
+
+@cache
+def _eigensolver(mesh: Any, spec: Any, names: Any, vectors: bool) -> Any:
+    def local(a: Any) -> Any:
+        if vectors:
+            return shard.eigh(a, axis_name=names, upper=True)
+        return shard.eigvalsh(a, axis_name=names, upper=True), a
+
+    return jax.jit(shard_map(local, mesh, (spec,), (PartitionSpec(), spec)))
+
+
+def _eigen(place: Any, a: Any, vectors: bool) -> tuple[Any, Any]:
+    if isinstance(a, jax.core.Tracer) or not a.is_fully_addressable:
+        return _eigensolver(place.mesh, place.spec, place.names, vectors)(a)  # type: ignore[no-any-return]
+    alone = alone_on(a, a)
+    back = partial(put, place.mesh)
+    if not vectors:
+        return back(eigvalsh(alone, upper=True, on_fail="nan"), PartitionSpec()), None
+    w, v = eigh(alone, upper=True, on_fail="nan")
+    return back(w, PartitionSpec()), back(v, place.spec)

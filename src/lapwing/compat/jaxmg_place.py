@@ -1,0 +1,107 @@
+"""What mesh and specs say of a matrix, in JAXMg's terms; its statuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from .jaxmg_layout import calculate_all_valid_T_A, get_mesh_and_spec_from_array
+
+__all__ = ["Place", "alone_on", "check_right", "inside", "manual_axes", "put", "status"]
+
+_FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that is not positive definite
+_DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+class Place:
+    """What mesh and specs say of the matrix, checked."""
+
+    def __init__(
+        self, name: str, a: Any, tile: Any, mesh: Any, specs: Any, in_specs: Any, pad: bool, square: bool = True
+    ) -> None:
+        if specs is not None and in_specs is not None:
+            raise ValueError(f"{name}: give matrix_specs or in_specs, not both")
+        specs = in_specs if specs is None else specs
+        if specs is None or mesh is None:
+            found_mesh, found = get_mesh_and_spec_from_array(a)
+            mesh, specs = mesh if mesh is not None else found_mesh, specs if specs is not None else found
+        pair = isinstance(specs, (tuple, list)) and not isinstance(specs, PartitionSpec)
+        if pair and not 1 <= len(specs) <= 2:
+            raise ValueError(f"{name}: in_specs must be one PartitionSpec or two, got {len(specs)}")
+        for spec in specs if pair else (specs,):
+            if not isinstance(spec, PartitionSpec):
+                raise TypeError(f"{name}: in_specs must be PartitionSpecs, got {type(spec).__name__}")
+        self.mesh, self.spec = mesh, specs[0] if pair else specs
+        self.b_spec = specs[1] if pair and len(specs) == 2 else PartitionSpec()
+        if a.ndim != 2 or (square and a.shape[0] != a.shape[1]):
+            raise ValueError(f"{name}: A must be a square matrix, got shape {tuple(a.shape)}")
+        if str(a.dtype) not in _DTYPES:
+            raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(_DTYPES)}")
+        if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+            raise ValueError(f"{name}: T_A must be positive, got {tile!r}")
+        entries = [entry for entry in self.spec if entry is not None]
+        self.names: tuple[str, ...] = sum((entry if isinstance(entry, tuple) else (entry,) for entry in entries), ())
+        if not self.names:
+            raise ValueError(f"{name}: {self.spec} splits no axis of A\nhint: P('x', None) or P(None, 'x')")
+        unknown = [axis for axis in self.names if axis not in mesh.shape]
+        if unknown:
+            raise ValueError(f"{name}: {self.spec} names the axis {unknown[0]!r}, the mesh has {tuple(mesh.shape)}")
+        devices = 1
+        for axis in self.names:
+            devices *= mesh.shape[axis]
+        if not pad and a.shape[0] % (devices * tile):
+            raise ValueError(
+                f"{name}: N={a.shape[0]} is not divisible by {devices} devices times T_A={tile}"
+                f"\nhint: pad=True, or T_A from {calculate_all_valid_T_A(a.shape[0], devices)}"
+            )
+
+
+def alone_on(x: Any, like: Any) -> Any:
+    """The whole array on one device of ``like``."""
+    # a bare device would leave the mesh of Explicit axes in the type
+    return jax.device_put(x, SingleDeviceSharding(like.addressable_shards[0].device))
+
+
+def put(mesh: Any, x: Any, spec: Any) -> Any:
+    return jax.device_put(x, NamedSharding(mesh, spec))
+
+
+def check_right(name: str, a: Any, b: Any, rows: int | None = None) -> None:
+    if b.ndim not in (1, 2) or b.shape[0] != (rows or a.shape[0]):
+        raise ValueError(f"{name}: b must have {a.shape[0]} rows, got shape {tuple(b.shape)}")
+    if a.dtype != b.dtype:
+        raise TypeError(f"{name}: A and b must have the same dtype, got {a.dtype} and {b.dtype}")
+
+
+def status(info: Any) -> Any:
+    return jnp.where(info == 0, 0, _FAILED).astype(jnp.int32)
+
+
+def manual_axes(a: Any) -> tuple[str, ...]:
+    """The axes of the shard_map around us that split the matrix whose block this is."""
+    mesh = mesh_around(a)
+    if mesh is None:
+        raise ValueError("this function belongs inside jax.shard_map\nhint: potrs, potri and syevd take whole sharded arrays")
+    wanted = max(a.shape) // max(1, min(a.shape))
+    names: tuple[str, ...] = tuple(mesh.axis_names)
+    for kept in (names, *((name,) for name in names)):
+        size = 1
+        for name in kept:
+            size *= mesh.shape[name]
+        if size == wanted:
+            return kept
+    return names
+
+
+def inside(a: Any) -> bool:
+    return mesh_around(a) is not None
+
+
+def mesh_around(a: Any) -> Any:
+    # before JAX 0.6 a type does not tell
+    mesh = getattr(getattr(jax.typeof(a), "sharding", None), "mesh", None) if hasattr(jax, "typeof") else None
+    kinds = [str(kind) for kind in getattr(mesh, "axis_types", None) or ()]
+    return mesh if any("Manual" in kind for kind in kinds) else None

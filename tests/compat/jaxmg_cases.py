@@ -1,0 +1,171 @@
+"""Run in a process that sees two CPU devices: JAXMg's own programs, and its three generations of calls."""
+
+from __future__ import annotations
+
+import jax
+
+assert not jax.config.jax_enable_x64
+import lapwing.compat.jaxmg as mg  # noqa: E402
+
+assert not jax.config.jax_enable_x64  # importing changes nothing
+jax.config.update("jax_enable_x64", True)
+
+from functools import partial  # noqa: E402
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+from lapwing.compat.jaxmg import cyclic_1d_layout, potrs, potrs_no_shardmap  # noqa: E402
+from lapwing.compat.jaxmg_layout import shard_map  # noqa: E402
+
+
+def first_program():
+    devices = jax.devices()
+    assert len(devices) in [1, 2], "Example only works for 1 or 2 devices"
+    N = 12
+    T_A = 2
+    dtype = jnp.float64
+    A = jnp.diag(jnp.arange(N, dtype=dtype) + 1)
+    b = jnp.ones((N, 1), dtype=dtype)
+    ndev = len(devices)
+    mesh = jax.make_mesh((ndev,), ("x",))
+    A = jax.device_put(A, NamedSharding(mesh, P(None, "x")))
+    b = jax.device_put(b, NamedSharding(mesh, P(None, None)))
+    out = potrs(A, b, T_A=T_A, mesh=mesh, in_specs=(P(None, "x"), P(None, None)))
+    expected_out = 1.0 / (jnp.arange(N, dtype=dtype) + 1)
+    assert jnp.allclose(out.flatten(), expected_out)
+    A_bc = cyclic_1d_layout(A, T_A)
+    tiles = [np.flatnonzero(np.asarray(shard.data).sum(1)).tolist() for shard in A_bc.addressable_shards]
+    assert tiles == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
+    mg.verify_cyclic(A, A_bc, T_A)
+    out, status = potrs(A_bc, b, T_A, mesh, (P(None, "x"), P(None, None)), return_status=True, cyclic_1d=True)
+    assert jnp.allclose(out.flatten(), expected_out) and int(status) == 0
+
+
+def second_program():
+    devices = jax.devices()
+    N = 8
+    T_A = 2
+    dtype = jnp.complex64
+    A = jnp.diag(jnp.arange(N, dtype=dtype) + 1)
+    b = jnp.ones((N, 1), dtype=dtype)
+    ndev = len(devices)
+    mesh = jax.make_mesh((ndev,), ("x",))
+    A = jax.device_put(A, NamedSharding(mesh, P(None, "x")))
+    b = jax.device_put(b, NamedSharding(mesh, P(None, None)))
+    diag_shift = 1e-1
+
+    @partial(jax.jit, static_argnames=("_T_A",))
+    def shift_and_solve(_a, _b, _ds, _T_A):
+        idx = jnp.arange(_a.shape[0])
+        shard_size = _a.shape[1]
+        _a = _a.at[idx + shard_size * jax.lax.axis_index("x"), idx].add(_ds)
+        return potrs_no_shardmap(_a, _b, _T_A)
+
+    @partial(jax.jit, static_argnames=("_T_A",))
+    def jitted_potrs(_a, _b, _ds, _T_A):
+        out = jax.shard_map(
+            partial(shift_and_solve, _T_A=_T_A),
+            mesh=mesh,
+            in_specs=(P(None, "x"), P(None, None), P()),
+            out_specs=(P(None, None), P(None)),
+            check_vma=False,
+        )(_a, _b, _ds)
+        return out
+
+    out, status = jitted_potrs(A, b, diag_shift, T_A)
+    assert f"Status: {status}" == "Status: [0]"
+    expected_out = 1.0 / (jnp.arange(N, dtype=dtype) + 1 + diag_shift)
+    assert jnp.allclose(out.flatten(), expected_out)
+
+
+def rows_split():
+    """Generation B."""
+    n, mesh = 10, jax.make_mesh((2,), ("x",))
+    a = mg.random_psd(n, "float64", 1)
+    b = jnp.asarray(np.random.default_rng(0).standard_normal((n, 3)))
+    spec = P("x", None)
+    held = jax.device_put(a, NamedSharding(mesh, spec))
+    x, status = mg.potrs(held, b, 3, mesh, (spec, P(None, None)), True)
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10, atol=1e-12)
+    assert status.dtype == jnp.int32 and int(status) == 0
+    x, status = mg.potrs(-held, b, 3, mesh, (spec, P(None, None)), return_status=True)
+    assert int(status) == 7 and np.isnan(np.asarray(x)).all()
+    inverse, status = mg.potri(held, 3, mesh, (spec,), return_status=True)
+    np.testing.assert_allclose(inverse, np.linalg.inv(a), rtol=1e-10, atol=1e-12)
+    upper = shard_map(lambda a: mg.potri_shardmap_ctx(a, 3), mesh, (spec,), (spec, P(None)))
+    half, status = jax.jit(upper)(held)
+    assert status.shape == (1,) and np.array_equal(np.tril(half, -1), np.zeros((n, n)))
+    np.testing.assert_allclose(jax.device_get(mg.potri_symmetrize(jnp.asarray(np.asarray(half)))), inverse, rtol=1e-12)
+    w, v, status = mg.syevd(held, 3, mesh, spec, return_status=True)
+    np.testing.assert_allclose(np.asarray(a) @ np.asarray(v), np.asarray(v) * np.asarray(w), atol=1e-12)
+    assert v.sharding.spec == spec and int(status) == 0
+    assert mg.syevd(held, 3, mesh, spec, return_eigenvectors=False).shape == (n,)
+    laid = mg.cyclic_1d(held, 3, mesh, spec)
+    mg.verify_cyclic(held, laid, 3)
+
+
+def release_one():
+    """Generation C."""
+    n, mesh = 10, jax.make_mesh((2,), ("x",))
+    a = mg.random_psd(n, "float64", 1)
+    held = jax.device_put(a, NamedSharding(mesh, P("x")))
+    b = jnp.ones((n, 1))
+    x, logdet = mg.potrs(held, b, 3, return_logdet=True)
+    np.testing.assert_allclose(logdet, np.linalg.slogdet(a)[1], rtol=1e-12)
+    x, status = mg.lu_solve(held, b, 3, mesh, P("x"), return_status=True)
+    assert int(status) == 0
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
+    t = np.random.default_rng(0).standard_normal((12, 3))
+    tall = jax.device_put(t, NamedSharding(mesh, P("x", None)))
+    q, r = mg.qr(tall, 3)
+    np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), t, atol=1e-12)
+    u, s, vh = mg.gesvd(tall, 3)
+    np.testing.assert_allclose(np.asarray(u) * np.asarray(s) @ np.asarray(vh), t, atol=1e-12)
+    x = mg.least_squares(tall, jnp.ones((12, 1)), 3)
+    np.testing.assert_allclose(x, np.linalg.lstsq(t, np.ones((12, 1)))[0], rtol=1e-10)
+
+
+def raises(kind, function):
+    try:
+        function()
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def errors_and_helpers():
+    mesh = jax.make_mesh((2,), ("x",))
+    spec = P("x", None)
+    a, b = jax.device_put(jnp.eye(8), NamedSharding(mesh, spec)), jnp.ones((8, 1))
+    raises(TypeError, lambda: mg.potrs(a, b, 2, mesh, ("x", None)))
+    raises(ValueError, lambda: mg.potrs(a, b, 2, mesh, (spec, P(), P())))
+    raises(ValueError, lambda: mg.potrs(a, b, 2, mesh, spec, in_specs=spec))
+    raises(ValueError, lambda: mg.potrs(a, b, 2, mesh, P(None, "T")))
+    raises(ValueError, lambda: mg.potrs(a, b, 2, mesh, P(None, None)))
+    raises(ValueError, lambda: mg.potrs(a, b, 0, mesh, spec))
+    raises(ValueError, lambda: mg.potrs(a, b, 3, mesh, spec, pad=False))
+    raises(ValueError, lambda: mg.potrs(a, b[:5], 2, mesh, spec))
+    raises(TypeError, lambda: mg.potrs(a, b.astype("float32"), 2, mesh, spec))
+    raises(TypeError, lambda: mg.potrs(a.astype(int), b.astype(int), 2, mesh, spec))
+    raises(ValueError, lambda: mg.syevd(a, 2048, mesh, spec))
+    raises(ValueError, lambda: mg.potrs(jnp.eye(8), b, 2))
+    assert mg.calculate_padding(10, 4) == 2 and mg.calculate_padding(8, 4) == 0
+    assert mg.unpad_rows(mg.pad_rows(b, 3), 3).shape == b.shape
+    assert mg.get_cols_cyclic(8, 4, 2, 2) == [(c, c // 4, c // 2 % 2) for c in range(8)]
+    assert mg.calculate_all_valid_T_A(12, 2) == [1, 2, 3, 6]
+    assert mg.maybe_real_dtype_from_complex("complex64") == jnp.float32
+    assert mg.determine_distributed_setup()[-1] == "SPMD"
+    import matplotlib
+
+    matplotlib.use("Agg")
+    fig, axs = mg.plot_block_to_cyclic(12, 2, 2)
+    assert len(axs) == 2
+    fig.canvas.draw()
+
+
+for function in (first_program, second_program, rows_split, release_one, errors_and_helpers):
+    function()
+    print(function.__name__, "passed", flush=True)

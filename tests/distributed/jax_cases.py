@@ -1,0 +1,385 @@
+"""Checks on sharded JAX arrays, run in a process of their own that sees 8 CPU devices: ``python jax_cases.py``.
+
+Prints one JSON object: the name of each check, and "" or what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from lapwing import NotPositiveDefiniteError, SingularMatrixError
+from lapwing.core.placement import Grid
+from lapwing.distributed import shard
+from lapwing.engines import sharded_calls, sharded_cholesky, sharded_layout
+from lapwing.frameworks import jax_sharding
+from lapwing.ops.sharded_jax import find
+
+RANDOM = np.random.default_rng(7)
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def call(name, a, *more, **options):
+    """The public call ``name`` on a sharded matrix."""
+    return find(name, a, options)(a, *more, **options)
+
+
+def matrix(n, dtype="float64", m=None):
+    x = RANDOM.standard_normal((m or n, n))
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * RANDOM.standard_normal(x.shape)
+    return x.astype(dtype)
+
+
+def positive(n, dtype="float64"):
+    x = matrix(n, dtype).astype("complex128" if np.dtype(dtype).kind == "c" else "float64")
+    return (x @ x.conj().T / n + np.eye(n)).astype(dtype)
+
+
+def poisoned(a, upper):
+    a = a.copy()
+    a[np.tril_indices(len(a), -1) if upper else np.triu_indices(len(a), 1)] = np.nan
+    return a
+
+
+def mesh_of(p, q):
+    return Mesh(np.array(jax.devices()[: p * q]).reshape(p, q), ("x", "y"))
+
+
+def put(a, mesh, spec):
+    return jax.device_put(a, NamedSharding(mesh, spec))
+
+
+def close(got, expected, n, dtype="float64", factor=10):
+    got, expected = np.asarray(got), np.asarray(expected)
+    limit = factor * n * np.finfo(dtype).eps * max(1.0, np.abs(expected).max())
+    worst = np.abs(got - expected).max()
+    assert worst <= limit, f"{worst:.2e} is more than {limit:.2e}"
+
+
+def same_placement(x, a):
+    assert x.sharding.is_equivalent_to(a.sharding, a.ndim), (x.sharding, a.sharding)
+
+
+def raises(kind, words, function):
+    try:
+        function()
+    except kind as error:
+        assert words in str(error), str(error)
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+@check
+def positive_definite_on_a_grid():
+    """Blocks of 11 rows, which 2 does not divide; padding; one triangle read; two axes of three and two devices."""
+    for p, q, n, dtype, upper, b_spec in (
+        (4, 2, 44, "float64", False, P("x", "y")),
+        (2, 3, 66, "complex128", True, P()),
+    ):
+        mesh, a, b = mesh_of(p, q), positive(n, dtype), matrix(8, dtype, m=n)
+        x = call("solve", put(poisoned(a, upper), mesh, P("x", "y")), put(b, mesh, b_spec), assume="pos", upper=upper)
+        close(x, np.linalg.solve(a, b), n, dtype)
+        same_placement(x, put(b, mesh, b_spec))
+        held = put(poisoned(a, upper), mesh, P("x", "y"))
+        l = call("cholesky", held, upper=upper)
+        close(l, np.linalg.cholesky(a).conj().T if upper else np.linalg.cholesky(a), n, dtype)
+        same_placement(l, held)
+
+
+@check
+def rows_columns_and_vectors():
+    n = 40
+    for spec, dtype in ((P("x", None), "float32"), (P(None, ("x", "y")), "complex64")):
+        mesh, a, b = mesh_of(2, 2), positive(n, dtype), matrix(1, dtype, m=n)[:, 0]
+        held = put(a, mesh, spec)
+        x = call("solve", held, jnp.asarray(b), assume="pos")
+        close(x, np.linalg.solve(a, b), n, dtype)
+        assert x.shape == (n,)
+
+
+@check
+def inverse_and_logdet():
+    n, mesh = 42, mesh_of(2, 3)
+    a = positive(n, "complex128")
+    held = put(poisoned(a, False), mesh, P("x", "y"))
+    x = call("inv", held, assume="pos")
+    close(x, np.linalg.inv(a), n)
+    assert np.array_equal(np.asarray(x), np.asarray(x).conj().T)
+    same_placement(x, held)
+    sign, value = call("slogdet", held, assume="pos")
+    close(value, np.linalg.slogdet(a)[1], n)
+    assert complex(sign) == 1
+
+
+@check
+def ill_conditioned_blocks_are_refined():
+    n, mesh = 96, mesh_of(2, 1)
+    t = np.linspace(0, 1, n)
+    a = np.exp(-((t[:, None] - t) ** 2) / 0.1) + 1e-10 * np.eye(n)
+    l = np.asarray(call("cholesky", put(a, mesh, P("x", None))))
+    assert np.abs(l @ l.T - a).max() <= 10 * n * np.finfo(float).eps * np.abs(a).max()
+
+
+@check
+def failures():
+    n, mesh = 44, mesh_of(4, 2)
+    a = positive(n)
+    for row, value, nonfinite in ((30, -1.0, False), (17, np.nan, True)):
+        bad = a.copy()
+        bad[row, row] = value
+        held = put(bad, mesh, P("x", "y"))
+        error = raises(NotPositiveDefiniteError, f"order {row + 1}", lambda held=held: call("cholesky", held))
+        assert (error.minor, error.nonfinite) == (row + 1, nonfinite)
+        assert np.isnan(np.asarray(call("cholesky", held, on_fail="nan"))).all()
+    factor, info = call("cholesky_ex", held)
+    assert int(info) == 18 and np.isnan(np.asarray(factor)).all()
+    bad = a.copy()
+    bad[25, 3] = np.inf  # below the diagonal: the pivot of its row fails, none before
+    assert raises(NotPositiveDefiniteError, "NaN or Inf", lambda: call("cholesky", put(bad, mesh, P("x", "y")))).minor == 26
+
+
+@check
+def bad_arguments():
+    mesh = mesh_of(4, 2)
+    held = put(np.zeros((8, 16)), mesh, P("x", "y"))
+    raises(ValueError, "square", lambda: call("cholesky", held))
+    square = put(np.eye(8), mesh, P("x", None))
+    raises(TypeError, "dtype", lambda: call("solve", square, jnp.ones(8, "float32"), assume="pos"))
+    raises(ValueError, "shape (8,)", lambda: call("solve", square, jnp.ones(7), assume="pos"))
+    raises(ValueError, "'pos'", lambda: call("solve", square, jnp.ones(8), assume="positive"))
+    raises(NotImplementedError, "hint", lambda: call("solve", square, jnp.ones(8), assume="hermitian"))
+    raises(ValueError, "engine", lambda: call("cholesky", square, engine="lapack"))
+    raises(TypeError, "int", lambda: call("cholesky", put(np.eye(8, dtype=int), mesh, P("x", None))))
+    raises(NotImplementedError, "scalapack", lambda: call("qr", square))
+    raises(ValueError, "batch", lambda: call("cholesky", put(np.zeros((3, 8, 8)), mesh, P(None, "x"))))
+    assert jax_sharding.route(put(np.zeros((8, 4, 4)), mesh, P("x"))) is None
+    assert jax_sharding.route(put(np.eye(8), mesh, P())) is None
+    assert jax_sharding.route(jnp.eye(8)) is None
+
+
+@check
+def general_matrices():
+    n, mesh = 44, mesh_of(2, 2)
+    a, b = matrix(n, "complex128"), matrix(4, "complex128", m=n)
+    a[:3, :3] = 0  # pivots are needed
+    held = put(a, mesh, P("x", "y"))
+    x = call("solve", held, put(b, mesh, P("y", "x")))
+    assert np.abs(a @ np.asarray(x) - b).max() <= 10 * n * np.finfo(float).eps * np.abs(a).max() * np.abs(x).max()
+    assert x.sharding.spec == P("y", "x")
+    a[:, 7] = 0
+    error = raises(SingularMatrixError, "pivot 8", lambda: call("solve", put(a, mesh, P("x", "y")), put(b, mesh, P("y", "x"))))
+    assert error.pivot == 8
+
+
+@check
+def tall_matrices():
+    mesh, m, n = mesh_of(4, 2), 80, 6
+    a, b = matrix(n, m=m), matrix(1, m=m)[:, 0]
+    held = put(a, mesh, P("x", "y"))
+    q, r = map(np.asarray, call("qr", held))
+    close(q @ r, a, m)
+    close(q.T @ q, np.eye(n), m)
+    u, s, vh = call("svd", held)
+    same_placement(u, held)
+    close(np.asarray(u) * np.asarray(s) @ np.asarray(vh), a, m)
+    x, residuals, rank, values = call("lstsq", held, jnp.asarray(b))
+    expected = np.linalg.lstsq(a, b)
+    close(x, expected[0], m)
+    close(residuals, expected[1][0], m, factor=100)
+    close(values, expected[3], m)
+    assert int(rank) == n
+    wide = put(a.T.copy(), mesh, P(None, ("x", "y")))
+    u, p = call("polar", wide, side="left")
+    close(np.asarray(p) @ np.asarray(u), a.T, m)
+
+
+@check
+def gathered_eigenproblem():
+    n, mesh = 24, mesh_of(4, 2)
+    a = positive(n)
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    log = logging.getLogger("lapwing")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    w, v = call("eigh", put(a, mesh, P("x", "y")))
+    log.removeHandler(handler)
+    close(a @ np.asarray(v), np.asarray(v) * np.asarray(w), n)
+    assert v.sharding.spec == P("x", "y")
+    assert any("gathered to one device" in line for line in lines)
+    from lapwing.engines import sharded
+
+    sharded.GATHER_LIMIT, limit = 100, sharded.GATHER_LIMIT
+    raises(NotImplementedError, "scalapack", lambda: call("eigvalsh", put(a, mesh, P("x", "y"))))
+    sharded.GATHER_LIMIT = limit
+
+
+def one_device(a, b, weights):
+    a = (a + a.conj().T) / 2
+    return jnp.sum(jnp.real(weights * jnp.linalg.solve(a, b))) + jnp.linalg.slogdet(a)[1] ** 2
+
+
+@check
+def derivatives_with_auto_axes():
+    n, mesh = 14, mesh_of(2, 2)
+    a, b, weights, da = (matrix(k, "complex128", m=n) for k in (n, 3, 3, n))
+    a = a @ a.conj().T / n + np.eye(n)
+    held, db = put(a, mesh, P("x", "y")), b[::-1].copy()
+
+    def value(a, b):
+        return jnp.sum(jnp.real(weights * call("solve", a, b, assume="pos"))) + call("slogdet", a, assume="pos")[1] ** 2
+
+    where = jax_sharding.route(held)
+    inside = {"route": jax_sharding.route}
+
+    def known(x):  # what Auto axes do not tell inside jit; rows would do as well
+        return where if x.ndim == 2 and x.shape[0] == x.shape[1] else inside["route"](x)
+
+    jax_sharding.route = known
+    try:
+        got = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))(held, jnp.asarray(b))
+        _, tangent = jax.jit(lambda a, b, c, d: jax.jvp(value, (a, b), (c, d)))(held, b, put(da, mesh, P("x", "y")), db)
+    finally:
+        jax_sharding.route = inside["route"]
+    expected = jax.value_and_grad(one_device, argnums=(0, 1))(a, b, weights)
+    close(got[0], expected[0], n)
+    close(got[1][0], expected[1][0], n, factor=100)
+    close(got[1][1], expected[1][1], n, factor=100)
+    _, along = jax.jvp(lambda a, b: one_device(a, b, weights), (a, b), (da, db))
+    close(tangent, along, n, factor=100)
+
+
+@check
+def explicit_axes_keep_their_sharding_under_jit():
+    kinds = getattr(jax.sharding, "AxisType", None)
+    if kinds is None:
+        return
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kinds.Explicit,) * 2, devices=jax.devices()[:4])
+    n = 24
+    a = positive(n)
+    held = put(a, mesh, P("x", "y"))
+
+    @jax.jit
+    def f(a):
+        return call("cholesky", a), jax.grad(lambda a: call("slogdet", a, assume="pos")[1])(a)
+
+    l, gradient = f(held)
+    close(l, np.linalg.cholesky(a), n)
+    close(gradient, np.linalg.inv(a), n)
+    assert l.sharding.spec == gradient.sharding.spec == P("x", "y")
+
+
+def collectives(compiled):
+    text = compiled.as_text()
+    return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in ("all-to-all", "all-gather")}, text
+
+
+@check
+def auto_axes_under_jit_gather_nothing():
+    """The matrix is never whole on a device: no array of the compiled program has n x n elements, but the input's type."""
+    n, mesh = jax_sharding.AUTO_FROM, mesh_of(4, 2)
+    a = positive(n)
+    held = put(a, mesh, P("x", "y"))
+    compiled = jax.jit(lambda a: call("cholesky", a)).lower(held).compile()
+    counts, text = collectives(compiled)
+    assert counts["all-to-all"] >= 3
+    assert f"[{n},{n}]" not in text and f"[{n * n}]" not in text
+    close(compiled(held), np.linalg.cholesky(a), n)
+    routes = []
+    jax.eval_shape(lambda a: routes.extend(find(name, a, {}) for name in ("qr", "eigh")) or a, held)
+    jax.jit(lambda a: routes.extend(find(name, a, {}) for name in ("qr", "eigh")) or a).lower(held)
+    assert routes == [None] * 4  # it may as well be whole: what only works in blocks of rows is left to XLA
+
+
+@check
+def redistribution_is_two_all_to_alls():
+    n = 48
+    for spec, grid, expected in (
+        (P("x", "y"), Grid((("x", 4),), (("y", 2),)), 2),
+        (P(("x", "y"), None), Grid((("x", 4), ("y", 2)), ()), 1),
+    ):
+        mesh = mesh_of(4, 2)
+        cut = sharded_calls.cut_for(n, grid, 4)
+        held = put(matrix(n), mesh, spec)
+        panels = P(None, grid.order)
+
+        def there(a, grid=grid, cut=cut):
+            return sharded_layout.to_panels(a, grid, cut)
+
+        def back(c, grid=grid, cut=cut):
+            return sharded_layout.from_panels(c, grid, cut, n)
+
+        there = jax.jit(sharded_layout.shard_map(there, mesh, (spec,), panels))
+        back = jax.jit(sharded_layout.shard_map(back, mesh, (panels,), spec))
+        laid = there(held)
+        for function, given in ((there, held), (back, laid)):
+            counts, _ = collectives(function.lower(given).compile())
+            assert counts == {"all-to-all": expected, "all-gather": 0}, counts
+        assert np.array_equal(np.asarray(back(laid)), np.asarray(held))
+        order = np.pad(np.asarray(held), ((0, 0), (0, cut.padded - n))).reshape(n, -1, 8, 4).swapaxes(1, 2).reshape(n, -1)
+        assert np.array_equal(np.asarray(laid), order)
+
+
+@check
+def inside_the_users_shard_map():
+    n, mesh = 40, Mesh(np.array(jax.devices()[:4]), ("x",))
+    a, b = positive(n), matrix(4, m=n)
+
+    def local(a, b):
+        x, info = shard.solve_ex(a, b, axis_name="x")
+        return x, info, shard.slogdet(a, axis_name="x")[1]
+
+    function = sharded_layout.shard_map(local, mesh, (P(None, "x"), P("x", None)), (P("x", None), P(), P()))
+    x, info, value = jax.jit(function)(put(a, mesh, P(None, "x")), put(b, mesh, P("x", None)))
+    close(x, np.linalg.solve(a, b), n)
+    close(value, np.linalg.slogdet(a)[1], n)
+    assert int(info) == 0
+    wrong = sharded_layout.shard_map(lambda a: shard.cholesky(a, axis_name="x"), mesh, (P("x", None),), P("x", None))
+    raises(ValueError, "square matrix", lambda: wrong(put(np.zeros((8, 16)), mesh, P("x", None))))
+
+
+@check
+def compile_time_does_not_grow_with_panels():
+    mesh, sizes = mesh_of(2, 1), []
+    grid = Grid((("x", 2),), ())
+    for n in (16 * 8, 16 * 32):
+        cut = sharded_calls.cut_for(n, grid, 8)
+        function = sharded_layout.shard_map(
+            lambda c, cut=cut: sharded_cholesky.factor(c, cut, ("x",)).panels, mesh, (P(None, "x"),), P(None, "x")
+        )
+        sizes.append(len(jax.jit(function).lower(jax.ShapeDtypeStruct((n, n), "float64")).as_text()))
+    assert sizes[1] < 1.1 * sizes[0], sizes
+
+
+def main(names):
+    jax.config.update("jax_enable_x64", True)
+    results = {}
+    for function in CHECKS:
+        if names and function.__name__ not in names:
+            continue
+        try:
+            function()
+            results[function.__name__] = ""
+        except Exception:
+            results[function.__name__] = traceback.format_exc()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
