@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "frameworks/torch_memory.py": {"torch"},
     "frameworks/jax_memory.py": {"jax"},
     "frameworks/jax_sharding.py": {"jax"},
+    **{f"engines/sharded_{name}.py": {"jax"} for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")},
 }
 
 

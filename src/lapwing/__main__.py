@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(prog="lapwing", description="Dense linear algebra at the speed of the hardware.")
     parser.add_argument("--version", action="version", version=f"lapwing {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="info | explain | bench | demo | insitu | launch | tune")
+    commands = parser.add_subparsers(
+        title="commands", required=True, metavar="info | explain | bench | demo | insitu | launch | tune"
+    )
     for command in (info, explain, bench, demo, insitu, launch, tune):
         command.add_parser(commands)
     return parser

@@ -14,11 +14,23 @@ Start the ranks with ``lapwing launch -n 4 script.py``::
     x = lw.solve(a, b, assume="pos")
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from ..core.communicator import MissingRanksError, RanksDisagreeError, patience
 from ..core.layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
 from ..core.sharded import ShardedMatrix
 from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
 from .plot import plot_layout
+
+
+def __getattr__(name: str) -> Any:
+    if name == "shard":  # it loads JAX
+        return importlib.import_module(".shard", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CPU_CLUSTER",
@@ -37,5 +49,6 @@ __all__ = [
     "patience",
     "plot_layout",
     "predict",
+    "shard",
     "valid_tiles",
 ]

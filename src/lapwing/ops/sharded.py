@@ -5,7 +5,6 @@ This module is loaded with the public functions; what does the work on sharded m
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import linecache
 from collections.abc import Callable
@@ -15,7 +14,7 @@ __all__ = ["shardable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # For each type of array seen: None for an ordinary one, else route(a), which gives None where this array is an ordinary one
-# after all, or what has a function of the same name that takes the call.
+# after all, or what gives for a public function the one that takes the call.
 _ROUTES: dict[type, Any] = {}
 _UNSEEN = object()
 
@@ -50,8 +49,8 @@ def _elsewhere(function: Callable[..., Any], route: Any, a: Any) -> Callable[...
     """What takes the call for this array."""
     if route is _UNSEEN:
         route = _resolve(type(a))
-    calls = None if route is None else route(a)
-    return function if calls is None else getattr(calls, function.__name__)  # type: ignore[no-any-return]
+    taker = None if route is None else route(a)
+    return function if taker is None else taker(function)  # type: ignore[no-any-return]
 
 
 # Import statements, not importlib: torch.compile follows these when the first call happens inside it.
@@ -68,8 +67,9 @@ def _resolve(kind: type) -> Any:
 
             route = _always(sharded_dtensor)
         elif module.partition(".")[0] in ("jax", "jaxlib"):
-            with contextlib.suppress(ImportError):
-                from ..frameworks.jax_sharding import route  # type: ignore[no-redef, import-not-found]
+            from . import sharded_jax
+
+            route = sharded_jax.route
         else:
             continue
         break
@@ -78,4 +78,4 @@ def _resolve(kind: type) -> Any:
 
 
 def _always(calls: Any) -> Callable[[Any], Any]:
-    return lambda a: calls
+    return lambda a: lambda function: getattr(calls, function.__name__)

@@ -24,10 +24,22 @@ from .qr import QRResult
 from .solve import ASSUME, ONE_TRIANGLE, InvExResult, SlogdetResult, SolveExResult
 from .svd import PolarResult, SVDResult, svd, svdvals
 
-__all__ = ["CALLS", "find"]
+__all__ = ["CALLS", "find", "route"]
 
 _log = logging.getLogger("lapwing")
 _OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
+
+
+def route(a: Any) -> Any:
+    """None for an ordinary array; else what gives for a public function the one that takes the call."""
+    from ..frameworks import jax_sharding
+
+    return None if jax_sharding.route(a) is None else lambda function: partial(_call, function)
+
+
+def _call(function: Any, a: Any, *rest: Any, **options: Any) -> Any:
+    found = find(function.__name__, a, options)
+    return (function if found is None else found)(a, *rest, **options)
 
 
 def find(name: str, a: Any, options: dict[str, Any]) -> Any:
