@@ -168,3 +168,6 @@ class Planned:
         tensors = [getattr(operands, name) for name in names]
         pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
         self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)
+
+
+BACKEND = CublasLtBackend()
