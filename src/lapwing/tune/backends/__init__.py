@@ -8,11 +8,12 @@ from typing import cast
 
 from .base import Backend
 
-__all__ = ["GPU", "NAMES", "VENDOR", "choose", "get", "usable"]
+__all__ = ["FROZEN", "GPU", "NAMES", "VENDOR", "choose", "get", "usable"]
 
 GPU = ("cublaslt", "triton")  # the vendor's first: its default is what runs untuned
+FROZEN = ("triton_frozen",)  # right only for weights that nothing writes meanwhile: never used unasked
 VENDOR = ("cublaslt", "hipblaslt")
-NAMES = (*GPU, "hipblaslt", "cpu")
+NAMES = (*GPU, *FROZEN, "hipblaslt", "cpu")
 
 
 @cache
@@ -22,7 +23,7 @@ def get(name: str) -> Backend:
     Parameters
     ----------
     name : str
-        "cpu", "cublaslt", "triton", "hipblaslt"; "replay:FILE" for a recorded space; or "package.module:object" for one of
+        "cpu", "cublaslt", "triton", "triton_frozen", "hipblaslt"; "replay:FILE" for a recorded space; or "package.module:object" for one of
         your own.
 
     Examples

@@ -16,11 +16,10 @@ from ..base import Refused
 from .nvrtc import compile_source, library
 from .plan import Step
 
-__all__ = ["CUDA", "Compiled", "compile_step", "signature"]
+__all__ = ["Compiled", "compile_step", "signature"]
 
 NAMES = {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5", "f64": "fp64"}
-FOLDER = Path(__file__).parent
-CUDA = ("skinny", "ring")  # kernels in CUDA C++; the others are Triton's
+SOURCE = Path(__file__).with_name("skinny.cu")
 SHARED_MOST = 227 << 10  # bytes of shared memory a block may have on sm_90
 
 
@@ -37,7 +36,7 @@ def compile_step(gemm: Gemm, step: Step, capability: int = 90) -> Compiled:
     """Refused("compile", ...) when the compiler or the limits of the device say no."""
     start = time.perf_counter()
     try:
-        made = cuda(step, capability) if step.kernel in CUDA else by_triton(gemm, step, capability)
+        made = cuda(step, capability) if step.kernel == "skinny" else by_triton(gemm, step, capability)
     except Refused:
         raise
     except Exception as error:  # compilers raise anything
@@ -83,16 +82,16 @@ def cuda(step: Step, capability: int) -> tuple[bytes, str, int, int]:
     arch = f"sm_{capability}a" if capability == 90 else f"sm_{capability}"
     definitions = dict(step.constants)
     folder = cache_folder("tune", make=True)
-    text = (FOLDER / "common.cuh").read_text() + (FOLDER / f"{step.kernel}.cu").read_text()
+    text = SOURCE.read_text()
     made_of = f"{text}{sorted(definitions.items())}{arch}{library()._name}"
     file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin" if folder else None
     if file and file.exists():
         cubin = file.read_bytes()
     else:
-        cubin = compile_source(text, f"{step.kernel}.cu", definitions, arch=arch)
+        cubin = compile_source(text, SOURCE.name, definitions, arch=arch)
         if file:
             handle, name = tempfile.mkstemp(dir=file.parent)
             with os.fdopen(handle, "wb") as out:
                 out.write(cubin)
             os.replace(name, file)
-    return cubin, step.kernel, 32 * step.warps, step.shared
+    return cubin, "skinny", 32 * step.warps, step.shared

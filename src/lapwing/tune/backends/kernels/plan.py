@@ -8,10 +8,11 @@ from typing import Any
 from ...gemm import TYPES, Gemm
 from ..base import Config
 
-__all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue", "plan", "ring_bytes"]
+__all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue", "plan"]
 
 POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
-PRODUCERS = 4  # warps of ring.cu that only start copies
+FETCHES = (3, 4)  # values of pdl that send weights to the cache ahead
+FETCHED = 24 << 20  # bytes that all blocks together send there: under half of it
 REDUCE = {"none": 0, "atomic": 1, "two-pass": 2, "last": 3, "cluster": 4}
 ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "swish": 3}
 SCALES = {"none": 0, "tensor": 1, "row": 2}
@@ -29,7 +30,7 @@ class Argument:
 class Step:
     """One kernel start."""
 
-    kernel: str  # "tile" | "stream" | "reduce" | "skinny" | "ring"
+    kernel: str  # "tile" | "stream" | "reduce" | "skinny"
     grid: tuple[int, int, int]
     constants: tuple[tuple[str, Any], ...]
     arguments: tuple[Argument, ...]
@@ -54,8 +55,8 @@ def epilogue(gemm: Gemm) -> int:
 
 def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, ...]:
     template = config["template"]
-    if template in ("skinny", "ring"):
-        return (narrow(gemm, config, multiprocessors),)
+    if template == "skinny":
+        return (skinny(gemm, config),)
     bm, bn, bk, split = (int(config[x]) for x in ("bm", "bn", "bk", "split"))
     tiles = blocks(gemm.m, bm) * blocks(gemm.n, bn)
     group, reduce = int(config["group"]), REDUCE[str(config["reduce"])]
@@ -94,6 +95,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         arguments = (*memory.values(), *sizes, *extra, *factors)
         return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
     constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
+    constants["AHEAD"] = ahead(config, tiles * split * bm * bk * element_bytes(gemm))
     cells = tiles * gemm.batch * bm * bn
     first = Step(
         "tile",
@@ -112,15 +114,10 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
     return first, Step("reduce", (tiles, 1, gemm.batch), tuple(kept.items()), second, warps=4, parts=first.parts)
 
 
-def narrow(gemm: Gemm, config: Config, multiprocessors: int) -> Step:
-    """The kernels for few columns: skinny.cu and ring.cu."""
-    ring = config["template"] == "ring"
+def skinny(gemm: Gemm, config: Config) -> Step:
     bm, bn, split, warps, groups = (int(config[x]) for x in ("bm", "bn", "split", "warps", "group"))
-    stages, piece = int(config["stages"]), int(config["bk"]) * element_bytes(gemm)
     columns = blocks(gemm.n, bn)
     places = blocks(gemm.m, bm) * columns
-    last = config["reduce"] == "last"
-    programs = min(split * multiprocessors, places * (gemm.k * element_bytes(gemm) // piece)) if ring and last else places * split
     constants = {
         "INPUT": SKINNY_TYPES[gemm.a_type],
         "OUTPUT": SKINNY_TYPES[gemm.d_type],
@@ -129,32 +126,36 @@ def narrow(gemm: Gemm, config: Config, multiprocessors: int) -> Step:
         "GROUPS": groups,
         "TOKENS": bn // 8,
         "WARPS": warps,
+        "DEPTH": int(config["stages"]),
         "REDUCE": REDUCE[str(config["reduce"])],
         "PDL": int(config["pdl"]),
+        "AHEAD": ahead(config, places * split * bm * 128),
         "EPILOGUE": epilogue(gemm),
-    } | ({"STAGES": stages, "PIECE": piece} if ring else {"DEPTH": stages, "BLOCKS": 1})
+        "BLOCKS": 1,
+    }
     arguments = [Argument(name, "pointer", name) for name in POINTERS]
     arguments += [Argument(x, "i32", getattr(gemm, x)) for x in ("m", "n", "k")]
     arguments += [Argument(x, "i64", getattr(gemm, x)) for x in ("lda", "ldb", "ldc", "ldd")]
     arguments += [Argument("parts", "i32", split), Argument("column_tiles", "i32", columns)]
     arguments += [Argument("alpha", "f32", gemm.alpha), Argument("beta", "f32", gemm.beta)]
     return Step(
-        "ring" if ring else "skinny",
-        (programs, 1, 1),
+        "skinny",
+        (places * split, 1, 1),
         tuple(constants.items()),
         tuple(arguments),
-        warps + (PRODUCERS if ring else 0),
+        warps,
         cluster=split if config["reduce"] == "cluster" else 1,
         dependent=bool(config["pdl"]),
-        shared=ring_bytes(gemm, config) if ring else 4 * (warps // groups) * bn * (bm + 4),
-        parts=(2 * programs if ring else programs) * bm * bn if last else 0,
+        shared=4 * (warps // groups) * bn * (bm + 4),
+        parts=places * split * bm * bn if config["reduce"] == "last" else 0,
     )
 
 
-def ring_bytes(gemm: Gemm, config: Config) -> int:
-    """Shared memory of a block of ring.cu: the ring, and the sums of its warps."""
-    bm, bn, bk, stages, warps, groups = (int(config[x]) for x in ("bm", "bn", "bk", "stages", "warps", "group"))
-    return stages * (bm + bn) * (bk * element_bytes(gemm) + 64) + 4 * (warps // groups) * bn * (bm + 4)
+def ahead(config: Config, step: int) -> int:
+    """How many steps of the sum go to the cache ahead, where ``step`` bytes are one of all blocks; a power of two."""
+    if config["pdl"] not in FETCHES:
+        return 0
+    return 1 << max(int(FETCHED // step).bit_length() - 1, 0)
 
 
 def element_bytes(gemm: Gemm) -> int:

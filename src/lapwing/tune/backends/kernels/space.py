@@ -7,26 +7,28 @@ import functools
 from ...gemm import TYPES, Gemm
 from ..base import Config
 from .compiled import SHARED_MOST
-from .plan import blocks, ring_bytes
+from .plan import FETCHES, blocks
 from .workspace import LOCKS
 
-__all__ = ["PARAMETERS", "allowed", "score", "seeds"]
+__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds"]
 
 PARAMETERS: dict[str, tuple[int | str, ...]] = {
-    "template": ("tile", "stream", "skinny", "ring"),
+    "template": ("tile", "stream", "skinny"),
     "bm": (16, 32, 48, 64, 96, 128, 256),
     "bn": (8, 16, 32, 48, 64, 128, 256),
-    "bk": (32, 64, 128, 256, 512),
+    "bk": (32, 64, 128, 256),
     "split": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32),
     "reduce": ("none", "atomic", "two-pass", "last", "cluster"),
     "stages": (2, 3, 4, 5, 6, 8),
     "warps": (2, 4, 8, 16),
     "group": (1, 2, 4, 8),  # blocks in a strip; of the skinny template: warps with rows of their own
     "swap": (0, 1),
-    # 1, 2: let the kernel behind be placed when the reads of this one are done, or begin; 3, 4: also read weights before the
-    # kernel in front has ended (the kernel behind may be placed at once, or when the reads are done)
-    "pdl": (0, 1, 2, 3, 4),
+    # 0; or the kernel behind may be placed when the reads of this one are done (1) or begin (2). Also, before the kernel in front
+    # has ended, weights are sent to the cache (3: the kernel behind may be placed at once, 4: when the reads are done), which is
+    # always right, or into registers (5, 6: likewise), which is right for weights that the kernel in front does not write
+    "pdl": (0, 1, 2, 3, 4, 5, 6),
 }
+AHEAD = (5, 6)  # values of pdl that read weights before the kernel in front has ended
 # tile template, by columns: rows, depth, stages, warps, tokens on the left?; near the best of 13 products (H200, 2026-11-15)
 TILES = {
     16: ((64, 64, 4, 4, 0), (128, 256, 3, 8, 0), (64, 128, 6, 8, 0), (64, 128, 4, 4, 0), (64, 64, 6, 4, 0), (128, 64, 4, 4, 0),
@@ -38,11 +40,6 @@ TILES = {
           (128, 128, 3, 8, 0)),
     256: ((128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 8, 0)),
 }  # fmt: skip
-# rows, depth, stages, warps, groups of the ring template
-RING = (
-    (64, 256, 3, 4, 2), (64, 256, 4, 4, 4), (64, 128, 6, 4, 2), (32, 256, 4, 4, 2), (32, 256, 6, 4, 2), (128, 128, 4, 8, 4),
-    (128, 128, 3, 4, 4), (64, 512, 2, 8, 4), (16, 512, 4, 4, 1),
-)  # fmt: skip
 # rows, warps, loads under way, groups of the skinny template
 SKINNY = (
     (16, 4, 4, 1), (32, 4, 2, 1), (32, 8, 2, 1), (32, 4, 4, 1), (48, 4, 2, 1),
@@ -56,40 +53,21 @@ def allowed(gemm: Gemm, config: Config) -> bool:
     bm, bn, bk, split, stages, warps = (int(config[x]) for x in ("bm", "bn", "bk", "split", "stages", "warps"))
     size, group = TYPES[gemm.a_type][0], int(config["group"])
     rows = bm // group  # of one warp, in the skinny template
-    narrow = (
-        gemm.layout == "TN"
-        and gemm.a_type in ("bf16", "f16", "f8e4m3")
-        and gemm.batch == 1
-        and gemm.n <= 128
-        and gemm.lda * size % 16 == 0
-        and gemm.ldb * size % 16 == 0
-        and warps % group == 0
-        and bm % (16 * group) == 0
-        and rows <= 64
-        and bn <= 64
-        and bn < 2 * max(gemm.n, 8)
-        and config["swap"] == 0
-    )
-    if template == "ring":
-        cells, piece = blocks(gemm.m, bm) * blocks(gemm.n, bn), int(bk * size)
-        return (
-            narrow
-            and gemm.k % bk == 0
-            and piece % (128 * max(warps // group // 2, 1)) == 0
-            and rows * bn <= 2048
-            and 2 <= stages
-            and ring_bytes(gemm, config) <= SHARED_MOST - 1024
-            and (
-                (reduce == "none" and split == 1)
-                or (reduce == "cluster" and 2 <= split <= min(8, gemm.k // bk))
-                or (reduce == "last" and split <= 4 and cells <= LOCKS and split * ring_bytes(gemm, config) <= SHARED_MOST - 1024)
-            )
-        )
     if template == "skinny":
         return (
-            narrow
+            gemm.layout == "TN"
+            and gemm.a_type in ("bf16", "f16", "f8e4m3")
+            and gemm.batch == 1
+            and gemm.n <= 128
             and gemm.k * size % 128 == 0
-            and bk == 64
+            and gemm.lda * size % 16 == 0
+            and gemm.ldb * size % 16 == 0
+            and warps % group == 0
+            and bm % (16 * group) == 0
+            and rows <= 64
+            and bn <= 64
+            and bn < 2 * max(gemm.n, 8)
+            and (bk, config["swap"]) == (64, 0)
             and stages % 2 == 0
             and 8 * stages * (rows // 8 + bn // 8) // 2 + rows * bn // 32
             <= 168  # registers of the loads under way and the sums
@@ -108,11 +86,11 @@ def allowed(gemm: Gemm, config: Config) -> bool:
         and bn != 48
         and config["group"] in (1, 8)
         and bn >= 16
-        and (config["pdl"] == 0 or (template == "tile" and reduce != "two-pass" and config["pdl"] in (1, 2)))
+        and (config["pdl"] == 0 or (template == "tile" and reduce != "two-pass" and _overlap_fits(gemm, config)))
         and warps <= 8
         and shared <= SHARED_MOST
         and 1 <= sums <= 128
-        and 64 <= bk * size <= 512
+        and bk * size >= 64
         and (bn == 16 or bn < 2 * gemm.n)
         and (bm == 16 or bm < 2 * gemm.m)
         and (config["group"] == 1 or (blocks(gemm.m, bm) > 8 and gemm.n > 2 * bn))
@@ -133,23 +111,28 @@ def allowed(gemm: Gemm, config: Config) -> bool:
     )
 
 
+def _overlap_fits(gemm: Gemm, config: Config) -> bool:
+    """Of the tile template: weights are sent ahead by lines of 128 bytes along the summed index."""
+    lines = config["pdl"] in FETCHES
+    return config["pdl"] in (1, 2) or (lines and gemm.trans_a == "T" and int(config["bk"]) * TYPES[gemm.a_type][0] >= 128)
+
+
 def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
     """A rough guess of the time: waves, waste at the edges, bytes on their way, and the cost of putting a sum together."""
     bm, bn, bk, split, stages, warps = (int(config[x]) for x in ("bm", "bn", "bk", "split", "stages", "warps"))
     size = TYPES[gemm.a_type][0]
     tiles = blocks(gemm.m, bm) * blocks(gemm.n, bn) * gemm.batch
-    skinny, ring, group = config["template"] == "skinny", config["template"] == "ring", int(config["group"])
-    flying = stages * 64 * (bm // group + bn) * warps if skinny else (stages - (not ring)) * bk * (bm + bn) * size
-    held = 4 * warps // group * bn * (bm + 4) if skinny else ring_bytes(gemm, config) if ring else stages * bk * (bm + bn) * size
+    skinny, group = config["template"] == "skinny", int(config["group"])
+    flying = stages * 64 * (bm // group + bn) * warps if skinny else (stages - 1) * bk * (bm + bn) * size
+    held = 4 * warps // group * bn * (bm + 4) if skinny else stages * bk * (bm + bn) * size
     resident = max(1, min(int(SHARED_MOST // max(held, 1)), 64 // warps, 4))
-    even = config["template"] == "stream" or (ring and config["reduce"] == "last")
-    programs = split * multiprocessors if even else tiles * split
+    programs = split * multiprocessors if config["template"] == "stream" else tiles * split
     full = programs / (multiprocessors * resident)
     waves = max(1.0, -(-programs // (multiprocessors * resident)) / full) if full > 1 else max(1.0, multiprocessors / programs)
     waste = blocks(gemm.m, bm) * bm / gemm.m * (blocks(gemm.n, bn) * bn / gemm.n) ** 0.5
     busy = min(1.0, flying * min(resident, max(programs / multiprocessors, 1)) / 49152)
     memory = gemm.bytes * (1 + 0.15 * (blocks(gemm.n, bn) - 1)) / 4.3e12 / (0.2 + 0.8 * busy)
-    rate = 3e14 if skinny or ring else 6.5e14 * min(1.0, (bm / 128) ** 0.5) * min(1.0, (bn / 128) ** 0.35)
+    rate = 3e14 if skinny else 6.5e14 * min(1.0, (bm / 128) ** 0.5) * min(1.0, (bn / 128) ** 0.35)
     arithmetic = gemm.flops * waste / (rate / size * 2)
     joined = (
         0.0 if split == 1 else {"cluster": 0.6e-6, "last": 1.2e-6, "atomic": 1.5e-6, "two-pass": 2.5e-6}[str(config["reduce"])]
@@ -158,7 +141,7 @@ def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
     return float(2e-6 + max(memory * waves**0.5, arithmetic * waves) + joined + parts)
 
 
-def seeds(gemm: Gemm, multiprocessors: int) -> list[Config]:
+def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> list[Config]:
     """What was near the best on an H200, for this many columns, split so that each multiprocessor has one or two blocks."""
     fitting = next((w for w in sorted(TILES) if w >= gemm.n), max(TILES))
     narrow = next((w for w in (8, 16, 32, 48, 64) if w >= gemm.n), 64)
@@ -191,29 +174,14 @@ def seeds(gemm: Gemm, multiprocessors: int) -> list[Config]:
         }
         for bm, warps, depth, group in SKINNY
     ]
-    rings: list[Config] = [
-        {
-            "template": "ring",
-            "bm": bm,
-            "bn": narrow,
-            "bk": bk,
-            "stages": stages,
-            "warps": warps,
-            "swap": 0,
-            "group": group,
-            "pdl": 0,
-        }
-        for bm, bk, stages, warps, group in RING
-    ]
-    bases += rings
     found: list[Config] = [{**c, "template": "stream", "split": 1, "reduce": "last"} for c in bases[:2]]
-    found += [{**c, "split": split, "reduce": "last"} for c in rings for split in (1, 2)]
     for base in bases:
         count = blocks(gemm.m, int(base["bm"])) * blocks(gemm.n, int(base["bn"])) * gemm.batch
         for wanted in (1, 2):
             split = max(int(s) for s in PARAMETERS["split"] if int(s) <= max(1, wanted * multiprocessors // count))
-            reduce = "none" if split == 1 else "cluster" if base["template"] in ("skinny", "ring") else "last"
+            reduce = "none" if split == 1 else "cluster" if base["template"] == "skinny" else "last"
             config = {**base, "split": split, "reduce": reduce}
             if config not in found:
                 found.append(config)
+    found = [{**c, "pdl": pdl} for c in found for pdl in overlap]
     return sorted((c for c in found if allowed(gemm, c)), key=functools.partial(score, gemm, multiprocessors))
