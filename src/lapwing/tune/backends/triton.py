@@ -30,6 +30,8 @@ class TritonBackend:
     has ended. They are right only where that kernel does not write them.
     """
 
+    precompiles = True
+
     def __init__(self, overlap: bool = False, frozen: bool = False) -> None:
         self.overlap, self.frozen = overlap, frozen
         self.name = "triton_frozen" if frozen else "triton"

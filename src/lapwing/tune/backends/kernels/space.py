@@ -23,9 +23,9 @@ PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "warps": (2, 4, 8, 16),
     "group": (1, 2, 4, 8),  # blocks in a strip; of the skinny template: warps with rows of their own
     "swap": (0, 1),
-    # 0; or the kernel behind may be placed when the reads of this one are done (1) or begin (2). Also, before the kernel in front
-    # has ended, weights are sent to the cache (3: the kernel behind may be placed at once, 4: when the reads are done), which is
-    # always right, or into registers (5, 6: likewise), which is right for weights that the kernel in front does not write
+    # 0; or the kernel behind may be placed when the reads of this one are done (1) or begin (2). Also, before the kernel in
+    # front has ended, weights are sent to the cache (3: the kernel behind may be placed at once, 4: when the reads are done),
+    # which is always right, or into registers (5, 6: likewise), which is right for weights that nothing in front writes
     "pdl": (0, 1, 2, 3, 4, 5, 6),
 }
 AHEAD = (5, 6)  # values of pdl that read weights before the kernel in front has ended
