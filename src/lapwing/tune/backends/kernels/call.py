@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from ...gemm import Gemm
 
-__all__ = ["torch_callable"]
+__all__ = ["torch_callable", "unwritten"]
+
+
+Seen = dict[int, tuple[Any, int]]  # weights by identity: a reference, and how often it was written
+
+
+def unwritten(seen: Seen, w: Any) -> bool:
+    """Whether this very tensor, or the one it is a view of, was met before and not written since, as far as torch counts."""
+    owner = w if w._base is None else w._base
+    if owner.is_inference():
+        return False
+    known, version = seen.get(id(owner)), owner._version
+    if known is not None and known[0]() is owner and known[1] == version:
+        return True
+    seen[id(owner)] = weakref.ref(owner), version
+    return False
 
 
 def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
@@ -28,7 +44,7 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     shape = (gemm.n, gemm.m) if gemm.batch == 1 else (gemm.batch, gemm.n, gemm.m)
     stride = (gemm.ldd, 1) if gemm.batch == 1 else (gemm.stride_d, gemm.ldd, 1)
     ahead = getattr(bound, "ahead", False)
-    versions: dict[int, int] = {}  # of weights, by address
+    seen: Seen = {}
     packed = gemm.ldd == gemm.m and gemm.stride_d in (0, gemm.ldd * gemm.n)
 
     def tuned(x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None) -> Any:
@@ -53,9 +69,7 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
             0 if scale_x is None else scale_x.data_ptr(),
         )
         if ahead:
-            version = -1 if w.is_inference() else w._version
-            start(current_stream(device), pointers, version < 0 or versions.get(pw) != version)
-            versions[pw] = version
+            start(current_stream(device), pointers, not unwritten(seen, w))
         else:
             start(current_stream(device), pointers)
         return out
