@@ -146,7 +146,7 @@ class CudaBench:
         graphs = [self._graph(k, self._small if o else None) for k, o in zip(kernels, overlaps, strict=True)]
         *times, alone = self._timed([*graphs, self._graph(nothing, self._small)], samples)
         less = sorted(alone)[len(alone) // 2]
-        return [[t - less for t in each] if o else each for each, o in zip(times, overlaps, strict=True)]
+        return [[max(t - less, 1e-8) for t in each] if o else each for each, o in zip(times, overlaps, strict=True)]
 
     def _timed(self, graphs: Sequence[tuple[Any, int]], samples: int) -> list[list[float]]:
         import torch
