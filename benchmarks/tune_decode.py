@@ -1,9 +1,10 @@
-"""Decoding with a few Llama-like layers, bf16, in a CUDA graph: torch's products against tuned ones, end to end.
+"""Decoding with a few Llama-like layers, bf16, KV cache, in a CUDA graph: torch's products against a tuned library, end to end.
 
-    python benchmarks/tune_decode.py --batch 16 --seconds 60 --out decode.json
+    python benchmarks/tune_decode.py --model 70b-tp8 --batch 32 --seconds 90 --out decode.json
 
-Each linear layer's product is searched as in tune_gpu.py, and chosen by its time behind another kernel, as it runs here. The
-weights of the layers are many times the cache, so every step reads them from memory.
+The library is made by lapwing.tune's own workflow for the model's linear layers (or read, with --library), and put to use with
+lapwing.tune.enable. The weights of the layers are many times the cache, so every step reads them from memory. The report has
+the kernels of one step as torch's profiler sees them: what is in the graph, and where the time goes.
 """
 
 from __future__ import annotations
@@ -11,144 +12,176 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import multiprocessing
 import statistics
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lapwing.tune.backends.cublaslt import CublasLtBackend
-from lapwing.tune.backends.kernels.plan import plan
-from lapwing.tune.backends.triton import TritonBackend
-from tune_gpu import Shape, candidates, compile_all, kernel_key, measure
+import torch
+import torch.nn.functional as F
 
-HIDDEN, HEADS, KV_HEADS, HEAD, FFN = 4096, 32, 8, 128, 14336
-QKV = (HEADS + 2 * KV_HEADS) * HEAD
+from lapwing.tune import Gemm, Library, all_steps, enable, read
 
 
-def products(batch: int) -> dict[str, Shape]:
-    sizes = {"qkv": (QKV, HIDDEN), "o": (HIDDEN, HEADS * HEAD), "gate_up": (2 * FFN, HIDDEN), "down": (HIDDEN, FFN)}
-    return {name: Shape(i, name, batch, columns, inner) for i, (name, (columns, inner)) in enumerate(sizes.items())}
+@dataclass(frozen=True)
+class Sizes:
+    """Of one layer; of one GPU where eight share the model."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    head: int = 128
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs."""
+        qkv = (self.heads + 2 * self.kv_heads) * self.head
+        return {
+            "qkv": (qkv, self.hidden),
+            "o": (self.hidden, self.heads * self.head),
+            "gate_up": (2 * self.ffn, self.hidden),
+            "down": (self.hidden, self.ffn),
+        }
+
+    def products(self, batch: int) -> dict[str, Gemm]:
+        return {name: Gemm.row_major(batch, n, k, right="T") for name, (n, k) in self.linears.items()}
 
 
-def tune(shapes: dict[str, Shape], options: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, dict[str, Any]]:
-    """For each product the backend and configuration that is quickest in a chain; torch's own when none is."""
-    lt, found = CublasLtBackend(), {}
-    ours = {name: candidates(s.gemm, options.overlap) for name, s in shapes.items()}
-    good, _ = compile_all(((shapes[name].gemm, c) for name in shapes for c in ours[name]), pool)
-    for name, shape in shapes.items():
-        mine = [c for c in ours[name] if all(kernel_key(shape.gemm, x) in good for x in plan(shape.gemm, c))]
-        algorithms = list(lt.found(shape.gemm, 0, seconds=options.enumerate).configs)
-        result, _ = measure(shape, mine, algorithms, options.seconds / len(shapes), options, pool)
-        choices = {"default": result["default_us_chained"]}
-        choices |= {n: result[n]["us_chained"] for n in ("vendor", "own", "own, alone") if result[n].get("us_chained")}
-        best = min(choices, key=lambda n: choices[n])
-        config = result[best]["config"] if best != "default" else {"default": "torch"}
-        found[name] = {"choice": best, "config": config, "chained_us": choices, "alone_us": result["default_us"]}
-    return found
+MODELS = {"8b": Sizes(4096, 32, 8, 14336), "70b-tp8": Sizes(8192, 8, 1, 3584)}
 
 
-class Decoder:
-    """``linear[name](x, w)`` is what does each product."""
+class Layer(torch.nn.Module):
+    def __init__(self, sizes: Sizes, batch: int, context: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(sizes.hidden) for _ in range(2))
+        self.linears = torch.nn.ModuleDict({x: torch.nn.Linear(k, n, bias=False) for x, (n, k) in sizes.linears.items()})
+        for cache in ("keys", "values"):
+            self.register_buffer(cache, torch.randn(batch, sizes.kv_heads, context, sizes.head))
+        self.register_buffer("position", torch.tensor([context - 1]))
 
-    def __init__(self, layers: int, batch: int, context: int) -> None:
-        import torch
+    def forward(self, x: Any) -> Any:
+        s, batch = self.sizes, x.shape[0]
+        qkv = self.linears["qkv"](self.norms[0](x)).view(batch, 1, -1, s.head).transpose(1, 2)
+        q, k, v = qkv.split((s.heads, s.kv_heads, s.kv_heads), 1)
+        self.keys.index_copy_(2, self.position, k)
+        self.values.index_copy_(2, self.position, v)
+        attended = F.scaled_dot_product_attention(q, self.keys, self.values, enable_gqa=True)
+        x = x + self.linears["o"](attended.transpose(1, 2).reshape(batch, -1))
+        gate, up = self.linears["gate_up"](self.norms[1](x)).chunk(2, -1)
+        return x + self.linears["down"](F.silu(gate) * up)
 
-        torch.manual_seed(0)
-        where = {"device": "cuda", "dtype": torch.bfloat16}
-        sizes = {name: (s.columns, s.inner) for name, s in products(batch).items()}
-        self.layers = [{name: torch.randn(n, k, **where) * k**-0.5 for name, (n, k) in sizes.items()} for _ in range(layers)]
-        self.cache = [torch.randn(2, batch, KV_HEADS, context, HEAD, **where) for _ in range(layers)]
-        self.norm = torch.ones(HIDDEN, **where)
-        self.position = torch.tensor([context - 1], device="cuda")
 
-    def step(self, x: Any, linear: dict[str, Callable[..., Any]]) -> Any:
-        import torch
-        import torch.nn.functional as F
+def captured(model: Any, x: Any) -> tuple[Any, Any]:
+    """A graph of one step, and its output. The first steps are not captured: kernels are loaded in them."""
+    for _ in range(2):
+        model(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x)
+    return graph, y
 
-        batch = x.shape[0]
-        for weights, cache in zip(self.layers, self.cache, strict=True):
-            qkv = linear["qkv"](F.rms_norm(x, (HIDDEN,), self.norm), weights["qkv"])
-            q, k, v = qkv.view(batch, 1, -1, HEAD).transpose(1, 2).split((HEADS, KV_HEADS, KV_HEADS), 1)
-            cache[0].index_copy_(2, self.position, k)
-            cache[1].index_copy_(2, self.position, v)
-            attended = F.scaled_dot_product_attention(q, cache[0], cache[1], enable_gqa=True)
-            x = x + linear["o"](attended.transpose(1, 2).reshape(batch, -1), weights["o"])
-            gate, up = linear["gate_up"](F.rms_norm(x, (HIDDEN,), self.norm), weights["gate_up"]).chunk(2, -1)
-            x = x + linear["down"](F.silu(gate) * up, weights["down"])
-        return torch.clamp(x, -1e4, 1e4)
+
+def profiled(graph: Any) -> dict[str, list[float]]:
+    """Kernels of one step by name: how many, and microseconds."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        graph.replay()
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = {}
+    for event in seen.events():
+        if event.device_type.name == "CUDA":
+            count, us = found.get(event.name[:80], [0, 0.0])
+            found[event.name[:80]] = [count + 1, us + event.device_time]
+    return dict(sorted(found.items(), key=lambda x: -x[1][1]))
+
+
+def compare(options: argparse.Namespace, batch: int, library: Library) -> dict[str, Any]:
+    sizes = MODELS[options.model]
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        layers = [Layer(sizes, batch, options.context).to(torch.bfloat16) for _ in range(options.layers)]
+    model = torch.nn.Sequential(*layers).requires_grad_(False)
+    x = torch.randn(batch, sizes.hidden, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        graphs = {"default": captured(model, x)}
+        with enable(model, library) as handle:
+            enabled = handle.layers
+            graphs["tuned"] = captured(model, x)
+        if options.frozen:
+            with enable(model, library, frozen=True):
+                graphs["frozen"] = captured(model, x)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for sample in range(60):
+        for name in list(graphs) if sample % 2 == 0 else reversed(graphs):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(5):
+                graphs[name][0].replay()
+            stop.record()
+            stop.synchronize()
+            times[name].append(1e3 * start.elapsed_time(stop) / 5)
+    us = {name: statistics.median(t[5:]) for name, t in times.items()}
+    exact = graphs["default"][1].double()
+    entries = {name: library.lookup(gemm) for name, gemm in sizes.products(batch).items()}
+    saved = sum(e.default_us - e.tuned_us for e in entries.values() if e is not None)
+    return {
+        "batch": batch,
+        "layers": options.layers,
+        "context": options.context,
+        "enabled": enabled,
+        "us": us,
+        "uplift": {name: us["default"] / t for name, t in us.items()},
+        "tokens_per_second": {name: 1e6 * batch / t for name, t in us.items()},
+        "predicted_us_saved": options.layers * saved,
+        "difference": {name: float((y.double() - exact).norm() / exact.norm()) for name, (_, y) in graphs.items()},
+        "entries": {name: None if e is None else e.to_dict() for name, e in entries.items()},
+        "kernels": {name: profiled(graph) for name, (graph, _) in graphs.items()},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--model", choices=sorted(MODELS), default="70b-tp8")
+    parser.add_argument("--batch", default="32", help="numbers with commas between them")
+    parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=60, help="for the search")
-    parser.add_argument("--enumerate", type=float, default=1.0)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--overlap", action="store_true")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--seconds", type=float, default=90, help="for the search of one batch size")
+    parser.add_argument("--frozen", action="store_true", help="also kernels for weights that do not change")
+    parser.add_argument("--library", type=Path, help="use this one, and search nothing")
     parser.add_argument("--out", type=Path, default=Path("tune-decode.json"))
     options = parser.parse_args()
-    with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        tuned = tune(products(options.batch), options, pool)
-    report = compare(options, tuned)
-    options.out.write_text(json.dumps(report, indent=1))
-    print(json.dumps({k: v for k, v in report.items() if k != "tuned"}))
-    for name, x in tuned.items():
-        print(name, x["choice"], {k: round(v, 2) for k, v in x["chained_us"].items()})
-
-
-def compare(options: argparse.Namespace, tuned: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    import torch
-    import torch.nn.functional as F
-
-    lt, own = CublasLtBackend(), TritonBackend()
-    shapes, plain = products(options.batch), dict.fromkeys(tuned, F.linear)
-    switched: dict[str, Callable[..., Any]] = {}
-    for name, x in tuned.items():
-        backend = lt if "id" in x["config"] else own
-        switched[name] = F.linear if x["choice"] == "default" else backend.callable(shapes[name].gemm, x["config"], 0)
-    model = Decoder(options.layers, options.batch, options.context)
-    x = torch.randn(options.batch, HIDDEN, device="cuda", dtype=torch.bfloat16)
-    graphs, outputs = [], []
-    for linear in (plain, switched):
-        model.step(x, linear)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs.append(model.step(x, linear))
-        graphs.append(graph)
-    times: list[list[float]] = [[], []]
-    for sample in range(60):
-        for i in (0, 1) if sample % 2 == 0 else (1, 0):
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            for _ in range(5):
-                graphs[i].replay()
-            stop.record()
-            stop.synchronize()
-            times[i].append(1e-3 * start.elapsed_time(stop) / 5)
-    first, second = (o.double() for o in outputs)
-    default, better = (statistics.median(t[5:]) for t in times)
-    share = sum(x["chained_us"]["default"] for x in tuned.values()) * options.layers * 1e-6 / default
-    return {
+    report: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "environment": lt.environment(0) | own.environment(0),
-        "batch": options.batch,
-        "layers": options.layers,
-        "context": options.context,
-        "default_us": 1e6 * default,
-        "tuned_us": 1e6 * better,
-        "tokens_per_second": [options.batch / default, options.batch / better],
-        "uplift": default / better,
-        "share of products": share,
-        "difference": float((first - second).norm() / first.norm()),
-        "tuned": tuned,
+        "model": options.model,
+        "runs": [],
     }
+    for batch in map(int, options.batch.split(",")):
+        path = options.library
+        if path is None:
+            words = [f"{g.m}x{g.n}x{g.k} bf16 TN" for g in MODELS[options.model].products(batch).values()]
+            backend = "auto,triton_frozen" if options.frozen else "auto"
+            tuned = all_steps(read(*words), tempfile.mkdtemp(), backend=backend, budget=options.seconds, threshold=1.01)
+            path = tuned.library
+            for c in tuned.comparisons:
+                print(f"{c.gemm} {c.default_us:.2f} -> {c.tuned_us:.2f} us by {c.backend}, {c.reason}", flush=True)
+        library = Library(path)
+        report["environment"] = library.environment
+        found = compare(options, batch, library)
+        report["runs"].append(found)
+        options.out.write_text(json.dumps(report, indent=1))
+        print(json.dumps({k: v for k, v in found.items() if k not in ("entries", "kernels")}), flush=True)
+        for name, kernels in found["kernels"].items():
+            total = [sum(x) for x in zip(*kernels.values(), strict=True)]
+            print(
+                f"{name}: {total[0]:.0f} kernels, {total[1]:.1f} us;",
+                {k[:40]: v for k, v in list(kernels.items())[:8]},
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,17 @@
 """Default cuBLAS, the best cuBLASLt algorithm and our best kernel on 24 products of language models, on one GPU.
 
-    python benchmarks/tune_gpu.py --seconds 300 --out result.json --spaces folder
+    python benchmarks/tune_gpu.py --seconds 330 --out result.json --spaces folder
 
 Every time is of cold operands (rotated through more than three caches) in a CUDA graph of at least 20 calls, random data, in
-turns with the default; a winner is validated against float64 before it counts.
+turns with the default; a winner is validated against float64 with all probes before it counts. Four winners of each product:
+
+vendor   the best algorithm of cuBLASLt
+own      our best kernel
+overlap  ours that may begin before the kernel in front has ended; always right
+frozen   likewise, and reads weights before that: right for weights that do not change
+
+"us" is back to back, each call behind one of its own kind; "us_chained" behind a small kernel that makes the input, that kernel
+included, as in a model.
 """
 
 from __future__ import annotations
@@ -29,8 +37,8 @@ from typing import Any
 from lapwing.tune.backends.base import Config, Kernel, Refused
 from lapwing.tune.backends.cublaslt import CublasLtBackend
 from lapwing.tune.backends.kernels.compiled import compile_step, signature
-from lapwing.tune.backends.kernels.plan import Step, plan
-from lapwing.tune.backends.kernels.space import PARAMETERS, SKINNY, TILES, allowed
+from lapwing.tune.backends.kernels.plan import FETCHES, Step, plan
+from lapwing.tune.backends.kernels.space import AHEAD, PARAMETERS, SKINNY, TILES, allowed
 from lapwing.tune.backends.triton import TritonBackend
 from lapwing.tune.gemm import Gemm
 
@@ -60,6 +68,11 @@ class Shape:
     @property
     def decode(self) -> bool:
         return self.rows <= 64
+
+    @property
+    def weight(self) -> float:
+        """Its part of the time: most for decoding, where there is most to gain."""
+        return 3.0 if self.decode else 1.5 if self.rows <= 256 else 0.7
 
     @property
     def roofline(self) -> float:
@@ -95,7 +108,17 @@ SHAPES = [
 ]
 
 
-def candidates(gemm: Gemm, overlap: bool = False) -> list[Config]:
+OVERLAP, FROZEN = (1, 2, *FETCHES), AHEAD  # values of pdl
+KINDS = ("vendor", "own", "overlap", "frozen")
+
+
+def kind(config: Config) -> str:
+    if "id" in config:
+        return "vendor"
+    return "frozen" if config["pdl"] in FROZEN else "overlap" if config["pdl"] else "own"
+
+
+def candidates(gemm: Gemm) -> list[Config]:
     """Our configurations worth a first try, mixed, so that a search that is cut short has seen some of each."""
     found: list[Config] = []
 
@@ -105,21 +128,20 @@ def candidates(gemm: Gemm, overlap: bool = False) -> list[Config]:
             found.append(full)
 
     fitting = [b for b in (8, 16, 32, 48, 64, 128, 256) if b < 2 * gemm.n or b == 8]
-    for pdl in (0, 1, 2) if overlap and gemm.n <= 128 else (0,):
-        for split in (1, 2, 3, 4, 6, 8):
-            for rows, warps, depth, group in SKINNY if gemm.n <= 64 else ():
-                shape = {"bm": rows, "warps": warps, "stages": depth, "group": group}
-                reduce = "none" if split == 1 else "cluster"
-                width = min((b for b in fitting if b >= gemm.n), default=64)
-                add(template="skinny", bn=width, pdl=pdl, split=split, reduce=reduce, **shape)
-        for bn in [b for b in fitting if b in TILES][-1 if gemm.n <= 16 else -2 :] or [16]:
-            for bm, bk, stages, warps, swap in TILES[bn]:
-                group = 8 if gemm.n > 1024 else 1
-                shape = {"bm": bm, "bn": bn, "bk": bk, "stages": stages, "warps": warps, "swap": swap, "group": group}
-                for split in (1, 2, 3, 4, 6, 8, 12) if gemm.n <= 1024 else (1,):
-                    add(template="tile", split=split, reduce="none" if split == 1 else "last", pdl=pdl, **shape)
-                if gemm.n > 64 and not pdl:
-                    add(template="stream", split=1, reduce="last", **shape)
+    for split in (1, 2, 3, 4, 6, 8):
+        for rows, warps, depth, group in SKINNY if gemm.n <= 64 else ():
+            shape = {"bm": rows, "warps": warps, "stages": depth, "group": group}
+            width = min((b for b in fitting if b >= gemm.n), default=64)
+            add(template="skinny", bn=width, split=split, reduce="none" if split == 1 else "cluster", **shape)
+    for bn in [b for b in fitting if b in TILES][-1 if gemm.n <= 16 else -2 :] or [16]:
+        for bm, bk, stages, warps, swap in TILES[bn]:
+            group = 8 if gemm.n > 1024 else 1
+            shape = {"bm": bm, "bn": bn, "bk": bk, "stages": stages, "warps": warps, "swap": swap, "group": group}
+            for split in (1, 2, 3, 4, 6, 8, 12) if gemm.n <= 1024 else (1,):
+                for reduce in ("none",) if split == 1 else ("last", "atomic"):
+                    add(template="tile", split=split, reduce=reduce, **shape)
+            if gemm.n > 64:
+                add(template="stream", split=1, reduce="last", **shape)
     return sorted(found, key=lambda c: hashlib.sha256(repr(sorted(c.items())).encode()).digest())
 
 
@@ -173,6 +195,81 @@ def compile_all(work: Iterable[tuple[Gemm, Config]], pool: ProcessPoolExecutor) 
     return good, {"kernels": len(tasks), "good": len(good), "seconds": time.perf_counter() - start}
 
 
+def overlapping(gemm: Gemm, timed: list[tuple[float, Kernel]]) -> list[Config]:
+    """The best few of each template, with every kind of overlap."""
+    best = sorted((x for x in timed if "template" in x[1].config), key=lambda x: x[0])
+    chosen = [k.config for name in ("tile", "skinny") for _, k in [x for x in best if x[1].config["template"] == name][:6]]
+    found = [{**c, "pdl": pdl} for c in chosen for pdl in (*OVERLAP, *FROZEN)]
+    return [c for c in found if allowed(gemm, c)]
+
+
+class Search:
+    """One product: everything tried is in ``trials``, what ran in ``timed``."""
+
+    def __init__(self, shape: Shape, options: argparse.Namespace, pool: ProcessPoolExecutor, seconds: float) -> None:
+        from lapwing.tune.cuda_bench import CudaBench
+
+        self.begin, self.seconds, self.pool, self.options = time.perf_counter(), seconds, pool, options
+        self.shape, self.gemm = shape, shape.gemm
+        lt, own = CublasLtBackend(), TritonBackend(overlap=True, frozen=True)
+        self.bench = CudaBench(self.gemm, 0, options.seed, lambda g, c: (lt if "id" in c else own).bind(g, c, 0))
+        self.default = self.bench.build({"default": "torch"})
+        self.trials: dict[str, dict[str, Any]] = {}
+        self.timed: list[tuple[float, Kernel]] = []
+
+    def used(self) -> float:
+        return (time.perf_counter() - self.begin) / self.seconds
+
+    def screen(self, configs: Iterable[Config], until: float) -> None:
+        """Time each, back to back, until this part of the time is gone."""
+        for config in configs:
+            key = json.dumps(config, sort_keys=True)
+            if key in self.trials:
+                continue
+            if self.used() > until:
+                break
+            name = {"vendor": "cublaslt", "frozen": "triton_frozen"}.get(kind(config), "triton")
+            trial: dict[str, Any] = {"schema": 1, "backend": name, "device": 0, "gemm": self.gemm.key}
+            trial |= {"configuration": dict(config), "times": {}, "time": None, "invalidity": "correct", "reason": ""}
+            trial |= {"environment": "", "validated": False}
+            try:
+                kernel = self.bench.build(config)
+                runtimes = self.bench.back_to_back([kernel], 3)[0][1:]
+                self.bench.forget(kernel)
+                self.timed.append((min(runtimes), kernel))
+                times = {"compilation_time": kernel.compile_seconds, "runtimes": runtimes}
+                trial |= {"time": statistics.median(runtimes), "times": times}
+            except Refused as refused:
+                trial |= {"invalidity": refused.kind, "reason": str(refused)[:120]}
+            self.trials[key] = trial
+
+    def compiled(self, configs: list[Config], most: int) -> list[Config]:
+        """Those that compile, of the first so many that were not tried: some 3 s for 64 of them on 16 cores."""
+        new = [c for i, c in enumerate(configs) if c not in configs[:i] and json.dumps(c, sort_keys=True) not in self.trials]
+        good, _ = compile_all(((self.gemm, c) for c in new[:most]), self.pool)
+        return [c for c in new[:most] if all(kernel_key(self.gemm, x) in good for x in plan(self.gemm, c))]
+
+    def winners(self) -> dict[str, Kernel]:
+        """The fastest of each kind that passes every probe."""
+        chosen = {}
+        for name in KINDS:
+            found = sorted((x for x in self.timed if kind(x[1].config) == name), key=lambda x: x[0])[:6]
+            if not found:
+                continue
+            again = self.bench.back_to_back([k for _, k in found], 7)
+            for _, kernel in sorted(zip(map(statistics.median, again), (k for _, k in found), strict=True), key=lambda x: x[0]):
+                trial = self.trials[json.dumps(kernel.config, sort_keys=True)]
+                try:
+                    errors = self.bench.check(kernel)
+                except Refused as refused:
+                    trial |= {"invalidity": refused.kind, "reason": str(refused)[:120], "time": None}
+                    continue
+                trial |= {"validated": True, "errors": dict(errors)}
+                chosen[name] = kernel
+                break
+        return chosen
+
+
 def measure(
     shape: Shape,
     ours: list[Config],
@@ -181,117 +278,42 @@ def measure(
     options: argparse.Namespace,
     pool: ProcessPoolExecutor,
 ) -> tuple[dict, list[dict]]:
-    from lapwing.tune.cuda_bench import CudaBench
-
-    begin = time.perf_counter()
-    gemm, lt, own = shape.gemm, CublasLtBackend(), TritonBackend()
-    bench = CudaBench(gemm, 0, options.seed, lambda g, c: (lt if "id" in c else own).bind(g, c, 0))
-    default = bench.build({"default": "torch"})
-    trials, timed = [], []
-
-    def screen(configs: list[Config], until: float) -> None:
-        for config in configs:
-            if time.perf_counter() - begin > until:
-                break
-            trial: dict[str, Any] = {
-                "schema": 1,
-                "backend": "cublaslt" if "id" in config else "triton",
-                "device": 0,
-                "gemm": gemm.key,
-            }
-            trial |= {
-                "configuration": dict(config),
-                "times": {},
-                "time": None,
-                "invalidity": "correct",
-                "reason": "",
-                "environment": "",
-            }
-            try:
-                kernel = bench.build(config)
-                runtimes = bench.time([kernel], 4)[0][1:]
-                bench.forget(kernel)
-                timed.append((min(runtimes), kernel))
-                trial |= {
-                    "time": statistics.median(runtimes),
-                    "times": {"compilation_time": kernel.compile_seconds, "runtimes": runtimes},
-                }
-            except Refused as refused:
-                trial |= {"invalidity": refused.kind, "reason": str(refused)[:120]}
-            trials.append(trial)
-
-    screen(algorithms, 0.3 * seconds)
-    screen(ours, 0.6 * seconds)
-    done = [trial["configuration"] for trial in trials]
-    for until in (0.75, 0.85):  # around the best few, with and without overlap
-        mine = sorted((x for x in timed if "template" in x[1].config), key=lambda x: x[0])
-        most = 2 if options.quick else 4
-        best = mine[:most] + [x for x in mine if not x[1].config["pdl"]][:most]
-        names = ("split", "reduce") if options.quick else tuple(n for n in PARAMETERS if n != "pdl" or options.overlap)
-        if time.perf_counter() - begin > until * seconds:
-            break
-        near = [n for _, k in best for n in neighbours(gemm, k.config, names)]
-        near = [n for i, n in enumerate(near) if n not in near[:i] and n not in done][:64]  # some 3 s of compiling on 16 cores
-        good, _ = compile_all(((gemm, c) for c in near), pool)
-        near = [c for c in near if all(kernel_key(gemm, x) in good for x in plan(gemm, c))]
-        screen(near, until * seconds)
-        done += near
-    groups = {"vendor": [x for x in timed if "id" in x[1].config], "own": [x for x in timed if "template" in x[1].config]}
-    groups["own, alone"] = [x for x in groups["own"] if not x[1].config["pdl"]]
+    search = Search(shape, options, pool, seconds)
+    gemm, bench, default = shape.gemm, search.bench, search.default
+    search.screen(algorithms, 0.45)
+    search.screen(ours, 0.65)
+    for until in (0.72, 0.8):  # around the best few
+        mine = sorted((x for x in search.timed if "template" in x[1].config), key=lambda x: x[0])[:4]
+        if search.used() < until - 0.05 and shape.rows <= 256:
+            names = tuple(n for n in PARAMETERS if n != "pdl")
+            search.screen(search.compiled([n for _, k in mine for n in neighbours(gemm, k.config, names)], 48), until)
+    if shape.rows <= 128 and search.used() < 0.9:
+        search.screen(search.compiled(overlapping(gemm, search.timed), 64), 0.95)
+    chosen = search.winners()
     result: dict[str, Any] = {"number": shape.number, "name": shape.name, "rows": shape.rows, "columns": shape.columns}
     result |= {"inner": shape.inner, "dtype": shape.dtype, "layout": shape.layout, "roofline_us": 1e6 * shape.roofline}
-    finalists: dict[str, list[Kernel]] = {
-        name: [k for _, k in sorted(found, key=lambda x: x[0])[:5]] for name, found in groups.items()
-    }
-    for name, kernels in finalists.items():
-        if kernels:
-            medians = [statistics.median(r) for r in bench.time([default, *kernels], 6)[1:]]
-            finalists[name] = [kernels[i] for i in sorted(range(len(kernels)), key=medians.__getitem__)]
-    chosen = {}
-    for name, kernels in finalists.items():
-        result[name] = {"tried": len(groups[name]), "us": None}
-        for kernel in kernels:
-            try:
-                errors = bench.check(kernel, ("product",) if options.quick else None)
-            except Refused as refused:
-                result[name].setdefault("refused", []).append([dict(kernel.config), str(refused)])
-                continue
-            result[name] |= {"config": dict(kernel.config), "errors": errors, "resources": dict(kernel.resources)}
-            chosen[name] = kernel
-            break
-    samples = 30
-    runs = bench.time([default, *chosen.values()], samples)
-    result["default_us"] = 1e6 * statistics.median(runs[0])
+    samples = 30 if shape.rows <= 1024 else 10
+    runs = bench.back_to_back([default, *chosen.values()], samples)
+    chain = bench.time([default, *chosen.values()], samples // 2, between=bench.small)
+    result["default_us"], result["default_us_chained"] = (1e6 * statistics.median(x[0]) for x in (runs, chain))
     result["default_spread"] = (max(runs[0]) - min(runs[0])) / statistics.median(runs[0])
-    for name, seconds_each in zip(chosen, runs[1:], strict=True):
-        ratios = sorted(d / t for d, t in zip(runs[0], seconds_each, strict=True))
-        result[name] |= {"us": 1e6 * statistics.median(seconds_each), "ratio": statistics.median(ratios)}
+    for name in KINDS:
+        count = sum(kind(t["configuration"]) == name for t in search.trials.values())
+        result[name] = {"tried": count, "us": None, "us_chained": None, "ratio": 1.0, "ratio_chained": 1.0}
+    for (name, kernel), alone, behind in zip(chosen.items(), runs[1:], chain[1:], strict=True):
+        trial = search.trials[json.dumps(kernel.config, sort_keys=True)]
+        result[name] |= {"config": dict(kernel.config), "errors": trial["errors"], "resources": dict(kernel.resources)}
+        ratios = sorted(d / t for d, t in zip(runs[0], alone, strict=True))
+        result[name] |= {"us": 1e6 * statistics.median(alone), "ratio": statistics.median(ratios)}
         result[name] |= {"low": ratios[samples // 20], "high": ratios[-1 - samples // 20]}
-    chain = bench.time([default, *chosen.values()], samples // 2, between=lambda i: negate(bench.operands[i % bench.sets].b))
-    result["default_us_chained"] = 1e6 * statistics.median(chain[0])
-    for name, seconds_each in zip(chosen, chain[1:], strict=True):
-        result[name] |= {"us_chained": 1e6 * statistics.median(seconds_each)}
-        result[name]["saved_us_chained"] = result["default_us_chained"] - result[name]["us_chained"]
-    best = max((r["ratio"] for r in (result[n] for n in chosen)), default=1.0)
-    chained = [result["default_us_chained"] / result[name]["us_chained"] for name in chosen]
-    result |= {
-        "ratio": max(best, 1.0),
-        "ratio_chained": max([1.0, *chained]),
-        "seconds": time.perf_counter() - begin,
-        "sets": bench.sets,
-    }
+        result[name] |= {"us_chained": 1e6 * statistics.median(behind)}
+        result[name]["ratio_chained"] = result["default_us_chained"] / result[name]["us_chained"]
+    for end in ("", "_chained"):  # the default is a candidate too; each kind may use what needs less
+        for upto, label in enumerate(("vendor", "plain", "overlap", "frozen"), 1):
+            result[f"ratio_{label}{end}"] = max(1.0, *(result[name][f"ratio{end}"] for name in KINDS[:upto]))
+    result |= {"seconds": time.perf_counter() - search.begin, "sets": bench.sets}
     bench.close()
-    return result, trials
-
-
-def negate(x: Any) -> None:
-    """A small kernel that makes the input, as a model has one before each product."""
-    import torch
-
-    if x.element_size() == 1:
-        x.view(torch.uint8).bitwise_xor_(0x80)
-    else:
-        x.neg_()
+    return result, list(search.trials.values())
 
 
 def ceilings() -> dict[str, float]:
@@ -320,17 +342,28 @@ def ceilings() -> dict[str, float]:
 def line(result: dict[str, Any]) -> str:
     sizes = f"{result['rows']:5d}x{result['columns']:6d}x{result['inner']:5d}"
     parts = [f"{result['number']:2d} {sizes} default {result['default_us']:8.2f} ({result['default_us_chained']:.2f})"]
-    for name in ("vendor", "own, alone", "own"):
+    for name in KINDS:
         found = result[name]
-        parts.append(f"{name} {found['us'] or 0:8.2f} ({found.get('us_chained', 0):.2f}; {found['tried']} tried)")
-    parts.append(f"floor {result['roofline_us']:.2f} x{result['ratio']:.3f} {result['seconds']:.1f}s")
-    refused = [reason for name in ("vendor", "own") for _, reason in result[name].get("refused", [])]
-    return " ".join([*parts, str(result["own"].get("config")), *refused])
+        parts.append(f"{name} {found['us'] or 0:8.2f} ({found['us_chained'] or 0:.2f}; {found['tried']} tried)")
+    parts.append(f"floor {result['roofline_us']:.2f} x{result['ratio_plain']:.3f} x{result['ratio_frozen']:.3f}")
+    return " ".join([*parts, f"{result['seconds']:.1f}s", str(result["own"].get("config"))])
 
 
 def geomean(values: Iterable[float]) -> float:
     values = list(values)
     return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
+
+
+def summary(shapes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means of default / best, by what may be used; "chained" behind another kernel."""
+    found: dict[str, Any] = {}
+    for name, some in (("decode", [r for r in shapes if r["rows"] <= 64]), ("all", shapes)):
+        for label in ("vendor", "plain", "overlap", "frozen"):
+            for end in ("", "_chained"):
+                ratios = [r[f"ratio_{label}{end}"] for r in some]
+                what = {"geomean": round(geomean(ratios), 4), "over 1.25": sum(r >= 1.25 for r in ratios), "count": len(ratios)}
+                found[f"{name}, {label}{end.replace('_', ', ')}"] = what
+    return found
 
 
 def main() -> None:
@@ -342,8 +375,6 @@ def main() -> None:
     parser.add_argument(
         "--enumerate", type=float, default=1.5, help="seconds a product for the enumeration of cuBLASLt's algorithms"
     )
-    parser.add_argument("--overlap", action="store_true", help="also kernels that overlap the next one of their kind")
-    parser.add_argument("--quick", action="store_true", help="search less, and validate with one probe only")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -354,7 +385,7 @@ def main() -> None:
 def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
     begin = time.perf_counter()
     chosen = [s for s in SHAPES if not options.shapes or str(s.number) in options.shapes.split(",")]
-    ours = {s.number: candidates(s.gemm, options.overlap) for s in chosen}
+    ours = {s.number: candidates(s.gemm) for s in chosen}
     good, compiled = compile_all(((s.gemm, c) for s in chosen for c in ours[s.number]), pool)
     ours = {
         s.number: [c for c in ours[s.number] if all(kernel_key(s.gemm, x) in good for x in plan(s.gemm, c))] for s in chosen
@@ -376,7 +407,7 @@ def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         left = options.seconds - (time.perf_counter() - begin)
         try:
             found = lt.found(shape.gemm, 0, seconds=options.enumerate)
-            share = left / (len(chosen) - i)
+            share = left * shape.weight / sum(s.weight for s in chosen[i:])
             result, trials = measure(shape, ours[shape.number], list(found.configs), share, options, pool)
         except Exception:  # the others are still worth having
             report.setdefault("errors", []).append([shape.number, traceback.format_exc()])
@@ -393,16 +424,10 @@ def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
         if options.spaces:
             text = "".join(json.dumps(trial, separators=(",", ":")) + "\n" for trial in trials)
             (options.spaces / f"shape{shape.number:02d}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-        decode = [r["ratio"] for r in report["shapes"] if r["rows"] <= 64]
-        report["decode"] = {"geomean": geomean(decode), "over 1.25": sum(r >= 1.25 for r in decode), "count": len(decode)}
-        report["all"] = {
-            "geomean": geomean(r["ratio"] for r in report["shapes"]),
-            "losses": sum(r["ratio"] < 1 for r in report["shapes"]),
-        }
-        report["decode"]["geomean chained"] = geomean(r["ratio_chained"] for r in report["shapes"] if r["rows"] <= 64)
+        report["summary"] = summary(report["shapes"])
         report["seconds"] = time.perf_counter() - begin
         options.out.write_text(json.dumps(report, indent=1))
-    print(report["decode"], report["all"], f"{report['seconds']:.0f} s")
+    print(json.dumps(report.get("summary", {}), indent=1), f"{time.perf_counter() - begin:.0f} s")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_workflow_on_the_cpu(tmp_path):
 
 def test_registry():
     here = usable()
-    assert here["cpu"] is None and set(here) == {"cpu", "cublaslt", "triton", "hipblaslt"}
+    assert here["cpu"] is None and set(here) == {"cpu", "cublaslt", "triton", "triton_frozen", "hipblaslt"}
     assert choose("cpu") == ("cpu",) and choose("auto")
     with pytest.raises(ValueError, match="no backend is named"):
         choose(" , ")

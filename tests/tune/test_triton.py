@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lapwing.tune.backends import choose, get
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.kernels.compiled import compile_step
 from lapwing.tune.backends.kernels.plan import plan
@@ -60,6 +61,36 @@ def test_space_starts_where_it_allows():
         and not allowed(replace(DECODE, lda=4099), SKINNY)
         and not allowed(replace(DECODE, k=4088, lda=0), SKINNY)
     )
+
+
+def test_weights_are_read_ahead_by_one_backend_only():
+    plain, frozen = get("triton"), get("triton_frozen")
+    assert (plain.name, frozen.name, get("cublaslt").name) == ("triton", "triton_frozen", "cublaslt")
+    assert set(plain.space(DECODE, 0).parameters["pdl"]) == {0}
+    assert set(TritonBackend(overlap=True).space(DECODE, 0).parameters["pdl"]) == {0, 1, 2, 3, 4}
+    space = frozen.space(DECODE, 0)
+    assert set(space.parameters["pdl"]) == {5, 6} == {c["pdl"] for c in space.seeds}
+    with pytest.raises(Refused, match="triton_frozen") as refused:
+        plain.bind(DECODE, SKINNY | {"pdl": 5})
+    assert refused.value.kind == "constraints"
+    assert frozen.supports(DECODE) is None and "columns" in str(frozen.supports(replace(DECODE, n=129)))
+    assert choose("auto,cpu")[-1] == "cpu" and "triton_frozen" not in choose("auto")
+
+
+def test_what_is_sent_ahead_fits_into_the_cache():
+    """All blocks together send a power of two of steps, under 24 MB, or one step."""
+    for gemm in (DECODE, Gemm.row_major(16, 128256, 4096, right="T"), Gemm.row_major(32, 1280, 8192, right="T")):
+        for config in (TILE, SKINNY):
+            for pdl in (1, 3, 4, 5):
+                if not allowed(gemm, config | {"pdl": pdl}):
+                    assert config is TILE and pdl == 5
+                    continue
+                (step,) = plan(gemm, config | {"pdl": pdl})
+                count = dict(step.constants)["AHEAD"]
+                programs = step.grid[0] * step.grid[1]
+                size = programs * (64 * 128 * 2 if config is TILE else 32 * 128)
+                assert (count > 0) == (pdl in (3, 4)) and count & (count - 1) == 0
+                assert count <= 1 or size * count <= 24 << 20 < 2 * size * count
 
 
 @pytest.mark.parametrize(
@@ -171,6 +202,7 @@ def test_templates_in_the_interpreter():
 SHIPPED = [
     (DECODE, TILE),
     (DECODE, TILE | {"reduce": "atomic", "pdl": 2}),
+    (DECODE, TILE | {"pdl": 3}),
     (replace(DECODE, n=64), TILE | {"bn": 64, "bm": 128, "warps": 8, "bk": 64, "split": 1, "reduce": "none"}),
     (DECODE, STREAM),
     (replace(DECODE, a_type="f8e4m3", b_type="f8e4m3", scale_a="tensor", scale_b="row"), TILE | {"reduce": "two-pass"}),
@@ -180,6 +212,8 @@ SHIPPED = [
 ]  # fmt: skip
 SHIPPED_CUDA = [
     (DECODE, SKINNY),
+    (DECODE, SKINNY | {"pdl": 4}),
+    (DECODE, SKINNY | {"pdl": 5}),
     (
         replace(DECODE, n=1, bias="bf16", activation="swish"),
         SKINNY | {"bm": 16, "bn": 8, "split": 1, "reduce": "none", "pdl": 2},
@@ -246,7 +280,10 @@ def test_what_does_not_compile_is_refused(tmp_path, monkeypatch):
 
 ON_GPU = [
     *[(DECODE, TILE | change) for change in ({}, {"reduce": "atomic", "split": 6}, {"reduce": "two-pass"})],
-    *[(DECODE, TILE | {"pdl": pdl}) for pdl in (1, 2)],
+    *[(DECODE, TILE | {"pdl": pdl}) for pdl in (1, 2, 3, 4)],
+    (replace(DECODE, m=6100, n=29, ldc=0, ldd=0), TILE | {"bn": 32, "pdl": 3}),
+    *[(DECODE, SKINNY | {"pdl": pdl}) for pdl in (3, 4, 5, 6)],
+    (replace(DECODE, m=6100, n=29, ldc=0, ldd=0), SKINNY | {"bn": 32, "stages": 2, "pdl": 4}),
     (replace(DECODE, n=64), TILE | {"bn": 64, "swap": 1, "split": 4, "reduce": "atomic", "warps": 8}),
     (DECODE, STREAM),
     *[(DECODE, SKINNY | change) for change in ({}, {"reduce": "last"}, {"pdl": 1}, {"split": 1, "reduce": "none", "pdl": 2})],
@@ -270,7 +307,7 @@ ON_GPU = [
 )
 def test_right_on_a_gpu(gemm, config):
     deterministic = config["reduce"] != "atomic"
-    bench = TritonBackend().open(replace(gemm, deterministic=deterministic), 0, 5)
+    bench = TritonBackend(frozen=True).open(replace(gemm, deterministic=deterministic), 0, 5)
     try:
         kernel = bench.build(config)
         assert bench.check(kernel)
@@ -298,3 +335,53 @@ def test_callable_in_eager_and_in_a_graph():
             y.zero_()
             graph.replay()
             torch.testing.assert_close(y, expected, rtol=0.02, atol=0.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("template", ["tile", "skinny"])
+@pytest.mark.parametrize("pdl", [1, 2, 3, 4, 5, 6])
+def test_what_the_kernel_in_front_writes_is_seen(template, pdl):
+    """B is written late by the kernel in front, also by one of our own; so is A where no promise was given."""
+    import torch
+
+    gemm = Gemm.row_major(32, 4096, 4096, right="T")
+    config = (TILE if template == "tile" else SKINNY) | {"bn": 32, "stages": 4 if template == "tile" else 2, "pdl": pdl}
+    if not allowed(gemm, config):
+        pytest.skip("there is no such kernel")
+    torch.manual_seed(0)
+    call = TritonBackend(frozen=True).callable(gemm, config, 0)
+    plain = TritonBackend().callable(gemm, config | {"pdl": 0}, 0)
+    where = {"device": "cuda", "dtype": torch.bfloat16}
+    weights = [torch.randn(4096, 4096, **where) / 64 for _ in range(4)]
+    late = [torch.randn(32, 16384, **where) / 128 for _ in range(4)]
+    made = torch.randn(16384, 4096, **where)
+    x = torch.zeros(32, 4096, **where)
+    for w in weights:
+        call(x, w)
+    for i in range(40):
+        x.fill_(float("nan"))
+        torch.mm(late[i % 4], made, out=x)
+        w = weights[i % 4]
+        if pdl < 5 or i % 5 == 0:  # torch counts this write: the next call waits for it, whatever it was made for
+            w.fill_(float("nan"))
+            torch.mul(weights[(i + 1) % 4], 0.5, out=w)
+        y = call(x, w)
+        torch.testing.assert_close(y, torch.nn.functional.linear(x, w), rtol=0.02, atol=0.1)
+        weights[i % 4] = torch.randn(4096, 4096, **where) / 64
+        call(x, weights[i % 4])
+
+    def chain(product):
+        y = late[0][:, :4096].contiguous()
+        for i in range(40):
+            y = product(y, weights[i % 4])
+        return y
+
+    chain(call)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = chain(call)
+    expected = chain(plain)
+    for _ in range(3):
+        y.zero_()
+        graph.replay()
+        torch.testing.assert_close(y, expected, rtol=0.0, atol=0.0)

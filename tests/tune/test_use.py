@@ -416,3 +416,48 @@ def test_inductor_runs_tuned_kernels(tuned):
     assert {c.layout for c in backend.calls} >= {"TN"}
     want = F.linear(x, w.detach(), bias).relu().sum()
     assert abs(got - want) <= 1e-3 * abs(want)
+
+
+def test_weights_are_read_ahead_only_where_that_was_promised(tmp_path):
+    """Entries of triton_frozen: never by use(), nor with derivatives; by enable() where it was said that weights stay."""
+    from lapwing.tune.library import build
+
+    backend, product = FakeBackend(), linear(8, 32, 64)
+    backends = {"triton_frozen": backend}
+    build(tmp_path, [FakeComparison(product, backend="triton_frozen")], tmp_path, backends=backends)
+    library = Library(tmp_path, backends=backends)
+    layer = torch.nn.Linear(64, 32, bias=False)
+    x = tensors((8, 64))[0]
+    with pytest.raises(ValueError, match=r"hint: model\.requires_grad_"):
+        enable(layer, library, frozen=True)
+    layer.requires_grad_(False)
+    want = layer(x)
+    with use(library, compiled=False):
+        F.linear(x, layer.weight)
+    with enable(layer, library, compiled=False):
+        layer(x)
+    assert not backend.asked
+    with enable(layer, library, compiled=False, frozen=True):
+        assert close(layer(x), want) and len(backend.calls) == 1
+        copy.deepcopy(layer)(x)
+        assert len(backend.calls) == 2
+        leaf = x.clone().requires_grad_()
+        layer(leaf).sum().backward()  # the kernel in front may be what made an operand of a derivative
+        layer.requires_grad_(True)
+        layer(x)
+        assert len(backend.calls) == 2 and close(leaf.grad, layer.weight.detach().sum(0).expand(8, 64))
+
+
+def test_a_written_weight_is_not_read_ahead():
+    from lapwing.tune.backends.kernels.call import unwritten
+
+    seen = {}
+    w = torch.nn.Parameter(torch.zeros(4, 4), requires_grad=False)
+    assert [unwritten(seen, w), unwritten(seen, w), unwritten(seen, w.t())] == [False, True, True]
+    w.add_(1)
+    assert [unwritten(seen, w.t()), unwritten(seen, w)] == [False, True]
+    seen[id(w)] = (lambda: None), w._version  # another tensor that lived at this address
+    assert not unwritten(seen, w)
+    with torch.inference_mode():
+        new = torch.zeros(4, 4)
+    assert not unwritten(seen, new) and not unwritten(seen, new)

@@ -19,7 +19,7 @@ from .tune_output import (
     tell_problems,
     tell_searched,
 )
-from .tune_steps import LATER, add_step, add_workdir, measuring, searching
+from .tune_steps import LATER, add_step, add_workdir, asked_backends, measuring, searching
 from .usage import UsageError, check_output
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_all(options: argparse.Namespace) -> int:
     all_steps(
         log,
         options.workdir,
-        backend=options.backend,
+        backend=asked_backends(options),
         devices=devices,
         budget=budget,
         strategy=options.strategy,

@@ -38,7 +38,7 @@ def run_run(options: argparse.Namespace) -> int:
     live = Live()
     searched = run.run(
         options.workdir,
-        backend=options.backend,
+        backend=asked_backends(options),
         devices=devices,
         budget=budget,
         strategy=options.strategy,
@@ -196,8 +196,14 @@ def measuring(parser: argparse.ArgumentParser, budget: str | None) -> None:
     parser.add_argument(
         "--backend", default="auto", help="cublaslt, triton, cpu, several by commas, or hipblaslt (default: auto)"
     )
+    text = "also kernels that are right only while nothing writes the weights, for enable(model, frozen=True)"
+    parser.add_argument("--frozen-weights", action="store_true", help=text)
     parser.add_argument("--devices", help="0,1,...; default: all")
     parser.add_argument("--budget", default=budget, help=f"at most this long (default: {budget or 'until it is done'})")
+
+
+def asked_backends(options: argparse.Namespace) -> str:
+    return f"{options.backend},triton_frozen" if options.frozen_weights else str(options.backend)
 
 
 def searching(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .backends import FROZEN
 from .backends.base import Refused
 from .folder import EnvironmentMismatch, Library
 from .gemm import Gemm, Trans
@@ -56,10 +57,13 @@ def _side(x: Operand) -> tuple[Trans, int] | None:
 
 
 class Chooser:
-    """Looks a product up in several libraries, the last first, and keeps what it finds."""
+    """Looks a product up in several libraries, the last first, and keeps what it finds.
 
-    def __init__(self, libraries: Sequence[Library]) -> None:
-        self.libraries = tuple(libraries)
+    ``frozen``: the right operand is a weight that nothing writes. Only then are entries given that need it.
+    """
+
+    def __init__(self, libraries: Sequence[Library], frozen: bool = False) -> None:
+        self.libraries, self.frozen = tuple(libraries), frozen
         self._fits: dict[tuple[int, int], bool] = {}
 
     def knows_sizes(self, columns: int, inner: int, batch: int) -> bool:
@@ -72,7 +76,7 @@ class Chooser:
         for at, library in reversed(list(enumerate(self.libraries))):
             for product in wanted:
                 entry = library.lookup(product)
-                if entry is None:
+                if entry is None or (entry.backend in FROZEN and not self.frozen):
                     continue
                 try:
                     backend = library.backend(entry.backend)

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from .backends import GPU, VENDOR, get
+from .backends import FROZEN, GPU, VENDOR, get
 from .backends.base import Config, Refused
 from .gemm import Gemm
 from .search import canonical
@@ -132,7 +132,7 @@ def _compared(
     vendor = next((_candidate(t) for t in best if t.backend in VENDOR and _candidate(t) != default), None)
     chosen = list({_key(c): c for c in (default, vendor, *map(_candidate, best[:_TOP])) if c is not None}.values())
     device = trials[-1].device
-    family = "gpu" if default.backend in GPU else get(default.backend).name
+    family = "gpu" if default.backend in (*GPU, *FROZEN) else get(default.backend).name
     worker = workers.setdefault((device, family), Worker(device, family))
     known = {_key(_candidate(t)): t.time or 0.0 for t in best}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .backends import GPU, choose, get
+from .backends import FROZEN, GPU, choose, get
 from .backends.base import Backend, Refused
 from .gemm import Call, Gemm
 from .readers import Log
@@ -109,7 +109,7 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measure
             reasons.append(f"{backend.name}: {why}")
             continue
         try:
-            with lock_device(device, "gpu" if backend.name in GPU else backend.name):
+            with lock_device(device, "gpu" if backend.name in (*GPU, *FROZEN) else backend.name):
                 bench = backend.open(call.gemm, device, 0)
                 try:
                     kernel = bench.build(backend.default(call.gemm))

@@ -41,10 +41,13 @@ _UNKNOWN: Any = object()
 
 
 class Dispatcher:
-    """The products of torch, by the kernels of some libraries. Each method takes torch's own function first."""
+    """The products of torch, by the kernels of some libraries. Each method takes torch's own function first.
 
-    def __init__(self, libraries: Sequence[Library]) -> None:
-        self.chooser = Chooser(libraries)
+    ``frozen``: it is only asked for products with weights that nothing writes.
+    """
+
+    def __init__(self, libraries: Sequence[Library], frozen: bool = False) -> None:
+        self.chooser = Chooser(libraries, frozen)
         self.linears: dict[Any, Any] = {}
         self.products: dict[Any, Any] = {}
 

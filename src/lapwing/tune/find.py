@@ -10,7 +10,7 @@ from .backends.base import Backend
 
 __all__ = ["find_backend"]
 
-_OWN = ("cublaslt", "triton", "cpu", "hipblaslt")
+_OWN = ("cublaslt", "triton", "triton_frozen", "cpu", "hipblaslt")
 
 
 @cache

@@ -305,6 +305,7 @@ class Hunt:
         ]
         found = []
         for other in sorted(near, key=apart)[:_NEIGHBOURS]:
-            trials = [t for t in self.folder.read_trials(other.name) if t.environment == self._environments[name]]
+            trials = [t for t in self.folder.read_trials(other.name) if t.backend == name]
+            trials = [t for t in trials if t.environment == self._environments[name]]
             found += [t.configuration for t in ranked(trials)[:1]]
         return found

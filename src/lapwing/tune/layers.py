@@ -14,14 +14,17 @@ from .dispatch import Dispatcher
 __all__ = ["enable_layer"]
 
 
-def enable_layer(layer: Any, dispatcher: Dispatcher) -> Callable[[], None] | None:
-    """Changes the layer and gives the function that changes it back; None for what is no plain linear layer."""
+def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> Callable[[], None] | None:
+    """Changes the layer and gives the function that changes it back; None for what is no plain linear layer.
+
+    ``frozen`` does its products where no derivative is asked for, and the weight has none.
+    """
     if not isinstance(layer, torch.nn.Linear) or type(layer).forward is not torch.nn.Linear.forward:
         return None
     before = layer.__dict__.get("forward")
     if before is not None and not isinstance(before, _Forward):  # somebody else's
         return None
-    forward = _Forward(layer, dispatcher)
+    forward = _Forward(layer, dispatcher, frozen)
     layer.forward = forward  # type: ignore[method-assign]
 
     def undo() -> None:
@@ -38,17 +41,20 @@ def enable_layer(layer: Any, dispatcher: Dispatcher) -> Callable[[], None] | Non
 class _Forward:
     """A layer's forward. A copy of the layer has its own; what is pickled is the plain one."""
 
-    def __init__(self, layer: Any, dispatcher: Dispatcher) -> None:
-        self.layer, self.dispatcher = layer, dispatcher
+    def __init__(self, layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> None:
+        self.layer, self.dispatcher, self.frozen = layer, dispatcher, frozen
 
     def __call__(self, input: Any) -> Any:
         layer = self.layer
         if torch.compiler.is_compiling():
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
-        return self.dispatcher.linear(torch.nn.functional.linear, input, layer.weight, layer.bias)
+        dispatcher, weight = self.dispatcher, layer.weight
+        if self.frozen is not None and not weight.requires_grad and not (torch.is_grad_enabled() and input.requires_grad):
+            dispatcher = self.frozen
+        return dispatcher.linear(torch.nn.functional.linear, input, weight, layer.bias)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
-        return _Forward(copy.deepcopy(self.layer, memo), self.dispatcher)
+        return _Forward(copy.deepcopy(self.layer, memo), self.dispatcher, self.frozen)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _plain_forward, (self.layer,)

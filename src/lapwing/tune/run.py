@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from . import search
-from .backends import GPU, choose, get
+from .backends import FROZEN, GPU, choose, get
 from .hunt import Hunt, Step
 from .pool import Pool
 from .workdir import Problem, Workdir
@@ -185,7 +185,7 @@ class _Session:
         self.waiting, self.elsewhere = list(problems), list[Problem]()
         self.hunts = hunts
         # cublaslt and triton share their devices, and so the lock
-        family = "gpu" if get(self.names[0]).name in GPU else get(self.names[0]).name
+        family = "gpu" if get(self.names[0]).name in (*GPU, *FROZEN) else get(self.names[0]).name
         workers = [Worker(device, family) for device in self.devices]
         threads = [threading.Thread(target=self._serve, args=(w,), daemon=True) for w in workers]
         try:

@@ -91,6 +91,7 @@ def enable(
     path: str | Path | Library = "final",
     *,
     compiled: bool = True,
+    frozen: bool = False,
     backends: Mapping[str, Backend] | None = None,
 ) -> Handle:
     """Let the linear layers of one model use a tuned library.
@@ -103,6 +104,11 @@ def enable(
         The folder that ``lapwing tune`` wrote.
     compiled : bool
         Also what ``torch.compile`` compiles until the handle is removed.
+    frozen : bool
+        A promise: no kernel writes a weight of these layers and is followed by the layer on the same stream. Entries of the
+        backend ``triton_frozen`` are then used too, which begin to read a weight before the kernel in front has ended; without
+        the promise they are left out, and :func:`use` never takes them. No weight may ask for a derivative. Where torch counts
+        a change of a weight, the next call waits as usual.
 
     Returns
     -------
@@ -113,6 +119,8 @@ def enable(
     ------
     EnvironmentMismatch
         The library was made on another device or with other versions.
+    ValueError
+        With ``frozen``, where a weight asks for a derivative.
     """
     import torch
 
@@ -122,8 +130,15 @@ def enable(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"enable: expected a torch.nn.Module, got {type(model).__name__}")
     library = path if isinstance(path, Library) else Library(path, backends=backends)
+    if frozen:
+        learns = [n for n, x in model.named_modules() if isinstance(x, torch.nn.Linear) and x.weight.requires_grad]
+        if learns:
+            raise ValueError(
+                f"enable: frozen=True, but the weight of {learns[0]!r} asks for a derivative\nhint: model.requires_grad_(False)"
+            )
     dispatcher = Dispatcher([library])
-    undo = [done for layer in model.modules() if (done := enable_layer(layer, dispatcher)) is not None]
+    ahead = Dispatcher([library], frozen=True) if frozen else None
+    undo = [done for layer in model.modules() if (done := enable_layer(layer, dispatcher, ahead)) is not None]
     layers = len(undo)
     if compiled:
         from .compiled import install

@@ -8,11 +8,12 @@ from typing import cast
 
 from .base import Backend
 
-__all__ = ["GPU", "NAMES", "VENDOR", "choose", "get", "usable"]
+__all__ = ["FROZEN", "GPU", "NAMES", "VENDOR", "choose", "get", "usable"]
 
 GPU = ("cublaslt", "triton")  # the vendor's first: its default is what runs untuned
+FROZEN = ("triton_frozen",)  # right only for weights that nothing writes meanwhile: never used unasked
 VENDOR = ("cublaslt", "hipblaslt")
-NAMES = (*GPU, "hipblaslt", "cpu")
+NAMES = (*GPU, *FROZEN, "hipblaslt", "cpu")
 
 
 @cache
@@ -22,8 +23,8 @@ def get(name: str) -> Backend:
     Parameters
     ----------
     name : str
-        "cpu", "cublaslt", "triton", "hipblaslt"; "replay:FILE" for a recorded space; or "package.module:object" for one of
-        your own.
+        "cpu", "cublaslt", "triton", "triton_frozen", "hipblaslt"; "replay:FILE" for a recorded space; or
+        "package.module:object" for one of your own.
 
     Examples
     --------
@@ -60,11 +61,16 @@ def usable() -> dict[str, str | None]:
 
 
 def choose(names: str) -> tuple[str, ...]:
-    """The backends of "cublaslt,triton"; "auto" takes the usable ones for GPUs, else the CPU's. ValueError says why not."""
-    if names == "auto":
+    """The backends of "cublaslt,triton"; "auto" takes the usable ones for GPUs, else the CPU's. ValueError says why not.
+
+    "auto,triton_frozen" also searches kernels for weights that do not change.
+    """
+    said = [n.strip() for n in names.split(",") if n.strip()]
+    if "auto" in said:
         here = usable()
-        return tuple(n for n in GPU if here[n] is None) or ("cpu",)
-    chosen = tuple(dict.fromkeys(n.strip() for n in names.split(",") if n.strip()))
+        automatic = [n for n in GPU if here[n] is None] or ["cpu"]
+        said = [m for n in said for m in (automatic if n == "auto" else [n])]
+    chosen = tuple(dict.fromkeys(said))
     if not chosen:
         raise ValueError("tune: no backend is named\nhint: auto, or names with commas between them")
     for name in chosen:

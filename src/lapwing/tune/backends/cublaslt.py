@@ -118,9 +118,14 @@ class Planned:
             raise Refused("constraints", f"{self.workspace} bytes of workspace; {WORKSPACE} are allowed")
         self.resources: Mapping[str, int] = {"workspace": self.workspace}
         self._alpha, self._beta = self.problem.scalar(gemm.alpha), self.problem.scalar(gemm.beta)
-        a, b, c, d = self.problem.layouts
-        self._fixed = (self.lib.handle.value, self.problem.operation.value, C.addressof(self._alpha), C.addressof(self._beta))
-        self._layouts = (a.value, b.value, c.value, d.value)
+        # the arguments of a call, made once: only what is in these six cells changes
+        self._cells = pa, pb, pc, pd, room, stream = tuple(C.c_void_p(0) for _ in range(6))
+        a, b, c, d = (C.c_void_p(x.value) for x in self.problem.layouts)
+        alpha, beta, algorithm = (C.c_void_p(C.addressof(x)) for x in (self._alpha, self._beta, self.algorithm))
+        fixed = (C.c_void_p(self.lib.handle.value), C.c_void_p(self.problem.operation.value), alpha)
+        size = C.c_size_t(self.workspace)
+        self._arguments = (*fixed, pa, a, pb, b, beta, pc, c, pd, d, algorithm, room, size, stream)
+        self._call = self.lib.c.cublasLtMatmul
         self._rooms: dict[int, Any] = {}
         self._set: tuple[int, int, int] = (0, 0, 0)
         self._lock = threading.Lock()
@@ -137,27 +142,9 @@ class Planned:
                     if value:
                         self.problem.set(number, C.c_void_p(value))
                 self._set = tuple(extra)  # type: ignore[assignment]
-            room = self._rooms[stream].parts.data_ptr()
-            handle, operation, alpha, beta = self._fixed
-            la, lb, lc, ld = self._layouts
-            status = self.lib.c.cublasLtMatmul(
-                handle,
-                operation,
-                alpha,
-                pa,
-                la,
-                pb,
-                lb,
-                beta,
-                pc,
-                lc,
-                pd,
-                ld,
-                C.addressof(self.algorithm),
-                room,
-                self.workspace,
-                stream,
-            )
+            for cell, value in zip(self._cells, (pa, pb, pc, pd, self._rooms[stream].parts.data_ptr(), stream), strict=True):
+                cell.value = value
+            status = self._call(*self._arguments)
         if status:
             raise Refused("runtime", f"{self.lib.c.cublasLtGetStatusString(status).decode()} ({status})")
 
@@ -168,3 +155,6 @@ class Planned:
         tensors = [getattr(operands, name) for name in names]
         pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
         self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)
+
+
+BACKEND = CublasLtBackend()

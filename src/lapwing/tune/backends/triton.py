@@ -11,8 +11,8 @@ from typing import Any
 from ..gemm import Gemm
 from .base import Bench, Config, Refused, Space
 from .kernels.compiled import compile_step
-from .kernels.plan import POINTERS, plan
-from .kernels.space import PARAMETERS, allowed, score, seeds
+from .kernels.plan import FETCHES, POINTERS, plan
+from .kernels.space import AHEAD, PARAMETERS, allowed, score, seeds
 
 __all__ = ["TritonBackend"]
 
@@ -25,12 +25,16 @@ class TritonBackend:
 
     That gains up to a microsecond where one of our kernels follows another, and measured on an H200 costs 0.2 to 0.4 us behind
     any other kernel, as in a model: it is off unless asked for.
+
+    ``frozen`` gives the backend "triton_frozen", of kernels that also begin to read A, the weights, before the kernel in front
+    has ended. They are right only where that kernel does not write them.
     """
 
-    name = "triton"
+    precompiles = True
 
-    def __init__(self, overlap: bool = False) -> None:
-        self.overlap = overlap
+    def __init__(self, overlap: bool = False, frozen: bool = False) -> None:
+        self.overlap, self.frozen = overlap, frozen
+        self.name = "triton_frozen" if frozen else "triton"
 
     def missing(self) -> str | None:
         for package in ("torch", "triton"):
@@ -63,6 +67,8 @@ class TritonBackend:
             return f"the kernels sum in float32 and write bf16, f16 or f32, not {gemm.compute} and {gemm.d_type}"
         if "block" in (gemm.scale_a, gemm.scale_b) or "C" in gemm.layout:
             return "the kernels have no block scales and no complex numbers"
+        if self.frozen and (gemm.layout != "TN" or gemm.n > 128 or gemm.batch > 1):
+            return "weights are read ahead for at most 128 columns, layout TN, no batch"
         if min(gemm.m, gemm.n, gemm.k) < 1 or max(gemm.lda, gemm.ldb, gemm.ldc, gemm.ldd) >= 2**31:
             return "a size is zero, or too large"
         return None
@@ -73,10 +79,10 @@ class TritonBackend:
     def space(self, gemm: Gemm, device: int) -> Space:
         multiprocessors = _multiprocessors(device)
         return Space(
-            PARAMETERS if self.overlap else PARAMETERS | {"pdl": (0,)},
+            PARAMETERS | {"pdl": AHEAD if self.frozen else (0, 1, 2, *FETCHES) if self.overlap else (0,)},
             allowed=functools.partial(allowed, gemm),
             score=functools.partial(score, gemm, multiprocessors),
-            seeds=tuple(seeds(gemm, multiprocessors)),
+            seeds=tuple(seeds(gemm, multiprocessors, AHEAD if self.frozen else (0,))),
         )
 
     def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
@@ -87,7 +93,11 @@ class TritonBackend:
     def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
         from ..cuda_bench import torch_default
 
-        return torch_default(gemm) if "default" in config else Planned(gemm, config, device)
+        if "default" in config:
+            return torch_default(gemm)
+        if config["pdl"] in AHEAD and not self.frozen:
+            raise Refused("constraints", "it reads weights ahead: only the backend triton_frozen may use it")
+        return Planned(gemm, config, device)
 
     def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
         from ..cuda_bench import CudaBench
@@ -129,6 +139,7 @@ class Planned:
         if not allowed(gemm, config):
             raise Refused("constraints", f"{dict(config)} is not for {gemm}")
         self.gemm, self.device = gemm, device
+        self.ahead = config["pdl"] in AHEAD
         self.steps = plan(gemm, config, _multiprocessors(device))
         made = [compile_step(gemm, step, _capability(device)) for step in self.steps]
         self.compile_seconds = sum(x.seconds for x in made)
@@ -167,13 +178,13 @@ class Planned:
             self._bound[stream] = bound
         return self._bound[stream]
 
-    def start(self, stream: int, pointers: tuple[int, ...]) -> None:
-        """``pointers``: of a, b, c, d, bias, scale_a, scale_b; 0 where there is none."""
+    def start(self, stream: int, pointers: tuple[int, ...], alone: bool = False) -> None:
+        """``pointers``: of a, b, c, d, bias, scale_a, scale_b; 0 where there is none. ``alone``: after all that is in front."""
         with self._lock:
             for launch, cells in self._bound.get(stream) or self.launches(stream):
                 for cell, index in cells:
                     cell.value = pointers[index]
-                launch(stream)
+                launch(stream, alone)
 
     def run(self, operands: Any) -> None:
         import torch
@@ -182,3 +193,6 @@ class Planned:
         tensors = [getattr(operands, name) for name in names]
         pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
         self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)
+
+
+BACKEND = TritonBackend()

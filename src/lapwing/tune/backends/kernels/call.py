@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from ...gemm import Gemm
 
-__all__ = ["torch_callable"]
+__all__ = ["torch_callable", "unwritten"]
+
+
+Seen = dict[int, tuple[Any, int]]  # weights by identity: a reference, and how often it was written
+
+
+def unwritten(seen: Seen, w: Any) -> bool:
+    """Whether this very tensor, or the one it is a view of, was met before and not written since, as far as torch counts."""
+    owner = w if w._base is None else w._base
+    if owner.is_inference():
+        return False
+    known, version = seen.get(id(owner)), owner._version
+    if known is not None and known[0]() is owner and known[1] == version:
+        return True
+    seen[id(owner)] = weakref.ref(owner), version
+    return False
 
 
 def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     """``f(x, w, bias=None, out=None, scale_x=None, scale_w=None)``: x and w as in ``F.linear``, for the layout of ``gemm``.
 
     The caller has looked at shapes, types and strides: that is what it found this function by. Pointers that are not aligned
-    to 16 bytes go to torch.
+    to 16 bytes go to torch. A kernel that reads weights ahead does so only with a weight that has not been written since its
+    last call: torch counts that. One that torch does not count for (made in inference mode) is never read ahead.
     """
     import torch
 
@@ -26,6 +43,8 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     current_stream = torch._C._cuda_getCurrentRawStream
     shape = (gemm.n, gemm.m) if gemm.batch == 1 else (gemm.batch, gemm.n, gemm.m)
     stride = (gemm.ldd, 1) if gemm.batch == 1 else (gemm.stride_d, gemm.ldd, 1)
+    ahead = getattr(bound, "ahead", False)
+    seen: Seen = {}
     packed = gemm.ldd == gemm.m and gemm.stride_d in (0, gemm.ldd * gemm.n)
 
     def tuned(x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None) -> Any:
@@ -40,18 +59,19 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
             view = out.as_strided(shape, stride)
             plain.run(Operands(w, flat, view, view, bias, scale_w, scale_x))
             return out
-        start(
-            current_stream(device),
-            (
-                pw,
-                px,
-                pd,
-                pd,
-                0 if bias is None else bias.data_ptr(),
-                0 if scale_w is None else scale_w.data_ptr(),
-                0 if scale_x is None else scale_x.data_ptr(),
-            ),
+        pointers = (
+            pw,
+            px,
+            pd,
+            pd,
+            0 if bias is None else bias.data_ptr(),
+            0 if scale_w is None else scale_w.data_ptr(),
+            0 if scale_x is None else scale_x.data_ptr(),
         )
+        if ahead:
+            start(current_stream(device), pointers, not unwritten(seen, w))
+        else:
+            start(current_stream(device), pointers)
         return out
 
     return tuned

@@ -82,12 +82,13 @@ def cuda(step: Step, capability: int) -> tuple[bytes, str, int, int]:
     arch = f"sm_{capability}a" if capability == 90 else f"sm_{capability}"
     definitions = dict(step.constants)
     folder = cache_folder("tune", make=True)
-    text = f"{SOURCE.read_text()}{sorted(definitions.items())}{arch}{library()._name}"
-    file = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin" if folder else None
+    text = SOURCE.read_text()
+    made_of = f"{text}{sorted(definitions.items())}{arch}{library()._name}"
+    file = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin" if folder else None
     if file and file.exists():
         cubin = file.read_bytes()
     else:
-        cubin = compile_source(SOURCE, definitions, arch=arch)
+        cubin = compile_source(text, SOURCE.name, definitions, arch=arch)
         if file:
             handle, name = tempfile.mkstemp(dir=file.parent)
             with os.fdopen(handle, "wb") as out:

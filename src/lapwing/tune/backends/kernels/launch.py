@@ -97,7 +97,7 @@ class Launch:
         attributes = []
         if function.cluster > 1:
             attributes.append(_Attribute(CLUSTER, 0, (C.c_uint32 * 16)(function.cluster, 1, 1)))
-        if function.dependent:
+        if function.dependent:  # the last, so that it can be left out
             attributes.append(_Attribute(DEPENDENT, 0, (C.c_uint32 * 16)(1)))
         self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)
         self.config = _LaunchConfig(
@@ -108,12 +108,15 @@ class Launch:
             self._attributes,
             len(attributes),
         )
+        self._counts = len(attributes), len(attributes) - function.dependent
         self._call = driver().cuLaunchKernelEx
         self._fixed = (C.addressof(self.config), function.handle, C.addressof(self._arguments))
         self.function = function  # keeps the module
 
-    def __call__(self, stream: int) -> None:
+    def __call__(self, stream: int, alone: bool = False) -> None:
+        """``alone``: not before all that is in front has ended, whatever the kernel was made for."""
         self.config.stream = stream
+        self.config.count = self._counts[alone]
         config, handle, arguments = self._fixed
         if status := self._call(config, handle, arguments, None):
             check(status, self.function.name)

@@ -8,7 +8,6 @@ import glob
 import importlib.util
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 __all__ = ["compile_source", "library"]
@@ -31,13 +30,15 @@ def library() -> Any:
     return lib
 
 
-def compile_source(path: Path, definitions: dict[str, int], *, arch: str = "sm_90a", options: Sequence[str] = ()) -> bytes:
-    """The cubin of a file. RuntimeError with the compiler's words when it does not compile."""
+def compile_source(
+    text: str, name: str, definitions: dict[str, int], *, arch: str = "sm_90a", options: Sequence[str] = ()
+) -> bytes:
+    """The cubin of a text; ``name`` stands in messages. RuntimeError with the compiler's words when it does not compile."""
     lib, program = library(), C.c_void_p()
     flags = [f"-arch={arch}", "-std=c++17", *options, *(f"-D{name}={value}" for name, value in definitions.items())]
-    made = lib.nvrtcCreateProgram(C.byref(program), path.read_bytes(), path.name.encode(), 0, None, None)
+    made = lib.nvrtcCreateProgram(C.byref(program), text.encode(), name.encode(), 0, None, None)
     if made:
-        raise RuntimeError(f"{path.name}: {lib.nvrtcGetErrorString(made).decode()}")
+        raise RuntimeError(f"{name}: {lib.nvrtcGetErrorString(made).decode()}")
     try:
         status = lib.nvrtcCompileProgram(program, len(flags), (C.c_char_p * len(flags))(*(f.encode() for f in flags)))
         size = C.c_size_t()
@@ -45,7 +46,7 @@ def compile_source(path: Path, definitions: dict[str, int], *, arch: str = "sm_9
             lib.nvrtcGetProgramLogSize(program, C.byref(size))
             log = C.create_string_buffer(size.value)
             lib.nvrtcGetProgramLog(program, log)
-            raise RuntimeError(f"{path.name} does not compile: {log.value.decode(errors='replace')[:2000]}")
+            raise RuntimeError(f"{name} does not compile: {log.value.decode(errors='replace')[:2000]}")
         lib.nvrtcGetCUBINSize(program, C.byref(size))
         cubin = C.create_string_buffer(size.value)
         lib.nvrtcGetCUBIN(program, cubin)

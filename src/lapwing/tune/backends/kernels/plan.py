@@ -8,9 +8,11 @@ from typing import Any
 from ...gemm import TYPES, Gemm
 from ..base import Config
 
-__all__ = ["POINTERS", "Argument", "Step", "blocks", "epilogue", "plan"]
+__all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue", "plan"]
 
 POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
+FETCHES = (3, 4)  # values of pdl that send weights to the cache ahead
+FETCHED = 24 << 20  # bytes that all blocks together send there: under half of it
 REDUCE = {"none": 0, "atomic": 1, "two-pass": 2, "last": 3, "cluster": 4}
 ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "swish": 3}
 SCALES = {"none": 0, "tensor": 1, "row": 2}
@@ -93,6 +95,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         arguments = (*memory.values(), *sizes, *extra, *factors)
         return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
     constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
+    constants["AHEAD"] = ahead(config, tiles * split * bm * bk * element_bytes(gemm))
     cells = tiles * gemm.batch * bm * bn
     first = Step(
         "tile",
@@ -126,6 +129,7 @@ def skinny(gemm: Gemm, config: Config) -> Step:
         "DEPTH": int(config["stages"]),
         "REDUCE": REDUCE[str(config["reduce"])],
         "PDL": int(config["pdl"]),
+        "AHEAD": ahead(config, places * split * bm * 128),
         "EPILOGUE": epilogue(gemm),
         "BLOCKS": 1,
     }
@@ -145,6 +149,13 @@ def skinny(gemm: Gemm, config: Config) -> Step:
         shared=4 * (warps // groups) * bn * (bm + 4),
         parts=places * split * bm * bn if config["reduce"] == "last" else 0,
     )
+
+
+def ahead(config: Config, step: int) -> int:
+    """How many steps of the sum go to the cache ahead, where ``step`` bytes are one of all blocks; a power of two."""
+    if config["pdl"] not in FETCHES:
+        return 0
+    return 1 << max(int(FETCHED // step).bit_length() - 1, 0)
 
 
 def element_bytes(gemm: Gemm) -> int:

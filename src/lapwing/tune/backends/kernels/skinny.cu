@@ -3,18 +3,17 @@
 // The weights A are read once, and by one warp only, so they go straight from memory into the registers that the tensor cores
 // take them from: no shared memory, no barrier in the loop, DEPTH loads of 64 bytes a row on their way at any time. The order
 // in which k is summed is free, so each thread's 16 contiguous bytes serve as two fragments. GROUPS of warps have rows of their
-// own, and find B in the first-level cache; the other warps of a block share the sum; so do PARTS blocks, as one cluster through distributed shared memory (REDUCE 4) or through memory, where the last block
-// adds the parts in order (REDUCE 3). The same bits every time.
+// own, and find B in the first-level cache; the other warps of a block share the sum; so do PARTS blocks, as one cluster
+// through distributed shared memory (REDUCE 4) or through memory, where the last block adds the parts in order (REDUCE 3). The
+// same bits every time.
 //
 // Set when compiled: INPUT 0 bf16, 1 f16, 2 e4m3; OUTPUT 0 bf16, 1 f16, 3 f32; BIAS_TYPE likewise; ROWS (16 rows of D each, of
-// one warp), GROUPS, TOKENS
-// (8 columns each), WARPS, DEPTH (even), REDUCE, EPILOGUE (bits as in tile.py). PDL: 0; or the kernel behind may be placed when the reads
-// of this one are done (1) or begin (2).
+// one warp), GROUPS, TOKENS (8 columns each), WARPS, DEPTH (even), REDUCE, EPILOGUE (bits as in tile.py); PDL as in space.py,
+// with AHEAD pieces of 128 bytes a row that go to the second-level cache before the kernel in front has ended.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-constexpr int WARP_ROWS = 16 * ROWS, ROW_COUNT = WARP_ROWS * GROUPS, SLICES = WARPS / GROUPS, TOKEN_COUNT = 8 * TOKENS, PITCH = ROW_COUNT + 4, CELLS = TOKEN_COUNT * PITCH;
 constexpr int ELEMENT = INPUT == 2 ? 1 : 2;
 
 __device__ __forceinline__ float widen(u16 bits, int type) {
@@ -35,17 +34,28 @@ __device__ __forceinline__ float read(const void* p, long i, int type) {
   return type == 3 ? ((const float*)p)[i] : widen(((const u16*)p)[i], type);
 }
 
+// A kernel that starts before the one in front has ended may not use the cache for constants: what it reads was not constant
+#if PDL
+#define LOAD "ld.global"
+#else
+#define LOAD "ld.global.nc"
+#endif
+
 __device__ __forceinline__ uint4 load_once(const char* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile(LOAD ".L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
 
 __device__ __forceinline__ uint4 load_shared_input(const char* p) {
   uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile(LOAD ".v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
+
+__device__ __forceinline__ void fetch(const char* p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if INPUT == 0
@@ -55,14 +65,10 @@ __device__ __forceinline__ void multiply(float (&d)[4], u32 a0, u32 a1, u32 a2, 
 #else
 #define SHAPE "m16n8k32.row.col.f32.e4m3.e4m3.f32"
 #endif
-  asm volatile("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+  asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-
-struct Chunk {  // 64 bytes of the summed index: 16 for each of the four threads that share a row
-  uint4 a[ROWS][2], b[TOKENS];
-};
 
 struct Epilogue {
   const void *c, *bias;
@@ -86,6 +92,13 @@ struct Epilogue {
     if (OUTPUT == 3) ((float*)d)[i + j * ldd] = value;
     else ((u16*)d)[i + j * ldd] = narrow(value, OUTPUT);
   }
+};
+
+constexpr int WARP_ROWS = 16 * ROWS, ROW_COUNT = WARP_ROWS * GROUPS, SLICES = WARPS / GROUPS;
+constexpr int TOKEN_COUNT = 8 * TOKENS, PITCH = ROW_COUNT + 4, CELLS = TOKEN_COUNT * PITCH;
+
+struct Chunk {  // 64 bytes of the summed index: 16 for each of the four threads that share a row
+  uint4 a[ROWS][2], b[TOKENS];
 };
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const char* __restrict__ a, const char* __restrict__ b,
@@ -112,14 +125,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
 
   float sum[ROWS][TOKENS][4] = {};
   Chunk ring[DEPTH];
-  auto load = [&](Chunk& x, int at) {
+  auto load_a = [&](Chunk& x, int at) {
     const long offset = (long)(at / 2) * (128 * SLICES) + at % 2 * 64;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) x.a[r][h] = load_once(pa + offset + row[r][h]);
+  };
+  auto load_b = [&](Chunk& x, int at) {
+    const long offset = (long)(at / 2) * (128 * SLICES) + at % 2 * 64;
 #pragma unroll
     for (int s = 0; s < TOKENS; ++s) x.b[s] = load_shared_input(pb + offset + column[s]);
+  };
+  auto load = [&](Chunk& x, int at) {
+    load_a(x, at);
+    load_b(x, at);
   };
   auto add = [&](const Chunk& x) {
 #pragma unroll
@@ -131,15 +151,26 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
       }
   };
 
-#if PDL
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-#if PDL == 2
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
+  constexpr bool preload = PDL >= 5;  // weights into registers, while the kernel in front runs: it must not write them
+  if (PDL == 3 || PDL == 5) let_next_start();
+  if (PDL == 3 || PDL == 4) {  // into the cache only: what the kernel in front may still write is read after it
+    const int lines = min(high - low, AHEAD);
+    for (int e = threadIdx.x; e < ROW_COUNT * lines; e += 32 * WARPS)
+      fetch(a + (min(i0 + e / lines, m - 1) * lda) * ELEMENT + (long)(low + e % lines) * 128);
+  }
+  if (preload) {
+#pragma unroll
+    for (int s = 0; s < DEPTH; ++s)
+      if (s < count) load_a(ring[s], s);
+  }
+  if (PDL) wait_for_previous();
+  if (PDL == 2) let_next_start();
 #pragma unroll
   for (int s = 0; s < DEPTH; ++s)
-    if (s < count) load(ring[s], s);
+    if (s < count) {
+      if (!preload) load_a(ring[s], s);
+      load_b(ring[s], s);
+    }
   int at = 0;
   for (; at + 2 * DEPTH <= count; at += DEPTH)
 #pragma unroll
@@ -155,9 +186,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) skinny(const ch
         if (at + s + DEPTH < count) load(ring[s], at + s + DEPTH);
       }
 
-#if PDL == 1
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
+  if (PDL == 1 || PDL == 4 || PDL == 6) let_next_start();
   // the block's sum: over its warps, always in the same order
   float* mine = cells + slice * CELLS + base;
 #pragma unroll

@@ -7,10 +7,10 @@ import functools
 from ...gemm import TYPES, Gemm
 from ..base import Config
 from .compiled import SHARED_MOST
-from .plan import blocks
+from .plan import FETCHES, blocks
 from .workspace import LOCKS
 
-__all__ = ["PARAMETERS", "allowed", "score", "seeds"]
+__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds"]
 
 PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "template": ("tile", "stream", "skinny"),
@@ -23,8 +23,12 @@ PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "warps": (2, 4, 8, 16),
     "group": (1, 2, 4, 8),  # blocks in a strip; of the skinny template: warps with rows of their own
     "swap": (0, 1),
-    "pdl": (0, 1, 2),  # let the kernel behind be placed when the reads of this one are done (1) or begin (2)
+    # 0; or the kernel behind may be placed when the reads of this one are done (1) or begin (2). Also, before the kernel in
+    # front has ended, weights are sent to the cache (3: the kernel behind may be placed at once, 4: when the reads are done),
+    # which is always right, or into registers (5, 6: likewise), which is right for weights that nothing in front writes
+    "pdl": (0, 1, 2, 3, 4, 5, 6),
 }
+AHEAD = (5, 6)  # values of pdl that read weights before the kernel in front has ended
 # tile template, by columns: rows, depth, stages, warps, tokens on the left?; near the best of 13 products (H200, 2026-11-15)
 TILES = {
     16: ((64, 64, 4, 4, 0), (128, 256, 3, 8, 0), (64, 128, 6, 8, 0), (64, 128, 4, 4, 0), (64, 64, 6, 4, 0), (128, 64, 4, 4, 0),
@@ -82,7 +86,7 @@ def allowed(gemm: Gemm, config: Config) -> bool:
         and bn != 48
         and config["group"] in (1, 8)
         and bn >= 16
-        and (config["pdl"] == 0 or (template == "tile" and reduce != "two-pass"))
+        and (config["pdl"] == 0 or (template == "tile" and reduce != "two-pass" and _overlap_fits(gemm, config)))
         and warps <= 8
         and shared <= SHARED_MOST
         and 1 <= sums <= 128
@@ -105,6 +109,12 @@ def allowed(gemm: Gemm, config: Config) -> bool:
         and not (gemm.deterministic and reduce == "atomic")
         and (split == 1 or (cells <= LOCKS and cells * bm * bn * split <= 16 << 20))
     )
+
+
+def _overlap_fits(gemm: Gemm, config: Config) -> bool:
+    """Of the tile template: weights are sent ahead by lines of 128 bytes along the summed index."""
+    lines = config["pdl"] in FETCHES
+    return config["pdl"] in (1, 2) or (lines and gemm.trans_a == "T" and int(config["bk"]) * TYPES[gemm.a_type][0] >= 128)
 
 
 def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
@@ -131,7 +141,7 @@ def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
     return float(2e-6 + max(memory * waves**0.5, arithmetic * waves) + joined + parts)
 
 
-def seeds(gemm: Gemm, multiprocessors: int) -> list[Config]:
+def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> list[Config]:
     """What was near the best on an H200, for this many columns, split so that each multiprocessor has one or two blocks."""
     fitting = next((w for w in sorted(TILES) if w >= gemm.n), max(TILES))
     narrow = next((w for w in (8, 16, 32, 48, 64) if w >= gemm.n), 64)
@@ -173,4 +183,5 @@ def seeds(gemm: Gemm, multiprocessors: int) -> list[Config]:
             config = {**base, "split": split, "reduce": reduce}
             if config not in found:
                 found.append(config)
+    found = [{**c, "pdl": pdl} for c in found for pdl in overlap]
     return sorted((c for c in found if allowed(gemm, c)), key=functools.partial(score, gemm, multiprocessors))

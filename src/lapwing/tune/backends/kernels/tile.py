@@ -7,7 +7,9 @@ How a split sum is put together: REDUCE 1 adds into a float32 workspace with ato
 it (the order varies: not deterministic); 2 leaves the parts to ``reduce``; 3 keeps the parts, and the last program adds them in
 order (deterministic). Workspace and counters must be zero before the first call, and are left zero.
 
-PDL: the kernel behind may be placed when the reads of this one are done (1) or begin (2); each waits for the one in front.
+PDL: the kernel behind may be placed when the reads of this one are done (1, 4) or begin (2, 3); each waits for the one in
+front. With 3 and 4, AHEAD k-blocks of A are sent to the cache before that wait: what the kernel in front still writes there is
+read afterwards, so that is always right.
 """
 
 # mypy: ignore-errors
@@ -100,6 +102,19 @@ def partial_sum(
 
 
 @triton.jit
+def send_ahead(A, ri, first, last, m, lda, BM: tl.constexpr, BK: tl.constexpr, AHEAD: tl.constexpr):
+    """A's next AHEAD k-blocks of these rows, which lie along k, to the second-level cache: one request for each 128 bytes."""
+    SIZE: tl.constexpr = A.dtype.element_ty.primitive_bitwidth // 8
+    LINES: tl.constexpr = BK * SIZE // 128
+    row = tl.where(ri < m, ri, 0).to(tl.int64)[:, None] * lda
+    line = A + row + tl.arange(0, LINES)[None, :] * (128 // SIZE)
+    for i in range(first, tl.minimum(last, first + AHEAD)):
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [line + i * BK], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
 def block_of(t, tiles_m, tiles_n, GROUP: tl.constexpr):
     """The t-th block of D, walking in strips GROUP blocks wide, so that neighbours share operands in the cache."""
     wide = GROUP * tiles_n
@@ -113,7 +128,7 @@ def tile(
     A, B, C, D, BIAS, SA, SB, WORK, LOCKS, m, n, k, lda, ldb, ldc, ldd, step_a, step_b, step_c, step_d, split, alpha, beta,
     K_A: tl.constexpr, K_B: tl.constexpr, EPILOGUE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    SWAP: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr,
+    SWAP: tl.constexpr, REDUCE: tl.constexpr, PDL: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(2).to(tl.int64)
     A += batch * step_a
@@ -130,12 +145,16 @@ def tile(
     steps = tl.cdiv(k, BK)
     first = part * steps // split
     last = (part + 1) * steps // split
+    if PDL == 3:
+        tl.extra.cuda.gdc_launch_dependents()
+    if AHEAD:
+        send_ahead(A, ri, first, last, m, lda, BM, BK, AHEAD)
     if PDL:
         tl.extra.cuda.gdc_wait()
     if PDL == 2:
         tl.extra.cuda.gdc_launch_dependents()
     acc = partial_sum(A, B, ri, rj, first, last, m, n, k, lda, ldb, K_A, K_B, BM, BN, BK, SWAP, EVEN, PRECISION)
-    if PDL == 1:
+    if PDL == 1 or PDL == 4:
         tl.extra.cuda.gdc_launch_dependents()
     if REDUCE == 0:
         finish(acc, C, D, BIAS, SA, SB, ri, rj, m, n, ldc, ldd, alpha, beta, EPILOGUE)
