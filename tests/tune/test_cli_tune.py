@@ -194,5 +194,8 @@ def test_files_for_amd_from_a_log(tmp_path, capsys):
     assert main(["tune", "all", *words, "--workdir", str(once), "--backend", "hipblaslt"]) == 0
     made = [sorted(path.name for path in (w / "tunings").iterdir()) for w in (steps, once)]
     assert made[0] == made[1] and {"BBS_TN_0.yaml", "BBS_TN_1.sh", "bench.yaml"} <= set(made[0])
+    (tmp_path / "file").touch()
+    assert main(["tune", "all", *words, "--workdir", str(tmp_path / "file"), "--backend", "cpu"]) == 2
+    assert "file is a file" in capsys.readouterr().err
     assert main(["tune", "compare", str(steps)]) == 2
     assert "hint: lapwing tune run" in capsys.readouterr().err

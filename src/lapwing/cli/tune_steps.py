@@ -209,10 +209,10 @@ def measuring(parser: argparse.ArgumentParser, budget: str | None) -> None:
 
 
 def searching(parser: argparse.ArgumentParser) -> None:
-    text = "auto, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna"
+    text = "auto, model, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna (default: auto)"
     parser.add_argument("--strategy", default="auto", help=text)
     parser.add_argument("--seed", type=int, default=0, help="of the search's random choices (0)")
-    parser.add_argument("--evaluations", type=int, help="candidates for each product")
+    parser.add_argument("--evaluations", type=int, help="at most this many candidates for each product")
 
 
 def _filled(workdir: Path) -> None:

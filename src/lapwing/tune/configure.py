@@ -74,6 +74,8 @@ def configure(
         raise ValueError(f"configure: keep_thr is {keep_thr}\nhint: it is a percentage of the total time, 0.1 for example")
     if not log.calls:
         raise ValueError("configure: the log has no products\nhint: lapwing tune read LOG shows what was understood")
+    if Path(workdir).exists() and not Path(workdir).is_dir():
+        raise ValueError(f"configure: the workdir {workdir} is a file\nhint: name a folder; it is made where there is none")
     estimated = backend == "hipblaslt"
     backends = (get("hipblaslt"),) if estimated else _backends(backend)
     until = None if budget is None else time.monotonic() + budget
