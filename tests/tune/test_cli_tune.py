@@ -75,6 +75,7 @@ def test_wrong_usage(words, said, capfd, monkeypatch, tmp_path):
 class Problem:
     name: str = "BBS_TN_0"
     evaluations: int = 4
+    known: int = 0
     invalid: int = 1
     best_seconds: float = 2e-6
     uplift: float = 1.5
@@ -124,7 +125,7 @@ def parts(monkeypatch):
         "results": {"write": "mean 1.5x"},
         "report": {"write": "W/report.html"},
         "library": {"build": "W/final", "merge": ("[O] kept", "[X] refused")},
-        "export": {"export": "out.csv"},
+        "export": {"export": types.SimpleNamespace(path="out.csv", written=("a product",), left_out=())},
         "solvers": {"tune": (types.SimpleNamespace(rules=("a rule",), path="record.json"),)},
     }
     for name, functions in modules.items():
@@ -181,3 +182,20 @@ def test_steps_call_their_parts(parts, tmp_path, capsys):
         "record: record.json",
     ):
         assert text in out, text
+
+
+def test_files_for_amd_from_a_log(tmp_path, capsys):
+    """Nothing can be measured there, so the shares are estimates; configure, run and all agree on what is written."""
+    words = ["4096x16x14336 bf16 TN count=32", "6144x16x4096 bf16 TN"]
+    steps, once = tmp_path / "steps", tmp_path / "once"
+    assert main(["tune", "configure", *words, "--workdir", str(steps), "--backend", "hipblaslt"]) == 0
+    assert "nothing was measured" in capsys.readouterr().out
+    assert main(["tune", "run", str(steps), "--backend", "hipblaslt"]) == 0
+    assert main(["tune", "all", *words, "--workdir", str(once), "--backend", "hipblaslt"]) == 0
+    made = [sorted(path.name for path in (w / "tunings").iterdir()) for w in (steps, once)]
+    assert made[0] == made[1] and {"BBS_TN_0.yaml", "BBS_TN_1.sh", "bench.yaml"} <= set(made[0])
+    (tmp_path / "file").touch()
+    assert main(["tune", "all", *words, "--workdir", str(tmp_path / "file"), "--backend", "cpu"]) == 2
+    assert "file is a file" in capsys.readouterr().err
+    assert main(["tune", "compare", str(steps)]) == 2
+    assert "hint: lapwing tune run" in capsys.readouterr().err

@@ -72,12 +72,14 @@ def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
 
 def tell_searched(summary: Any) -> None:
     for problem in summary.problems:
-        best = (
-            "nothing faster"
-            if not problem.uplift or problem.uplift < 1.0005
-            else f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
-        )
-        print(f"{problem.name:12} {problem.evaluations:5} tried, {problem.invalid} not valid: {best}")
+        if not problem.evaluations + problem.known:
+            best = "not tried"
+        elif not problem.uplift or problem.uplift < 1.0005:
+            best = "nothing faster"
+        else:
+            best = f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
+        before = f" (and {problem.known} before)" if problem.known else ""
+        print(f"{problem.name:12} {problem.evaluations:5} tried{before}, {problem.invalid} not valid: {best}")
         for note in problem.notes:
             print(f"{'':12} {note}")
     ended = "everything was tried" if summary.reason == "done" else "the budget is spent"

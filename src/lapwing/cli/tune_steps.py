@@ -11,7 +11,7 @@ from typing import Any
 from .tune_output import Live, parse_budget, parse_devices, tell, tell_searched
 from .usage import UsageError
 
-__all__ = ["LATER", "add_step", "add_workdir", "measuring", "part", "searching"]
+__all__ = ["LATER", "add_step", "add_workdir", "measuring", "part", "searching", "write_for_amd"]
 
 FORMATS = ("tunableop", "inductor", "vllm", "hipblaslt")
 POLICIES = ("winner", "force", "newest")
@@ -29,10 +29,7 @@ def run_run(options: argparse.Namespace) -> int:
     devices = parse_devices(options.devices)
     _filled(options.workdir)
     if options.backend == "hipblaslt":
-        for path in part("amd.files").emit(options.workdir):
-            tell("written", path)
-        print("these files are for AMD's tools; lapwing does not run them")
-        return 0
+        return write_for_amd(options.workdir)
     run = part("run")
 
     live = Live()
@@ -52,6 +49,13 @@ def run_run(options: argparse.Namespace) -> int:
     return 0
 
 
+def write_for_amd(workdir: Path) -> int:
+    for path in part("amd.files").emit(workdir):
+        tell("written", path)
+    print("these files are for AMD's tools; lapwing does not run them")
+    return 0
+
+
 def _compare(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "compare", "measure the best candidates against the default, and keep what is faster", run_compare)
     parser.add_argument("workdir", type=Path, help="what tune run filled")
@@ -66,6 +70,8 @@ def run_compare(options: argparse.Namespace) -> int:
     compare, library, results = map(part, ("compare", "library", "results"))
 
     comparisons = compare.compare(options.workdir, threshold=options.threshold, minimum_us=options.minimum_us, devices=devices)
+    if not comparisons:
+        raise UsageError(f"tune compare: nothing was searched in {options.workdir}\nhint: lapwing tune run {options.workdir}")
     print(results.write(options.workdir, comparisons))
     tell("results", options.workdir / "results")
     tell("library", library.build(options.workdir, comparisons))
@@ -89,29 +95,30 @@ def _export(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "export", "a library as another program's file", run_export)
     parser.add_argument("library", type=Path, help="the folder final of a workdir")
     parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a file; for vllm a folder")
 
 
 def run_export(options: argparse.Namespace) -> int:
     if not options.library.is_dir():
-        raise UsageError(f"tune export: there is no folder {options.library}")
+        raise UsageError(f"tune export: there is no folder {options.library}\nhint: lapwing tune all writes W/final")
     export = part("export")
 
-    print(export.export(options.library, options.format, options.output))
-    return 0
+    done = export.export(options.library, options.format, options.output)
+    print(done)
+    return 0 if done.written or not done.left_out else 1  # a script must not take an empty file for a library
 
 
 def _merge(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "merge", "several libraries as one", run_merge)
-    parser.add_argument("libraries", nargs="+", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("libraries", nargs="+", type=Path, help="folders final of workdirs")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="a folder for the merged library")
     parser.add_argument("--policy", choices=POLICIES, default="winner", help="which entry stays (default: winner, the faster)")
 
 
 def run_merge(options: argparse.Namespace) -> int:
     for path in options.libraries:
         if not path.is_dir():
-            raise UsageError(f"tune merge: there is no folder {path}")
+            raise UsageError(f"tune merge: there is no folder {path}\nhint: lapwing tune all writes W/final")
     library = part("library")
 
     ledger = library.merge(options.libraries, options.output, policy=options.policy)
@@ -128,7 +135,7 @@ def _widen(steps: argparse._SubParsersAction) -> None:
 
 def run_widen(options: argparse.Namespace) -> int:
     if not options.library.is_dir():
-        raise UsageError(f"tune widen: there is no folder {options.library}")
+        raise UsageError(f"tune widen: there is no folder {options.library}\nhint: lapwing tune all writes W/final")
     count = part("buckets").widen(options.library, device=options.device, progress=print)
     print(f"{count} entries hold for more than their own number of tokens")
     return 0
@@ -136,9 +143,10 @@ def run_widen(options: argparse.Namespace) -> int:
 
 def _solvers(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "solvers", "measure lapwing's own kernels here, for its choice of engine", run_solvers)
-    parser.add_argument("operations", nargs="*", default=["cholesky", "eigh"], help="cholesky, eigh, ... (default: both)")
+    text = "cholesky, eigh, solve, inv, qr, svd (default: cholesky eigh)"
+    parser.add_argument("operations", nargs="*", default=["cholesky", "eigh"], help=text)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--budget", help="at most this long, 10m for example")
+    parser.add_argument("--budget", help="about this long, 10m for example; without it, many minutes on a busy machine")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     parser.add_argument("-o", "--output", type=Path, help="a folder for the records (default: where lapwing looks for them)")
 
@@ -207,10 +215,10 @@ def asked_backends(options: argparse.Namespace) -> str:
 
 
 def searching(parser: argparse.ArgumentParser) -> None:
-    text = "auto, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna"
+    text = "auto, model, genetic, anneal, random, exhaustive, kernel_tuner:NAME or optuna (default: auto)"
     parser.add_argument("--strategy", default="auto", help=text)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--evaluations", type=int, help="candidates for each product")
+    parser.add_argument("--seed", type=int, default=0, help="of the search's random choices (0)")
+    parser.add_argument("--evaluations", type=int, help="at most this many candidates for each product")
 
 
 def _filled(workdir: Path) -> None:

@@ -24,6 +24,8 @@ __all__ = ["configure"]
 
 _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
+# Of a large AMD GPU, where nothing can be measured: only the shares that follow from them are used.
+_OPERATIONS, _BYTES = 1e15, 4e12  # a second
 _log = logging.getLogger("lapwing")
 
 
@@ -54,7 +56,8 @@ def configure(
         Gets ``problems.csv`` (every product, its share, and why it was dropped) and ``configs/<name>.json``. A product that
         was configured there before keeps its name.
     backend
-        A name, several by commas (the first that can do the product measures it), or a Backend.
+        A name, several by commas (the first that can do the product measures it), or a Backend. "hipblaslt" measures nothing:
+        the shares are then estimates, from the operations and the bytes of each product.
     keep_thr
         Products below this percentage of the total time are dropped.
     budget
@@ -71,7 +74,10 @@ def configure(
         raise ValueError(f"configure: keep_thr is {keep_thr}\nhint: it is a percentage of the total time, 0.1 for example")
     if not log.calls:
         raise ValueError("configure: the log has no products\nhint: lapwing tune read LOG shows what was understood")
-    backends = _backends(backend)
+    if Path(workdir).exists() and not Path(workdir).is_dir():
+        raise ValueError(f"configure: the workdir {workdir} is a file\nhint: name a folder; it is made where there is none")
+    estimated = backend == "hipblaslt"
+    backends = (get("hipblaslt"),) if estimated else _backends(backend)
     until = None if budget is None else time.monotonic() + budget
     # without a measurement, work is the best guess of what is heavy
     order = sorted(log.calls, key=lambda call: -max(call.gemm.flops, 100 * call.gemm.bytes) * call.count)
@@ -80,7 +86,7 @@ def configure(
         if until is not None and time.monotonic() > until:
             measured.append(_Measured(call, None, "no time was left to measure it"))
             continue
-        found = _measure(call, backends, device)
+        found = _estimate(call, backends[0]) if estimated else _measure(call, backends, device)
         measured.append(found)
         if progress is not None:
             took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
@@ -98,6 +104,11 @@ def _backends(backend: str | Backend) -> tuple[Backend, ...]:
     if not isinstance(backend, str):
         return (backend,)
     return tuple(get(name) for name in choose(backend))
+
+
+def _estimate(call: Call, backend: Backend) -> _Measured:
+    gemm, reason = call.gemm, backend.supports(call.gemm)
+    return _Measured(call, None if reason else max(gemm.flops / _OPERATIONS, gemm.bytes / _BYTES), reason or "")
 
 
 def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measured:

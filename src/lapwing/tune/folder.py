@@ -163,7 +163,8 @@ class Library:
         return len(self.entries)
 
     def __repr__(self) -> str:
-        return f"<Library {self.path}: {len(self.entries)} products by {', '.join(sorted(self.environment)) or 'nobody'}>"
+        by = ", ".join(sorted(self.environment))
+        return f"<Library {self.path}: {len(self.entries)} product{'s' * (len(self.entries) != 1)}{by and f' by {by}'}>"
 
 
 def write(folder: Path, entries: Iterable[Entry], environment: Environments, policy: Mapping[str, Any]) -> None:

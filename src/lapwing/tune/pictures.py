@@ -27,6 +27,7 @@ def uplift(rows: Sequence[Mapping[str, str]]) -> bytes:
     axes.barh(places, ratios, color=colours, xerr=[low, high], ecolor="black", error_kw={"linewidth": 0.8})
     axes.axvline(1, color=_LINE, linewidth=1)
     axes.set_yticks(places, [f"{r['name']}  {r['m']}x{r['n']}x{r['k']}" for r in shown], fontsize=7)
+    axes.set_xlim(0, 1.3 * max([*ratios, 1.0]))  # one long interval would leave no room for the bars
     axes.set_xlabel("times as fast as the default (blue: kept)")
     return _png(figure)
 
@@ -78,6 +79,7 @@ def convergence(searches: Mapping[str, Sequence[float | None]]) -> bytes:
     axes.plot([i for i, _ in shown], [y for _, y in shown], color=_KEPT, linewidth=2, label="median over products")
     axes.set_xscale("log")
     axes.set_xlabel("candidates tried")
+    axes.set_yscale("log")
     axes.set_ylabel("best so far / best")
     axes.legend(fontsize=8)
     return _png(figure)

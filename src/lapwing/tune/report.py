@@ -147,7 +147,8 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 def _number(text: str) -> str:
     try:
-        return f"{float(text):.4g}"
+        value = float(text)
+        return f"{value:.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
     except ValueError:
         return text
 

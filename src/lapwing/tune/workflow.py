@@ -18,6 +18,7 @@ from .report import write as write_report
 from .results import Metrics
 from .results import write as write_results
 from .run import RunSummary, run
+from .search import check as check_strategy
 from .workdir import Problem
 
 __all__ = ["Tuned", "all_steps"]
@@ -86,6 +87,7 @@ def all_steps(
     >>> [c.name for c in tuned.comparisons], tuned.library.name
     (['SSS_NN_0'], 'final')
     """
+    check_strategy(strategy)  # before minutes are spent on measuring
     told = done or (lambda what: None)
     known = log if isinstance(log, Log) else read(log)
     ends = monotonic() + budget

@@ -76,7 +76,7 @@ def choose(names: str) -> tuple[str, ...]:
     for name in chosen:
         try:
             reason = get(name).missing()
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:  # as in usable(): a reason, not a traceback
             reason = str(error)
         if reason is not None:
             raise ValueError(f"tune: backend {name} cannot be used here: {reason}")

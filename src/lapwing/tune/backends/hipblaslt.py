@@ -15,7 +15,9 @@ from .base import Bench, Config, Refused, Space
 
 __all__ = ["BACKEND", "HipBlasLt"]
 
-_WHY = "hipblaslt writes files for AMD's tools and runs nothing; lapwing.tune.amd.files.emit(workdir) writes them"
+_WHY = (
+    "it writes files for AMD's tools and runs nothing\nhint: lapwing tune configure, then run, with --backend hipblaslt alone"
+)
 
 
 class HipBlasLt:
