@@ -48,10 +48,13 @@ def product_of(x: Operand, y: Operand, **other: Any) -> Gemm | None:
 def _side(x: Operand) -> tuple[Trans, int] | None:
     """ "N" and the leading dimension of rows that lie one after the other, "T" of columns that do."""
     (rows, columns), (down, across) = x.shape[-2:], x.strides[-2:]
+    # in torch's order, which decides for a single row or column; readers of logs have the same
+    if down == 1 and across >= rows:
+        return "T", across if columns > 1 else rows
     if (across == 1 or columns == 1) and (down >= columns or rows == 1):
         return "N", down if rows > 1 else columns
-    if down == 1 and (across >= rows or columns == 1):
-        return "T", across if columns > 1 else rows
+    if down == 1 and columns == 1:
+        return "T", rows
     return None
 
 

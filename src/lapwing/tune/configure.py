@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ __all__ = ["configure"]
 
 _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
+_OURS = re.compile(r"[A-Z0-9]{3,12}_[NTC]{2}_\d+")  # a name that we give
 _log = logging.getLogger("lapwing")
 
 
@@ -152,9 +154,11 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[P
         content = {"schema": 1, "name": config.name, "gemm": config.gemm.to_dict()}
         content |= {"count": config.count, "seconds": config.seconds, "percent": config.percent}
         write_text(workdir / "configs" / f"{config.name}.json", json.dumps(content, indent=1) + "\n")
+    ours = {*names.values()} - {config.name for config in kept}
     for path in (workdir / "configs").glob("*.json"):
-        if path.stem not in {config.name for config in kept}:
-            path.unlink(missing_ok=True)  # of another log
+        # of another log, or torn; a file of somebody else in a folder of this name stays
+        if path.stem in ours or (_OURS.fullmatch(path.stem) and path.stem not in {config.name for config in kept}):
+            path.unlink(missing_ok=True)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     heading = ("name", "percent", "us", "count", *(field.name for field in fields(Gemm)), "key", "dropped")

@@ -47,6 +47,8 @@ class Dispatcher:
         self.chooser = Chooser(libraries)
         self.linears: dict[Any, Any] = {}
         self.products: dict[Any, Any] = {}
+        self.matrices: dict[Any, Any] = {}  # torch.mm and addmm take nothing else,
+        self.batches: dict[Any, Any] = {}  # and bmm takes only these
 
     def linear(self, original: Callable[..., Any], x: Any, w: Any, bias: Any = None) -> Any:
         """x w^T + bias"""
@@ -58,7 +60,7 @@ class Dispatcher:
 
     def addmm(self, original: Callable[..., Any], bias: Any, x: Any, y: Any) -> Any:
         """x y + bias"""
-        return self.run(self.products, original, (bias, x, y), x, y, bias)
+        return self.run(self.matrices, original, (bias, x, y), x, y, bias)
 
     def run(self, tables: dict[Any, Any], original: Any, given: tuple[Any, ...], x: Any, y: Any, bias: Any) -> Any:
         """``given`` is what ``original`` takes. In the table of linears y is (columns, inner).
@@ -145,7 +147,11 @@ class Dispatcher:
         if len(tables) >= _MOST:
             tables.clear()
         dims, other = len(x.shape), len(y.shape)
-        fits = (dims >= 2 and other == 2) or (dims == other == 3 and x.shape[0] == y.shape[0] and tables is self.products)
+        batch = dims == other == 3 and x.shape[0] == y.shape[0]
+        if tables is self.matrices or tables is self.batches:  # what they refuse, torch must refuse
+            fits = dims == other == 2 if tables is self.matrices else batch
+        else:
+            fits = (dims >= 2 and other == 2) or (batch and tables is self.products)
         if fits:
             inner, columns = (y.shape[1], y.shape[0]) if tables is self.linears else y.shape[-2:]
             fits = self.chooser.knows_sizes(columns, inner, y.shape[0] if other == 3 else 1)
@@ -256,6 +262,8 @@ def _rows(x: Any) -> tuple[int, int] | None:
             return None
         else:
             expected = stride * size
+    if step == 0:  # one row, spread over all
+        return None
     return (step or shape[-1], 1)
 
 

@@ -221,11 +221,16 @@ def _dtype(gemm: Gemm) -> Any:
 
 
 def _run(product: Product, o: Operands) -> None:
-    product(o.b, o.a, o.d, o.c, o.bias)
+    if o.scale_a is None and o.scale_b is None:
+        product(o.b, o.a, o.d, o.c, o.bias)
+        return
+    # scales belong to the operands: what is added, and the activation, come after them
+    product.sums(o.b, o.a, o.d)
     if o.scale_a is not None:
         np.multiply(o.d, o.scale_a, out=o.d)
     if o.scale_b is not None:
         np.multiply(o.d, o.scale_b[:, None], out=o.d)
+    product.finish(o.d, o.c, o.bias)
 
 
 class _Callable:
@@ -258,11 +263,13 @@ class _Callable:
         y: np.ndarray = out
         if out is None:  # beta multiplies what is in out, here nothing
             y = (np.zeros if self.gemm.beta else np.empty)(shape, np.result_type(x, w))
-        scaled = scale_x is not None or scale_w is not None
-        self.product(x, w, y, None, None if scaled else bias)
-        if scaled:
-            y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
-            y += 0.0 if bias is None else bias
+        if scale_x is None and scale_w is None:
+            self.product(x, w, y, None, bias)
+            return y
+        before = y.copy() if self.gemm.beta else None
+        self.product.sums(x, w, y)
+        y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
+        self.product.finish(y, before, bias)
         return y
 
 
