@@ -104,7 +104,7 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
     def undo() -> None:
         ours.ended = True
         while getattr(found := config.post_grad_custom_post_pass, "ended", False):
-            config.post_grad_custom_post_pass = found.over
+            config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
 
     return undo
 

@@ -214,7 +214,7 @@ def _row(c: Any) -> dict[str, Any]:
         "kernel_changed": c.kept,
         "call_count": c.count,
         "pct_of_total": _short(c.percent),
-        "weighted_us_saved": _short(c.count * saved),
+        "weighted_us_saved": _short(c.count * saved) if c.kept else "",  # what is not kept saves nothing
         "weighted_uplift_contribution_pct": _short(c.percent * (1 - 1 / c.ratio)) if c.kept else "",
         "kept": c.kept,
         "reason": c.reason,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import control, cores
+from ..blas import control, cores, threads_set
 from ..gemm import Gemm
 from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
@@ -41,7 +41,8 @@ class Cpu:
         return None
 
     def environment(self, device: int) -> dict[str, str]:
-        return dict(_environment())
+        # what OPENBLAS_NUM_THREADS says decides what the default costs
+        return {**dict(_environment()), "blas threads": str(threads_set())}
 
     def devices(self) -> list[int]:
         return [0]
@@ -246,7 +247,10 @@ class _Callable:
             if out is None:
                 return y
             return out if given is not None and _same(out, given) else out.copy_(y)
-        return self._product(np.asarray(x), np.asarray(w), bias, scale_x, scale_w, out)
+        x, w = np.asarray(x), np.asarray(w)
+        if x.dtype == w.dtype == np.float16 and out is None:  # validated in float32, so it runs in float32
+            return self._product(x.astype(np.float32), w.astype(np.float32), bias, scale_x, scale_w, None).astype(x.dtype)
+        return self._product(x, w, bias, scale_x, scale_w, out)
 
     def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
         if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # more rows, as in a linear layer
