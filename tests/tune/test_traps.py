@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
 
 from lapwing.tune import Gemm
+from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cpu import BACKEND, DEFAULT
 from lapwing.tune.configure import configure
 from lapwing.tune.folder import Library
@@ -163,3 +166,20 @@ def test_the_environment_knows_how_many_threads_blas_takes():
         assert BACKEND.environment(0) != before
     finally:
         blas[1](had)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tile_m": -4}, {"tile_k": -4}, {"split_k": 10**12}, {"split_k": 0}, {"pack": "z"}, {"tile_n": "a"}]
+)
+def test_a_damaged_configuration_is_refused(wrong):
+    with pytest.raises(Refused, match=next(iter(wrong))):
+        BACKEND.callable(Gemm(32, 16, 64, **F32), {**DEFAULT, **wrong}, 0)
+
+
+def test_two_processes_configure_one_folder(tmp_path):
+    # both must use the names that the first one gave, though their clocks may order the products otherwise
+    code = "import sys; from lapwing.tune.configure import configure; from lapwing.tune.readers import read\n"
+    code += "configure(read('64x8x32 f32 NN; 32x8x64 f32 NN; 16x8x128 f32 NN; 48x8x40 f32 NN'), sys.argv[1], backend='cpu')"
+    both = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(2)]
+    assert [p.wait(60) for p in both] == [0, 0]
+    assert len({p.gemm.key for p in Workdir(tmp_path).configs()}) == 4

@@ -95,7 +95,7 @@ def compare(
     """
     folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workers: dict[tuple[int, str], Worker] = {}
-    found = []
+    found: list[Comparison] = []
     try:
         for problem in folder.configs():
             trials = _usable(folder.read_trials(problem.name), problem, devices)

@@ -19,7 +19,7 @@ from .backends.base import Backend, Refused
 from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
-from .workdir import Problem, lock_device
+from .workdir import Problem, Workdir, lock_device
 
 __all__ = ["configure"]
 
@@ -87,7 +87,9 @@ def configure(
         if progress is not None:
             took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
             progress(f"{number}/{len(order)} {call.gemm}: {took}")
-    kept = _write(measured, Path(workdir), keep_thr)
+    # two processes would give one name to two products
+    with Workdir(workdir).lock_problem("configure", None):
+        kept = _write(measured, Path(workdir), keep_thr)
     if not kept:
         reasons = sorted({found.reason for found in measured if found.reason})
         raise ValueError(

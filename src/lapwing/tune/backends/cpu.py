@@ -84,10 +84,29 @@ class Cpu:
         ``x`` and ``w`` lie as the product has them: (rows, inner) and, for "TN", (columns, inner) as in F.linear. Types that
         NumPy does not have (bfloat16) are computed in float32 and turned back. Waits for the result.
         """
+        _check(config)
         return _Callable(gemm, config)
 
 
 BACKEND = Cpu()
+
+
+def _check(config: Config) -> None:
+    """Files may be damaged, and a tile of -4 gives a wrong answer without a word."""
+    if set(config) != set(DEFAULT):
+        raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+    for name, (low, high) in _RANGES.items():
+        if type(value := config[name]) is not int or not low <= value <= high:
+            raise Refused("constraints", f"{name} is {value!r}; it may be {low} to {high}")
+    for name, words in _WORDS.items():
+        if config[name] not in words:
+            raise Refused("constraints", f"{name} is {config[name]!r}; it may be {', '.join(words)}")
+    if config["share"] == "tiles" and config["threads"] == 0:
+        raise Refused("constraints", "tiles are shared by a number of threads")
+
+
+_RANGES = {"tile_m": (0, 2**31), "tile_n": (0, 2**31), "tile_k": (0, 2**31), "split_k": (1, 64), "threads": (0, 4096)}
+_WORDS = {"order": ("direct", "swapped"), "share": ("blas", "tiles"), "pack": ("none", "x", "w", "both")}
 
 
 def _space(gemm: Gemm) -> Space:
@@ -150,8 +169,7 @@ class CpuBench:
         self._calls: dict[int, int] = {}
 
     def build(self, config: Config) -> Kernel:
-        if set(config) != set(DEFAULT):
-            raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+        _check(config)
         product = Product(self.gemm, config)
         return Kernel(config, lambda i: _run(product, self._operands[i % self.sets]))
 
