@@ -47,10 +47,20 @@ def test_torch_refuses_what_it_refuses_without_a_library(tuned):
                 call()
         torch.nn.functional.linear(x[:1].expand(2, 4, 64), w)  # one row for all: not the packed product of this size
         assert not backend.calls
+        # a bias of one element is spread by torch, and a kernel would read 32; nor does it spoil the next call
+        for short in (bias[:1], bias[:1].expand(32), bias.expand(8, 32)):
+            torch.addmm(short, x, w.t())
+        with pytest.raises(RuntimeError):
+            torch.nn.functional.linear(x, w, torch.randn(64))
+        assert not backend.calls
+        torch.addmm(bias, x, w.t())
+        for short in (bias[:1], bias[:1].expand(32), bias.expand(8, 32)):
+            torch.addmm(short, x, w.t())
+        assert len(backend.calls) == 1
         # readers call a single column as torch does, so it must be found; and a single row has no step to the next
         torch.nn.functional.linear(x, w[:1])
         torch.nn.functional.linear(torch.randn(1, 5, 64)[:, -1], w)
-        assert len(backend.calls) == 2
+        assert len(backend.calls) == 3
 
 
 @pytest.mark.parametrize("wanted", ["input", "weight"])
@@ -115,8 +125,12 @@ def test_a_fork_has_threads_of_its_own():
         warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside threads, which is the point here
         child = os.fork()
     if child == 0:
-        signal.alarm(20)  # it would wait without end
-        os._exit(int(f(x, w)[0, 0] != 64))
+        right = False
+        try:
+            signal.alarm(20)  # it would wait without end
+            right = f(x, w)[0, 0] == 64
+        finally:
+            os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

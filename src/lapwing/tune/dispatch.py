@@ -80,6 +80,9 @@ class Dispatcher:
         except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch knows what to do
             return original(*given)
         if call is _UNKNOWN:
+            columns = y.shape[0 if tables is self.linears else -1]
+            if bias is not None and not _fits(bias, dtype, device, columns):  # says nothing about the next bias
+                return original(*given)
             if x.is_cuda and _capturing():  # loading a kernel would spoil the graph; what was run before is known
                 return original(*given)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
@@ -97,7 +100,7 @@ class Dispatcher:
             or forward_ad._current_level >= 0
             or (_functions() and not _only_device_modes())
             or (_autocast() and not _autocast_changes_nothing(x))
-            or (bias is not None and not _fits(bias, dtype, device))
+            or (bias is not None and not _fits(bias, dtype, device, call.gemm.m))
             or (call.may_be_negated and (x.is_neg() or y.is_neg()))
         ):
             return original(*given)
@@ -204,9 +207,10 @@ def _ordinal(device: Any) -> int | None:
     return -1 if device.type == "cpu" else None
 
 
-def _fits(bias: Any, dtype: Any, device: Any) -> bool:
+def _fits(bias: Any, dtype: Any, device: Any, columns: int) -> bool:
+    """Whether it is a vector of that length: torch spreads one element over all, where a kernel would read beyond it."""
     plain = type(bias) in _PLAIN and bias.dtype is dtype and bias.device == device
-    return plain and bias.dim() == 1 and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
+    return plain and bias.shape == (columns,) and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
 
 
 def _say(call: Call, error: Exception) -> None:
@@ -219,7 +223,7 @@ def _plain_scaled(x: Any, y: Any, bias: Any, scale_x: Any, scale_y: Any) -> bool
         return False
     if any(type(t) not in _PLAIN or t.device != x.device for t in (x, y, scale_x, scale_y)):
         return False
-    if (x.data_ptr() | y.data_ptr()) & _ALIGNED or (bias is not None and not _fits(bias, bias.dtype, x.device)):
+    if (x.data_ptr() | y.data_ptr()) & _ALIGNED or (bias is not None and not _fits(bias, bias.dtype, x.device, y.shape[-1])):
         return False
     return not _functions() or _only_device_modes()
 
