@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import threading
+import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from lapwing.tune.folder import Library
 from lapwing.tune.readers import read
 from lapwing.tune.use import enable, use
 from lapwing.tune.workdir import Trial, Workdir
+from lapwing.tune.worker import Worker
 from tune_cases import FakeBackend, FakeComparison, fake_library, linear
 
 F32 = {"a_type": "f32", "b_type": "f32", "c_type": "f32", "d_type": "f32"}
@@ -198,3 +202,23 @@ def test_two_processes_do_not_name_products_at_once(tmp_path):
         assert done.is_alive() and not Workdir(tmp_path).configs()
     done.join(30)
     assert len(Workdir(tmp_path).configs()) == 1
+
+
+def test_the_limit_of_a_candidate_is_for_all_its_phases():
+    class Told(Worker):
+        def __init__(self):
+            super().__init__(0, "cpu")
+            self.limits, self.answers = [], iter([{"phase": "waiting"}, {"phase": "timing"}] * 2 + [{"time": 1.0}])
+
+        def _start(self):
+            return SimpleNamespace(stdin=io.BytesIO())
+
+        def _read(self, timeout):
+            self.limits.append(timeout)
+            time.sleep(0.02)
+            return next(self.answers)
+
+    worker = Told()
+    worker.try_one({}, 5, 1.0)
+    first, waiting, timing, _, again = worker.limits
+    assert first == 1.0 and waiting is None and timing <= 0.985 and again <= timing - 0.015
