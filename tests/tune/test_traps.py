@@ -21,7 +21,7 @@ from lapwing.tune.configure import configure
 from lapwing.tune.folder import Library
 from lapwing.tune.readers import read
 from lapwing.tune.use import enable, use
-from lapwing.tune.workdir import Trial, Workdir
+from lapwing.tune.workdir import Trial, Workdir, lock_device
 from lapwing.tune.worker import Worker
 from tune_cases import FakeBackend, FakeComparison, fake_library, linear
 
@@ -222,3 +222,8 @@ def test_the_limit_of_a_candidate_is_for_all_its_phases():
     worker.try_one({}, 5, 1.0)
     first, waiting, timing, _, again = worker.limits
     assert first == 1.0 and waiting is None and timing <= 0.985 and again <= timing - 0.015
+
+
+def test_a_lock_has_a_name_that_fits():
+    with lock_device(0, "replay:" + "x" * 400, 0.0) as mine, lock_device(0, "replay:" + "x" * 401, 0.0) as other:
+        assert mine and other

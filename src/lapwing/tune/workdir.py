@@ -177,6 +177,8 @@ def lock_device(device: int | str, family: str = "gpu", timeout: float | None = 
     if family == "gpu" and isinstance(device, int) and device < len(shown) and shown[device]:
         device = shown[device]
     safe = re.sub(r"[^A-Za-z0-9_-]", "-", f"{family}-{device}")
+    if len(safe) > 100:  # the path of a recorded space is part of it, and a file's name may have 255 bytes
+        safe = f"{safe[:60]}-{hashlib.sha256(safe.encode()).hexdigest()[:16]}"
     with _locked(Path(tempfile.gettempdir()) / f"lapwing-device-{safe}.lock", timeout) as mine:
         yield mine
 
