@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["blas_threads", "control", "cores"]
+__all__ = ["blas_threads", "control", "cores", "threads_set"]
 
 
 def cores() -> int:
@@ -36,6 +36,13 @@ def blas_threads(count: int) -> Iterator[None]:
             _depth[0] -= 1
             if _depth[0] == 0:
                 blas[1](_depth[1])
+
+
+def threads_set() -> int:
+    """How many NumPy's BLAS takes where nobody says otherwise; 0 where it does not tell."""
+    blas = control()
+    with _depth_lock:
+        return 0 if blas is None else _depth[1] if _depth[0] else blas[0]()
 
 
 _depth = [0, 0]  # how many are inside, and what was set before the first

@@ -5,6 +5,7 @@ A server sees any number of tokens, and only some were tuned. Between two tuned 
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,14 +13,17 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
+from .backends import GPU
 from .backends.base import Backend, Refused
 from .entry import Entry, write_json
 from .folder import Library
 from .gemm import Gemm
+from .workdir import lock_device
 
 __all__ = ["holds", "widen"]
 
 _SAMPLES = 9  # in turns with the default
+_log = logging.getLogger("lapwing")
 _LEAST = 1.0  # it may never be slower than the default where it was measured
 
 
@@ -62,7 +66,7 @@ def widen(
                 return count
             n = entry.gemm.n
             low = smaller + 1 if smaller else max(1, n // 2 if below is None else below)
-            found = _largest(library, entry, low, device)
+            found = _largest(library, entry, low, device, until)
             smaller = n
             if found is None:
                 continue
@@ -74,10 +78,10 @@ def widen(
     return count
 
 
-def _largest(library: Library, entry: Entry, low: int, device: int) -> tuple[int, int] | None:
+def _largest(library: Library, entry: Entry, low: int, device: int, until: float) -> tuple[int, int] | None:
     """The longest range down from the entry's own number of tokens in which it holds at each point tried."""
     n, backend = entry.gemm.n, library.backend(entry.backend)
-    while low < n:
+    while low < n and monotonic() <= until:
         if all(holds(backend, entry, tokens, device) for tokens in sorted({low, (low + n) // 2, n - 1})):
             return low, n
         low = (low + n + 1) // 2
@@ -89,15 +93,20 @@ def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
     gemm = _with_tokens(entry.gemm, tokens)
     if backend.supports(gemm) is not None:
         return False
-    bench = backend.open(gemm, device, tokens)
     try:
-        tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
-        bench.check(tuned)
-        times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
+        bench = backend.open(gemm, device, tokens)
+        try:
+            tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
+            bench.check(tuned)
+            with lock_device(device, "gpu" if backend.name in GPU else backend.name):
+                times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
+        finally:
+            bench.close()
     except Refused:
         return False
-    finally:
-        bench.close()
+    except Exception as error:  # a kernel may fail in any way where it was never tried
+        _log.warning("tune: %s fails for %d tokens and is not used there: %s", entry.gemm, tokens, error)
+        return False
     return statistics.median(times[0]) >= _LEAST * statistics.median(times[1])
 
 

@@ -64,7 +64,11 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Any, y: Any, bias: Any, call: Call, dispatcher: Any) -> Any:  # type: ignore[override]
-        ctx.save_for_backward(x, y)
+        # only what a derivative needs, as torch does: the other may be changed in place, or freed
+        wants_x, wants_y = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(x if wants_y else None, y if wants_x else None)
+        ctx.x_shape, ctx.x_turned, ctx.y_turned = x.shape, x.dim() == 2 and _turned(x), _turned(y)
+        ctx.batched = y.dim() == 3
         ctx.dispatcher = dispatcher
         return call(x, y, bias)
 
@@ -73,14 +77,16 @@ class Product(torch.autograd.Function):
         x, y = ctx.saved_tensors
         product = ctx.dispatcher.matmul
         wants_x, wants_y, wants_bias = ctx.needs_input_grad[:3]
-        flat_x, flat = (x, g) if y.dim() == 3 else (x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1]))
+        flat = g if ctx.batched else g.reshape(-1, g.shape[-1])
         # dX = G Y^T, dY = X^T G; and turned where the operand is, as torch does it: so they are found under the name that a
         # recording of torch's own derivative has
         dx = dy = None
         if wants_x:
-            dx = (product(_matmul, y, flat.mT).mT if _turned(flat_x) else product(_matmul, flat, y.mT)).reshape(x.shape)
+            dx = product(_matmul, y, flat.mT).mT if ctx.x_turned else product(_matmul, flat, y.mT)
+            dx = dx.reshape(ctx.x_shape)
         if wants_y:
-            dy = product(_matmul, flat.mT, flat_x).mT if _turned(y) else product(_matmul, flat_x.mT, flat)
+            flat_x = x if ctx.batched else x.reshape(-1, x.shape[-1])
+            dy = product(_matmul, flat.mT, flat_x).mT if ctx.y_turned else product(_matmul, flat_x.mT, flat)
         return dx, dy, flat.sum(0) if wants_bias else None, None, None
 
 

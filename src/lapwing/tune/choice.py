@@ -49,21 +49,25 @@ def product_of(x: Operand, y: Operand, **other: Any) -> Gemm | None:
 def _side(x: Operand) -> tuple[Trans, int] | None:
     """ "N" and the leading dimension of rows that lie one after the other, "T" of columns that do."""
     (rows, columns), (down, across) = x.shape[-2:], x.strides[-2:]
+    # in torch's order, which decides for a single row or column; readers of logs have the same
+    if down == 1 and across >= rows:
+        return "T", across if columns > 1 else rows
     if (across == 1 or columns == 1) and (down >= columns or rows == 1):
         return "N", down if rows > 1 else columns
-    if down == 1 and (across >= rows or columns == 1):
-        return "T", across if columns > 1 else rows
+    if down == 1 and columns == 1:
+        return "T", rows
     return None
 
 
 class Chooser:
     """Looks a product up in several libraries, the last first, and keeps what it finds.
 
-    ``frozen``: the right operand is a weight that nothing writes. Only then are entries given that need it.
+    ``frozen``: the right operand is a weight that nothing writes. Only then are entries given that need it. ``numpy``: for
+    NumPy's arrays, which alone take entries of the backend "cpu": those were compared with NumPy's products, not with torch's.
     """
 
-    def __init__(self, libraries: Sequence[Library], frozen: bool = False) -> None:
-        self.libraries, self.frozen = tuple(libraries), frozen
+    def __init__(self, libraries: Sequence[Library], frozen: bool = False, numpy: bool = False) -> None:
+        self.libraries, self.frozen, self.numpy = tuple(libraries), frozen, numpy
         self._fits: dict[tuple[int, int], bool] = {}
 
     def knows_sizes(self, columns: int, inner: int, batch: int) -> bool:
@@ -76,7 +80,7 @@ class Chooser:
         for at, library in reversed(list(enumerate(self.libraries))):
             for product in wanted:
                 entry = library.lookup(product)
-                if entry is None or (entry.backend in FROZEN and not self.frozen):
+                if entry is None or (entry.backend in FROZEN and not self.frozen) or (entry.backend == "cpu") > self.numpy:
                     continue
                 try:
                     backend = library.backend(entry.backend)

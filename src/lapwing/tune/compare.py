@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import median
+from time import monotonic
 
 import numpy as np
 
@@ -65,6 +66,7 @@ def compare(
     minimum_us: float = 0.3,
     devices: Sequence[int] | None = None,
     seed: int = 0,
+    until: float = inf,
 ) -> tuple[Comparison, ...]:
     """Time the default, the vendor's best and the best few candidates of each problem in turns, and keep real winners.
 
@@ -83,6 +85,8 @@ def compare(
         The first that has trials is used; by default the one a problem was searched on.
     seed : int
         Of the operands and of the resampling.
+    until : float
+        When ``time.monotonic()`` says so, the problems that are left, those with the least time, are not compared any more.
 
     Returns
     -------
@@ -91,11 +95,13 @@ def compare(
     """
     folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workers: dict[tuple[int, str], Worker] = {}
-    found = []
+    found: list[Comparison] = []
     try:
         for problem in folder.configs():
             trials = _usable(folder.read_trials(problem.name), problem, devices)
-            if trials:
+            if trials and found and monotonic() > until:
+                found.append(_nothing(problem, _default(trials, problem), "no time was left to compare it"))
+            elif trials:
                 found.append(_compared(problem, trials, workers, threshold, minimum_us, seed))
     finally:
         for worker in workers.values():
@@ -124,9 +130,7 @@ def _compared(
     minimum_us: float,
     seed: int,
 ) -> Comparison:
-    best = ranked(trials)
-    backends = sorted({t.backend for t in trials}, key=lambda n: (n not in VENDOR, [t.backend for t in trials].index(n)))
-    default = Candidate(backends[0], get(backends[0]).default(problem.gemm))
+    best, default = ranked(trials), _default(trials, problem)
     # untuned is untuned: what another backend calls its default is the same call
     best = [t for t in best if t.backend == default.backend or t.configuration != get(t.backend).default(problem.gemm)]
     vendor = next((_candidate(t) for t in best if t.backend in VENDOR and _candidate(t) != default), None)
@@ -176,6 +180,12 @@ def _compared(
         return replace(result, low=1.0, high=1.0, ratio=1.0, tuned_us=result.default_us)
     reason = _why_not(result, threshold, minimum_us)
     return replace(result, kept=not reason, reason=reason or f"{found.ratio:.3f}x, at least {found.low:.3f}x")
+
+
+def _default(trials: list[Trial], problem: Problem) -> Candidate:
+    """What runs untuned: the vendor's, where there is one."""
+    backends = sorted({t.backend for t in trials}, key=lambda n: (n not in VENDOR, [t.backend for t in trials].index(n)))
+    return Candidate(backends[0], get(backends[0]).default(problem.gemm))
 
 
 def _why_not(c: Comparison, threshold: float, minimum_us: float) -> str:

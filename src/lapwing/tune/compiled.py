@@ -17,6 +17,7 @@ __all__ = ["install"]
 
 # compiled code lives longer than the context it was compiled in, and names what it needs
 _DISPATCHERS: dict[str, Dispatcher] = {}
+_COMPILERS: dict[Any, tuple[Any, list[bool]]] = {}  # what we put in the place of torch.compile: over what, and whether it ended
 _LIBRARY = torch.library.Library("lapwing", "FRAGMENT")  # lives as long as its operator
 _LIBRARY.define("tuned_product(Tensor x, Tensor y, Tensor? bias, str library) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -54,12 +55,13 @@ def install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
             undo.append(_install(dispatcher, digest))
         return original(*args, **named)
 
+    _COMPILERS[compile] = original, ended
     torch.compile = compile  # type: ignore[assignment]
 
     def remove() -> None:
         ended.append(True)
-        if torch.compile is compile:
-            torch.compile = original
+        while _COMPILERS.get(torch.compile, (None, None))[1]:  # handles may be removed in any order
+            torch.compile = _COMPILERS.pop(torch.compile)[0]
         while undo:
             undo.pop()()
 
@@ -78,10 +80,15 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
     _DISPATCHERS[digest] = dispatcher
 
     class Pass(CustomGraphPass):  # type: ignore[misc]
+        def __init__(self) -> None:
+            # what it was put over; whether it was taken away while another lay over it
+            self.over, self.ended = before, False
+
         def __call__(self, graph: Any, *args: Any, **named: Any) -> None:
             for other in earlier:
                 other(graph, *args, **named)
-            replace_products(graph, dispatcher, digest)
+            if not self.ended:
+                replace_products(graph, dispatcher, digest)
 
         def uuid(self) -> Any:
             """Inductor's cache on disk must tell libraries apart."""
@@ -89,14 +96,15 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
             if any(name is None for name in names):
                 return None
             source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-            return f"lapwing {digest} {source} {names}"
+            return f"lapwing {digest} {source} {names} {self.ended}"
 
     ours = Pass()
     config.post_grad_custom_post_pass = ours
 
     def undo() -> None:
-        if config.post_grad_custom_post_pass is ours:
-            config.post_grad_custom_post_pass = before
+        ours.ended = True
+        while getattr(found := config.post_grad_custom_post_pass, "ended", False):
+            config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
 
     return undo
 

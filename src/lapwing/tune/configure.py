@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from .backends.base import Backend, Refused
 from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
-from .workdir import Problem, lock_device
+from .workdir import Problem, Workdir, lock_device
 
 __all__ = ["configure"]
 
@@ -26,6 +27,7 @@ _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
 # Of a large AMD GPU, where nothing can be measured: only the shares that follow from them are used.
 _OPERATIONS, _BYTES = 1e15, 4e12  # a second
+_OURS = re.compile(r"[A-Z0-9]{3,12}_[NTC]{2}_\d+")  # a name that we give
 _log = logging.getLogger("lapwing")
 
 
@@ -91,7 +93,9 @@ def configure(
         if progress is not None:
             took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
             progress(f"{number}/{len(order)} {call.gemm}: {took}")
-    kept = _write(measured, Path(workdir), keep_thr)
+    # two processes would give one name to two products
+    with Workdir(workdir).lock_problem("configure", None):
+        kept = _write(measured, Path(workdir), keep_thr)
     if not kept:
         reasons = sorted({found.reason for found in measured if found.reason})
         raise ValueError(
@@ -163,9 +167,11 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[P
         content = {"schema": 1, "name": config.name, "gemm": config.gemm.to_dict()}
         content |= {"count": config.count, "seconds": config.seconds, "percent": config.percent}
         write_text(workdir / "configs" / f"{config.name}.json", json.dumps(content, indent=1) + "\n")
+    ours = {*names.values()} - {config.name for config in kept}
     for path in (workdir / "configs").glob("*.json"):
-        if path.stem not in {config.name for config in kept}:
-            path.unlink(missing_ok=True)  # of another log
+        # of another log, or torn; a file of somebody else in a folder of this name stays
+        if path.stem in ours or (_OURS.fullmatch(path.stem) and path.stem not in {config.name for config in kept}):
+            path.unlink(missing_ok=True)
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     heading = ("name", "percent", "us", "count", *(field.name for field in fields(Gemm)), "key", "dropped")

@@ -50,6 +50,8 @@ class Dispatcher:
         self.chooser = Chooser(libraries, frozen)
         self.linears: dict[Any, Any] = {}
         self.products: dict[Any, Any] = {}
+        self.matrices: dict[Any, Any] = {}  # torch.mm and addmm take nothing else,
+        self.batches: dict[Any, Any] = {}  # and bmm takes only these
 
     def linear(self, original: Callable[..., Any], x: Any, w: Any, bias: Any = None) -> Any:
         """x w^T + bias"""
@@ -61,7 +63,7 @@ class Dispatcher:
 
     def addmm(self, original: Callable[..., Any], bias: Any, x: Any, y: Any) -> Any:
         """x y + bias"""
-        return self.run(self.products, original, (bias, x, y), x, y, bias)
+        return self.run(self.matrices, original, (bias, x, y), x, y, bias)
 
     def run(self, tables: dict[Any, Any], original: Any, given: tuple[Any, ...], x: Any, y: Any, bias: Any) -> Any:
         """``given`` is what ``original`` takes. In the table of linears y is (columns, inner).
@@ -81,6 +83,9 @@ class Dispatcher:
         except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch knows what to do
             return original(*given)
         if call is _UNKNOWN:
+            columns = y.shape[0 if tables is self.linears else -1]
+            if bias is not None and not _fits(bias, dtype, device, columns):  # says nothing about the next bias
+                return original(*given)
             if x.is_cuda and _capturing():  # loading a kernel would spoil the graph; what was run before is known
                 return original(*given)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
@@ -98,7 +103,7 @@ class Dispatcher:
             or forward_ad._current_level >= 0
             or (_functions() and not _only_device_modes())
             or (_autocast() and not _autocast_changes_nothing(x))
-            or (bias is not None and not _fits(bias, dtype, device))
+            or (bias is not None and not _fits(bias, dtype, device, call.gemm.m))
             or (call.may_be_negated and (x.is_neg() or y.is_neg()))
         ):
             return original(*given)
@@ -148,7 +153,11 @@ class Dispatcher:
         if len(tables) >= _MOST:
             tables.clear()
         dims, other = len(x.shape), len(y.shape)
-        fits = (dims >= 2 and other == 2) or (dims == other == 3 and x.shape[0] == y.shape[0] and tables is self.products)
+        batch = dims == other == 3 and x.shape[0] == y.shape[0]
+        if tables is self.matrices or tables is self.batches:  # what they refuse, torch must refuse
+            fits = dims == other == 2 if tables is self.matrices else batch
+        else:
+            fits = (dims >= 2 and other == 2) or (batch and tables is self.products)
         if fits:
             inner, columns = (y.shape[1], y.shape[0]) if tables is self.linears else y.shape[-2:]
             fits = self.chooser.knows_sizes(columns, inner, y.shape[0] if other == 3 else 1)
@@ -201,9 +210,10 @@ def _ordinal(device: Any) -> int | None:
     return -1 if device.type == "cpu" else None
 
 
-def _fits(bias: Any, dtype: Any, device: Any) -> bool:
+def _fits(bias: Any, dtype: Any, device: Any, columns: int) -> bool:
+    """Whether it is a vector of that length: torch spreads one element over all, where a kernel would read beyond it."""
     plain = type(bias) in _PLAIN and bias.dtype is dtype and bias.device == device
-    return plain and bias.dim() == 1 and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
+    return plain and bias.shape == (columns,) and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
 
 
 def _say(call: Call, error: Exception) -> None:
@@ -216,7 +226,7 @@ def _plain_scaled(x: Any, y: Any, bias: Any, scale_x: Any, scale_y: Any) -> bool
         return False
     if any(type(t) not in _PLAIN or t.device != x.device for t in (x, y, scale_x, scale_y)):
         return False
-    if (x.data_ptr() | y.data_ptr()) & _ALIGNED or (bias is not None and not _fits(bias, bias.dtype, x.device)):
+    if (x.data_ptr() | y.data_ptr()) & _ALIGNED or (bias is not None and not _fits(bias, bias.dtype, x.device, y.shape[-1])):
         return False
     return not _functions() or _only_device_modes()
 
@@ -259,6 +269,8 @@ def _rows(x: Any) -> tuple[int, int] | None:
             return None
         else:
             expected = stride * size
+    if step == 0:  # one row, spread over all
+        return None
     return (step or shape[-1], 1)
 
 

@@ -209,8 +209,15 @@ def _vllm(library: Library, folder: Path) -> Export:
 
     rows, left_out = _each(library, row)
     files: dict[str, dict[str, Any]] = {}
-    for name, tokens, made in rows.values():
-        files.setdefault(name, {})[tokens] = made
+    for gemm, (name, tokens, made) in list(rows.items()):
+        if tokens in files.setdefault(name, {}):
+            del rows[gemm]
+            left_out = (
+                *left_out,
+                (gemm, "vLLM's file cannot tell it from another entry: the results' type or the scales differ"),
+            )
+        else:
+            files[name][tokens] = made
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, table in sorted(files.items()):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -172,7 +173,7 @@ def write(folder: Path, entries: Iterable[Entry], environment: Environments, pol
     (folder / "entries").mkdir(parents=True, exist_ok=True)
     written = {write_json(folder / "entries" / f"{e.gemm.key}.json", e.to_dict()).name for e in entries}
     for old in (folder / "entries").glob("*.json"):
-        if old.name not in written:
+        if old.name not in written and re.fullmatch("[0-9a-f]{16}", old.stem):  # what has another name is not ours
             old.unlink()
     write_json(folder / "manifest.json", {"schema": SCHEMA, "environment": environment, "policy": dict(policy)})
 

@@ -84,6 +84,8 @@ class Gemm:
         for name, choices in (("activation", ACTIVATIONS), ("scale_a", SCALES), ("scale_b", SCALES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(choices)}")
+        for name in ("alpha", "beta"):  # 1 and 1.0, 0.0 and -0.0 are equal, and must have one key
+            object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
         for x in "abcd":
             rows, columns = self.stored(x)
             ld = getattr(self, f"ld{x}") or max(rows, 1)

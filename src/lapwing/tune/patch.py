@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,12 +42,12 @@ class Patch:
     def _replace(self) -> None:
         self._put(torch.nn.functional, "linear", self._linear(torch.nn.functional.linear))
         for name in ("mm", "bmm", "matmul"):
-            self._put(torch, name, self._two(getattr(torch, name)))
+            self._put(torch, name, self._two(getattr(torch, name), name))
         self._put(torch, "addmm", self._addmm(torch.addmm))
         if hasattr(torch, "_scaled_mm"):
             self._put(torch, "_scaled_mm", self._scaled(torch._scaled_mm))
         for name in ("__matmul__", "matmul", "mm", "bmm"):
-            self._put(torch.Tensor, name, self._two(getattr(torch.Tensor, name)))
+            self._put(torch.Tensor, name, self._two(getattr(torch.Tensor, name), name))
 
     def _put(self, where: Any, name: str, ours: Any) -> None:
         original = getattr(where, name)
@@ -76,13 +77,14 @@ class Patch:
 
         return linear
 
-    def _two(self, original: Any) -> Callable[..., Any]:
+    def _two(self, original: Any, name: str) -> Callable[..., Any]:
         compiling = torch.compiler.is_compiling
+        table = attrgetter({"mm": "matrices", "bmm": "batches"}.get(name, "products"))
 
         def product(*args: Any, **named: Any) -> Any:
             if compiling() or named or len(args) != 2 or (dispatcher := self.dispatcher) is None:
                 return original(*args, **named)
-            return dispatcher.run(dispatcher.products, original, args, *args, None)
+            return dispatcher.run(table(dispatcher), original, args, *args, None)
 
         return product
 

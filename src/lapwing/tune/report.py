@@ -9,13 +9,13 @@ import importlib.util
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import pictures
 from .results import results_folder
+from .workdir import write_atomic
 
 __all__ = ["write"]
 
@@ -63,8 +63,8 @@ def write(workdir: Any) -> Path:
     drawn = _draw(rows, _searches(root), environment)
     for name, png in drawn.items():
         (folder / f"{name}.png").write_bytes(png)
-    _replace(folder / "report.md", _markdown(rows, metrics, environment, list(drawn)))
-    _replace(folder / "report.html", _html(rows, metrics, environment, drawn))
+    write_atomic(folder / "report.md", _markdown(rows, metrics, environment, list(drawn)))
+    write_atomic(folder / "report.html", _html(rows, metrics, environment, drawn))
     return folder / "report.html"
 
 
@@ -193,9 +193,3 @@ def _html(rows: Sequence[Mapping[str, str]], metrics: Any, environment: Mapping[
         kind = "" if row["kept"] == "True" else " class=no"
         parts.append(f"<tr{kind}>" + "".join(f"<td>{e(x)}</td>" for x in made) + "</tr>")
     return "\n".join([*parts, "</table></html>"]) + "\n"
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from .amd.names import R_TYPES
 from .entry import write_json
+from .workdir import write_atomic
 
 __all__ = ["COLUMNS", "Metrics", "Uplift", "measure", "write"]
 
@@ -172,9 +172,7 @@ def _write_csv(path: Path, comparisons: Sequence[Any]) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(map(_row, comparisons))
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text.getvalue())
-    os.replace(temporary, path)
+    write_atomic(path, text.getvalue())
 
 
 def _row(c: Any) -> dict[str, Any]:
@@ -214,7 +212,7 @@ def _row(c: Any) -> dict[str, Any]:
         "kernel_changed": c.kept,
         "call_count": c.count,
         "pct_of_total": _short(c.percent),
-        "weighted_us_saved": _short(c.count * saved),
+        "weighted_us_saved": _short(c.count * saved) if c.kept else "",  # what is not kept saves nothing
         "weighted_uplift_contribution_pct": _short(c.percent * (1 - 1 / c.ratio)) if c.kept else "",
         "kept": c.kept,
         "reason": c.reason,

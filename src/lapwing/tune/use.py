@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from .folder import Library
 __all__ = ["Handle", "enable", "use"]
 
 _MOST = 1 << 16  # shapes remembered
+_log = logging.getLogger("lapwing")
 _lock = threading.RLock()
 _libraries: list[Library] = []
 _patches: list[Any] = []  # one Patch while something is in use
@@ -192,7 +194,7 @@ class _NumPy:
         self.set([])
 
     def set(self, libraries: list[Library]) -> None:
-        self.chooser = Chooser(libraries)
+        self.chooser = Chooser(libraries, numpy=True)
         self.found: dict[Any, Any] = {}
 
     def _product(self, a: Any, b: Any) -> Any:
@@ -210,7 +212,14 @@ class _NumPy:
                 self.found.clear()
             self.found[key] = self._choose(a, b)
         call = self.found[key]
-        return None if call is None else call(a, b)
+        if call is None:
+            return None
+        try:
+            return call(a, b)
+        except Exception as error:
+            _log.warning("tune: a tuned product failed, NumPy's own is used from now on: %s", error)
+            self.found[key] = None
+            return None
 
     def _choose(self, a: np.ndarray, b: np.ndarray) -> Any:
         name, size = self.names.get(a.dtype), a.dtype.itemsize

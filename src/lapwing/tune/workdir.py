@@ -21,11 +21,13 @@ from .backends.base import Config
 from .gemm import Gemm
 from .search.space import canonical
 
-__all__ = ["Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "write_atomic"]
+__all__ = ["Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "umask", "write_atomic"]
 
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_KINDS: dict[str, Any] = dict.fromkeys(("backend", "gemm", "reason", "environment", "stage"), str)
+_KINDS |= {"device": int, "took": int | float} | dict.fromkeys(("times", "resources", "errors"), dict)
 _log = logging.getLogger("lapwing")
 
 
@@ -77,6 +79,9 @@ class Trial:
             raise ValueError(f"time is {time!r}")
         if not isinstance(data.get("configuration"), dict):
             raise ValueError("no configuration")
+        for name, kind in _KINDS.items():
+            if name in data and not isinstance(data[name], kind):
+                raise ValueError(f"{name} is {data[name]!r}")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 
@@ -172,6 +177,8 @@ def lock_device(device: int | str, family: str = "gpu", timeout: float | None = 
     if family == "gpu" and isinstance(device, int) and device < len(shown) and shown[device]:
         device = shown[device]
     safe = re.sub(r"[^A-Za-z0-9_-]", "-", f"{family}-{device}")
+    if len(safe) > 100:  # the path of a recorded space is part of it, and a file's name may have 255 bytes
+        safe = f"{safe[:60]}-{hashlib.sha256(safe.encode()).hexdigest()[:16]}"
     with _locked(Path(tempfile.gettempdir()) / f"lapwing-device-{safe}.lock", timeout) as mine:
         yield mine
 
@@ -212,16 +219,16 @@ def write_atomic(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
+def umask() -> int:
     # there is no way to read it without setting it, so it is read from the kernel
     try:
         found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.M)

@@ -110,14 +110,18 @@ class Worker:
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
+        begun = monotonic()
         answer = self._read(timeout)
+        left = timeout - (monotonic() - begun)  # for all phases together, or a budget would be spent several times
         while answer.get("phase"):  # waiting for the device's lock is not the candidate's time
+            waiting, begun = answer["phase"] == "waiting", monotonic()
             try:
-                answer = self._read(self._wait() if answer["phase"] == "waiting" else timeout)
+                answer = self._read(self._wait() if waiting else max(left, 0.0))
             except Refused as refused:
-                if answer["phase"] == "waiting" and refused.kind == "timeout":
+                if waiting and refused.kind == "timeout":
                     raise Busy(f"device {self.device} is in use by another process") from None
                 raise
+            left -= 0.0 if waiting else monotonic() - begun
         if "refused" in answer:
             raise Refused(answer["refused"], answer["reason"])
         return answer

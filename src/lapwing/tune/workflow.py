@@ -113,7 +113,7 @@ def all_steps(
         progress=progress,
     )
     told(searched)
-    comparisons = compare(workdir, threshold=threshold, devices=devices)
+    comparisons = compare(workdir, threshold=threshold, devices=devices, until=ends)
     metrics = write_results(workdir, comparisons)
     told(metrics)
     library = build(workdir, comparisons)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import control, cores
+from ..blas import control, cores, threads_set
 from ..gemm import Gemm
 from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
@@ -41,7 +41,8 @@ class Cpu:
         return None
 
     def environment(self, device: int) -> dict[str, str]:
-        return dict(_environment())
+        # what OPENBLAS_NUM_THREADS says decides what the default costs
+        return {**dict(_environment()), "blas threads": str(threads_set())}
 
     def devices(self) -> list[int]:
         return [0]
@@ -83,10 +84,29 @@ class Cpu:
         ``x`` and ``w`` lie as the product has them: (rows, inner) and, for "TN", (columns, inner) as in F.linear. Types that
         NumPy does not have (bfloat16) are computed in float32 and turned back. Waits for the result.
         """
+        _check(config)
         return _Callable(gemm, config)
 
 
 BACKEND = Cpu()
+
+
+def _check(config: Config) -> None:
+    """Files may be damaged, and a tile of -4 gives a wrong answer without a word."""
+    if set(config) != set(DEFAULT):
+        raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+    for name, (low, high) in _RANGES.items():
+        if type(value := config[name]) is not int or not low <= value <= high:
+            raise Refused("constraints", f"{name} is {value!r}; it may be {low} to {high}")
+    for name, words in _WORDS.items():
+        if config[name] not in words:
+            raise Refused("constraints", f"{name} is {config[name]!r}; it may be {', '.join(words)}")
+    if config["share"] == "tiles" and config["threads"] == 0:
+        raise Refused("constraints", "tiles are shared by a number of threads")
+
+
+_RANGES = {"tile_m": (0, 2**31), "tile_n": (0, 2**31), "tile_k": (0, 2**31), "split_k": (1, 64), "threads": (0, 4096)}
+_WORDS = {"order": ("direct", "swapped"), "share": ("blas", "tiles"), "pack": ("none", "x", "w", "both")}
 
 
 def _space(gemm: Gemm) -> Space:
@@ -149,8 +169,7 @@ class CpuBench:
         self._calls: dict[int, int] = {}
 
     def build(self, config: Config) -> Kernel:
-        if set(config) != set(DEFAULT):
-            raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+        _check(config)
         product = Product(self.gemm, config)
         return Kernel(config, lambda i: _run(product, self._operands[i % self.sets]))
 
@@ -221,11 +240,16 @@ def _dtype(gemm: Gemm) -> Any:
 
 
 def _run(product: Product, o: Operands) -> None:
-    product(o.b, o.a, o.d, o.c, o.bias)
+    if o.scale_a is None and o.scale_b is None:
+        product(o.b, o.a, o.d, o.c, o.bias)
+        return
+    # scales belong to the operands: what is added, and the activation, come after them
+    product.sums(o.b, o.a, o.d)
     if o.scale_a is not None:
         np.multiply(o.d, o.scale_a, out=o.d)
     if o.scale_b is not None:
         np.multiply(o.d, o.scale_b[:, None], out=o.d)
+    product.finish(o.d, o.c, o.bias)
 
 
 class _Callable:
@@ -241,7 +265,10 @@ class _Callable:
             if out is None:
                 return y
             return out if given is not None and _same(out, given) else out.copy_(y)
-        return self._product(np.asarray(x), np.asarray(w), bias, scale_x, scale_w, out)
+        x, w = np.asarray(x), np.asarray(w)
+        if x.dtype == w.dtype == np.float16 and out is None:  # validated in float32, so it runs in float32
+            return self._product(x.astype(np.float32), w.astype(np.float32), bias, scale_x, scale_w, None).astype(x.dtype)
+        return self._product(x, w, bias, scale_x, scale_w, out)
 
     def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
         if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # more rows, as in a linear layer
@@ -258,11 +285,13 @@ class _Callable:
         y: np.ndarray = out
         if out is None:  # beta multiplies what is in out, here nothing
             y = (np.zeros if self.gemm.beta else np.empty)(shape, np.result_type(x, w))
-        scaled = scale_x is not None or scale_w is not None
-        self.product(x, w, y, None, None if scaled else bias)
-        if scaled:
-            y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
-            y += 0.0 if bias is None else bias
+        if scale_x is None and scale_w is None:
+            self.product(x, w, y, None, bias)
+            return y
+        before = y.copy() if self.gemm.beta else None
+        self.product.sums(x, w, y)
+        y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
+        self.product.finish(y, before, bias)
         return y
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -40,12 +41,19 @@ class Product:
             x, w = self._packed(x, w)
             tasks = list(self._tasks(x, w, y, c, bias))
             if by_tiles and len(tasks) > 1:
-                list(_pool(threads).map(lambda task: task(), tasks))
+                list(_pool(threads, os.getpid()).map(lambda task: task(), tasks))
             else:
                 for task in tasks:
                     task()
             if config["split_k"] != 1:
                 self._joined(y, c, bias)
+
+    def sums(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
+        """Only op(A) op(B): what comes after is done by ``finish``, when something comes between."""
+        replace(self, gemm=replace(self.gemm, alpha=1.0, beta=0.0, activation="none"))(x, w, y)
+
+    def finish(self, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None) -> None:
+        self._after(y, c, bias)
 
     def _packed(self, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pack = self.config["pack"]
@@ -128,5 +136,6 @@ def _turned(x: np.ndarray, letter: str) -> np.ndarray:
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """One for each process: the threads of the parent are not in a fork, and would be waited for without end."""
     return ThreadPoolExecutor(threads, thread_name_prefix="lapwing-tiles")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..gemm import Call
 from .cublas import CublasLtReader, CublasReader
 from .hipblaslt import HipblasltReader
-from .log import BadLine, Log, add_up, merge
+from .log import BadLine, Log, add_up, merge, not_below
 from .profiler import read_trace
 from .sink import Sink, Unreadable, is_file, lines, open_log, peek, whole
 from .table import TableReader, shape_like
@@ -55,16 +55,20 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
         raise ValueError(f"read: ranks is {ranks!r}\nhint: it may be {' or '.join(RANKS)}")
     counted: list[Call] = []
     listed: list[Call] = []
+    above: list[Call] = []
     problems: list[BadLine] = []
     for source in sources:
         sink = _read_one(source)
         some, others = sink.close()
-        if not (some or others or sink.problems):
+        if not (some or others or sink.above or sink.problems):
             sink.bad(0, "", NOTHING[1])
         counted += some
         listed += others
+        above += sink.above
         problems += sink.problems
-    with_counts, without = Log(add_up(counted, ranks)), Log(add_up(listed, ranks))
+    below = add_up(counted, ranks)
+    with_counts = Log(add_up((*below, *not_below(add_up(above, ranks), below))))
+    without = Log(add_up(listed, ranks))
     # products that were only listed take their counts from the files that counted
     calls = merge(without, with_counts).calls if without.calls else with_counts.calls
     return Log(calls, tuple(problems))

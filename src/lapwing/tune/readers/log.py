@@ -7,12 +7,13 @@ import io
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..gemm import Call, Gemm
+from ..workdir import umask
 
-__all__ = ["BadLine", "Log", "add_up", "merge", "write_text"]
+__all__ = ["BadLine", "Log", "add_up", "merge", "not_below", "write_text"]
 
 _COLUMNS = ("count", *(field.name for field in fields(Gemm)), "source")
 
@@ -97,6 +98,16 @@ def add_up(calls: Iterable[Call], choose: str = "sum") -> tuple[Call, ...]:
     return tuple(Call(gemm, pick(found), sources[gemm]) for gemm, found in counts.items())
 
 
+def not_below(above: Iterable[Call], below: Iterable[Call]) -> list[Call]:
+    """Calls of cuBLAS that cuBLASLt, to which it hands them, did not log; only cuBLASLt knows beta and the epilogue."""
+    seen: dict[Gemm, int] = {}
+    for call in below:
+        plain = replace(call.gemm, alpha=1.0, beta=0.0, bias="", activation="none")
+        seen[plain] = seen.get(plain, 0) + call.count
+    rest = [(call, call.count - seen.get(call.gemm, 0)) for call in above]
+    return [replace(call, count=count) for call, count in rest if count > 0]
+
+
 def write_text(path: Path, text: str) -> Path:
     """All of it or nothing: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +115,7 @@ def write_text(path: Path, text: str) -> Path:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        os.chmod(name, 0o666 & ~umask())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from ..gemm import Gemm
@@ -44,7 +45,7 @@ def read_trace(text: str, sink: Sink) -> None:
     found = _events(text, sink)
     found.sort(key=lambda event: (event[0], -event[1]))
     for start, lasts, thread, event in found:
-        if start < ends.get(thread, -1.0):
+        if start < ends.get(thread, -inf):
             continue  # one product that another one calls
         ends[thread] = start + lasts
         key = json.dumps([event["name"], event.get("args")], sort_keys=True) if _has_shapes(event) else ""
@@ -107,9 +108,9 @@ class _Operand:
         self.step = strides[0] if len(shape) == 3 else 0
         # in torch's order, which decides for a single row or column
         if down == 1 and across >= max(rows, 1):
-            self.letter, self.ld = "T", across
+            self.letter, self.ld = "T", across if columns > 1 else max(rows, 1)  # a single line has no step to the next
         elif across == 1 and down >= max(columns, 1):
-            self.ld = down
+            self.ld = down if rows > 1 else max(columns, 1)
         else:  # torch makes a packed copy and multiplies that
             self.ld, self.step = max(columns, 1), 0
             self.remark = "is spread from fewer numbers" if 0 in (down, across) else "is copied first"

@@ -45,6 +45,11 @@ class Sink:
         else:
             self.more += 1
 
+    @property
+    def above(self) -> list[Call]:
+        """What cuBLAS was asked for. It hands most of it to cuBLASLt, which may have logged it too, here or elsewhere."""
+        return list(self.tables.get("cublas", {}).values())
+
     def close(self) -> tuple[list[Call], list[Call]]:
         """Products that were counted, and products that were only listed."""
         if self.more:
@@ -52,9 +57,9 @@ class Sink:
             self.more = 0
         counted: dict[Gemm, Call] = {}
         for name, table in self.tables.items():
-            if name != "listed":
+            if name not in ("listed", "cublas"):
                 for gemm, call in table.items():
-                    # two tables of one file saw the same calls: masks 64 and 128, or cuBLAS above cuBLASLt
+                    # two tables of one file saw the same calls: masks 64 and 128
                     if gemm not in counted or counted[gemm].count < call.count:
                         counted[gemm] = call
         return list(counted.values()), list(self.tables.get("listed", {}).values())

@@ -41,6 +41,7 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     plain = torch_default(gemm)
     empty, kind, where = torch.empty, torch_dtype(gemm.d_type), torch.device("cuda", device)
     current_stream = torch._C._cuda_getCurrentRawStream
+    current_device = torch.cuda.current_device
     shape = (gemm.n, gemm.m) if gemm.batch == 1 else (gemm.batch, gemm.n, gemm.m)
     stride = (gemm.ldd, 1) if gemm.batch == 1 else (gemm.stride_d, gemm.ldd, 1)
     ahead = getattr(bound, "ahead", False)
@@ -68,10 +69,12 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
             0 if scale_w is None else scale_w.data_ptr(),
             0 if scale_x is None else scale_x.data_ptr(),
         )
-        if ahead:
-            start(current_stream(device), pointers, not unwritten(seen, w))
+        options = (not unwritten(seen, w),) if ahead else ()
+        if current_device() == device:
+            start(current_stream(device), pointers, *options)
         else:
-            start(current_stream(device), pointers)
+            with torch.cuda.device(device):
+                start(current_stream(device), pointers, *options)
         return out
 
     return tuned

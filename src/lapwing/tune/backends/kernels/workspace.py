@@ -26,11 +26,13 @@ class Arena:
         torch.cuda.synchronize(device)
 
     def grow(self, *, sums: int = 0, parts: int = 0) -> Arena:
-        """Room for so many floats."""
+        """Room for so many floats. Not while a graph is captured: the zeros would be written at each replay, and only there."""
         import torch
 
         for name, size in (("sums", sums), ("parts", parts)):
             if getattr(self, name).numel() < size:
+                if torch.cuda.is_current_stream_capturing():
+                    raise RuntimeError("a tuned product was never run before a graph is captured\nhint: run the model once before")
                 self._held.append(getattr(self, name))
                 setattr(self, name, torch.zeros(size, dtype=torch.float32, device=self.locks.device))
         return self
