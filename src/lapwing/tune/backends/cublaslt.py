@@ -100,9 +100,11 @@ class CublasLtBackend:
         return CudaBench(gemm, device, seed, functools.partial(self.bind, device=device))
 
     def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
-        from .kernels.call import torch_callable
+        from .kernels.call import on_device, torch_callable
 
-        return torch_callable(self.bind(gemm, config, device), gemm, device)
+        with on_device(device):
+            bound = self.bind(gemm, config, device)
+        return torch_callable(bound, gemm, device)
 
 
 class Planned:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ...gemm import Gemm
 
-__all__ = ["torch_callable", "unwritten"]
+__all__ = ["on_device", "torch_callable", "unwritten"]
 
 
 Seen = dict[int, tuple[Any, int]]  # weights by identity: a reference, and how often it was written
@@ -24,6 +25,13 @@ def unwritten(seen: Seen, w: Any) -> bool:
         return True
     seen[id(owner)] = weakref.ref(owner), version
     return False
+
+
+def on_device(device: int) -> AbstractContextManager[Any]:
+    """Kernels and handles are made in the context of their own device, whichever is current."""
+    import torch
+
+    return torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
 
 
 def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:

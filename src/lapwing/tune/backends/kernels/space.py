@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+from importlib import resources
+from math import log
 
 from ...gemm import TYPES, Gemm
 from ..base import Config
@@ -10,7 +13,7 @@ from .compiled import SHARED_MOST
 from .plan import FETCHES, blocks
 from .workspace import LOCKS
 
-__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds"]
+__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds", "winners"]
 
 PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "template": ("tile", "stream", "skinny"),
@@ -28,6 +31,7 @@ PARAMETERS: dict[str, tuple[int | str, ...]] = {
     # which is always right, or into registers (5, 6: likewise), which is right for weights that nothing in front writes
     "pdl": (0, 1, 2, 3, 4, 5, 6),
 }
+_NEAREST = 3
 AHEAD = (5, 6)  # values of pdl that read weights before the kernel in front has ended
 # tile template, by columns: rows, depth, stages, warps, tokens on the left?; near the best of 13 products (H200, 2026-11-15)
 TILES = {
@@ -142,7 +146,8 @@ def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
 
 
 def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> list[Config]:
-    """What was near the best on an H200, for this many columns, split so that each multiprocessor has one or two blocks."""
+    """What was best on an H200 for the products most like this one, and what was near the best for this many columns, split so
+    that each multiprocessor has one or two blocks."""
     fitting = next((w for w in sorted(TILES) if w >= gemm.n), max(TILES))
     narrow = next((w for w in (8, 16, 32, 48, 64) if w >= gemm.n), 64)
     strips = 8 if gemm.n > 1024 else 1
@@ -183,5 +188,25 @@ def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> 
             config = {**base, "split": split, "reduce": reduce}
             if config not in found:
                 found.append(config)
+    best = [{**c, "pdl": pdl} for c in winners(gemm) for pdl in overlap]
     found = [{**c, "pdl": pdl} for c in found for pdl in overlap]
-    return sorted((c for c in found if allowed(gemm, c)), key=functools.partial(score, gemm, multiprocessors))
+    guessed = sorted(
+        (c for c in found if allowed(gemm, c) and c not in best), key=functools.partial(score, gemm, multiprocessors)
+    )
+    return [c for c in best if allowed(gemm, c)] + guessed
+
+
+def winners(gemm: Gemm) -> list[Config]:
+    """The measured best of the products nearest to this one, in ratios of its sizes; of each as many as were kept."""
+
+    def apart(product: dict) -> float:
+        return sum(abs(log(max(1, getattr(gemm, x)) / product[x])) for x in "mnk") + 2 * (product["type"] != gemm.a_type)
+
+    near = sorted(_measured(), key=apart)[:_NEAREST]
+    return list({str(c): c for product in near for c in product["configs"]}.values())
+
+
+@functools.cache
+def _measured() -> list[dict]:
+    text = resources.files(__package__).joinpath("winners.json").read_text()
+    return list(json.loads(text)["products"])

@@ -21,6 +21,14 @@ NONE, ATOMIC, TWO_PASS, LAST = 0, 1, 2, 3
 
 
 @triton.jit
+def to_tf32(x):
+    """Rounded to the 10 bits that tf32 keeps; NaN stays."""
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(x == x, rounded, x)
+
+
+@triton.jit
 def finish(acc, C, D, BIAS, SA, SB, ri, rj, m, n, ldc, ldd, alpha, beta, EPILOGUE: tl.constexpr):
     """act(alpha acc + beta C + bias) -> D. acc is a block of D, rows ri down, columns rj across."""
     BETA: tl.constexpr = EPILOGUE % 2
@@ -90,6 +98,9 @@ def partial_sum(
             y = tl.load(b, mask=(rj < n)[None, :], other=0.0)
         else:
             y = tl.load(b, mask=(ks < left)[:, None] & (rj < n)[None, :], other=0.0)
+        if PRECISION == "tf32":  # the tensor cores drop the last bits; the vendor's library rounds
+            x = to_tf32(x)
+            y = to_tf32(y)
         if SWAP:
             acc = tl.dot(tl.trans(y), tl.trans(x), acc, input_precision=PRECISION)
         else:

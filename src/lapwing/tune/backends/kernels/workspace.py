@@ -32,7 +32,9 @@ class Arena:
         for name, size in (("sums", sums), ("parts", parts)):
             if getattr(self, name).numel() < size:
                 if torch.cuda.is_current_stream_capturing():
-                    raise RuntimeError("a tuned product was never run before a graph is captured\nhint: run the model once before")
+                    raise RuntimeError(
+                        "a tuned product was never run before a graph is captured\nhint: run the model once before"
+                    )
                 self._held.append(getattr(self, name))
                 setattr(self, name, torch.zeros(size, dtype=torch.float32, device=self.locks.device))
         return self
