@@ -200,7 +200,8 @@ def winners(gemm: Gemm) -> list[Config]:
     """The measured best of the products nearest to this one, in ratios of its sizes; of each as many as were kept."""
 
     def apart(product: dict) -> float:
-        return sum(abs(log(max(1, getattr(gemm, x)) / product[x])) for x in "mnk") + 2 * (product["type"] != gemm.a_type)
+        ratios = (max(1, getattr(gemm, x)) / product[x] for x in "mnk")
+        return float(sum(abs(log(r)) for r in ratios) + 2 * (product["type"] != gemm.a_type))
 
     near = sorted(_measured(), key=apart)[:_NEAREST]
     return list({str(c): c for product in near for c in product["configs"]}.values())
