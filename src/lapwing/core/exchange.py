@@ -16,10 +16,11 @@ import numpy as np
 
 from .layout import Axis, Layout
 
-__all__ = ["diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
+__all__ = ["copy_triangle", "diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
 
 _TAG = 21
 _PORTION = 1 << 23  # bytes of a message: in the cache when it is unpacked, and no second copy of what two ranks share
+_STEP = 1 << 21  # the same of a triangle: small steps along the diagonal take little of the other side along
 _FEW = 24  # rows: with shorter runs one copy by indices is quicker than many copies of tiles
 _TILE = 64
 
@@ -37,24 +38,28 @@ def exchange(
     *,
     column_major: bool = False,
     put: Put | None = None,
+    upper: bool | None = None,
 ) -> None:
     """``target`` <- ``source``: the blocks of one matrix in two layouts. Collective; ``comm`` has an mpi4py one as ``own``.
 
     ``column_major`` says how the blocks lie, the same on all ranks; a wrong word costs time only. ``put(target, there, piece)``
-    may take the place of ``target[there] = piece``.
+    may take the place of ``target[there] = piece``. ``upper``: only the upper triangle is wanted, or only the lower one, with
+    the diagonal; of the other one some may come along.
     """
     if column_major:
         source, layout, target, to = source.T, layout.transposed, target.T, to.transposed
+        upper = None if upper is None else not upper
     here, there = layout.place(comm.rank), to.place(comm.rank)
+    held, wanted = (None, None) if upper is None else (layout.indices(comm.rank), to.indices(comm.rank))
     buffers: list[np.ndarray] = []
     for step in range(comm.size):
         to_rank, from_rank = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize)
+        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize, held, upper)
         if step == 0:
             for portion in leaving:
                 _copy(target, source, *portion, put)
             continue
-        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize)
+        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize, wanted, upper)
         # the k-th portions of all ranks travel together, so that nobody waits for one that is not on its way
         for out, into in zip_longest(leaving, coming):
             if not buffers:
@@ -91,7 +96,7 @@ def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False,
         beyond = j[None, :] - i[:, None]
         target[there] = np.where(beyond < 0 if upper else beyond > 0, piece, target[there])
 
-    exchange(comm, block.T, layout.transposed, block, layout, put=put)
+    exchange(comm, block.T, layout.transposed, block, layout, put=put, upper=not upper)
     if conjugate and np.iscomplexobj(block):
         _, i, j = diagonal_places(layout, comm.rank)
         block[i, j] = block[i, j].real
@@ -101,6 +106,14 @@ def keep_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool, 
     """Set what is not in the triangle, diagonal included, to ``fill``. No communication."""
     for rows, columns in _parts(layout, rank, not upper, 1):
         block[rows, columns] = fill
+
+
+def copy_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> np.ndarray:
+    """A column-major copy of the triangle of this rank's block, diagonal included; zero beside it. No communication."""
+    out = np.zeros(block.shape, block.dtype, order="F")  # memory that is not written to is not there yet
+    for rows, columns in _parts(layout, rank, upper, 0):
+        out[rows, columns] = block[rows, columns]
+    return out
 
 
 def finite_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> bool:
@@ -162,12 +175,38 @@ def _total(runs: tuple[Run, ...]) -> int:
     return sum(length for _, _, length in runs)
 
 
-def _portions(shared: Shared | None, itemsize: int) -> list[Shared]:
-    """What two ranks share in portions of some rows each, the same ones on both sides."""
+def _portions(
+    shared: Shared | None, itemsize: int, indices: tuple[np.ndarray, np.ndarray] | None = None, upper: bool | None = None
+) -> list[Shared]:
+    """What two ranks share in portions of some rows each, the same ones on both sides.
+
+    With ``upper``, each only as wide as that triangle; ``indices`` are then the global ones of the places here.
+    """
     if shared is None:
         return []
+    if indices is not None:
+        cut = [_beside_diagonal(portion, indices, bool(upper)) for portion in _rows_each(shared, itemsize, _STEP)]
+        return [portion for portion in cut if portion[1]]
+    return _rows_each(shared, itemsize, _PORTION)
+
+
+def _beside_diagonal(portion: Shared, indices: tuple[np.ndarray, np.ndarray], upper: bool) -> Shared:
+    """The columns from the first row on, or up to the last row."""
+    rows, columns = portion
+    i, _, length = rows[0 if upper else -1]
+    edge = indices[0][i] if upper else indices[0][i + length - 1] + 1
+    kept = []
+    for j, l, width in columns:
+        at = int(np.searchsorted(indices[1][j : j + width], edge))
+        run = (j + at, l + at, width - at) if upper else (j, l, at)
+        if run[2]:
+            kept.append(run)
+    return rows, tuple(kept)
+
+
+def _rows_each(shared: Shared, itemsize: int, most: int) -> list[Shared]:
     rows, columns = shared
-    each = max(_PORTION // (_total(columns) * itemsize), 1)
+    each = max(most // (_total(columns) * itemsize), 1)
     portions: list[Shared] = []
     portion: list[Run] = []
     room = each

@@ -82,7 +82,8 @@ class MpiRanks:
             deadline = time.monotonic() + timeout
             for rank in range(1, self.size):
                 told[rank] = self._receive(rank, _TAG_IN, deadline)
-            answer = pickle.dumps(told)
+            same: dict[bytes, bytes] = {}  # most say the same: once in the answer, or it grows with the square of the ranks
+            answer = pickle.dumps([None if data is None else same.setdefault(data, data) for data in told])
             # also to those that are missing: they may only be late, and then learn why the others are gone
             self._answers = [self.own.isend((self._calls, answer), rank, _TAG_OUT) for rank in range(1, self.size)]
             if None not in told:
@@ -117,8 +118,8 @@ class MpiRanks:
         return result
 
     def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The array of ``root`` on all ranks, which know its shape and dtype."""
-        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
+        """The array of ``root`` on all ranks, which know its shape and dtype; what the others give is overwritten."""
+        box = np.empty(shape, dtype) if values is None else np.ascontiguousarray(values)
         self.own.Bcast(box, root)
         return box
 
