@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.communicator import agree
-from ..core.exchange import copy_triangle, diagonal_places, exchange, mirror
+from ..core.exchange import copy_triangle, diagonal_places, exchange, keep_triangle, mirror
 from ..core.layout import Axis, Layout
 from ..core.problem import DTYPES
 from ..core.sharded import ShardedMatrix
@@ -116,8 +116,8 @@ def enter(
 ) -> Blocks:
     """The matrix in blocks that the engine may destroy; of A^T where ``call.turned`` and ``turned``.
 
-    ``upper``: one triangle is read, and which; the other one may hold anything. ``permute``: P A P^T serves as well, which moves
-    less on a square grid.
+    ``upper``: one triangle is read, and which; new blocks are zero beside it. ``permute``: P A P^T serves as well, which
+    moves less on a square grid.
     """
     a, ranks = call.a, call.ranks
     assert isinstance(a, ShardedMatrix)
@@ -128,8 +128,9 @@ def enter(
         mine = overwrite and source.flags.f_contiguous and source.flags.writeable
         if not mine:
             # half of it is half of the time, which is some percent of a Cholesky's
-            whole = triangle is None or not source.flags.f_contiguous
-            source = np.array(source, order="F") if whole else copy_triangle(source, layout, ranks.rank, upper=bool(triangle))
+            source = (
+                np.array(source, order="F") if triangle is None else copy_triangle(source, layout, ranks.rank, upper=triangle)
+            )
         return Blocks(source, layout, layout, ranks)
     target = scalapack.default_layout(ranks, layout.shape, operation)
     tile = _permuted_tile(layout, target, ranks) if permute else None
@@ -138,8 +139,14 @@ def enter(
         x = Blocks(np.array(source, order="F"), layout, Layout.cyclic(layout.shape, tile, layout.grid, layout.order), ranks)
         mirror(ranks, x.local, layout, upper=triangle)
         return x
-    x = Blocks.empty(target, a.dtype, ranks)
-    exchange(ranks, source, layout, x.local, target, column_major=True, upper=triangle)
+    if triangle is None:
+        x = Blocks.empty(target, a.dtype, ranks)
+        exchange(ranks, source, layout, x.local, target, column_major=True)
+        return x
+    # memory that is not written to is not there yet: half of it
+    x = Blocks(np.zeros(target.local_shape(ranks.rank), a.dtype, order="F"), target, target, ranks)
+    beside = exchange(ranks, source, layout, x.local, target, column_major=True, upper=triangle)
+    keep_triangle(x.local, target, ranks.rank, upper=triangle, beside=beside)
     return x
 
 

@@ -36,7 +36,8 @@ def cholesky(
             raise call.raises(NotPositiveDefiniteError, _finite(a, "pos", upper), minor=info)
         x.local[...] = nan_of(x)
         return leave(call, x, into=into)
-    keep_triangle(x.local, x.layout, call.ranks.rank, upper=upper != call.turned)
+    if into is not None:
+        keep_triangle(x.local, x.layout, call.ranks.rank, upper=upper != call.turned)
     return leave(call, x, into=into, upper=upper)
 
 
