@@ -375,8 +375,8 @@ def check_empty():
 
 def check_one_triangle():
     """The other one is not read, does not travel and is zero in the result; blocks move in many small portions here."""
-    n = 70
-    portion, exchange._STEP = exchange._STEP, 1000
+    n = 150
+    portion, exchange._STEP = exchange._STEP, 8000
     for place, layout, dtype in cases(n, n, only=FEW):
         a = positive(n, dtype)
         for upper, order in ((False, "C"), (True, "F"), (True, "C")):
