@@ -13,6 +13,7 @@ from mpi4py import MPI
 import lapwing as lw
 from lapwing.core import exchange
 from lapwing.distributed import Axis, Layout, RanksDisagreeError, ShardedMatrix, best_grid
+from lapwing.engines import elpa
 
 COMM = MPI.COMM_WORLD
 P, R = COMM.size, COMM.rank
@@ -203,6 +204,25 @@ def check_spectra():
                 values, vectors = lw.eigh(s, upper=upper, window=(0.0, 2 * float(size)))
                 close(values, w[w > 0], n, f"window {what}", scale=size)
                 check_vectors(a, values, vectors, n, f"window {what}")
+
+
+def check_elpa():
+    """Without the library: what it is given, among it a communicator of the ranks that have tiles."""
+    seen = []
+
+    def solve(a, z, values, count, solver, comm, vectors):
+        full = whole(ShardedMatrix(a.local, a.layout, a.comm)) if a.cyclic.size == P else None
+        seen.append((comm.Get_size(), isinstance(comm.py2f(), int), full))
+        return 0
+
+    kept, elpa._solve, missing, elpa.missing = elpa._solve, solve, elpa.missing, lambda: ""
+    a = positive(100, "float64")
+    half = sharded(np.where(np.tri(100, dtype=bool), a, np.nan), Layout.rows_of((100, 100), P))
+    for x in (half, sharded(np.eye(2), Layout.rows_of((2, 2), P))):
+        lw.eigh(x, engine="elpa")
+    elpa._solve, elpa.missing = kept, missing
+    assert seen[0][:2] == (P, True) and (seen[0][2] == a).all()  # it wants both triangles
+    assert len(seen) == (2 if R == 0 else 1) and seen[-1][0] == (1 if R == 0 else P)
 
 
 def check_vectors(a, values, vectors, n, what):
