@@ -11,7 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 import lapwing as lw
+from lapwing.core import exchange
 from lapwing.distributed import Axis, Layout, RanksDisagreeError, ShardedMatrix, best_grid
+from lapwing.engines import elpa
 
 COMM = MPI.COMM_WORLD
 P, R = COMM.size, COMM.rank
@@ -204,6 +206,25 @@ def check_spectra():
                 check_vectors(a, values, vectors, n, f"window {what}")
 
 
+def check_elpa():
+    """Without the library: what it is given, among it a communicator of the ranks that have tiles."""
+    seen = []
+
+    def solve(a, z, values, count, solver, comm, vectors):
+        full = whole(ShardedMatrix(a.local, a.layout, a.comm)) if a.cyclic.size == P else None
+        seen.append((comm.Get_size(), isinstance(comm.py2f(), int), full))
+        return 0
+
+    kept, elpa._solve, missing, elpa.missing = elpa._solve, solve, elpa.missing, lambda: ""
+    a = positive(100, "float64")
+    half = sharded(np.where(np.tri(100, dtype=bool), a, np.nan), Layout.rows_of((100, 100), P))
+    for x in (half, sharded(np.eye(2), Layout.rows_of((2, 2), P))):
+        lw.eigh(x, engine="elpa")
+    elpa._solve, elpa.missing = kept, missing
+    assert seen[0][:2] == (P, True) and (seen[0][2] == a).all()  # it wants both triangles
+    assert len(seen) == (2 if R == 0 else 1) and seen[-1][0] == (1 if R == 0 else P)
+
+
 def check_vectors(a, values, vectors, n, what):
     v = whole(vectors)
     size = max(np.abs(values).max(initial=0), 1e-30)
@@ -299,6 +320,10 @@ def check_failures():
     else:
         raise AssertionError("no error")
     assert lw.slogdet(sharded(singular, layout)) == (0, -np.inf)
+    # a pivot of the transpose is zero, and none of the matrix itself: its inverse is not that of the transpose
+    nearly = np.array([[0.1, 0.8, -0.4], [0.6, 0.3, -0.9], [0.7, 1.1, -1.3]])
+    inverse = whole(lw.inv(sharded(nearly, Layout.rows_of((3, 3), P))))
+    close(inverse / inverse[0, 0], np.array([[1, 1, -1], [0.25, 0.25, -0.25], [0.75, 0.75, -0.75]]), 3, "nearly singular")
     w, v = lw.eigh(sharded(bad, layout), on_fail="nan")
     assert np.isnan(w).all() and np.isnan(v.local).all() and v.shape == (n, n)
 
@@ -320,8 +345,12 @@ def check_refusals():
         (TypeError, lambda: ShardedMatrix.from_local(np.ones((2, 2), int), COMM)),
         (TypeError, lambda: np.asarray(x)),
     ]
+    huge = ShardedMatrix.from_local(np.broadcast_to(1.0, (1 << 25, 1 << 25)), COMM)  # no rank has the memory
+    wrong += [(MemoryError, huge.gather)]
     if P > 1:
         wrong += [
+            (MemoryError, lambda: huge.redistribute(Layout.columns_of(huge.shape, P))),
+            (RanksDisagreeError, lambda: lw.eigh(x, window=[0.0, 1.0 + R])),
             (NotImplementedError, lambda: lw.eigh(x, b=x)),
             (NotImplementedError, lambda: lw.solve(x, np.ones(n), engine="elpa")),
             (NotImplementedError, lambda: lw.solve(x, np.ones(n), precision="mixed")),
@@ -362,6 +391,26 @@ def check_empty():
         assert lw.lstsq(tall, np.ones(4, dtype)).x.shape == (0,)
         a = positive(9, dtype)
         assert lw.solve(ShardedMatrix.scatter(a, COMM), np.empty((9, 0), dtype)).shape == (9, 0)
+
+
+def check_one_triangle():
+    """The other one is not read, does not travel and is zero in the result; blocks move in many small portions here."""
+    n = 150
+    portion, exchange._STEP = exchange._STEP, 8000
+    for place, layout, dtype in cases(n, n, only=FEW):
+        a = positive(n, dtype)
+        for upper, order in ((False, "C"), (True, "F"), (True, "C")):
+            half = np.where(np.tri(n, dtype=bool).T if upper else np.tri(n, dtype=bool), a, np.nan).astype(dtype)
+            x = sharded(half, layout, order)
+            l = np.linalg.cholesky(a)
+            what = f"one triangle of {place}, upper={upper}, {order}"
+            close(lw.cholesky(x, upper=upper), l.conj().T if upper else l, n, what)
+            close(lw.cholesky(x.copy(), upper=upper, overwrite=True), l.conj().T if upper else l, n, what)
+            if place == "uneven rows":
+                close(lw.eigvalsh(x, upper=upper), np.linalg.eigvalsh(a), n, what)
+        close(lw.inv(x, assume="pos", upper=True), np.linalg.inv(a), n, what, np.linalg.cond(a))
+        close(lw.factor(x, upper=True).l, l.conj().T, n, what)
+    exchange._STEP = portion
 
 
 def check_overwrite():

@@ -124,3 +124,16 @@ def test_explain(capsys):
         lw.explain(lw.cholesky, lw.spec((8, 8), sharding=2), engine="batched")
     assert main(["explain", "cholesky", "--shape", "8x8", "--tile", "4"]) == 2
     assert main(["explain", "cholesky", "--shape", "8x8", "--grid", "2x2", "--devices", "3"]) == 2
+
+
+def test_tall_and_wide_matrices():
+    """The shape is what was asked for, and each device holds its part of it, not that of a square."""
+    tall, wide = (lw.explain(lw.qr, lw.spec(shape, sharding=64)) for shape in ((100000, 128), (128, 100000)))
+    assert tall.shape == (100000, 128) and wide.shape == (128, 100000)
+    assert tall.grid == wide.grid[::-1]
+    matrix = 100000 * 128 * 8
+    for plan in (tall, wide):
+        assert plan.shard < 1.1 * matrix / 64 and plan.memory < 5 * plan.shard
+        assert plan.bytes_received < matrix
+    with pytest.raises(ValueError, match="square"):
+        lw.explain(lw.cholesky, lw.spec((10, 1000), sharding=2))

@@ -50,6 +50,8 @@ def test_a_rank_that_is_killed(tmp_path):
 def test_ranks_that_do_not_come(tmp_path):
     """They are named by all that came; one that is late learns of it too, and the next call works."""
     code = """
+from lapwing.core import mpi
+mpi._LONG = 0.2
 with patience(0.5):
     if comm.rank == 1: time.sleep(1.5)
     try: lw.slogdet(a)
@@ -62,6 +64,7 @@ print("named")
     done = fail(tmp_path, code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("named") == 3
+    assert "slogdet: rank 0 has waited 0.2 s for rank 1; it gives up after 0.5 s" in done.stderr
 
 
 @pytest.mark.parametrize("code", ["sys.exit(5)", "raise SystemExit('words')"])

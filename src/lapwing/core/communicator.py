@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -165,7 +165,7 @@ def _compare(operation: str, what: str, values: list[Any]) -> None:
     if any(value != values[0] for value in values[1:]):
         ranks: dict[Any, list[int]] = {}
         for rank, value in enumerate(values):
-            ranks.setdefault(value, []).append(rank)
+            ranks.setdefault(value if isinstance(value, Hashable) else repr(value), []).append(rank)
         # the same words on all ranks: named after what rank 0 does
         raise RanksDisagreeError(operation if what != "operation" else str(values[0]), what, _tuples(ranks))
 

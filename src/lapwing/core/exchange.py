@@ -16,10 +16,11 @@ import numpy as np
 
 from .layout import Axis, Layout
 
-__all__ = ["diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
+__all__ = ["copy_triangle", "diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
 
 _TAG = 21
 _PORTION = 1 << 23  # bytes of a message: in the cache when it is unpacked, and no second copy of what two ranks share
+_STEP = 1 << 21  # the same of a triangle: small steps along the diagonal take little of the other side along
 _FEW = 24  # rows: with shorter runs one copy by indices is quicker than many copies of tiles
 _TILE = 64
 
@@ -37,24 +38,31 @@ def exchange(
     *,
     column_major: bool = False,
     put: Put | None = None,
-) -> None:
+    upper: bool | None = None,
+) -> int:
     """``target`` <- ``source``: the blocks of one matrix in two layouts. Collective; ``comm`` has an mpi4py one as ``own``.
 
     ``column_major`` says how the blocks lie, the same on all ranks; a wrong word costs time only. ``put(target, there, piece)``
-    may take the place of ``target[there] = piece``.
+    may take the place of ``target[there] = piece``. ``upper``: only the upper triangle is wanted, or only the lower one, with
+    the diagonal; of the other one some come along, no further from the diagonal than the number returned.
     """
     if column_major:
         source, layout, target, to = source.T, layout.transposed, target.T, to.transposed
+        upper = None if upper is None else not upper
     here, there = layout.place(comm.rank), to.place(comm.rank)
+    held, wanted = (None, None) if upper is None else (layout.indices(comm.rank), to.indices(comm.rank))
     buffers: list[np.ndarray] = []
+    beside = 0
     for step in range(comm.size):
         to_rank, from_rank = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize)
+        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize, held, upper)
         if step == 0:
+            beside = _widest(leaving, held)
             for portion in leaving:
                 _copy(target, source, *portion, put)
             continue
-        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize)
+        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize, wanted, upper)
+        beside = max(beside, _widest(coming, wanted))
         # the k-th portions of all ranks travel together, so that nobody waits for one that is not on its way
         for out, into in zip_longest(leaving, coming):
             if not buffers:
@@ -71,6 +79,7 @@ def exchange(
             if into is not None:
                 turned = [tuple((k, i, length) for i, k, length in _packed(runs)) for runs in into]
                 _copy(target, packed, turned[0], turned[1], put)
+    return beside
 
 
 def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False, conjugate: bool = True) -> None:
@@ -91,21 +100,41 @@ def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False,
         beyond = j[None, :] - i[:, None]
         target[there] = np.where(beyond < 0 if upper else beyond > 0, piece, target[there])
 
-    exchange(comm, block.T, layout.transposed, block, layout, put=put)
+    exchange(comm, block.T, layout.transposed, block, layout, put=put, upper=not upper)
     if conjugate and np.iscomplexobj(block):
         _, i, j = diagonal_places(layout, comm.rank)
         block[i, j] = block[i, j].real
 
 
-def keep_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool, fill: Any = 0) -> None:
-    """Set what is not in the triangle, diagonal included, to ``fill``. No communication."""
-    for rows, columns in _parts(layout, rank, not upper, 1):
-        block[rows, columns] = fill
+def keep_triangle(
+    block: np.ndarray, layout: Layout, rank: int, *, upper: bool, fill: Any = 0, beside: int | None = None
+) -> None:
+    """Set what is not in the triangle, diagonal included, to ``fill``. No communication.
+
+    ``beside``: only what is so many rows beside the diagonal, or a little more; the rest is ``fill`` already.
+    """
+    for rows, columns, part in _parts(layout, rank, not upper, 1, beside):
+        if part is None:
+            block[rows, columns] = fill
+        else:
+            block[rows, columns][part] = fill
+
+
+def copy_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> np.ndarray:
+    """A column-major copy of the triangle of this rank's block, diagonal included; zero beside it. No communication."""
+    out = np.zeros(block.shape, block.dtype, order="F")  # memory that is not written to is not there yet
+    for rows, columns, part in _parts(layout, rank, upper, 0):
+        np.copyto(out[rows, columns], block[rows, columns], where=True if part is None else part)
+    return out
 
 
 def finite_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> bool:
     """No NaN and no Inf in the triangle of this rank's block."""
-    return all(np.isfinite(block[rows, columns]).all() for rows, columns in _parts(layout, rank, upper, 0))
+    for rows, columns, part in _parts(layout, rank, upper, 0):
+        finite = np.isfinite(block[rows, columns])
+        if not (finite if part is None else finite | ~part).all():
+            return False
+    return True
 
 
 def diagonal_places(layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,17 +144,27 @@ def diagonal_places(layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray, 
     return found, i, j
 
 
-def _parts(layout: Layout, rank: int, upper: bool, beside: int) -> Iterator[tuple[slice, slice]]:
-    """The triangle of a block as rectangles, as few as there are; ``beside`` is 1 without the diagonal."""
+def _parts(
+    layout: Layout, rank: int, upper: bool, distance: int, beside: int | None = None
+) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
+    """The triangle of a block as rectangles of some columns each, and on the diagonal as small ones with a mask.
+
+    ``distance`` is 1 without the diagonal. ``beside``: no rectangles further from the diagonal than that.
+    """
     rows, columns = layout.indices(rank)
     if not len(rows):
         return
-    # rows and columns ascend: of each column the rows before a place are meant, or those from it on
-    places = np.searchsorted(rows, columns + (1 - beside if upper else beside))
-    edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(columns)]
-    for first, last in pairwise(edges):
-        at = int(places[first]) if last > first else 0
-        yield slice(0, at) if upper else slice(at, len(rows)), slice(first, last)
+    for first in range(0, len(columns), _TILE):
+        here = slice(first, min(first + _TILE, len(columns)))
+        some = columns[here]
+        # rows and columns ascend: of each column the rows before a place are meant, or those from it on
+        low, high = (int(np.searchsorted(rows, c + (1 - distance if upper else distance))) for c in (some[0], some[-1]))
+        near = rows[low:high, None]
+        yield slice(low, high), here, near <= some - distance if upper else near >= some + distance
+        if upper:
+            yield slice(0 if beside is None else int(np.searchsorted(rows, some[0] - beside)), low), here, None
+        else:
+            yield slice(high, None if beside is None else int(np.searchsorted(rows, some[-1] + beside + 1))), here, None
 
 
 def _shared(layout: Layout, here: Any, other: Layout, there: Any) -> Shared | None:
@@ -162,12 +201,45 @@ def _total(runs: tuple[Run, ...]) -> int:
     return sum(length for _, _, length in runs)
 
 
-def _portions(shared: Shared | None, itemsize: int) -> list[Shared]:
-    """What two ranks share in portions of some rows each, the same ones on both sides."""
+def _portions(
+    shared: Shared | None, itemsize: int, indices: tuple[np.ndarray, np.ndarray] | None = None, upper: bool | None = None
+) -> list[Shared]:
+    """What two ranks share in portions of some rows each, the same ones on both sides.
+
+    With ``upper``, each only as wide as that triangle; ``indices`` are then the global ones of the places here.
+    """
     if shared is None:
         return []
+    if indices is not None:
+        cut = [_beside_diagonal(portion, indices, bool(upper)) for portion in _rows_each(shared, itemsize, _STEP)]
+        return [portion for portion in cut if portion[1]]
+    return _rows_each(shared, itemsize, _PORTION)
+
+
+def _widest(portions: list[Shared], indices: tuple[np.ndarray, np.ndarray] | None) -> int:
+    """From the first row to the last one of a portion, at most."""
+    if indices is None:
+        return 0
+    return max((int(indices[0][rows[-1][0] + rows[-1][2] - 1] - indices[0][rows[0][0]]) for rows, _ in portions), default=0)
+
+
+def _beside_diagonal(portion: Shared, indices: tuple[np.ndarray, np.ndarray], upper: bool) -> Shared:
+    """The columns from the first row on, or up to the last row."""
+    rows, columns = portion
+    i, _, length = rows[0 if upper else -1]
+    edge = indices[0][i] if upper else indices[0][i + length - 1] + 1
+    kept = []
+    for j, l, width in columns:
+        at = int(np.searchsorted(indices[1][j : j + width], edge))
+        run = (j + at, l + at, width - at) if upper else (j, l, at)
+        if run[2]:
+            kept.append(run)
+    return rows, tuple(kept)
+
+
+def _rows_each(shared: Shared, itemsize: int, most: int) -> list[Shared]:
     rows, columns = shared
-    each = max(_PORTION // (_total(columns) * itemsize), 1)
+    each = max(most // (_total(columns) * itemsize), 1)
     portions: list[Shared] = []
     portion: list[Run] = []
     room = each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import pickle
 import sys
 import time
@@ -18,7 +19,9 @@ __all__ = ["MpiRanks", "of_mpi"]
 _TAG_IN, _TAG_OUT = 11, 12
 _SPIN = 2e-4  # seconds of polling before a rank goes to sleep between two looks, so that others may have its core
 _GRACE = 3.0  # seconds that ranks wait longer than rank 0, which knows who is missing
+_LONG = 10.0  # seconds after which a waiting rank says so
 _keyval: int | None = None
+_log = logging.getLogger("lapwing")
 
 
 def of_mpi(comm: Any) -> MpiRanks:
@@ -73,16 +76,17 @@ class MpiRanks:
         self._calls += 1
         if self.rank:
             sent = self.own.isend((self._calls, pickle.dumps(value)), 0, _TAG_IN)
-            answer = self._receive(0, _TAG_OUT, time.monotonic() + timeout + _GRACE)
+            answer = self._expect(0, _TAG_OUT, time.monotonic(), timeout + _GRACE, operation)
             if answer is None:
                 raise MissingRanksError(operation, (0,), timeout + _GRACE)
             sent.wait()
         else:
             told: list[Any] = [pickle.dumps(value), *[None] * (self.size - 1)]
-            deadline = time.monotonic() + timeout
+            start = time.monotonic()
             for rank in range(1, self.size):
-                told[rank] = self._receive(rank, _TAG_IN, deadline)
-            answer = pickle.dumps(told)
+                told[rank] = self._expect(rank, _TAG_IN, start, timeout, operation)
+            same: dict[bytes, bytes] = {}  # most say the same: once in the answer, or it grows with the square of the ranks
+            answer = pickle.dumps([None if data is None else same.setdefault(data, data) for data in told])
             # also to those that are missing: they may only be late, and then learn why the others are gone
             self._answers = [self.own.isend((self._calls, answer), rank, _TAG_OUT) for rank in range(1, self.size)]
             if None not in told:
@@ -117,8 +121,8 @@ class MpiRanks:
         return result
 
     def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """The array of ``root`` on all ranks, which know its shape and dtype."""
-        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
+        """The array of ``root`` on all ranks, which know its shape and dtype; what the others give is overwritten."""
+        box = np.empty(shape, dtype) if values is None else np.ascontiguousarray(values)
         self.own.Bcast(box, root)
         return box
 
@@ -132,6 +136,16 @@ class MpiRanks:
     def abort(self, code: int = 1) -> None:
         _flush()
         self.mpi.Abort(code)
+
+    def _expect(self, source: int, tag: int, start: float, timeout: float, operation: str) -> Any:
+        """As :meth:`_receive`, but who waits for long says so: the other rank may have left the script."""
+        data = self._receive(source, tag, start + min(timeout, _LONG))
+        if data is None and timeout > _LONG:
+            if time.monotonic() - start < _LONG + 1:  # not again for each rank that is missing
+                words = "%s: rank %s has waited %g s for rank %s; it gives up after %g s (lapwing.distributed.patience)"
+                _log.warning(words, operation, self.rank, _LONG, source, timeout)
+            data = self._receive(source, tag, start + timeout)
+        return data
 
     def _receive(self, source: int, tag: int, deadline: float) -> Any:
         """What another rank sent for this call, or None when it does not come in time; of calls given up it may be late."""

@@ -194,24 +194,29 @@ class ShardedMatrix:
 
     def gather(self, root: int | None = 0) -> np.ndarray | None:
         """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks."""
-        agree(self.ranks, "ShardedMatrix.gather", {"root": root, "shape": self.shape, "dtype": self.dtype.name})
-        if root is not None and not 0 <= root < self.ranks.size:
-            raise ValueError(f"ShardedMatrix.gather: root={root} is not one of {self.ranks.size} ranks")
-        target = _on_one(self.shape, root or 0, self.ranks.size)
-        whole = np.empty(target.local_shape(self.ranks.rank), self.dtype)
-        _move(self.ranks, self.local, self.layout, whole, target)
-        if root is None and self.ranks.size > 1:
-            whole = self.ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
-        return whole if root is None or self.ranks.rank == root else None
+        name, ranks = "ShardedMatrix.gather", self.ranks
+        target = _on_one(self.shape, root or 0, ranks.size)
+        error: Exception | None
+        if root is not None and not 0 <= root < ranks.size:
+            whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+        else:
+            whole, error = _room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+        agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
+        _move(ranks, self.local, self.layout, whole, target)
+        if root is None and ranks.size > 1:
+            whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
+        return whole if root is None or ranks.rank == root else None
 
     def redistribute(self, layout: Layout) -> ShardedMatrix:
         """The same matrix in another layout; blocks that already are there are not copied."""
+        name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
-        error = _misfit("ShardedMatrix.redistribute", self.shape, layout, self.ranks)
-        agree(self.ranks, "ShardedMatrix.redistribute", facts, error=error)
+        error = _misfit(name, self.shape, layout, self.ranks)
+        if error is None and layout != self.layout:
+            block, error = _room(name, layout.local_shape(self.ranks.rank), self.dtype)
+        agree(self.ranks, name, facts, error=error)
         if layout == self.layout:
             return self
-        block = np.empty(layout.local_shape(self.ranks.rank), self.dtype)
         _move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
@@ -315,6 +320,8 @@ def _layout(name: str, shape: tuple[int, ...], layout: Layout | None, ranks: Any
 
 
 def _misfit(name: str, shape: tuple[int, ...], layout: Layout, ranks: Any) -> Exception | None:
+    if not isinstance(layout, Layout):
+        return TypeError(f"{name}: expected a Layout, got {layout!r}\nhint: lapwing.distributed.Layout.rows_of(shape, ranks)")
     if layout.shape != tuple(shape):
         return ValueError(f"{name}: the layout is for shape {layout.shape}, and the matrix has shape {tuple(shape)}")
     if layout.size > ranks.size:
@@ -335,6 +342,14 @@ def _blocks(name: str, shapes: list[tuple[int, int]], grid: tuple[int, int]) -> 
                 f"\nhint: all blocks must have as many {along}; an empty one too, such as numpy.empty((0, n))"
             )
     return Layout(Axis.blocks(rows), Axis.blocks(columns))
+
+
+def _room(name: str, shape: tuple[int, int], dtype: Any) -> tuple[np.ndarray, Exception | None]:
+    """Memory, or why there is none: the other ranks must hear of it before anything is sent."""
+    try:
+        return np.empty(shape, dtype), None
+    except MemoryError as wrong:
+        return np.empty((0, 0), dtype), MemoryError(f"{name}: {wrong}\nhint: take parts of it: .local, or .redistribute")
 
 
 def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:

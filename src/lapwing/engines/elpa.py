@@ -50,7 +50,7 @@ def eigh(
     if a.inside:
         # all up to the last one wanted; two stages pay for a part only
         info = _solve(
-            a, z, values, first + count, _TWO_STAGE if 2 * (first + count) <= n else _ONE_STAGE, a.comm.kept[key], vectors
+            a, z, values, first + count, _TWO_STAGE if 2 * (first + count) <= n else _ONE_STAGE, a.comm.kept[key].mpi, vectors
         )
     info = a.comm.status(abs(info))
     if info and a.local.real.dtype == np.float32:  # most builds leave it out, Debian's too

@@ -4,7 +4,7 @@ A routine takes :class:`Blocks` and works in place, as LAPACK does; the status i
 outside of the grid take part in nothing but that.
 
 Blocks move between layouts by :func:`lapwing.core.exchange.exchange` and not by ``p?gemr2d``: that knows no uneven blocks,
-counts in 32 bits, and took 1.2 to 1.6 times as long (n = 3000 on 2 and 4 ranks, MKL 2026.2, 2026-11-15).
+counts in 32 bits, and took 1.1 to 1.7 times as long (n = 3000 on 2 and 4 ranks, MKL 2026.2, 2026-11-15).
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def getrs(lu: Blocks, pivots: np.ndarray, b: Blocks, transposed: bool) -> int:
 
 def trtrs(a: Blocks, b: Blocks, upper: bool, transposed: bool) -> int:
     """B <- A^-1 B, or A^-T B, for a triangular A. 0, or the first zero on the diagonal."""
+    _check_sizes("solve", a)
     marks = _uplo(upper), b"T" if transposed else b"N", b"N"
     return _run(a, "trtrs", *marks, a.shape[0], b.shape[1], *_whole(a), *_whole(b))
 
@@ -228,6 +229,7 @@ def qr(a: Blocks, complete: bool) -> tuple[Blocks, Blocks]:
     """Q (m x k) and R (k x n, upper trapezoidal); A is destroyed, and R lies in its memory."""
     m, n = a.shape
     few, k = min(m, n), m if complete else min(m, n)
+    _check_sizes("qr", a, m * k // a.cyclic.size)
     tau = np.zeros(max(a.local.shape[1], 1), a.local.dtype)
     _with_workspace(a, "geqrf", (m, n, *_whole(a), tau))
     q = a.like(m, k)

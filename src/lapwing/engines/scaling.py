@@ -200,10 +200,10 @@ def cost(
 ) -> Cost:
     """The cost of an operation on an n x n matrix, or rows x n for qr, svd and lstsq; ``devices``: how many, or a grid."""
     name, work = _work(operation, pos)
-    m = n if rows is None else rows
-    n, tall = min(m, n), max(m, n) / max(min(m, n), 1)  # of a tall matrix all counts grow with its rows
+    shape = m, n = n if rows is None else rows, n
     grid = best_grid(devices, m, n) if isinstance(devices, int) else devices
-    tile = tile or tile_for((m, n), grid, operation, machine.engine)
+    tile = tile or tile_for(shape, grid, operation, machine.engine)
+    n, tall = min(m, n), max(m, n) / max(min(m, n), 1)  # of a tall matrix, or a wide one, the work grows with its longer side
     (p, q), size = grid, ITEMSIZE[dtype]
     each, count = 1 / (p * q), float(n)
     times = 4 if dtype.startswith("complex") else 1
@@ -215,8 +215,8 @@ def cost(
     compute += work.steps * count * machine.step
 
     link = machine.inside if p * q <= machine.per_node else machine.across
-    along_row = work.rows_in * tall * count**2 / p if q > 1 else 0
-    along_column = work.columns_in * tall * count**2 / q if p > 1 else 0
+    along_row = work.rows_in * shape[0] * count / p if q > 1 else 0
+    along_column = work.columns_in * shape[1] * count / q if p > 1 else 0
     # right-hand sides: each tile of them goes up and down its column of the grid
     along_column += 2 * work.columns * count * columns / (2 * q) if p > 1 else 0
     tiles = (along_row / tile**2, along_column / tile**2)
@@ -224,7 +224,6 @@ def cost(
     small = 2 * work.steps * count if p * q > 1 and work.steps >= 0.5 else 0.0
     waited += small * machine.message * log2(p * q) if p * q > 1 else 0.0
     known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": columns, "in_place": in_place}
-    shape = (m, n) if rows is None or rows >= n else (rows, round(n * tall))
     layout = Layout.cyclic(shape, tile, grid)
     return Cost(
         operation=name,
@@ -237,7 +236,7 @@ def cost(
         flops=flops,
         messages=sum(tiles) + small,
         bytes_received=(along_row + along_column) * size,
-        memory=memory_per_device(operation, n, grid, dtype, **known, tall=tall),
+        memory=memory_per_device(operation, n, grid, dtype, **known, shape=shape),
         shard=float(layout.bytes_on(0, size)),
         compute_seconds=compute,
         message_seconds=waited,
@@ -271,7 +270,7 @@ def memory_per_device(
     tile: int | None = None,
     columns: int = 1,
     in_place: bool = False,
-    tall: float = 1.0,
+    shape: tuple[int, int] | None = None,
 ) -> float:
     """Bytes on the device that holds most: its part of the input, the copies, the right-hand sides, and scratch for panels.
 
@@ -279,12 +278,13 @@ def memory_per_device(
     counts it; its run with n = 1,499,136 on 64 H200s then takes 94.7 % of the memory, as they report.
     """
     work, size = OPERATIONS[operation], ITEMSIZE[dtype]
-    tile = tile or tile_for((n, n), grid, operation, machine.engine)
-    rows, held = Layout.cyclic((n, n), tile, grid).local_shape(0)
+    shape = shape or (n, n)
+    tile = tile or tile_for(shape, grid, operation, machine.engine)
+    rows, held = Layout.cyclic(shape, tile, grid).local_shape(0)
     copies = work.gpu_copies if machine.device == "cuda" and work.gpu_copies is not None else work.copies
     matrices = (copies if in_place else copies + 1) * rows * held
     sides = 2 * rows * -(-columns // grid[1]) if work.columns else 0
-    return float((matrices + sides + 3 * tile * max(rows, held)) * size * tall)
+    return float((matrices + sides + 3 * tile * max(rows, held)) * size)
 
 
 def largest_n(

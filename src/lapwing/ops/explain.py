@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.plan import Plan
 from ..core.problem import Spec
 from ..engines import planner
+from .checks import check_square
 
 if TYPE_CHECKING:
     from ..engines.scaling import Cost
@@ -99,6 +100,8 @@ def _sharded(name: str, a: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], 
         raise ValueError(f"explain: {name}: a sharded matrix has shape (m, n), got {a.shape}")
     if name not in scaling.OPERATIONS:
         raise TypeError(f"explain: {name} takes no sharded matrices")
+    if name not in ("qr", "svd", "svdvals", "lstsq", "polar"):
+        check_square(f"explain: {name}", a.shape, a.dtype)
     if engine != "auto" and engine not in _ENGINES[a.device]:
         raise ValueError(f"explain: engine {engine!r} takes no sharded matrices\nhint: {', '.join(_ENGINES[a.device])}")
     devices, tile = a.sharding, None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..core.communicator import agree
-from ..core.exchange import diagonal_places, exchange, mirror
+from ..core.exchange import copy_triangle, diagonal_places, exchange, keep_triangle, mirror
 from ..core.layout import Axis, Layout
 from ..core.problem import DTYPES
 from ..core.sharded import ShardedMatrix
 from ..engines import scalapack, scalapack_library
 from ..engines.scalapack import Blocks
 
-__all__ = ["Call", "Described", "diagonal", "enter", "enter_columns", "leave", "leave_columns", "told_of"]
+__all__ = ["Call", "Described", "diagonal", "enter", "enter_columns", "leave", "leave_columns", "on_lower", "told_of"]
 
 _log = logging.getLogger("lapwing")
 # A block sharding on a square grid is read as P A P^T only with tiles that are not much smaller than the usual ones
@@ -116,29 +116,73 @@ def enter(
 ) -> Blocks:
     """The matrix in blocks that the engine may destroy; of A^T where ``call.turned`` and ``turned``.
 
-    ``upper``: one triangle is read, and which. ``permute``: P A P^T serves as well, which moves less on a square grid.
+    ``upper``: one triangle is read, and which; new blocks are zero beside it. ``permute``: P A P^T serves as well, which
+    moves less on a square grid.
     """
     a, ranks = call.a, call.ranks
     assert isinstance(a, ShardedMatrix)
     flip = call.turned and turned
     source, layout = (a.local.T, a.layout.transposed) if flip else (a.local, a.layout)
+    triangle = None if upper is None else upper != flip
     if scalapack.usable_layout(layout):
         mine = overwrite and source.flags.f_contiguous and source.flags.writeable
-        return Blocks(source if mine else np.array(source, order="F"), layout, layout, ranks)
+        if not mine:
+            # half of it is half of the time, which is some percent of a Cholesky's
+            source = (
+                np.array(source, order="F") if triangle is None else copy_triangle(source, layout, ranks.rank, upper=triangle)
+            )
+        return Blocks(source, layout, layout, ranks)
     target = scalapack.default_layout(ranks, layout.shape, operation)
-    tile = layout.permuted_tile(target.rows.tile) if permute and layout.size == ranks.size else None
-    if tile is not None and tile >= min(_SMALLEST_PERMUTED, target.rows.tile):
-        assert upper is not None
+    tile = _permuted_tile(layout, target, ranks) if permute else None
+    if tile is not None:
+        assert triangle is not None
         x = Blocks(np.array(source, order="F"), layout, Layout.cyclic(layout.shape, tile, layout.grid, layout.order), ranks)
-        mirror(ranks, x.local, layout, upper=upper != flip)
+        mirror(ranks, x.local, layout, upper=triangle)
         return x
-    x = Blocks.empty(target, a.dtype, ranks)
-    exchange(ranks, source, layout, x.local, target, column_major=True)
+    if triangle is None:
+        x = Blocks.empty(target, a.dtype, ranks)
+        exchange(ranks, source, layout, x.local, target, column_major=True)
+        return x
+    # memory that is not written to is not there yet: half of it
+    x = Blocks(np.zeros(target.local_shape(ranks.rank), a.dtype, order="F"), target, target, ranks)
+    beside = exchange(ranks, source, layout, x.local, target, column_major=True, upper=triangle)
+    keep_triangle(x.local, target, ranks.rank, upper=triangle, beside=beside)
     return x
 
 
-def leave(call: Call, x: Blocks, layout: Layout | None = None, *, turned: bool = True, into: Any = None) -> ShardedMatrix:
-    """A result in the layout of the input, or in another; it owns its memory, or has that of ``into``."""
+def on_lower(call: Call, operation: str, upper: bool, permute: bool) -> Call:
+    """The call for a Cholesky factorisation: where blocks move, they are turned on the way so that A or A^T is read below.
+
+    Turning costs next to nothing then. The upper triangle took up to 1.8 times as long on the same grid, and up to 1.3 times
+    on the transposed one (n = 4000 on 2 ranks, MKL 2026.2, 2026-11-15).
+    """
+    layout = call.a.layout
+    if scalapack.usable_layout(layout):
+        return call
+    if permute and _permuted_tile(layout, scalapack.default_layout(call.ranks, layout.shape, operation), call.ranks):
+        return call
+    return replace(call, turned=upper)
+
+
+def _permuted_tile(layout: Layout, target: Layout, ranks: Any) -> int | None:
+    """The tile with which blocks that stay where they are serve as those of P A P^T; None where that does not pay."""
+    tile = layout.permuted_tile(target.rows.tile) if layout.size == ranks.size else None
+    return tile if tile is not None and tile >= min(_SMALLEST_PERMUTED, target.rows.tile) else None
+
+
+def leave(
+    call: Call,
+    x: Blocks,
+    layout: Layout | None = None,
+    *,
+    turned: bool = True,
+    into: Any = None,
+    upper: bool | None = None,
+) -> ShardedMatrix:
+    """A result in the layout of the input, or in another; it owns its memory, or has that of ``into``.
+
+    ``upper``: a triangle of it is not zero, and which.
+    """
     flip = call.turned and turned
     layout = call.a.layout if layout is None else layout
     to = layout.transposed if flip else layout
@@ -146,8 +190,9 @@ def leave(call: Call, x: Blocks, layout: Layout | None = None, *, turned: bool =
     if x.layout == to and (x.local.base is None or into is not None):
         out = x.local
     else:
-        out = np.empty(to.local_shape(call.ranks.rank), x.local.dtype, order="F")
-        exchange(call.ranks, x.local, x.layout, out, to, column_major=True)
+        triangle = None if upper is None else upper != flip
+        out = (np.empty if upper is None else np.zeros)(to.local_shape(call.ranks.rank), x.local.dtype, order="F")
+        exchange(call.ranks, x.local, x.layout, out, to, column_major=True, upper=triangle)
     return ShardedMatrix(out.T if flip else out, layout, call.ranks)
 
 

@@ -53,7 +53,7 @@ class ShardedFactor:
         x = self._copy()
         upper = self.upper if self.assume == "pos" else self.assume == "upper"
         keep_triangle(x.local, x.layout, x.comm.rank, upper=upper != self._call.turned)
-        return leave(self._call, x)
+        return leave(self._call, x, upper=upper)
 
     def solve(self, b: Any, /) -> Any:
         """A^-1 b for b of shape (n,) or (n, k), sharded or on all ranks; x is as b is. NaN if there is no factor."""
@@ -64,12 +64,12 @@ class ShardedFactor:
         except (TypeError, ValueError) as wrong:
             error = wrong
         agree(self._call.ranks, name, told, error=error)
-        return b.copy() if 0 in (*self.shape, *b.shape) else self._solve(self._call, b)
+        return b.copy() if 0 in (*self.shape, *b.shape) else self._solve(b)
 
     def inv(self) -> ShardedMatrix:
         """A^-1, exactly Hermitian or symmetric where A is."""
         agree(self._call.ranks, "ShardedFactor.inv", {"shape": self.shape})
-        return leave(self._call, self._x) if 0 in self.shape else self._inverse(self._call, destroy=False)
+        return leave(self._call, self._x) if 0 in self.shape else self._inverse(destroy=False)
 
     def slogdet(self) -> SlogdetResult:
         """Sign and logarithm of the absolute value of the determinant, on all ranks."""
@@ -110,7 +110,8 @@ class ShardedFactor:
         p, q = self._x.cyclic.grid
         return f"ShardedFactor({self.report['kind']} of {n} x {n} {self._x.local.dtype}, {p} x {q} grid)"
 
-    def _solve(self, call: Call, b: Any) -> Any:
+    def _solve(self, b: Any) -> Any:
+        call = self._call
         x = enter_columns(call, self._x, b)
         if self.info:
             x.local[...] = nan_of(x)
@@ -131,7 +132,8 @@ class ShardedFactor:
         else:
             scalapack.getrs(self._x, self._pivots, b, turned)
 
-    def _inverse(self, call: Call, destroy: bool) -> ShardedMatrix:
+    def _inverse(self, destroy: bool) -> ShardedMatrix:
+        call = self._call  # not that of the user's call: a matrix may have been turned, or not, for its factor
         x = self._x if destroy else self._copy()
         if self.info:
             x.local[...] = nan_of(x)

@@ -13,7 +13,7 @@ from ..core.sharded import ShardedMatrix
 from ..engines import scalapack
 from ..engines.scalapack import Blocks
 from .checks import check_choice, check_flag, check_square
-from .sharded_entry import Call, diagonal, enter, leave
+from .sharded_entry import Call, diagonal, enter, leave, on_lower
 from .sharded_factor import ShardedFactor, nan_of
 from .solve import ASSUME, ONE_TRIANGLE, SlogdetResult
 
@@ -26,17 +26,19 @@ def cholesky(
     call = _agreed("cholesky", a, {"assume": "pos", "upper": upper, "on_fail": on_fail, "overwrite": overwrite}, engine=engine)
     if 0 in a.shape:
         return a.copy()
+    call = on_lower(call, "cholesky", upper, permute=False)
     x = enter(call, "cholesky", upper=upper, overwrite=overwrite)
-    into = a.local if x.local.base is a.local or x.local is a.local else None
-    finite = _finite(a, "pos", upper) if into is not None else True
+    into = a.local if np.may_share_memory(x.local, a.local) else None
     info = _factor(call, x, upper)
     if info:
         if on_fail == "raise":
-            raise call.raises(NotPositiveDefiniteError, finite and (into is not None or _finite(a, "pos", upper)), minor=info)
+            # of a matrix that was overwritten too: NaN and Inf stay what they are
+            raise call.raises(NotPositiveDefiniteError, _finite(a, "pos", upper), minor=info)
         x.local[...] = nan_of(x)
-    else:
+        return leave(call, x, into=into)
+    if into is not None:
         keep_triangle(x.local, x.layout, call.ranks.rank, upper=upper != call.turned)
-    return leave(call, x, into=into)
+    return leave(call, x, into=into, upper=upper)
 
 
 def solve(
@@ -56,7 +58,7 @@ def solve(
     if 0 in (*a.shape, *b.shape):
         return b.copy()
     f = _made(call, assume, upper, overwrite, on_fail)
-    return f._solve(call, b)
+    return f._solve(b)
 
 
 def inv(
@@ -73,7 +75,7 @@ def inv(
     call = _agreed("inv", a, told, engine=engine)
     if 0 in a.shape:
         return a.copy()
-    return _made(call, assume, upper, overwrite, on_fail)._inverse(call, destroy=True)
+    return _made(call, assume, upper, overwrite, on_fail)._inverse(destroy=True)
 
 
 def slogdet(
@@ -109,8 +111,8 @@ def _made(call: Call, assume: str, upper: bool, overwrite: bool, on_fail: str, *
     assert isinstance(a, ShardedMatrix)
     one_triangle = assume in ONE_TRIANGLE
     permute = permute and assume == "pos"
+    call = on_lower(call, "factor", upper, permute) if assume == "pos" else call
     x = enter(call, "factor", upper=upper if one_triangle else None, permute=permute, overwrite=overwrite)
-    finite = _finite(a, assume, upper) if overwrite else None
     pivots = None
     if 0 in a.shape:
         info = 0
@@ -130,12 +132,11 @@ def _made(call: Call, assume: str, upper: bool, overwrite: bool, on_fail: str, *
         if info and call.turned and not overwrite:
             # pivots of A^T are not those of A
             return _made(replace(call, turned=False), assume, upper, False, on_fail)
-    if info and finite is None:
-        finite = _finite(a, assume, upper)
+    finite = not info or _finite(a, assume, upper)  # of a matrix that was overwritten too: NaN and Inf stay what they are
     if info and on_fail == "raise":
         if assume == "pos":
-            raise call.raises(NotPositiveDefiniteError, bool(finite), minor=info)
-        raise call.raises(SingularMatrixError, bool(finite), pivot=info)
+            raise call.raises(NotPositiveDefiniteError, finite, minor=info)
+        raise call.raises(SingularMatrixError, finite, pivot=info)
     all_finite = not info or call.ranks.status(0 if finite else 1) == 0
     return ShardedFactor(call, assume, upper, x, pivots, info, all_finite)
 
