@@ -159,7 +159,7 @@ def inv_ex(
     grid, cut = _square("shard.inv", a_local, axis_name, width)
     if _is_pos("shard.inv", assume):
         return sharded_calls.local_inverse(a_local, grid, cut, upper)
-    return sharded_lu.local_inverse(a_local, grid, cut, transposed=False)
+    return sharded_lu.local_inverse(a_local, grid, cut)
 
 
 def slogdet(
