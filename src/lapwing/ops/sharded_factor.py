@@ -44,6 +44,10 @@ class ShardedFactor:
         return self._x.shape
 
     @property
+    def ranks(self) -> Any:
+        return self._call.ranks
+
+    @property
     def l(self) -> ShardedMatrix:  # noqa: E743
         """The Cholesky factor, lower, or upper for ``upper=True``, in the layout of the matrix."""
         if self.assume not in ("pos", "lower", "upper"):
@@ -163,6 +167,7 @@ class LoneFactor:
 
     def __init__(self, plain: Any, a: ShardedMatrix) -> None:
         self._plain, self._layout, self._ranks = plain, a.layout, a.ranks
+        self.ranks = a.ranks
         self.assume, self.upper, self.info, self.report = plain.assume, plain.upper, int(plain.info), plain.report
         self.shape = a.shape
         self.slogdet, self.logdet = plain.slogdet, plain.logdet
