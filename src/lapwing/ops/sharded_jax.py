@@ -17,6 +17,7 @@ from ..core.plan import bytes_in_words
 from ..core.problem import ITEMSIZE
 from ..engines import sharded
 from . import sharded_jax_factor as systems
+from . import sharded_jax_processes as processes
 from .checks import check_choice, check_flag, check_matrix, check_square
 from .cholesky import CholeskyResult
 from .eigh import EighResult, eigh, eigvalsh
@@ -55,7 +56,11 @@ def find(name: str, a: Any, options: dict[str, Any]) -> Any:
         return None
     if not where.certain and name not in _BLOCKED:
         return None
-    return partial(CALLS[name], where)
+    found = partial(CALLS[name], where)
+    if options.get("engine") not in processes.ENGINES and (jax_sharding.traced(a) or a.is_fully_addressable):
+        return found
+    rectangular = name in ("qr", "svd", "svdvals", "polar", "lstsq")
+    return processes.find(name, where, a, options, found, rectangular and a.ndim == 2 and _is_tall(where, a))
 
 
 def cholesky(
