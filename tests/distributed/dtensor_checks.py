@@ -171,6 +171,10 @@ def check_factor(mesh, placements, n, dtype=torch.float64):
         if assume == "pos":
             close(f.l, torch.linalg.cholesky(x), n, "factor")
             close(f.logdet(), torch.linalg.slogdet(x).logabsdet, n, "factor")
+    x, info = lw.solve_ex(distribute_tensor(a, mesh, placements), b, assume="pos")
+    close(x, torch.linalg.solve(a, b), 20 * n, "solve_ex")
+    lost, bad = lw.cholesky_ex(distribute_tensor(-a, mesh, placements))
+    assert (info, bad) == (0, 1) and lost.full_tensor().isnan().all()
     raises(lw.NotPositiveDefiniteError, "minor of order 1", lambda: lw.factor(distribute_tensor(-a, mesh, placements)))
     raises(ValueError, "b has 7", lambda: f.solve(torch.ones(7, 2, dtype=dtype)))
 

@@ -27,8 +27,26 @@ from . import sharded_calls, sharded_cuda
 from . import solve as _solve
 from . import svd as _svd
 from .sharded_dtensor_factor import DTensorFactor, RootFactor
+from .sharded_status import status_calls
 
-__all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
+__all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "eigh",
+    "eigh_ex",
+    "eigvalsh",
+    "factor",
+    "inv",
+    "inv_ex",
+    "lstsq",
+    "polar",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "svd",
+    "svdvals",
+]
 
 _log = logging.getLogger("lapwing")
 _ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
@@ -146,6 +164,9 @@ def factor(a: Any, /, **options: Any) -> DTensorFactor:
     matrix = ShardedMatrix(blocks.local.numpy(), blocks.layout, blocks.ranks if mpi is None else mpi)
     made = _root_factor(matrix, options) if mpi is None else sharded_calls.factor(matrix, **options)
     return DTensorFactor(made, a, given)
+
+
+cholesky_ex, solve_ex, inv_ex, eigh_ex = status_calls(cholesky, factor, eigh)
 
 
 def _root_factor(a: ShardedMatrix, options: dict[str, Any]) -> RootFactor:

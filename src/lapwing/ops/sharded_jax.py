@@ -20,7 +20,7 @@ from . import sharded_jax_factor as systems
 from . import sharded_jax_processes as processes
 from .checks import check_choice, check_flag, check_matrix, check_square
 from .cholesky import CholeskyResult
-from .eigh import EighResult, eigh, eigvalsh
+from .eigh import EighExResult, EighResult, eigh, eigh_ex, eigvalsh
 from .lstsq import LstsqResult
 from .qr import QRResult
 from .solve import ASSUME, ONE_TRIANGLE, InvExResult, SlogdetResult, SolveExResult
@@ -154,6 +154,10 @@ def factor(
 
 def eigh_(where: Placement, a: Any, /, **options: Any) -> EighResult:
     return EighResult(*_gathered("eigh", eigh, where, a, options, outputs=("values", "matrix")))
+
+
+def eigh_ex_(where: Placement, a: Any, /, **options: Any) -> EighExResult:
+    return EighExResult(*_gathered("eigh_ex", eigh_ex, where, a, options, outputs=("values", "matrix", "values")))
 
 
 def eigvalsh_(where: Placement, a: Any, /, **options: Any) -> Any:
@@ -362,6 +366,7 @@ CALLS: dict[str, Any] = {
     "cholesky": cholesky,
     "cholesky_ex": cholesky_ex,
     "eigh": eigh_,
+    "eigh_ex": eigh_ex_,
     "eigvalsh": eigvalsh_,
     "factor": factor,
     "inv": inv,
