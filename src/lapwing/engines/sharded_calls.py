@@ -36,7 +36,6 @@ __all__ = [
     "local_product",
     "local_rows",
     "local_sandwich",
-    "local_solve",
     "no_tangent",
     "or_nan",
     "spec_of",
@@ -78,11 +77,6 @@ def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, A
     f = local_factor(a, grid, cut, upper)
     l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
     return (adjoint(l) if upper else l), f.info
-
-
-def local_solve(a: Any, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool) -> tuple[Any, Any]:
-    f = local_factor(a, grid, cut, upper)
-    return local_apply(f, b, grid, right, cut), f.info
 
 
 def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
