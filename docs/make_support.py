@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lapwing.engines.planner import ALL, capabilities
+from lapwing.engines.several import SEVERAL
 
 PAGE = Path(__file__).with_name("support.md")
 
@@ -18,6 +19,10 @@ usable on your machine.
 """
 
 TAIL = """
+Matrices that lie on several devices ([distributed.md](distributed.md), [distributed-jax.md](distributed-jax.md)); a part of the
+operations has limits that an error names:
+
+SEVERAL
 Each engine, in words:
 
 """
@@ -43,9 +48,13 @@ def page() -> str:
         f"| {c.operation} | {c.engine} | {c.device} | {', '.join(c.dtypes)} | {c.note} |"
         for c in sorted(capabilities(), key=lambda c: (c.operation, c.device, c.engine))
     ]
+    several = ["| engine | device | operations | takes |", "|---|---|---|---|"]
+    several += [f"| {e.name} | {', '.join(e.devices)} | {', '.join(e.operations)} | {e.takes} |" for e in SEVERAL]
+    tail = TAIL.replace("SEVERAL", "\n".join(several) + "\n")
     # what a library is called differs between machines
     words = [f"- `{e.name}`: {e.what.partition(' from lib')[0]}" for e in ALL.values()]
-    return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(words) + "\n" + FRAMEWORKS
+    words += [f"- `{e.name}`: {e.what}" for e in SEVERAL]
+    return HEAD + "\n".join(rows) + "\n" + tail + "\n".join(words) + "\n" + FRAMEWORKS
 
 
 if __name__ == "__main__":

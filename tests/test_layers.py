@@ -53,8 +53,12 @@ MAY_IMPORT = {
     "frameworks/dtensor_gradients.py": {"torch"},
     "frameworks/torch_memory.py": {"torch"},
     "frameworks/jax_memory.py": {"jax"},
+    "frameworks/jax_processes.py": {"jax", "mpi4py"},
     "frameworks/jax_sharding.py": {"jax"},
-    **{f"engines/sharded_{name}.py": {"jax"} for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")},
+    **{
+        f"engines/sharded_{name}.py": {"jax"}
+        for name in ("calls", "cholesky", "factored", "layout", "lu", "substitution", "tall", "triangle")
+    },
 }
 
 

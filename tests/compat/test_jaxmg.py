@@ -24,3 +24,12 @@ def test_jaxmg():
     done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, env=env, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed") == 5
+
+
+def test_device_supports_vmm_names_what_is_missing():
+    from lapwing.compat.jaxmg import device_supports_vmm
+
+    try:
+        assert device_supports_vmm(0) in (True, False)
+    except RuntimeError as error:
+        assert "driver" in str(error) or "GPU 0" in str(error)

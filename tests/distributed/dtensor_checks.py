@@ -153,7 +153,30 @@ def check_failures(mesh, placements, n):
     raises(ValueError, "b has 7", lambda: lw.solve(good, torch.ones(7, 2, dtype=torch.float64)))
     other = "pos" if RANK else "general"
     raises(ValueError, "do not agree", lambda: lw.inv(good, assume=other))
-    raises(NotImplementedError, "hint: lapwing.cholesky", lambda: lw.factor(good))
+
+
+def check_factor(mesh, placements, n, dtype=torch.float64):
+    a, b = positive(n, dtype), random(n, 2, dtype=dtype, seed=1)
+    for assume, x in (("pos", a), ("general", a + random(n, n, dtype=dtype, seed=2))):
+        f = lw.factor(distribute_tensor(x, mesh, placements), assume=assume)
+        assert f.info == 0 and f.assume == assume and "kind" in f.report
+        for sides in (distribute_tensor(b, mesh, placements), b, b[:, 0]):
+            found = f.solve(sides)
+            close(found, torch.linalg.solve(x, b if sides.ndim == 2 else b[:, 0]), 20 * n, "factor")
+            assert not isinstance(sides, DTensor) or tuple(found.placements) == tuple(placements)
+        inverse = f.inv()
+        placed(inverse, placements)
+        close(inverse, torch.linalg.inv(x), 20 * n, "factor")
+        close(f.slogdet().logabsdet, torch.linalg.slogdet(x).logabsdet, n, "factor")
+        if assume == "pos":
+            close(f.l, torch.linalg.cholesky(x), n, "factor")
+            close(f.logdet(), torch.linalg.slogdet(x).logabsdet, n, "factor")
+    x, info = lw.solve_ex(distribute_tensor(a, mesh, placements), b, assume="pos")
+    close(x, torch.linalg.solve(a, b), 20 * n, "solve_ex")
+    lost, bad = lw.cholesky_ex(distribute_tensor(-a, mesh, placements))
+    assert (info, bad) == (0, 1) and lost.full_tensor().isnan().all()
+    raises(lw.NotPositiveDefiniteError, "minor of order 1", lambda: lw.factor(distribute_tensor(-a, mesh, placements)))
+    raises(ValueError, "b has 7", lambda: f.solve(torch.ones(7, 2, dtype=dtype)))
 
 
 def check_whole_matrices(mesh):
@@ -234,6 +257,7 @@ def main():
         check_gradients(line, [Shard(0)], 10)
     check_gradients(grid, [Shard(0), Shard(1)], 10)
     check_failures(line, [Shard(0)], 12)
+    check_factor(grid, [Shard(0), Shard(1)], 9, torch.complex128)
     check_whole_matrices(line)
     check_other_placements(grid)
     engine, not_this = ("scalapack", "gathered") if MPI is not None else ("gathered on rank 0", "scalapack,")

@@ -10,6 +10,7 @@ import logging
 import re
 import sys
 import traceback
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import lapwing as lw
 from lapwing import NotPositiveDefiniteError, SingularMatrixError
 from lapwing.core.placement import Grid
 from lapwing.distributed import shard
@@ -146,7 +148,7 @@ def failures():
         error = raises(NotPositiveDefiniteError, f"order {row + 1}", lambda held=held: call("cholesky", held))
         assert (error.minor, error.nonfinite) == (row + 1, nonfinite)
         assert np.isnan(np.asarray(call("cholesky", held, on_fail="nan"))).all()
-    factor, info = call("cholesky_ex", held)
+    factor, info = lw.cholesky_ex(held)
     assert int(info) == 18 and np.isnan(np.asarray(factor)).all()
     bad = a.copy()
     bad[25, 3] = np.inf  # below the diagonal: the pivot of its row fails, none before
@@ -162,7 +164,7 @@ def bad_arguments():
     raises(TypeError, "dtype", lambda: call("solve", square, jnp.ones(8, "float32"), assume="pos"))
     raises(ValueError, "shape (8,)", lambda: call("solve", square, jnp.ones(7), assume="pos"))
     raises(ValueError, "'pos'", lambda: call("solve", square, jnp.ones(8), assume="positive"))
-    raises(NotImplementedError, "hint", lambda: call("solve", square, jnp.ones(8), assume="hermitian"))
+    raises(ValueError, "upper=True", lambda: call("solve", square, jnp.ones(8), upper=True))
     raises(ValueError, "engine", lambda: call("cholesky", square, engine="lapack"))
     raises(TypeError, "int", lambda: call("cholesky", put(np.eye(8, dtype=int), mesh, P("x", None))))
     raises(NotImplementedError, "scalapack", lambda: call("qr", square))
@@ -184,6 +186,78 @@ def general_matrices():
     a[:, 7] = 0
     error = raises(SingularMatrixError, "pivot 8", lambda: call("solve", put(a, mesh, P("x", "y")), put(b, mesh, P("y", "x"))))
     assert error.pivot == 8
+
+
+@check
+def factored_once():
+    """All assumptions, in panels that need padding; the other triangle is not read; under jit, in and out."""
+    n, mesh = 44, mesh_of(2, 2)
+    x, b = matrix(n, "complex128"), matrix(4, "complex128", m=n)
+    matrices = {
+        "pos": (positive(n, "complex128"), True),
+        "general": (x, None),
+        "hermitian": (x + x.conj().T, False),
+        "symmetric": (x + x.T, True),
+        "lower": (np.tril(x) + 9 * np.eye(n), False),
+        "upper": (np.triu(x) + 9 * np.eye(n), True),
+    }
+    for assume, (a, upper) in matrices.items():
+        held = put(a if upper is None else poisoned(a, upper), mesh, P("x", "y"))
+        named = {} if assume in ("general", "lower", "upper") else {"upper": upper}
+        f = call("factor", held, assume=assume, **named)
+        assert int(f.info) == 0 and f.report["engine"] == "sharded" and f.report["grid"] == (2, 2)
+        expected, scale = np.linalg.solve(a, b), np.linalg.cond(a)
+        right = put(b, mesh, P("y", None))
+        got = jax.jit(lambda f, b: f.solve(b))(f, right) if assume == "pos" else f.solve(right)
+        close(got, expected, n, factor=scale)
+        if assume in ("hermitian", "lower"):
+            close(call("solve", held, right, assume=assume, **named), expected, n, factor=scale)
+        if assume == "upper":  # compiling takes longest: the rest is as for "lower"
+            continue
+        inverse = f.inv()
+        close(inverse, np.linalg.inv(a), n, factor=scale)
+        same_placement(inverse, held)
+        if assume in ("pos", "hermitian", "symmetric"):
+            turned = np.asarray(inverse).T if assume == "symmetric" else np.asarray(inverse).conj().T
+            assert np.array_equal(np.asarray(inverse), turned)
+        sign, value = f.slogdet()
+        close(sign * np.exp(value - np.linalg.slogdet(a)[1]), np.linalg.slogdet(a)[0], n, factor=scale)
+        if assume == "pos":
+            close(f.l, np.linalg.cholesky(a).conj().T, n)
+            close(f.logdet(), np.linalg.slogdet(a)[1], n)
+        elif assume == "lower":
+            assert np.array_equal(np.asarray(f.l), a)
+        else:
+            raises(AttributeError, "LU", lambda f=f: f.l)
+    back = jax.jit(lambda a: call("factor", a))(put(positive(jax_sharding.AUTO_FROM), mesh, P("x", "y")))
+    assert type(back).__name__ == "JaxFactor" and back.solve(jnp.ones(jax_sharding.AUTO_FROM)).shape == (
+        jax_sharding.AUTO_FROM,
+    )
+    raises(NotPositiveDefiniteError, "order 1", lambda: call("factor", put(-positive(n), mesh, P("x", "y"))))
+    zero = np.tril(x)
+    zero[5, 5] = 0
+    assert raises(SingularMatrixError, "6", lambda: call("factor", put(zero, mesh, P("x", "y")), assume="lower")).pivot == 6
+
+
+@check
+def derivatives_of_factored_matrices():
+    kinds = getattr(jax.sharding, "AxisType", None)
+    if kinds is None:
+        return
+    mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(kinds.Explicit,) * 2, devices=jax.devices()[:4])
+    n = 12
+    a, b = matrix(n) + 4 * np.eye(n), matrix(2, m=n)
+
+    def value(a, b, assume, make):
+        f = make(a, assume=assume)
+        return jnp.sum(jnp.sin(f.solve(b))) + f.slogdet()[1] ** 2 + jnp.sum(f.inv() ** 2)
+
+    for assume in ("hermitian", "lower"):
+        f = jax.grad(partial(value, assume=assume, make=lw.factor), (0, 1))
+        got = jax.jit(f)(put(a, mesh, P("x", "y")), put(b, mesh, P()))
+        for one, other in zip(got, f(jnp.asarray(a), jnp.asarray(b)), strict=True):
+            close(one, other, n, factor=1000)
+        assert got[0].sharding.spec == P("x", "y")
 
 
 @check
@@ -222,6 +296,7 @@ def gathered_eigenproblem():
     log.removeHandler(handler)
     close(a @ np.asarray(v), np.asarray(v) * np.asarray(w), n)
     assert v.sharding.spec == P("x", "y")
+    assert int(lw.eigh_ex(put(a, mesh, P("x", "y"))).info) == 0
     assert any("gathered to one device" in line for line in lines)
     from lapwing.engines import sharded
 

@@ -463,6 +463,20 @@ def check_square_grid():
         check_vectors(a, values, vectors, n, "square grid")
 
 
+def check_status_calls():
+    n = 9
+    a, b = positive(n, "float64"), random((n, 2), "float64", 1)
+    layout = Layout.rows_of((n, n), COMM.size)
+    x, info = lw.solve_ex(sharded(a, layout), b, assume="pos")
+    close(x, np.linalg.solve(a, b), n, "solve_ex")
+    assert info == 0 and lw.inv_ex(sharded(a, layout)).info == 0 and lw.eigh_ex(sharded(a, layout)).info == 0
+    bad = a.copy()
+    bad[4, 4] = -1
+    factor, info = lw.cholesky_ex(sharded(bad, layout))
+    assert info == 5 and np.isnan(factor.local).all()
+    assert lw.solve_ex(sharded(0 * a, layout), b).info == 1
+
+
 def check_files():
     folder = Path(COMM.bcast(tempfile.mkdtemp() if R == 0 else None)) / "matrix"
     a = random((33, 21), "complex128")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,26 @@ def test_jax_blocks(libraries, tmp_path):
     pytest.importorskip("jax")
     for text, code in ranks(libraries[901], tmp_path, 2, "jax", JAX_PLATFORMS="cpu"):
         assert code == 0 and text == "done\n", text
+
+
+def test_jax_processes(libraries, tmp_path):
+    """The public calls on JAX arrays over two processes reach the library."""
+    pytest.importorskip("jax")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    settings = {"LAPWING_CUDA_PATH": str(libraries[901]), "MOCK_FOLDER": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | settings | {"PYTHONPATH": str(Path(lapwing.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [sys.executable, "-W", "error", HERE / "jax_mpi_cases.py", str(port)]
+    started = [subprocess.Popen([*command, str(rank), "2"], env=environment, **pipes) for rank in range(2)]
+    try:
+        told = [process.communicate(timeout=120)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, text in zip(started, told, strict=True):
+        assert process.returncode == 0 and "passed" in text, text
 
 
 def test_one_rank_without_memory(libraries, tmp_path):

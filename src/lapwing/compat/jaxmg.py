@@ -10,7 +10,8 @@ Its three generations are taken: columns split (``P(None, "x")``, ``cyclic_1d=Tr
 any number of right-hand sides is taken, no input is deleted unless you donate it yourself, and both triangles of a positive
 definite matrix may be there: the one above the diagonal is read, as JAXMg does.
 
-A failure gives NaN and a status that is not zero (7); 0 is success.
+A failure gives NaN and a status that is not zero (7); 0 is success. It is one int32 for all devices; inside shard_map it has
+shape (1,). (1.x has a vector, whose words are private to it.)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jax.sharding import PartitionSpec
 
 from .. import __version__, eigh, eigvalsh
 from ..distributed import shard
+from .jaxmg_device import device_supports_vmm
 from .jaxmg_layout import (
     JaxMgWarning,
     calculate_all_valid_T_A,
@@ -52,6 +54,7 @@ __all__ = [
     "cyclic_1d",
     "cyclic_1d_layout",
     "determine_distributed_setup",
+    "device_supports_vmm",
     "gesvd",
     "get_cols_cyclic",
     "get_mesh_and_spec_from_array",
@@ -100,7 +103,7 @@ def potrs(
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
-    call = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True, return_logdet)
+    call = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)
     x, logdet, info = call(a, b)
     code = status(info)
     out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
@@ -122,7 +125,7 @@ def lu_solve(
     """Solve A x = b for any square A: x, or (x, status)."""
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
-    x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False, False)(a, b)
+    x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
     return (x, status(info)) if return_status else x
 
 
@@ -242,15 +245,14 @@ def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: 
 
 
 @cache
-def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool, logdet: bool) -> Any:
+def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool) -> Any:
     def local(a: Any, b: Any) -> Any:
         if cyclic:
             a = _uncycled(a, names, tile, spec)
         options: dict[str, Any] = {"axis_name": names, "width": tile, "assume": "pos" if pos else "general", "upper": pos}
         split = (*b_spec, None, None)[:2]
         b_split = "rows" if split[0] is not None else "columns" if split[1] is not None else "none"
-        x, info = shard.solve_ex(a, b, b_split=b_split, **options)
-        return x, shard.slogdet(a, **options)[1] if logdet else jnp.zeros(()), info
+        return shard.solve_logdet_ex(a, b, b_split=b_split, **options)
 
     return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())))
 

@@ -31,6 +31,7 @@ __all__ = [
     "slogdet",
     "solve",
     "solve_ex",
+    "solve_logdet_ex",
     "svd",
     "svdvals",
     "to_cyclic",
@@ -129,7 +130,23 @@ def solve_ex(
     width: int | None = None,
 ) -> tuple[Any, Any]:
     """My block of A^-1 B, and the status."""
-    from ..engines import sharded_calls, sharded_lu
+    options: dict[str, Any] = {"assume": assume, "upper": upper, "b_split": b_split, "width": width}
+    x, _, info = solve_logdet_ex(a_local, b_local, axis_name=axis_name, **options)
+    return x, info
+
+
+def solve_logdet_ex(
+    a_local: Any,
+    b_local: Any,
+    *,
+    axis_name: Any,
+    assume: str = "pos",
+    upper: bool = False,
+    b_split: str = "auto",
+    width: int | None = None,
+) -> tuple[Any, Any, Any]:
+    """My block of A^-1 B, log |det A| and the status, from one factorisation."""
+    from ..engines import sharded_calls, sharded_cholesky, sharded_lu
 
     name = "shard.solve"
     grid, cut = _square(name, a_local, axis_name, width)
@@ -138,11 +155,14 @@ def solve_ex(
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     right = _right_grid(name, b, grid, cut.n, b_split)
     if _is_pos(name, assume):
-        x, info = sharded_calls.local_solve(a_local, b, grid, right, cut, upper)
+        spd = sharded_calls.local_factor(a_local, grid, cut, upper)
+        x, info = sharded_calls.local_apply(spd, b, grid, right, cut), spd.info
+        logdet = sharded_calls.or_nan(sharded_cholesky.logdet(spd), info)
     else:
-        f = sharded_lu.local_factor(a_local, grid, cut)
-        x, info = sharded_lu.apply(f, b, grid, right, cut, turned=False), f.info
-    return (x[:, 0] if b_local.ndim == 1 else x), info
+        lu = sharded_lu.local_factor(a_local, grid, cut)
+        x, info = sharded_lu.apply(lu, b, grid, right, cut, turned=False), lu.info
+        logdet = sharded_lu.slogdet_of(lu)[1]
+    return (x[:, 0] if b_local.ndim == 1 else x), logdet, info
 
 
 def inv(a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None) -> Any:
@@ -159,7 +179,7 @@ def inv_ex(
     grid, cut = _square("shard.inv", a_local, axis_name, width)
     if _is_pos("shard.inv", assume):
         return sharded_calls.local_inverse(a_local, grid, cut, upper)
-    return sharded_lu.local_inverse(a_local, grid, cut, transposed=False)
+    return sharded_lu.local_inverse(a_local, grid, cut)
 
 
 def slogdet(

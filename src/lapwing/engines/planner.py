@@ -17,6 +17,7 @@ from ..core.records import Record, Rule, load_records, rules_of
 from ..core.settings import cache_folder, cache_path, cuda_paths
 from . import batched, cost, cusolver, krylov, lapack, reference, tiled
 from .engine import Engine
+from .several import SEVERAL
 
 __all__ = [
     "ALL",
@@ -140,6 +141,11 @@ def engines() -> list[EngineStatus]:
         usable = tuple(device for device, reason in reasons.items() if not reason)
         text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
         found.append(EngineStatus(engine.name, engine.described(), usable, text))
+    for several in SEVERAL:
+        reasons = {device: several.missing(device) for device in several.devices}
+        usable = tuple(device for device, reason in reasons.items() if not reason)
+        text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
+        found.append(EngineStatus(several.name, f"{several.what} (matrices over several devices)", usable, text))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Calls on whole sharded matrices: shard_map around the algorithms, and their derivatives.
+"""Calls on positive definite matrices inside shard_map, and the factor on whole arrays; see also sharded_factored.
 
 Each takes the array, its Placement, and for a right-hand side its own grid (None: whole on every device); all of these but the
 arrays are static, so that one compiled function serves every call alike.
@@ -21,18 +21,23 @@ from .sharded_layout import adjoint, from_panels, from_slots, gathered, local_pa
 
 __all__ = [
     "cholesky",
+    "cholesky_tangent",
     "compiled",
     "cut_for",
     "in_panels",
-    "inverse",
+    "in_slots",
+    "inverse_of",
+    "local_apply",
     "local_cholesky",
+    "local_factor",
+    "local_hermitian",
     "local_inverse",
     "local_logdet",
+    "local_product",
     "local_rows",
-    "local_solve",
+    "local_sandwich",
+    "no_tangent",
     "or_nan",
-    "slogdet",
-    "solve",
     "spec_of",
     "summed",
 ]
@@ -74,28 +79,32 @@ def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, A
     return (adjoint(l) if upper else l), f.info
 
 
-def local_solve(a: Any, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool) -> tuple[Any, Any]:
-    f = local_factor(a, grid, cut, upper)
-    return local_apply(f, b, grid, right, cut), f.info
-
-
 def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
-    """A^-1 B. A right-hand side in blocks over other axes than the matrix is gathered: it is the smaller of the two."""
+    """A^-1 B."""
+    return or_nan(in_slots(b, grid, right, cut, lambda x: spd.solve(f, x, cut, grid.order)), f.info)
+
+
+def in_slots(b: Any, grid: Grid, right: Grid | None, cut: Panels, work: Any) -> Any:
+    """``work`` on the rows of my panels. B in blocks over other axes than the matrix is gathered: it is the smaller one."""
     same = right is not None and set(right.order) == set(grid.order)
     given = b if right is None or same else gathered(b, right)
-    x = spd.solve(f, to_slots(given, right if same else None, cut, grid.order), cut, grid.order)
-    x = or_nan(from_slots(x, right if same else None, cut, grid.order), f.info)
+    x = work(to_slots(given, right if same else None, cut, grid.order))
+    x = from_slots(x, right if same else None, cut, grid.order)
     return x if right is None or same else local_part(x, right)
 
 
 def local_inverse(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
     f = local_factor(a, grid, cut, upper)
-    x = spd.solve(f, spd.identity_slots(cut, grid.order, a.dtype), cut, grid.order)
+    return inverse_of(f, grid, cut), f.info
+
+
+def inverse_of(f: spd.Factored, grid: Grid, cut: Panels) -> Any:
+    x = spd.solve(f, spd.identity_slots(cut, grid.order, f.panels.dtype), cut, grid.order)
     # the rows of my panels of X are, turned, the columns of my panels of X^H
     x = or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
     one = from_panels(x, grid, cut, cut.n)
     other = adjoint(from_panels(x, grid.turned(), cut, cut.n))
-    return (one + other) / 2, f.info
+    return (one + other) / 2
 
 
 def local_logdet(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
@@ -160,7 +169,7 @@ def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[An
     def jvp(primals: Any, tangents: Any) -> Any:
         if not placement.certain:  # XLA decides, as it would for an ordinary array
             factor, info = function(*primals)
-            return (factor, info), (_cholesky_tangent(factor, upper, tangents[0]), _no_tangent(info))
+            return (factor, info), (cholesky_tangent(factor, upper, tangents[0]), no_tangent(info))
         raise NotImplementedError(
             "cholesky: the factor of a sharded matrix has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
         )
@@ -168,7 +177,7 @@ def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[An
     return function(a)  # type: ignore[no-any-return]
 
 
-def _cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
+def cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
     """dL = L phi(L^-1 dA L^-H), phi the lower triangle with half the diagonal."""
     l = adjoint(factor) if upper else factor
     invert = partial(lax.linalg.triangular_solve, l, left_side=True, lower=True)
@@ -177,71 +186,4 @@ def _cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
     return adjoint(dl) if upper else dl
 
 
-_no_tangent = jax.custom_derivatives.zero_from_primal
-
-
-def solve(placement: Placement, right: Grid | None, cut: Panels, upper: bool, a: Any, b: Any) -> tuple[Any, Any]:
-    """A^-1 B for a positive definite A, and the status."""
-    if b.ndim == 1:
-        x, info = solve(placement, right, cut, upper, a, b[:, None])
-        return x[:, 0], info
-    grid, mesh = placement.grid, placement.mesh
-    spec, b_spec = spec_of(grid), spec_of(right)
-    held = PartitionSpec(grid.order)
-    parts = spd.Factored(held, PartitionSpec(), PartitionSpec(), PartitionSpec())
-    f = shard_map(partial(local_factor, grid=grid, cut=cut, upper=upper), mesh, (spec,), parts)(lax.stop_gradient(a))
-    apply = shard_map(partial(local_apply, grid=grid, right=right, cut=cut), mesh, (parts, b_spec), b_spec)
-    product = shard_map(partial(local_product, grid=grid, right=right), mesh, (spec, b_spec), b_spec)
-
-    x = lax.custom_linear_solve(
-        lambda x: product(a, x),
-        b,
-        lambda _, c: apply(f, c),
-        # A^T y = c is A conj(y) = conj(c)
-        lambda _, c: jnp.conj(apply(f, jnp.conj(c))),
-    )
-    return x, f.info
-
-
-def inverse(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
-    """A^-1 where A was, exactly Hermitian, and the status."""
-    grid, mesh = placement.grid, placement.mesh
-    spec = spec_of(grid)
-    function = jax.custom_jvp(
-        shard_map(partial(local_inverse, grid=grid, cut=cut, upper=upper), mesh, (spec,), (spec, PartitionSpec()))
-    )
-    sandwich = shard_map(partial(local_sandwich, grid=grid, cut=cut), mesh, (spec, spec), spec)
-    hermitian = shard_map(partial(local_hermitian, grid=grid, cut=cut), mesh, (spec,), spec)
-
-    @function.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        x, info = function(*primals)
-        # dX = -X dA X, linear in dA: turned around it is the same with conj(X), whose panels need not be kept
-        made = jax.custom_derivatives.linear_call(
-            sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g))), x, hermitian(tangents[0])
-        )
-        return (x, info), (made, _no_tangent(info))
-
-    return function(a)  # type: ignore[no-any-return]
-
-
-def slogdet(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any, Any]:
-    """The sign (1, or NaN), log det A, and the status, the same on every device."""
-    grid, mesh = placement.grid, placement.mesh
-    spec, whole = spec_of(grid), PartitionSpec()
-    function = jax.custom_jvp(shard_map(partial(local_logdet, grid=grid, cut=cut, upper=upper), mesh, (spec,), (whole, whole)))
-    trace = shard_map(partial(_local_trace, grid=grid), mesh, (spec, spec), whole)
-
-    @function.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        value, info = function(*primals)
-        x, _ = inverse(placement, cut, upper, *primals)
-        return (value, info), (trace(x, tangents[0]), _no_tangent(info))
-
-    value, info = function(a)
-    return or_nan(jnp.ones((), a.dtype), info), value, info
-
-
-def _local_trace(x: Any, da: Any, grid: Grid) -> Any:
-    """Re tr(X dA) for a Hermitian X: no element has to move."""
-    return lax.psum(jnp.sum(jnp.real(jnp.conj(x) * da)), grid.order)
+no_tangent = jax.custom_derivatives.zero_from_primal

@@ -6,22 +6,32 @@ own columns.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 
-from ..core.placement import Grid, Placement
+from ..core.placement import Grid
 from .sharded import WINDOWS, Panels
-from .sharded_calls import in_panels, local_rows, or_nan, spec_of, summed
+from .sharded_calls import in_panels, local_rows, or_nan, summed
 from .sharded_cholesky import identity_slots, multiply
-from .sharded_layout import adjoint, from_panels, from_slots, gathered, local_part, place, shard_map, to_panels, to_slots
+from .sharded_layout import adjoint, from_panels, from_slots, gathered, local_part, place, to_panels, to_slots
 from .sharded_substitution import Triangle, dot, gather_solve, left_solve, scatter_solve
 
-__all__ = ["FactoredLU", "apply", "factor", "inverse", "local_factor", "slogdet", "solve"]
+__all__ = [
+    "FactoredLU",
+    "apply",
+    "factor",
+    "inverse_lower",
+    "inverse_of",
+    "local_factor",
+    "local_inverse",
+    "local_sandwich",
+    "local_slogdet",
+    "local_times",
+    "prepared",
+    "slogdet_of",
+]
 
 
 class FactoredLU(NamedTuple):
@@ -47,7 +57,7 @@ class FactoredLU(NamedTuple):
 
 def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
     """``a``: the columns of my panels, shape (n or padded, columns)."""
-    c, first_odd = _prepared(a, cut, axes)
+    c, first_odd = prepared(a, cut, axes)
     b, total, device = cut.width, cut.padded, place(axes)
     blocks = jnp.zeros((4, cut.count, b, b), c.dtype)
     order = jnp.arange(total, dtype=jnp.int32)
@@ -75,7 +85,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
             corner = lax.dynamic_slice(work, (offset, 0), (b, b))
             unit = jnp.tril(corner, -1) + jnp.eye(b, dtype=c.dtype)
             high = jnp.triu(corner)
-            inverse = _inverse_lower(unit)
+            inverse = inverse_lower(unit)
             # U_12 <- L_11^-1 A_12
             wide = cut.columns - left
             panel_of = (jnp.arange(wide) + left) // b * cut.devices + device
@@ -94,7 +104,7 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
             bad = (pivots == 0) | ~jnp.isfinite(pivots)
             at = k * b + jnp.argmax(bad) + 1
             info = jnp.where((info == 0) & jnp.any(bad), at, info).astype(jnp.int32)
-            new = jnp.stack([unit, inverse, high, adjoint(_inverse_lower(adjoint(high)))])
+            new = jnp.stack([unit, inverse, high, adjoint(inverse_lower(adjoint(high)))])
             return c, lax.dynamic_update_slice(blocks, new[:, None], (0, k, 0, 0)), order, swaps + moved, info
 
         state = lax.fori_loop(first * cut.devices, last * cut.devices, step, state)
@@ -114,7 +124,7 @@ def _nothing(x: Any) -> tuple[Any, Any, Any]:
     return jnp.zeros_like(x), jnp.zeros(x.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
 
 
-def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
+def prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     """My columns, with ones on the diagonal of the padding; the first column that holds NaN or Inf."""
     rows = jnp.arange(cut.padded)[:, None]
     panel = jnp.arange(cut.each) * cut.devices + place(axes)
@@ -125,7 +135,7 @@ def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     return jnp.where(odd, 0, jnp.where((rows == columns) & (rows >= cut.n), 1, a)).astype(a.dtype), lax.pmin(first, axes)
 
 
-def _inverse_lower(l: Any) -> Any:
+def inverse_lower(l: Any) -> Any:
     n = l.shape[0]
     index = jnp.arange(n)
 
@@ -162,20 +172,26 @@ def apply(f: FactoredLU, b: Any, grid: Grid, right: Grid | None, cut: Panels, tu
     return x if right is None else local_part(x, right)
 
 
-def local_inverse(a: Any, grid: Grid, cut: Panels, transposed: bool) -> tuple[Any, Any]:
-    """A^-1 in blocks, or its transpose."""
+def local_inverse(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any]:
+    """A^-1 in blocks, and the status."""
     f = local_factor(a, grid, cut)
-    eye = identity_slots(cut, grid.order, a.dtype, f.order)
+    return inverse_of(f, grid, cut), f.info
+
+
+def inverse_of(f: FactoredLU, grid: Grid, cut: Panels) -> Any:
+    eye = identity_slots(cut, grid.order, f.panels.dtype, f.order)
     y = gather_solve(f.l, eye, cut, grid.order, below=True)
     # the rows of my panels
     x = or_nan(gather_solve(f.u, y, cut, grid.order, below=False)[..., : cut.n], f.info)
-    if transposed:
-        return from_panels(x.reshape(cut.columns, cut.n).T, grid, cut, cut.n), f.info
-    return from_slots(x, grid, cut, grid.order), f.info
+    return from_slots(x, grid, cut, grid.order)
 
 
 def local_slogdet(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any, Any]:
     f = local_factor(a, grid, cut)
+    return (*slogdet_of(f), f.info)
+
+
+def slogdet_of(f: FactoredLU) -> tuple[Any, Any]:
     pivots = jnp.diagonal(f.upper, axis1=-2, axis2=-1).reshape(-1)
     size = jnp.abs(pivots)
     singular = jnp.any(size == 0)
@@ -184,7 +200,7 @@ def local_slogdet(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any, Any]:
     value = jnp.where(singular, -jnp.inf, jnp.sum(jnp.log(jnp.where(size == 0, 1, size))))
     # of NaN in the matrix nothing was left but the status
     odd = (f.info != 0) & ~singular
-    return jnp.where(odd, jnp.nan, sign).astype(a.dtype), jnp.where(odd, jnp.nan, value).astype(size.dtype), f.info
+    return jnp.where(odd, jnp.nan, sign).astype(pivots.dtype), jnp.where(odd, jnp.nan, value).astype(size.dtype)
 
 
 def local_times(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
@@ -199,74 +215,3 @@ def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels, transposed: bool) ->
     xs = in_panels(x.T, grid.turned(), cut) if transposed else in_panels(x, grid, cut)
     made = multiply(multiply(xs, in_panels(s, grid, cut), cut, grid.order), xs, cut, grid.order)
     return -from_panels(made, grid, cut, cut.n)
-
-
-# -- on whole arrays ----------------------------------------------------------------------------------------------------------
-
-
-def solve(placement: Placement, right: Grid | None, cut: Panels, a: Any, b: Any) -> tuple[Any, Any]:
-    """A^-1 B, and the status."""
-    if b.ndim == 1:
-        x, info = solve(placement, right, cut, a, b[:, None])
-        return x[:, 0], info
-    grid, mesh = placement.grid, placement.mesh
-    spec, b_spec, whole = spec_of(grid), spec_of(right), PartitionSpec()
-    parts = FactoredLU(PartitionSpec(grid.order), *[whole] * 7)
-    f = shard_map(partial(local_factor, grid=grid, cut=cut), mesh, (spec,), parts)(lax.stop_gradient(a))
-    ways = [
-        shard_map(partial(apply, grid=grid, right=right, cut=cut, turned=turned), mesh, (parts, b_spec), b_spec)
-        for turned in (False, True)
-    ]
-    product = shard_map(partial(local_times, grid=grid, right=right), mesh, (spec, b_spec), b_spec)
-    x = lax.custom_linear_solve(
-        lambda x: product(a, x),
-        b,
-        lambda _, c: ways[0](f, c),
-        # A^T y = c is A^H conj(y) = conj(c)
-        lambda _, c: jnp.conj(ways[1](f, jnp.conj(c))),
-    )
-    return x, f.info
-
-
-def inverse(placement: Placement, cut: Panels, a: Any) -> tuple[Any, Any]:
-    """A^-1 where A was, and the status."""
-    grid, mesh = placement.grid, placement.mesh
-    spec, whole = spec_of(grid), PartitionSpec()
-    function = jax.custom_jvp(
-        shard_map(partial(local_inverse, grid=grid, cut=cut, transposed=False), mesh, (spec,), (spec, whole))
-    )
-    ways = [
-        shard_map(partial(local_sandwich, grid=grid, cut=cut, transposed=transposed), mesh, (spec, spec), spec)
-        for transposed in (False, True)
-    ]
-
-    @function.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        x, info = function(*primals)
-        made = jax.custom_derivatives.linear_call(ways[0], ways[1], x, tangents[0])
-        return (x, info), (made, jax.custom_derivatives.zero_from_primal(info))
-
-    return function(a)  # type: ignore[no-any-return]
-
-
-def slogdet(placement: Placement, cut: Panels, a: Any) -> tuple[Any, Any, Any]:
-    """Sign, log |det A|, and the status, the same on every device."""
-    grid, mesh = placement.grid, placement.mesh
-    spec, whole = spec_of(grid), PartitionSpec()
-    function = jax.custom_jvp(shard_map(partial(local_slogdet, grid=grid, cut=cut), mesh, (spec,), (whole, whole, whole)))
-    transposed = shard_map(partial(local_inverse, grid=grid, cut=cut, transposed=True), mesh, (spec,), (spec, whole))
-
-    def local_trace(x: Any, da: Any) -> Any:
-        return lax.psum(jnp.sum(x * da), grid.order)
-
-    trace = shard_map(local_trace, mesh, (spec, spec), whole)
-
-    @function.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        sign, value, info = function(*primals)
-        # t = tr(A^-1 dA): d log|det| = Re t, d sign = i Im(t) sign
-        t = trace(transposed(*primals)[0], tangents[0])
-        turn = (t - jnp.conj(t)) / 2 * sign
-        return (sign, value, info), (turn, jnp.real(t), jax.custom_derivatives.zero_from_primal(info))
-
-    return function(a)  # type: ignore[no-any-return]

@@ -87,6 +87,12 @@ def wrap(local: Any, like: Any, shape: tuple[int, ...]) -> Any:
     )
 
 
+def empty_like(a: Any) -> Any:
+    """Of its mesh, placements and device, with nothing in it: what results are to be placed like."""
+    local = a.to_local().new_empty((0, 0))
+    return DTensor.from_local(local, a.device_mesh, a.placements, run_check=False, shape=torch.Size((0, 0)), stride=(1, 1))
+
+
 def placed_as(x: Any, like: Any) -> Any:
     """In the placements of ``like``, unless those are of sums that are still to be made."""
     if like is None or like.placements == x.placements or any(p.is_partial() for p in like.placements):

@@ -6,6 +6,7 @@ which mesh there is: then rows are asked for, which XLA brings about by all-to-a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..core.placement import Grid, Placement
-from .jax import traced
+from .jax import register, traced
 
 __all__ = [
     "AUTO_FROM",
@@ -23,15 +24,19 @@ __all__ = [
     "grid_of",
     "on_one_device",
     "placed_like",
+    "placed_now",
     "put",
     "put_back",
     "put_everywhere",
+    "register",
     "replicated",
     "route",
     "status",
     "traced",
+    "where",
 ]
 
+where = jnp.where
 # With Auto axes a matrix inside jit may as well be a small one that is whole on every device: up to this order it stays the
 # business of XLA, which gathers it.
 AUTO_FROM = 512
@@ -102,6 +107,12 @@ def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
     if not traced(b):
         b = put(b, placement.mesh, PartitionSpec())
     return b, None
+
+
+def placed_now(placement: Placement, x: Any) -> Placement:
+    """The same grid on the mesh that the array ``x`` lies on, where that is known."""
+    sharding = None if traced(x) else getattr(x, "sharding", None)
+    return replace(placement, mesh=sharding.mesh) if isinstance(sharding, NamedSharding) else placement
 
 
 def put(x: Any, mesh: Any, spec: Any) -> Any:

@@ -107,6 +107,7 @@ def cholesky(
     return factor  # type: ignore[no-any-return]
 
 
+@shardable
 def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     """Cholesky factor and a status per matrix; never waits for the device.
 

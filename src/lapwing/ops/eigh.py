@@ -161,6 +161,7 @@ def eigvalsh(
     return _solve("eigvalsh", EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
 
 
+@shardable
 def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> EighExResult:
     """Eigenvalues, eigenvectors and a status per matrix; never raises for a matrix that fails.
 

@@ -19,8 +19,26 @@ from . import sharded_systems as systems
 from . import solve as _solve
 from . import svd as _svd
 from .sharded_factor import LoneFactor
+from .sharded_status import status_calls
 
-__all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
+__all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "eigh",
+    "eigh_ex",
+    "eigvalsh",
+    "factor",
+    "inv",
+    "inv_ex",
+    "lstsq",
+    "polar",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "svd",
+    "svdvals",
+]
 
 
 def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: str) -> Callable[..., Any]:
@@ -71,3 +89,6 @@ def factor(a: ShardedMatrix, /, **options: Any) -> Any:
     if a.ranks.size > 1 or options.get("engine") == "scalapack":
         return systems.factor(a, **options)
     return LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]
+
+
+cholesky_ex, solve_ex, inv_ex, eigh_ex = status_calls(cholesky, factor, eigh)

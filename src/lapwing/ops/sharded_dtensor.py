@@ -20,13 +20,33 @@ from ..core.sharded import ShardedMatrix
 from ..frameworks import dtensor, dtensor_gradients
 from . import cholesky as _cholesky
 from . import eigh as _eigh
+from . import factor as _factor
 from . import lstsq as _lstsq
 from . import qr as _qr
 from . import sharded_calls, sharded_cuda
 from . import solve as _solve
 from . import svd as _svd
+from .sharded_dtensor_factor import DTensorFactor, RootFactor
+from .sharded_status import status_calls
 
-__all__ = ["cholesky", "eigh", "eigvalsh", "factor", "inv", "lstsq", "polar", "qr", "slogdet", "solve", "svd", "svdvals"]
+__all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "eigh",
+    "eigh_ex",
+    "eigvalsh",
+    "factor",
+    "inv",
+    "inv_ex",
+    "lstsq",
+    "polar",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "svd",
+    "svdvals",
+]
 
 _log = logging.getLogger("lapwing")
 _ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
@@ -120,28 +140,53 @@ qr = _Public(_qr.qr, "mm")
 lstsq = _Public(_lstsq.lstsq, "xvvv")
 
 
-def factor(a: Any, /, **options: Any) -> Any:
-    raise NotImplementedError(
-        "factor: there is no factor object of a DTensor\nhint: lapwing.cholesky(a) gives the factor as a DTensor, and"
-        " lapwing.solve takes many right-hand sides at once"
-    )
+def factor(a: Any, /, **options: Any) -> DTensorFactor:
+    if not dtensor.cuts_matrix(a):
+        raise NotImplementedError(
+            "factor: the matrices of this DTensor are not split: each rank has whole ones"
+            "\nhint: lapwing.factor(a.to_local()), or lapwing.solve, which takes many right-hand sides at once"
+        )
+    given, a = a, dtensor.standard("factor", a)
+    if dtensor.wants_gradient(a):
+        raise NotImplementedError(
+            "factor: a factored DTensor has no derivatives\nhint: lapwing.solve and lapwing.slogdet have; or a.detach()"
+        )
+    blocks = dtensor.blocks_of("factor", a)
+    if dtensor.on_gpu(blocks.local):
+        raise NotImplementedError(
+            "factor: there is no factor object on several GPUs\nhint: lapwing.cholesky(a) gives the factor as a DTensor, and"
+            " lapwing.solve takes many right-hand sides at once"
+        )
+    mpi = blocks.ranks.mpi()
+    if mpi is None and options.get("engine", "auto") != "auto":
+        raise ValueError(f"factor: engine={options['engine']!r} needs ranks that MPI started\nhint: {_INSTALL}")
+    options.pop("overwrite", None)  # the tensor is the user's
+    matrix = ShardedMatrix(blocks.local.numpy(), blocks.layout, blocks.ranks if mpi is None else mpi)
+    made = _root_factor(matrix, options) if mpi is None else sharded_calls.factor(matrix, **options)
+    return DTensorFactor(made, a, given)
+
+
+cholesky_ex, solve_ex, inv_ex, eigh_ex = status_calls(cholesky, factor, eigh)
+
+
+def _root_factor(a: ShardedMatrix, options: dict[str, Any]) -> RootFactor:
+    whole, made, error = _on_root("factor", a, (), options), None, None
+    told: Any = None
+    if a.ranks.rank == 0:
+        try:
+            made = _factor.factor(whole[0], **options)
+            told = made.assume, made.upper, int(made.info), made.report
+        except Exception as wrong:
+            error = wrong
+    agree(a.ranks, "factor", {}, error=error)
+    return RootFactor(made, a, a.ranks.allgather(told)[0])
 
 
 def _gathered(public: _Public, a: ShardedMatrix, *args: ShardedMatrix, **options: Any) -> tuple[Any, ...] | Any:
     """All of it on rank 0, which calls the ordinary function; the results go back. Every rank raises what that raises."""
     ranks, name = a.ranks, public.name
-    needed = _ROOM * a.shape[0] * a.shape[1] * a.dtype.itemsize
     error: Exception | None = None
-    if ranks.rank == 0 and needed > _free_memory():
-        error = MemoryError(
-            f"{name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(_free_memory())} free and needs"
-            f" {bytes_in_words(needed)}\nhint: {_INSTALL}"
-        )
-    facts = {"shape": a.shape, "dtype": a.dtype.name, "options": repr(sorted(options.items()))}
-    agree(ranks, name, facts, error=error)
-    if ranks.rank == 0:
-        _log.info("%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)", name, ranks.size)
-    whole = [x.gather(0) for x in (a, *args)]
+    whole = _on_root(name, a, args, options)
     made: Any = None
     if ranks.rank == 0:
         try:
@@ -153,6 +198,23 @@ def _gathered(public: _Public, a: ShardedMatrix, *args: ShardedMatrix, **options
         return _spread(public.results, made, a, *args)
     parts = made if made is not None else [None] * len(public.results)
     return tuple(_spread(kind, x, a, *args) for kind, x in zip(public.results, parts, strict=True))
+
+
+def _on_root(name: str, a: ShardedMatrix, args: tuple[ShardedMatrix, ...], options: dict[str, Any]) -> list[Any]:
+    """All of the matrices on rank 0, where it has room for them."""
+    ranks = a.ranks
+    needed = _ROOM * a.shape[0] * a.shape[1] * a.dtype.itemsize
+    error: Exception | None = None
+    if ranks.rank == 0 and needed > _free_memory():
+        error = MemoryError(
+            f"{name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(_free_memory())} free and needs"
+            f" {bytes_in_words(needed)}\nhint: {_INSTALL}"
+        )
+    facts = {"shape": a.shape, "dtype": a.dtype.name, "options": repr(sorted(options.items()))}
+    agree(ranks, name, facts, error=error)
+    if ranks.rank == 0:
+        _log.info("%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)", name, ranks.size)
+    return [x.gather(0) for x in (a, *args)]
 
 
 def _spread(kind: str, x: Any, a: ShardedMatrix, *args: ShardedMatrix) -> Any:

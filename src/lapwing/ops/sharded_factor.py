@@ -44,6 +44,10 @@ class ShardedFactor:
         return self._x.shape
 
     @property
+    def ranks(self) -> Any:
+        return self._call.ranks
+
+    @property
     def l(self) -> ShardedMatrix:  # noqa: E743
         """The Cholesky factor, lower, or upper for ``upper=True``, in the layout of the matrix."""
         if self.assume not in ("pos", "lower", "upper"):
@@ -105,6 +109,9 @@ class ShardedFactor:
             raise ValueError("ShardedFactor.logdet: a complex determinant has no real logarithm\nhint: slogdet()")
         return logabs if sign > 0 else logabs * np.nan
 
+    def rcond(self) -> Any:
+        raise NotImplementedError("ShardedFactor.rcond: there is no estimate for a sharded matrix\nhint: lapwing.svdvals")
+
     def __repr__(self) -> str:
         n = self.shape[0]
         p, q = self._x.cyclic.grid
@@ -165,9 +172,10 @@ class LoneFactor:
 
     def __init__(self, plain: Any, a: ShardedMatrix) -> None:
         self._plain, self._layout, self._ranks = plain, a.layout, a.ranks
+        self.ranks = a.ranks
         self.assume, self.upper, self.info, self.report = plain.assume, plain.upper, int(plain.info), plain.report
         self.shape = a.shape
-        self.slogdet, self.logdet = plain.slogdet, plain.logdet
+        self.slogdet, self.logdet, self.rcond = plain.slogdet, plain.logdet, plain.rcond
 
     @property
     def l(self) -> ShardedMatrix:  # noqa: E743

@@ -16,9 +16,11 @@ from ..core.placement import Placement
 from ..core.plan import bytes_in_words
 from ..core.problem import ITEMSIZE
 from ..engines import sharded
+from . import sharded_jax_factor as systems
+from . import sharded_jax_processes as processes
 from .checks import check_choice, check_flag, check_matrix, check_square
 from .cholesky import CholeskyResult
-from .eigh import EighResult, eigh, eigvalsh
+from .eigh import EighExResult, EighResult, eigh, eigh_ex, eigvalsh
 from .lstsq import LstsqResult
 from .qr import QRResult
 from .solve import ASSUME, ONE_TRIANGLE, InvExResult, SlogdetResult, SolveExResult
@@ -52,9 +54,13 @@ def find(name: str, a: Any, options: dict[str, Any]) -> Any:
     where = jax_sharding.route(a)
     if where is None or name not in CALLS:
         return None
-    if not where.certain and (name not in _BLOCKED or options.get("assume", "general") not in ("pos", "general")):
+    if not where.certain and name not in _BLOCKED:
         return None
-    return partial(CALLS[name], where)
+    found = partial(CALLS[name], where)
+    if options.get("engine") not in processes.ENGINES and (jax_sharding.traced(a) or a.is_fully_addressable):
+        return found
+    rectangular = name in ("qr", "svd", "svdvals", "polar", "lstsq")
+    return processes.find(name, where, a, options, found, rectangular and a.ndim == 2 and _is_tall(where, a))
 
 
 def cholesky(
@@ -118,21 +124,40 @@ def inv_ex(where: Placement, a: Any, /, *, assume: str = "general", upper: Any =
 def slogdet(
     where: Placement, a: Any, /, *, assume: str = "general", upper: Any = False, on_fail: str = "raise", engine: str = "auto"
 ) -> SlogdetResult:
-    from ..engines import sharded_calls, sharded_lu
-
     _check_fail("slogdet", on_fail)
-    kind, upper = _kind("slogdet", where, a, assume, upper, engine)
-    cut = sharded_calls.cut_for(a.shape[-1], where.grid)
-    if kind == "pos":
-        sign, value, info = sharded_calls.compiled(sharded_calls.slogdet, where, cut, upper)(a)
+    upper = _check_assumed("slogdet", where, a, assume, upper, engine)
+    sign, value, info = systems.slogdet(where, a, assume, upper)
+    if assume == "pos":  # a singular matrix has a determinant; one that is not positive definite is a mistake
         _raise_if_failed("slogdet", a, info, on_fail, assume, upper)
-        return SlogdetResult(sign, value)
-    sign, value, _ = sharded_calls.compiled(sharded_lu.slogdet, where, cut)(a)
     return SlogdetResult(sign, value)
+
+
+def factor(
+    where: Placement,
+    a: Any,
+    /,
+    *,
+    assume: str = "pos",
+    upper: Any = False,
+    overwrite: Any = False,
+    precision: str = "full",
+    on_fail: str = "raise",
+    engine: str = "auto",
+) -> systems.JaxFactor:
+    _check_fail("factor", on_fail)
+    check_choice("factor", "precision", precision, ("full", "mixed"))
+    upper = _check_assumed("factor", where, a, assume, upper, engine)
+    made = systems.JaxFactor.of(where, a, assume, upper)
+    _raise_if_failed("factor", a, made.info, on_fail, assume, upper)
+    return made
 
 
 def eigh_(where: Placement, a: Any, /, **options: Any) -> EighResult:
     return EighResult(*_gathered("eigh", eigh, where, a, options, outputs=("values", "matrix")))
+
+
+def eigh_ex_(where: Placement, a: Any, /, **options: Any) -> EighExResult:
+    return EighExResult(*_gathered("eigh_ex", eigh_ex, where, a, options, outputs=("values", "matrix", "values")))
 
 
 def eigvalsh_(where: Placement, a: Any, /, **options: Any) -> Any:
@@ -195,7 +220,7 @@ def lstsq(where: Placement, a: Any, b: Any, /, *, rcond: float | None = None, en
     m, n = _check_tall("lstsq", where, a, engine)
     if rcond is not None and (isinstance(rcond, bool) or not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0)):
         raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on")
-    _check_right("lstsq", a, b)
+    systems.check_right("lstsq", a, b)
     tall, turned = _tall("lstsq", where, a)
     if turned:
         raise ValueError(f"lstsq: a sharded matrix needs at least as many rows as columns, got {m} x {n}{_OTHERS}")
@@ -216,42 +241,24 @@ def _cholesky(name: str, where: Placement, a: Any, upper: Any, engine: str) -> t
 
 
 def _solve(name: str, where: Placement, a: Any, b: Any, assume: str, upper: Any, engine: str) -> tuple[Any, Any]:
-    from ..engines import sharded_calls, sharded_lu
-    from ..frameworks import jax_sharding
-
-    kind, upper = _kind(name, where, a, assume, upper, engine)
-    _check_right(name, a, b)
-    b, right = jax_sharding.placed_like(b, where)
-    cut = sharded_calls.cut_for(a.shape[-1], where.grid)
-    if kind == "pos":
-        call = sharded_calls.compiled(sharded_calls.solve, where, right, cut, upper)
-    else:
-        call = sharded_calls.compiled(sharded_lu.solve, where, right, cut)
-    return call(a, b)  # type: ignore[no-any-return]
+    upper = _check_assumed(name, where, a, assume, upper, engine)
+    systems.check_right(name, a, b)
+    return systems.solve(where, a, b, assume, upper)
 
 
 def _inv(name: str, where: Placement, a: Any, assume: str, upper: Any, engine: str) -> tuple[Any, Any]:
-    from ..engines import sharded_calls, sharded_lu
-
-    kind, upper = _kind(name, where, a, assume, upper, engine)
-    cut = sharded_calls.cut_for(a.shape[-1], where.grid)
-    if kind == "pos":
-        return sharded_calls.compiled(sharded_calls.inverse, where, cut, upper)(a)  # type: ignore[no-any-return]
-    return sharded_calls.compiled(sharded_lu.inverse, where, cut)(a)  # type: ignore[no-any-return]
+    upper = _check_assumed(name, where, a, assume, upper, engine)
+    return systems.inv(where, a, assume, upper)
 
 
-def _kind(name: str, where: Placement, a: Any, assume: str, upper: Any, engine: str) -> tuple[str, bool]:
+def _check_assumed(name: str, where: Placement, a: Any, assume: str, upper: Any, engine: str) -> bool:
+    """``upper`` as a bool."""
     check_choice(name, "assume", assume, ASSUME)
     upper = check_flag(name, "upper", upper)
     if upper and assume not in ONE_TRIANGLE:
         raise ValueError(f"{name}: upper=True has no meaning with assume={assume!r}")
     _check(name, where, a, engine)
-    if assume not in ("pos", "general"):
-        raise NotImplementedError(
-            f"{name}: assume={assume!r} is not for matrices sharded over JAX devices"
-            "\nhint: assume='pos', or 'general' for any matrix that holds both triangles"
-        )
-    return assume, upper
+    return bool(upper)
 
 
 def _check(name: str, where: Placement, a: Any, engine: str) -> None:
@@ -273,18 +280,6 @@ def _check_engine(name: str, where: Placement, a: Any, engine: str) -> None:
         grid = where.grid
         _log.info(
             "%s: sharded, %s %s over %d x %d devices, because the matrix is split", name, a.shape, a.dtype, grid.p, grid.q
-        )
-
-
-def _check_right(name: str, a: Any, b: Any) -> None:
-    if not hasattr(b, "dtype") or str(b.dtype) != str(a.dtype):
-        raise TypeError(
-            f"{name}: a and b must have the same dtype, got {a.dtype} and {getattr(b, 'dtype', type(b).__name__)}"
-            "\nhint: convert one of them"
-        )
-    if len(b.shape) not in (1, 2) or b.shape[0] != a.shape[0]:
-        raise ValueError(
-            f"{name}: b must have shape ({a.shape[0]},) or ({a.shape[0]}, k) for a sharded matrix, got {tuple(b.shape)}"
         )
 
 
@@ -359,18 +354,21 @@ def _raise_if_failed(name: str, a: Any, info: Any, on_fail: str, assume: str, up
         return
     if assume == "pos":
         raise NotPositiveDefiniteError(name, minor=at, nonfinite=not jax_sharding.all_finite(a, upper))
-    nonfinite = not jax_sharding.all_finite(a, None)
+    read = upper if assume in ONE_TRIANGLE else {"lower": False, "upper": True}.get(assume)
+    nonfinite = not jax_sharding.all_finite(a, read)
     if assume:
         raise SingularMatrixError(name, pivot=at, nonfinite=nonfinite)
     raise ConvergenceError(name, nonfinite=nonfinite)
 
 
-_BLOCKED = ("cholesky", "cholesky_ex", "inv", "inv_ex", "slogdet", "solve", "solve_ex")
+_BLOCKED = ("cholesky", "cholesky_ex", "factor", "inv", "inv_ex", "slogdet", "solve", "solve_ex")
 CALLS: dict[str, Any] = {
     "cholesky": cholesky,
     "cholesky_ex": cholesky_ex,
     "eigh": eigh_,
+    "eigh_ex": eigh_ex_,
     "eigvalsh": eigvalsh_,
+    "factor": factor,
     "inv": inv,
     "inv_ex": inv_ex,
     "lstsq": lstsq,

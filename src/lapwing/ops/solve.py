@@ -122,6 +122,7 @@ def solve(
     return _solve("solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
+@shardable
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
     """Solution and a status per matrix; never waits for the device.
 
@@ -195,6 +196,7 @@ def inv(
     return _inv("inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
+@shardable
 def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> InvExResult:
     """Inverse and a status per matrix; never waits for the device.
 

@@ -1,0 +1,114 @@
+"""A factored torch DTensor: on ScaLAPACK where MPI started the ranks, else on rank 0, which holds the factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.communicator import agree
+from ..core.sharded import ShardedMatrix
+from ..frameworks import dtensor
+from .solve import SlogdetResult
+
+__all__ = ["DTensorFactor", "RootFactor"]
+
+
+class DTensorFactor:
+    """A factored DTensor, made by :func:`lapwing.factor`; its methods are collective. It has no derivatives.
+
+    Attributes
+    ----------
+    assume : str
+        What the matrix was said to be.
+    info : int
+        0, or the pivot or the leading minor that failed; the same on all ranks.
+    report : dict
+        How it was made: ``engine``, ``kind`` and, on ScaLAPACK, ``grid`` and ``tile``.
+    """
+
+    def __init__(self, made: Any, a: Any, like: Any) -> None:
+        self._made = made
+        # a DTensor of the same mesh and placements that holds nothing
+        self._a, self._like = dtensor.empty_like(a), dtensor.empty_like(like)
+        self.shape, self.dtype = tuple(a.shape), a.dtype
+        self.assume, self.upper, self.info, self.report = made.assume, made.upper, made.info, made.report
+
+    @property
+    def l(self) -> Any:  # noqa: E743
+        """The Cholesky factor, placed as the matrix was."""
+        return self._wrapped(self._made.l)
+
+    def solve(self, b: Any, /) -> Any:
+        """A^-1 b for b of shape (n,) or (n, k), a DTensor or a tensor that every rank has; x is as b is."""
+        name = "Factor.solve"
+        if dtensor.wants_gradient(b):
+            raise NotImplementedError(f"{name}: a factored DTensor has no derivatives\nhint: lapwing.solve has them")
+        vector = b.ndim == 1
+        sides = dtensor.as_sharded(name, b.unsqueeze(1) if vector else b, self._a)
+        blocks = dtensor.blocks_of(name, sides)
+        x = self._made.solve(ShardedMatrix(blocks.local.numpy(), blocks.layout, self._made.ranks))
+        x = x.redistribute(blocks.layout)
+        local = dtensor.as_tensor(np.ascontiguousarray(x.local))
+        return dtensor.as_given(dtensor.wrap(local, sides, x.shape), b, vector)
+
+    def inv(self) -> Any:
+        """A^-1, placed as the matrix was."""
+        return self._wrapped(self._made.inv())
+
+    def slogdet(self) -> SlogdetResult:
+        return SlogdetResult(*[dtensor.wrap_replicated(x, self._a) for x in self._made.slogdet()])
+
+    def logdet(self) -> Any:
+        return dtensor.wrap_replicated(self._made.logdet(), self._a)
+
+    def rcond(self) -> Any:
+        raise NotImplementedError("Factor.rcond: there is no estimate for a sharded matrix\nhint: svdvals of the matrix")
+
+    def __repr__(self) -> str:
+        return f"DTensorFactor(assume={self.assume!r}, shape={self.shape}, dtype={self.dtype}, {self.report['engine']})"
+
+    def _wrapped(self, x: ShardedMatrix) -> Any:
+        x = x.redistribute(dtensor.layout_for(self._a, x.shape))
+        local = dtensor.as_tensor(np.ascontiguousarray(x.local))
+        return dtensor.placed_as(dtensor.wrap(local, self._a, x.shape), self._like)
+
+
+class RootFactor:
+    """The ordinary factor of a matrix that was gathered on rank 0; matrices go there and back."""
+
+    def __init__(self, plain: Any, a: ShardedMatrix, told: tuple[Any, ...]) -> None:
+        self._plain, self._layout, self.ranks = plain, a.layout, a.ranks
+        self.assume, self.upper, self.info, self.report = told
+
+    @property
+    def l(self) -> ShardedMatrix:  # noqa: E743
+        return self._matrix("Factor.l", lambda: self._plain.l)
+
+    def solve(self, b: ShardedMatrix) -> ShardedMatrix:
+        whole = b.gather(0)
+        x = self._tried("Factor.solve", lambda: self._plain.solve(whole))
+        return ShardedMatrix.scatter(x, self.ranks, layout=b.layout)
+
+    def inv(self) -> ShardedMatrix:
+        return self._matrix("Factor.inv", lambda: self._plain.inv())
+
+    def slogdet(self) -> Any:
+        return self.ranks.allgather(self._tried("Factor.slogdet", lambda: tuple(self._plain.slogdet())))[0]
+
+    def logdet(self) -> Any:
+        return self.ranks.allgather(self._tried("Factor.logdet", lambda: self._plain.logdet()))[0]
+
+    def _matrix(self, name: str, work: Any) -> ShardedMatrix:
+        return ShardedMatrix.scatter(self._tried(name, work), self.ranks, layout=self._layout)
+
+    def _tried(self, name: str, work: Any) -> Any:
+        """On rank 0; all ranks raise what it raises."""
+        error = made = None
+        if self.ranks.rank == 0:
+            try:
+                made = work()
+            except Exception as wrong:
+                error = wrong
+        agree(self.ranks, name, {}, error=error)
+        return made

@@ -1,0 +1,159 @@
+"""JAX matrices over processes with one device each: what XLA has no routine for goes to ScaLAPACK, or on GPUs to cuSOLVERMp.
+
+Not in traced code, which no other library can be called from on several devices; there, and where no such library is, the
+engine inside XLA takes the call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..core.layout import Axis, Layout
+from ..core.placement import Placement
+from ..core.sharded import ShardedMatrix
+from ..engines import cusolvermp, scalapack_library
+from .eigh import EighResult
+from .lstsq import LstsqResult
+from .qr import QRResult
+from .solve import SlogdetResult
+from .svd import PolarResult, SVDResult
+
+__all__ = ["ENGINES", "find"]
+
+# "m": a matrix placed as ``a`` is, "x": as ``b`` is, "v": the same everywhere
+_RESULTS: dict[str, tuple[str, Any]] = {
+    "cholesky": ("m", None),
+    "solve": ("x", None),
+    "inv": ("m", None),
+    "slogdet": ("vv", SlogdetResult),
+    "eigh": ("vm", EighResult),
+    "eigvalsh": ("v", None),
+    "svd": ("mvm", SVDResult),
+    "svdvals": ("v", None),
+    "polar": ("mm", PolarResult),
+    "qr": ("mm", QRResult),
+    "lstsq": ("xvvv", LstsqResult),
+}
+_SYSTEMS = ("cholesky", "solve", "inv", "slogdet")  # these are inside XLA, with derivatives
+ENGINES = ("scalapack", "cusolvermp")
+
+
+def find(name: str, where: Placement, a: Any, options: dict[str, Any], otherwise: Any, tall: bool) -> Any:
+    """The function that takes the call; ``otherwise`` is the one inside XLA."""
+    from ..frameworks import jax_processes
+
+    engine = options.get("engine", "auto")
+    blocks = jax_processes.blocks_of(a) if name in _RESULTS else None
+    if blocks is None:
+        if engine in ENGINES:
+            raise ValueError(
+                f"{name}: engine={engine!r} takes JAX matrices that are split over processes with one device each, one block"
+                " for each process, outside of traced code\nhint: engine='sharded'"
+            )
+        return otherwise
+    inside = tall or (name in _SYSTEMS and not (name == "solve" and options.get("assume", "general") != "pos"))
+    if engine == "sharded" or (engine == "auto" and (inside or options.get("b") is not None)):
+        return otherwise
+    gpu = jax_processes.on_gpu(blocks)
+    if gpu:
+        # the parts of every process are the same: what is installed here is installed there, or agree() says so
+        usable = engine == "cusolvermp" or not cusolvermp.missing()
+        return functools.partial(_call, name, blocks, None, otherwise) if usable else otherwise
+    mpi = jax_processes.mpi_of(blocks.ranks, jax_processes.under_mpi() and not scalapack_library.missing())
+    if mpi is None:
+        if engine in ENGINES:
+            why = scalapack_library.missing() or "MPI did not start the processes"
+            raise ValueError(
+                f"{name}: engine={engine!r} is not usable here: {why}"
+                "\nhint: pip install mkl mpich mpi4py, and start with lapwing launch -n 4 script.py"
+            )
+        return otherwise
+    return functools.partial(_call, name, blocks, mpi, otherwise)
+
+
+def _call(name: str, blocks: Any, mpi: Any, otherwise: Any, a: Any, *rest: Any, **options: Any) -> Any:
+    from ..frameworks import jax_processes
+    from .sharded_jax_factor import check_right
+
+    if any(jax_processes.traced(x) for x in rest):
+        return otherwise(a, *rest, **options)
+    b = rest[0] if rest else None
+    if b is not None:
+        check_right(name, a, b)
+    # the arrays of JAX are never written to
+    options = {key: value for key, value in options.items() if key != "overwrite"}
+    run = _on_gpus if mpi is None else _on_cpus
+    made = run(name, blocks, mpi, a, b, options)
+    _, kind = _RESULTS[name]
+    return made[0] if kind is None else kind(*made)
+
+
+def _on_cpus(name: str, blocks: Any, mpi: Any, a: Any, b: Any, options: dict[str, Any]) -> list[Any]:
+    from ..frameworks import jax_processes, jax_sharding
+    from . import sharded_calls
+
+    matrix = ShardedMatrix(np.asarray(blocks.local), blocks.layout, mpi)
+    sides = _sides(blocks, b)
+    given = (
+        []
+        if b is None
+        else [jax_processes.whole_of(b) if sides is None else ShardedMatrix(np.asarray(sides.local), sides.layout, mpi)]
+    )
+    made = getattr(sharded_calls, name)(matrix, *given, **options | {"engine": _engine(options)})
+    made = made if isinstance(made, tuple) else (made,)
+    found = []
+    for kind, x in zip(_RESULTS[name][0], made, strict=True):
+        if isinstance(x, ShardedMatrix):
+            x = x.redistribute(_even(blocks.layout, x.shape))
+            x = jax_processes.as_result(jax_processes.JaxBlocks(x.local, x.layout, blocks.ranks), a if kind == "m" else b)
+        elif kind == "x":
+            x = jax_processes.replicated_like(x, b, a)
+        elif x is not None:
+            x = jax_sharding.put_everywhere(np.asarray(x), a)
+        found.append(x)
+    return found
+
+
+def _engine(options: dict[str, Any]) -> str:
+    engine = options.get("engine", "auto")
+    return "scalapack" if engine == "auto" else str(engine)
+
+
+def _on_gpus(name: str, blocks: Any, mpi: Any, a: Any, b: Any, options: dict[str, Any]) -> list[Any]:
+    from ..frameworks import jax_processes, jax_sharding
+    from . import sharded_cuda
+
+    sides = _sides(blocks, b)
+    split = sides is not None
+    if b is not None and sides is None:
+        shape = (b.shape[0], 1 if len(b.shape) == 1 else b.shape[1])
+        sides = jax_processes.own_part(jax_processes.whole_of(b), blocks, shape)
+    place = functools.partial(_even, blocks.layout)
+    made = sharded_cuda.run(name, blocks, sides, options, place, place)
+    found = []
+    for kind, x in zip(_RESULTS[name][0], made, strict=True):
+        if kind == "m" or (kind == "x" and split):
+            x = jax_processes.as_result(x, a if kind == "m" else b)
+        elif kind == "x":
+            whole = jax_processes.spread(x)
+            x = jax_processes.replicated_like(whole[:, 0] if len(b.shape) == 1 else whole, b, a)
+        elif x is not None:
+            x = jax_sharding.put_everywhere(np.asarray(x), a)
+        found.append(x)
+    return found
+
+
+def _sides(blocks: Any, b: Any) -> Any:
+    """The blocks of b, where they lie on the same ranks as those of A."""
+    from ..frameworks import jax_processes
+
+    found = None if b is None else jax_processes.blocks_of(b)
+    return found if found is not None and found.ranks is blocks.ranks and found.layout.grid == blocks.layout.grid else None
+
+
+def _even(like: Layout, shape: tuple[int, ...]) -> Layout:
+    p, q = like.grid
+    return Layout(Axis.even(shape[0], p), Axis.even(shape[1], q))
