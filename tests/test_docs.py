@@ -19,6 +19,7 @@ _NEEDS_A_LIBRARY = {
     *(f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")),
     *(f"lapwing.engines.sharded_{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
     "lapwing.ops.sharded_dtensor",
+    "lapwing.tune.backends.kernels.tile",
     "lapwing.ops.sharded_jax",
 }
 _SMALLER = {"04_kernel_pca.py": ["1500"], "insitu_exponax.py": ["48", "200"]}  # what takes long otherwise

@@ -300,7 +300,10 @@ class ShardedMatrix:
 
 def _checked(name: str, local: Any) -> np.ndarray:
     if not isinstance(local, np.ndarray) or isinstance(local, np.ma.MaskedArray):
-        raise TypeError(f"{name}: expected a NumPy array, got {type(local).__module__}.{type(local).__qualname__}")
+        raise TypeError(
+            f"{name}: expected a NumPy array, got {type(local).__module__}.{type(local).__qualname__}"
+            "\nhint: matrices on GPUs are torch DTensors, or JAX arrays with a NamedSharding"
+        )
     if local.dtype.name not in DTYPES or not local.dtype.isnative:
         raise TypeError(f"{name}: dtype {local.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
     if local.ndim != 2:
