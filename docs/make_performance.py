@@ -41,6 +41,7 @@ def main() -> None:
             [row for row in load("cpu-solve-x86")["rows"] if row["batch"] > 1] + load("cpu-solve-one")["rows"]
         ),
         "insitu-cpu": insitu["insitu-cpu"],
+        "gpu-tune": tune_table(load("h200-tune-2")),
     }
     PAGE.write_text(filled(PAGE.read_text(), tables))
     INSITU_PAGE.write_text(filled(INSITU_PAGE.read_text(), insitu))
@@ -186,6 +187,32 @@ def insitu_gpu_table(data: dict[str, Any]) -> str:
         f"The CUDA solver of 258 points takes {each['off']:.1f} us a step alone, {each['nothing']:.0f} us with an analysis",
         f"that does nothing, {each['history']:.0f} us with the original's (every snapshot kept, SVD at the end; it printed",
         f"47 us on an A100), {each['pod']:.0f} us with the streaming POD.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def tune_table(data: dict[str, Any]) -> str:
+    def us(found: dict[str, Any]) -> str:
+        return "-" if not found.get("us") else f"{found['us']:.1f}"
+
+    lines = [
+        "| rows x columns x inner | default | best cuBLASLt | ours | ours, overlapping | roofline | plain | with overlap |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for s in data["shapes"]:
+        lines.append(
+            f"| {s['rows']} x {s['columns']} x {s['inner']} {s['dtype']} {s['layout']} | {s['default_us']:.1f} |"
+            f" {us(s['vendor'])} | {us(s['own'])} | {us(s['overlap'])} | {s['roofline_us']:.1f} |"
+            f" {s['ratio_plain']:.3f}x | {s['ratio_overlap']:.3f}x |"
+        )
+    summary = data["summary"]
+    decode = {name: summary[f"decode, {name}"]["geomean"] for name in ("vendor", "plain", "overlap", "plain, chained")}
+    lines += [
+        "",
+        f"Up to 64 rows, as geometric mean: {decode['vendor']:.3f}x by cuBLASLt's algorithms alone,",
+        f"{decode['plain']:.3f}x with our kernels, {decode['overlap']:.3f}x with those that overlap; behind another kernel {decode['plain, chained']:.3f}x.",
+        f"{data['environment']['device']}, driver {data['environment']['driver']}, torch {data['environment']['torch']},"
+        f" Triton {data['environment']['triton']}, {data['date'][:10]}.",
     ]
     return "\n".join(lines) + "\n"
 
