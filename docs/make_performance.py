@@ -210,7 +210,8 @@ def tune_table(data: dict[str, Any]) -> str:
     lines += [
         "",
         f"Up to 64 rows, as geometric mean: {decode['vendor']:.3f}x by cuBLASLt's algorithms alone,",
-        f"{decode['plain']:.3f}x with our kernels, {decode['overlap']:.3f}x with those that overlap; behind another kernel {decode['plain, chained']:.3f}x.",
+        f"{decode['plain']:.3f}x with our kernels, {decode['overlap']:.3f}x with those that overlap;",
+        f"behind another kernel {decode['plain, chained']:.3f}x.",
         f"{data['environment']['device']}, driver {data['environment']['driver']}, torch {data['environment']['torch']},"
         f" Triton {data['environment']['triton']}, {data['date'][:10]}.",
     ]
