@@ -22,6 +22,9 @@ test: $(BIN)/python
 	$(BIN)/pip install --quiet -e ".[test]"
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 	$(BIN)/pytest -q -m "not gpu and not slow" -n $(PROCESSES) --dist loadfile
+	# TensorFlow's LLVM and Triton's end a process that has both: Triton lies apart, for its own tests
+	$(BIN)/pip install --quiet --no-deps --target $(VENV)/triton "triton>=3.9" || echo "note: no Triton here; its tests are skipped"
+	PYTHONPATH=$(VENV)/triton $(BIN)/pytest -q -m "not gpu and not slow" tests/tune/test_triton.py
 
 # where a GPU is: the frameworks that are installed there are used as they are
 gpu-test:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,6 +41,8 @@ class TritonBackend:
         for package in ("torch", "triton"):
             if importlib.util.find_spec(package) is None:
                 return f"{package} is not installed\nhint: pip install {package}"
+        if "tensorflow" in sys.modules and "triton" not in sys.modules:
+            return "TensorFlow is loaded: its LLVM and Triton's end a process that has both\nhint: tune in a process without it"
         import torch
 
         if not torch.cuda.is_available():
