@@ -67,7 +67,12 @@ def test_stopped_launches_leave_no_rank(tmp_path):
     mark = f"lapwing-test-{time.time_ns()}"
     program = f"import os, time; os.write(1, b'up\\n'); time.sleep(60)  # {mark}"
     harness.need_mpi()
-    line = [sys.executable, "-m", "lapwing", "launch", "-n", "2", "--", sys.executable, "-c", program]
+    # a shell that puts the tests into the background has all of them ignore Ctrl-C
+    heeding = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from lapwing.__main__ import main; sys.exit(main())"
+    )
+    line = [sys.executable, "-c", heeding, "launch", "-n", "2", "--", sys.executable, "-c", program]
     environment = harness.environment(2)
     # two at a time do not meet
     both = [

@@ -20,9 +20,11 @@ from lapwing.tune.search import canonical
 from lapwing.tune.workdir import Problem, Trial, Workdir, write_atomic
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
+# heeding Ctrl-C: a shell that puts the tests into the background has all of them ignore it
 COMMAND = """
-import sys
+import signal, sys
 from lapwing.tune.run import run
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder, backend, devices, evaluations = sys.argv[1:]
 summary = run(folder, backend=backend, devices=[int(d) for d in devices.split(",")], evaluations=int(evaluations))
 print(summary.evaluations)

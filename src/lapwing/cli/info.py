@@ -12,6 +12,7 @@ from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
 from ..core.settings import cache_folder, cache_path
 from ..engines import planner
+from ..engines.several import SEVERAL
 from .usage import program
 
 __all__ = ["add_parser", "run"]
@@ -61,7 +62,9 @@ def _engines() -> None:
         where = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
         print(f"  {engine.name:<12}{where:<20}{engine.what}")
         if engine.missing and engine.name != "reference":
-            print(f"{'':14}{engine.missing if native is not None else 'the native core is not there, see below'}")
+            # those for several devices do without it
+            told = native is not None or engine.name in {several.name for several in SEVERAL}
+            print(f"{'':14}{engine.missing if told else 'the native core is not there, see below'}")
 
 
 def _missing(where: Environment) -> None:
