@@ -152,7 +152,7 @@ def _overhead(repeat: int) -> list[Verdict]:
 
 # The 16 largest, or smallest, of one matrix: which matrix, the part, and by whom lapwing must be how many times as fast.
 # "eigsh" is scipy's Lanczos iteration to the same residual.
-_PARTS = (
+_EIGH_PARTS = (
     ("kernel", "largest", {"scipy": 10.0, "eigsh": 1.0}),
     ("wishart", "largest", {"scipy": 3.0, "eigsh": 1.0}),
     ("wishart_shift", "smallest", {"eigsh": 1.0}),
@@ -169,7 +169,7 @@ def _eigh_parts(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
 
     rows, verdicts = [], []
     n = 600 if quick else _PART_ORDER
-    for matrix, end, bars in _PARTS:
+    for matrix, end, bars in _EIGH_PARTS:
         part = (0, _PART_COUNT) if end == "smallest" else (n - _PART_COUNT, _PART_COUNT)
         case = Case(n, matrix=matrix, operation="eigh", part=part)
         peers = [e for e in peer_entries("cpu", ("scipy",), case)[0] if e.name in bars]
