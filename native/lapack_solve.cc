@@ -147,7 +147,8 @@ auto named(bool upper) {
   return [upper](int64_t i, int64_t j) { return upper ? j >= i : j <= i; };
 }
 
-// up to here our own kernel factors one matrix faster than the library: n = 64 float64 in 5 us instead of 15
+// Up to here our own kernels factor one matrix faster than the library. n = 64, float64, one thread: a whole call of cholesky
+// from Python takes 9 us, dpotrf alone through SciPy 10.5; a system by LU 24 us instead of 33 (2026-11-15).
 constexpr int64_t OWN_ORDER = 128;
 
 // work <- the Cholesky factor of a; 0, or what failed

@@ -81,7 +81,7 @@ def test_what_a_derivative_does_not_need_may_change(tuned, wanted):
         y.sum().backward()
     ones = torch.ones(8, 32)
     expected = ones @ before if wanted == "input" else ones.t() @ before
-    assert torch.allclose(leaf.grad, expected, rtol=1e-5, atol=1e-4)
+    assert (leaf.grad - expected).abs().max() <= 10 * 32 * torch.finfo(torch.float32).eps * expected.abs().max()
 
 
 def test_handles_removed_in_any_order_leave_nothing(tuned):
