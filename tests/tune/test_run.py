@@ -152,7 +152,7 @@ def test_budget_and_shares(tmp_path):
     summary = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=5.0)
     took = time.monotonic() - begun
     slowest = max(t.took for name in ("SSS_TN_0", "SSS_TN_1") for t in screened(folder, name)[2:])
-    assert took <= 5.0 * 1.02 + slowest + 0.5 and summary.reason == "budget"
+    assert took <= 5.0 * 1.02 + slowest + 1.5 and summary.reason == "budget"
     heavy, light = ({p.name: p.evaluations for p in summary.problems}[n] for n in ("SSS_TN_0", "SSS_TN_1"))
     assert heavy > 1.5 * light > 0
     # a neighbour's winner is tried early
@@ -163,7 +163,7 @@ def test_budget_and_shares(tmp_path):
     spent = sum(t.took for n in (0, 1) for t in folder.read_trials(f"SSS_TN_{n}"))
     again = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=spent)
     assert again.evaluations == 0 and again.reason == "budget" and again.problems[0].known > 0
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 3.0
 
 
 def test_interrupt_leaves_everything_resumable(tmp_path):

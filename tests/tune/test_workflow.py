@@ -38,12 +38,12 @@ def test_the_lines_of_the_original(tmp_path):
 
 
 def test_from_a_log_to_a_library_in_use(tmp_path):
-    # the first is the original's line with its sizes over 16; of the second NumPy makes five large temporaries
+    # the first is the original's line with its sizes over 16; of the second NumPy makes five temporaries larger than a cache
     log = tmp_path / "gemm.log"
     log.write_text(
         LINE.format(m=1002, n=109, k=1024, bias="false", act="none", t="bf16_r", count=3)
         + "this line is no product\n"
-        + LINE.format(m=512, n=1024, k=16, bias="true", act="gelu", t="f32_r", count=40)
+        + LINE.format(m=1024, n=4096, k=16, bias="true", act="gelu", t="f32_r", count=40)
     )
     before = log.read_bytes()
     for attempt in range(3):  # other programs on the machine may hide what is faster
@@ -67,11 +67,11 @@ def test_from_a_log_to_a_library_in_use(tmp_path):
     entry = library.lookup(fused.gemm)
     assert entry is not None and "product" in entry.validated
     rng = np.random.default_rng(0)
-    x, weights, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1024, 16), (512, 16), (512,)))
+    x, weights, bias = (rng.standard_normal(s).astype(np.float32) for s in ((4096, 16), (1024, 16), (1024,)))
     run = library.backend(entry.backend).callable(entry.gemm, entry.config, 0)
     expected = gelu((x @ weights.T + bias).astype(np.float64))
     assert np.abs(run(x, weights, bias=bias) - expected).max() < 10 * 16 * np.finfo(np.float32).eps * np.abs(expected).max()
 
     with lapwing.tune.use(tuned.library):
         np.testing.assert_allclose(lw.matmul(x, weights.T), x @ weights.T, rtol=1e-4, atol=1e-4)
-    assert lapwing.tune.Library(tuned.library).lookup(Gemm.row_major(1024, 512, 16, right="T", dtype="f32")) is None  # no bias
+    assert lapwing.tune.Library(tuned.library).lookup(Gemm.row_major(4096, 1024, 16, right="T", dtype="f32")) is None  # no bias

@@ -150,7 +150,10 @@ def _space(gemm: Gemm) -> Space:
 
     one, many = {**DEFAULT, "threads": 1}, {**DEFAULT, "threads": here, "share": "tiles"}
     wanted = [DEFAULT, one, {**DEFAULT, "order": "swapped"}, {**DEFAULT, "pack": "w"}, {**one, "order": "swapped"}]
-    wanted += [{**many, "tile_m": t} for t in parameters["tile_m"]] + [{**many, "split_k": here}, many]
+    # whole rows lie together: what comes after the product finds them in cache
+    rows = [{**c, "tile_n": t} for t in (128, 256) for c in (one, many)]
+    wanted[2:2] = rows if gemm.activation != "none" else []
+    wanted += [{**many, "tile_m": t} for t in parameters["tile_m"]] + [{**many, "split_k": here}, many] + rows
     seeds = tuple(c for c in wanted if all(c[n] in v for n, v in parameters.items()) and allowed(c))
     return Space(parameters, allowed, score=score, seeds=seeds)
 
