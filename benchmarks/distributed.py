@@ -11,6 +11,8 @@ Ranks are started by ``lapwing launch``; each case is checked before it is timed
     scipy                        cho_factor and cho_solve in one process with as many threads as there are ranks, in turn with
                                  the ranks
     memory                       bytes beyond the matrix, over the bytes of its shard, at the peak of a call
+    xla                          the factor of a JAX array split by columns over as many CPU devices of one process as there are
+                                 ranks, in turn with jnp.linalg.cholesky on the same cores; medians, n = 4096
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
-CASES = ("solve", "cholesky", "inv", "eigh", "scipy", "memory")
+CASES = ("solve", "cholesky", "inv", "eigh", "scipy", "memory", "xla")
 COLUMNS = 8
 
 
@@ -59,6 +63,8 @@ def main() -> int:
             before, ours, after = peer(options), ranks(options, "solve"), peer(options)
             best = min(before, after)
             figures[case] = {"scipy": best, "ours": ours["rows"], "speed over scipy": best / ours["rows"]}
+        elif case == "xla":
+            figures[case] = devices(options)
         elif case == "memory":
             figures[case] = {
                 f"{name}, {kind}": ranks(options, f"memory:{name}:{kind}")["copies"]
@@ -100,7 +106,18 @@ def peer(options: argparse.Namespace) -> float:
     return float(json.loads(done.stdout)["scipy"])
 
 
+def devices(options: argparse.Namespace) -> dict[str, float]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={options.ranks}"
+    here = [sys.executable, __file__, "--repeat", str(options.repeat), "--inside", "xla"]
+    done = subprocess.run(here, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"XLA_FLAGS": flags})
+    told: dict[str, float] = json.loads(done.stdout)
+    return told
+
+
 def inside(options: argparse.Namespace) -> int:
+    if options.inside == "xla":
+        print(json.dumps(with_jax(4096, options.repeat)))
+        return 0
     if options.inside == "scipy":
         print(json.dumps({"scipy": with_scipy(options.n, options.repeat)}))
         return 0
@@ -132,6 +149,30 @@ def with_scipy(n: int, repeat: int) -> float:
         work()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def with_jax(n: int, repeat: int) -> dict[str, float]:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    import lapwing as lw
+
+    jax.config.update("jax_enable_x64", True)
+    a = matrix(np.arange(n), np.arange(n))
+    whole = jax.device_put(a, jax.devices()[0])
+    split = jax.device_put(a, NamedSharding(Mesh(np.array(jax.devices()), ("x",)), PartitionSpec(None, "x")))
+    calls = {"jnp": partial(jax.jit(jax.numpy.linalg.cholesky), whole), "ours": partial(lw.cholesky, split)}
+    l = np.asarray(calls["ours"]())
+    assert np.abs(l @ l.T - a).max() < 10 * n * np.finfo(float).eps
+    taken: dict[str, list[float]] = {kind: [] for kind in calls}
+    for turn in range(2 * repeat + 1):
+        for kind, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            if turn:  # the first compiles
+                taken[kind].append(time.perf_counter() - start)
+    best = {kind: median(found) for kind, found in taken.items()}
+    return best | {"speed over jnp": best["jnp"] / best["ours"]}
 
 
 def times(n: int, repeat: int, case: str) -> dict[str, float]:

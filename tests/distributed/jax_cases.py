@@ -384,12 +384,13 @@ def auto_axes_under_jit_gather_nothing():
 
 @check
 def redistribution_is_two_all_to_alls():
-    n = 48
     for spec, grid, expected in (
         (P("x", "y"), Grid((("x", 4),), (("y", 2),)), 2),
         (P(("x", "y"), None), Grid((("x", 4), ("y", 2)), ()), 1),
+        (P(None, ("x", "y")), Grid((), (("x", 4), ("y", 2))), 2),  # six columns each, panels of four
+        (P(None, ("x", "y")), Grid((), (("x", 4), ("y", 2))), 1),  # eight panels each
     ):
-        mesh = mesh_of(4, 2)
+        mesh, n = mesh_of(4, 2), 256 if expected == 1 and not grid.rows else 48
         cut = sharded_calls.cut_for(n, grid, 4)
         held = put(matrix(n), mesh, spec)
         panels = P(None, grid.order)
@@ -397,7 +398,7 @@ def redistribution_is_two_all_to_alls():
         def there(a, grid=grid, cut=cut):
             return sharded_layout.to_panels(a, grid, cut)
 
-        def back(c, grid=grid, cut=cut):
+        def back(c, grid=grid, cut=cut, n=n):
             return sharded_layout.from_panels(c, grid, cut, n)
 
         there = jax.jit(sharded_layout.shard_map(there, mesh, (spec,), panels))

@@ -50,11 +50,17 @@ class Panels:
 
 
 def panels(n: int, devices: int, backend: str) -> Panels:
-    """The cut by default: panels as wide as the backend likes, and at least four for each device where n allows."""
+    """The cut by default: panels as wide as the backend likes, and at least four for each device where n allows.
+
+    Where a block of columns can be cut into as many panels for each device, it is: they are dealt out in one exchange.
+    """
     widest = WIDEST["cpu" if backend == "cpu" else "gpu"]
     most = max(8, -(-n // (4 * devices)))
     width = min(widest, most)
     each = max(1, -(-n // (devices * width)))
+    for many in range(-(-each // devices) * devices, 2 * each + 1, devices):
+        if n and n % (devices * many) == 0:
+            return panels_of_width(n, devices, n // (devices * many))
     # the narrowest panels with that count: less padding
     return panels_of_width(n, devices, max(1, -(-n // (devices * each))))
 

@@ -20,7 +20,7 @@ from .sharded_substitution import Triangle, dot, gather_solve, scatter_solve
 __all__ = ["Factored", "dot", "factor", "identity_slots", "logdet", "multiply", "solve"]
 
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
-TILE = 512  # rows and columns of a product on a CPU
+TILE = 256  # rows and columns of a product on a CPU
 SOUND = 100.0  # condition number of a diagonal block up to which a product with its inverse is as good as substitution
 
 

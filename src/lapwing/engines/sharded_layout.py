@@ -1,7 +1,8 @@
 """Redistribution inside shard_map: contiguous blocks to column panels dealt out in turn, and back, by all-to-alls alone.
 
 A block of rows and columns first becomes a block of whole rows (one all-to-all over the axes of the columns); then each device
-sends every other its columns (one all-to-all over all axes). A matrix split by rows needs only the second.
+sends every other its columns (one all-to-all over all axes). A matrix split by rows needs only the second, and so does one
+whose blocks of columns are whole panels.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ def place(axes: tuple[str, ...]) -> Any:
 def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     """The columns of my panels, shape (padded, columns), from my block of an n x n matrix (or r x n: rows are not padded)."""
     rows, whole = a.shape[0], a.shape[0] * grid.p
+    if _holds_panels(grid, cut):
+        dealt = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
+        return _exchange(dealt, grid.order, 2, 1).reshape(rows, cut.columns)
     a, held = _whole_rows(a, grid)
     a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
     if grid.size > 1:
@@ -66,6 +70,9 @@ def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
 
 def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
     """My block of a matrix of ``rows`` rows and ``cut.n`` columns, from the columns of my panels."""
+    if _holds_panels(grid, cut):
+        dealt = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
+        return _exchange(dealt, grid.order, 1, 2).reshape(rows, cut.columns)
     held = -(-(rows // grid.p) // grid.q)
     c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * held)
     c = c.reshape(grid.size, held, cut.each, cut.width)
@@ -121,6 +128,11 @@ def local_part(x: Any, grid: Grid) -> Any:
     """My block of a matrix that is whole on each device."""
     m, n = x.shape[0] // grid.p, x.shape[1] // grid.q
     return lax.dynamic_slice(x, (place(grid.row_axes) * m, place(grid.column_axes) * n), (m, n))
+
+
+def _holds_panels(grid: Grid, cut: Panels) -> bool:
+    """Each block of columns is a number of panels, and as many for every device: they are dealt out as they are."""
+    return grid.order == grid.column_axes and cut.padded == cut.n and cut.each % cut.devices == 0
 
 
 def _exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
