@@ -8,10 +8,13 @@ import time
 
 import pytest
 
+from lapwing.tune import report, results
 from lapwing.tune.backends.base import Kernel, Refused
 from lapwing.tune.configure import configure
+from lapwing.tune.coverage import read_coverage
 from lapwing.tune.gemm import Call, Gemm
 from lapwing.tune.readers import Log
+from tune_cases import FakeComparison
 
 
 class Bench:
@@ -91,6 +94,26 @@ def test_shares_names_and_files(tmp_path):
         FULL.key: "fake: RuntimeError: out of memory",
     }
     assert backend.opened == backend.closed == 7
+    assert {row["percent"] for row in rows if row["key"] in (BATCH.key, NO.key, FULL.key)} == {""}  # unknown is not 0
+
+
+def test_what_was_not_measured_is_said(tmp_path):
+    """9 of 22 calls have no time: no share, coverage or page may look as if they did not exist."""
+    found = configure(LOG, tmp_path, backend=Fake(), device=3, keep_thr=0)
+    known = read_coverage(tmp_path)
+    assert (known.products, known.calls, known.unmeasured_calls) == (8, 22, 9)
+    assert {u.key: u.reason for u in known.unmeasured}[BATCH.key] == "fake: batches are not done"
+    assert sum(c.percent for c in found) == pytest.approx(100)
+    metrics = results.write(tmp_path, [FakeComparison(c.gemm, name=c.name, percent=c.percent, count=c.count) for c in found])
+    assert metrics.coverage_pct == pytest.approx(100) and metrics.coverage_calls_pct == pytest.approx(100 * 13 / 22)
+    written = json.loads((tmp_path / "results" / "metrics.json").read_text())["unmeasured"]
+    assert (written["products"], written["calls"]) == (3, 9) and written["calls_pct"] == pytest.approx(100 * 9 / 22)
+    assert {u["product"] for u in written["named"]} == {str(BATCH), str(NO), str(FULL)}
+    page = report.write(tmp_path).with_suffix(".md").read_text()
+    assert "40.9 % of the calls were never measured" in page and str(BATCH) in page and "59.1 % of all calls" in page
+    assert "40.9 % of the calls" in str(metrics) and "% of the time that was measured" in str(metrics)
+    (tmp_path / "coverage.json").write_text("{torn")
+    assert results.write(tmp_path, []).unmeasured is None
 
 
 def test_slow_products_are_measured_once(tmp_path):

@@ -61,11 +61,15 @@ def tell_problems(log: Log, everything: bool = False) -> None:
 
 
 def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
+    from ..tune.coverage import read_coverage
+
     chosen = list(chosen)
     for config in chosen:
         print(f"{config.name:12} {config.percent:6.2f} %  {config.seconds * 1e6:10.1f} us x {config.count:<8} {config.gemm}")
     dropped = len(log.calls) - len(chosen)
     print(f"{plural(len(chosen), 'product')} to tune, {dropped} dropped")
+    if missing := str(read_coverage(workdir) or ""):
+        print(missing)
     tell("summary", workdir / "problems.csv")
     tell("configurations", workdir / "configs")
 

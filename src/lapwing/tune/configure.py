@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .backends import FROZEN, GPU, choose, get
 from .backends.base import Backend, Refused
+from .coverage import Coverage, Unmeasured, write_coverage
 from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
@@ -55,8 +56,9 @@ def configure(
     log
         What ``readers.read`` gave.
     workdir
-        Gets ``problems.csv`` (every product, its share, and why it was dropped) and ``configs/<name>.json``. A product that
-        was configured there before keeps its name.
+        Gets ``problems.csv`` (every product, its share, and why it was dropped), ``configs/<name>.json`` and
+        ``coverage.json`` (which products could not be measured: shares are of the time of the others). A product that was
+        configured there before keeps its name.
     backend
         A name, several by commas (the first that can do the product measures it), or a Backend. "hipblaslt" measures nothing:
         the shares are then estimates, from the operations and the bytes of each product.
@@ -96,12 +98,22 @@ def configure(
     # two processes would give one name to two products
     with Workdir(workdir).lock_problem("configure", None):
         kept = _write(measured, Path(workdir), keep_thr)
+        coverage = _coverage(measured)
+        write_coverage(Path(workdir), coverage)
     if not kept:
         reasons = sorted({found.reason for found in measured if found.reason})
         raise ValueError(
             f"configure: no product could be measured: {'; '.join(reasons)[:500]}\nhint: see {workdir}/problems.csv"
         )
+    if coverage.unmeasured:
+        _log.warning("configure: %s", coverage)
     return kept
+
+
+def _coverage(measured: list[_Measured]) -> Coverage:
+    missing = sorted((found for found in measured if not found.seconds), key=lambda found: -found.call.count)
+    unmeasured = tuple(Unmeasured(str(f.call.gemm), f.call.gemm.key, f.call.count, f.reason) for f in missing)
+    return Coverage(len(measured), sum(found.call.count for found in measured), unmeasured)
 
 
 def _backends(backend: str | Backend) -> tuple[Backend, ...]:
@@ -162,7 +174,8 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[P
             kept.append(Problem(name, gemm, found.call.count, found.seconds, percent))
         us = "" if found.seconds is None else f"{found.seconds * 1e6:.4g}"
         values = gemm.to_dict()
-        rows.append([name, f"{percent:.4f}", us, found.call.count, *values.values(), gemm.key, reason])
+        share = "" if found.seconds is None else f"{percent:.4f}"  # not measured is not nothing
+        rows.append([name, share, us, found.call.count, *values.values(), gemm.key, reason])
     for config in kept:
         content = {"schema": 1, "name": config.name, "gemm": config.gemm.to_dict()}
         content |= {"count": config.count, "seconds": config.seconds, "percent": config.percent}

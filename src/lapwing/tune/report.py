@@ -20,6 +20,7 @@ from .workdir import write_atomic
 __all__ = ["write"]
 
 _log = logging.getLogger("lapwing")
+_NAMED = 10  # products that could not be measured
 _TITLES = {
     "uplift": "Uplift of each product",
     "roofline": "Roofline",
@@ -113,9 +114,14 @@ def _environment(root: Path) -> dict[str, str]:
 def _sentences(metrics: Mapping[str, Any]) -> list[str]:
     w, v = metrics["weighted"], metrics.get("weighted_vendor")
     every, kept, vendor = metrics["all_products"], metrics["kept_products"], metrics["vendor_products"]
+    missing = metrics.get("unmeasured") or {"products": 0}
+    of = "the products that were measured" if missing["products"] else "all products"
+    calls = metrics.get("coverage_calls_pct")
     lines = [
         f"{metrics['kept']} of {metrics['attempted']} products have a faster kernel; those tried have "
-        f"{metrics['coverage_pct']:.1f} % of the time of all products, those kept {metrics['kept_coverage_pct']:.1f} %.",
+        f"{metrics['coverage_pct']:.1f} % of the time of {of}, those kept {metrics['kept_coverage_pct']:.1f} %"
+        + (f"; those tried have {calls:.1f} % of all calls." if calls is not None else "."),
+        *_unmeasured(missing),
         f"By calls the products take {w['time_reduction_pct']:.2f} % less time: {w['speedup']:.3f} times as fast.",
     ]
     if every["n"]:
@@ -128,6 +134,17 @@ def _sentences(metrics: Mapping[str, Any]) -> list[str]:
             f"{v['time_reduction_pct']:.2f} % less time, {v['speedup']:.3f} times as fast."
         )
     return lines
+
+
+def _unmeasured(missing: Mapping[str, Any]) -> list[str]:
+    if not missing["products"]:
+        return []
+    named = [f"{u['product']} ({u['count']} calls: {u['reason']})" for u in missing["named"][:_NAMED]]
+    more = f" and {len(missing['named']) - _NAMED} more" if len(missing["named"]) > _NAMED else ""
+    return [
+        f"{missing['calls_pct']:.1f} % of the calls were never measured, and are in no share of the time: "
+        f"{', '.join(named)}{more}."
+    ]
 
 
 def _pct(uplift: Mapping[str, float]) -> str:

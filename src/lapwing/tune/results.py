@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .amd.names import R_TYPES
+from .coverage import Coverage, read_coverage
 from .entry import write_json
 from .workdir import write_atomic
 
@@ -62,19 +63,35 @@ class Metrics:
 
     attempted: int
     kept: int
-    coverage_pct: float  # share of the time of all products that was attempted
+    coverage_pct: float  # share of the time of all products that were measured, that was attempted
     kept_coverage_pct: float  # and of that, what has a winner
     all_products: Uplift  # against the default; what was not kept counts as 1
     kept_products: Uplift
     weighted: Weighted
     vendor_products: Uplift  # against the best vendor algorithm, the products that were compared with it
     weighted_vendor: Weighted | None
+    # of all calls of the log, measured or not; None where the workdir does not say
+    coverage_calls_pct: float | None = None
+    unmeasured: Coverage | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": 1, **asdict(self)}
+        values: dict[str, Any] = {"schema": 1, **asdict(self)}
+        c = values.pop("unmeasured")
+        if self.unmeasured is not None:
+            values["unmeasured"] = {
+                "products": len(self.unmeasured.unmeasured),
+                "calls": self.unmeasured.unmeasured_calls,
+                "calls_pct": self.unmeasured.unmeasured_pct,
+                "calls_of_log": self.unmeasured.calls,
+                "named": list(c["unmeasured"]),
+            }
+        return values
 
     def __str__(self) -> str:
-        rows = [f"{self.kept} of {self.attempted} products have a faster kernel ({self.kept_coverage_pct:.1f} % of the time)"]
+        missing = self.unmeasured is not None and self.unmeasured.unmeasured
+        of = "the time that was measured" if missing else "the time"
+        rows = [f"{self.kept} of {self.attempted} products have a faster kernel ({self.kept_coverage_pct:.1f} % of {of})"]
+        rows += [str(self.unmeasured)] if missing else []
         if self.all_products.n:
             mean, geo = self.all_products.mean_uplift_pct or 0.0, self.all_products.geomean_uplift_pct or 0.0
             rows.append(f"uplift of all products: {mean:.2f} % on average, {geo:.2f} % as geometric mean")
@@ -107,7 +124,7 @@ def write(workdir: Any, comparisons: Iterable[Any]) -> Metrics:
     folder.mkdir(parents=True, exist_ok=True)
     _write_csv(folder / "raw_results.csv", found)
     _write_csv(folder / "final_results.csv", [c for c in found if c.kept])
-    metrics = measure(found)
+    metrics = measure(found, read_coverage(folder.parent))
     write_json(folder / "metrics.json", metrics.to_dict())
     return metrics
 
@@ -116,8 +133,8 @@ def results_folder(workdir: Any) -> Path:
     return Path(getattr(workdir, "results", None) or Path(workdir) / "results")
 
 
-def measure(comparisons: Sequence[Any]) -> Metrics:
-    """The figures of some comparisons."""
+def measure(comparisons: Sequence[Any], coverage: Coverage | None = None) -> Metrics:
+    """The figures of some comparisons; ``coverage`` is what is known of the products that have none."""
     kept = [c for c in comparisons if c.kept]
     # what runs in the end: the winner, or the default
     ratios = [c.ratio if c.kept else 1.0 for c in comparisons]
@@ -135,6 +152,8 @@ def measure(comparisons: Sequence[Any]) -> Metrics:
         weighted=_weighted(shares, ratios),
         vendor_products=_uplift(against),
         weighted_vendor=_weighted(_vendor_shares(with_vendor), against) if with_vendor else None,
+        coverage_calls_pct=100 * sum(c.count for c in comparisons) / coverage.calls if coverage and coverage.calls else None,
+        unmeasured=coverage,
     )
 
 
