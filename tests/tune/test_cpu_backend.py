@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from lapwing.tune import Library, report, results
 from lapwing.tune.backends import choose, get, usable
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cpu import DEFAULT
 from lapwing.tune.blas import blas_threads, control
 from lapwing.tune.compare import compare
 from lapwing.tune.gemm import Gemm
+from lapwing.tune.library import build
 from lapwing.tune.run import run
 from lapwing.tune.search import make
 from lapwing.tune.workdir import Problem, Workdir
@@ -122,6 +126,28 @@ def test_workflow_on_the_cpu(tmp_path):
     for c in found:
         assert c.ratio >= 1.0 and c.backend == "cpu" and 0 <= c.error <= 1 and c.default_us > 0 and c.reason
         assert c.tuned_us <= c.default_us * 1.0001
+    assert [c.arithmetic for c in found] == ["float32 arithmetic", ""]
+    assert found[0].validated[0] == "product, float32 arithmetic" and found[1].validated[0] == "product"
+    results.write(folder, found)
+    page = report.write(tmp_path).with_suffix(".md").read_text()
+    assert "in float32 arithmetic, not in the types that the log has: BBS_TN_0." in page and "cpu, float32 arithmetic" in page
+
+    # as if it had won: the entry says it too, and no tensor of torch meets it
+    library = Library(build(tmp_path, [replace(found[0], kept=True)]))
+    (entry,) = library.entries.values()
+    assert entry.arithmetic == "float32 arithmetic" and all("float32" in name for name in entry.validated)
+    torch = pytest.importorskip("torch")
+    from lapwing.tune.dispatch import Dispatcher
+
+    x, w = torch.randn(40, 160).bfloat16(), torch.randn(130, 160).bfloat16()
+    # torch's own bf16 product is only named: on some virtual machines it dies of an unknown instruction
+    assert Dispatcher([library]).linear(lambda *_: "torch's own", x, w) == "torch's own"
+
+
+def test_arithmetic_is_named():
+    said = {name: CPU.arithmetic(Gemm(2, 2, 2, **types(name))) for name in ("bf16", "f16", "f32", "f64", "c64")}
+    assert said == {"bf16": "float32 arithmetic", "f16": "float32 arithmetic", "f32": "", "f64": "", "c64": ""}
+    assert CPU.arithmetic(Gemm(2, 2, 2, **(types("f32") | {"compute": "tf32"}))) == "float32 arithmetic"
 
 
 def test_registry():

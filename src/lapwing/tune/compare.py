@@ -50,6 +50,7 @@ class Comparison:
     kept: bool
     reason: str
     validated: tuple[str, ...] = ()  # the probes it passed
+    arithmetic: str = ""  # in what it was timed and validated, where that is not what the product says: "float32 arithmetic"
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ def _compared(
     if _key(default) not in again or _key(winner) not in again:
         return _nothing(problem, default, "the winner did not run a second time")
     base, tuned = again[_key(default)], again[_key(winner)]
+    arithmetic = getattr(get(winner.backend), "arithmetic", lambda gemm: "")(problem.gemm)
     found = interval(base["runtimes"], tuned["runtimes"], seed=int(problem.gemm.key[:8], 16) ^ seed)
     vendors = [median(t["runtimes"]) for c, t in _pairs(again, final) if c.backend in VENDOR]
     result = Comparison(
@@ -171,7 +173,8 @@ def _compared(
         error=max(tuned["errors"].values(), default=0.0),
         kept=False,
         reason="",
-        validated=tuple(tuned["errors"]),
+        validated=tuple(f"{probe}, {arithmetic}" if arithmetic else probe for probe in tuned["errors"]),
+        arithmetic=arithmetic,
     )
     if winner == default or found.ratio < 1.0:
         reason = "the default is the fastest" if winner == default else f"no faster when timed again ({found.ratio:.3f}x)"

@@ -38,6 +38,7 @@ class Entry:
     buckets: tuple[tuple[int, int], ...] = ()  # token counts from..to for which it was validated and timed too
     made: str = ""  # when, ISO 8601 in UTC
     name: str = ""
+    arithmetic: str = ""  # in what it was timed and validated, where that is not what the product says
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.:]{0,99}", self.backend):
@@ -78,6 +79,7 @@ class Entry:
             "interval": list(self.interval) if self.interval is not None else None,
             "error": self.error,
             "validated": list(self.validated),
+            **({"arithmetic": self.arithmetic} if self.arithmetic else {}),
             "buckets": [list(b) for b in self.buckets],
             "made": self.made,
         }
@@ -102,6 +104,7 @@ class Entry:
                 buckets=tuple((low, high) for low, high in values.get("buckets", ())),
                 made=str(values.get("made", "")),
                 name=str(values.get("name", "")),
+                arithmetic=str(values.get("arithmetic", "")),
             )
         except KeyError as error:
             raise ValueError(f"it has no {error}") from None
@@ -132,6 +135,7 @@ class Entry:
             buckets=tuple((int(a), int(b)) for a, b in getattr(c, "buckets", ())),
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             name=c.name,
+            arithmetic=getattr(c, "arithmetic", ""),
         )
 
 

@@ -35,7 +35,7 @@ _COLUMNS = {
     "ratio": "times faster",
     "interval": "interval",
     "pct_of_total": "% of time",
-    "backend": "by",
+    "by": "by",
     "kept": "kept",
     "reason": "why",
 }
@@ -111,7 +111,7 @@ def _environment(root: Path) -> dict[str, str]:
         return {}
 
 
-def _sentences(metrics: Mapping[str, Any]) -> list[str]:
+def _sentences(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> list[str]:
     w, v = metrics["weighted"], metrics.get("weighted_vendor")
     every, kept, vendor = metrics["all_products"], metrics["kept_products"], metrics["vendor_products"]
     missing = metrics.get("unmeasured") or {"products": 0}
@@ -133,6 +133,9 @@ def _sentences(metrics: Mapping[str, Any]) -> list[str]:
             f"Against the best vendor algorithm ({vendor['n']} products): {_pct(vendor)}; by calls "
             f"{v['time_reduction_pct']:.2f} % less time, {v['speedup']:.3f} times as fast."
         )
+    for other in sorted({r["arithmetic"] for r in rows if r.get("arithmetic")}):
+        names = ", ".join(r["name"] for r in rows if r.get("arithmetic") == other)
+        lines.append(f"Timed and validated in {other}, not in the types that the log has: {names}.")
     return lines
 
 
@@ -156,6 +159,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
     for r in rows:
         extra = {"product": f"{r['m']} x {r['n']} x {r['k']}" + (f" x{r['batch_count']}" if r["batch_count"] != "1" else "")}
         extra["interval"] = f"{_number(r['ratio_low'])} to {_number(r['ratio_high'])}" if r["ratio_low"] else ""
+        extra["by"] = ", ".join(filter(None, (r["backend"], r.get("arithmetic"))))
         extra["kept"] = "yes" if r["kept"] == "True" else "no"
         whole = dict(r) | extra
         made.append([_number(whole[name]) for name in _COLUMNS])
@@ -171,7 +175,7 @@ def _number(text: str) -> str:
 
 
 def _markdown(rows: Sequence[Mapping[str, str]], metrics: Any, environment: Mapping[str, str], drawn: list[str]) -> str:
-    lines = ["# Tuned products", "", *(f"- {s}" for s in _sentences(metrics)), ""]
+    lines = ["# Tuned products", "", *(f"- {s}" for s in _sentences(metrics, rows)), ""]
     if environment:
         lines += ["Measured with " + ", ".join(f"{k} {_cell(v)}" for k, v in sorted(environment.items())) + ".", ""]
     for name in drawn:
@@ -197,7 +201,7 @@ _STYLE = (
 def _html(rows: Sequence[Mapping[str, str]], metrics: Any, environment: Mapping[str, str], drawn: Mapping[str, bytes]) -> str:
     e = html.escape
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Tuned products</title>", f"<style>{_STYLE}</style>"]
-    parts += ["<h1>Tuned products</h1><ul>", *(f"<li>{e(s)}</li>" for s in _sentences(metrics)), "</ul>"]
+    parts += ["<h1>Tuned products</h1><ul>", *(f"<li>{e(s)}</li>" for s in _sentences(metrics, rows)), "</ul>"]
     if environment:
         parts.append("<p>Measured with " + ", ".join(f"{e(k)} {e(v)}" for k, v in sorted(environment.items())) + ".</p>")
     for name, png in drawn.items():

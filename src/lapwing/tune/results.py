@@ -26,7 +26,7 @@ COLUMNS = (
     "name", "transA", "transB", "batch_count", "m", "n", "k", "lda", "ldb", "ldc", "ldd", "alpha", "beta",
     "a_type", "b_type", "c_type", "d_type", "compute_type", "scaleA", "scaleB", "activation_type", "bias_type",
     "us_reference", "us_vendor", "us_tuned", "ratio", "ratio_low", "ratio_high", "ratio_vendor", "uplift_pct", "us_saved",
-    "error_tuned", "arith_intensity", "backend", "kernel_tuned", "kernel_changed", "call_count", "pct_of_total",
+    "error_tuned", "arith_intensity", "backend", "arithmetic", "kernel_tuned", "kernel_changed", "call_count", "pct_of_total",
     "weighted_us_saved", "weighted_uplift_contribution_pct", "kept", "reason",
 )  # fmt: skip
 _PERCENTILES = (25, 50, 75, 90, 99)
@@ -227,6 +227,7 @@ def _row(c: Any) -> dict[str, Any]:
         "error_tuned": _short(c.error),
         "arith_intensity": _short(g.flops / g.bytes if g.bytes else None),
         "backend": c.backend,
+        "arithmetic": getattr(c, "arithmetic", ""),
         "kernel_tuned": json.dumps(dict(c.config), sort_keys=True),
         "kernel_changed": c.kept,
         "call_count": c.count,

@@ -61,8 +61,14 @@ class Cpu:
 
     def note(self, gemm: Gemm) -> str:
         """What is not as the log has it, in words, or ""."""
-        other = sorted({gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type} & set(_AS_FLOAT32))
-        return f"cpu: {', '.join(other)} runs in float32, since NumPy has no fast products of it" if other else ""
+        other = _unlike_here(gemm)
+        return (
+            f"cpu: {', '.join(other)} runs in {self.arithmetic(gemm)}, since NumPy has no fast products of it" if other else ""
+        )
+
+    def arithmetic(self, gemm: Gemm) -> str:
+        """In what it is really timed and validated where that is not what the product says, "float32 arithmetic"; else ""."""
+        return f"{np.dtype(_dtype(gemm)).name} arithmetic" if _unlike_here(gemm) else ""
 
     def default(self, gemm: Gemm) -> Config:
         return DEFAULT
@@ -234,6 +240,10 @@ class CpuBench:
 
     def close(self) -> None:
         self._operands, self._answers = [], {}
+
+
+def _unlike_here(gemm: Gemm) -> list[str]:
+    return sorted({gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type, gemm.compute} & set(_AS_FLOAT32))
 
 
 def _dtype(gemm: Gemm) -> Any:
