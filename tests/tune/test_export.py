@@ -89,9 +89,22 @@ def test_inductor(tmp_path):
     assert set(table) == {mm, f"{addmm}+alpha=1&beta=1+addmm"}
     assert table[mm] == [
         {"template_id": "triton::mm", "BLOCK_M": 16, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 1, "num_warps": 8}
-        | {"num_stages": 4, "EVEN_K": True, "ALLOW_TF32": False}
+        | {"num_stages": 4, "EVEN_K": True, "USE_FAST_ACCUM": False, "ACC_TYPE": "tl.float32"}
     ]
     assert table[f"{addmm}+alpha=1&beta=1+addmm"][0]["EVEN_K"] is False
+
+
+def test_inductor_and_tf32(tmp_path):
+    """Its key has no tf32, and it adds ALLOW_TF32 itself: a row that has it too cannot be compiled at all."""
+    exact, fast = (linear(16, 256, 512, "f32", compute=c) for c in ("f32", "tf32"))
+    done = export(
+        library(tmp_path, row(exact, "triton"), row(fast, "triton", dict(TILE, bm=64))), "inductor", tmp_path / "t.json"
+    )
+    table = json.loads((tmp_path / "t.json").read_text())
+    (rows,) = table.values()  # one key, and a choice for either setting
+    assert sorted(r["BLOCK_N"] for r in rows) == [64, 128] and set(done.written) == {exact, fast}
+    assert all("ALLOW_TF32" not in r for r in rows)
+    assert "1 of them were tuned as tf32" in str(done) and "allow_tf32 is set" in str(done)
 
 
 @pytest.mark.slow
@@ -116,6 +129,15 @@ def test_inductor_finds_its_own_keys(tmp_path):
     x, w = torch.empty(16, 520, **brain)[:, :512], torch.empty(256, 512, **brain)
     y, v, bias = torch.empty(32, 500, **half), torch.empty(256, 500, **half), torch.empty(256, **half).expand(32, 256)
     assert {key("mm", {}, x, w.t()), key("addmm", {"alpha": 1, "beta": 1}, bias, y, v.t())} == set(table)
+    # a choice is made from the row and from what Inductor adds for every row
+    from torch._inductor.kernel_template_choice import DictKernelTemplateParams, KernelTemplateChoice
+
+    made = []
+    template = SimpleNamespace(choice_or_none=lambda **given: made.append(given))
+    for rows in table.values():
+        params = DictKernelTemplateParams({k: v for k, v in rows[0].items() if k != "template_id"})
+        _ = KernelTemplateChoice(template, params, {"ALLOW_TF32": True}, None, SimpleNamespace(nodes=list)).choice
+    assert len(made) == 2 and all(given["ALLOW_TF32"] for given in made)
 
 
 def test_vllm(tmp_path):

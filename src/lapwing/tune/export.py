@@ -166,7 +166,9 @@ def _inductor(library: Library, path: Path) -> Export:
             "num_warps": int(c["warps"]),
             "num_stages": int(c["stages"]),
             "EVEN_K": g.k % int(c["bk"]) == 0,
-            "ALLOW_TF32": g.compute == "tf32",
+            "USE_FAST_ACCUM": False,
+            "ACC_TYPE": "tl.float64" if g.a_type == "f64" else "tl.float32",
+            # no ALLOW_TF32: Inductor adds it from the program's own setting, and fails where a row has it too
         }
         return _inductor_key(g), made
 
@@ -175,10 +177,17 @@ def _inductor(library: Library, path: Path) -> Export:
     for key, made in rows.values():
         table.setdefault(key, []).append(made)
     _write(path, json.dumps(table, indent=1) + "\n")
-    notes = (
+    notes: tuple[str, ...] = (
         "use: torch._inductor.config.lookup_table.table = json.load(open(...)), and Inductor's LookupTableChoices",
         "Inductor's own template runs with these tiles, which is not the kernel that was timed",
     )
+    fast = [g for g in rows if g.compute == "tf32"]
+    if fast:
+        notes += (
+            f"{len(fast)} of them were tuned as tf32. Inductor's key does not say that: load the table only where "
+            "torch.backends.cuda.matmul.allow_tf32 is set, or the tiles run in full float32 (right, but not what was timed). "
+            "A product that was tuned both ways has both tiles, of which Inductor times one against the other",
+        )
     return Export((path,), tuple(rows), left_out, notes if rows else ())
 
 
