@@ -51,6 +51,31 @@ def test_hipblaslt_masks_in_one_file_count_once(tmp_path):
     assert read(bench + "\n" + bench).calls[0].count == 2
 
 
+@pytest.mark.parametrize("how", ["yaml", "bench", "cublaslt"])
+def test_a_vector_for_alpha_is_another_product(how, tmp_path):
+    """Merged with the lines without it, a kernel would be tuned for calls that it cannot serve."""
+    bench = "hipblaslt-bench -m 8 -n 4 -k 2 --transA T --transB N --a_type bf16_r --scaleA 0 --activation_type none"
+    texts = {
+        "yaml": (LINE, LINE.replace("scaleAlpha_vector: false", "scaleAlpha_vector: true")),
+        "bench": (bench, f"{bench} --scaleAlpha_vector"),
+        "cublaslt": (
+            line := cublaslt_line(),
+            line.replace("computeType=", "pointerMode=ALPHA_DEVICE_VECTOR_BETA_ZERO computeType="),
+        ),
+    }
+    plain, vector = texts[how]
+    assert plain != vector
+    log = read(f"{plain}\n{vector}\n{plain}\n")
+    assert [call.count for call in log.calls] == [2]
+    (bad,) = log.problems
+    assert bad.line == 2 and "alpha is a vector" in bad.reason and "not supported" in bad.reason
+
+
+def cublaslt_line():
+    lines = [line for path in FIXTURES.glob("*lt*") for line in path.read_text(errors="replace").splitlines()]
+    return next(line for line in lines if "computeType=" in line and "Trace" in line and "atmul" in line)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

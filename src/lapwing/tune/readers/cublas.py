@@ -143,6 +143,8 @@ def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
     if inner != values["k"]:
         raise ValueError(f"A and B do not fit: {values['k']} and {inner}")
     values["compute"] = compute_type(compute.get("computetype", "COMPUTE_32F"))
+    if "VECTOR" in compute.get("pointermode", "").upper():
+        raise ValueError(f"alpha is a vector ({compute['pointermode'][:60]}), which is not supported")
     for name, usual in (("alpha", 1.0), ("beta", 0.0)):
         try:
             values[name] = float(scalars.get(name, usual))

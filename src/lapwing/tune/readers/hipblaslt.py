@@ -17,6 +17,7 @@ _BLOCK_FIELD = re.compile(r"\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
 _LONGEST_ENTRY = 200  # lines over which one entry may be spread
 # options of hipblaslt-bench that stand alone, or whose short form differs
 _SHORT = {"i": "iters", "j": "colditers", "r": "precision", "f": "function"}
+_ALONE = ("biasvector", "gradient", "usee", "groupedgemm", "scalealphavector", "amaxd")
 _EXTENDED = ("kernelname", "solutionname")  # only mask 128 prints them
 
 
@@ -106,7 +107,7 @@ class HipblasltReader(LineReader):
             if word.startswith("-") and not word[1:2].isdigit():
                 name = word.lstrip("-")
                 name = fold(_SHORT.get(name, name))
-                fields[name] = "1" if name in ("biasvector", "gradient", "usee", "groupedgemm") else ""
+                fields[name] = "1" if name in _ALONE else ""
             elif name:
                 fields[name], name = word, ""
         self._add("bench", number, line, fields, "1")

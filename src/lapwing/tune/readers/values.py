@@ -135,6 +135,9 @@ def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
             raise ValueError(f"{name} is missing")
         values[name] = number(fields[name], name, high=LARGEST)
     values["batch"] = number(fields.get("batchcount") or fields.get("batch") or "1", "batch", high=LARGEST)
+    if truth(fields.get("scalealphavector", "")):
+        # another product: merged with the plain one, that would be tuned for calls it cannot serve
+        raise ValueError("alpha is a vector (scaleAlpha_vector), which is not supported")
     values |= _layout(fields) | _types(fields) | _scalars(fields)
     remarks = []
     for x in "abcd":
@@ -150,6 +153,9 @@ def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
             if name == "groupedgemm":
                 raise ValueError("a grouped product")
             remarks.append("its second output is left out")
+    for name, what in (("scalec", "scale of C"), ("scaled", "scale of D"), ("amaxd", "largest value of D")):
+        if scale_mode(fields.get(name, "")) != "none":
+            remarks.append(f"its {what} is left out")
     counted = fields.get("callcount") or fields.get("count") or fields.get("calls")
     count = None if counted is None else number(counted, "count", 1)
     return make(**values), count, ", ".join(dict.fromkeys(remarks))
