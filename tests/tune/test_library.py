@@ -227,3 +227,17 @@ def test_merge_never_mixes_environments(tmp_path):
     with pytest.raises(EnvironmentMismatch, match="fake: device is abacus here and slide rule there"):
         merge([a, b], tmp_path / "c")
     assert not (tmp_path / "c").exists()
+
+
+def test_a_library_from_before_fast_accum(tmp_path):
+    """Its files do not have the field, and are named by a key without it. They were tuned as torch's default: False."""
+    gemm = linear(16, 32, 64, "f8e4m3", c_type="bf16", d_type="bf16", scale_a="tensor", scale_b="tensor")
+    path = fake_library(tmp_path, FakeComparison(gemm))
+    file = path / "entries" / "1a1e48eeb110420b.json"
+    content = json.loads(file.read_text())
+    del content["gemm"]["fast_accum"]
+    file.write_text(json.dumps(content))
+    library = Library(path, backends={"fake": FakeBackend()})
+    assert not library.bad and library.lookup(gemm) is not None
+    assert library.lookup(replace(gemm, fast_accum=True)) is None
+    assert replace(linear(16, 32, 64), fast_accum=True).key == linear(16, 32, 64).key  # nothing but 8-bit floats has it

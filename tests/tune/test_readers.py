@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from lapwing.tune.gemm import Gemm
+from lapwing.tune.gemm import Call, Gemm
 from lapwing.tune.readers import BadLine, Log, merge, read
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -223,7 +225,7 @@ def test_live_profiler_trace(trace, tmp_path):
     assert read(tmp_path / "cut.json.gz").problems
 
 
-def test_profiler_scaled_product_and_events_inside_events():
+def test_profiler_scaled_product_and_events_inside_events(tmp_path):
     args = {
         "Input Dims": [[16, 32], [32, 48], [16, 1], [1, 48], [48], [], [], []],
         "Input Strides": [[32, 1], [1, 32], [1, 1], [48, 1], [1], [], [], []],
@@ -241,7 +243,19 @@ def test_profiler_scaled_product_and_events_inside_events():
 
     read_trace(text, sink := Sink("x"))
     (call,), _ = sink.close()
-    assert call.gemm == Gemm(48, 16, 32, "T", "N", "f8e4m3", "f8e4m3", scale_a="row", scale_b="row", bias="bf16")
+    scaled = Gemm(48, 16, 32, "T", "N", "f8e4m3", "f8e4m3", scale_a="row", scale_b="row", bias="bf16", fast_accum=True)
+    assert call.gemm == scaled != replace(scaled, fast_accum=False)
+    # in words, in a table and in cuBLASLt's own log it is another product too
+    assert only(read(f"{scaled} scale_a=row scale_b=row")).fast_accum
+    assert only(read(Log((call,)).write_csv(tmp_path / "x.csv"))) == scaled
+    line = cublaslt_line()
+    described = re.sub("R_16BF|R_16F|R_32F(?= rows)", "R_8F_E4M3", line, count=2)
+    log = read(described + "\n" + described.replace("computeType=", "fastAccumulationMode=1 computeType="))
+    assert [c.gemm.fast_accum for c in log.calls] == [False, True], log
+    # TunableOp lists it without that word: what was counted says it
+    listed = read("ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_48_16_32_ld_32_32_48_rw_1_bias_BFloat16")
+    (merged,) = merge(listed, Log((Call(scaled, 9),))).calls
+    assert merged.gemm.fast_accum and merged.count == 9
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ F32 = ["f32"] * 4
 FORWARD = Gemm(96, 10, 64, "T", "N", *F32, bias="f32")
 BACKWARD = Gemm(64, 96, 10, "N", "N", *F32)
 SQUARE = Gemm(10, 10, 64, "T", "N", *F32)
+SCALED = {
+    Gemm(16, 16, 32, "T", "N", "f8e4m3", "f8e4m3", scale_a="tensor", scale_b="tensor", fast_accum=fast): 1 + fast
+    for fast in (False, True)
+}
 BATCHED = Gemm(6, 4, 5, "N", "N", *F32, batch=3, alpha=2.0, beta=0.5)
 
 PROGRAM = """
@@ -35,6 +39,9 @@ for _ in range(3):
 thread = threading.Thread(target=lambda: [torch.mm(x, x.t()) for _ in range(5)]); thread.start(); thread.join()
 torch.baddbmm(torch.zeros(3, 4, 6), torch.ones(3, 4, 5), torch.ones(3, 5, 6), beta=0.5, alpha=2)
 torch.mm(x, x.t(), out=torch.empty(10, 10))
+eight, one = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.tensor(1.0)
+for fast in (False, True, True):
+    torch._scaled_mm(eight, eight.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=fast)
 if os.fork() == 0:  # another rank
     torch.mm(x, x.t())
     os._exit(0)
@@ -86,8 +93,10 @@ def test_products_however_it_ends(program):
         assert before + out == "read hello\n", (out, errors)
         assert running.returncode == code, errors
         log = read(program.parent / f"{'kill' if running is killed else 'wait'}.csv")
-        assert {call.gemm: call.count for call in log.calls} == {FORWARD: 3, BACKWARD: 3, SQUARE: 7, BATCHED: 1}, errors
-        assert "4 products, 14 calls of 2 processes" in errors
+        assert {call.gemm: call.count for call in log.calls} == {FORWARD: 3, BACKWARD: 3, SQUARE: 7, BATCHED: 1} | SCALED, (
+            errors
+        )
+        assert "6 products, 17 calls of 2 processes" in errors
 
 
 def test_logs_of_libraries_without_torch(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -303,7 +304,18 @@ def test_eight_bit_floats_with_scales(tmp_path):
     with use(path, compiled=False, backends={"fake": backend}):
         y = torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16)
         z = torch._scaled_mm(x, w.t(), torch.full((16, 1), 2.0), torch.full((1, 32), 0.5), out_dtype=torch.bfloat16)
+        # another way to keep the sums is another product
+        torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16, use_fast_accum=True)
+        torch._scaled_mm(x, w.t(), a, b, None, None, torch.bfloat16, True)
     assert [c.scale_a for c in backend.calls] == ["tensor", "row"]
+    backend.calls.clear()
+    fast = fake_library(tmp_path / "fast", FakeComparison(replace(gemm, fast_accum=True)), backend=backend)
+    with use(fast, compiled=False, backends={"fake": backend}):
+        torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16)
+        torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16, use_fast_accum=False)
+        assert not backend.calls
+        torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16, use_fast_accum=True)
+    assert [c.fast_accum for c in backend.calls] == [True]
     want = x.float() @ w.float().t()
     assert (y.float() - want).abs().max() <= 2**-8 * want.abs().max() and torch.equal(y, z)
 

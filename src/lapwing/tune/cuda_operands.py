@@ -111,7 +111,7 @@ class TorchDefault:
             sx, sw = (one if s is None else s for s in (operands.scale_b, operands.scale_a))
             sx = sx.view(-1, 1) if g.scale_b == "row" else sx.view(())
             sw = sw.view(1, -1) if g.scale_a == "row" else sw.view(())
-            torch._scaled_mm(left, right, sx, sw, bias=operands.bias, out_dtype=d.dtype, out=d)
+            torch._scaled_mm(left, right, sx, sw, bias=operands.bias, out_dtype=d.dtype, use_fast_accum=g.fast_accum, out=d)
         elif g.beta:
             call = torch.baddbmm if g.batch > 1 else torch.addmm
             call(operands.c, left, right, beta=g.beta, alpha=g.alpha, out=d)

@@ -123,16 +123,16 @@ class Dispatcher:
         """torch._scaled_mm: 8-bit floats with a scale for the tensor or for each row."""
         order = ("bias", "scale_result", "out_dtype", "use_fast_accum")
         given = dict(zip(order, rest, strict=False)) | named
-        bias, out = given.get("bias"), given.get("out_dtype")
+        bias, out, fast = given.get("bias"), given.get("out_dtype"), bool(given.get("use_fast_accum", False))
         call = None
         if given.get("scale_result") is None and not set(given) - set(order) and _plain_scaled(x, y, bias, scale_x, scale_y):
             sizes = tuple((t.shape, t.stride(), t.dtype) for t in (x, y, scale_x, scale_y))
-            key = (sizes, out, None if bias is None else bias.dtype, x.device, _deterministic())
+            key = (sizes, out, None if bias is None else bias.dtype, x.device, fast, _deterministic())
             call = self.products.get(key, _UNKNOWN)
             if call is _UNKNOWN and x.is_cuda and _capturing():
                 call = None
             elif call is _UNKNOWN:
-                call = self.products[key] = self._choose_scaled(x, y, scale_x, scale_y, bias, out)
+                call = self.products[key] = self._choose_scaled(x, y, scale_x, scale_y, bias, out, fast)
         if call is None:
             return original(x, y, scale_x, scale_y, *rest, **named)
         try:
@@ -185,18 +185,19 @@ class Dispatcher:
         kernel = self.chooser.choose(gemm, device, tf32=tf32) if gemm is not None else None
         return None if kernel is None or gemm is None else Call(kernel, gemm, fold)
 
-    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any) -> Call | None:
+    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any, fast: bool) -> Call | None:
         kinds, device = (_scale(scale_x, x.shape[0], -2), _scale(scale_y, y.shape[-1], -1)), _ordinal(x.device)
         if x.dtype not in _SCALED or y.dtype not in _SCALED or out not in NAMES or out in _SCALED or None in kinds:
             return None
         if device is None or (bias is not None and (bias.dtype not in NAMES or bias.shape[0] != y.shape[-1])):
             return None
         left, right = (Operand(tuple(t.shape), tuple(t.stride()), NAMES[t.dtype]) for t in (x, y))
-        types = {
+        types: dict[str, Any] = {
             "c_type": NAMES[out],
             "d_type": NAMES[out],
             "compute": "f32",
             "bias": NAMES[bias.dtype] if bias is not None else "",
+            "fast_accum": fast,
         }
         gemm = product_of(left, right, scale_a=kinds[1], scale_b=kinds[0], deterministic=_deterministic(), **types)
         kernel = self.chooser.choose(gemm, device) if gemm is not None else None

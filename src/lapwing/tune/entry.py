@@ -172,7 +172,7 @@ def _whole_gemm(values: Any) -> Gemm:
     if not isinstance(values, dict):
         raise ValueError("gemm is not an object")
     for name, value in values.items():
-        expected = {"alpha": (int, float), "beta": (int, float), "deterministic": (bool,)}.get(name)
+        expected = {"alpha": (int, float), "beta": (int, float), "deterministic": (bool,), "fast_accum": (bool,)}.get(name)
         default = getattr(Gemm, name, 0)
         wanted: tuple[type, ...] = expected or ((str,) if isinstance(default, str) else (int,))
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted != (bool,)):

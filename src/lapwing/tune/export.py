@@ -100,14 +100,20 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
         elif tuple(map(int, re.findall(r"\d+", version)[:2])) < (2, 14):
             notes.append(f"made with torch {version}; TunableOp reads cuBLASLt solutions from 2.14 on, and checks the version")
 
+    taken: set[tuple[str, str]] = set()
+
     def row(entry: Entry) -> str:
         if entry.backend != "cublaslt":
             raise _LeftOut(f"it is done by {entry.backend}, and TunableOp knows only cuBLASLt's algorithms")
         missing = [name for name in _ALGORITHM if name not in entry.config]
         if missing:
             raise _LeftOut(f"its configuration has no {missing[0]}")
+        names = _tunable_names(entry.gemm)
+        if names in taken:
+            raise _LeftOut("TunableOp's key cannot tell it from another entry: it does not have use_fast_accum")
+        taken.add(names)
         solution = "Gemm_Cublaslt_" + "_".join(f"{name}_{entry.config[name]}" for name in _ALGORITHM)
-        return f"{','.join(_tunable_names(entry.gemm))},{solution},{entry.tuned_us / 1000:.6g}"
+        return f"{','.join(names)},{solution},{entry.tuned_us / 1000:.6g}"
 
     rows, left_out = _each(library, row)
     _write(path, "".join(f"Validator,{k},{v}\n" for k, v in validators.items()) + "".join(f"{r}\n" for r in rows.values()))
@@ -272,7 +278,11 @@ def _plain_tile(entry: Entry) -> Mapping[str, int | str]:
 def _each(library: Library, row: Callable[[Entry], Any]) -> tuple[dict[Gemm, Any], tuple[tuple[Gemm, str], ...]]:
     rows: dict[Gemm, Any] = {}
     left_out: list[tuple[Gemm, str]] = []
-    for entry in sorted(library.entries.values(), key=lambda e: (e.gemm.kind, e.gemm.m, e.gemm.k, e.gemm.n, e.gemm.key)):
+
+    def order(e: Entry) -> tuple[Any, ...]:
+        return e.gemm.kind, e.gemm.m, e.gemm.k, e.gemm.n, e.gemm.fast_accum, e.gemm.key
+
+    for entry in sorted(library.entries.values(), key=order):
         try:
             rows[entry.gemm] = row(entry)
         except _LeftOut as why:

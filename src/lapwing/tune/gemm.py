@@ -68,6 +68,7 @@ class Gemm:
     scale_a: str = "none"
     scale_b: str = "none"
     deterministic: bool = False  # only kernels that give the same bits every time
+    fast_accum: bool = False  # sums of 8-bit floats may keep fewer bits (torch's use_fast_accum); False for other types
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -86,6 +87,7 @@ class Gemm:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(choices)}")
         for name in ("alpha", "beta"):  # 1 and 1.0, 0.0 and -0.0 are equal, and must have one key
             object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
+        object.__setattr__(self, "fast_accum", bool(self.fast_accum) and self.a_type.startswith(("f8", "f4")))
         for x in "abcd":
             rows, columns = self.stored(x)
             ld = getattr(self, f"ld{x}") or max(rows, 1)
@@ -146,7 +148,10 @@ class Gemm:
     @cached_property
     def key(self) -> str:
         """A short name that is the same in every process: one for each different product."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        values = self.to_dict()
+        if not self.fast_accum:  # younger than the others: files made before it was there keep their names
+            del values["fast_accum"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -162,6 +167,7 @@ class Gemm:
         extra = f" x{self.batch}" if self.batch > 1 else ""
         extra += f" +bias {self.bias}" if self.bias else ""
         extra += f" {self.activation}" if self.activation != "none" else ""
+        extra += " fast_accum" if self.fast_accum else ""
         extra += "" if self.packed else " padded"
         return f"{self.kind} {self.m}x{self.n}x{self.k}{extra}"
 

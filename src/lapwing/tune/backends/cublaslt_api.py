@@ -41,6 +41,7 @@ COMPUTE = {"f32": 68, "tf32": 77, "f64": 70, "i32": 72, "f16": 64}
 IN_PLACE = 1  # reduction in place: atomics, so the order of the sum varies
 EPILOGUES = {("", "none"): 1, ("", "relu"): 2, ("b", "none"): 4, ("b", "relu"): 6, ("", "gelu"): 32, ("b", "gelu"): 36}
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, SCALE_A, SCALE_B, BIAS_TYPE, MODE_A, MODE_B = 3, 4, 7, 8, 17, 18, 26, 31, 32
+FAST_ACCUM = 25
 SCALE_MODES = {"tensor": 0, "row": 3}  # CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, _OUTER_VEC_32F
 CLUSTERS = (2, 3, 4, 5, 6, 7)  # 1x1, 2x1, 4x1, 1x2, 2x2, 4x2
 CUSTOMS = 5
@@ -141,6 +142,8 @@ class Problem:
         self.set(TRANSA, C.c_int32({"N": 0, "T": 1, "C": 2}[gemm.trans_a]))
         self.set(TRANSB, C.c_int32({"N": 0, "T": 1, "C": 2}[gemm.trans_b]))
         self.set(EPILOGUE, C.c_int32(EPILOGUES["b" if gemm.bias else "", gemm.activation]))
+        if gemm.fast_accum:
+            self.set(FAST_ACCUM, C.c_int8(1))
         if gemm.bias:
             self.set(BIAS_TYPE, C.c_int32(TYPES[gemm.bias]))
             self.set(BIAS_POINTER, C.c_void_p(256))  # heuristics look only whether it is there and aligned

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
-from .values import LARGEST, compute_type, make, number, type_name
+from .values import LARGEST, compute_type, make, number, truth, type_name
 
 __all__ = ["CublasLtReader", "CublasReader"]
 
@@ -154,6 +154,8 @@ def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
             raise ValueError(f"{name} is {scalars[name][:40]!r}, not a number")
     for x in "ab":
         values[f"scale_{x}"] = _scale(compute, x)
+    # releases differ in the word
+    values["fast_accum"] = any(truth(text) for name, text in compute.items() if name.startswith("fastaccu"))
     epilogue = compute.get("epilogue", "").strip("*")
     if "BIAS" in epilogue:
         # 8-bit results take a bias of 16 bits

@@ -82,7 +82,10 @@ def merge(rows: Log, counts: Log) -> Log:
     for call in rows.calls:
         if call.gemm not in named:
             near = [left.pop(gemm) for gemm in alike.get(_loose(call.gemm), ()) if gemm in left]
-            named[call.gemm] = Call(call.gemm, sum(found.count for found in near) or call.count, call.source)
+            # what is listed does not say how sums are kept; what was counted does
+            fast = bool(near) and all(found.gemm.fast_accum for found in near)
+            gemm = replace(call.gemm, fast_accum=fast or call.gemm.fast_accum)
+            named[call.gemm] = Call(gemm, sum(found.count for found in near) or call.count, call.source)
         merged.append(named[call.gemm])
     return Log((*merged, *left.values()), rows.problems + counts.problems)
 

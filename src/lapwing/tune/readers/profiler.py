@@ -125,7 +125,9 @@ def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: in
         return {}
     dims, types, given = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
     if name == "aten::_scaled_mm":
-        found = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
+        found: dict[str, Any] = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
+        # how the sums are kept is part of the product: its kernels differ in speed and in the last bits
+        found["fast_accum"] = str(given[7:8]).lower().find("true") >= 0
         return found | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
     beta, alpha = (_scalar(given, place, 1.0) for place in (3, 4))
     shape = [n for n in dims[extra] if n != 1]
@@ -150,7 +152,8 @@ def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
         return "i32"
     if name == "aten::_scaled_mm":
         given = [str(x) for x in args.get("Concrete Inputs") or []]
-        return _SCALAR_TYPES.get(given[6] if len(given) > 6 else "", operand)
+        word = given[6] if len(given) > 6 else ""
+        return type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)  # a recording has the name
     return operand
 
 

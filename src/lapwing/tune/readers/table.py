@@ -99,6 +99,8 @@ def shape(text: str) -> tuple[Gemm, int, str]:
             fields["bias"] = next(words, "")
         elif word in ("relu", "gelu", "swish"):
             fields["activation"] = word
+        elif word == "fast_accum":
+            fields["fastaccum"] = "1"
         elif word not in ("padded", "tf32", "xf32"):
             type_name(word)
             fields["dtype"] = word

@@ -215,4 +215,5 @@ def _scalars(fields: Mapping[str, str]) -> dict[str, Any]:
     activation = (fields.get("activationtype") or fields.get("activation") or "none").strip().strip("\"'").lower()
     found["activation"] = {"silu": "swish", "0": "none"}.get(activation, activation)
     found["deterministic"] = truth(fields.get("deterministic", ""))
+    found["fast_accum"] = truth(fields.get("fastaccum", ""))
     return found
