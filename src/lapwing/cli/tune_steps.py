@@ -146,7 +146,7 @@ def _solvers(steps: argparse._SubParsersAction) -> None:
     text = "cholesky, eigh, solve, inv, qr, svd (default: cholesky eigh)"
     parser.add_argument("operations", nargs="*", default=["cholesky", "eigh"], help=text)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--budget", help="about this long, 10m for example; without it, many minutes on a busy machine")
+    parser.add_argument("--budget", help="at most about this long (default: 15m; less where it is done)")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
     parser.add_argument("-o", "--output", type=Path, help="a folder for the records (default: where lapwing looks for them)")
 

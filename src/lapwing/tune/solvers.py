@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
+from time import monotonic
 
-from ..bench.case import Case
+from ..bench.case import Case, Row
 from ..bench.measure import usable_library
 from ..bench.record import RECORDS, Grid, grid_for, measure_record, record_of, rule_in_words, write_record
 from ..core.problem import DEVICES, DTYPES
@@ -15,12 +19,19 @@ from ..core.records import Record, rules_of, save_record
 from ..core.settings import cache_folder
 from ..engines import planner
 
-__all__ = ["OPERATIONS", "Tuned", "tune"]
+__all__ = ["OPERATIONS", "Measuring", "Tuned", "tune"]
 
 OPERATIONS = (*RECORDS, "solve", "inv", "qr", "svd")
 _LIBRARIES = {"cpu": ("numpy",), "cuda": ("torch", "cupy", "jax")}
 _PLANNED = {"inv": "inverse"}  # where the planner has another name for what the benchmark calls so
 # Systems and decompositions: small ones in batches against one after the other, which is all there is to choose.
+_log = logging.getLogger("lapwing")
+_BUDGET = 900.0  # seconds, where nobody names any
+# What a point takes: pauses between turns, and some twenty calls by all engines. Where it takes longer, the rest will too.
+_POINT = 0.6  # seconds
+_FLOPS = {"cpu": 2e9, "cuda": 1e12}  # of one call a second, divided by the number of calls
+_PART_SLOWER = 4.0  # a part of a spectrum, with its iterations
+_ANYWAY = 10.0  # seconds that a first part may take whatever the budget
 _ORDERS, _QUICK, _BATCHES = (2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256), (4, 16, 32, 64), (1, 8, 64, 512)
 
 
@@ -33,6 +44,20 @@ class Tuned:
     rules: tuple[str, ...]  # in words
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """What is about to be measured, and how long all of it may still take."""
+
+    case: Case
+    place: int  # from 1
+    points: int  # of all records
+    left: float  # seconds, an estimate within the budget
+
+    def __str__(self) -> str:
+        minutes, seconds = divmod(round(self.left), 60)
+        return f"{self.place} of {self.points}, about {minutes}m{seconds:02}s left: {self.case}"
+
+
 def tune(
     operations: Sequence[str] = ("cholesky", "eigh"),
     sizes: Sequence[int] | None = None,
@@ -42,7 +67,7 @@ def tune(
     *,
     device: str = "cpu",
     quick: bool = False,
-    step: Callable[[Case], None] = lambda case: None,
+    step: Callable[[Measuring], None] = lambda measuring: None,
 ) -> tuple[Tuned, ...]:
     """Measure every usable engine over a grid, and write what the planner reads.
 
@@ -57,7 +82,9 @@ def tune(
     dtypes : sequence of str, optional
         All four by default.
     budget : float, optional
-        Seconds for everything, shared by the records as their grids are; a point takes a little whatever the budget.
+        Seconds for everything, 15 minutes by default; less is taken where the grids are done before. Grids that are too long
+        for it are exchanged for short ones, as by ``quick``. The largest and the smallest matrices of each record come first,
+        then those between; where the time does not suffice for them, the record is left out and a warning says so.
     out : path, optional
         A folder for the records. By default they go where the planner looks first, and count from now on.
     device : str
@@ -65,7 +92,7 @@ def tune(
     quick : bool
         The short grid.
     step : callable, optional
-        Called with each case before it is measured.
+        Called with a :class:`Measuring` before each point.
 
     Returns
     -------
@@ -94,7 +121,12 @@ def tune(
         folder = cache_folder("records", make=True)
         if folder is None or not os.access(folder, os.W_OK):
             raise ValueError("tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or name one")
-    records = [_record(g, device, library, step) for g in grids]
+    clock = _Clock(monotonic() + (budget or _BUDGET), [p for g in grids for p in _parts(g, device)], step)
+    records = []
+    for place, grid in enumerate(grids):
+        share = _expected(grid, device) / max(sum(_expected(g, device) for g in grids[place:]), 1e-9)
+        rows = _measured(grid, device, library, clock, monotonic() + share * max(0.0, clock.ends - monotonic()))
+        records.append(record_of(rows, device, _PLANNED.get(grid.operation, grid.operation)))
     found = tuple(_written(record, out) for record in records if record.measurements)
     if out is None:
         planner.reload_records()
@@ -118,12 +150,17 @@ def _grids(
         raise ValueError(f"tune solvers: sizes {sizes} of operations {list(operations)}: name some, all positive")
     if budget is not None and not budget > 0:
         raise ValueError(f"tune solvers: budget is {budget}; it must be more than 0")
-    grids = [_grid(device, quick, part) for name in operations for part in RECORDS.get(name, (name,))]
-    whole = sum(g.seconds for g in grids)
-    share = 1.0 if budget is None else budget / whole
-    return [
-        replace(g, orders=tuple(sizes or g.orders), dtypes=tuple(dtypes or g.dtypes), seconds=share * g.seconds) for g in grids
-    ]
+    parts = [part for name in dict.fromkeys(operations) for part in RECORDS.get(name, (name,))]
+
+    def asked(part: str, quick: bool) -> Grid:
+        grid = _grid(device, quick, part)
+        return replace(grid, orders=tuple(sizes or grid.orders), dtypes=tuple(dtypes or grid.dtypes))
+
+    grids = [asked(part, quick) for part in parts]
+    for longest in sorted(range(len(grids)), key=lambda i: -_expected(grids[i], device)):
+        if sizes is None and sum(_expected(g, device) for g in grids) > (budget or _BUDGET):
+            grids[longest] = asked(parts[longest], True)
+    return grids
 
 
 def _grid(device: str, quick: bool, operation: str) -> Grid:
@@ -133,9 +170,94 @@ def _grid(device: str, quick: bool, operation: str) -> Grid:
     return Grid(_QUICK if quick else _ORDERS, _BATCHES, flops=3e9, bytes=2**29, seconds=seconds, operation=operation)
 
 
-def _record(grid: Grid, device: str, library: str, step: Callable[[Case], None]) -> Record:
-    rows = measure_record(grid, device, library, step=step)
-    return record_of(rows, device, _PLANNED.get(grid.operation, grid.operation))
+def _parts(grid: Grid, device: str) -> list[Grid]:
+    """One order of one dtype each. The ends come first, then what halves the gaps, so that any beginning is spread over all."""
+    by_dtype = []
+    for dtype in grid.dtypes:
+        parts = [replace(grid, orders=(n,), dtypes=(dtype,)) for n in sorted(set(grid.orders))]
+        by_dtype.append(_spread([part for part in parts if _points(part, device)]))
+    return [part for turn in zip_longest(*by_dtype) for part in turn if part is not None]
+
+
+def _spread(orders: list[Grid]) -> list[Grid]:
+    if not orders:
+        return []
+    found, gaps = [orders[-1], orders[0]], [(0, len(orders) - 1)]
+    while gaps:
+        low, high = gaps.pop(0)
+        if high - low > 1:
+            middle = (low + high) // 2
+            found.append(orders[middle])
+            gaps += [(low, middle), (middle, high)]
+    return list(dict.fromkeys(found))
+
+
+@cache
+def _points(part: Grid, device: str) -> int:
+    return len(part.cases(device))
+
+
+@cache
+def _expected(part: Grid, device: str) -> float:
+    slower = _PART_SLOWER if part.operation == "eigh_part" else 1.0
+    return sum(_POINT + slower * case.flops / _FLOPS[device] for case in part.cases(device))
+
+
+class _Clock:
+    """When all must end, and how much slower than expected this machine is."""
+
+    def __init__(self, ends: float, parts: Sequence[Grid], step: Callable[[Measuring], None]) -> None:
+        self.ends, self.step = ends, step
+        self.ahead = list(parts)
+        self.place, self.pace = 0, 1.0
+
+
+def _measured(grid: Grid, device: str, library: str, clock: _Clock, until: float) -> list[Row]:
+    """The rows of one record, as many as fit; none where its ends do not, since they speak for all that lies beyond them."""
+    parts = _parts(grid, device)
+    rows: list[Row] = []
+    missing: list[Grid] = []
+    for number, part in enumerate(parts):
+        clock.ahead.remove(part)
+        left, needs = until - monotonic(), clock.pace * _expected(part, device)
+        if needs > max(1.1 * left, 0.0 if number else _ANYWAY):
+            missing.append(part)
+            if part.orders[0] in _ends(parts, part.dtypes[0]):  # all that was measured would be for nothing
+                clock.ahead = [p for p in clock.ahead if p not in parts]
+                break
+            continue
+
+        def step(case: Case) -> None:
+            clock.place += 1
+            now = part.cases(device)  # noqa: B023
+            points = len(now) - 1 - now.index(case) + sum(_points(p, device) for p in clock.ahead)
+            seconds = clock.pace * sum(_expected(p, device) for p in (part, *clock.ahead))  # noqa: B023
+            clock.step(Measuring(case, clock.place, clock.place + points, max(0.0, min(clock.ends - monotonic(), seconds))))
+
+        behind = sum(_expected(p, device) for p in parts[number:])
+        begun = monotonic()
+        seconds = max(0.01, left) * _expected(part, device) / behind
+        rows += measure_record(replace(part, seconds=seconds), device, library, step=step)
+        # the worst of late: a busy machine stays busy
+        clock.pace = max(0.7 * clock.pace if rows else 0.0, (monotonic() - begun) / _expected(part, device))
+    if lost := [p for p in missing if p.orders[0] in _ends(parts, p.dtypes[0])]:
+        needed = clock.pace * sum(_expected(p, device) for p in parts)
+        _log.warning(
+            "tune solvers: no record for %s: its time did not suffice for n = %d, which speaks for all beyond\n"
+            "hint: all of it takes about %d s here; name a larger budget, or fewer operations",
+            grid.operation, lost[0].orders[0], needed,
+        )  # fmt: skip
+        return []
+    if missing:
+        orders = ", ".join(str(n) for n in sorted({p.orders[0] for p in missing}))
+        _log.warning("tune solvers: %s: no time was left for n = %s; its neighbours speak for it", grid.operation, orders)
+    order = [(c.dtype, c.n, c.batch, c.part) for c in grid.cases(device)]
+    return sorted(rows, key=lambda row: order.index((row.case.dtype, row.case.n, row.case.batch, row.case.part)))
+
+
+def _ends(parts: Sequence[Grid], dtype: str) -> tuple[int, int]:
+    orders = [p.orders[0] for p in parts if p.dtypes[0] == dtype]
+    return min(orders), max(orders)
 
 
 def _written(record: Record, out: str | os.PathLike[str] | None) -> Tuned:
