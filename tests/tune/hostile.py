@@ -30,9 +30,18 @@ def write(text: str) -> None:
 class Hostile:
     precompiles = False
 
-    def __init__(self, name: str, tricks: tuple[str, ...], width: int, pause: float = 0.0, compiles: bool = False) -> None:
-        self.name, self.tricks, self.width, self.pause = name, tricks, width, pause
-        self.precompiles = compiles
+    def __init__(
+        self,
+        name: str,
+        tricks: tuple[str, ...],
+        width: int,
+        pause: float = 0.0,
+        compiles: bool = False,
+        best: int = 5,
+        check: float = 0.0,
+    ) -> None:
+        self.name, self.tricks, self.width, self.pause, self.best = name, tricks, width, pause, best
+        self.precompiles, self.check = compiles, check
 
     def missing(self) -> str | None:
         return None
@@ -100,6 +109,7 @@ class Bench:
             raise ZeroDivisionError("somewhere in the kernel")
 
     def check(self, kernel: Kernel) -> Mapping[str, float]:
+        time.sleep(self.backend.check)
         print("a library that prints")  # must not come between the answers
         self.operands.reset()
         kernel.run(0)
@@ -111,7 +121,7 @@ class Bench:
         begun = time.monotonic()
         time.sleep(self.backend.pause)
         write(f"time {os.getpid()} {self.device} {begun} {time.monotonic()}")
-        return [[1e-5 * (1.0 + abs(int(k.config["x"]) - 5) / 10) for _ in range(samples)] for k in kernels]
+        return [[1e-5 * (1.0 + abs(int(k.config["x"]) - self.backend.best) / 10) for _ in range(samples)] for k in kernels]
 
     def close(self) -> None:
         pass
@@ -120,4 +130,7 @@ class Bench:
 TRICKS = Hostile("hostile", ("segfault", "exit", "hang", "wrong", "outside", "raise"), 8)
 SLOW = Hostile("slow", (), 60, pause=0.03)
 ENDLESS = Hostile("endless", (), 100_000, pause=0.02)
+SLUGGISH = Hostile(
+    "sluggish", (), 1000, pause=0.05, best=0, check=0.9
+)  # the default is the best, and every look at one takes long
 COMPILING = Hostile("compiling", (), 12, compiles=True)

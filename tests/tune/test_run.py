@@ -166,6 +166,25 @@ def test_budget_and_shares(tmp_path):
     assert time.monotonic() - begun < 3.0
 
 
+def test_all_steps_keep_the_budget(tmp_path):
+    """Every look at a candidate takes long, which only the first ones show."""
+    from lapwing.tune import all_steps
+
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import lapwing.tune.worker, matplotlib.pyplot"], check=False, capture_output=True)
+    starting = time.monotonic() - begun
+    budget, begun = 5.0, time.monotonic()
+    tuned = all_steps(
+        "64x8x256 f32 NN\n64x9x256 f32 NN\n64x7x256 f32 NN", tmp_path, backend="tune.hostile:SLUGGISH", budget=budget
+    )
+    took = time.monotonic() - begun
+    folder = Workdir(tmp_path)
+    slowest = max(t.took for p in folder.configs() for t in folder.read_trials(p.name))
+    # a tenth, a trial, and what starting processes and a page with pictures take here and now
+    assert took <= 1.1 * budget + slowest + 3 * starting, (took, slowest, starting)
+    assert len(tuned.comparisons) == 3 and tuned.report.exists()
+
+
 def test_interrupt_leaves_everything_resumable(tmp_path):
     folder = folder_with(tmp_path / "w", 1)
     process = start(folder, "SLOW", "3", 40)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lapwing.tune.backends import get
 from lapwing.tune.backends.base import Refused
+from lapwing.tune.buckets import widen
 from lapwing.tune.compare import compare, interval, preferred
 from lapwing.tune.gemm import Gemm
+from lapwing.tune.library import build
 from lapwing.tune.run import run
 from lapwing.tune.validate import Operands, Probe, bound, exact, judge, probes, relative_error, smaller
-from lapwing.tune.workdir import Problem, Trial, Workdir
+from lapwing.tune.workdir import Problem, Trial, Workdir, environment_hash
 from lapwing.tune.worker import Candidate
+from tune_cases import FakeComparison
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
 F64 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type", "compute"), "f64")
@@ -170,3 +175,58 @@ def test_a_gain_that_may_be_chance_is_not_kept(tmp_path):
     run(folder, backend=f"replay:{tmp_path / 's.jsonl.gz'}")
     (found,) = compare(folder)
     assert not found.kept and (found.low <= 1.0)
+
+
+class Clock:
+    """Time that only the work of these workers moves: a second for each candidate, or all that a hang is given."""
+
+    def __init__(self, monkeypatch, module, hangs=False):
+        self.now, self.hangs, self.asked = 1000.0, hangs, []
+        monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module, "Worker", lambda device, family: self)
+        self.patience = None
+
+    def time(self, candidates, gemm, seed, samples, timeout, *, check=True):
+        self.asked.append(gemm)
+        if self.hangs or timeout < len(candidates):
+            self.now += timeout
+            raise Refused("timeout", f"no answer within {timeout} s")
+        self.now += len(candidates)
+        return [{"runtimes": [1e-5] * samples, "time": 1e-5, "errors": {}, "resources": {}} for _ in candidates]
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_comparing_ends_in_time(tmp_path, monkeypatch, hangs):
+    folder = Workdir(tmp_path)
+    environment = environment_hash(get("cpu").environment(0))
+    for i in range(8):
+        gemm = Gemm(64, 8 + i, 32, a_type="f32", b_type="f32", c_type="f32", d_type="f32")
+        folder.add_config(Problem(f"SSS_NN_{i}", gemm, 1, 1e-5, 12.5))
+        for threads in (0, 1, 2, 3, 4):
+            config = {**get("cpu").default(gemm), "threads": threads}
+            folder.add_trial(
+                f"SSS_NN_{i}", Trial("cpu", 0, gemm.key, config, 1e-5 - 1e-6 * threads, environment=environment, took=1.0)
+            )
+    module = importlib.import_module("lapwing.tune.compare")
+    clock = Clock(monkeypatch, module, hangs)
+    found = compare(folder, until=clock.now + 20.0)
+    assert clock.now <= 1020.0 + 2.0 + 1.0, (clock.now, [c.reason for c in found])  # a tenth, and a trial
+    assert len(found) == 8 and "no time was left to compare it" in {c.reason for c in found}
+    compared = [c for c in found if c.reason == "the default is the fastest"]
+    assert len(compared) >= (0 if hangs else 4)
+
+
+def test_widening_ends_in_time_and_in_another_process(tmp_path, monkeypatch):
+    gemms = [Gemm.row_major(n, 64, 32, right="T", dtype="f32") for n in (8, 16, 32, 64, 128)]
+    default = dict(get("cpu").default(gemms[0]))
+    rows = [FakeComparison(g, backend="cpu", config={**default, "threads": 1}) for g in gemms]
+    module = importlib.import_module("lapwing.tune.buckets")
+    path = build(tmp_path, rows, tmp_path / "final")
+    clock = Clock(monkeypatch, module)
+    assert widen(path, until=clock.now + 12.0) == 2  # three numbers of tokens for each, two candidates for each number
+    assert clock.now <= 1012.0 + 1.2 + 2.0 and {g.n for g in clock.asked} == {4, 6, 7, 9, 12, 15}
+    clock = Clock(monkeypatch, module, hangs=True)
+    assert widen(path, until=clock.now + 12.0) == 0 and clock.now <= 1013.2 + 2.0

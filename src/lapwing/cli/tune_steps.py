@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,12 +133,14 @@ def _widen(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "widen", "find out for which other numbers of tokens a library holds", run_widen)
     parser.add_argument("library", type=Path, help="the folder final of a workdir")
     parser.add_argument("--device", type=int, default=0, help="which device measures (default: 0)")
+    parser.add_argument("--budget", help="at most this long, 10m for example (default: until it is done)")
 
 
 def run_widen(options: argparse.Namespace) -> int:
     if not options.library.is_dir():
         raise UsageError(f"tune widen: there is no folder {options.library}\nhint: lapwing tune all writes W/final")
-    count = part("buckets").widen(options.library, device=options.device, progress=print)
+    until = time.monotonic() + parse_budget(options.budget) if options.budget else math.inf
+    count = part("buckets").widen(options.library, device=options.device, until=until, progress=print)
     print(f"{count} entries hold for more than their own number of tokens")
     return 0
 

@@ -13,17 +13,19 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from .backends import GPU
+from .backends import FROZEN, GPU
 from .backends.base import Backend, Refused
 from .entry import Entry, write_json
 from .folder import Library
 from .gemm import Gemm
 from .workdir import lock_device
+from .worker import Busy, Candidate, Worker
 
 __all__ = ["holds", "widen"]
 
 _SAMPLES = 9  # in turns with the default
 _log = logging.getLogger("lapwing")
+_TIMEOUT = 120.0  # seconds for one number of tokens
 _LEAST = 1.0  # it may never be slower than the default where it was measured
 
 
@@ -48,7 +50,7 @@ def widen(
     below : int, optional
         How far down the smallest tuned number of tokens is tried; default half of it.
     until : float
-        No further entry is tried when ``time.monotonic()`` says so.
+        When ``time.monotonic()`` says so it ends: what is under way is given up, and what would not be done is not begun.
     progress : callable, optional
         Gets a line for each entry.
 
@@ -58,16 +60,24 @@ def widen(
         How many entries hold for more than their own number of tokens.
     """
     library = Library(path, device=device, backends=backends)
+    trials = _Trials(library, device, until)
+    try:
+        return _widen(library, trials, below, progress)
+    finally:
+        trials.close()
+
+
+def _widen(library: Library, trials: _Trials, below: int | None, progress: Callable[[str], None] | None) -> int:
     count = 0
     for ladder in library.ladders():
         smaller = 0
         for entry in ladder:
-            if monotonic() > until:
-                return count
             n = entry.gemm.n
             low = smaller + 1 if smaller else max(1, n // 2 if below is None else below)
-            found = _largest(library, entry, low, device, until)
+            found = _largest(trials, entry, low)
             smaller = n
+            if found is None and trials.late:
+                return count
             if found is None:
                 continue
             wider = replace(entry, buckets=tuple(sorted({*entry.buckets, found})))
@@ -78,14 +88,63 @@ def widen(
     return count
 
 
-def _largest(library: Library, entry: Entry, low: int, device: int, until: float) -> tuple[int, int] | None:
+def _largest(trials: _Trials, entry: Entry, low: int) -> tuple[int, int] | None:
     """The longest range down from the entry's own number of tokens in which it holds at each point tried."""
-    n, backend = entry.gemm.n, library.backend(entry.backend)
-    while low < n and monotonic() <= until:
-        if all(holds(backend, entry, tokens, device) for tokens in sorted({low, (low + n) // 2, n - 1})):
+    n = entry.gemm.n
+    while low < n and not trials.late:
+        if all(trials.hold(entry, tokens) for tokens in sorted({low, (low + n) // 2, n - 1})):
             return low, n
         low = (low + n + 1) // 2
     return None
+
+
+class _Trials:
+    """Kernels at numbers of tokens they were never tried at: in another process, where a crash or a hang costs one answer.
+
+    A backend that was handed over lives in this process, and is asked here.
+    """
+
+    def __init__(self, library: Library, device: int, until: float) -> None:
+        self.library, self.device, self.until = library, device, until
+        self.late = False
+        self._workers: dict[str, Worker] = {}
+        self._took = 0.0
+
+    def hold(self, entry: Entry, tokens: int) -> bool:
+        """False, and late, where there is no time for it."""
+        begun = monotonic()
+        if begun + self._took > self.until:
+            self.late = True
+            return False
+        if entry.backend in self.library.backends:
+            answer = holds(self.library.backend(entry.backend), entry, tokens, self.device)
+        else:
+            answer = self._elsewhere(entry, tokens)
+        self.late = self.late or monotonic() > self.until
+        self._took = max(0.5 * self._took, monotonic() - begun)
+        return answer
+
+    def _elsewhere(self, entry: Entry, tokens: int) -> bool:
+        backend, gemm = self.library.backend(entry.backend), _with_tokens(entry.gemm, tokens)
+        if backend.supports(gemm) is not None:
+            return False
+        family = "gpu" if backend.name in (*GPU, *FROZEN) else backend.name
+        worker = self._workers.setdefault(family, Worker(self.device, family))
+        worker.patience = self.until if self.until < inf else None
+        both = [Candidate(entry.backend, backend.default(gemm)), Candidate(entry.backend, entry.config)]
+        try:
+            default, tuned = worker.time(both, gemm, tokens, _SAMPLES, min(_TIMEOUT, max(1.0, self.until - monotonic())))
+        except (Refused, Busy) as trouble:
+            if monotonic() <= self.until:
+                _log.warning("tune: %s fails for %d tokens and is not used there: %s", entry.gemm, tokens, trouble)
+            return False
+        if "runtimes" not in default or "runtimes" not in tuned:
+            return False
+        return bool(default["time"] >= _LEAST * tuned["time"])
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
 
 
 def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
@@ -98,7 +157,7 @@ def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
         try:
             tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
             bench.check(tuned)
-            with lock_device(device, "gpu" if backend.name in GPU else backend.name):
+            with lock_device(device, "gpu" if backend.name in (*GPU, *FROZEN) else backend.name):
                 times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
         finally:
             bench.close()

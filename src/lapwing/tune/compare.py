@@ -17,7 +17,7 @@ from .backends.base import Config, Refused
 from .gemm import Gemm
 from .search import canonical
 from .workdir import Problem, Trial, Workdir, environment_hash, ranked
-from .worker import Candidate, Worker
+from .worker import Busy, Candidate, Worker
 
 __all__ = ["Comparison", "Interval", "compare", "interval", "preferred"]
 
@@ -27,6 +27,7 @@ _TIE = 1.02  # nearer than this two candidates are equal
 _RESAMPLES = 2000
 _TIMEOUT = 300.0
 _SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_TRIALS = 6.0  # trials that take about as long as a comparison, until some were made
 _SAMPLE = 2.5e-3  # about what a sample of a short product takes
 
 
@@ -87,7 +88,8 @@ def compare(
     seed : int
         Of the operands and of the resampling.
     until : float
-        When ``time.monotonic()`` says so, the problems that are left, those with the least time, are not compared any more.
+        When ``time.monotonic()`` says so it should end. The first problem, the one with the most time, is compared anyway; one
+        that would not be done by then, by what the others took, is not begun.
 
     Returns
     -------
@@ -97,17 +99,46 @@ def compare(
     folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workers: dict[tuple[int, str], Worker] = {}
     found: list[Comparison] = []
+    pace = _TRIALS
     try:
-        for problem in folder.configs():
+        problems = folder.configs()
+        for place, problem in enumerate(problems):
             trials = _usable(folder.read_trials(problem.name), problem, devices)
-            if trials and found and monotonic() > until:
+            if not trials:
+                continue
+            begun, trial = monotonic(), max(median(t.took for t in trials), 1e-3)
+            share = (until - begun) / (len(problems) - place)
+            hurry = pace * trial > share  # then only the best candidate, which takes about half as long
+            trial *= 0.5 if hurry else 1.0
+            if found and begun + pace * trial > until:
                 found.append(_nothing(problem, _default(trials, problem), "no time was left to compare it"))
-            elif trials:
-                found.append(_compared(problem, trials, workers, threshold, minimum_us, seed))
+                continue
+            seconds = max(0.2, min(_SECONDS, 0.5 * share))
+            limits = _Limits(until, pace * trial, seconds, 1 if hurry else _TOP)
+            try:
+                found.append(_compared(problem, trials, workers, threshold, minimum_us, seed, limits))
+            except Busy as busy:
+                found.append(_nothing(problem, _default(trials, problem), str(busy)))
+            # the first also waits for a process to start
+            pace = max(0.5 * pace, (0.5 if len(found) == 1 else 1.0) * (monotonic() - begun) / trial)
     finally:
         for worker in workers.values():
             worker.close()
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    until: float
+    expected: float  # seconds of the comparison
+    seconds: float  # to fill with samples
+    top: int  # candidates
+
+    @property
+    def timeout(self) -> float:
+        """Seconds of one timing, after which it counts as hanging."""
+        left = min(self.until - monotonic(), 20 * self.expected + 10.0) if self.until < inf else _TIMEOUT
+        return min(_TIMEOUT, max(left, self.expected, 2.0))
 
 
 def _usable(trials: list[Trial], problem: Problem, devices: Sequence[int] | None) -> list[Trial]:
@@ -130,27 +161,30 @@ def _compared(
     threshold: float,
     minimum_us: float,
     seed: int,
+    limits: _Limits,
 ) -> Comparison:
     best, default = ranked(trials), _default(trials, problem)
     # untuned is untuned: what another backend calls its default is the same call
     best = [t for t in best if t.backend == default.backend or t.configuration != get(t.backend).default(problem.gemm)]
     vendor = next((_candidate(t) for t in best if t.backend in VENDOR and _candidate(t) != default), None)
-    chosen = list({_key(c): c for c in (default, vendor, *map(_candidate, best[:_TOP])) if c is not None}.values())
+    chosen = list({_key(c): c for c in (default, vendor, *map(_candidate, best[: limits.top])) if c is not None}.values())
     device = trials[-1].device
     family = "gpu" if default.backend in (*GPU, *FROZEN) else get(default.backend).name
     worker = workers.setdefault((device, family), Worker(device, family))
+    worker.patience = limits.until if limits.until < inf else None
     known = {_key(_candidate(t)): t.time or 0.0 for t in best}
 
     def samples(candidates: list[Candidate], most: int) -> int:
         one = sum(max(_SAMPLE, known.get(_key(c), 0.0)) for c in candidates)
-        return max(_FEWEST, min(most, int(_SECONDS / one)))
+        return max(_FEWEST, min(most, int(limits.seconds / one)))
 
-    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING))
+    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits)
     if default not in [c for c, _ in times]:
-        return _nothing(problem, default, "the default does not run here")
+        late = monotonic() >= limits.until
+        return _nothing(problem, default, "no time was left to compare it" if late else "the default does not run here")
     winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in times], default)
     final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
-    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING))}
+    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits)}
     if _key(default) not in again or _key(winner) not in again:
         return _nothing(problem, default, "the winner did not run a second time")
     base, tuned = again[_key(default)], again[_key(winner)]
@@ -209,17 +243,19 @@ def _nothing(problem: Problem, default: Candidate, reason: str) -> Comparison:
     )  # fmt: skip
 
 
-def _timed(worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int) -> list[tuple[Candidate, dict]]:
+def _timed(
+    worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits
+) -> list[tuple[Candidate, dict]]:
     """Each candidate with its runtimes and errors; one that fails is left out, also when it takes the process with it."""
     try:
-        answers = worker.time(candidates, gemm, seed, samples, _TIMEOUT)
+        answers = worker.time(candidates, gemm, seed, samples, limits.timeout)
         return [(c, a) for c, a in zip(candidates, answers, strict=True) if "runtimes" in a]
     except Refused:
-        if len(candidates) == 1:
+        if len(candidates) == 1 or monotonic() >= limits.until:
             return []
     # one of them crashed or hung: find those that live, then time them together
-    alive = [c for c in candidates if _timed(worker, [c], gemm, seed, 1)]
-    return _timed(worker, alive, gemm, seed, samples) if 0 < len(alive) < len(candidates) else []
+    alive = [c for c in candidates if _timed(worker, [c], gemm, seed, 1, limits)]
+    return _timed(worker, alive, gemm, seed, samples, limits) if 0 < len(alive) < len(candidates) else []
 
 
 def _candidate(trial: Trial) -> Candidate:

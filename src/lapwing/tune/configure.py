@@ -90,7 +90,7 @@ def configure(
         if until is not None and time.monotonic() > until:
             measured.append(_Measured(call, None, "no time was left to measure it"))
             continue
-        found = _estimate(call, backends[0]) if estimated else _measure(call, backends, device)
+        found = _estimate(call, backends[0]) if estimated else _measure(call, backends, device, until)
         measured.append(found)
         if progress is not None:
             took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
@@ -127,16 +127,19 @@ def _estimate(call: Call, backend: Backend) -> _Measured:
     return _Measured(call, None if reason else max(gemm.flops / _OPERATIONS, gemm.bytes / _BYTES), reason or "")
 
 
-def _measure(call: Call, backends: tuple[Backend, ...], device: int) -> _Measured:
+def _measure(call: Call, backends: tuple[Backend, ...], device: int, until: float | None) -> _Measured:
     """Seconds of one call of the default, by the first backend that can."""
     reasons = []
+    patience = None if until is None else max(0.0, until - time.monotonic())
     for backend in backends:
         why = backend.supports(call.gemm)
         if why is not None:
             reasons.append(f"{backend.name}: {why}")
             continue
         try:
-            with lock_device(device, "gpu" if backend.name in (*GPU, *FROZEN) else backend.name):
+            with lock_device(device, "gpu" if backend.name in (*GPU, *FROZEN) else backend.name, patience) as mine:
+                if not mine:
+                    raise Refused("runtime", "another process kept the device for all of the time there was")
                 bench = backend.open(call.gemm, device, 0)
                 try:
                     kernel = bench.build(backend.default(call.gemm))

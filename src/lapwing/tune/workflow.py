@@ -24,6 +24,7 @@ from .workdir import Problem
 __all__ = ["Tuned", "all_steps"]
 
 _FOR_CONFIGURING = 0.2  # of the budget, at most
+_FOR_REPORT = 5.0, 0.1  # seconds, and of the budget, at most: drawing takes a while
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def all_steps(
     backend, devices, strategy, seed, evaluations
         As for :func:`run`.
     budget : float
-        Seconds for all of it.
+        Seconds for all of it, the report included. What is under way when it ends, one product or candidate, is finished.
     keep_thr : float
         Products below this percentage of the time are dropped.
     threshold : float
@@ -90,7 +91,8 @@ def all_steps(
     check_strategy(strategy)  # before minutes are spent on measuring
     told = done or (lambda what: None)
     known = log if isinstance(log, Log) else read(log)
-    ends = monotonic() + budget
+    begun = monotonic()
+    ends = begun + budget - min(_FOR_REPORT[0], _FOR_REPORT[1] * budget)
     configured = configure(
         known,
         workdir,
@@ -102,11 +104,12 @@ def all_steps(
     )
     told(configured)
     left = max(ends - monotonic(), 1.0)
+    each = (monotonic() - begun) / max(1, len(known.calls))
     searched = run(
         workdir,
         backend=backend,
         devices=devices,
-        budget=left - _for_comparing(left, len(configured)),
+        budget=left - _for_comparing(left, len(configured), each),
         strategy=strategy,
         seed=seed,
         evaluations=evaluations,
@@ -124,6 +127,9 @@ def all_steps(
     return Tuned(tuple(configured), searched, comparisons, metrics, report, library)
 
 
-def _for_comparing(left: float, problems: int) -> float:
-    """Seconds to keep for the comparison after the search: a little for each product, within reason."""
-    return min(max(1.5 * problems, 0.2 * left), 0.5 * left)
+def _for_comparing(left: float, problems: int, each: float) -> float:
+    """Seconds to keep for the comparison after the search: a little for each product, within reason.
+
+    ``each`` is what it took to measure one product once: operands that are slow to make are made again.
+    """
+    return min(max(1.5 * problems, 4 * each * problems, 0.2 * left), 0.5 * left)
