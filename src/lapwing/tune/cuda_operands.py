@@ -12,9 +12,17 @@ from typing import Any
 
 from .gemm import TYPES, Gemm
 
-__all__ = ["GUARD", "Operands", "TorchDefault", "environment", "reference", "torch_default", "torch_dtype"]
+__all__ = ["GUARD", "Operands", "TorchDefault", "environment", "reference", "torch_default", "torch_dtype", "wait"]
 
 GUARD = 4096  # elements before and after D that nothing may write
+
+
+def wait(device: int) -> None:
+    """Until all that was started is done; a negative device is the CPU, where probes are tried out without a GPU."""
+    import torch
+
+    if device >= 0:
+        torch.cuda.synchronize(device)
 
 
 def torch_dtype(name: str) -> Any:
@@ -43,8 +51,9 @@ class Operands:
         """Normal numbers, pads of NaN, a poisoned D. Never zeros: they run faster, and hide what was not computed."""
         import torch
 
-        g = torch.Generator(device=f"cuda:{device}").manual_seed(seed)
-        where: dict[str, Any] = {"device": f"cuda:{device}"}
+        place = f"cuda:{device}" if device >= 0 else "cpu"
+        g = torch.Generator(device=place).manual_seed(seed)
+        where: dict[str, Any] = {"device": place}
 
         def matrix(x: str, guard: int) -> tuple[Any, Any]:
             rows, columns = gemm.stored(x)

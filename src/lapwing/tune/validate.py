@@ -17,7 +17,19 @@ import numpy as np
 from .backends.base import Refused
 from .gemm import TYPES, Gemm
 
-__all__ = ["UNIT", "Operands", "Probe", "activate", "bound", "exact", "judge", "probes", "relative_error", "smaller"]
+__all__ = [
+    "UNIT",
+    "Operands",
+    "Probe",
+    "activate",
+    "allowances",
+    "bound",
+    "exact",
+    "judge",
+    "probes",
+    "relative_error",
+    "smaller",
+]
 
 UNIT = {
     "f64": 2.0**-53,
@@ -208,14 +220,20 @@ def bound(gemm: Gemm, answer: np.ndarray, size: np.ndarray) -> np.ndarray:
     With random signs the error of K sums is about sqrt(K) u, and 8 sqrt(K) u is never met: it is taken where it is less, since
     K u would let pass a kernel that leaves out one of K products.
     """
+    of_answer, of_size, tiny = allowances(gemm)
+    return np.asarray(of_answer * np.abs(answer) + of_size * size + tiny, np.float64)
+
+
+def allowances(gemm: Gemm) -> tuple[float, float, float]:
+    """The factors of :func:`bound`: of the answer, of the sums of absolute values, and what may always be. For any array."""
     k = max(gemm.k, 1)
     eight_bit = TYPES[gemm.a_type][0] <= 1
     # Hopper sums eight-bit products with some 14 bits
     unit = 2.0**-13 if eight_bit else 2.0**-11 if gemm.compute == "tf32" else UNIT.get(gemm.compute, 2.0**-24)
-    sums = (min(k, 8 * sqrt(k)) + 4) * unit * size
+    sums = (min(k, 8 * sqrt(k)) + 4) * unit
     reference = 2.0 if gemm.a_type in ("f64", "c128") and gemm.flops > _LONG else 1.0
     tiny = {2.0**-11: 2.0**-24, 2.0**-8: 2.0**-133}.get(UNIT.get(gemm.d_type, 0.0), 1e-300)  # below D's normal numbers
-    return np.asarray(2 * UNIT.get(gemm.d_type, 2.0**-24) * np.abs(answer) + 1.13 * reference * sums + tiny, np.float64)
+    return 2 * UNIT.get(gemm.d_type, 2.0**-24), 1.13 * reference * sums, tiny
 
 
 def relative_error(output: np.ndarray, answer: np.ndarray) -> float:
