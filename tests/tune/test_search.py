@@ -124,10 +124,34 @@ def test_regret_on_recorded_spaces():
 @pytest.mark.parametrize("name", ["optuna", "kernel_tuner:simulated_annealing"])
 def test_searches_of_others(name):
     pytest.importorskip(name.partition(":")[0])
+    import random
+
+    before = random.getstate(), np.random.get_state()[1].tobytes()
     found = asks(name, small(), 1, 20)
-    assert len(found) == 20 == len(set(found))
+    assert len(found) == 20 == len(set(found)) and found == asks(name, small(), 1, 20)
+    assert (random.getstate(), np.random.get_state()[1].tobytes()) == before  # the program's random numbers are its own
     with pytest.raises(ValueError, match="has no strategy"):
         make("kernel_tuner:nothing", small()) if name != "optuna" else make("has no strategy", small())
+
+
+@pytest.mark.parametrize("name", ["optuna", "kernel_tuner:simulated_annealing", "kernel_tuner:genetic_algorithm"])
+def test_searches_of_others_are_steered_while_compiling_ahead(name):
+    """Several are under way at once. What is asked for next comes from the strategy, and not from a guess meanwhile."""
+    pytest.importorskip(name.partition(":")[0])
+    shape = synthetic.SHAPES[1]
+    search = make(name, synthetic.space(*shape), 1, evaluations=60)
+    guesses, guess = [], search._any
+    over = lambda: getattr(getattr(search, "_dialogue", None), "_over", False)  # noqa: E731
+    search._any = lambda: guesses.append(over()) or guess()
+    under_way, told, most = [], 0, 0
+    while told < 60:
+        while len(under_way) < 5 and (search.ready or not under_way):
+            under_way.append(search.ask())
+        most = max(most, len(under_way))
+        config = under_way.pop(0)
+        search.tell(config, synthetic.seconds(config, *shape))
+        told += 1
+    assert all(guesses) and most == 5, (guesses, most)  # annealing ends by itself, and then anything may come
 
 
 @pytest.mark.parametrize("name", ["optuna", "kernel_tuner:genetic_algorithm"])

@@ -196,6 +196,10 @@ def _guarded(call: Callable[[argparse.Namespace], int], options: argparse.Namesp
     except ValueError as error:
         text = str(error)
         raise UsageError(text if text.startswith("tune") else f"tune {text}") from error
+    except ImportError as error:
+        if "\nhint: " not in str(error):  # a fault of ours
+            raise
+        raise UsageError(str(error)) from error
     except FileNotFoundError as error:
         raise UsageError(f"tune: there is no {error.filename}" if error.filename else f"tune {error}") from error
 

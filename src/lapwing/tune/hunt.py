@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
@@ -164,7 +164,13 @@ class Hunt:
         default = get(name).default(self.gemm)
         count = 0
         first = [] if canonical(default) in done else [default]
-        source: Iterator[Config] = (c for c in iter(lambda: first.pop() if first else hunt.ask(), None) if c is not None)
+
+        def source(waiting: bool) -> Config | None:
+            """None at the end, or, while others are waited for, when their results should be known first."""
+            if first:
+                return first.pop()
+            return hunt.ask() if hunt.ready or not waiting else None
+
         place = self.worker.device
         for config, ready in self.pool.stream(name, self.gemm, source, place, self.timeout, until, self.stop.is_set):
             if self.stop.is_set() or (most is not None and count >= most) or self._late(until, count):

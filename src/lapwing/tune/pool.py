@@ -36,21 +36,22 @@ class Pool:
         self,
         backend: str,
         gemm: Gemm,
-        source: Iterator[Config],
+        source: Callable[[bool], Config | None],
         device: int,
         timeout: float,
         until: float,
         stopped: Callable[[], bool],
     ) -> Iterator[tuple[Config, Future[None] | None]]:
-        """The candidates of ``source``, those whose compilation is done first, while others are compiled."""
+        """The candidates of ``source(whether others are under way)``, those whose compilation is done first."""
         ahead = self.ahead(backend)
         if not ahead:
-            yield from ((config, None) for config in source)
+            while (config := source(False)) is not None:
+                yield config, None
             return
         under_way: list[tuple[Config, Future[None]]] = []
         try:
             while True:
-                while len(under_way) < ahead and (config := next(source, None)) is not None:
+                while len(under_way) < ahead and (config := source(bool(under_way))) is not None:
                     under_way.append((config, self.submit(backend, gemm, config, device, timeout)))
                 if not under_way:
                     return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from ..backends.base import Space
 from .adapters import KernelTuner, Optuna
 from .core import Search, canonical
@@ -58,6 +60,12 @@ def make(name: str, space: Space, seed: int = 0, *, evaluations: int | None = No
 
 
 def check(name: str) -> None:
-    """ValueError for a strategy that is not known."""
+    """ValueError for a strategy that is not known, ImportError for one whose package is not here: before minutes are spent."""
     if name not in (*_OWN, "auto", "optuna") and not name.startswith("kernel_tuner:"):
         raise ValueError(f"tune: unknown strategy {name!r}\nhint: use one of {', '.join(STRATEGIES)}")
+    package = name.partition(":")[0]
+    if package in ("optuna", "kernel_tuner"):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ImportError(f"tune: strategy {name} needs {package}: {error}\nhint: pip install {package}") from error

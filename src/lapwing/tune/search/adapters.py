@@ -62,5 +62,9 @@ class KernelTuner(Search):
         super().__init__(space, seed, evaluations)
         self._dialogue = Dialogue(self.points, strategy, seed, evaluations or 10_000)
 
+    @property
+    def ready(self) -> bool:
+        return bool(self._first) or self._dialogue.ready(self.told, self.asked)
+
     def propose(self) -> Point | None:
-        return self._dialogue.question(self.told)
+        return self._dialogue.question(self.told, self.asked)

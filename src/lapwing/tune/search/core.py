@@ -41,6 +41,11 @@ class Search(ABC):
         self._rest: deque[Point] | None = None
 
     @property
+    def ready(self) -> bool:
+        """Whether ``ask`` is worth calling now. False while it could only guess until more is told."""
+        return True
+
+    @property
     def evaluations(self) -> int:
         return len(self.told)
 
