@@ -224,7 +224,7 @@ def test_merge_takes_the_newest(tmp_path):
 def test_merge_never_mixes_environments(tmp_path):
     a = fake_library(tmp_path / "a", FakeComparison(BASE))
     b = fake_library(tmp_path / "b", FakeComparison(BASE), backend=FakeBackend(device="slide rule"))
-    with pytest.raises(EnvironmentMismatch, match="fake: device is abacus here and slide rule there"):
+    with pytest.raises(EnvironmentMismatch, match="fake: device is abacus in .*a and slide rule in .*b"):
         merge([a, b], tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
@@ -241,3 +241,12 @@ def test_a_library_from_before_fast_accum(tmp_path):
     assert not library.bad and library.lookup(gemm) is not None
     assert library.lookup(replace(gemm, fast_accum=True)) is None
     assert replace(linear(16, 32, 64), fast_accum=True).key == linear(16, 32, 64).key  # nothing but 8-bit floats has it
+
+
+def test_a_merge_names_both_environments(tmp_path):
+    a = fake_library(tmp_path / "a", FakeComparison(BASE), backend=FakeBackend(device="NVIDIA H200"))
+    b = fake_library(tmp_path / "b", FakeComparison(BASE), backend=FakeBackend(device="NVIDIA H100"))
+    with pytest.raises(EnvironmentMismatch) as caught:
+        merge([a, b], tmp_path / "c")
+    assert f"device is NVIDIA H200 in {a} and NVIDIA H100 in {b}" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value) and not (tmp_path / "c").exists()

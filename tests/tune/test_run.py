@@ -246,3 +246,18 @@ def test_bad_arguments(tmp_path, options, message):
 def test_no_problems(tmp_path):
     with pytest.raises(ValueError, match="there are no problems"):
         run(tmp_path, backend="cpu")
+
+
+def test_trials_of_another_environment_are_refused_by_name(tmp_path, monkeypatch):
+    """Both environments are named: what is here, and where the trials were made."""
+    from lapwing.tune.compare import compare
+
+    folder = folder_with(tmp_path, 1)
+    monkeypatch.setenv("LAPWING_TEST_ENVIRONMENT", "driver 1")
+    run(folder, backend="tune.hostile:SLOW", devices=[0], evaluations=2)
+    monkeypatch.setenv("LAPWING_TEST_ENVIRONMENT", "driver 2")
+    with pytest.raises(ValueError, match="environment is driver 2 here and was driver 1\nhint: search again here"):
+        compare(folder)
+    summary = run(folder, backend="tune.hostile:SLOW", devices=[0], evaluations=1)
+    assert summary.problems[0].known == 0 and summary.evaluations == 1
+    assert any("environment is driver 2 here and was driver 1" in note for note in summary.problems[0].notes)

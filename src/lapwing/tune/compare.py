@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -99,12 +100,13 @@ def compare(
     folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workers: dict[tuple[int, str], Worker] = {}
     found: list[Comparison] = []
-    pace = _TRIALS
+    pace, foreign = _TRIALS, list[Trial]()
     try:
         problems = folder.configs()
         for place, problem in enumerate(problems):
             trials = _usable(folder.read_trials(problem.name), problem, devices)
             if not trials:
+                foreign += folder.read_trials(problem.name)
                 continue
             begun, trial = monotonic(), max(median(t.took for t in trials), 1e-3)
             share = (until - begun) / (len(problems) - place)
@@ -124,7 +126,20 @@ def compare(
     finally:
         for worker in workers.values():
             worker.close()
+    if foreign and not found and (why := folder.elsewhere(foreign, _environments(foreign))):
+        raise ValueError(
+            f"compare: the trials in {folder.path} were made elsewhere: {why}\nhint: search again here, lapwing tune run"
+        )
     return tuple(found)
+
+
+def _environments(trials: Sequence[Trial]) -> dict[str, dict[str, str]]:
+    found = {}
+    for name, device in {t.backend: t.device for t in trials}.items():
+        with contextlib.suppress(ImportError, ValueError, RuntimeError):
+            if get(name).missing() is None:
+                found[name] = get(name).environment(device)
+    return found
 
 
 @dataclass(frozen=True)

@@ -39,16 +39,21 @@ class EnvironmentMismatch(ValueError):
         What differs: ``("triton: torch", "2.13.0", "2.12.1")``. "" stands for something that is not there at all.
     """
 
-    def __init__(self, path: str | Path, differences: Iterable[tuple[str, str, str]]) -> None:
-        self.path = str(path)
+    def __init__(self, path: str | Path, differences: Iterable[tuple[str, str, str]], other: str | Path | None = None) -> None:
+        self.path, self.other = str(path), None if other is None else str(other)
         self.differences = tuple(differences)
-        rows = "; ".join(
-            f"{f} is {here or 'missing'} here and {there or 'missing'} there" for f, here, there in self.differences
-        )
-        super().__init__(f"tune: the library {self.path} was made elsewhere: {rows}\nhint: tune again here, lapwing tune all")
+        here, there = ("here", "there") if other is None else (f"in {other}", f"in {path}")
+        rows = "; ".join(f"{f} is {a or 'missing'} {here} and {b or 'missing'} {there}" for f, a, b in self.differences)
+        if other is None:
+            text = f"the library {path} was made elsewhere: {rows}\nhint: tune again here, lapwing tune all"
+        else:
+            text = (
+                f"libraries of different environments are not merged: {rows}\nhint: tune one of them again where the other was"
+            )
+        super().__init__(f"tune: {text}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.differences)
+        return type(self), (self.path, self.differences, self.other)
 
 
 class Library:
@@ -115,7 +120,7 @@ class Library:
             except (ImportError, KeyError, RuntimeError, OSError) as error:
                 missing, here = str(error.args[0] if error.args else error).splitlines()[0], {}
             if missing is not None:
-                found.append((name, f"not usable ({missing})", "used"))
+                found.append((name, f"not usable ({missing.splitlines()[0]})", "used"))
                 continue
             fields = sorted(set(here) | set(there))
             found += [

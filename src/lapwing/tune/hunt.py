@@ -15,7 +15,7 @@ from .backends import get
 from .backends.base import Config, Refused
 from .pool import Pool
 from .search import canonical
-from .workdir import Problem, Trial, Workdir, environment_hash, ranked
+from .workdir import Problem, Trial, Workdir, ranked
 from .worker import Busy, Candidate, Worker
 
 __all__ = ["Hunt", "Step"]
@@ -79,10 +79,14 @@ class Hunt:
 
     def load(self, device: int) -> None:
         """What earlier runs have found in this environment."""
-        self._environments = {n: environment_hash(get(n).environment(device)) for n in self.names}
+        here = {n: get(n).environment(device) for n in self.names}
+        self._environments = {n: self.folder.add_environment(n, environment) for n, environment in here.items()}
         trials = [t for t in self.folder.read_trials(self.problem.name) if t.gemm == self.gemm.key]
         self.trials = [t for t in trials if t.environment == self._environments.get(t.backend)]
         self.known = len(self._screened) - self.evaluations
+        others = [t for t in trials if t.backend in here and t.environment != self._environments[t.backend]]
+        if others and (why := self.folder.elsewhere(others, here)):
+            self._say(f"{len(others)} trials were made elsewhere and do not count: {why}")
 
     @property
     def _screened(self) -> list[Trial]:

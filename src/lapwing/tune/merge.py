@@ -96,13 +96,15 @@ def merge(
 def _one_environment(libraries: Sequence[Library]) -> Environments:
     """All backends of all libraries; those that several have must be the same to the last field."""
     whole: dict[str, Mapping[str, str]] = {}
+    of: dict[str, Path] = {}
     for library in libraries:
         for name, there in library.environment.items():
             here = whole.setdefault(name, there)
+            of.setdefault(name, library.path)
             fields = sorted(f for f in {*here, *there} if here.get(f, "") != there.get(f, ""))
             if fields:
                 rows = [(f"{name}: {f}", here.get(f, ""), there.get(f, "")) for f in fields]
-                raise EnvironmentMismatch(library.path, rows)
+                raise EnvironmentMismatch(library.path, rows, of[name])
     # backends share a machine: the fields they have in common must agree too
     for name, fields_of in whole.items():
         for other, others in whole.items():
@@ -112,7 +114,7 @@ def _one_environment(libraries: Sequence[Library]) -> Environments:
                 if fields_of[f] != others[f]
             ]
             if rows:
-                raise EnvironmentMismatch(libraries[-1].path, rows)
+                raise EnvironmentMismatch(of[other], rows, of[name])
     return {name: dict(fields) for name, fields in whole.items()}
 
 

@@ -156,6 +156,36 @@ class Workdir:
         finally:
             os.close(handle)
 
+    def add_environment(self, backend: str, environment: Mapping[str, str]) -> str:
+        """The short name that trials have of it. The whole of it is kept, so that another one can be told from it in words."""
+        name = environment_hash(environment)
+        path = self.state / f"environment-{name}.json"
+        if not path.exists():
+            write_atomic(
+                path, json.dumps({"schema": SCHEMA, "backend": backend, "environment": dict(environment)}, indent=1) + "\n"
+            )
+        return name
+
+    def elsewhere(self, trials: Sequence[Trial], here: Mapping[str, Mapping[str, str]]) -> str:
+        """In words how the environment of the last of these trials is not the one here, by backend; "" where it is."""
+        for trial in reversed(trials):
+            now = here.get(trial.backend)
+            if now is not None and environment_hash(now) == trial.environment:
+                return ""
+        for trial in reversed(trials):
+            now = here.get(trial.backend)
+            try:
+                path = self.state / f"environment-{re.sub('[^0-9a-f]', '', trial.environment)}.json"
+                then = dict(json.loads(path.read_text())["environment"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if now is None:
+                return f"{trial.backend} cannot be used here, and was used on {then.get('device', 'another machine')}"
+            fields = [f for f in sorted({*now, *then}) if now.get(f) != then.get(f)]
+            rows = [f"{f} is {now.get(f, 'missing')} here and was {then.get(f, 'missing')}" for f in fields]
+            return f"{trial.backend}: " + "; ".join(rows)
+        return "another device, or other versions" if trials else ""
+
     @contextmanager
     def lock_problem(self, name: str, timeout: float | None = 0.0) -> Iterator[bool]:
         """True inside when nobody else works on this problem; waits ``timeout`` seconds for that, None without end."""
