@@ -224,7 +224,7 @@ def test_merge_takes_the_newest(tmp_path):
 def test_merge_never_mixes_environments(tmp_path):
     a = fake_library(tmp_path / "a", FakeComparison(BASE))
     b = fake_library(tmp_path / "b", FakeComparison(BASE), backend=FakeBackend(device="slide rule"))
-    with pytest.raises(EnvironmentMismatch, match="fake: device is abacus in .*a and slide rule in .*b"):
+    with pytest.raises(EnvironmentMismatch, match=r"fake: device is abacus in .*a and slide rule in .*b"):
         merge([a, b], tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
