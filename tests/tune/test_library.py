@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from dataclasses import replace
 
@@ -250,3 +251,13 @@ def test_a_merge_names_both_environments(tmp_path):
         merge([a, b], tmp_path / "c")
     assert f"device is NVIDIA H200 in {a} and NVIDIA H100 in {b}" in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value) and not (tmp_path / "c").exists()
+
+
+def test_a_pipe_among_the_entries_is_not_waited_for(tmp_path):
+    path = fake_library(tmp_path, FakeComparison(BASE))
+    os.mkfifo(path / "entries" / "fifo.json")
+    (path / "entries" / "folder.json").mkdir()
+    os.symlink("loop.json", path / "entries" / "loop.json")
+    library = opened(path)
+    assert len(library) == 1 and set(library.bad) == {"fifo.json", "folder.json", "loop.json"}
+    assert library.bad["fifo.json"] == "it is not a plain file"

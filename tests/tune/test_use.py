@@ -473,3 +473,33 @@ def test_a_written_weight_is_not_read_ahead():
     with torch.inference_mode():
         new = torch.zeros(4, 4)
     assert not unwritten(seen, new) and not unwritten(seen, new)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_enabled_twice_and_removed_in_any_order(tuned, order):
+    library, backend = tuned
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32, bias=False).double())
+    x = torch.randn(8, 64).double()
+    handles = [enable(model, library, compiled=False) for _ in range(2)]
+    model(x)
+    count = len(backend.calls)
+    assert count == 1
+    handles[order[0]].remove()
+    model(x)
+    assert len(backend.calls) == count + 1  # the other one still holds
+    handles[order[1]].remove()
+    model(x)
+    assert len(backend.calls) == count + 1 and "forward" not in model[0].__dict__
+
+
+def test_an_unpickled_model_can_be_enabled_again(tuned):
+    library, backend = tuned
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32, bias=False).double())
+    with enable(model, library, compiled=False):
+        again = pickle.loads(pickle.dumps(model))
+    x = torch.randn(8, 64).double()
+    again(x)
+    assert not backend.calls
+    with enable(again, library, compiled=False) as handle:
+        again(x)
+        assert handle.layers == 1 and len(backend.calls) == 1

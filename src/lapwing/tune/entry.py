@@ -141,6 +141,9 @@ class Entry:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. ValueError for anything else: too large, torn, not an object, NaN in it."""
+    if not path.is_file():
+        path.stat()  # which says why it is not there
+        raise ValueError("it is not a plain file")  # a pipe would be waited for without end
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"it has more than {_LARGEST} bytes")
     try:

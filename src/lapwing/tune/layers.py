@@ -22,18 +22,22 @@ def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None =
     if not isinstance(layer, torch.nn.Linear) or type(layer).forward is not torch.nn.Linear.forward:
         return None
     before = layer.__dict__.get("forward")
+    if getattr(before, "__func__", None) is torch.nn.Linear.forward:  # what a pickle of ours has in our place
+        before = None
     if before is not None and not isinstance(before, _Forward):  # somebody else's
         return None
     forward = _Forward(layer, dispatcher, frozen)
+    forward.over = before
     layer.forward = forward  # type: ignore[method-assign]
 
     def undo() -> None:
-        if layer.__dict__.get("forward") is not forward:
-            return
-        if before is None:
-            del layer.forward
-        else:
-            layer.forward = before  # type: ignore[method-assign]
+        forward.ended = True
+        # handles may be removed in any order: one that lies under another goes with it
+        while isinstance(top := layer.__dict__.get("forward"), _Forward) and top.ended:
+            if top.over is None:
+                del layer.forward
+            else:
+                layer.forward = top.over  # type: ignore[method-assign]
 
     return undo
 
@@ -43,6 +47,8 @@ class _Forward:
 
     def __init__(self, layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> None:
         self.layer, self.dispatcher, self.frozen = layer, dispatcher, frozen
+        self.over: _Forward | None = None  # what was there before
+        self.ended = False
 
     def __call__(self, input: Any) -> Any:
         layer = self.layer
