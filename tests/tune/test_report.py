@@ -95,3 +95,12 @@ def test_report_without_pictures(tmp_path, monkeypatch, caplog):
     results.write(tmp_path, [])
     page = write_report(tmp_path).read_text()
     assert "no pictures" in page and "matplotlib is not installed" in caplog.text and "<img" not in page
+
+
+@pytest.mark.parametrize(("name", "text"), [("metrics.json", "{}"), ("metrics.json", "[1]"), ("raw_results.csv", "a,b\n1,2\n")])
+def test_damaged_results_are_named(tmp_path, name, text):
+    results.write(tmp_path, ROWS)
+    (tmp_path / "results" / name).write_text(text)
+    with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: lapwing tune compare"):
+        write_report(tmp_path)
+    assert not (tmp_path / "results" / "report.md").exists()

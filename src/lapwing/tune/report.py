@@ -61,11 +61,16 @@ def write(workdir: Any) -> Path:
         ) from None
     root = folder.parent
     environment = _environment(root)
-    drawn = _draw(rows, _searches(root), environment)
+    try:
+        drawn = _draw(rows, _searches(root), environment)
+        markdown, page = _markdown(rows, metrics, environment, list(drawn)), _html(rows, metrics, environment, drawn)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:  # files that somebody else wrote, or cut off
+        what = f"{type(error).__name__}: {error}"
+        raise ValueError(f"report: the results in {folder} are damaged: {what}\nhint: lapwing tune compare W again") from error
     for name, png in drawn.items():
         (folder / f"{name}.png").write_bytes(png)
-    write_atomic(folder / "report.md", _markdown(rows, metrics, environment, list(drawn)))
-    write_atomic(folder / "report.html", _html(rows, metrics, environment, drawn))
+    write_atomic(folder / "report.md", markdown)
+    write_atomic(folder / "report.html", page)
     return folder / "report.html"
 
 

@@ -153,6 +153,9 @@ class Workdir:
             size = os.fstat(handle).st_size
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             os.write(handle, (("\n" if torn else "") + trial.to_json() + "\n").encode())
+        except OSError as error:  # a full disk
+            error.filename = str(path)
+            raise
         finally:
             os.close(handle)
 
@@ -253,8 +256,10 @@ def write_atomic(path: Path, text: str) -> None:
             file.write(text)
         os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk
+            error.filename = str(path)
         raise
 
 
