@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import tempfile
 import time
 
 import pytest
@@ -143,3 +145,16 @@ def test_budget_threshold_and_errors(tmp_path):
         configure(Log(), tmp_path, backend=Fake())
     with pytest.raises(ValueError, match="no product could be measured: fake: batches are not done\nhint"):
         configure(Log((Call(BATCH),)), tmp_path / "b", backend=Fake(), device=3)
+
+
+def test_a_folder_that_cannot_be_written_is_seen_at_once(tmp_path, monkeypatch):
+    """A full or read-only disk: not after everything was measured."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    backend = Fake()
+    with pytest.raises(ValueError, match="cannot be written: No space left on device\nhint"):
+        configure(LOG, tmp_path, backend=backend, device=3)
+    assert backend.opened == 0

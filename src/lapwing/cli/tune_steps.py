@@ -70,6 +70,7 @@ def run_compare(options: argparse.Namespace) -> int:
     devices = parse_devices(options.devices)
     _filled(options.workdir)
     compare, library, results = map(part, ("compare", "library", "results"))
+    part("workdir").check_writable(options.workdir / "results", "compare")
 
     comparisons = compare.compare(options.workdir, threshold=options.threshold, minimum_us=options.minimum_us, devices=devices)
     if not comparisons:

@@ -18,7 +18,7 @@ from .backends.base import Backend, Refused
 from .entry import Entry, write_json
 from .folder import Library
 from .gemm import Gemm
-from .workdir import lock_device
+from .workdir import check_writable, lock_device
 from .worker import Busy, Candidate, Worker
 
 __all__ = ["holds", "widen"]
@@ -60,6 +60,7 @@ def widen(
         How many entries hold for more than their own number of tokens.
     """
     library = Library(path, device=device, backends=backends)
+    check_writable(library.path / "entries", "widen")
     trials = _Trials(library, device, until)
     try:
         return _widen(library, trials, below, progress)

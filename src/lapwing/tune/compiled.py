@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["install"]
 
 # compiled code lives longer than the context it was compiled in, and names what it needs
 _DISPATCHERS: dict[str, Dispatcher] = {}
+_lock = threading.RLock()  # libraries may be taken and left by several threads
 _COMPILERS: dict[Any, tuple[Any, list[bool]]] = {}  # what we put in the place of torch.compile: over what, and whether it ended
 _LIBRARY = torch.library.Library("lapwing", "FRAGMENT")  # lives as long as its operator
 _LIBRARY.define("tuned_product(Tensor x, Tensor y, Tensor? bias, str library) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
@@ -43,27 +45,32 @@ def install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
     Importing Inductor takes seconds, which a program that compiles nothing should not wait for.
     """
-    if "torch._inductor.config" in sys.modules:
-        return _install(dispatcher, digest)
+    with _lock:
+        return _install(dispatcher, digest) if "torch._inductor.config" in sys.modules else _install_later(dispatcher, digest)
+
+
+def _install_later(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
     original = torch.compile
     undo: list[Callable[[], None]] = []
     ended: list[bool] = []
 
     @functools.wraps(original)
     def compile(*args: Any, **named: Any) -> Any:
-        if not undo and not ended:
-            undo.append(_install(dispatcher, digest))
+        with _lock:
+            if not undo and not ended:
+                undo.append(_install(dispatcher, digest))
         return original(*args, **named)
 
     _COMPILERS[compile] = original, ended
     torch.compile = compile  # type: ignore[assignment]
 
     def remove() -> None:
-        ended.append(True)
-        while _COMPILERS.get(torch.compile, (None, None))[1]:  # handles may be removed in any order
-            torch.compile = _COMPILERS.pop(torch.compile)[0]
-        while undo:
-            undo.pop()()
+        with _lock:
+            ended.append(True)
+            while _COMPILERS.get(torch.compile, (None, None))[1]:  # handles may be removed in any order
+                torch.compile = _COMPILERS.pop(torch.compile)[0]
+            while undo:
+                undo.pop()()
 
     return remove
 
@@ -102,6 +109,10 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
     config.post_grad_custom_post_pass = ours
 
     def undo() -> None:
+        with _lock:
+            _take_away()
+
+    def _take_away() -> None:
         ours.ended = True
         while getattr(found := config.post_grad_custom_post_pass, "ended", False):
             config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]

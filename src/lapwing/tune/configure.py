@@ -20,7 +20,7 @@ from .coverage import Coverage, Unmeasured, write_coverage
 from .gemm import Call, Gemm
 from .readers import Log
 from .readers.log import write_text
-from .workdir import Problem, Workdir, lock_device
+from .workdir import Problem, Workdir, check_writable, lock_device
 
 __all__ = ["configure"]
 
@@ -80,6 +80,7 @@ def configure(
         raise ValueError("configure: the log has no products\nhint: lapwing tune read LOG shows what was understood")
     if Path(workdir).exists() and not Path(workdir).is_dir():
         raise ValueError(f"configure: the workdir {workdir} is a file\nhint: name a folder; it is made where there is none")
+    check_writable(Path(workdir), "configure")
     estimated = backend == "hipblaslt"
     backends = (get("hipblaslt"),) if estimated else _backends(backend)
     until = None if budget is None else time.monotonic() + budget

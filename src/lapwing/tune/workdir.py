@@ -21,7 +21,17 @@ from .backends.base import Config
 from .gemm import Gemm
 from .search.space import canonical
 
-__all__ = ["Problem", "Trial", "Workdir", "environment_hash", "lock_device", "ranked", "umask", "write_atomic"]
+__all__ = [
+    "Problem",
+    "Trial",
+    "Workdir",
+    "check_writable",
+    "environment_hash",
+    "lock_device",
+    "ranked",
+    "umask",
+    "write_atomic",
+]
 
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
@@ -261,6 +271,18 @@ def write_atomic(path: Path, text: str) -> None:
         if isinstance(error, OSError) and error.filename is None:  # a full disk
             error.filename = str(path)
         raise
+
+
+def check_writable(folder: Path, what: str) -> None:
+    """ValueError where nothing can be written there: before minutes are spent on what would be lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"{what}: {folder} cannot be written: {why}\nhint: name another folder, or make room") from error
 
 
 def umask() -> int:
