@@ -113,8 +113,9 @@ def test_callable(layout):
         f(x, w[..., :-1, :-1], bias)
 
 
-def test_workflow_on_the_cpu(tmp_path):
+def test_workflow_on_the_cpu(tmp_path, monkeypatch):
     """The original's kind of line, scaled down, from a configuration to a comparison."""
+    monkeypatch.setattr(report, "_draw", lambda *_: {})  # pictures take seconds
     folder = Workdir(tmp_path)
     folder.add_config(Problem("BBS_TN_0", Gemm(130, 40, 160, "T", "N"), 3, 1e-3, 75.0))
     folder.add_config(Problem("SSS_NN_0", Gemm(24, 24, 24, batch=16, activation="gelu", **types("f32")), 3, 1e-4, 25.0))

@@ -98,7 +98,8 @@ def test_report_without_pictures(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(("name", "text"), [("metrics.json", "{}"), ("metrics.json", "[1]"), ("raw_results.csv", "a,b\n1,2\n")])
-def test_damaged_results_are_named(tmp_path, name, text):
+def test_damaged_results_are_named(tmp_path, monkeypatch, name, text):
+    monkeypatch.setattr("lapwing.tune.report._draw", lambda *_: {})
     results.write(tmp_path, ROWS)
     (tmp_path / "results" / name).write_text(text)
     with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: lapwing tune compare"):
