@@ -1,6 +1,7 @@
 """One rank of tests/distributed/test_cusolvermp.py: the engine on stand-in libraries, ranks that talk through files."""
 
 import ctypes
+import gc
 import os
 import pickle
 import sys
@@ -8,17 +9,22 @@ import time
 from pathlib import Path
 
 import numpy as np
+import stand_in_cupy
 
+import lapwing as lw
+from lapwing.core.communicator import Alone, RanksDisagreeError
 from lapwing.core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from lapwing.core.layout import Axis, Layout
 from lapwing.core.problem import REAL
+from lapwing.core.sharded import ShardedMatrix
 from lapwing.engines import cusolvermp as mp
+from lapwing.engines.nccl import runtime
 
 FOLDER = Path(os.environ["MOCK_FOLDER"])
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-class FileRanks:
+class FileRanks(Alone):
     """A Communicator over files."""
 
     def __init__(self, rank, size, name="world"):
@@ -49,6 +55,34 @@ class FileRanks:
         told = self.allgather((color, key, self.rank))
         chosen = [r for _, r in sorted((k, r) for c, k, r in told if c == color)]
         return None if color is None else FileRanks(chosen.index(self.rank), len(chosen), f"{self._name}-{self._calls}.{color}")
+
+
+class Freed:
+    """Memory as a framework's allocator has it: it is somebody else's at once, nobody waits for the stream."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def __del__(self):
+        library().stand_in_free(ctypes.c_void_p(self.pointer))
+
+
+def library():
+    return runtime()._library
+
+
+def allocate(count):
+    limit = int(os.environ.get("MOCK_LIMIT", 1 << 30))
+    if count > limit:
+        raise MemoryError("no room")
+    library().stand_in_allocate.restype = ctypes.c_void_p
+    pointer = library().stand_in_allocate(ctypes.c_size_t(count))
+    return pointer, Freed(pointer)
+
+
+def open_now(*kinds):
+    gc.collect()
+    return [library().stand_in_open(kind.encode()) for kind in kinds]
 
 
 def given(whole, layout, rank, row_major=True):
@@ -115,6 +149,12 @@ def check_positive(session, comm, dtype, n, layout, row_major):
         x = whole(comm, mp.solve(session, seen, given(b, sides, comm.rank), pos=True, upper=upper))
         close(x, np.linalg.solve(a, b), 10 * n)
         close(whole(comm, mp.inv(session, seen, pos=True, upper=upper)), np.linalg.inv(a), 10 * n)
+        made = mp.factor(session, seen, pos=True, upper=upper, operation="factor")
+        for _ in range(2):
+            x = whole(comm, made.solve(given(b, sides, comm.rank, row_major)))
+            close(x, np.linalg.solve(a, b), 10 * n)
+        close(whole(comm, made.inv(layout)), np.linalg.inv(a), 10 * n)
+        assert made.slogdet() == mp.slogdet(session, seen, pos=True, upper=upper)
         sign, logdet = mp.slogdet(session, seen, pos=True, upper=upper)
         assert sign == 1
         close(np.array(logdet, REAL[dtype]), np.linalg.slogdet(a)[1], n)
@@ -141,6 +181,17 @@ def check_general(session, comm, dtype, n, layout, row_major, svd):
         scale,
     )
     close(whole(comm, mp.inv(session, seen, pos=False)), np.linalg.inv(a), scale)
+    for matrix in (a, a[::-1]):  # of either sign
+        sign, logabs = mp.slogdet(session, given(matrix, layout, comm.rank, row_major), pos=False)
+        expected = np.linalg.slogdet(matrix)
+        close(np.array(sign), expected[0], 10 * n)
+        close(np.array(logabs, REAL[dtype]), expected[1], 10 * n)
+    made = mp.factor(session, seen, pos=False, operation="factor")
+    found = made.slogdet()
+    close(np.array(found[0]), np.linalg.slogdet(a)[0], 10 * n)
+    x = made.solve(given(b, layout.of_shape((n, 2)), comm.rank))  # after the determinant, whose sign needs room of its own
+    close(whole(comm, x), np.linalg.solve(a, b), scale)
+    assert made.slogdet() == found
     for m, k in ((n + 3, n), (n, n)):
         tall = random(dtype, m, k, seed=2)
         there = layout.of_shape((m, k))
@@ -172,6 +223,9 @@ def check_failures(session, comm, n):
     b[0, 0] = 2
     sides = given(b[:, :1].copy(), layout.of_shape((n, 1)), comm.rank)
     raised(SingularMatrixError, lambda: mp.solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
+    assert mp.slogdet(session, given(b, layout, comm.rank), pos=False) == (0, -np.inf)
+    b[2, 1] = np.nan
+    raised(SingularMatrixError, lambda: mp.slogdet(session, given(b, layout, comm.rank), pos=False), nonfinite=True)
 
 
 def check_jax(comm):
@@ -212,6 +266,94 @@ def check_jax(comm):
         assert (np.asarray(shard.local) == a[np.ix_(*layout.indices(comm.rank))]).all()
 
 
+def check_sharded(comm):
+    """The public calls on matrices whose blocks are on GPUs, of CuPy, of a library that is not known, and on the host."""
+    n = 14
+    layouts = [
+        Layout.rows_of((n, n), comm.size),
+        Layout.cyclic((n, n), 3, (1, comm.size)),
+        Layout.columns_of((n, n), comm.size),
+    ]
+    kinds = [stand_in_cupy.array, stand_in_cupy.Plain, stand_in_cupy.Capsule, np.array]
+    for i, kind in enumerate(kinds):
+        engine = {"engine": "cusolvermp"} if kind is np.array or comm.size == 1 else {}
+        check_library(comm, kind, DTYPES[(i + 1) % 4], layouts[i % 3], engine)
+    if comm.size > 1:  # a block on the host beside one on a GPU
+        mixed = (np.array if comm.rank else stand_in_cupy.array)(np.ones((2, 2)))
+        text = raised(RanksDisagreeError, lambda: ShardedMatrix.from_local(mixed, comm))
+        assert "library: cupy on rank 0, numpy on ranks 1" in text
+
+
+def check_library(comm, kind, dtype, layout, engine):
+    n = layout.shape[0]
+    a, g, b = positive(dtype, n), random(dtype, n, n, seed=4), random(dtype, n, 3, seed=1)
+    results = kind if kind in (np.array, stand_in_cupy.array) else stand_in_cupy.told
+
+    def put(x, where, order="C"):
+        return ShardedMatrix.from_local(kind(np.array(x[np.ix_(*where.indices(comm.rank))], order=order)), comm, layout=where)
+
+    def all_of(x):
+        assert type(x.local).__name__ == {np.array: "ndarray", stand_in_cupy.array: "ndarray"}.get(results, "CudaArray")
+        assert x.on_gpu == (results is not np.array)
+        found = np.zeros(x.shape, x.dtype)
+        for rank, part in enumerate(comm.allgather(stand_in_cupy.host(x.local))):
+            found[np.ix_(*x.layout.indices(rank))] = part
+        return found
+
+    pos, general, sides = put(a, layout), put(g, layout, order="F"), put(b, layout.of_shape((n, 3)))
+    lower = all_of(lw.cholesky(pos, **engine))
+    close(lower, np.linalg.cholesky(a), n)
+    assert not np.triu(lower, 1).any()
+    close(all_of(lw.solve(pos, sides, assume="pos", **engine)), np.linalg.solve(a, b), 10 * n)
+    for right in (b, b[:, 0]):  # on every rank, on the host and on the device
+        x = lw.solve(pos, right, assume="pos", **engine)
+        assert type(x) is np.ndarray
+        close(x, np.linalg.solve(a, right), 10 * n)
+    if kind is stand_in_cupy.array:
+        x = lw.solve(pos, kind(b), assume="pos", **engine)
+        assert type(x) is type(pos.local)
+        close(np.asarray(x), np.linalg.solve(a, b), 10 * n)
+    scale = 10 * n * np.linalg.cond(g)
+    close(all_of(lw.inv(general, **engine)), np.linalg.inv(g), scale)
+    sign, logabs = lw.slogdet(general, **engine)
+    close(np.array([sign, logabs], dtype), np.array(np.linalg.slogdet(g), dtype), 10 * n)
+    w, v = lw.eigh(pos, **engine)
+    assert type(w) is np.ndarray
+    close(w, np.linalg.eigvalsh(a), n)
+    v = all_of(v)
+    close(a @ v, v * w, 10 * n, np.abs(a).max())
+    q, r = (all_of(x) for x in lw.qr(general, **engine))
+    close(q @ r, g, 10 * n)
+    assert not np.tril(r, -1).any()
+    f = lw.factor(general, assume="general", **engine)
+    assert f.report["engine"] == "cusolvermp" and f.report["kind"] == "lu" and f.info == 0
+    close(all_of(f.solve(sides)), np.linalg.solve(g, b), scale)
+    close(all_of(f.inv()), np.linalg.inv(g), scale)
+    close(np.array(f.slogdet().sign), np.linalg.slogdet(g)[0], 10 * n)
+    f = lw.factor(put(poisoned(a, True), layout), upper=True, **engine)
+    close(all_of(f.l), np.linalg.cholesky(a).conj().T, n)
+    close(np.array(f.logdet()), np.linalg.slogdet(a)[1], n)
+    close(f.solve(b[:, 0]), np.linalg.solve(a, b[:, 0]), 10 * n)
+    f = lw.factor(put(-a, layout), on_fail="nan", **engine)
+    assert f.info == 1 and np.isnan(f.logdet()) and np.isnan(all_of(f.solve(sides))).all()
+    error = raised(NotPositiveDefiniteError, lambda: lw.cholesky(put(-a, layout), **engine), minor=1)
+    assert error.startswith("cholesky:")
+    raised(NotImplementedError, lambda: lw.solve(pos, b, assume="hermitian", engine="cusolvermp"))
+    raised(TypeError, lambda: lw.solve(pos, b.real.astype("float16"), engine="cusolvermp"))
+    # what moves
+    if kind is np.array and comm.size > 1:
+        assert "over MPI" in raised(TypeError, pos.gather)
+        return
+    whole_matrix = pos.gather(comm.size - 1)
+    assert (whole_matrix is None) == (comm.rank != comm.size - 1)
+    assert whole_matrix is None or (stand_in_cupy.host(whole_matrix) == a).all()
+    assert (stand_in_cupy.host(pos.gather(None)) == a).all()
+    there = Layout.cyclic((n, n), 2, (comm.size, 1))
+    assert (all_of(general.redistribute(there)) == g).all()
+    general.save(FOLDER / f"saved {type(pos.local)}")
+    assert (ShardedMatrix.load(FOLDER / f"saved {type(pos.local)}", comm).local == stand_in_cupy.host(general.local)).all()
+
+
 def raised(kind, call, **fields):
     try:
         call()
@@ -224,7 +366,7 @@ def raised(kind, call, **fields):
 
 def main(rank, size, *what):
     comm = FileRanks(int(rank), int(size))
-    session = mp.open_session(comm, 0)
+    session = mp.open_session(comm, 0, allocate)
     if "answers" in what:
         newest = session.library.version >= 900
         for n in (1, 3, 13, 40) if comm.size == 1 else (13,) if comm.size == 2 else (5,):
@@ -247,10 +389,26 @@ def main(rank, size, *what):
         assert "0.8.0 has no gesvd" in text and ">=0.9" in text
     if "jax" in what:
         check_jax(comm)
+    if "sharded" in what:
+        check_sharded(comm)
+        assert open_now("memory", "desc", "svd") == [0, 0, 0]
+    if "descriptor" in what:  # one rank cannot make one: all say so, and none is left
+        os.environ["MOCK_DESC"] = "0" if comm.rank == 1 else "1000"
+        a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
+        assert "a descriptor" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+        assert open_now("desc") == [0]
     if "memory" in what:  # one rank has no room: all say so, none waits
         os.environ["MOCK_LIMIT"] = "3000" if comm.rank == 1 else "1000000"
         a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
         raised(MemoryError, lambda: mp.cholesky(session, a))
+    session.release()
+    assert session.allocate == session.runtime.allocate  # a framework's would keep an array
+    gc.collect()
+    assert open_now("memory", "desc", "svd") == [0, 0, 0], open_now("memory", "desc", "svd")
+    comm.barrier()
+    session.close()
+    session.close()
+    assert open_now("comm", "grid", "handle", "blas", "stream") == [0] * 5
     print("done", flush=True)
 
 

@@ -67,6 +67,18 @@ def test_version_08(libraries, tmp_path, size):
         assert code == 0 and text == "done\n", text
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_sharded_matrices(libraries, tmp_path, size):
+    """Blocks of CuPy, of libraries that are not known, and of NumPy; the pivots lie with the columns this time."""
+    for text, code in ranks(libraries[901], tmp_path, size, "sharded", MOCK_PIVOTS="columns"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_one_rank_without_a_descriptor(libraries, tmp_path):
+    for text, code in ranks(libraries[901], tmp_path, 2, "descriptor"):
+        assert code == 0 and text == "done\n", text
+
+
 def test_dtensors(libraries, tmp_path):
     """The public calls on DTensors reach the library: on 2 ranks, memory of torch's own allocator."""
     pytest.importorskip("torch.distributed.tensor")

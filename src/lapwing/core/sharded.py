@@ -1,4 +1,4 @@
-"""A matrix whose blocks lie on the ranks of an MPI communicator."""
+"""A matrix whose blocks lie on the ranks of a communicator, in the memory of the host or of GPUs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .communicator import agree, open_communicator
+from .device_blocks import library_of, moves, on_device, seen
 from .exchange import exchange
 from .layout import Axis, Layout
 from .problem import DTYPES
@@ -28,12 +29,13 @@ class ShardedMatrix:
 
     Attributes
     ----------
-    local : numpy.ndarray
-        The block of this rank, row-major or column-major.
+    local : numpy.ndarray, or an array on a GPU
+        The block of this rank, row-major or column-major. On a GPU: of CuPy, torch, or any library whose arrays have
+        ``__cuda_array_interface__`` or ``__dlpack__``. Such matrices go to cuSOLVERMp, and results are of the same library.
     layout : Layout
         Which rows and columns each rank owns.
     comm : mpi4py communicator or None
-        As it was given.
+        As it was given. For blocks on GPUs it may be a torch process group.
 
     Examples
     --------
@@ -48,15 +50,15 @@ class ShardedMatrix:
     __slots__ = ("layout", "local", "ranks")
     ndim = 2
 
-    def __init__(self, local: np.ndarray, layout: Layout, comm: Any) -> None:
+    def __init__(self, local: Any, layout: Layout, comm: Any) -> None:
         """From parts that are known to fit, without talking to the other ranks; see :meth:`from_local`."""
         self.ranks = open_communicator(comm)
         self.local, self.layout = local, layout
         expected = layout.local_shape(self.ranks.rank)
-        if local.shape != expected:
+        if tuple(local.shape) != expected:
             raise ValueError(
-                f"ShardedMatrix: the block of rank {self.ranks.rank} has shape {local.shape}, but its layout ({layout}) says"
-                f" {expected}"
+                f"ShardedMatrix: the block of rank {self.ranks.rank} has shape {tuple(local.shape)}, but its layout ({layout})"
+                f" says {expected}"
             )
 
     @classmethod
@@ -74,7 +76,7 @@ class ShardedMatrix:
         Parameters
         ----------
         local : array, shape (rows, columns)
-            Blocks may be uneven and empty.
+            Of NumPy, or on a GPU. Blocks may be uneven and empty.
         comm : mpi4py communicator
         axis : int, optional
             0: the blocks are stacked in the order of the ranks, which is the default. 1: they stand side by side.
@@ -107,8 +109,8 @@ class ShardedMatrix:
                 raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
         except (TypeError, ValueError) as wrong:
             error, local = wrong, np.empty((0, 0))
-        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": local.dtype.name}
-        shapes = agree(ranks, name, facts, error=error, mine=local.shape)
+        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": _dtype(local).name, "library": library_of(local)}
+        shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
             layout = _blocks(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
         for rank, shape in enumerate(shapes):
@@ -150,15 +152,15 @@ class ShardedMatrix:
         name = "ShardedMatrix.from_function"
         ranks = open_communicator(comm)
         error: Exception | None = None
-        block = np.empty((0, 0))
+        block: Any = np.empty((0, 0))
         chosen = layout
         try:
             chosen = _layout(name, shape, layout, ranks)
             expected = chosen.local_shape(ranks.rank)
-            if 0 in expected:
-                block = np.empty(expected, dtype)
-            else:
-                block = np.asarray(f(*chosen.indices(ranks.rank)), dtype)
+            block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
+            if on_device(block):
+                raise TypeError(f"{name}: f gave a block on a GPU\nhint: ShardedMatrix.from_local takes those")
+            block = np.asarray(block, dtype)
             if block.shape != expected:
                 raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
             block = _checked(name, block)
@@ -179,6 +181,10 @@ class ShardedMatrix:
             if not 0 <= root < ranks.size:
                 raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
             if ranks.rank == root:
+                if on_device(a):
+                    raise TypeError(
+                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
+                    )
                 a = _checked(name, a)
                 mine = a.shape, a.dtype.name
                 _layout(name, a.shape, layout, ranks)
@@ -192,16 +198,20 @@ class ShardedMatrix:
         _move(ranks, whole, source, block, target)
         return cls(block, target, ranks)
 
-    def gather(self, root: int | None = 0) -> np.ndarray | None:
-        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks."""
+    def gather(self, root: int | None = 0) -> Any:
+        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
         target = _on_one(self.shape, root or 0, ranks.size)
         error: Exception | None
         if root is not None and not 0 <= root < ranks.size:
             whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+        elif self.on_gpu:
+            whole, error = np.empty(0), None
         else:
             whole, error = _room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
+        if self.on_gpu:
+            return moves().gather(self, root)
         _move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
@@ -212,11 +222,13 @@ class ShardedMatrix:
         name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
         error = _misfit(name, self.shape, layout, self.ranks)
-        if error is None and layout != self.layout:
+        if error is None and layout != self.layout and not self.on_gpu:
             block, error = _room(name, layout.local_shape(self.ranks.rank), self.dtype)
         agree(self.ranks, name, facts, error=error)
         if layout == self.layout:
             return self
+        if self.on_gpu:
+            return moves().redistribute(self, layout)  # type: ignore[no-any-return]
         _move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
@@ -229,7 +241,8 @@ class ShardedMatrix:
         ranks = self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
         agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
-        error = tried(lambda: np.save(path / block_name(ranks.rank), self.local)) if self.layout.place(ranks.rank) else None
+        local = moves().to_numpy(self.local) if self.on_gpu else self.local
+        error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
         agree(ranks, "ShardedMatrix.save", {}, error=error)
         told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
         agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
@@ -268,7 +281,12 @@ class ShardedMatrix:
 
     @property
     def dtype(self) -> np.dtype:
-        return self.local.dtype
+        return _dtype(self.local)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the blocks lie on GPUs."""
+        return on_device(self.local)
 
     @property
     def comm(self) -> Any:
@@ -280,13 +298,16 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        return ShardedMatrix(self.local.conj(), self.layout, self.ranks)
+        made = moves().conj(self.local) if self.on_gpu else self.local.conj()
+        return ShardedMatrix(made, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        return ShardedMatrix(_checked("ShardedMatrix.astype", self.local.astype(dtype)), self.layout, self.ranks)
+        made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        return ShardedMatrix(_checked("ShardedMatrix.astype", made), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        return ShardedMatrix(self.local.copy(order="K"), self.layout, self.ranks)
+        made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        return ShardedMatrix(made, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(
@@ -298,17 +319,27 @@ class ShardedMatrix:
         return f"ShardedMatrix({m} x {n} {self.dtype}, {self.layout}, rank {self.ranks.rank} of {self.ranks.size})"
 
 
-def _checked(name: str, local: Any) -> np.ndarray:
-    if not isinstance(local, np.ndarray) or isinstance(local, np.ma.MaskedArray):
+def _checked(name: str, local: Any) -> Any:
+    there = on_device(local)
+    if not there and (not isinstance(local, np.ndarray) or isinstance(local, np.ma.MaskedArray)):
         raise TypeError(
-            f"{name}: expected a NumPy array, got {type(local).__module__}.{type(local).__qualname__}"
-            "\nhint: matrices on GPUs are torch DTensors, or JAX arrays with a NamedSharding"
+            f"{name}: expected a NumPy array or one on a GPU, got {type(local).__module__}.{type(local).__qualname__}"
+            "\nhint: numpy.asarray(block); torch DTensors and JAX arrays with a NamedSharding are taken as they are"
         )
-    if local.dtype.name not in DTYPES or not local.dtype.isnative:
-        raise TypeError(f"{name}: dtype {local.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
-    if local.ndim != 2:
-        raise ValueError(f"{name}: expected a block of shape (rows, columns), got shape {local.shape}")
+    try:
+        block = seen(local) if there else local
+    except TypeError as wrong:
+        raise TypeError(f"{name}: {wrong}") from None
+    if block.dtype.name not in DTYPES or not block.dtype.isnative:
+        raise TypeError(f"{name}: dtype {block.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
+    if len(block.shape) != 2:
+        raise ValueError(f"{name}: expected a block of shape (rows, columns), got shape {block.shape}")
     return local
+
+
+def _dtype(local: Any) -> np.dtype:
+    """As NumPy has it; torch has names of its own."""
+    return local.dtype if isinstance(local.dtype, np.dtype) else np.dtype(str(local.dtype).rpartition(".")[2])
 
 
 def _layout(name: str, shape: tuple[int, ...], layout: Layout | None, ranks: Any) -> Layout:
@@ -361,4 +392,6 @@ def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
 
 
 def _move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to: Layout) -> None:
+    if ranks.size > 1 and not hasattr(ranks, "own"):  # all ranks alike
+        raise TypeError("ShardedMatrix: blocks on the host move over MPI\nhint: an mpi4py communicator, or blocks on GPUs")
     exchange(ranks, source, layout, target, to)

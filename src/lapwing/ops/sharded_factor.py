@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import frameworks
 from ..core.communicator import agree
 from ..core.exchange import diagonal_places, keep_triangle, mirror
 from ..core.sharded import ShardedMatrix
@@ -175,7 +176,17 @@ class LoneFactor:
         self.ranks = a.ranks
         self.assume, self.upper, self.info, self.report = plain.assume, plain.upper, int(plain.info), plain.report
         self.shape = a.shape
-        self.slogdet, self.logdet, self.rcond = plain.slogdet, plain.logdet, plain.rcond
+        self._on_gpu = a.on_gpu
+        self.rcond = plain.rcond
+
+    def slogdet(self) -> SlogdetResult:
+        return SlogdetResult(*[self._on_host(x) for x in self._plain.slogdet()])
+
+    def logdet(self) -> Any:
+        return self._on_host(self._plain.logdet())
+
+    def _on_host(self, x: Any) -> Any:
+        return frameworks.of(x, "Factor").to_numpy(x)[()] if self._on_gpu else x
 
     @property
     def l(self) -> ShardedMatrix:  # noqa: E743
