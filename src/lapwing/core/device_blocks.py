@@ -67,6 +67,8 @@ def seen(x: Any) -> DeviceBlock:
         raise TypeError("this tensor is part of a differentiated computation\nhint: .detach() it; DTensors have derivatives")
     if getattr(x, "is_conj", bool)() or getattr(x, "is_neg", bool)():
         raise TypeError("this tensor is conjugated or negated in name only\nhint: .resolve_conj().resolve_neg()")
+    if hasattr(x, "block_until_ready"):  # JAX: what is not dispatched yet is on no stream that could be waited for
+        x.block_until_ready()
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is None:
         return _by_dlpack(x)
@@ -98,7 +100,7 @@ def _steps(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 def _device(x: Any) -> int | None:
     """Libraries call its number by different names."""
     device = getattr(x, "device", None)
-    for name in ("index", "id", "local_hardware_id"):
+    for name in ("index", "local_hardware_id", "id"):  # JAX's id counts the devices of all processes
         number = getattr(device, name, None)
         if isinstance(number, int):
             return number
