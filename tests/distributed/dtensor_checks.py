@@ -240,7 +240,7 @@ def main():
             distribute_tensor(-positive(6), line, [Shard(0)]), torch.ones(6, 1).double(), assume="pos", on_fail="nan"
         )
         assert lost.isnan().all()
-        raises(NotImplementedError, "polar: cuSOLVERMp", lambda: lw.polar(distribute_tensor(positive(6), line, [Shard(0)])))
+        raises(NotImplementedError, "polar: on GPUs", lambda: lw.polar(distribute_tensor(positive(6)[:4], line, [Shard(0)])))
         assert RANK or not any("gathered" in x for x in said), set(said)
         dist.barrier()
         print("done", flush=True)

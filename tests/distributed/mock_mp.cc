@@ -346,9 +346,22 @@ API int cublasCreate_v2(void** h) { return *h = opened("blas", std::malloc(1)), 
 API int cublasDestroy_v2(void* h) { return closed("blas", h), 0; }
 API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("stream", s), 0; }
 #define GEAM(letter, type)                                                                                                    \
-  API int cublas##letter##geam(void* handle, int ta, int, int m, int n, const void* alpha, const void* a, int lda, const void*,      \
-                               const void*, int, void* c, int ldc) {                                                         \
+  API int cublas##letter##geam(void* handle, int ta, int tb, int m, int n, const void* alpha, const void* a, int lda,          \
+                               const void* beta, const void* b, int ldb, void* c, int ldc) {                                  \
     known("blas", handle);                                                                                                    \
+    if (ta == 0 && tb == 0) { /* a sum; the weights are read now, the rest when somebody waits */                             \
+      expect(lda >= m && ldb >= m && ldc >= m, "a sum has wrong arguments");                                                  \
+      Z u = read(alpha, 0, type), v = read(beta, 0, type);                                                                    \
+      pending.push_back([=] {                                                                                                 \
+        size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                     \
+        for (auto p : {a, b, (const void*)c}) within(p, (int64_t(n - 1) * lda + m) * item);                                   \
+        for (int j = 0; j < n; j++)                                                                                           \
+          for (int i = 0; i < m; i++)                                                                                         \
+            write(c, i + int64_t(j) * ldc, type,                                                                              \
+                  u * read(a, i + int64_t(j) * lda, type) + v * read(b, i + int64_t(j) * ldb, type));                         \
+      });                                                                                                                     \
+      return 0;                                                                                                               \
+    }                                                                                                                         \
     expect(read(alpha, 0, type) == 1.0 && (ta == 1 || ta == 2) && lda >= n && ldc >= m, "a transpose has wrong arguments");   \
     pending.push_back([=] {                                                                                                   \
       size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                       \
@@ -361,6 +374,14 @@ API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("s
     });                                                                                                                       \
     return 0;                                                                                                                 \
   }
+#define NRM2(name, type, real)                                                                                                \
+  API int cublas##name##_v2(void* handle, int n, const void* x, int step, real* found) {                                      \
+    known("blas", handle), flush(), within(x, n * (type == 0 ? 4 : type == 5 ? 16 : 8));                                      \
+    double sum = 0;                                                                                                           \
+    for (int i = 0; i < n; i++) sum += std::norm(read(x, i, type));                                                           \
+    return *found = real(std::sqrt(sum)), step != 1;                                                                          \
+  }
+NRM2(Snrm2, 0, float) NRM2(Dnrm2, 1, double) NRM2(Scnrm2, 4, float) NRM2(Dznrm2, 5, double)
 GEAM(S, 0) GEAM(D, 1) GEAM(C, 4) GEAM(Z, 5)
 
 // ---- NCCL ----

@@ -168,6 +168,11 @@ def check_general(session, comm, dtype, n, layout, row_major, svd):
     x = made.solve(given(b, layout.of_shape((n, 2)), comm.rank))  # after the determinant, whose sign needs room of its own
     close(whole(comm, x), np.linalg.solve(a, b), scale)
     assert made.slogdet() == found
+    for left in (False, True) if comm.size == 1 and n < 20 else ():
+        u, p = (whole(comm, x) for x in mp.polar(session, seen, left=left))
+        close(p @ u if left else u @ p, a, 20 * n)
+        close(u.conj().T @ u, np.eye(n, dtype=dtype), 20 * n)
+        assert (p == p.conj().T).all() and np.linalg.eigvalsh(p).min() > 0
     for m, k in ((n + 3, n), (n, n)):
         tall = random(dtype, m, k, seed=2)
         there = layout.of_shape((m, k))

@@ -76,6 +76,9 @@ def check_library(comm, kind, dtype, layout, engine, host, results, folder):
     q, r = (all_of(x) for x in lw.qr(general, **engine))
     close(q @ r, g, 10 * n)
     assert not np.tril(r, -1).any()
+    side = "left" if dtype == "complex64" else "right"
+    u, p = (all_of(x) for x in lw.polar(general, side=side, **engine))
+    close(p @ u if side == "left" else u @ p, g, 20 * n)
     f = lw.factor(general, assume="general", **engine)
     assert f.report["engine"] == "cusolvermp" and f.report["kind"] == "lu" and f.info == 0
     close(all_of(f.solve(sides)), np.linalg.solve(g, b), scale)

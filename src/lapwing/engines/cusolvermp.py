@@ -23,6 +23,7 @@ from ..core.problem import ITEMSIZE, REAL
 from .cusolvermp_blocks import Given, diagonal
 from .cusolvermp_factor import Factored, conjugated, factor, sides_of
 from .cusolvermp_library import check, missing
+from .cusolvermp_polar import polar
 from .cusolvermp_session import Session, on_device, open_session
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "missing",
     "on_device",
     "open_session",
+    "polar",
     "qr",
     "slogdet",
     "solve",

@@ -13,7 +13,7 @@ from .cusolvermp_blocks import Given, diagonal, diagonal_indices, identity, loca
 from .cusolvermp_session import Session
 from .device_exchange import Block
 
-__all__ = ["Factored", "conjugated", "factor", "sides_of"]
+__all__ = ["Factored", "conjugated", "factor", "lu_of", "sides_of"]
 
 _LOWER, _NO_TRANSPOSE = 0, 0
 _DIGIT = 1024  # numbers below it are exact in every format that a product may be computed in, TensorFloat-32 too
@@ -123,7 +123,7 @@ def factor(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: 
     layout = session.tiles(a.layout.shape, operation, tile)
     if pos:
         return Factored(session, _positive(session, a, layout, upper, operation), None, upper)
-    return Factored(session, *_lu(session, a, layout, operation), False)
+    return Factored(session, *lu_of(session, a, layout, operation), False)
 
 
 def _positive(session: Session, a: Given, layout: Layout, upper: bool, operation: str) -> Block:
@@ -164,7 +164,8 @@ def _first_minor(session: Session, a: Given, layout: Layout, upper: bool) -> int
     return high
 
 
-def _lu(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Block, tuple[int, Any]]:
+def lu_of(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Block, tuple[int, Any]]:
+    """L and U in tiles, and the pivots: where they lie, and what keeps them."""
     lu = session.bring(a, layout)
     rows, columns = layout.local_shape(session.rank)
     # the library's own pages differ on whether pivots go with the rows or the columns: room for either

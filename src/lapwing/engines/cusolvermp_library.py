@@ -71,6 +71,8 @@ class Library:
             call = getattr(self.blas, f"cublas{letter}geam")
             summand = [c_void_p, c_void_p, c_int]  # its weight, where it is, numbers from one column to the next
             call.argtypes = [c_void_p, *[c_int] * 4, *summand, *summand, c_void_p, c_int]
+        for name in ("Snrm2", "Dnrm2", "Scnrm2", "Dznrm2"):
+            getattr(self.blas, f"cublas{name}_v2").argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p]
         self.blas.cublasCreate_v2.argtypes = self.blas.cublasDestroy_v2.argtypes = [c_void_p]
         self.blas.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
 

@@ -20,7 +20,7 @@ from .device_exchange import Block, exchange
 from .nccl import NcclComm, open_nccl, runtime, tried
 from .scaling import tile_for
 
-__all__ = ["Allocator", "Session", "on_device", "open_session"]
+__all__ = ["Allocator", "Session", "on_device", "open_session", "scalar"]
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Session:
         self.library, self.runtime = library(), runtime()
         self.allocate: Allocator = self.runtime.allocate
         self.stream = 0
-        self._handle, self._blas = c_void_p(), c_void_p()
+        self._handle, self.blas = c_void_p(), c_void_p()
         self._grids: dict[tuple[int, int], tuple[int, NcclComm | None, Any]] = {}
         self._buffers: list[tuple[int, int, Any]] = [_NOTHING, _NOTHING]
         self.workspace = (0, 0)  # of the last call: bytes on the device and on the host
@@ -48,8 +48,8 @@ class Session:
             self.stream = self.runtime.stream()
             check(self.library.mp.cusolverMpCreate(byref(self._handle), device, self.stream), "create")
             self.library.opened(self._handle.value or 0)
-            check_blas(self.library.blas.cublasCreate_v2(byref(self._blas)))
-            check_blas(self.library.blas.cublasSetStream_v2(self._blas, self.stream))
+            check_blas(self.library.blas.cublasCreate_v2(byref(self.blas)))
+            check_blas(self.library.blas.cublasSetStream_v2(self.blas, self.stream))
 
         try:
             agree(comm, "distributed", {}, error=tried(make))
@@ -68,11 +68,11 @@ class Session:
                 comm.close()
             _close(part)
         self._grids.clear()
-        if self._blas:
-            self.library.blas.cublasDestroy_v2(self._blas)
+        if self.blas:
+            self.library.blas.cublasDestroy_v2(self.blas)
         if self._handle:
             self.library.mp.cusolverMpDestroy(self._handle)
-        self._blas, self._handle = c_void_p(), c_void_p()
+        self.blas, self._handle = c_void_p(), c_void_p()
         self.world.close()
         if self.stream:
             self.runtime.destroy_stream(self.stream)
@@ -95,11 +95,11 @@ class Session:
 
     def turn(self, operation: str, rows: int, columns: int, source: int, lead: int, target: int, to: int, dtype: str) -> None:
         """target <- op(source), rows x columns."""
-        one, zero = _scalar(dtype, 1), _scalar(dtype, 0)
+        one, zero = scalar(dtype, 1), scalar(dtype, 0)
         call = getattr(self.library.blas, f"cublas{_LETTER[dtype]}geam")
         code = {"T": 1, "C": 2}[operation]
         # the second summand has weight zero and is not read
-        check_blas(call(self._blas, code, 0, rows, columns, one, source, lead, zero, target, to, target, to))
+        check_blas(call(self.blas, code, 0, rows, columns, one, source, lead, zero, target, to, target, to))
 
     # ---- blocks ----
 
@@ -345,6 +345,6 @@ def _compose(operation: str, turned: bool) -> str:
     return {"N": "T", "T": "N"}[operation]
 
 
-def _scalar(dtype: str, value: float) -> Any:
+def scalar(dtype: str, value: float) -> Any:
     kind = c_float if dtype in ("float32", "complex64") else c_double
     return (kind * 2)(value, 0.0)

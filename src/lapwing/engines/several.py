@@ -69,7 +69,7 @@ SEVERAL = (
         "cuSOLVERMp, one process per GPU",
         "ShardedMatrix, DTensors (not factor), JAX arrays over processes (not factor)",
         ("cuda",),
-        (*_SYSTEMS, *_SPECTRA),
+        (*_SYSTEMS, *_SPECTRA, "polar"),
         _cusolvermp,
     ),
     Distributed(

@@ -30,8 +30,9 @@ _TAKES = {
     "eigh": {"upper", "subset", "overwrite"},
     "eigvalsh": {"upper", "subset", "overwrite"},
     "factor": {"assume", "upper", "overwrite"},
+    "polar": {"side"},
 }
-_ITERATIONS = ("eigh", "eigvalsh", "svd", "svdvals")
+_ITERATIONS = ("eigh", "eigvalsh", "svd", "svdvals", "polar")
 FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 
 
@@ -125,8 +126,14 @@ def _check(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str) -> 
     for flag in ("upper", "overwrite"):
         check_flag(name, flag, options.get(flag, False))
     if name not in _OPERATIONS and name != "factor":
-        hint = "svd gives both factors: A = U S V^H = (U V^H) (V S V^H)" if name == "polar" else "gather the matrix"
-        raise NotImplementedError(f"{name}: cuSOLVERMp has no routine for it that this library uses\nhint: {hint}")
+        raise NotImplementedError(f"{name}: cuSOLVERMp has no routine for it that this library uses\nhint: gather the matrix")
+    if name == "polar":
+        check_choice(name, "side", options.get("side", "right"), ("right", "left"))
+        if a.layout.shape[0] != a.layout.shape[1]:
+            raise NotImplementedError(
+                f"polar: on GPUs it is there for square matrices, and this one has shape {a.layout.shape}"
+                "\nhint: svd gives both factors: A = U S V^H = (U V^H) (V S V^H)"
+            )
     left = {
         key: value
         for key, value in options.items()
@@ -199,6 +206,10 @@ def _do_qr(session: Any, a: Any, layout_of: Shape, mode: str = "reduced") -> tup
     return cusolvermp.qr(session, a, to=(a.layout, layout_of((n, n))))
 
 
+def _do_polar(session: Any, a: Any, layout_of: Shape, side: str = "right") -> tuple[Any, ...]:
+    return cusolvermp.polar(session, a, left=side == "left", to=(a.layout, layout_of(a.layout.shape)))
+
+
 def _do_lstsq(session: Any, a: Any, b: Any, layout_of: Shape, rcond: None = None) -> tuple[Any, ...]:
     # full rank is what the routine assumes: it says nothing of residuals, rank or singular values
     shape = a.layout.shape[1], b.layout.shape[1]
@@ -221,6 +232,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "slogdet": _do_slogdet,
     "eigh": _do_eigh,
     "eigvalsh": _do_eigvalsh,
+    "polar": _do_polar,
     "qr": _do_qr,
     "lstsq": _do_lstsq,
     "svd": _do_svd,
