@@ -111,6 +111,11 @@ del f
     assert done.returncode == 0 and done.stdout.count("closed") == 2, done.stdout + done.stderr
 
 
+def test_one_rank_has_left(libraries, tmp_path):
+    for text, code in ranks(libraries[901], tmp_path, 2, "missing"):
+        assert code == 0 and text == "done\n", text
+
+
 def test_one_rank_without_a_descriptor(libraries, tmp_path):
     for text, code in ranks(libraries[901], tmp_path, 2, "descriptor"):
         assert code == 0 and text == "done\n", text

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..core.communicator import Communicator, agree
+from ..core.communicator import Communicator, MissingRanksError, agree
 from ..core.layout import Layout, best_grid
 from ..core.problem import ITEMSIZE
 from .cusolvermp_blocks import Given
@@ -38,6 +38,7 @@ class Session:
         self.library, self.runtime = library(), runtime()
         self.allocate: Allocator = self.runtime.allocate
         self.stream = 0
+        self._unusable = ""  # why
         self._handle, self.blas = c_void_p(), c_void_p()
         self._grids: dict[tuple[int, int], tuple[int, NcclComm | None, Any]] = {}
         self._buffers: list[tuple[int, int, Any]] = [_NOTHING, _NOTHING]
@@ -59,8 +60,13 @@ class Session:
 
     def close(self) -> None:
         """Give back what the libraries hold, what was made last first. Collective; a second time it does nothing."""
-        with suppress(RuntimeError):  # of a device that has failed nothing can be waited for
+        with suppress(RuntimeError), on_device(self.device):  # of a device that has failed nothing can be waited for
+            self._close()
+
+    def _close(self) -> None:
+        with suppress(RuntimeError):
             self.release()
+        self._unusable = self._unusable or "its communicator was freed"
         for grid, comm, part in reversed(self._grids.values()):
             if grid:
                 self.library.mp.cusolverMpDestroyGrid(grid)
@@ -77,6 +83,14 @@ class Session:
         if self.stream:
             self.runtime.destroy_stream(self.stream)
         self.stream = 0
+
+    def _abort(self) -> None:
+        """A rank is missing: messages to and from it would be waited for without end."""
+        self._unusable = "a rank was missing in an earlier call"
+        for _, comm, _ in self._grids.values():
+            if comm is not None:
+                comm.abort()
+        self.world.abort()
 
     # ---- what the exchange needs ----
 
@@ -105,6 +119,8 @@ class Session:
 
     def together(self, work: Callable[[], T]) -> T:
         """What each rank does alone; where it fails on one, all raise, and none waits for it in the next exchange."""
+        if self._unusable:  # the same on all ranks
+            raise RuntimeError(f"distributed: this cannot be used any more: {self._unusable}\nhint: make it anew")
         box: list[T] = []
         self._agreed("distributed", tried(lambda: box.append(work())))
         return box[0]
@@ -112,6 +128,9 @@ class Session:
     def _agreed(self, operation: str, error: Exception | None, mine: Any = None) -> list[Any]:
         try:
             return agree(self.comm, operation, {}, error=error, mine=mine)
+        except MissingRanksError:
+            self._abort()
+            raise
         except BaseException:
             # the memory of what is given up goes now, and the stream may still write to it
             with suppress(RuntimeError):
@@ -120,7 +139,11 @@ class Session:
 
     def told(self, value: T, operation: str) -> list[T]:
         """The value of each rank."""
-        return [value] if self.size == 1 else self.comm.allgather(value, operation)
+        try:
+            return [value] if self.size == 1 else self.comm.allgather(value, operation)
+        except MissingRanksError:
+            self._abort()
+            raise
 
     def reserve(self, count: int) -> tuple[int, Any]:
         """Memory on all ranks: pointer, and what keeps it."""
@@ -282,7 +305,7 @@ class Session:
     def release(self) -> None:
         """As :meth:`done`; and the memory is no longer that of the caller's framework, whose allocator may hold an array."""
         try:
-            if self.stream:
+            if self.stream and not self._unusable:
                 self.runtime.wait(self.stream)
         finally:
             self._buffers = [_NOTHING, _NOTHING]
@@ -316,8 +339,7 @@ def _close_alone() -> None:
     """At the end of the process. After an error the device may not answer any more."""
     if getattr(sys, "last_value", None) is None:
         for session in reversed(_ALONE.values()):
-            with suppress(RuntimeError), on_device(session.device):
-                session.close()
+            session.close()
     _ALONE.clear()
 
 

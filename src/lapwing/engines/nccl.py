@@ -235,6 +235,12 @@ class NcclComm:
         finally:
             check(library.ncclGroupEnd())
 
+    def abort(self) -> None:
+        """End what waits for a rank that does not come. It cannot be used again."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            nccl().library.ncclCommAbort(handle)
+
     def close(self) -> None:
         """Collective over the ranks of a node. The work on it must be done."""
         if self.handle:

@@ -15,6 +15,7 @@ from ..core.layout import Axis, Layout
 from ..core.sharded import ShardedMatrix
 from ..engines import cusolvermp
 from ..engines.cusolvermp_memory import HostMemory, PlainBlocks, PlainMemory, device_for
+from ..engines.nccl import runtime
 from . import sharded_cuda, sharded_cuda_factor
 from .eigh import EighResult
 from .lstsq import LstsqResult
@@ -175,8 +176,10 @@ def _entered(name: str, a: ShardedMatrix) -> PlainBlocks:
     try:
         if reason := cusolvermp.missing():
             raise RuntimeError(f"{name}: {reason.removeprefix('distributed: ')}")
-        told = socket.gethostname() if host else None
-        if not host:
+        if host:
+            runtime().count()  # a process without a GPU says so here
+            told = socket.gethostname()
+        else:
             memory = _memory(a.local)
     except (TypeError, ValueError, RuntimeError, OSError) as wrong:
         words = str(wrong)
