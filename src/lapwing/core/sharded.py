@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from .communicator import agree, open_communicator
-from .device_blocks import library_of, moves, on_device, seen
-from .exchange import exchange
-from .layout import Axis, Layout
-from .problem import DTYPES
+from .device_blocks import library_of, moves, on_device
+from .layout import Layout
 from .sharded_files import FORMAT, block_name, clear, read_block, tried, write_manifest
+from .sharded_parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
 
 __all__ = ["ShardedMatrix"]
 
@@ -98,7 +97,7 @@ class ShardedMatrix:
         ranks = open_communicator(comm)
         error: Exception | None = None
         try:
-            local = _checked(name, local)
+            local = checked(name, local)
             if sum(x is not None for x in (axis, grid, layout)) > 1:
                 raise ValueError(f"{name}: give one of axis, grid and layout")
             if axis not in (None, 0, 1):
@@ -109,10 +108,10 @@ class ShardedMatrix:
                 raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
         except (TypeError, ValueError) as wrong:
             error, local = wrong, np.empty((0, 0))
-        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": _dtype(local).name, "library": library_of(local)}
+        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
         shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
-            layout = _blocks(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
+            layout = blocks_layout(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
         for rank, shape in enumerate(shapes):
             if shape != layout.local_shape(rank):
                 raise ValueError(
@@ -155,7 +154,7 @@ class ShardedMatrix:
         block: Any = np.empty((0, 0))
         chosen = layout
         try:
-            chosen = _layout(name, shape, layout, ranks)
+            chosen = layout_for(name, shape, layout, ranks)
             expected = chosen.local_shape(ranks.rank)
             block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
             if on_device(block):
@@ -163,7 +162,7 @@ class ShardedMatrix:
             block = np.asarray(block, dtype)
             if block.shape != expected:
                 raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
-            block = _checked(name, block)
+            block = checked(name, block)
         except Exception as wrong:  # whatever f raises: the other ranks must not wait for this one
             error = wrong
         agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
@@ -185,34 +184,34 @@ class ShardedMatrix:
                     raise TypeError(
                         f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
                     )
-                a = _checked(name, a)
+                a = checked(name, a)
                 mine = a.shape, a.dtype.name
-                _layout(name, a.shape, layout, ranks)
+                layout_for(name, a.shape, layout, ranks)
         except (TypeError, ValueError) as wrong:
             error = wrong
         shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=mine)[root]
-        target = _layout(name, shape, layout, ranks)
+        target = layout_for(name, shape, layout, ranks)
         block = np.empty(target.local_shape(ranks.rank), dtype)
-        source = _on_one(shape, root, ranks.size)
+        source = on_one(shape, root, ranks.size)
         whole = a if ranks.rank == root else np.empty(source.local_shape(ranks.rank), dtype)
-        _move(ranks, whole, source, block, target)
+        move(ranks, whole, source, block, target)
         return cls(block, target, ranks)
 
     def gather(self, root: int | None = 0) -> Any:
         """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
-        target = _on_one(self.shape, root or 0, ranks.size)
+        target = on_one(self.shape, root or 0, ranks.size)
         error: Exception | None
         if root is not None and not 0 <= root < ranks.size:
             whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
         elif self.on_gpu:
             whole, error = np.empty(0), None
         else:
-            whole, error = _room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+            whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
         if self.on_gpu:
             return moves().gather(self, root)
-        _move(ranks, self.local, self.layout, whole, target)
+        move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
         return whole if root is None or ranks.rank == root else None
@@ -221,15 +220,15 @@ class ShardedMatrix:
         """The same matrix in another layout; blocks that already are there are not copied."""
         name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
-        error = _misfit(name, self.shape, layout, self.ranks)
+        error = misfit(name, self.shape, layout, self.ranks)
         if error is None and layout != self.layout and not self.on_gpu:
-            block, error = _room(name, layout.local_shape(self.ranks.rank), self.dtype)
+            block, error = room(name, layout.local_shape(self.ranks.rank), self.dtype)
         agree(self.ranks, name, facts, error=error)
         if layout == self.layout:
             return self
         if self.on_gpu:
             return moves().redistribute(self, layout)  # type: ignore[no-any-return]
-        _move(self.ranks, self.local, self.layout, block, layout)
+        move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -265,7 +264,7 @@ class ShardedMatrix:
             saved = Layout.from_json(told["layout"])
             if layout is None and saved.size == ranks.size:
                 target = saved
-            target = _layout(name, tuple(told["shape"]), target, ranks)
+            target = layout_for(name, tuple(told["shape"]), target, ranks)
             block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
         except FileNotFoundError as wrong:
             error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
@@ -281,7 +280,7 @@ class ShardedMatrix:
 
     @property
     def dtype(self) -> np.dtype:
-        return _dtype(self.local)
+        return dtype_of(self.local)
 
     @property
     def on_gpu(self) -> bool:
@@ -303,7 +302,7 @@ class ShardedMatrix:
 
     def astype(self, dtype: Any) -> ShardedMatrix:
         made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
-        return ShardedMatrix(_checked("ShardedMatrix.astype", made), self.layout, self.ranks)
+        return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
         made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
@@ -317,81 +316,3 @@ class ShardedMatrix:
     def __repr__(self) -> str:
         m, n = self.shape
         return f"ShardedMatrix({m} x {n} {self.dtype}, {self.layout}, rank {self.ranks.rank} of {self.ranks.size})"
-
-
-def _checked(name: str, local: Any) -> Any:
-    there = on_device(local)
-    if not there and (not isinstance(local, np.ndarray) or isinstance(local, np.ma.MaskedArray)):
-        raise TypeError(
-            f"{name}: expected a NumPy array or one on a GPU, got {type(local).__module__}.{type(local).__qualname__}"
-            "\nhint: numpy.asarray(block); torch DTensors and JAX arrays with a NamedSharding are taken as they are"
-        )
-    try:
-        block = seen(local) if there else local
-    except TypeError as wrong:
-        raise TypeError(f"{name}: {wrong}") from None
-    if block.dtype.name not in DTYPES or not block.dtype.isnative:
-        raise TypeError(f"{name}: dtype {block.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
-    if len(block.shape) != 2:
-        raise ValueError(f"{name}: expected a block of shape (rows, columns), got shape {block.shape}")
-    return local
-
-
-def _dtype(local: Any) -> np.dtype:
-    """As NumPy has it; torch has names of its own."""
-    return local.dtype if isinstance(local.dtype, np.dtype) else np.dtype(str(local.dtype).rpartition(".")[2])
-
-
-def _layout(name: str, shape: tuple[int, ...], layout: Layout | None, ranks: Any) -> Layout:
-    if len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"{name}: shape {shape!r} is not (rows, columns)")
-    if layout is None:
-        return Layout.rows_of((shape[0], shape[1]), ranks.size)
-    wrong = _misfit(name, shape, layout, ranks)
-    if wrong is not None:
-        raise wrong
-    return layout
-
-
-def _misfit(name: str, shape: tuple[int, ...], layout: Layout, ranks: Any) -> Exception | None:
-    if not isinstance(layout, Layout):
-        return TypeError(f"{name}: expected a Layout, got {layout!r}\nhint: lapwing.distributed.Layout.rows_of(shape, ranks)")
-    if layout.shape != tuple(shape):
-        return ValueError(f"{name}: the layout is for shape {layout.shape}, and the matrix has shape {tuple(shape)}")
-    if layout.size > ranks.size:
-        return ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
-    return None
-
-
-def _blocks(name: str, shapes: list[tuple[int, int]], grid: tuple[int, int]) -> Layout:
-    """The layout of blocks of these shapes, by rank, on a grid that goes along its rows."""
-    p, q = grid
-    rows, columns = [shapes[i * q][0] for i in range(p)], [shapes[j][1] for j in range(q)]
-    for rank, shape in enumerate(shapes):
-        i, j = divmod(rank, q)
-        if shape != (rows[i], columns[j]):
-            along = "columns" if q == 1 else "rows" if p == 1 else "rows along, or as many columns across"
-            raise ValueError(
-                f"{name}: blocks of shapes {shapes[0]} on rank 0 and {shape} on rank {rank} do not fit a {p} x {q} grid"
-                f"\nhint: all blocks must have as many {along}; an empty one too, such as numpy.empty((0, n))"
-            )
-    return Layout(Axis.blocks(rows), Axis.blocks(columns))
-
-
-def _room(name: str, shape: tuple[int, int], dtype: Any) -> tuple[np.ndarray, Exception | None]:
-    """Memory, or why there is none: the other ranks must hear of it before anything is sent."""
-    try:
-        return np.empty(shape, dtype), None
-    except MemoryError as wrong:
-        return np.empty((0, 0), dtype), MemoryError(f"{name}: {wrong}\nhint: take parts of it: .local, or .redistribute")
-
-
-def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
-    """All of the matrix on one rank."""
-    return Layout(Axis.blocks([shape[0] if rank == root else 0 for rank in range(size)]), Axis.whole(shape[1]))
-
-
-def _move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to: Layout) -> None:
-    if ranks.size > 1 and not hasattr(ranks, "own"):  # all ranks alike
-        raise TypeError("ShardedMatrix: blocks on the host move over MPI\nhint: an mpi4py communicator, or blocks on GPUs")
-    exchange(ranks, source, layout, target, to)

@@ -23,8 +23,9 @@ from ..core.problem import ITEMSIZE, REAL
 from .cusolvermp_blocks import Given, diagonal
 from .cusolvermp_factor import Factored, conjugated, factor, sides_of
 from .cusolvermp_library import check, missing
+from .cusolvermp_open import open_session
 from .cusolvermp_polar import polar
-from .cusolvermp_session import Session, on_device, open_session
+from .cusolvermp_session import Session, on_device
 
 __all__ = [
     "Factored",

@@ -75,7 +75,7 @@ def _iterate(session: Session, x: Block) -> None:
         g = 1.0 if away < 0.1 else (other / size) ** 0.5
         _add(session, g / 2, x, 0.5 / g, y, x)
         session.runtime.wait(session.stream)
-        if away <= eps**0.5:
+        if away <= max(eps**0.5, n * eps):  # what is left is at most its square
             return
     raise ConvergenceError("polar", nonfinite=False)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p
@@ -20,7 +18,7 @@ from .device_exchange import Block, exchange
 from .nccl import NcclComm, open_nccl, runtime, tried
 from .scaling import tile_for
 
-__all__ = ["Allocator", "Session", "on_device", "open_session", "scalar"]
+__all__ = ["Allocator", "Session", "on_device", "scalar"]
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -31,7 +29,7 @@ _NOTHING = (0, 0, None)
 
 
 class Session:
-    """A device, its stream and the communicators of a group of ranks; kept between calls. See :func:`open_session`."""
+    """A device, its stream and the communicators of a group of ranks; kept between calls. See :mod:`cusolvermp_open`."""
 
     def __init__(self, comm: Communicator, device: int) -> None:
         self.comm, self.rank, self.size, self.device = comm, comm.rank, comm.size, device
@@ -310,37 +308,6 @@ class Session:
         finally:
             self._buffers = [_NOTHING, _NOTHING]
             self.allocate = self.runtime.allocate
-
-
-def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
-    """The session of a communicator on a device, made at its first use (collective).
-
-    It is closed with the communicator where that is freed (``kept`` of MPI's ranks); else at the end of the process, where no
-    other rank is needed for that. Call :meth:`Session.release` after the work.
-    """
-    kept: dict[Any, Any] = comm.__dict__.setdefault("kept", {}) if comm.size > 1 else _ALONE
-    key = ("cusolvermp", device)
-    session = kept.get(key)
-    if session is None:
-        if not _ALONE and kept is _ALONE:
-            atexit.unregister(_close_alone)
-            atexit.register(_close_alone)
-        session = kept[key] = Session(comm, device)
-    session.runtime.set_device(device)
-    session.allocate = allocate or session.runtime.allocate
-    session.runtime.wait_all()  # what the caller's streams are still writing
-    return session  # type: ignore[no-any-return]
-
-
-_ALONE: dict[Any, Session] = {}
-
-
-def _close_alone() -> None:
-    """At the end of the process. After an error the device may not answer any more."""
-    if getattr(sys, "last_value", None) is None:
-        for session in reversed(_ALONE.values()):
-            session.close()
-    _ALONE.clear()
 
 
 @contextmanager
