@@ -61,7 +61,7 @@ def main() -> int:
                 report["failed"].append(f"correctness: {type(error).__name__}: {error}")
                 print(report["failed"][-1], flush=True)
             for n in options.sizes:
-                for case in (positive, general, factored, libraries, orthogonal, spectrum):
+                for case in (positive, general, factored, libraries, orthogonal, unitary, spectrum):
                     for dtype in (torch.float64,) if n > 8192 and case is spectrum else (torch.float64, torch.float32):
                         if perf_counter() - _BEGUN > options.seconds:
                             report["failed"].append(f"left out, as the time was up: {case.__name__} n={n} {dtype}")
@@ -245,7 +245,7 @@ def factored(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
         error = units(a @ x - b, a.abs().max().item() * n**0.5 * x.abs().max().item(), n)
         expected = torch.linalg.slogdet(a)
         sign, logabs = made.slogdet()
-        wrong = abs(logabs - expected.logabsdet.item()) / (abs(expected.logabsdet.item()) * n * torch.finfo(dtype).eps)
+        wrong = abs(float(logabs) - expected.logabsdet.item()) / (abs(expected.logabsdet.item()) * n * torch.finfo(dtype).eps)
         wrong = 99.0 if sign != expected.sign.item() else round(wrong, 6)
         rows += [
             row(
@@ -308,6 +308,20 @@ def orthogonal(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
             torch=timed(lambda: torch.linalg.qr(a)),
         )
     ]  # fmt: skip
+
+
+def unitary(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    a = matrix(n, dtype)
+    held = ShardedMatrix.from_local(a, None)
+    u, p = (x.local for x in lw.polar(held, engine="cusolvermp"))
+    eye = torch.eye(n, dtype=dtype, device=a.device)
+    error = max(units(u @ p - a, a.abs().max().item() * n**0.5, n), units(u.mH @ u - eye, 1.0, n))
+    assert bool((p == p.mH).all())
+    repeat = 1 if n > 8192 else 3
+    times = {"public": timed(lambda: lw.polar(held, engine="cusolvermp"), repeat)}
+    if n <= 8192:  # by singular values, which take long
+        times["lapwing"] = timed(lambda: lw.polar(a), repeat)
+    return [row("polar", n, dtype, error, **times)]
 
 
 def spectrum(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
