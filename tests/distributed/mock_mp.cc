@@ -378,8 +378,8 @@ API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("s
   API int cublas##name##_v2(void* handle, int n, const void* x, int step, real* found) {                                      \
     known("blas", handle), flush(), within(x, n * (type == 0 ? 4 : type == 5 ? 16 : 8));                                      \
     double sum = 0;                                                                                                           \
-    for (int i = 0; i < n; i++) sum += std::norm(read(x, i, type));                                                           \
-    return *found = real(std::sqrt(sum)), step != 1;                                                                          \
+    for (int i = 0; i < n; i++) sum = std::hypot(sum, std::abs(read(x, i, type)));                                            \
+    return *found = real(sum), step != 1;                                                                                     \
   }
 NRM2(Snrm2, 0, float) NRM2(Dnrm2, 1, double) NRM2(Scnrm2, 4, float) NRM2(Dznrm2, 5, double)
 GEAM(S, 0) GEAM(D, 1) GEAM(C, 4) GEAM(Z, 5)

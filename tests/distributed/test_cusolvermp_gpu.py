@@ -85,6 +85,22 @@ def test_sharded_matrices(kind, dtype, tmp_path):
     assert torch.cuda.current_device() == device
 
 
+@pytest.mark.parametrize("kind", [of_cupy, of_torch])
+def test_one_rank_is_served_by_the_ordinary_engines(kind):
+    """Unless cuSOLVERMp is asked for; the results are where they would be on several."""
+    n = 70
+    a, b = positive("float64", n), random("float64", n)
+    held = ShardedMatrix.from_local(kind(a), None)
+    l, x, w, (sign, logabs), f = lw.cholesky(held), lw.solve(held, b), lw.eigvalsh(held), lw.slogdet(held), lw.factor(held)
+    assert l.on_gpu and type(l.local) is type(held.local)
+    assert all(isinstance(y, np.ndarray | np.generic) for y in (x, w, sign, logabs, f.solve(b), f.logdet()))
+    assert f.report["engine"] != "cusolvermp"
+    close(on_host(l.local), np.linalg.cholesky(a), n)
+    for y in (x, f.solve(b), on_host(f.solve(kind(b)))):
+        close(y, np.linalg.solve(a, b), 10 * n)
+    close(np.array([logabs, f.logdet()]), np.full(2, np.linalg.slogdet(a)[1]), n)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_signs_of_determinants(dtype):
     """Rows that are exchanged, more than one tile and more than one digit of them."""

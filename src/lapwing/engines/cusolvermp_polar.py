@@ -104,10 +104,13 @@ def _norm(session: Session, x: Block) -> float:
     """Frobenius norm, the same on all ranks."""
     rows, columns = x.layout.local_shape(session.rank)
     call: Any = getattr(session.library.blas, f"cublas{_NORM[x.dtype]}_v2")
-    found = 0.0
+    found = [0.0]
     for start in range(0, rows * columns, _PART):  # the columns follow each other
         part = (c_float if REAL[x.dtype] == "float32" else c_double)()
         count = min(_PART, rows * columns - start)
         check_blas(call(session.blas, count, x.pointer + start * x.itemsize, 1, byref(part)))
-        found += part.value**2
-    return float(np.sqrt(sum(session.told(found, "polar"))))
+        found.append(part.value)
+    parts = np.concatenate(session.told(np.array(found), "polar"))
+    largest = float(parts.max())
+    # squares of what is not about 1 may leave the range
+    return largest * float(np.linalg.norm(parts / largest)) if 0 < largest < np.inf else largest
