@@ -72,7 +72,7 @@ def _iterate(session: Session, x: Block) -> None:
         if not np.isfinite([away, size, other]).all():
             raise ConvergenceError("polar", nonfinite=True)
         # near the end the steps are Newton's own, which square the distance
-        g = 1.0 if away < 0.1 else (other / size) ** 0.5
+        g = 1.0 if away < 0.1 else other**0.5 / size**0.5  # the quotient may leave the range
         _add(session, g / 2, x, 0.5 / g, y, x)
         session.runtime.wait(session.stream)
         if away <= max(eps**0.5, n * eps):  # what is left is at most its square
