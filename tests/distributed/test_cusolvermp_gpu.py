@@ -186,6 +186,11 @@ print("done", flush=True)
 STARTS = {
     "alone": ("comm = None", "4 * np.eye(50)"),
     "mpi": ("from mpi4py import MPI; comm = MPI.COMM_WORLD; import cupy", "cupy.asarray(4 * np.eye(50))"),
+    "group": (
+        "import torch.distributed as dist; dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
+        "; comm = dist.group.WORLD",
+        "4 * np.eye(50)",
+    ),
     "torch": ("import torch; comm = None", "4 * torch.eye(50, dtype=torch.float64, device='cuda')"),
     "jax": ("import jax; jax.config.update('jax_enable_x64', True); comm = None", "4 * jax.numpy.eye(50)"),
 }
@@ -194,7 +199,7 @@ STARTS = {
 @pytest.mark.parametrize("which", STARTS)
 def test_scripts_end_well(which):
     """What is open when a script ends is closed in an order that the libraries take."""
-    modules = {"mpi": "mpi4py", "torch": "torch", "jax": "jax"}
+    modules = {"mpi": "mpi4py", "torch": "torch", "group": "torch", "jax": "jax"}
     pytest.importorskip(modules.get(which, "numpy"))
     start, block = STARTS[which]
     code = SCRIPT.format(start=start, block=block)

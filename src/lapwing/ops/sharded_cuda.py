@@ -81,7 +81,7 @@ def finite_on_all(session: cusolvermp.Session, name: str, a: Any, options: dict[
     triangle = None
     if name in ("cholesky", "eigh", "eigvalsh") or options.get("assume") == "pos":
         triangle = "upper" if options.get("upper") else "lower"
-    return all(session.told(a.memory.finite(a, triangle), name))
+    return all(session.told(session.together(lambda: a.memory.finite(a, triangle)), name))
 
 
 def _run(
@@ -105,8 +105,12 @@ def _run(
         if on_fail == "raise" and not (name == "slogdet" and isinstance(error, SingularMatrixError)):
             raise as_told(error, name, not finite_on_all(session, name, a, options)) from None
         return _failed(name, a, b, layout_of, options)
+    return session.together(lambda: _results(name, a, made, bool(options.get("upper"))))
+
+
+def _results(name: str, a: Any, made: tuple[Any, ...], upper: bool) -> list[Any]:
     found = [a.memory.blocks(x, a.ranks) if isinstance(x, cusolvermp.Given) else x for x in made]
-    kept = {"cholesky": (0, bool(options.get("upper"))), "qr": (1, True)}.get(name)
+    kept = {"cholesky": (0, upper), "qr": (1, True)}.get(name)
     if kept is not None:
         found[kept[0]] = a.memory.keep_triangle(found[kept[0]], upper=kept[1])
     return found

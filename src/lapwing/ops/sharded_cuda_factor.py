@@ -66,9 +66,9 @@ class BlocksFactor:
         agree(self.ranks, "Factor.l", {"shape": self.layout.shape})
         if self._made is None:
             return self._lost(self.layout)
-        with opened(self, self.memory):
+        with opened(self, self.memory) as session:
             found = self.memory.blocks(self._made.triangle(self.layout), self.ranks)
-            return self.memory.keep_triangle(found, upper=self.upper)
+            return session.together(lambda: self.memory.keep_triangle(found, upper=self.upper))
 
     def solve(self, b: Any) -> Any:
         """A^-1 B for blocks that were looked at, on all ranks; NaN if there is no factor."""

@@ -181,9 +181,10 @@ def _entered(name: str, a: ShardedMatrix) -> PlainBlocks:
             told = socket.gethostname()
         else:
             memory = _memory(a.local)
-    except (TypeError, ValueError, RuntimeError, OSError) as wrong:
+    except Exception as wrong:  # of any kind: the other ranks must not wait
         words = str(wrong)
-        error = wrong if words.startswith(name) else type(wrong)(f"{name}: {words.removeprefix('distributed: ')}")
+        plain = type(wrong) in (TypeError, ValueError, RuntimeError) and not words.startswith(name)
+        error = type(wrong)(f"{name}: {words.removeprefix('distributed: ')}") if plain else wrong
     facts = {"shape": a.shape, "dtype": a.dtype.name, "layout": a.layout, "memory": "host" if host else library_of(a.local)}
     hosts = agree(a.ranks, name, facts, error=error, mine=told)
     if host:
@@ -213,7 +214,7 @@ def _sides(name: str, blocks: Any, b: Any) -> Any:
     facts: dict[str, Any] = {}
     try:
         facts, made = _looked_at(name, blocks, b)
-    except (TypeError, ValueError) as wrong:
+    except Exception as wrong:  # no room on its GPU, too
         error = wrong
     agree(blocks.ranks, name, facts, error=error)
     return made
