@@ -318,6 +318,7 @@ def main(rank, size, *what):
             raised(MissingRanksError, lambda: mp.cholesky(session, a), missing=(1,))
             assert open_now("comm") == [0]
             assert "a rank was missing" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+            session.close()  # waits for nobody
         print("done", flush=True)
         return
     session.release()

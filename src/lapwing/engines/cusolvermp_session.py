@@ -52,19 +52,27 @@ class Session:
 
         try:
             agree(comm, "distributed", {}, error=tried(make))
+        except MissingRanksError:
+            self._abort()
+            raise
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Give back what the libraries hold, what was made last first. Collective; a second time it does nothing."""
+        """Give back what the libraries hold, what was made last first. Collective; a second time it does nothing.
+
+        After a rank was missing neither: the libraries would wait for it, and the end of the process takes all.
+        """
+        if self._unusable:
+            return
         with suppress(RuntimeError), on_device(self.device):  # of a device that has failed nothing can be waited for
             self._close()
 
     def _close(self) -> None:
         with suppress(RuntimeError):
             self.release()
-        self._unusable = self._unusable or "its communicator was freed"
+        self._unusable = "its communicator was freed"
         for grid, comm, part in reversed(self._grids.values()):
             if grid:
                 self.library.mp.cusolverMpDestroyGrid(grid)
