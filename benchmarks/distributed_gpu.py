@@ -1,9 +1,11 @@
 """cuSOLVERMp with one rank on one GPU: checked, and timed beside cuSOLVER (through lapwing and through torch).
 
     python benchmarks/distributed_gpu.py [--sizes 4096 16384] [--seconds 120] [--output FILE]
+    python benchmarks/distributed_gpu.py --sizes 2048 --seconds 40      # within a minute
 
 Each answer is checked on the device before its time is kept: residuals of at most 10 n eps. Times are the best of some repeats,
-with the device waited for. "public" is the call on a torch DTensor over a mesh of one GPU, with its copies in and out;
+with the device waited for. "public" is the call on a torch DTensor over a mesh of one GPU, or on a ShardedMatrix of one block
+(factors, determinants, blocks of several libraries), with its copies in and out;
 "routine" the library's own call on data in its layout; "lapwing" and "torch" are cuSOLVER on the plain tensor.
 More than one GPU was not at hand: what is measured here says nothing of NCCL between GPUs.
 """
@@ -28,6 +30,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import lapwing as lw
 from lapwing.core.layout import Axis, Layout
+from lapwing.core.sharded import ShardedMatrix
 from lapwing.engines import cusolvermp as mp
 from lapwing.engines.nccl import nccl
 from lapwing.frameworks.torch_memory import TorchMemory
@@ -58,7 +61,7 @@ def main() -> int:
                 report["failed"].append(f"correctness: {type(error).__name__}: {error}")
                 print(report["failed"][-1], flush=True)
             for n in options.sizes:
-                for case in (positive, general, orthogonal, spectrum):
+                for case in (positive, general, factored, libraries, orthogonal, unitary, spectrum):
                     for dtype in (torch.float64,) if n > 8192 and case is spectrum else (torch.float64, torch.float32):
                         if perf_counter() - _BEGUN > options.seconds:
                             report["failed"].append(f"left out, as the time was up: {case.__name__} n={n} {dtype}")
@@ -229,6 +232,67 @@ def general(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def factored(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """Factor once, solve and ask for the determinant; a ShardedMatrix of one block. "lapwing" is the plain tensor."""
+    rows = []
+    b = matrix(8, dtype, n, seed=1)
+    sides = ShardedMatrix.from_local(b, None)
+    for assume, a in (("pos", spd(n, dtype)), ("general", matrix(n, dtype))):
+        held = ShardedMatrix.from_local(a, None)
+        known: dict[str, Any] = {"assume": assume, "engine": "cusolvermp"}
+        made, plain = lw.factor(held, **known), lw.factor(a, assume=assume)
+        x = made.solve(sides).local
+        error = units(a @ x - b, a.abs().max().item() * n**0.5 * x.abs().max().item(), n)
+        expected = torch.linalg.slogdet(a)
+        sign, logabs = made.slogdet()
+        wrong = abs(float(logabs) - expected.logabsdet.item()) / (abs(expected.logabsdet.item()) * n * torch.finfo(dtype).eps)
+        wrong = 99.0 if sign != expected.sign.item() else round(wrong, 6)
+        rows += [
+            row(
+                f"factor {assume}", n, dtype, error,
+                public=timed(lambda held=held, known=known: lw.factor(held, **known)),
+                lapwing=timed(lambda a=a, assume=assume: lw.factor(a, assume=assume)),
+            ),
+            row(
+                f"solve by the factor {assume}", n, dtype, error, columns=8,
+                public=timed(lambda made=made: made.solve(sides)),
+                lapwing=timed(lambda plain=plain: plain.solve(b)),
+            ),
+            row(
+                f"slogdet {assume}", n, dtype, wrong,
+                public=timed(lambda held=held, known=known: lw.slogdet(held, **known)),
+                lapwing=timed(lambda a=a, assume=assume: lw.slogdet(a, assume=assume)),
+                torch=timed(lambda a=a: torch.linalg.slogdet(a)),
+            ),
+        ]  # fmt: skip
+        del made, plain
+    return rows
+
+
+def libraries(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """The same solve with blocks of torch, CuPy and NumPy, whose copies to the GPU and back are in its time."""
+    a, b = spd(n, dtype), matrix(8, dtype, n, seed=1)
+    kinds: dict[str, Callable[[torch.Tensor], Any]] = {"torch": lambda x: x, "numpy": lambda x: x.cpu().numpy()}
+    try:
+        import cupy
+
+        kinds["cupy"] = cupy.asarray
+    except ImportError:
+        print("no CuPy here", flush=True)
+    rows = []
+    for name, kind in kinds.items():
+        held, sides = (ShardedMatrix.from_local(kind(x), None) for x in (a, b))
+        call = lambda held=held, sides=sides: lw.solve(held, sides, assume="pos", engine="cusolvermp")  # noqa: E731
+        x = call()
+        assert type(x.local) is type(held.local) and x.on_gpu == (name != "numpy")
+        moved = held.redistribute(Layout.cyclic((n, n), 300, (1, 1)))
+        found, same = (torch.as_tensor(y.local, device="cuda") for y in (x, moved))
+        error = units(a @ found - b, a.abs().max().item() * n**0.5 * found.abs().max().item(), n)
+        error = error if bool((same == a).all()) else 99.0
+        rows.append(row(f"solve pos, {name} blocks", n, dtype, error, columns=8, public=timed(call)))
+    return rows
+
+
 def orthogonal(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
     a = matrix(n, dtype)
     da = distribute_tensor(a, mesh, [Shard(0)])
@@ -244,6 +308,20 @@ def orthogonal(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
             torch=timed(lambda: torch.linalg.qr(a)),
         )
     ]  # fmt: skip
+
+
+def unitary(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    a = matrix(n, dtype)
+    held = ShardedMatrix.from_local(a, None)
+    u, p = (x.local for x in lw.polar(held, engine="cusolvermp"))
+    eye = torch.eye(n, dtype=dtype, device=a.device)
+    error = max(units(u @ p - a, a.abs().max().item() * n**0.5, n), units(u.mH @ u - eye, 1.0, n))
+    assert bool((p == p.mH).all())
+    repeat = 1 if n > 8192 else 3
+    times = {"public": timed(lambda: lw.polar(held, engine="cusolvermp"), repeat)}
+    if n <= 8192:  # by singular values, which take long
+        times["lapwing"] = timed(lambda: lw.polar(a), repeat)
+    return [row("polar", n, dtype, error, **times)]
 
 
 def spectrum(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
@@ -293,6 +371,15 @@ def correctness(mesh: Any, rows: list[dict[str, Any]]) -> None:
         dg = distribute_tensor(g, mesh, [Shard(0)])
         x = lw.solve(dg, db, engine="cusolvermp").to_local()
         rows.append(row("solve general", n, dtype, units(g @ x - b, n**0.5 * 5 * x.abs().max().item(), n)))
+        for assume, whole in (("pos", a), ("general", g)):
+            held = ShardedMatrix.from_local(whole, None)
+            made = lw.factor(held, assume=assume, engine="cusolvermp")
+            x = made.solve(ShardedMatrix.from_local(b, None)).local
+            rows.append(row(f"factor {assume}", n, dtype, units(whole @ x - b, n**0.5 * 5 * x.abs().max().item(), n)))
+            x = made.inv().local
+            rows.append(
+                row(f"inv by the factor {assume}", n, dtype, units(whole @ x - eye, 5 * n**0.5 * x.abs().max().item(), n))
+            )
         sign, logabs = (y.to_local() for y in lw.slogdet(dg, engine="cusolvermp"))
         expected = torch.linalg.slogdet(g)
         wrong = max(units(logabs - expected.logabsdet, abs(expected.logabsdet.item()), n), units(sign - expected.sign, 1.0, n))

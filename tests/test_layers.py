@@ -51,6 +51,7 @@ MAY_IMPORT = {
     "engines/lapack.py": {"scipy"},
     "frameworks/dtensor.py": {"torch"},
     "frameworks/dtensor_gradients.py": {"torch"},
+    "frameworks/cupy_memory.py": {"cupy"},
     "frameworks/torch_memory.py": {"torch"},
     "frameworks/jax_memory.py": {"jax"},
     "frameworks/jax_processes.py": {"jax", "mpi4py"},

@@ -234,15 +234,13 @@ def main():
         for mesh, placements, n, dtype in cases[::2]:
             check_systems(mesh, placements, n, dtype)
             check_spectra(mesh, placements, n, dtype)
-        check_gradients(line, [Shard(0)], 10, ("pos",))
-        general = distribute_tensor(random(6, 6), line, [Shard(0)])
-        raises(NotImplementedError, "sign is not known on several GPUs", lambda: lw.slogdet(general))
+        check_gradients(line, [Shard(0)], 10)
         check_failures(line, [Shard(0)], 12)
         lost = lw.solve(
             distribute_tensor(-positive(6), line, [Shard(0)]), torch.ones(6, 1).double(), assume="pos", on_fail="nan"
         )
         assert lost.isnan().all()
-        raises(NotImplementedError, "polar: cuSOLVERMp", lambda: lw.polar(distribute_tensor(positive(6), line, [Shard(0)])))
+        raises(NotImplementedError, "polar: on GPUs", lambda: lw.polar(distribute_tensor(positive(6)[:4], line, [Shard(0)])))
         assert RANK or not any("gathered" in x for x in said), set(said)
         dist.barrier()
         print("done", flush=True)

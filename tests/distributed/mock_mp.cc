@@ -1,6 +1,8 @@
 // A stand-in for the CUDA runtime, cuBLAS, NCCL and cuSOLVERMp: device memory is host memory, ranks are processes that talk
 // through files, and each solver gathers the tiles, works on the whole matrix in complex<double>, and keeps its own tiles.
-// Every argument that a wrong binding would garble is checked. VERSION is that of cuSOLVERMp: 800 or 901.
+// Every argument that a wrong binding would garble is checked. Work on the stream is done as late as a GPU might do it: when
+// somebody waits. Memory that was freed before, or that is too small, is refused then; so is anything freed twice, used after
+// that, or closed before what was made of it. VERSION is that of cuSOLVERMp: 800 or 901.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +31,42 @@ namespace {
 }
 void expect(bool ok, const char* what) {
   if (!ok) refuse(what);
+}
+
+// Memory that was allocated here, by its start: bytes; negative once it was freed. Other pointers are the tests' own memory.
+std::map<uintptr_t, int64_t> memory;
+// What is open, by kind: "comm", "grid", "handle", "desc", "stream", "blas", "svd".
+std::map<std::string, std::set<const void*>> open_things;
+
+void within(const void* p, size_t bytes) {
+  auto at = memory.upper_bound(uintptr_t(p));
+  if (at == memory.begin() || !bytes) return;
+  --at;
+  size_t size = std::llabs(at->second), offset = uintptr_t(p) - at->first;
+  if (offset >= size) return;
+  expect(at->second > 0, "memory is used after it was freed");
+  expect(offset + bytes <= size, "more is used than was allocated");
+}
+template <class T>
+T* opened(const char* kind, T* x) {
+  return open_things[kind].insert(x), x;
+}
+void known(const char* kind, const void* x) {
+  if (!open_things[kind].count(x)) refuse((std::string("this is no open ") + kind).c_str());
+}
+void closed(const char* kind, const void* x) {
+  known(kind, x);
+  open_things[kind].erase(x);
+}
+void none_open(std::initializer_list<const char*> kinds, const char* what) {
+  for (auto kind : kinds) expect(open_things[kind].empty(), what);
+}
+
+std::vector<std::function<void()>> pending;
+void flush() {
+  std::vector<std::function<void()>> now;
+  now.swap(pending);
+  for (auto& work : now) work();
 }
 
 std::string folder() { return std::getenv("MOCK_FOLDER"); }
@@ -107,6 +148,11 @@ struct Whole {
   Z& operator()(int64_t i, int64_t j) { return a[i + j * d->m]; }
   Whole(void* local, int64_t i, int64_t j, Desc* desc) : d(desc), mine(local), a(desc->m * desc->n) {
     expect(i == 1 && j == 1, "offsets are counted from 1");
+    known("desc", desc);
+    size_t item = desc->type == 0 ? 4 : desc->type == 5 ? 16 : 8;
+    Grid& here = *d->grid;
+    int64_t held = numroc(d->n, d->nb, here.comm->rank % here.q, here.q), tall = numroc(d->m, d->mb, here.comm->rank / here.q, here.p);
+    if (held && tall) within(mine, ((held - 1) * d->lld + tall) * item);
     Grid& g = *d->grid;
     Comm& c = *g.comm;
     std::vector<Z> out(local_size(c.rank)), in;
@@ -204,6 +250,8 @@ void jacobi(std::vector<std::vector<Z>>& a, std::vector<std::vector<Z>>& v) {
 
 size_t asked_device = 0, asked_host = 0;
 void check_work(size_t device, size_t host, void* d, void* h) {
+  flush();
+  within(d, device);
   expect(device == asked_device && host == asked_host && d && h, "the workspace is not what was asked for");
   std::memset(d, 0x5a, device);
   std::memset(h, 0x5a, host);
@@ -215,44 +263,125 @@ int ask(size_t* device, size_t* host, int type, Desc* d) {
   return 0;
 }
 
+// With the rows, as in ScaLAPACK; or with the columns.
+bool holds_pivot(const Desc& d, int64_t i) {
+  const char* where = std::getenv("MOCK_PIVOTS");
+  const Grid& g = *d.grid;
+  if (where && std::string(where) == "columns") return i / d.mb % g.q == g.comm->rank % g.q;
+  return i / d.mb % g.p == g.comm->rank / g.q;
+}
+
 }  // namespace
 
+// What a framework's allocator does: memory is freed at once, nobody waits for the stream. For the tests.
+API void* stand_in_allocate(size_t n) {
+  void* p = std::malloc(std::max<size_t>(n, 1));
+  std::memset(p, 0xff, n);  // NaN
+  // what lay there was freed and is gone
+  memory[uintptr_t(p)] = int64_t(std::max<size_t>(n, 1));
+  return p;
+}
+API void stand_in_free(void* p) {
+  auto at = memory.find(uintptr_t(p));
+  expect(at != memory.end() && at->second > 0, "memory is freed that was not allocated, or a second time");
+  at->second = -at->second;  // the address is not used again: what still reads it is found
+}
+// How many of a kind are open; "memory" and "bytes" too.
+API int64_t stand_in_open(const char* kind) {
+  if (std::string(kind) != "memory") return int64_t(open_things[kind].size());
+  int64_t count = 0;
+  for (auto& [start, bytes] : memory) count += bytes > 0;
+  return count;
+}
+
 // ---- CUDA runtime and cuBLAS ----
-API int cudaSetDevice(int) { return 0; }
+API int cudaSetDevice(int d) { return d == 0 ? 0 : 101; }
 API int cudaGetDevice(int* d) { return *d = 0; }
+API int cudaGetDeviceCount(int* d) { return *d = 1, 0; }
 API int cudaGetLastError() { return 0; }
 API const char* cudaGetErrorString(int) { return "an error"; }
+API int cudaPointerGetAttributes(int* told, const void*) { return told[0] = 2, told[1] = 0; }
 API int cudaMalloc(void** p, size_t n) {
   const char* limit = std::getenv("MOCK_LIMIT");
   if (limit && n > std::strtoull(limit, nullptr, 10)) return 2;
-  *p = std::malloc(n);
-  std::memset(*p, 0xff, n);  // NaN
+  return *p = stand_in_allocate(n), 0;
+}
+API int cudaFree(void* p) { return flush(), stand_in_free(p), 0; }  // it waits for the device
+API int cudaMemcpyAsync(void* to, const void* from, size_t n, int kind, void* stream) {
+  if (stream) known("stream", stream);
+  // of the host's own memory the driver has a copy when it returns
+  std::vector<char> staged;
+  if (kind == 1) staged.assign((const char*)from, (const char*)from + n);
+  pending.push_back([=, staged = std::move(staged)] {
+    within(to, n), within(from, n);
+    std::memcpy(to, kind == 1 ? staged.data() : from, n);
+  });
   return 0;
 }
-API int cudaFree(void* p) { return std::free(p), 0; }
-API int cudaMemcpyAsync(void* to, const void* from, size_t n, int, void*) { return std::memcpy(to, from, n), 0; }
-API int cudaMemsetAsync(void* p, int v, size_t n, void*) { return std::memset(p, v, n), 0; }
-API int cudaMemcpy2DAsync(void* to, size_t pitch, const void* from, size_t from_pitch, size_t width, size_t height, int, void*) {
+API int cudaMemsetAsync(void* p, int v, size_t n, void* stream) {
+  known("stream", stream);
+  pending.push_back([=] { within(p, n), std::memset(p, v, n); });
+  return 0;
+}
+API int cudaMemcpy2DAsync(void* to, size_t pitch, const void* from, size_t from_pitch, size_t width, size_t height, int, void* stream) {
+  known("stream", stream);
   if (width > pitch || width > from_pitch) return 12;
-  for (size_t i = 0; i < height; i++) std::memcpy((char*)to + i * pitch, (const char*)from + i * from_pitch, width);
+  pending.push_back([=] {
+    within(to, (height - 1) * pitch + width), within(from, (height - 1) * from_pitch + width);
+    for (size_t i = 0; i < height; i++) std::memcpy((char*)to + i * pitch, (const char*)from + i * from_pitch, width);
+  });
   return 0;
 }
-API int cudaStreamCreateWithFlags(void** s, unsigned) { return *s = std::malloc(1), 0; }
-API int cudaStreamSynchronize(void* s) { return s ? 0 : 1; }
-API int cudaDeviceSynchronize() { return 0; }
-API int cublasCreate_v2(void** h) { return *h = std::malloc(1), 0; }
-API int cublasSetStream_v2(void*, void*) { return 0; }
+API int cudaStreamCreateWithFlags(void** s, unsigned flags) { return *s = opened("stream", std::malloc(1)), flags != 1; }
+API int cudaStreamDestroy(void* s) {
+  none_open({"handle", "blas", "grid", "comm"}, "a stream goes before what uses it");
+  return closed("stream", s), 0;
+}
+API int cudaStreamSynchronize(void* s) {
+  if (s) known("stream", s);
+  return flush(), 0;
+}
+API int cudaDeviceSynchronize() { return flush(), 0; }
+API int cublasCreate_v2(void** h) { return *h = opened("blas", std::malloc(1)), 0; }
+API int cublasDestroy_v2(void* h) { return closed("blas", h), 0; }
+API int cublasSetStream_v2(void* h, void* s) { return known("blas", h), known("stream", s), 0; }
 #define GEAM(letter, type)                                                                                                    \
-  API int cublas##letter##geam(void*, int ta, int, int m, int n, const void* alpha, const void* a, int lda, const void*,      \
-                               const void*, int, void* c, int ldc) {                                                         \
+  API int cublas##letter##geam(void* handle, int ta, int tb, int m, int n, const void* alpha, const void* a, int lda,          \
+                               const void* beta, const void* b, int ldb, void* c, int ldc) {                                  \
+    known("blas", handle);                                                                                                    \
+    if (ta == 0 && tb == 0) { /* a sum; the weights are read now, the rest when somebody waits */                             \
+      expect(lda >= m && ldb >= m && ldc >= m, "a sum has wrong arguments");                                                  \
+      Z u = read(alpha, 0, type), v = read(beta, 0, type);                                                                    \
+      pending.push_back([=] {                                                                                                 \
+        size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                     \
+        for (auto p : {a, b, (const void*)c}) within(p, (int64_t(n - 1) * lda + m) * item);                                   \
+        for (int j = 0; j < n; j++)                                                                                           \
+          for (int i = 0; i < m; i++)                                                                                         \
+            write(c, i + int64_t(j) * ldc, type,                                                                              \
+                  u * read(a, i + int64_t(j) * lda, type) + v * read(b, i + int64_t(j) * ldb, type));                         \
+      });                                                                                                                     \
+      return 0;                                                                                                               \
+    }                                                                                                                         \
     expect(read(alpha, 0, type) == 1.0 && (ta == 1 || ta == 2) && lda >= n && ldc >= m, "a transpose has wrong arguments");   \
-    for (int j = 0; j < n; j++)                                                                                               \
-      for (int i = 0; i < m; i++) {                                                                                           \
-        Z x = read(a, j + int64_t(i) * lda, type);                                                                            \
-        write(c, i + int64_t(j) * ldc, type, ta == 2 ? std::conj(x) : x);                                                     \
-      }                                                                                                                       \
+    pending.push_back([=] {                                                                                                   \
+      size_t item = type == 0 ? 4 : type == 5 ? 16 : 8;                                                                       \
+      within(a, (int64_t(m - 1) * lda + n) * item), within(c, (int64_t(n - 1) * ldc + m) * item);                             \
+      for (int j = 0; j < n; j++)                                                                                             \
+        for (int i = 0; i < m; i++) {                                                                                         \
+          Z x = read(a, j + int64_t(i) * lda, type);                                                                          \
+          write(c, i + int64_t(j) * ldc, type, ta == 2 ? std::conj(x) : x);                                                   \
+        }                                                                                                                     \
+    });                                                                                                                       \
     return 0;                                                                                                                 \
   }
+#define NRM2(name, type, real)                                                                                                \
+  API int cublas##name##_v2(void* handle, int n, const void* x, int step, real* found) {                                      \
+    known("blas", handle), flush(), within(x, n * (type == 0 ? 4 : type == 5 ? 16 : 8));                                      \
+    double sum = 0;                                                                                                           \
+    for (int i = 0; i < n; i++) sum = std::hypot(sum, std::abs(read(x, i, type)));                                            \
+    return *found = real(sum), step != 1;                                                                                     \
+  }
+NRM2(Snrm2, 0, float) NRM2(Dnrm2, 1, double) NRM2(Scnrm2, 4, float) NRM2(Dznrm2, 5, double)
 GEAM(S, 0) GEAM(D, 1) GEAM(C, 4) GEAM(Z, 5)
 
 // ---- NCCL ----
@@ -269,19 +398,29 @@ API int ncclGetUniqueId(Id* id) {
   return 0;
 }
 API int ncclCommInitRank(Comm** comm, int size, Id id, int rank) {
-  *comm = new Comm{id.name, rank, size, std::vector<int>(size), std::vector<int>(size)};
+  *comm = opened("comm", new Comm{id.name, rank, size, std::vector<int>(size), std::vector<int>(size)});
   return 0;
 }
-API int ncclCommDestroy(Comm*) { return 0; }
+API int ncclCommDestroy(Comm* c) {
+  expect(pending.empty(), "a communicator goes while there is work");
+  for (auto grid : open_things["grid"]) expect(((const Grid*)grid)->comm != c, "a communicator goes before its grid");
+  return closed("comm", c), 0;
+}
+API int ncclCommAbort(Comm* c) { return closed("comm", c), 0; }
 API int ncclGroupStart() { return depth++, 0; }
-API int ncclSend(void* p, size_t n, int type, int to, Comm* c, void*) { return queue.push_back({c, to, p, n, true}), type != 1; }
-API int ncclRecv(void* p, size_t n, int type, int from, Comm* c, void*) { return queue.push_back({c, from, p, n, false}), type != 1; }
+API int ncclSend(void* p, size_t n, int type, int to, Comm* c, void* s) { return known("comm", c), known("stream", s), queue.push_back({c, to, p, n, true}), type != 1; }
+API int ncclRecv(void* p, size_t n, int type, int from, Comm* c, void* s) { return known("comm", c), known("stream", s), queue.push_back({c, from, p, n, false}), type != 1; }
 API int ncclGroupEnd() {
   if (--depth) return 0;
+  // what is sent goes at once: the others may wait for it, and this process may never wait again
+  flush();
   for (auto& x : queue)
-    if (x.send) post(*x.comm, x.peer, x.data, x.bytes);
-  for (auto& x : queue)
-    if (!x.send) fetch(*x.comm, x.peer, x.data, x.bytes);
+    if (x.send) within(x.data, x.bytes), post(*x.comm, x.peer, x.data, x.bytes);
+  pending.push_back([group = std::move(queue)] {
+    for (auto& x : group) within(x.data, x.bytes);
+    for (auto& x : group)
+      if (!x.send) fetch(*x.comm, x.peer, x.data, x.bytes);
+  });
   return queue.clear(), 0;
 }
 
@@ -289,17 +428,30 @@ API int ncclGroupEnd() {
 #if VERSION >= 900
 API const char stand_in_wants[] = "libcublasmp.so.0";
 #endif
-API int cusolverMpCreate(void** h, int, void* stream) { return *h = stream, stream == nullptr; }
-API int cusolverMpGetVersion(void*, int* v) { return *v = VERSION, 0; }
-API int cusolverMpCreateDeviceGrid(void*, Grid** g, Comm* c, int p, int q, int mapping) {
-  *g = new Grid{c, p, q};
+API int cusolverMpCreate(void** h, int, void* stream) { return known("stream", stream), *h = opened("handle", std::malloc(1)), 0; }
+API int cusolverMpDestroy(void* h) {
+  none_open({"grid", "desc"}, "a handle goes before its grids");
+  return closed("handle", h), 0;
+}
+API int cusolverMpGetVersion(void* h, int* v) { return known("handle", h), *v = VERSION, 0; }
+API int cusolverMpCreateDeviceGrid(void* h, Grid** g, Comm* c, int p, int q, int mapping) {
+  known("handle", h), known("comm", c);
+  *g = opened("grid", new Grid{c, p, q});
   return mapping == 1 && p * q == c->size ? 0 : 3;
 }
+API int cusolverMpDestroyGrid(Grid* g) {
+  none_open({"desc"}, "a grid goes before its descriptors");
+  return closed("grid", g), 0;
+}
 API int cusolverMpCreateMatrixDesc(Desc** d, Grid* g, int type, int64_t m, int64_t n, int64_t mb, int64_t nb, uint32_t r, uint32_t c, int64_t lld) {
-  *d = new Desc{g, type, m, n, mb, nb, lld};
+  known("grid", g);
+  const char* fails = std::getenv("MOCK_DESC");  // after so many it fails
+  static int made = 0;
+  if (fails && made++ >= std::atoi(fails)) return 7;
+  *d = opened("desc", new Desc{g, type, m, n, mb, nb, lld});
   return mb == nb && r == 0 && c == 0 && lld >= std::max<int64_t>(1, numroc(m, mb, g->comm->rank / g->q, g->p)) ? 0 : 3;
 }
-API int cusolverMpDestroyMatrixDesc(Desc* d) { return delete d, 0; }
+API int cusolverMpDestroyMatrixDesc(Desc* d) { return closed("desc", d), delete d, 0; }
 
 #define MATRIX(x) void *x, int64_t i##x, int64_t j##x, Desc *d##x
 #define WORK int type, void *dw, size_t dn, void *hw, size_t hn, int *info
@@ -357,9 +509,8 @@ API int cusolverMpGetrf(void*, int64_t m, int64_t n, MATRIX(a), int64_t* ipiv, W
       for (int64_t c = j + 1; c < n; c++) w(i, c) -= w(i, j) * w(j, c);
     }
   }
-  Grid& g = *da->grid;  // as ScaLAPACK: with the rows
   for (int64_t i = 0, mine = 0; i < n; i++)
-    if (i / da->mb % g.p == g.comm->rank / g.q) ipiv[mine++] = pivots[i];
+    if (holds_pivot(*da, i)) within(&ipiv[mine], 8), ipiv[mine++] = pivots[i];
   return w.put(), 0;
 }
 API int cusolverMpGetrs_bufferSize(void*, int, int64_t, int64_t, MATRIX(a), const int64_t* ipiv, MATRIX(b), ASK) { return a && ia && ja && ipiv && b && ib && jb && db ? ask(device, host, type, da) : 3; }
@@ -367,13 +518,21 @@ API int cusolverMpGetrs(void*, int trans, int64_t n, int64_t k, MATRIX(a), const
   BEGIN;
   expect(trans == 0 && db->m == n && db->n == k, "getrs: arguments");
   Whole w(a, ia, ja, da), x(b, ib, jb, db);
-  Desc rows{da->grid, 5, n, da->grid->q, da->mb, 1, std::max<int64_t>(1, numroc(n, da->mb, da->grid->comm->rank / da->grid->q, da->grid->p))};
-  std::vector<Z> local(rows.lld);
+  // each rank has some: all of them together are the diagonal of a matrix
+  Desc square{da->grid, 5, n, n, da->mb, da->mb, std::max<int64_t>(1, numroc(n, da->mb, da->grid->comm->rank / da->grid->q, da->grid->p))};
+  Grid& g = *da->grid;
+  std::vector<Z> local(square.lld * std::max<int64_t>(1, numroc(n, da->mb, g.comm->rank % g.q, g.q)));
   for (int64_t i = 0, mine = 0; i < n; i++)
-    if (i / da->mb % da->grid->p == da->grid->comm->rank / da->grid->q) local[mine] = double(ipiv[mine]), mine++;
-  Whole pivots(local.data(), 1, 1, &rows);
+    if (holds_pivot(*da, i)) {
+      if (i / da->mb % g.p == g.comm->rank / g.q && i / da->mb % g.q == g.comm->rank % g.q)
+        local[i / da->mb / g.p * da->mb + i % da->mb + (i / da->mb / g.q * da->mb + i % da->mb) * square.lld] = double(ipiv[mine]);
+      mine++;
+    }
+  opened("desc", &square);
+  Whole pivots(local.data(), 1, 1, &square);
+  closed("desc", &square);
   for (int64_t c = 0; c < k; c++) {
-    for (int64_t i = 0; i < n; i++) std::swap(x(i, c), x(int64_t(pivots(i, 0).real()) - 1, c));
+    for (int64_t i = 0; i < n; i++) std::swap(x(i, c), x(int64_t(pivots(i, i).real()) - 1, c));
     for (int64_t i = 0; i < n; i++)
       for (int64_t j = 0; j < i; j++) x(i, c) -= w(i, j) * x(j, c);
     for (int64_t i = n; i-- > 0;) {
@@ -403,7 +562,9 @@ API int cusolverMpOrgqr(void*, int64_t m, int64_t n, int64_t k, MATRIX(a), const
   Desc columns{da->grid, 5, da->grid->p, n, 1, da->nb, 1};
   std::vector<Z> local(std::max<int64_t>(1, numroc(n, da->nb, g.comm->rank % g.q, g.q)));
   for (int64_t j = 0; j < numroc(n, da->nb, g.comm->rank % g.q, g.q); j++) local[j] = read(tau, j, type);
+  opened("desc", &columns);
   Whole w(a, ia, ja, da), t(local.data(), 1, 1, &columns);
+  closed("desc", &columns);
   std::vector<Z> q(m * n);
   for (int64_t j = 0; j < n; j++) q[j + j * m] = 1;
   for (int64_t h = n; h-- > 0;)
@@ -471,8 +632,8 @@ API int cusolverMpSyevd(void*, char* job, int uplo, int64_t n, MATRIX(a), void* 
   return *info = 0;
 }
 #if VERSION >= 900
-API int cusolverMpGesvdDescriptorCreate(void** d) { return *d = std::malloc(1), 0; }
-API int cusolverMpGesvdDescriptorDestroy(void* d) { return std::free(d), 0; }
+API int cusolverMpGesvdDescriptorCreate(void** d) { return *d = opened("svd", std::malloc(1)), 0; }
+API int cusolverMpGesvdDescriptorDestroy(void* d) { return closed("svd", d), 0; }
 API int cusolverMpGesvd_bufferSize(void*, void* settings, int, int, int64_t, int64_t, MATRIX(a), const void*, MATRIX(u), MATRIX(v), ASK) { return settings && a && ia && ja && u && iu && ju && du && v && iv && jv && dv ? ask(device, host, type, da) : 3; }
 API int cusolverMpGesvd(void*, void*, int left, int right, int64_t m, int64_t n, MATRIX(a), void* values, MATRIX(u), MATRIX(v), WORK) {
   BEGIN;

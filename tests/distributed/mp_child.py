@@ -1,6 +1,7 @@
 """One rank of tests/distributed/test_cusolvermp.py: the engine on stand-in libraries, ranks that talk through files."""
 
 import ctypes
+import gc
 import os
 import pickle
 import sys
@@ -8,18 +9,26 @@ import time
 from pathlib import Path
 
 import numpy as np
+import stand_in_cupy
+from sharded_gpu_checks import DTYPES, check_library, close, poisoned, positive, raised, random
 
+from lapwing.core.communicator import Alone, MissingRanksError, RanksDisagreeError
 from lapwing.core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from lapwing.core.layout import Axis, Layout
 from lapwing.core.problem import REAL
+from lapwing.core.sharded import ShardedMatrix
 from lapwing.engines import cusolvermp as mp
+from lapwing.engines import cusolvermp_factor
+from lapwing.engines.nccl import runtime
 
+CUDA_ARRAY = "lapwing.engines.cusolvermp_memory.CudaArray"
 FOLDER = Path(os.environ["MOCK_FOLDER"])
-DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-class FileRanks:
+class FileRanks(Alone):
     """A Communicator over files."""
+
+    patience = 30.0
 
     def __init__(self, rank, size, name="world"):
         self.rank, self.size, self._name, self._calls = rank, size, name, 0
@@ -32,9 +41,10 @@ class FileRanks:
         part.rename(FOLDER / f"{stem}-{self.rank}")
         values = []
         for rank in range(self.size):
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + self.patience
             while not (FOLDER / f"{stem}-{rank}").exists():
-                assert time.monotonic() < deadline, f"{operation}: rank {rank} did not come"
+                if time.monotonic() > deadline:
+                    raise MissingRanksError(operation, (rank,), self.patience)
                 time.sleep(2e-4)
             values.append(pickle.loads((FOLDER / f"{stem}-{rank}").read_bytes()))
         return values
@@ -49,6 +59,34 @@ class FileRanks:
         told = self.allgather((color, key, self.rank))
         chosen = [r for _, r in sorted((k, r) for c, k, r in told if c == color)]
         return None if color is None else FileRanks(chosen.index(self.rank), len(chosen), f"{self._name}-{self._calls}.{color}")
+
+
+class Freed:
+    """Memory as a framework's allocator has it: it is somebody else's at once, nobody waits for the stream."""
+
+    def __init__(self, pointer):
+        self.pointer = pointer
+
+    def __del__(self):
+        library().stand_in_free(ctypes.c_void_p(self.pointer))
+
+
+def library():
+    return runtime()._library
+
+
+def allocate(count):
+    limit = int(os.environ.get("MOCK_LIMIT", 1 << 30))
+    if count > limit:
+        raise MemoryError("no room")
+    library().stand_in_allocate.restype = ctypes.c_void_p
+    pointer = library().stand_in_allocate(ctypes.c_size_t(count))
+    return pointer, Freed(pointer)
+
+
+def open_now(*kinds):
+    gc.collect()
+    return [library().stand_in_open(kind.encode()) for kind in kinds]
 
 
 def given(whole, layout, rank, row_major=True):
@@ -80,30 +118,6 @@ def layouts(shape, size):
         yield Layout.blocks(shape, (size // 2, 2), "C")
 
 
-def random(dtype, *shape, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape)
-    return (x + 1j * rng.standard_normal(shape) if dtype.startswith("complex") else x).astype(dtype)
-
-
-def positive(dtype, n):
-    x = random(dtype, n, n).astype("complex128" if dtype.startswith("complex") else "float64")
-    return (x @ x.conj().T / n + np.eye(n)).astype(dtype)
-
-
-def close(found, expected, n, scale=1.0):
-    eps = np.finfo(REAL.get(found.dtype.name, found.dtype)).eps
-    error = np.abs(found - expected).max(initial=0)
-    assert error <= 10 * max(n, 4) * eps * max(np.abs(expected).max(initial=0), scale), (error, n, found.dtype)
-
-
-def poisoned(a, upper):
-    """The triangle that is not read."""
-    a = a.copy()
-    a[np.tril_indices(len(a), -1) if upper else np.triu_indices(len(a), 1)] = np.nan
-    return a
-
-
 def check_positive(session, comm, dtype, n, layout, row_major):
     a, b = positive(dtype, n), random(dtype, n, 3, seed=1)
     sides = layout.of_shape((n, 3))
@@ -115,6 +129,12 @@ def check_positive(session, comm, dtype, n, layout, row_major):
         x = whole(comm, mp.solve(session, seen, given(b, sides, comm.rank), pos=True, upper=upper))
         close(x, np.linalg.solve(a, b), 10 * n)
         close(whole(comm, mp.inv(session, seen, pos=True, upper=upper)), np.linalg.inv(a), 10 * n)
+        made = mp.factor(session, seen, pos=True, upper=upper, operation="factor")
+        for _ in range(2):
+            x = whole(comm, made.solve(given(b, sides, comm.rank, row_major)))
+            close(x, np.linalg.solve(a, b), 10 * n)
+        close(whole(comm, made.inv(layout)), np.linalg.inv(a), 10 * n)
+        assert made.slogdet() == mp.slogdet(session, seen, pos=True, upper=upper)
         sign, logdet = mp.slogdet(session, seen, pos=True, upper=upper)
         assert sign == 1
         close(np.array(logdet, REAL[dtype]), np.linalg.slogdet(a)[1], n)
@@ -141,6 +161,23 @@ def check_general(session, comm, dtype, n, layout, row_major, svd):
         scale,
     )
     close(whole(comm, mp.inv(session, seen, pos=False)), np.linalg.inv(a), scale)
+    for matrix in (a, a[::-1]):  # of either sign
+        sign, logabs = mp.slogdet(session, given(matrix, layout, comm.rank, row_major), pos=False)
+        expected = np.linalg.slogdet(matrix)
+        close(np.array(sign), expected[0], 10 * n)
+        close(np.array(logabs, REAL[dtype]), expected[1], 10 * n)
+    made = mp.factor(session, seen, pos=False, operation="factor")
+    found = made.slogdet()
+    close(np.array(found[0]), np.linalg.slogdet(a)[0], 10 * n)
+    x = made.solve(given(b, layout.of_shape((n, 2)), comm.rank))  # after the determinant, whose sign needs room of its own
+    close(whole(comm, x), np.linalg.solve(a, b), scale)
+    assert made.slogdet() == found
+    for left in (False, True) if comm.size == 1 and n < 20 else ():
+        tiny = a.dtype.type(1e-30 if left else 1)  # whose square is out of range
+        u, p = (whole(comm, x) for x in mp.polar(session, given(a * tiny, layout, comm.rank, row_major), left=left))
+        close((p / tiny) @ u if left else u @ p, a, 20 * n)
+        close(u.conj().T @ u, np.eye(n, dtype=dtype), 20 * n)
+        assert (p == p.conj().T).all() and np.linalg.eigvalsh(p).min() > 0
     for m, k in ((n + 3, n), (n, n)):
         tall = random(dtype, m, k, seed=2)
         there = layout.of_shape((m, k))
@@ -172,6 +209,9 @@ def check_failures(session, comm, n):
     b[0, 0] = 2
     sides = given(b[:, :1].copy(), layout.of_shape((n, 1)), comm.rank)
     raised(SingularMatrixError, lambda: mp.solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
+    assert mp.slogdet(session, given(b, layout, comm.rank), pos=False) == (0, -np.inf)
+    b[2, 1] = np.nan
+    raised(SingularMatrixError, lambda: mp.slogdet(session, given(b, layout, comm.rank), pos=False), nonfinite=True)
 
 
 def check_jax(comm):
@@ -212,19 +252,30 @@ def check_jax(comm):
         assert (np.asarray(shard.local) == a[np.ix_(*layout.indices(comm.rank))]).all()
 
 
-def raised(kind, call, **fields):
-    try:
-        call()
-    except kind as error:
-        found = {name: getattr(error, name) for name in fields}
-        assert found == fields, (found, fields)
-        return str(error)
-    raise AssertionError(f"no {kind.__name__}")
+def check_sharded(comm):
+    """The public calls on matrices whose blocks are on GPUs, of CuPy, of a library that is not known, and on the host."""
+    stand_in_cupy.install()
+    cusolvermp_factor._DIGIT = 4  # the numbers of 14 rows have two digits then
+    n = 14
+    layouts = [
+        Layout.rows_of((n, n), comm.size),
+        Layout.cyclic((n, n), 3, (1, comm.size)),
+        Layout.columns_of((n, n), comm.size),
+    ]
+    kinds = [stand_in_cupy.array, stand_in_cupy.Plain, stand_in_cupy.Capsule, np.array]
+    for i, kind in enumerate(kinds):
+        engine = {"engine": "cusolvermp"} if kind is np.array or comm.size == 1 else {}
+        results = {np.array: "numpy.ndarray", stand_in_cupy.array: "cupy.ndarray"}.get(kind, CUDA_ARRAY)
+        check_library(comm, kind, DTYPES[(i + 1) % 4], layouts[i % 3], engine, stand_in_cupy.host, results, FOLDER)
+    if comm.size > 1:  # a block on the host beside one on a GPU
+        mixed = (np.array if comm.rank else stand_in_cupy.array)(np.ones((2, 2)))
+        text = raised(RanksDisagreeError, lambda: ShardedMatrix.from_local(mixed, comm))
+        assert "library: cupy on rank 0, numpy on ranks 1" in text
 
 
 def main(rank, size, *what):
     comm = FileRanks(int(rank), int(size))
-    session = mp.open_session(comm, 0)
+    session = mp.open_session(comm, 0, allocate)
     if "answers" in what:
         newest = session.library.version >= 900
         for n in (1, 3, 13, 40) if comm.size == 1 else (13,) if comm.size == 2 else (5,):
@@ -247,10 +298,37 @@ def main(rank, size, *what):
         assert "0.8.0 has no gesvd" in text and ">=0.9" in text
     if "jax" in what:
         check_jax(comm)
+    if "sharded" in what:
+        check_sharded(comm)
+        assert open_now("memory", "desc", "svd") == [0, 0, 0]
+    if "descriptor" in what:  # one rank cannot make one: all say so, and none is left
+        os.environ["MOCK_DESC"] = "0" if comm.rank == 1 else "1000"
+        a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
+        assert "a descriptor" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+        assert open_now("desc") == [0]
     if "memory" in what:  # one rank has no room: all say so, none waits
         os.environ["MOCK_LIMIT"] = "3000" if comm.rank == 1 else "1000000"
         a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
         raised(MemoryError, lambda: mp.cholesky(session, a))
+    if "missing" in what:  # one rank has left: the other says so, and waits for none of its messages
+        comm.barrier()
+        comm.patience = 0.3
+        a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
+        if comm.rank == 0:
+            raised(MissingRanksError, lambda: mp.cholesky(session, a), missing=(1,))
+            assert open_now("comm") == [0]
+            assert "a rank was missing" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+            session.close()  # waits for nobody
+        print("done", flush=True)
+        return
+    session.release()
+    assert session.allocate == session.runtime.allocate  # a framework's would keep an array
+    gc.collect()
+    assert open_now("memory", "desc", "svd") == [0, 0, 0], open_now("memory", "desc", "svd")
+    comm.barrier()
+    session.close()
+    session.close()
+    assert open_now("comm", "grid", "handle", "blas", "stream") == [0] * 5
     print("done", flush=True)
 
 

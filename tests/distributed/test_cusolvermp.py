@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lapwing
+from distributed import harness
 from lapwing.core.layout import Axis, Layout
 from lapwing.engines import device_exchange
 
@@ -64,6 +65,59 @@ def test_answers(libraries, tmp_path, size):
 def test_version_08(libraries, tmp_path, size):
     """Another letter for the vectors, no svd, and an NCCL that 0.9 could not use."""
     for text, code in ranks(libraries[800], tmp_path, size, "old", MOCK_NCCL="22809"):
+        assert code == 0 and text == "done\n", text
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_sharded_matrices(libraries, tmp_path, size):
+    """Blocks of CuPy, of libraries that are not known, and of NumPy; the pivots lie with the columns this time."""
+    for text, code in ranks(libraries[901], tmp_path, size, "sharded", MOCK_PIVOTS="columns"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_sessions_close_with_their_communicators(libraries, tmp_path, monkeypatch):
+    """Over MPI: with the user's communicator, with parts of it made for small matrices, and at the end of the script."""
+    code = """
+import atexit
+import numpy as np
+from mpi4py import MPI
+
+def check(things):
+    found = [runtime()._library.stand_in_open(kind.encode()) for kind in ("comm", "grid", "handle", "blas", "stream")]
+    assert [bool(x) for x in found] == [things] * 5, found
+
+atexit.register(lambda: (check(False), print("closed", flush=True)))  # comes after what is registered later
+import lapwing as lw
+from lapwing.core import mpi
+from lapwing.distributed import ShardedMatrix
+from lapwing.engines.nccl import runtime
+
+comm = MPI.COMM_WORLD.Dup()
+for a in (4 * np.eye(20), 4 * np.eye(1)):  # the second one lies on one rank alone
+    x = lw.solve(ShardedMatrix.scatter(a, comm), np.ones(len(a)), assume="pos", engine="cusolvermp")
+    assert (x == 0.25).all()
+check(True)
+comm.Free()
+check(False)
+assert not mpi._open
+f = lw.factor(ShardedMatrix.scatter(4 * np.eye(20), MPI.COMM_WORLD), engine="cusolvermp")
+assert (f.solve(np.ones(20)) == 0.25).all()
+check(True)
+del f
+"""
+    monkeypatch.setenv("LAPWING_CUDA_PATH", str(libraries[901]))
+    monkeypatch.setenv("MOCK_FOLDER", str(tmp_path))
+    done = harness.ranks(2, "-c", code)
+    assert done.returncode == 0 and done.stdout.count("closed") == 2, done.stdout + done.stderr
+
+
+def test_one_rank_has_left(libraries, tmp_path):
+    for text, code in ranks(libraries[901], tmp_path, 2, "missing"):
+        assert code == 0 and text == "done\n", text
+
+
+def test_one_rank_without_a_descriptor(libraries, tmp_path):
+    for text, code in ranks(libraries[901], tmp_path, 2, "descriptor"):
         assert code == 0 and text == "done\n", text
 
 

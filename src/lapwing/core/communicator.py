@@ -216,6 +216,9 @@ def _value(value: Any) -> str:
     return str(value) if isinstance(value, str | tuple) else repr(value)
 
 
+_TORCH: dict[Any, TorchRanks] = {}  # by group: engines keep what they made with the one of ours
+
+
 def open_communicator(comm: Any = None) -> Communicator:
     """One of ours from an mpi4py communicator, a torch process group, None (one process alone), or one of ours."""
     if comm is None:
@@ -228,7 +231,9 @@ def open_communicator(comm: Any = None) -> Communicator:
 
         return of_mpi(comm)
     if root == "torch":
-        return TorchRanks(sys.modules["torch"].distributed, comm)
+        if comm not in _TORCH:
+            _TORCH[comm] = TorchRanks(sys.modules["torch"].distributed, comm)
+        return _TORCH[comm]
     raise TypeError(
         f"distributed: comm must be an mpi4py communicator, got {type(comm).__module__}.{type(comm).__qualname__}"
         "\nhint: from mpi4py import MPI; MPI.COMM_WORLD"

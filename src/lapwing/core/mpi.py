@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .communicator import _TIMEOUT, MissingRanksError
+from .communicator import _TIMEOUT, MissingRanksError, agree, patience
 
 __all__ = ["MpiRanks", "of_mpi"]
 
@@ -20,7 +20,9 @@ _TAG_IN, _TAG_OUT = 11, 12
 _SPIN = 2e-4  # seconds of polling before a rank goes to sleep between two looks, so that others may have its core
 _GRACE = 3.0  # seconds that ranks wait longer than rank 0, which knows who is missing
 _LONG = 10.0  # seconds after which a waiting rank says so
+_END = 2.0  # seconds that ranks wait for each other at the end of a script
 _keyval: int | None = None
+_open: list[MpiRanks] = []  # in the order in which they were made, which is the same on ranks that share two of them
 _log = logging.getLogger("lapwing")
 
 
@@ -40,6 +42,7 @@ def of_mpi(comm: Any) -> MpiRanks:
         raise ValueError("distributed: comm is an intercommunicator\nhint: comm.Merge() makes one group of both")
     if _keyval is None:
         _keyval = MPI.Comm.Create_keyval(delete_fn=_freed)
+        atexit.register(_close_at_the_end, MPI)  # after the next one
         atexit.register(_stop_others_after_an_error, MPI)
     known = comm.Get_attr(_keyval)
     if known is None:
@@ -66,6 +69,9 @@ class MpiRanks:
         self.own.Set_errhandler(MPI.ERRORS_RETURN)  # an error of ours becomes an exception
         self.rank, self.size = int(mpi.Get_rank()), int(mpi.Get_size())
         self._calls = 0
+        self._mine = False  # the communicator was made here, and not by the user
+        self._closed = False
+        _open.append(self)
         self.kept: dict[Any, Any] = {}  # what engines keep with a communicator: their grids
 
     def allgather(self, value: Any, operation: str = "allgather") -> list[Any]:
@@ -105,7 +111,11 @@ class MpiRanks:
 
     def split(self, color: int | None, key: int = 0) -> MpiRanks | None:
         made = self.mpi.Split(self.MPI.UNDEFINED if color is None else color, key)
-        return None if color is None else of_mpi(made)
+        if color is None:
+            return None
+        part = of_mpi(made)
+        part._mine = True
+        return part
 
     def status(self, info: int) -> int:
         """One status for all ranks: the lowest if any is negative, else the first that is not zero."""
@@ -127,11 +137,19 @@ class MpiRanks:
         return box
 
     def close(self) -> None:
-        """Collective."""
-        for thing in self.kept.values():
+        """Give back what was made for this communicator, the last first. Collective; a second time it does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        _open.remove(self)
+        if self.MPI.Is_finalized():  # all of it is gone
+            return
+        for thing in reversed(self.kept.values()):
             thing.close()
         self.kept.clear()
         self.own.Free()
+        if self._mine and self.mpi != self.MPI.COMM_NULL:
+            self.mpi.Free()
 
     def abort(self, code: int = 1) -> None:
         _flush()
@@ -172,6 +190,27 @@ def _wait(look: Callable[[], Any], deadline: float) -> Any:
             time.sleep(nap)
             nap = min(nap * 2, 2e-3)
     return found
+
+
+def _close_at_the_end(MPI: Any) -> None:
+    """At exit: grids and communicators of engines go, where all ranks have come to the end; else MPI's own end takes them.
+
+    One that is still in another call learns here that this one has left.
+    """
+    uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if uncaught is not None or not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    world = next((ranks for ranks in _open if ranks.mpi == MPI.COMM_WORLD), None)
+    if world is None:
+        return
+    try:
+        with patience(_END):
+            agree(world, "the end of the script", {})
+    except Exception:
+        return
+    for ranks in reversed(_open.copy()):
+        ranks.close()
+    MPI.COMM_WORLD.Delete_attr(_keyval)
 
 
 def _stop_others_after_an_error(MPI: Any) -> None:

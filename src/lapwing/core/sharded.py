@@ -1,4 +1,4 @@
-"""A matrix whose blocks lie on the ranks of an MPI communicator."""
+"""A matrix whose blocks lie on the ranks of a communicator, in the memory of the host or of GPUs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .communicator import agree, open_communicator
-from .exchange import exchange
-from .layout import Axis, Layout
-from .problem import DTYPES
+from .device_blocks import library_of, moves, on_device
+from .layout import Layout
 from .sharded_files import FORMAT, block_name, clear, read_block, tried, write_manifest
+from .sharded_parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
 
 __all__ = ["ShardedMatrix"]
 
@@ -28,12 +28,13 @@ class ShardedMatrix:
 
     Attributes
     ----------
-    local : numpy.ndarray
-        The block of this rank, row-major or column-major.
+    local : numpy.ndarray, or an array on a GPU
+        The block of this rank, row-major or column-major. On a GPU: of CuPy, torch, or any library whose arrays have
+        ``__cuda_array_interface__`` or ``__dlpack__``. Such matrices go to cuSOLVERMp, and results are of the same library.
     layout : Layout
         Which rows and columns each rank owns.
     comm : mpi4py communicator or None
-        As it was given.
+        As it was given. For blocks on GPUs it may be a torch process group.
 
     Examples
     --------
@@ -48,15 +49,15 @@ class ShardedMatrix:
     __slots__ = ("layout", "local", "ranks")
     ndim = 2
 
-    def __init__(self, local: np.ndarray, layout: Layout, comm: Any) -> None:
+    def __init__(self, local: Any, layout: Layout, comm: Any) -> None:
         """From parts that are known to fit, without talking to the other ranks; see :meth:`from_local`."""
         self.ranks = open_communicator(comm)
         self.local, self.layout = local, layout
         expected = layout.local_shape(self.ranks.rank)
-        if local.shape != expected:
+        if tuple(local.shape) != expected:
             raise ValueError(
-                f"ShardedMatrix: the block of rank {self.ranks.rank} has shape {local.shape}, but its layout ({layout}) says"
-                f" {expected}"
+                f"ShardedMatrix: the block of rank {self.ranks.rank} has shape {tuple(local.shape)}, but its layout ({layout})"
+                f" says {expected}"
             )
 
     @classmethod
@@ -74,7 +75,7 @@ class ShardedMatrix:
         Parameters
         ----------
         local : array, shape (rows, columns)
-            Blocks may be uneven and empty.
+            Of NumPy, or on a GPU. Blocks may be uneven and empty.
         comm : mpi4py communicator
         axis : int, optional
             0: the blocks are stacked in the order of the ranks, which is the default. 1: they stand side by side.
@@ -96,7 +97,7 @@ class ShardedMatrix:
         ranks = open_communicator(comm)
         error: Exception | None = None
         try:
-            local = _checked(name, local)
+            local = checked(name, local)
             if sum(x is not None for x in (axis, grid, layout)) > 1:
                 raise ValueError(f"{name}: give one of axis, grid and layout")
             if axis not in (None, 0, 1):
@@ -107,10 +108,10 @@ class ShardedMatrix:
                 raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
         except (TypeError, ValueError) as wrong:
             error, local = wrong, np.empty((0, 0))
-        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": local.dtype.name}
-        shapes = agree(ranks, name, facts, error=error, mine=local.shape)
+        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
+        shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
-            layout = _blocks(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
+            layout = blocks_layout(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
         for rank, shape in enumerate(shapes):
             if shape != layout.local_shape(rank):
                 raise ValueError(
@@ -150,18 +151,18 @@ class ShardedMatrix:
         name = "ShardedMatrix.from_function"
         ranks = open_communicator(comm)
         error: Exception | None = None
-        block = np.empty((0, 0))
+        block: Any = np.empty((0, 0))
         chosen = layout
         try:
-            chosen = _layout(name, shape, layout, ranks)
+            chosen = layout_for(name, shape, layout, ranks)
             expected = chosen.local_shape(ranks.rank)
-            if 0 in expected:
-                block = np.empty(expected, dtype)
-            else:
-                block = np.asarray(f(*chosen.indices(ranks.rank)), dtype)
+            block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
+            if on_device(block):
+                raise TypeError(f"{name}: f gave a block on a GPU\nhint: ShardedMatrix.from_local takes those")
+            block = np.asarray(block, dtype)
             if block.shape != expected:
                 raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
-            block = _checked(name, block)
+            block = checked(name, block)
         except Exception as wrong:  # whatever f raises: the other ranks must not wait for this one
             error = wrong
         agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
@@ -179,30 +180,38 @@ class ShardedMatrix:
             if not 0 <= root < ranks.size:
                 raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
             if ranks.rank == root:
-                a = _checked(name, a)
+                if on_device(a):
+                    raise TypeError(
+                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
+                    )
+                a = checked(name, a)
                 mine = a.shape, a.dtype.name
-                _layout(name, a.shape, layout, ranks)
+                layout_for(name, a.shape, layout, ranks)
         except (TypeError, ValueError) as wrong:
             error = wrong
         shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=mine)[root]
-        target = _layout(name, shape, layout, ranks)
+        target = layout_for(name, shape, layout, ranks)
         block = np.empty(target.local_shape(ranks.rank), dtype)
-        source = _on_one(shape, root, ranks.size)
+        source = on_one(shape, root, ranks.size)
         whole = a if ranks.rank == root else np.empty(source.local_shape(ranks.rank), dtype)
-        _move(ranks, whole, source, block, target)
+        move(ranks, whole, source, block, target)
         return cls(block, target, ranks)
 
-    def gather(self, root: int | None = 0) -> np.ndarray | None:
-        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks."""
+    def gather(self, root: int | None = 0) -> Any:
+        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
-        target = _on_one(self.shape, root or 0, ranks.size)
+        target = on_one(self.shape, root or 0, ranks.size)
         error: Exception | None
         if root is not None and not 0 <= root < ranks.size:
             whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+        elif self.on_gpu:
+            whole, error = np.empty(0), None
         else:
-            whole, error = _room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+            whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
-        _move(ranks, self.local, self.layout, whole, target)
+        if self.on_gpu:
+            return moves().gather(self, root)
+        move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
         return whole if root is None or ranks.rank == root else None
@@ -211,13 +220,15 @@ class ShardedMatrix:
         """The same matrix in another layout; blocks that already are there are not copied."""
         name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
-        error = _misfit(name, self.shape, layout, self.ranks)
-        if error is None and layout != self.layout:
-            block, error = _room(name, layout.local_shape(self.ranks.rank), self.dtype)
+        error = misfit(name, self.shape, layout, self.ranks)
+        if error is None and layout != self.layout and not self.on_gpu:
+            block, error = room(name, layout.local_shape(self.ranks.rank), self.dtype)
         agree(self.ranks, name, facts, error=error)
         if layout == self.layout:
             return self
-        _move(self.ranks, self.local, self.layout, block, layout)
+        if self.on_gpu:
+            return moves().redistribute(self, layout)  # type: ignore[no-any-return]
+        move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -229,7 +240,8 @@ class ShardedMatrix:
         ranks = self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
         agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
-        error = tried(lambda: np.save(path / block_name(ranks.rank), self.local)) if self.layout.place(ranks.rank) else None
+        local = moves().to_numpy(self.local) if self.on_gpu else self.local
+        error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
         agree(ranks, "ShardedMatrix.save", {}, error=error)
         told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
         agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
@@ -252,7 +264,7 @@ class ShardedMatrix:
             saved = Layout.from_json(told["layout"])
             if layout is None and saved.size == ranks.size:
                 target = saved
-            target = _layout(name, tuple(told["shape"]), target, ranks)
+            target = layout_for(name, tuple(told["shape"]), target, ranks)
             block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
         except FileNotFoundError as wrong:
             error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
@@ -268,7 +280,12 @@ class ShardedMatrix:
 
     @property
     def dtype(self) -> np.dtype:
-        return self.local.dtype
+        return dtype_of(self.local)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the blocks lie on GPUs."""
+        return on_device(self.local)
 
     @property
     def comm(self) -> Any:
@@ -280,13 +297,16 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        return ShardedMatrix(self.local.conj(), self.layout, self.ranks)
+        made = moves().conj(self.local) if self.on_gpu else self.local.conj()
+        return ShardedMatrix(made, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        return ShardedMatrix(_checked("ShardedMatrix.astype", self.local.astype(dtype)), self.layout, self.ranks)
+        made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        return ShardedMatrix(self.local.copy(order="K"), self.layout, self.ranks)
+        made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        return ShardedMatrix(made, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(
@@ -296,69 +316,3 @@ class ShardedMatrix:
     def __repr__(self) -> str:
         m, n = self.shape
         return f"ShardedMatrix({m} x {n} {self.dtype}, {self.layout}, rank {self.ranks.rank} of {self.ranks.size})"
-
-
-def _checked(name: str, local: Any) -> np.ndarray:
-    if not isinstance(local, np.ndarray) or isinstance(local, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name}: expected a NumPy array, got {type(local).__module__}.{type(local).__qualname__}"
-            "\nhint: matrices on GPUs are torch DTensors, or JAX arrays with a NamedSharding"
-        )
-    if local.dtype.name not in DTYPES or not local.dtype.isnative:
-        raise TypeError(f"{name}: dtype {local.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
-    if local.ndim != 2:
-        raise ValueError(f"{name}: expected a block of shape (rows, columns), got shape {local.shape}")
-    return local
-
-
-def _layout(name: str, shape: tuple[int, ...], layout: Layout | None, ranks: Any) -> Layout:
-    if len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"{name}: shape {shape!r} is not (rows, columns)")
-    if layout is None:
-        return Layout.rows_of((shape[0], shape[1]), ranks.size)
-    wrong = _misfit(name, shape, layout, ranks)
-    if wrong is not None:
-        raise wrong
-    return layout
-
-
-def _misfit(name: str, shape: tuple[int, ...], layout: Layout, ranks: Any) -> Exception | None:
-    if not isinstance(layout, Layout):
-        return TypeError(f"{name}: expected a Layout, got {layout!r}\nhint: lapwing.distributed.Layout.rows_of(shape, ranks)")
-    if layout.shape != tuple(shape):
-        return ValueError(f"{name}: the layout is for shape {layout.shape}, and the matrix has shape {tuple(shape)}")
-    if layout.size > ranks.size:
-        return ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
-    return None
-
-
-def _blocks(name: str, shapes: list[tuple[int, int]], grid: tuple[int, int]) -> Layout:
-    """The layout of blocks of these shapes, by rank, on a grid that goes along its rows."""
-    p, q = grid
-    rows, columns = [shapes[i * q][0] for i in range(p)], [shapes[j][1] for j in range(q)]
-    for rank, shape in enumerate(shapes):
-        i, j = divmod(rank, q)
-        if shape != (rows[i], columns[j]):
-            along = "columns" if q == 1 else "rows" if p == 1 else "rows along, or as many columns across"
-            raise ValueError(
-                f"{name}: blocks of shapes {shapes[0]} on rank 0 and {shape} on rank {rank} do not fit a {p} x {q} grid"
-                f"\nhint: all blocks must have as many {along}; an empty one too, such as numpy.empty((0, n))"
-            )
-    return Layout(Axis.blocks(rows), Axis.blocks(columns))
-
-
-def _room(name: str, shape: tuple[int, int], dtype: Any) -> tuple[np.ndarray, Exception | None]:
-    """Memory, or why there is none: the other ranks must hear of it before anything is sent."""
-    try:
-        return np.empty(shape, dtype), None
-    except MemoryError as wrong:
-        return np.empty((0, 0), dtype), MemoryError(f"{name}: {wrong}\nhint: take parts of it: .local, or .redistribute")
-
-
-def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
-    """All of the matrix on one rank."""
-    return Layout(Axis.blocks([shape[0] if rank == root else 0 for rank in range(size)]), Axis.whole(shape[1]))
-
-
-def _move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to: Layout) -> None:
-    exchange(ranks, source, layout, target, to)

@@ -10,7 +10,7 @@ from typing import Any
 from ..core.problem import DTYPES
 from .nccl import find, load, nccl
 
-__all__ = ["DATA", "Library", "Routine", "check", "library", "missing"]
+__all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
 
 # cudaDataType
 DATA = dict(zip(DTYPES, (0, 1, 4, 5), strict=True))
@@ -65,25 +65,15 @@ class Library:
         mp.cusolverMpCreateDeviceGrid.argtypes = [c_void_p, c_void_p, c_void_p, c_int32, c_int32, c_int]
         sizes = [c_int64] * 4
         mp.cusolverMpCreateMatrixDesc.argtypes = [c_void_p, c_void_p, c_int, *sizes, c_uint32, c_uint32, c_int64]
-        mp.cusolverMpDestroyMatrixDesc.argtypes = [c_void_p]
+        for name in ("Destroy", "DestroyGrid", "DestroyMatrixDesc"):
+            getattr(mp, f"cusolverMp{name}").argtypes = [c_void_p]
         for letter in "SDCZ":
             call = getattr(self.blas, f"cublas{letter}geam")
-            call.argtypes = [
-                c_void_p,
-                c_int,
-                c_int,
-                c_int,
-                c_int,
-                c_void_p,
-                c_void_p,
-                c_int,
-                c_void_p,
-                c_void_p,
-                c_int,
-                c_void_p,
-                c_int,
-            ]
-        self.blas.cublasCreate_v2.argtypes = [c_void_p]
+            summand = [c_void_p, c_void_p, c_int]  # its weight, where it is, numbers from one column to the next
+            call.argtypes = [c_void_p, *[c_int] * 4, *summand, *summand, c_void_p, c_int]
+        for name in ("Snrm2", "Dnrm2", "Scnrm2", "Dznrm2"):
+            getattr(self.blas, f"cublas{name}_v2").argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p]
+        self.blas.cublasCreate_v2.argtypes = self.blas.cublasDestroy_v2.argtypes = [c_void_p]
         self.blas.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
 
     def routine(self, name: str) -> Routine:
@@ -144,9 +134,29 @@ _STATUS = {
 }
 
 
+_BLAS_STATUS = {
+    1: "it is not initialised",
+    3: "no memory",
+    7: "a value it does not take",
+    8: "this GPU is too old",
+    11: "memory that it cannot reach",
+    13: "the device reports an error",
+    14: "an internal error",
+    15: "not supported",
+}
+
+
 def check(status: int, what: str) -> None:
+    if status == 2:
+        raise MemoryError(f"distributed: cuSOLVERMp ({what}): the device has no room for it")
     if status:
         raise RuntimeError(f"distributed: cuSOLVERMp ({what}): {_STATUS.get(status, f'status {status}')}")
+
+
+def check_blas(status: int) -> None:
+    """cuBLAS has numbers of its own."""
+    if status:
+        raise RuntimeError(f"distributed: cuBLAS: {_BLAS_STATUS.get(status, f'status {status}')}")
 
 
 @cache

@@ -3,69 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from ctypes import byref, c_double, c_float, c_size_t, c_void_p, create_string_buffer
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_double, c_float, c_size_t, c_void_p
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..core.communicator import Communicator, agree
+from ..core.communicator import Communicator, MissingRanksError, agree
 from ..core.layout import Layout, best_grid
 from ..core.problem import ITEMSIZE
-from .cusolvermp_library import DATA, check, library
+from .cusolvermp_blocks import Given
+from .cusolvermp_library import DATA, check, check_blas, library
 from .device_exchange import Block, exchange
 from .nccl import NcclComm, open_nccl, runtime, tried
 from .scaling import tile_for
 
-__all__ = ["Allocator", "Given", "Session", "diagonal_indices", "diagonal_places", "on_device", "open_session"]
+__all__ = ["Allocator", "Session", "on_device", "scalar"]
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
-_MAY_FAIL = ("Potrf", "Getrf", "Syevd")
+_MAY_FAIL = ("Potrf", "Getrf", "Syevd", "Gesvd")
 _UNKNOWN = -(1 << 30)  # it failed, and did not say where
 _LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
-
-
-@dataclass(frozen=True)
-class Given:
-    """The block of a rank as its framework has it: memory on the device, which nobody else writes to meanwhile."""
-
-    pointer: int
-    layout: Layout
-    dtype: str
-    row_major: bool = True
-    owner: Any = None
-
-    def block(self, rank: int) -> Block:
-        """Column-major: of the transpose, where the memory is row-major."""
-        layout = self.layout.transposed if self.row_major else self.layout
-        return Block(self.pointer, layout, self.dtype, max(layout.local_shape(rank)[0], 1), self.owner)
+_NOTHING = (0, 0, None)
 
 
 class Session:
-    """A device, its stream and the communicators of a group of ranks; kept between calls. See :func:`open_session`."""
+    """A device, its stream and the communicators of a group of ranks; kept between calls. See :mod:`cusolvermp_open`."""
 
     def __init__(self, comm: Communicator, device: int) -> None:
         self.comm, self.rank, self.size, self.device = comm, comm.rank, comm.size, device
-        self.library = library()
-        self.runtime = runtime()
-        self.world: NcclComm = open_nccl(comm, device)
+        self.library, self.runtime = library(), runtime()
         self.allocate: Allocator = self.runtime.allocate
-        handle, blas = c_void_p(), c_void_p()
+        self.stream = 0
+        self._unusable = ""  # why
+        self._handle, self.blas = c_void_p(), c_void_p()
+        self._grids: dict[tuple[int, int], tuple[int, NcclComm | None, Any]] = {}
+        self._buffers: list[tuple[int, int, Any]] = [_NOTHING, _NOTHING]
+        self.workspace = (0, 0)  # of the last call: bytes on the device and on the host
+        self.world: NcclComm = open_nccl(comm, device)
 
         def make() -> None:
             self.stream = self.runtime.stream()
-            check(self.library.mp.cusolverMpCreate(byref(handle), device, self.stream), "create")
-            self.library.opened(handle.value or 0)
-            check(self.library.blas.cublasCreate_v2(byref(blas)), "cuBLAS")
-            check(self.library.blas.cublasSetStream_v2(blas, self.stream), "cuBLAS")
+            check(self.library.mp.cusolverMpCreate(byref(self._handle), device, self.stream), "create")
+            self.library.opened(self._handle.value or 0)
+            check_blas(self.library.blas.cublasCreate_v2(byref(self.blas)))
+            check_blas(self.library.blas.cublasSetStream_v2(self.blas, self.stream))
 
-        agree(comm, "distributed", {}, error=tried(make))
-        self.handle, self._blas = handle.value or 0, blas
-        self._grids: dict[tuple[int, int], tuple[int, NcclComm | None]] = {}
-        self._buffers: list[tuple[int, int, Any]] = [(0, 0, None), (0, 0, None)]
-        self.workspace = (0, 0)  # of the last call: bytes on the device and on the host
+        try:
+            agree(comm, "distributed", {}, error=tried(make))
+        except MissingRanksError:
+            self._abort()
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back what the libraries hold, what was made last first. Collective; a second time it does nothing.
+
+        After a rank was missing neither: the libraries would wait for it, and the end of the process takes all.
+        """
+        if self._unusable:
+            return
+        with suppress(RuntimeError), on_device(self.device):  # of a device that has failed nothing can be waited for
+            self._close()
+
+    def _close(self) -> None:
+        with suppress(RuntimeError):
+            self.release()
+        self._unusable = "its communicator was freed"
+        for grid, comm, part in reversed(self._grids.values()):
+            if grid:
+                self.library.mp.cusolverMpDestroyGrid(grid)
+            if comm is not None and comm is not self.world:
+                comm.close()
+            _close(part)
+        self._grids.clear()
+        if self.blas:
+            self.library.blas.cublasDestroy_v2(self.blas)
+        if self._handle:
+            self.library.mp.cusolverMpDestroy(self._handle)
+        self.blas, self._handle = c_void_p(), c_void_p()
+        self.world.close()
+        if self.stream:
+            self.runtime.destroy_stream(self.stream)
+        self.stream = 0
+
+    def _abort(self) -> None:
+        """A rank is missing: messages to and from it would be waited for without end."""
+        self._unusable = "a rank was missing in an earlier call"
+        for _, comm, _ in self._grids.values():
+            if comm is not None:
+                comm.abort()
+        self.world.abort()
 
     # ---- what the exchange needs ----
 
@@ -73,7 +104,8 @@ class Session:
         """To send and to receive; they grow, and live until the call is done."""
         for i, count in enumerate(counts):
             if count > self._buffers[i][1]:
-                self._buffers[i] = (0, 0, None)
+                self.runtime.wait(self.stream)  # a message of the last exchange may still be on its way from there
+                self._buffers[i] = _NOTHING
                 pointer, owner = self.allocate(count)
                 self._buffers[i] = (pointer, count, owner)
         return tuple(pointer for pointer, _, _ in self._buffers)
@@ -83,25 +115,41 @@ class Session:
 
     def turn(self, operation: str, rows: int, columns: int, source: int, lead: int, target: int, to: int, dtype: str) -> None:
         """target <- op(source), rows x columns."""
-        letter = _LETTER[dtype]
-        one, zero = _scalar(dtype, 1), _scalar(dtype, 0)
-        call = getattr(self.library.blas, f"cublas{letter}geam")
+        one, zero = scalar(dtype, 1), scalar(dtype, 0)
+        call = getattr(self.library.blas, f"cublas{_LETTER[dtype]}geam")
         code = {"T": 1, "C": 2}[operation]
         # the second summand has weight zero and is not read
-        status = call(self._blas, code, 0, rows, columns, one, source, lead, zero, target, to, target, to)
-        check(status, "transpose")
+        check_blas(call(self.blas, code, 0, rows, columns, one, source, lead, zero, target, to, target, to))
 
     # ---- blocks ----
 
     def together(self, work: Callable[[], T]) -> T:
         """What each rank does alone; where it fails on one, all raise, and none waits for it in the next exchange."""
+        if self._unusable:  # the same on all ranks
+            raise RuntimeError(f"distributed: this cannot be used any more: {self._unusable}\nhint: make it anew")
         box: list[T] = []
-        agree(self.comm, "distributed", {}, error=tried(lambda: box.append(work())))
+        self._agreed("distributed", tried(lambda: box.append(work())))
         return box[0]
+
+    def _agreed(self, operation: str, error: Exception | None, mine: Any = None) -> list[Any]:
+        try:
+            return agree(self.comm, operation, {}, error=error, mine=mine)
+        except MissingRanksError:
+            self._abort()
+            raise
+        except BaseException:
+            # the memory of what is given up goes now, and the stream may still write to it
+            with suppress(RuntimeError):
+                self.runtime.wait(self.stream)
+            raise
 
     def told(self, value: T, operation: str) -> list[T]:
         """The value of each rank."""
-        return [value] if self.size == 1 else self.comm.allgather(value, operation)
+        try:
+            return [value] if self.size == 1 else self.comm.allgather(value, operation)
+        except MissingRanksError:
+            self._abort()
+            raise
 
     def reserve(self, count: int) -> tuple[int, Any]:
         """Memory on all ranks: pointer, and what keeps it."""
@@ -126,31 +174,12 @@ class Session:
         made = exchange(self, block, turned, lambda: self._empty(turned, block.dtype), _compose(operation, True), offset[::-1])
         return Given(made.pointer, layout, block.dtype, True, made.owner)
 
-    def identity(self, layout: Layout, dtype: str) -> Block:
-        made = self.empty(layout, dtype)
-        rows, columns = layout.local_shape(self.rank)
-        self.runtime.zero(made.pointer, rows * columns * made.itemsize, self.stream)
-        size, ones = made.itemsize, np.ones(layout.rows.tile, dtype)
-        there, keep = self.allocate(ones.nbytes)
-        self.runtime.copy(there, ones.ctypes.data, ones.nbytes, 1, self.stream)
-        for row, column, count in diagonal_places(layout, self.rank):
-            self.runtime.copy_2d(made.at(row, column), (made.lead + 1) * size, there, size, size, count, 3, self.stream)
-        self.runtime.wait(self.stream)  # ``ones`` must live until it was read
-        del keep
-        return made
-
-    def diagonal(self, block: Block) -> np.ndarray:
-        """Of a square matrix in tiles, the part that this rank holds."""
-        parts, size, start = diagonal_places(block.layout, self.rank), block.itemsize, 0
-        total = sum(count for _, _, count in parts)
-        packed, keep = self.allocate(total * size)
-        for row, column, count in parts:
-            to = packed + start * size
-            self.runtime.copy_2d(to, size, block.at(row, column), (block.lead + 1) * size, size, count, 3, self.stream)
-            start += count
-        found = self.to_host(packed, total, block.dtype)
-        del keep
-        return found
+    def move(self, given: Given, layout: Layout) -> Given:
+        """The same matrix as row-major blocks of another layout."""
+        source, turned = given.block(self.rank), layout.transposed
+        made = exchange(self, source, turned, lambda: self._empty(turned, given.dtype), "N" if given.row_major else "T")
+        self.done()
+        return Given(made.pointer, layout, given.dtype, True, made.owner)
 
     def to_host(self, pointer: int, count: int, dtype: Any) -> np.ndarray:
         found = np.empty(count, dtype)
@@ -176,80 +205,96 @@ class Session:
         """The library's grid; None on a rank that is not in it. Collective at its first use."""
         found = self._grids.get(layout.grid)
         if found is None:
-            inside = layout.place(self.rank) is not None
-            comm: NcclComm | None = self.world
-            if layout.size < self.size:
-                part = self.comm.split(0 if inside else None, self.rank)
-                comm = None if part is None else open_nccl(part, self.device)
-            made = c_void_p()
-
-            def make() -> None:
-                if comm is not None:
-                    p, q = layout.grid
-                    status = self.library.mp.cusolverMpCreateDeviceGrid(self.handle, byref(made), comm.handle, p, q, 1)
-                    check(status, f"a grid of {p} x {q}")
-
-            self.together(make)
-            found = self._grids[layout.grid] = made.value or 0, comm
+            found = self._grids[layout.grid] = self._new_grid(layout)
         return found[0] if found[1] is not None else None
+
+    def _new_grid(self, layout: Layout) -> tuple[int, NcclComm | None, Any]:
+        part: Any = None
+        box: list[NcclComm] = [self.world]
+        made = c_void_p()
+        if layout.size < self.size:
+            part = self.comm.split(0 if layout.place(self.rank) is not None else None, self.rank)
+            box.clear()
+
+        # those outside wait for those inside, and learn of their errors
+        def make() -> None:
+            if part is not None:
+                box.append(open_nccl(part, self.device))
+            if box:
+                p, q = layout.grid
+                status = self.library.mp.cusolverMpCreateDeviceGrid(self._handle, byref(made), box[0].handle, p, q, 1)
+                check(status, f"a grid of {p} x {q}")
+
+        try:
+            self.together(make)
+        except BaseException:
+            if made.value:
+                self.library.mp.cusolverMpDestroyGrid(made)
+            if box and box[0] is not self.world:
+                box[0].close()
+            _close(part)
+            raise
+        return made.value or 0, box[0] if box else None, part
 
     def call(self, name: str, layout: Layout, *arguments: Any, dtype: str, skip: tuple[int, ...] = ()) -> int:
         """Run a routine; its status, the same on all ranks. A :class:`Block` stands for pointer, row, column, descriptor.
 
-        ``skip``: arguments that the question for the workspace does not have.
+        ``skip``: arguments that the question for the workspace does not have. The work is done when this returns.
         """
         routine = self.library.routine(name)
         grid = self.grid(layout)
-        held: list[Any] = []
-        error: Exception | None = None
-        info = 0
-        if grid is not None:
-            flat: list[Any] = []
+        flat: list[Any] = []
+        held: list[int] = []
+        work: list[Any] = []  # on the device, on the host, the status
+        sizes = c_size_t(), c_size_t()
+
+        def prepare() -> None:
             asked: list[Any] = []
-            for i, argument in enumerate(arguments):
+            for i, argument in enumerate(arguments if grid is not None else ()):
                 if isinstance(argument, Block):
                     held.append(self._descriptor(grid, argument))
                     argument = (argument.pointer, 1, 1, held[-1])
-                elif not isinstance(argument, tuple):
+                else:
                     argument = (argument,)
-                flat += argument
+                flat.extend(argument)
                 asked += () if i in skip else argument
-            on_device, on_host = c_size_t(), c_size_t()
-            work: list[Any] = []
-
-            def prepare() -> None:
-                check(routine.ask(self.handle, *asked, DATA[dtype], byref(on_device), byref(on_host)), f"{name}, workspace")
-                self.workspace = on_device.value, on_host.value
-                work.append(self.allocate(on_device.value))
-                work.append(create_string_buffer(max(on_host.value, 1)))
-                work.append(self.allocate(4))
+            if grid is not None:
+                status = routine.ask(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
+                check(status, f"{name}, workspace")
+                self.workspace = sizes[0].value, sizes[1].value
+                # not cleared: it may be as large as the matrix
+                work.extend((self.allocate(sizes[0].value), np.empty(max(sizes[1].value, 1), np.uint8), self.allocate(4)))
                 self.runtime.zero(work[2][0], 4, self.stream)
 
-            error = tried(prepare)
-        # one rank without memory must not leave the others waiting inside the library
-        agree(self.comm, name.lower(), {}, error=error)
-        if grid is not None:
+        def run() -> int:
+            if grid is None:
+                return 0
+            (pointer, _), host, (info, _) = work
+            status = routine.run(
+                self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info
+            )
+            found = int(self.to_host(info, 1, np.int32)[0])
+            # a matrix that is not positive definite is an "internal error" for potrf (0.8.0 on an H200)
+            if status == 7 and name in _MAY_FAIL:
+                return found if found > 0 else _UNKNOWN
+            check(status, name)
+            if found < 0:
+                raise RuntimeError(f"distributed: cuSOLVERMp ({name}): argument {-found} is one it does not take")
+            return found
 
-            def run() -> int:
-                status = routine.run(
-                    self.handle, *flat, DATA[dtype], work[0][0], on_device.value, work[1], on_host.value, work[2][0]
-                )
-                found = int(self.to_host(work[2][0], 1, np.int32)[0])
-                # a matrix that is not positive definite is an "internal error" for potrf (0.8.0 on an H200)
-                if status == 7 and name in _MAY_FAIL:
-                    return found if found > 0 else _UNKNOWN
-                check(status, name)
-                return found
-
+        try:
+            # one rank without memory must not leave the others waiting inside the library
+            self._agreed(name.lower(), tried(prepare))
             box: list[int] = []
             error = tried(lambda: box.append(run()))
-            info = box[0] if box else 0
+            told = self._agreed(name.lower(), error, box[0] if box else 0)
+        finally:
             for descriptor in held:
                 self.library.mp.cusolverMpDestroyMatrixDesc(descriptor)
-        told = agree(self.comm, name.lower(), {}, error=error, mine=info)
-        return int(max(told, key=abs))
+        # the ranks need not know the same: the first that failed, else that it failed
+        return int(min((info for info in told if info > 0), default=min(told)))
 
-    def _descriptor(self, grid: int, block: Block) -> int:
+    def _descriptor(self, grid: int | None, block: Block) -> int:
         made, layout = c_void_p(), block.layout
         shape, tiles = layout.shape, (layout.rows.tile, layout.columns.tile)
         status = self.library.mp.cusolverMpCreateMatrixDesc(
@@ -261,22 +306,16 @@ class Session:
     def done(self) -> None:
         """The results are there, and the buffers go."""
         self.runtime.wait(self.stream)
-        self._buffers = [(0, 0, None), (0, 0, None)]
+        self._buffers = [_NOTHING, _NOTHING]
 
-
-def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
-    """The session of a communicator on a device, made at its first use (collective)."""
-    kept = comm.__dict__.setdefault("cusolvermp", {}) if comm.size > 1 else _ALONE
-    session = kept.get(device)
-    if session is None:
-        session = kept[device] = Session(comm, device)
-    session.runtime.set_device(device)
-    session.allocate = allocate or session.runtime.allocate
-    session.runtime.wait_all()  # what the caller's streams are still writing
-    return session  # type: ignore[no-any-return]
-
-
-_ALONE: dict[int, Session] = {}
+    def release(self) -> None:
+        """As :meth:`done`; and the memory is no longer that of the caller's framework, whose allocator may hold an array."""
+        try:
+            if self.stream and not self._unusable:
+                self.runtime.wait(self.stream)
+        finally:
+            self._buffers = [_NOTHING, _NOTHING]
+            self.allocate = self.runtime.allocate
 
 
 @contextmanager
@@ -290,23 +329,10 @@ def on_device(device: int) -> Iterator[None]:
         runtime().set_device(before)
 
 
-def diagonal_places(layout: Layout, rank: int) -> list[tuple[int, int, int]]:
-    """Where the diagonal runs through this rank's tiles: local row, local column, how far."""
-    place = layout.place(rank)
-    if place is None:
-        return []
-    n, tile = min(layout.shape), layout.rows.tile
-    found = []
-    for start in range(0, n, tile):
-        number = start // tile
-        if (number % layout.grid[0], number % layout.grid[1]) == place:
-            found.append((int(layout.rows.local(start)), int(layout.columns.local(start)), min(tile, n - start)))
-    return found
-
-
-def diagonal_indices(layout: Layout, rank: int) -> np.ndarray:
-    rows = layout.indices(rank)[0]
-    return np.concatenate([rows[i : i + count] for i, _, count in diagonal_places(layout, rank)] or [np.arange(0)])
+def _close(part: Any) -> None:
+    """Ranks of torch.distributed and jax.distributed have nothing to give back."""
+    if hasattr(part, "close"):
+        part.close()
 
 
 def _compose(operation: str, turned: bool) -> str:
@@ -316,6 +342,6 @@ def _compose(operation: str, turned: bool) -> str:
     return {"N": "T", "T": "N"}[operation]
 
 
-def _scalar(dtype: str, value: float) -> Any:
+def scalar(dtype: str, value: float) -> Any:
     kind = c_float if dtype in ("float32", "complex64") else c_double
     return (kind * 2)(value, 0.0)

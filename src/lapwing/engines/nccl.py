@@ -93,7 +93,8 @@ class Runtime:
         library.cudaMemsetAsync.argtypes = [c_void_p, c_int, c_size_t, c_void_p]
         library.cudaMalloc.argtypes = [c_void_p, c_size_t]
         library.cudaFree.argtypes = [c_void_p]
-        library.cudaStreamSynchronize.argtypes = [c_void_p]
+        library.cudaStreamSynchronize.argtypes = library.cudaStreamDestroy.argtypes = [c_void_p]
+        library.cudaPointerGetAttributes.argtypes = [c_void_p, c_void_p]
         library.cudaStreamCreateWithFlags.argtypes = [c_void_p, ctypes.c_uint]
 
     def _check(self, status: int, what: str) -> None:
@@ -114,6 +115,23 @@ class Runtime:
         made = c_void_p()
         self._check(self._library.cudaStreamCreateWithFlags(byref(made), 1), "no stream")
         return made.value or 0
+
+    def destroy_stream(self, stream: int) -> None:
+        self._library.cudaStreamDestroy(stream)
+
+    def count(self) -> int:
+        """GPUs that this process sees."""
+        number = c_int()
+        self._check(self._library.cudaGetDeviceCount(byref(number)), "no GPU")
+        return number.value
+
+    def device_of(self, pointer: int) -> int:
+        """The device on which memory lies."""
+        told = (c_int * 64)()  # kind, device, and pointers; newer versions write more
+        self._check(self._library.cudaPointerGetAttributes(told, pointer), "this is no memory of a GPU")
+        if told[0] not in (2, 3):  # on the device, managed
+            raise RuntimeError("distributed: this is no memory of a GPU")
+        return told[1]
 
     def allocate(self, count: int) -> tuple[int, Any]:
         """Pointer, and what keeps the memory; the default allocator of the engine."""
@@ -175,7 +193,7 @@ class Nccl:
         self.library = library
         library.ncclCommInitRank.argtypes = [c_void_p, c_int, _UniqueId, c_int]
         library.ncclSend.argtypes = library.ncclRecv.argtypes = [c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p]
-        library.ncclCommDestroy.argtypes = [c_void_p]
+        library.ncclCommDestroy.argtypes = library.ncclCommAbort.argtypes = [c_void_p]
         library.ncclGetErrorString.restype = ctypes.c_char_p
 
     @property
@@ -217,7 +235,14 @@ class NcclComm:
         finally:
             check(library.ncclGroupEnd())
 
+    def abort(self) -> None:
+        """End what waits for a rank that does not come. It cannot be used again."""
+        handle, self.handle = self.handle, 0
+        if handle:
+            nccl().library.ncclCommAbort(handle)
+
     def close(self) -> None:
+        """Collective over the ranks of a node. The work on it must be done."""
         if self.handle:
             nccl().library.ncclCommDestroy(self.handle)
             self.handle = 0
@@ -238,7 +263,12 @@ def open_nccl(comm: Communicator, device: int) -> NcclComm:
     ctypes.memmove(byref(identity), data, 128)
     made = c_void_p()
     status = library.library.ncclCommInitRank(byref(made), comm.size, identity, comm.rank)
-    agree(comm, "distributed", {}, error=tried(lambda: library.check(status)))
+    try:
+        agree(comm, "distributed", {}, error=tried(lambda: library.check(status)))
+    except BaseException:
+        if made.value:  # others have none: it cannot be closed together
+            library.library.ncclCommAbort(made)
+        raise
     return NcclComm(made.value or 0, comm.rank, comm.size)
 
 

@@ -67,9 +67,9 @@ SEVERAL = (
     Distributed(
         "cusolvermp",
         "cuSOLVERMp, one process per GPU",
-        "DTensors, JAX arrays over processes",
+        "ShardedMatrix, DTensors (not factor), JAX arrays over processes (not factor)",
         ("cuda",),
-        (*(name for name in _SYSTEMS if name != "factor"), *_SPECTRA),
+        (*_SYSTEMS, *_SPECTRA, "polar"),
         _cusolvermp,
     ),
     Distributed(

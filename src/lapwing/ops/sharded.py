@@ -10,6 +10,8 @@ import linecache
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..core import device_blocks
+
 __all__ = ["shardable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -79,3 +81,13 @@ def _resolve(kind: type) -> Any:
 
 def _always(calls: Any) -> Callable[[Any], Any]:
     return lambda a: lambda function: getattr(calls, function.__name__)
+
+
+def _moves() -> Any:
+    """What moves the blocks of a ShardedMatrix on GPUs."""
+    from . import sharded_gpu
+
+    return sharded_gpu
+
+
+device_blocks.register(_moves)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import frameworks
 from ..core.sharded import ShardedMatrix
 from . import cholesky as _cholesky
 from . import eigh as _eigh
@@ -18,7 +19,8 @@ from . import sharded_spectra as spectra
 from . import sharded_systems as systems
 from . import solve as _solve
 from . import svd as _svd
-from .sharded_factor import LoneFactor
+from .sharded_factor import LoneFactor, as_given
+from .sharded_factor import beside as _beside
 from .sharded_status import status_calls
 
 __all__ = [
@@ -50,16 +52,23 @@ def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: s
 
     @functools.wraps(plain)
     def call(a: ShardedMatrix, /, *args: Any, **options: Any) -> Any:
+        if options.get("engine") == "cusolvermp" or a.on_gpu:
+            from . import sharded_gpu
+
+            if sharded_gpu.taken(a, options):
+                return sharded_gpu.call(plain.__name__, results, a, *args, **options)
         if a.ranks.size > 1 or options.get("engine") in ("scalapack", "elpa"):
             return sharded(a, *args, **options)
-        given = [_local(x) for x in args]
+        given = [_beside(a, _local(x)) for x in args]
         made = work(a.local, *given, **{name: _local(x) for name, x in options.items()})
 
         def wrapped(kind: str, x: Any) -> Any:
-            if kind == "v" or (kind == "x" and not isinstance(args[0], ShardedMatrix)):
-                return x
+            if kind == "v":  # on the host, as with more ranks
+                return x if x is None or not a.on_gpu else frameworks.of(x, plain.__name__).to_numpy(x)[()]
+            if kind == "x" and not isinstance(args[0], ShardedMatrix):
+                return as_given(x, args[0])
             like = a if kind == "m" else args[0]
-            return ShardedMatrix(np.asarray(x), like.layout.of_shape(x.shape), a.ranks)
+            return ShardedMatrix(x if a.on_gpu else np.asarray(x), like.layout.of_shape(tuple(x.shape)), a.ranks)
 
         if len(results) == 1:
             return wrapped(results, made)
@@ -86,6 +95,11 @@ lstsq = _or_alone(_lstsq.lstsq, spectra.lstsq, "xvvv")
 
 
 def factor(a: ShardedMatrix, /, **options: Any) -> Any:
+    if options.get("engine") == "cusolvermp" or a.on_gpu:
+        from . import sharded_gpu
+
+        if sharded_gpu.taken(a, options):
+            return sharded_gpu.factor(a, **options)
     if a.ranks.size > 1 or options.get("engine") == "scalapack":
         return systems.factor(a, **options)
     return LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]

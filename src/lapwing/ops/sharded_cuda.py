@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from ..core.layout import Layout
 from ..core.problem import REAL
 from ..engines import cusolvermp
 from . import spectrum
-from .checks import check_square
+from .checks import check_choice, check_flag, check_square
+from .solve import ASSUME
 
-__all__ = ["run"]
+__all__ = ["FAILURES", "agreed", "as_told", "finite_on_all", "given_of", "opened", "run"]
 
 _log = logging.getLogger("lapwing")
 Shape = Callable[[tuple[int, ...]], Layout]
@@ -27,9 +29,11 @@ _TAKES = {
     "slogdet": {"assume", "upper"},
     "eigh": {"upper", "subset", "overwrite"},
     "eigvalsh": {"upper", "subset", "overwrite"},
+    "factor": {"assume", "upper", "overwrite"},
+    "polar": {"side"},
 }
-_ITERATIONS = ("eigh", "eigvalsh", "svd", "svdvals")
-_FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
+_ITERATIONS = ("eigh", "eigvalsh", "svd", "svdvals", "polar")
+FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 
 
 def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, sides_of: Shape) -> list[Any]:
@@ -38,51 +42,102 @@ def run(name: str, a: Any, b: Any, options: dict[str, Any], layout_of: Shape, si
     ``a`` and ``b`` have ``local`` (row-major), ``layout``, ``ranks``, ``memory``, as :mod:`frameworks.torch_memory` has them.
     ``layout_of(shape)`` is where results of another shape lie, ``sides_of(shape)`` where a solution does.
     """
+    options, on_fail = agreed(name, a, b, options)
+    with opened(a) as session:
+        return _run(session, name, a, b, options, on_fail, layout_of, sides_of)
+
+
+def agreed(name: str, a: Any, b: Any, options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """All ranks compare what they were asked; the options of the engine, and what is done about a failure. One line of log."""
     options = dict(options)
     on_fail = options.pop("on_fail", "raise")
-    error = _tried(lambda: _check(name, a, b, options))
+    error = _tried(lambda: _check(name, a, b, options, on_fail))
     agree(a.ranks, name, {"shape": a.layout.shape, "dtype": a.memory.dtype, "options": repr((options, on_fail))}, error=error)
-    options = {key: value for key, value in options.items() if key in _TAKES.get(name, ()) and key != "overwrite"}
     if a.ranks.rank == 0:
         m, n = a.layout.shape
         _log.info("%s: cusolvermp, %s x %s %s on %s ranks", name, m, n, a.memory.dtype, a.ranks.size)
-    with cusolvermp.on_device(a.memory.device):
-        return _run(name, a, b, options, on_fail, layout_of, sides_of)
+    return {key: value for key, value in options.items() if key in _TAKES.get(name, ()) and key != "overwrite"}, on_fail
 
 
-def _run(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str, layout_of: Shape, sides_of: Shape) -> list[Any]:
-    session = cusolvermp.open_session(a.ranks, a.memory.device, a.memory.allocate)
-    given = [cusolvermp.Given(x.memory.pointer, x.layout, x.memory.dtype, True, x.local) for x in (a, b) if x is not None]
+@contextmanager
+def opened(a: Any, memory: Any = None) -> Iterator[cusolvermp.Session]:
+    """The session of these blocks, with their device as the current one; the memory is that of their framework."""
+    memory = memory or a.memory
+    with cusolvermp.on_device(memory.device):
+        session = cusolvermp.open_session(a.ranks, memory.device, memory.allocate)
+        try:
+            yield session
+        finally:
+            session.release()
+
+
+def given_of(x: Any) -> cusolvermp.Given:
+    memory = x.memory
+    return cusolvermp.Given(memory.pointer, x.layout, memory.dtype, getattr(memory, "row_major", True), (x.local, memory))
+
+
+def finite_on_all(session: cusolvermp.Session, name: str, a: Any, options: dict[str, Any]) -> bool:
+    """No NaN and no Inf in what is read of the matrix, on any rank."""
     triangle = None
     if name in ("cholesky", "eigh", "eigvalsh") or options.get("assume") == "pos":
         triangle = "upper" if options.get("upper") else "lower"
+    return all(session.told(session.together(lambda: a.memory.finite(a, triangle)), name))
 
-    def finite() -> bool:
-        return all(session.told(a.memory.finite(a, triangle), name))
 
+def _run(
+    session: cusolvermp.Session,
+    name: str,
+    a: Any,
+    b: Any,
+    options: dict[str, Any],
+    on_fail: str,
+    layout_of: Shape,
+    sides_of: Shape,
+) -> list[Any]:
     try:
-        if name in _ITERATIONS and not finite():  # which may not end with NaN
+        if name in _ITERATIONS and not finite_on_all(session, name, a, options):  # which may not end with NaN
             raise ConvergenceError(name, nonfinite=True)
+        given = [session.together(lambda x=x: given_of(x)) for x in (a, b) if x is not None]  # type: ignore[misc]
         made = _OPERATIONS[name](session, *given, sides_of if name == "lstsq" else layout_of, **options)
-    except _FAILURES as error:
-        if on_fail == "raise":
-            fields = {key: value for key, value in vars(error).items() if key in ("minor", "pivot")}
-            raise type(error)(name, nonfinite=not finite(), **fields) from None
+        del given
+    except FAILURES as error:
+        # a singular matrix has a determinant; NaN has none, and that is no mistake of the call
+        if on_fail == "raise" and not (name == "slogdet" and isinstance(error, SingularMatrixError)):
+            raise as_told(error, name, not finite_on_all(session, name, a, options)) from None
         return _failed(name, a, b, layout_of, options)
+    return session.together(lambda: _results(name, a, made, bool(options.get("upper"))))
+
+
+def _results(name: str, a: Any, made: tuple[Any, ...], upper: bool) -> list[Any]:
     found = [a.memory.blocks(x, a.ranks) if isinstance(x, cusolvermp.Given) else x for x in made]
-    kept = {"cholesky": (0, bool(options.get("upper"))), "qr": (1, True)}.get(name)
+    kept = {"cholesky": (0, upper), "qr": (1, True)}.get(name)
     if kept is not None:
         found[kept[0]] = a.memory.keep_triangle(found[kept[0]], upper=kept[1])
     return found
 
 
-def _check(name: str, a: Any, b: Any, options: dict[str, Any]) -> None:
+def as_told(error: Any, name: str, nonfinite: bool) -> Exception:
+    """An error of the engine in the words of the public call."""
+    fields = {key: value for key, value in vars(error).items() if key in ("minor", "pivot")}
+    return type(error)(name, nonfinite=nonfinite, **fields)  # type: ignore[no-any-return]
+
+
+def _check(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str) -> None:
     engine = options.get("engine", "auto")
     if engine not in ("auto", "cusolvermp"):
         raise ValueError(f"{name}: engine {engine!r} takes no sharded matrices on GPUs\nhint: use 'auto' or 'cusolvermp'")
-    if name not in _OPERATIONS:
-        hint = "svd gives both factors: A = U S V^H = (U V^H) (V S V^H)" if name == "polar" else "gather the matrix"
-        raise NotImplementedError(f"{name}: cuSOLVERMp has no routine for it that this library uses\nhint: {hint}")
+    check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    for flag in ("upper", "overwrite"):
+        check_flag(name, flag, options.get(flag, False))
+    if name not in _OPERATIONS and name != "factor":
+        raise NotImplementedError(f"{name}: cuSOLVERMp has no routine for it that this library uses\nhint: gather the matrix")
+    if name == "polar":
+        check_choice(name, "side", options.get("side", "right"), ("right", "left"))
+        if a.layout.shape[0] != a.layout.shape[1]:
+            raise NotImplementedError(
+                f"polar: on GPUs it is there for square matrices, and this one has shape {a.layout.shape}"
+                "\nhint: svd gives both factors: A = U S V^H = (U V^H) (V S V^H)"
+            )
     left = {
         key: value
         for key, value in options.items()
@@ -90,10 +145,14 @@ def _check(name: str, a: Any, b: Any, options: dict[str, Any]) -> None:
     }
     if left:
         raise NotImplementedError(f"{name}: {', '.join(left)} is not there for sharded matrices on GPUs")
+    if "assume" in options:
+        check_choice(name, "assume", options["assume"], ASSUME)
     if options.get("assume", "general") not in ("general", "pos"):
         raise NotImplementedError(
             f"{name}: assume={options['assume']!r} is not there for sharded matrices on GPUs\nhint: 'general' or 'pos'"
         )
+    if options.get("upper") and options.get("assume", "pos") != "pos":
+        raise ValueError(f"{name}: upper=True goes with assume='pos' here")
     if name not in ("qr", "svd", "svdvals", "lstsq"):
         check_square(name, a.layout.shape, a.memory.dtype)
     if 0 in a.layout.shape:
@@ -151,6 +210,10 @@ def _do_qr(session: Any, a: Any, layout_of: Shape, mode: str = "reduced") -> tup
     return cusolvermp.qr(session, a, to=(a.layout, layout_of((n, n))))
 
 
+def _do_polar(session: Any, a: Any, layout_of: Shape, side: str = "right") -> tuple[Any, ...]:
+    return cusolvermp.polar(session, a, left=side == "left", to=(a.layout, layout_of(a.layout.shape)))
+
+
 def _do_lstsq(session: Any, a: Any, b: Any, layout_of: Shape, rcond: None = None) -> tuple[Any, ...]:
     # full rank is what the routine assumes: it says nothing of residuals, rank or singular values
     shape = a.layout.shape[1], b.layout.shape[1]
@@ -173,6 +236,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "slogdet": _do_slogdet,
     "eigh": _do_eigh,
     "eigvalsh": _do_eigvalsh,
+    "polar": _do_polar,
     "qr": _do_qr,
     "lstsq": _do_lstsq,
     "svd": _do_svd,
@@ -192,7 +256,11 @@ def _failed(name: str, a: Any, b: Any, layout_of: Shape, options: dict[str, Any]
     found: list[Any] = []
     for what in lost[name]:
         if isinstance(what, Layout):
-            found.append(a.memory.filled(what, a.ranks, np.nan))
+            found.append(a.memory.filled(what, a.ranks, not_a_number(a.memory.dtype)))
         else:
             found.append(np.full((), np.nan, what) if isinstance(what, str) else np.full(what, np.nan, real))
     return found
+
+
+def not_a_number(dtype: str) -> Any:
+    return complex(np.nan, np.nan) if dtype.startswith("complex") else np.nan

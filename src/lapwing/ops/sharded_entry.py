@@ -71,7 +71,8 @@ class Call:
                 raise TypeError(f"{name}: dtype {a.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
             if engine not in ("auto", "scalapack", "elpa"):
                 raise ValueError(
-                    f"{name}: engine {engine!r} takes no sharded matrices\nhint: use 'auto', 'scalapack' or 'elpa'"
+                    f"{name}: engine {engine!r} takes no sharded matrices"
+                    "\nhint: use 'auto', 'scalapack', 'elpa' or 'cusolvermp'"
                 )
             check()
             # on all ranks or on none: a library that only some of them find would leave the others waiting

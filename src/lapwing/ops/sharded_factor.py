@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import frameworks
 from ..core.communicator import agree
 from ..core.exchange import diagonal_places, keep_triangle, mirror
 from ..core.sharded import ShardedMatrix
@@ -175,7 +176,19 @@ class LoneFactor:
         self.ranks = a.ranks
         self.assume, self.upper, self.info, self.report = plain.assume, plain.upper, int(plain.info), plain.report
         self.shape = a.shape
-        self.slogdet, self.logdet, self.rcond = plain.slogdet, plain.logdet, plain.rcond
+        self._on_gpu = a.on_gpu
+        # on its device, without keeping it
+        self._like = beside(a, np.empty((0, 0))) if a.on_gpu else None
+        self.rcond = plain.rcond
+
+    def slogdet(self) -> SlogdetResult:
+        return SlogdetResult(*[self._on_host(x) for x in self._plain.slogdet()])
+
+    def logdet(self) -> Any:
+        return self._on_host(self._plain.logdet())
+
+    def _on_host(self, x: Any) -> Any:
+        return frameworks.of(x, "Factor").to_numpy(x)[()] if self._on_gpu else x
 
     @property
     def l(self) -> ShardedMatrix:  # noqa: E743
@@ -184,13 +197,31 @@ class LoneFactor:
     def solve(self, b: Any, /) -> Any:
         if isinstance(b, ShardedMatrix):
             return ShardedMatrix(self._plain.solve(b.local), b.layout, self._ranks)
-        return self._plain.solve(b)
+        return as_given(self._plain.solve(beside_block(self._like, b)), b)
 
     def inv(self) -> ShardedMatrix:
         return ShardedMatrix(self._plain.inv(), self._layout, self._ranks)
 
     def __repr__(self) -> str:
         return f"Sharded{self._plain!r}"
+
+
+def beside(a: ShardedMatrix, b: Any) -> Any:
+    """What the host has, on the GPU where the matrix is: as with more ranks, b may be NumPy's."""
+    return beside_block(a.local if a.on_gpu else None, b)
+
+
+def beside_block(block: Any, b: Any) -> Any:
+    if block is None or type(b) is not np.ndarray:
+        return b
+    return frameworks.of(block, "solve").Namespace.put(np.ascontiguousarray(b), block)
+
+
+def as_given(x: Any, b: Any) -> Any:
+    """And the solution where b was."""
+    if type(b) is not np.ndarray or type(x) is np.ndarray:
+        return x
+    return frameworks.of(x, "solve").to_numpy(x)
 
 
 def nan_of(x: Blocks) -> Any:
