@@ -157,6 +157,8 @@ def plot_block_to_cyclic(N: int, T_A: int, ndev: int, N_rows: int = 8) -> tuple[
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError("plot_block_to_cyclic needs matplotlib\nhint: pip install matplotlib") from error
+    if N < 1 or ndev < 1 or T_A < 1:
+        raise ValueError(f"plot_block_to_cyclic: N={N}, T_A={T_A}, ndev={ndev} must be positive")
     size = -(-N // ndev)
     moves = get_cols_cyclic(N, size, T_A, ndev)
     order = sorted(range(N), key=lambda c: (moves[c][2], c))

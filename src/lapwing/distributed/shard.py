@@ -242,7 +242,7 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
     if b.shape[0] not in (m, a_local.shape[0]):
         raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} as my block, got {b.shape[0]}")
     limit = float(np.finfo(str(a_local.dtype)).eps) * m if rcond is None else float(rcond)
-    x, residuals, rank, s, _ = local_lstsq(a_local, b, grid, None if b.shape[0] == m else Grid(grid.rows, ()), limit)
+    x, residuals, rank, s, _ = local_lstsq(a_local, b, limit, grid, None if b.shape[0] == m else Grid(grid.rows, ()))
     return (x[:, 0], residuals[0], rank, s) if b_local.ndim == 1 else (x, residuals, rank, s)
 
 
