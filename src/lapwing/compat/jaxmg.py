@@ -99,8 +99,8 @@ def potrs(
     """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
 
     ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
-    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate=True``: a and b are deleted afterwards, as in
-    1.x, where that is the default.
+    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate=True``: a and b are deleted afterwards, as
+    in 1.x, where that is the default.
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
