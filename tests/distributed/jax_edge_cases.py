@@ -16,6 +16,7 @@ from jax_cases import RANDOM, check, close, main, matrix, mesh_of, positive, put
 import lapwing as lw
 from lapwing.compat import jaxmg
 from lapwing.core.placement import Grid
+from lapwing.distributed import shard
 from lapwing.engines import sharded_calls, sharded_layout
 
 KINDS = getattr(jax.sharding, "AxisType", None)
@@ -80,14 +81,14 @@ def second_derivatives_and_batches_of_inverses():
     n, mesh = 12, explicit(2, 2)
     a, da = positive(n), matrix(n)
 
-    def value(a):
-        return jnp.sum(lw.inv(a, assume="pos") ** 2)
+    def twice(inverse, a, da):
+        def value(a):
+            return jnp.sum(inverse(a) ** 2)
 
-    def twice(a, da):
         return jax.grad(lambda a: jnp.sum(jax.grad(value)(a) * da))(a)
 
-    got = jax.jit(twice)(put(a, mesh, P("x", "y")), put(da, mesh, P("x", "y")))
-    close(got, twice(jnp.asarray(a), jnp.asarray(da)), n, factor=1000)
+    got = jax.jit(partial(twice, partial(lw.inv, assume="pos")))(put(a, mesh, P("x", "y")), put(da, mesh, P("x", "y")))
+    close(got, jax.jit(partial(twice, lambda a: jnp.linalg.inv((a + a.T) / 2)))(a, da), n, factor=1000)
     two = np.stack([positive(n), positive(n)])
     close(jax.jit(jax.vmap(partial(lw.inv, assume="pos")))(put(two, mesh, P(None, "x", "y"))), np.linalg.inv(two), n)
     b = matrix(2, m=n)  # NumPy's, in traced code
@@ -168,6 +169,22 @@ def options_that_change_nothing_are_checked_and_said():
     assert any("in full precision" in line for line in lines), lines
     raises(TypeError, "overwrite", lambda: lw.factor(held, overwrite="yes"))
     assert lw.cholesky(put(np.zeros((0, 0)), mesh, P("x", "y"))).shape == (0, 0)
+
+
+@check
+def mistakes_inside_shard_map():
+    line = Mesh(np.array(jax.devices()[:4]), ("x",))
+    a, b = positive(8), matrix(2, m=8)
+
+    def traced(function):
+        return lambda: sharded_layout.shard_map(function, line, (P("x"),), P("x"))(put(a, line, P("x")))
+
+    raises(ValueError, "2.5", traced(lambda a: shard.cholesky(a, axis_name="x", width=2.5)))
+    raises(TypeError, "upper", traced(lambda a: shard.inv(a, axis_name="x", upper="no")))
+    raises(ValueError, "no axis", traced(lambda a: shard.cholesky(a, axis_name="q")))
+    raises(ValueError, "outside of shard_map", lambda: shard.cholesky(jnp.asarray(a), axis_name="x"))
+    raises(TypeError, "list", traced(lambda a: shard.solve(a, b.tolist(), axis_name="x")))
+    raises(ValueError, "one or two axes", traced(lambda a: shard.solve(a, jnp.asarray(b)[None], axis_name="x")))
 
 
 @check

@@ -78,7 +78,7 @@ def on_one_device(function: Any, a: Any, *others: Any) -> Any:
         return function(*(jnp.asarray(x) for x in (a, *others)))
     given = [alone_on(x, a) for x in (a, *others)]
     # a mesh that is set would be taken for that of these arrays
-    now = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
     if now is None or now.empty:
         return function(*given)
     with jax.set_mesh(Mesh(np.array([a.addressable_shards[0].device]), ("one",))):

@@ -46,7 +46,7 @@ def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
 
 def in_mesh(mesh: Any) -> Any:
     """A context for calls on arrays of this mesh: another one that the user has set would be taken for theirs."""
-    now = getattr(jax.sharding, "get_abstract_mesh", lambda: None)()
+    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
     if now is None or now.empty or not isinstance(mesh, Mesh) or now == mesh.abstract_mesh:
         return nullcontext()
     try:

@@ -114,6 +114,8 @@ def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
             )
     if not isinstance(placement.mesh, Mesh):
         return jnp.asarray(b), None
+    if traced(b) and known and isinstance(sharding.mesh, Mesh):  # eager derivatives
+        return jax.device_put(b, NamedSharding(placement.mesh, PartitionSpec())), None
     return (b if traced(b) else put(b, placement.mesh, PartitionSpec())), None
 
 
