@@ -45,7 +45,8 @@ def plot_layout(
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("plot_layout: matplotlib is not installed\nhint: pip install matplotlib") from None
-    shape = (int(n[0]), int(n[1])) if isinstance(n, tuple) else (int(n), int(n))
+    sizes: Any = (n, n) if np.ndim(n) == 0 else n
+    shape = (int(sizes[0]), int(sizes[1]))
     if min(shape) < 1:
         raise ValueError(f"plot_layout: a matrix of shape {shape} has nothing to draw")
     after = Layout.cyclic(shape, tile, grid, order)
