@@ -76,7 +76,7 @@ def eager_derivatives_of_what_is_gathered():
 
 @check
 def second_derivatives_and_batches_of_inverses():
-    if KINDS is None:
+    if KINDS is None or jax.__version_info__ < (0, 10):
         return
     n, mesh = 12, explicit(2, 2)
     a, da = positive(n), matrix(n)

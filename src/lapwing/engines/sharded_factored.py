@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 _WHOLE = PartitionSpec()
+# JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
+_TURNS_LOOPS = jax.__version_info__ >= (0, 10)
 
 
 def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
@@ -120,15 +122,15 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
         if kind == "pos":
             sandwich = mapped(spd.local_sandwich, 2)
             # turned around it is the same with conj(X), whose panels need not be kept
-            ways: Any = partial(sandwich, x), lambda g: jnp.conj(sandwich(x, jnp.conj(g)))
+            ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
         else:
-            ways = tuple(
-                partial(mapped(partial(lu.local_sandwich, transposed=transposed), 2), x) for transposed in (False, True)
-            )
+            ways = tuple(mapped(partial(lu.local_sandwich, transposed=transposed), 2) for transposed in (False, True))
         whole, d_whole = jax.jvp(read, (a,), (da,))
+        if not _TURNS_LOOPS:
+            return x, jax.custom_derivatives.linear_call(ways[0], ways[1], x, d_whole)
         product = mapped(partial(lu.local_sandwich, transposed=False), 2)
         return x, lax.custom_linear_solve(
-            lambda y: product(whole, y), d_whole, lambda _, s: ways[0](s), lambda _, g: ways[1](g)
+            lambda y: product(whole, y), d_whole, lambda _, s: ways[0](x, s), lambda _, g: ways[1](x, g)
         )
 
     def read(a: Any) -> Any:
