@@ -191,6 +191,40 @@ def check_whole_matrices(mesh):
     raises(ValueError, "shard the batch", lambda: lw.cholesky(distribute_tensor(a, mesh, [Shard(1)])))
 
 
+def check_batches_and_replicated(mesh):
+    """Batches that do not divide, right-hand sides placed otherwise, factors and statuses of matrices that are not cut."""
+    count = SIZE + 1
+    a, b = torch.stack([positive(5) * (i + 1) for i in range(count)]), random(count, 5, 2, seed=1)
+    expected = torch.linalg.solve(a, b)
+    batch = distribute_tensor(a, mesh, [Shard(0)])
+    for x in (lw.solve(batch, b, assume="pos"), lw.factor(batch).solve(b), lw.solve_ex(batch, b, assume="pos")[0]):
+        placed(x, [Shard(0)])
+        close(x, expected, 5, "batch")
+    one = distribute_tensor(a[0], mesh, [Replicate()])
+    close(lw.cholesky_ex(one)[0], torch.linalg.cholesky(a[0]), 5, "replicated")
+    for placements in ([Shard(0)], [Shard(1)]):
+        x = lw.solve(one, distribute_tensor(b[0], mesh, placements), assume="pos")
+        placed(x, placements)
+        close(x, expected[0], 5, "replicated")
+
+
+def check_one_rank_astray(mesh):
+    """What is wrong on one rank alone is said by all of them, and they still understand each other afterwards."""
+    n = 3 * SIZE
+    a = positive(n)
+    good = distribute_tensor(a, mesh, [Shard(0)])
+    rows = torch.arange(n).split([3 + (i == 0) - (i == SIZE - 1) for i in range(SIZE)])[RANK]
+    odd = DTensor.from_local(a[rows], mesh, [Shard(0)], run_check=False, shape=a.shape, stride=a.stride())
+    raises(ValueError, "the block of rank 0", lambda: lw.cholesky(odd))
+    b = torch.ones(n, 2).double()
+    raises(TypeError, "got list", lambda: lw.solve(good, b if RANK else [1.0], assume="pos"))
+    raises(TypeError, "got ndarray", lambda: lw.solve(good, b[:, 0].numpy(), assume="pos"))
+    raises(ValueError, "shape of b", lambda: lw.solve(good, b if RANK else b[:, :1], assume="pos"))
+    raises(ValueError, "for a sharded matrix", lambda: lw.solve(good, b[None], assume="pos"))
+    raises(TypeError, "bfloat16", lambda: lw.cholesky(distribute_tensor(a.bfloat16(), mesh, [Shard(0)])))
+    close(lw.solve(good, b, assume="pos"), torch.linalg.solve(a, b), n, "afterwards")
+
+
 def check_other_placements(mesh):
     a, b = positive(9), random(9, 2, seed=1)
     for placements in ([Shard(0), Replicate()], [Replicate(), Shard(1)], [Shard(0), Shard(0)]):
@@ -200,6 +234,8 @@ def check_other_placements(mesh):
         assert tuple(lw.cholesky(distribute_tensor(a, mesh, placements)).placements) == tuple(placements)
     part = DTensor.from_local(a / SIZE, mesh, [Partial(), Partial()], run_check=False)
     close(lw.cholesky(part), torch.linalg.cholesky(a), 9, "partial")
+    sides = DTensor.from_local(b / SIZE, mesh, [Partial(), Partial()], run_check=False)
+    close(lw.solve(part, sides, assume="pos"), torch.linalg.solve(a, b), 9, "partial")
 
 
 def raises(kind, words, call):
@@ -257,6 +293,8 @@ def main():
     check_failures(line, [Shard(0)], 12)
     check_factor(grid, [Shard(0), Shard(1)], 9, torch.complex128)
     check_whole_matrices(line)
+    check_batches_and_replicated(line)
+    check_one_rank_astray(line)
     check_other_placements(grid)
     engine, not_this = ("scalapack", "gathered") if MPI is not None else ("gathered on rank 0", "scalapack,")
     assert RANK or (any(engine in x for x in said) and not any(not_this in x for x in said)), set(said)
@@ -266,6 +304,11 @@ def main():
             "needs ranks that MPI started",
             lambda: lw.inv(distribute_tensor(positive(8), line, [Shard(0)]), engine="scalapack"),
         )
+        a = distribute_tensor(positive(8), line, [Shard(0)])
+        close(lw.eigvalsh(a, b=a), torch.ones(8).double(), 80, "generalised")
+        assert lw.lstsq(a, torch.ones(8).double()).residuals.shape == ()
+        rcond = lw.factor(a).rcond().to_local().item()
+        assert 0.999 <= rcond * np.linalg.cond(positive(8).numpy(), 1) <= 3
         half = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("x", "y"))["y"]  # half of the ranks, twice
         a = positive(7)
         close(lw.cholesky(distribute_tensor(a, half, [Shard(0)])), torch.linalg.cholesky(a), 7, "a part of the mesh")

@@ -167,7 +167,6 @@ def bad_arguments():
     raises(ValueError, "upper=True", lambda: call("solve", square, jnp.ones(8), upper=True))
     raises(ValueError, "engine", lambda: call("cholesky", square, engine="lapack"))
     raises(TypeError, "int", lambda: call("cholesky", put(np.eye(8, dtype=int), mesh, P("x", None))))
-    raises(NotImplementedError, "scalapack", lambda: call("qr", square))
     raises(ValueError, "batch", lambda: call("cholesky", put(np.zeros((3, 8, 8)), mesh, P(None, "x"))))
     assert jax_sharding.route(put(np.zeros((8, 4, 4)), mesh, P("x"))) is None
     assert jax_sharding.route(put(np.eye(8), mesh, P())) is None

@@ -13,10 +13,12 @@ import pytest
 
 pytest.importorskip("jax")
 
-CASES = Path(__file__).with_name("jax_cases.py")
+# the second takes the checks of the first along
+FILES = [Path(__file__).with_name(name) for name in ("jax_cases.py", "jax_edge_cases.py")]
 NAMES = [
     node.name
-    for node in ast.parse(CASES.read_text()).body
+    for file in FILES
+    for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.FunctionDef) and [getattr(d, "id", "") for d in node.decorator_list] == ["check"]
 ]
 
@@ -32,7 +34,7 @@ def results():
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run([sys.executable, "-W", "error", str(CASES)], capture_output=True, text=True, env=env, timeout=280)
+    done = subprocess.run([sys.executable, "-W", "error", str(FILES[-1])], capture_output=True, text=True, env=env, timeout=280)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

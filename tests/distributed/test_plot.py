@@ -36,3 +36,10 @@ def test_any_layout_before():
     assert set(np.unique(axes[0].images[0].get_array())) == {1, 2, 3}
     with pytest.raises(ValueError, match="before is a layout"):
         plot_layout(10, 3, 2, before=Layout.rows_of((9, 9), 2))
+
+
+@pytest.mark.parametrize("n", [0, (0, 5)])
+def test_nothing_to_draw(n):
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_layout(n, 2, (2, 2))
+    assert plot_layout(np.int64(8), 2, (2, 2))

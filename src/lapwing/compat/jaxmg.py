@@ -7,7 +7,7 @@ Instead of ``from jaxmg import potrs``::
 Its three generations are taken: columns split (``P(None, "x")``, ``cyclic_1d=True``, ``potrs_no_shardmap``), rows split
 (``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``, ``return_logdet``, ``lu_solve``, ``qr``,
 ...). The work is done by lapwing's engine inside XLA, on CPU or GPU devices, by one process or many. Nothing is set at import,
-any number of right-hand sides is taken, no input is deleted unless you donate it yourself, and both triangles of a positive
+any number of right-hand sides is taken, no input is deleted without ``donate=True``, and both triangles of a positive
 definite matrix may be there: the one above the diagonal is read, as JAXMg does.
 
 A failure gives NaN and a status that is not zero (7); 0 is success. It is one int32 for all devices; inside shard_map it has
@@ -16,7 +16,7 @@ shape (1,). (1.x has a vector, whose words are private to it.)
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ from .jaxmg_layout import (
     unpad_rows,
     verify_cyclic,
 )
-from .jaxmg_place import Place, alone_on, check_right, inside, manual_axes, put, status
+from .jaxmg_place import Place, check_right, discard, inside, manual_axes, on_one_device, put, status
 from .jaxmg_rectangular import gesvd, least_squares, polar, qr
 
 __all__ = [
@@ -99,12 +99,14 @@ def potrs(
     """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
 
     ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
-    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate`` is not heeded.
+    ``cyclic_1d=True``: A already is in the order of ``cyclic_1d_layout``. ``donate=True``: a and b are deleted afterwards, as
+    in 1.x, where that is the default.
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
     call = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)
     x, logdet, info = call(a, b)
+    discard(donate, a, b)
     code = status(info)
     out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
     return out if len(out) > 1 else x
@@ -126,6 +128,7 @@ def lu_solve(
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
     x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
+    discard(donate, a, b)
     return (x, status(info)) if return_status else x
 
 
@@ -167,8 +170,8 @@ def syevd(
     if T_A > 1024:
         raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
     place = Place("syevd", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
-    a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
-    w, v = _eigen(place, a, return_eigenvectors)
+    w, v = _eigen(place, _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a, return_eigenvectors)
+    discard(donate, a)
     bad = ~jnp.all(jnp.isfinite(w))
     out = (w, *((v,) if return_eigenvectors else ()), *((status(bad),) if return_status else ()))
     return out if len(out) > 1 else w
@@ -244,7 +247,7 @@ def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: 
     return syevd_no_shardmap(a, T_A, return_eigenvectors)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool) -> Any:
     def local(a: Any, b: Any) -> Any:
         if cyclic:
@@ -257,7 +260,7 @@ def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bo
     return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _inverter(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
     def local(a: Any) -> Any:
         return shard.inv_ex(a, axis_name=names, upper=True, width=tile)
@@ -265,7 +268,7 @@ def _inverter(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
     return jax.jit(shard_map(local, mesh, (spec,), (spec, PartitionSpec())))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _uncycler(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
     return jax.jit(shard_map(lambda a: _uncycled(a, names, tile, spec), mesh, (spec,), spec))
 
@@ -276,7 +279,7 @@ def _uncycled(a: Any, names: Any, tile: int, spec: Any) -> Any:
     return shard.from_cyclic(a, axis_name=names, width=tile, n=a.shape[1 if split == "rows" else 0], split=split)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _eigensolver(mesh: Any, spec: Any, names: Any, vectors: bool) -> Any:
     def local(a: Any) -> Any:
         if vectors:
@@ -287,11 +290,10 @@ def _eigensolver(mesh: Any, spec: Any, names: Any, vectors: bool) -> Any:
 
 
 def _eigen(place: Any, a: Any, vectors: bool) -> tuple[Any, Any]:
-    if isinstance(a, jax.core.Tracer) or not a.is_fully_addressable:
+    if isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True):
         return _eigensolver(place.mesh, place.spec, place.names, vectors)(a)  # type: ignore[no-any-return]
-    alone = alone_on(a, a)
     back = partial(put, place.mesh)
     if not vectors:
-        return back(eigvalsh(alone, upper=True, on_fail="nan"), PartitionSpec()), None
-    w, v = eigh(alone, upper=True, on_fail="nan")
+        return back(on_one_device(partial(eigvalsh, upper=True, on_fail="nan"), a), PartitionSpec()), None
+    w, v = on_one_device(partial(eigh, upper=True, on_fail="nan"), a)
     return back(w, PartitionSpec()), back(v, place.spec)

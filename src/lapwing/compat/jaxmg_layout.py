@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -64,9 +65,13 @@ def cyclic_1d(a: Any, T_A: int, mesh: Any, in_specs: Any, pad: bool = True) -> A
 
 def _relaid(a: Any, tile: int, mesh: Any, spec: Any) -> Any:
     axis, names, _ = _split("cyclic_1d", spec, mesh)
-    split = "columns" if axis else "rows"
-    function = shard_map(lambda x: shard.to_cyclic(x, axis_name=names, width=tile, split=split), mesh, (spec,), spec)
-    return jax.jit(function)(a)
+    return _relayer(mesh, spec, names, int(tile), "columns" if axis else "rows")(a)
+
+
+@lru_cache(maxsize=64)
+def _relayer(mesh: Any, spec: Any, names: tuple[str, ...], tile: int, split: str) -> Any:
+    # one for each layout: a new function would be compiled at every call
+    return jax.jit(shard_map(lambda x: shard.to_cyclic(x, axis_name=names, width=tile, split=split), mesh, (spec,), spec))
 
 
 def _split(name: str, spec: Any, mesh: Any) -> tuple[int, tuple[str, ...], int]:
@@ -157,6 +162,8 @@ def plot_block_to_cyclic(N: int, T_A: int, ndev: int, N_rows: int = 8) -> tuple[
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError("plot_block_to_cyclic needs matplotlib\nhint: pip install matplotlib") from error
+    if N < 1 or ndev < 1 or T_A < 1:
+        raise ValueError(f"plot_block_to_cyclic: N={N}, T_A={T_A}, ndev={ndev} must be positive")
     size = -(-N // ndev)
     moves = get_cols_cyclic(N, size, T_A, ndev)
     order = sorted(range(N), key=lambda c: (moves[c][2], c))

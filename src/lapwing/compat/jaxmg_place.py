@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from .jaxmg_layout import calculate_all_valid_T_A, get_mesh_and_spec_from_array
 
-__all__ = ["Place", "alone_on", "check_right", "inside", "manual_axes", "put", "status"]
+__all__ = ["Place", "alone_on", "check_right", "discard", "inside", "manual_axes", "on_one_device", "put", "status"]
 
 _FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that is not positive definite
 _DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -40,7 +41,7 @@ class Place:
             raise ValueError(f"{name}: A must be a square matrix, got shape {tuple(a.shape)}")
         if str(a.dtype) not in _DTYPES:
             raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(_DTYPES)}")
-        if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+        if isinstance(tile, bool) or not isinstance(tile, (int, np.integer)) or tile < 1:
             raise ValueError(f"{name}: T_A must be positive, got {tile!r}")
         entries = [entry for entry in self.spec if entry is not None]
         self.names: tuple[str, ...] = sum((entry if isinstance(entry, tuple) else (entry,) for entry in entries), ())
@@ -52,6 +53,12 @@ class Place:
         devices = 1
         for axis in self.names:
             devices *= mesh.shape[axis]
+        for i, entry in enumerate(self.spec):
+            parts = 1
+            for each in entry if isinstance(entry, tuple) else () if entry is None else (entry,):
+                parts *= mesh.shape[each]
+            if a.shape[i] % parts:
+                raise ValueError(f"{name}: axis {i} of A, of shape {tuple(a.shape)}, is not divisible by {parts} devices")
         if not pad and a.shape[0] % (devices * tile):
             raise ValueError(
                 f"{name}: N={a.shape[0]} is not divisible by {devices} devices times T_A={tile}"
@@ -63,6 +70,26 @@ def alone_on(x: Any, like: Any) -> Any:
     """The whole array on one device of ``like``."""
     # a bare device would leave the mesh of Explicit axes in the type
     return jax.device_put(x, SingleDeviceSharding(like.addressable_shards[0].device))
+
+
+def on_one_device(function: Any, a: Any, *others: Any) -> Any:
+    """``function`` of whole arrays on one device of ``a``, whatever mesh is set."""
+    if not isinstance(a, jax.Array):
+        return function(*(jnp.asarray(x) for x in (a, *others)))
+    given = [alone_on(x, a) for x in (a, *others)]
+    # a mesh that is set would be taken for that of these arrays
+    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
+    if now is None or now.empty:
+        return function(*given)
+    with jax.set_mesh(Mesh(np.array([a.addressable_shards[0].device]), ("one",))):
+        return function(*given)
+
+
+def discard(donate: bool, *given: Any) -> None:
+    """What the caller gave away: its memory is free as soon as the devices have read it."""
+    for x in given if donate else ():
+        if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
+            x.delete()
 
 
 def put(mesh: Any, x: Any, spec: Any) -> Any:

@@ -45,7 +45,10 @@ def plot_layout(
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("plot_layout: matplotlib is not installed\nhint: pip install matplotlib") from None
-    shape = (n, n) if isinstance(n, int) else n
+    sizes: Any = (n, n) if np.ndim(n) == 0 else n
+    shape = (int(sizes[0]), int(sizes[1]))
+    if min(shape) < 1:
+        raise ValueError(f"plot_layout: a matrix of shape {shape} has nothing to draw")
     after = Layout.cyclic(shape, tile, grid, order)
     first = Layout.blocks(shape, after.grid, order) if before is None else before
     if first.shape != after.shape:

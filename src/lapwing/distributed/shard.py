@@ -4,6 +4,9 @@
 n/p x n: the rows; n x n/p: the columns; n/p x n/q with two axes: both. Nothing raises here but wrong shapes and dtypes: a
 matrix that cannot be factored gives NaN, and the ``_ex`` functions a status besides, the same on every device.
 
+They can be differentiated with respect to what is read: of a positive definite matrix one triangle has all of the gradient
+(the public functions give its Hermitian part), and every step of the loops is kept. Outside of shard_map that costs less.
+
 Give ``shard_map`` the option ``check_vma=False`` (``check_rep=False`` before JAX 0.6): JAX cannot see what is replicated here.
 
 Needs JAX.
@@ -13,9 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..core.placement import Grid
-from ..engines.sharded import Panels, panels, panels_of_width
-from ..ops.checks import check_matrix
+from ..engines.sharded import panels_of_width
+from .shard_blocks import axes_of, check_right, cyclic, is_pos, right_grid, square, tall
 
 __all__ = [
     "cholesky",
@@ -78,7 +83,7 @@ def cholesky_ex(a_local: Any, *, axis_name: Any, upper: bool = False, width: int
     """My block of the factor, and the status: 0, or the order of the first leading minor that is not positive definite."""
     from ..engines.sharded_calls import local_cholesky
 
-    grid, cut = _square("shard.cholesky", a_local, axis_name, width)
+    grid, cut = square("shard.cholesky", a_local, axis_name, width, upper)
     return local_cholesky(a_local, grid, cut, upper)
 
 
@@ -149,12 +154,11 @@ def solve_logdet_ex(
     from ..engines import sharded_calls, sharded_cholesky, sharded_lu
 
     name = "shard.solve"
-    grid, cut = _square(name, a_local, axis_name, width)
-    if a_local.dtype != b_local.dtype:
-        raise TypeError(f"{name}: a and b must have the same dtype, got {a_local.dtype} and {b_local.dtype}")
+    grid, cut = square(name, a_local, axis_name, width, upper)
+    check_right(name, a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
-    right = _right_grid(name, b, grid, cut.n, b_split)
-    if _is_pos(name, assume):
+    right = right_grid(name, b, grid, cut.n, b_split)
+    if is_pos(name, assume):
         spd = sharded_calls.local_factor(a_local, grid, cut, upper)
         x, info = sharded_calls.local_apply(spd, b, grid, right, cut), spd.info
         logdet = sharded_calls.or_nan(sharded_cholesky.logdet(spd), info)
@@ -176,8 +180,8 @@ def inv_ex(
     """My block of A^-1, and the status."""
     from ..engines import sharded_calls, sharded_lu
 
-    grid, cut = _square("shard.inv", a_local, axis_name, width)
-    if _is_pos("shard.inv", assume):
+    grid, cut = square("shard.inv", a_local, axis_name, width, upper)
+    if is_pos("shard.inv", assume):
         return sharded_calls.local_inverse(a_local, grid, cut, upper)
     return sharded_lu.local_inverse(a_local, grid, cut)
 
@@ -190,8 +194,8 @@ def slogdet(
 
     from ..engines import sharded_calls, sharded_lu
 
-    grid, cut = _square("shard.slogdet", a_local, axis_name, width)
-    if _is_pos("shard.slogdet", assume):
+    grid, cut = square("shard.slogdet", a_local, axis_name, width, upper)
+    if is_pos("shard.slogdet", assume):
         value, info = sharded_calls.local_logdet(a_local, grid, cut, upper)
         return sharded_calls.or_nan(jnp.ones((), a_local.dtype), info), value
     return sharded_lu.local_slogdet(a_local, grid, cut)[:2]
@@ -201,28 +205,28 @@ def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
     """My rows of Q, and R on every device, of a matrix split by rows: m/p x n with m/p >= n."""
     from ..engines.sharded_tall import local_qr
 
-    return local_qr(a_local, _tall("shard.qr", a_local, axis_name))
+    return local_qr(a_local, tall("shard.qr", a_local, axis_name))
 
 
 def svd(a_local: Any, *, axis_name: Any) -> tuple[Any, Any, Any]:
     """My rows of U, and S and V^H on every device; the matrix as for :func:`qr`."""
     from ..engines.sharded_tall import local_svd
 
-    return local_svd(a_local, _tall("shard.svd", a_local, axis_name))[:3]
+    return local_svd(a_local, tall("shard.svd", a_local, axis_name))[:3]
 
 
 def svdvals(a_local: Any, *, axis_name: Any) -> Any:
     """Singular values, on every device; the matrix as for :func:`qr`."""
     from ..engines.sharded_tall import local_svd
 
-    return local_svd(a_local, _tall("shard.svdvals", a_local, axis_name))[1]
+    return local_svd(a_local, tall("shard.svdvals", a_local, axis_name))[1]
 
 
 def polar(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
     """My rows of U, and P on every device, with A = U P; the matrix as for :func:`qr`."""
     from ..engines.sharded_tall import local_polar
 
-    return local_polar(a_local, _tall("shard.polar", a_local, axis_name))[:2]
+    return local_polar(a_local, tall("shard.polar", a_local, axis_name))[:2]
 
 
 def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = None) -> tuple[Any, Any, Any, Any]:
@@ -230,19 +234,16 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
 
     The matrix as for :func:`qr`; ``b_local`` are my rows of B (m/p of them), or all m.
     """
-    import numpy as np
-
     from ..engines.sharded_tall import local_lstsq
 
-    grid = _tall("shard.lstsq", a_local, axis_name)
+    grid = tall("shard.lstsq", a_local, axis_name)
     m = a_local.shape[0] * grid.p
+    check_right("shard.lstsq", a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
-    if a_local.dtype != b.dtype:
-        raise TypeError(f"shard.lstsq: a and b must have the same dtype, got {a_local.dtype} and {b.dtype}")
     if b.shape[0] not in (m, a_local.shape[0]):
         raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} as my block, got {b.shape[0]}")
     limit = float(np.finfo(str(a_local.dtype)).eps) * m if rcond is None else float(rcond)
-    x, residuals, rank, s, _ = local_lstsq(a_local, b, grid, None if b.shape[0] == m else Grid(grid.rows, ()), limit)
+    x, residuals, rank, s, _ = local_lstsq(a_local, b, limit, grid, None if b.shape[0] == m else Grid(grid.rows, ()))
     return (x[:, 0], residuals[0], rank, s) if b_local.ndim == 1 else (x, residuals, rank, s)
 
 
@@ -252,7 +253,7 @@ def eigh(a_local: Any, *, axis_name: Any, upper: bool = False) -> tuple[Any, Any
 
     from ..engines.sharded_layout import gathered, local_part
 
-    grid, _ = _square("shard.eigh", a_local, axis_name, None)
+    grid, _ = square("shard.eigh", a_local, axis_name, None, upper)
     w, v = jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)
     return w, local_part(v, grid)
 
@@ -263,7 +264,7 @@ def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False) -> Any:
 
     from ..engines.sharded_layout import gathered
 
-    grid, _ = _square("shard.eigvalsh", a_local, axis_name, None)
+    grid, _ = square("shard.eigvalsh", a_local, axis_name, None, upper)
     return jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)[0]
 
 
@@ -274,7 +275,7 @@ def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns
     """
     from ..engines.sharded_layout import to_panels
 
-    grid, cut = _cyclic("shard.to_cyclic", a_local, axis_name, width, split)
+    grid, cut = cyclic("shard.to_cyclic", a_local, axis_name, width, split)
     return to_panels(a_local, grid, cut) if split == "columns" else to_panels(a_local.T, grid, cut).T
 
 
@@ -282,7 +283,7 @@ def from_cyclic(c_local: Any, *, axis_name: Any, width: int, n: int, split: str 
     """My contiguous block of the ``n`` columns (or rows), from my panels."""
     from ..engines.sharded_layout import from_panels
 
-    grid = Grid((), _axes("shard.from_cyclic", axis_name))
+    grid = Grid((), axes_of("shard.from_cyclic", axis_name))
     cut = panels_of_width(n, grid.size, width)
     c = c_local if split == "columns" else c_local.T
     if c.shape[1] != cut.columns or n % grid.size:
@@ -292,76 +293,3 @@ def from_cyclic(c_local: Any, *, axis_name: Any, width: int, n: int, split: str 
         )
     made = from_panels(c, grid, cut, c.shape[0])
     return made if split == "columns" else made.T
-
-
-def _cyclic(name: str, a: Any, axis_name: Any, width: int, split: str) -> tuple[Grid, Panels]:
-    if split not in ("columns", "rows"):
-        raise ValueError(f"{name}: split={split!r} is not 'columns' or 'rows'")
-    if width < 1:
-        raise ValueError(f"{name}: width={width} is not positive")
-    grid = Grid((), _axes(name, axis_name))
-    return grid, panels_of_width(a.shape[1 if split == "columns" else 0] * grid.size, grid.size, width)
-
-
-def _square(name: str, a: Any, axis_name: Any, width: int | None) -> tuple[Grid, Panels]:
-    import jax
-
-    check_matrix(name, tuple(a.shape), str(a.dtype))
-    axes = _axes(name, axis_name)
-    size = 1
-    for _, count in axes:
-        size *= count
-    rows, columns = a.shape
-    grid = None
-    if rows * size == columns:
-        grid, n = Grid(axes, ()), columns
-    elif columns * size == rows:
-        grid, n = Grid((), axes), rows
-    elif len(axes) == 2 and rows * axes[0][1] == columns * axes[1][1]:
-        grid, n = Grid(axes[:1], axes[1:]), rows * axes[0][1]
-    if grid is None or n == 0:
-        sizes = " x ".join(str(count) for _, count in axes)
-        raise ValueError(
-            f"{name}: a block of shape {tuple(a.shape)} is no part of a square matrix split over {sizes} devices"
-            "\nhint: split rows or columns over all axes, or rows over the first and columns over the second"
-        )
-    if width is not None and width < 1:
-        raise ValueError(f"{name}: width={width} is not positive")
-    cut = panels(n, size, jax.default_backend()) if width is None else panels_of_width(n, size, width)
-    return grid, cut
-
-
-def _tall(name: str, a: Any, axis_name: Any) -> Grid:
-    check_matrix(name, tuple(a.shape), str(a.dtype))
-    if a.shape[0] < a.shape[1]:
-        raise ValueError(
-            f"{name}: each device needs at least as many rows as there are columns, got a block of shape {tuple(a.shape)}"
-        )
-    return Grid(_axes(name, axis_name), ())
-
-
-def _axes(name: str, axis_name: Any) -> tuple[tuple[str, int], ...]:
-    from jax import lax
-
-    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
-    if not names:
-        raise ValueError(f"{name}: axis_name={axis_name!r} names no axis of the mesh")
-    # the sum of a constant is known at once
-    return tuple((each, int(lax.psum(1, each))) for each in names)
-
-
-def _right_grid(name: str, b: Any, grid: Grid, n: int, split: str) -> Grid | None:
-    axes = grid.rows + grid.columns
-    if split not in ("auto", "none", "rows", "columns"):
-        raise ValueError(f"{name}: b_split={split!r} is not known\nhint: use one of 'auto', 'none', 'rows', 'columns'")
-    if split == "auto":
-        split = "none" if b.shape[0] == n else "rows"
-    if b.shape[0] != (n // grid.size if split == "rows" else n):
-        raise ValueError(f"{name}: the matrix has {n} rows, split over {grid.size} devices, and my block of b has {b.shape[0]}")
-    return {"none": None, "rows": Grid(axes, ()), "columns": Grid((), axes)}[split]
-
-
-def _is_pos(name: str, assume: str) -> bool:
-    if assume not in ("pos", "general"):
-        raise ValueError(f"{name}: assume={assume!r} is not known\nhint: use 'pos' or 'general'")
-    return assume == "pos"

@@ -6,7 +6,7 @@ arrays are static, so that one compiled function serves every call alike.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import jax
@@ -17,7 +17,18 @@ from jax.sharding import PartitionSpec
 from ..core.placement import Grid, Placement
 from . import sharded_cholesky as spd
 from .sharded import Panels, panels, panels_of_width
-from .sharded_layout import adjoint, from_panels, from_slots, gathered, local_part, place, shard_map, to_panels, to_slots
+from .sharded_layout import (
+    adjoint,
+    from_panels,
+    from_slots,
+    gathered,
+    in_mesh,
+    local_part,
+    place,
+    shard_map,
+    to_panels,
+    to_slots,
+)
 
 __all__ = [
     "cholesky",
@@ -57,10 +68,17 @@ def _names(axes: tuple[str, ...]) -> Any:
     return axes[0] if len(axes) == 1 else axes or None
 
 
-@cache
-def compiled(function: Any, *fixed: Any) -> Any:
+@lru_cache(maxsize=256)
+def compiled(function: Any, placement: Placement, *fixed: Any) -> Any:
     """One jitted function for each set of static arguments."""
-    return jax.jit(partial(function, *fixed))
+    jitted = jax.jit(partial(function, placement, *fixed))
+
+    @wraps(function)
+    def call(*arrays: Any) -> Any:
+        with in_mesh(placement.mesh):
+            return jitted(*arrays)
+
+    return call
 
 
 # -- inside shard_map: my block in, my block out ------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
     "inverse",
     "mean",
     "mirrored",
+    "rcond",
     "slogdet",
     "slogdet_at_once",
     "solve",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _WHOLE = PartitionSpec()
+# JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
+_TURNS_LOOPS = jax.__version_info__ >= (0, 10)
 
 
 def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
@@ -68,15 +71,6 @@ def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, uppe
     spec, b_spec = spec_of(grid), spec_of(right)
     f = jax.tree.map(lax.stop_gradient, f)
 
-    def way(turned: bool) -> Any:
-        if kind == "pos":
-            local: Any = partial(spd.local_apply, grid=grid, right=right, cut=cut)
-        elif kind == "lu":
-            local = partial(lu.apply, grid=grid, right=right, cut=cut, turned=turned)
-        else:
-            local = partial(triangle.apply, grid=grid, right=right, cut=cut, below=kind == "lower", turned=turned)
-        return shard_map(local, mesh, (_parts(kind, grid), b_spec), b_spec)
-
     def local_product(a: Any, x: Any) -> Any:
         if kind == "pos":
             return spd.local_product(a, x, grid, right)
@@ -84,7 +78,7 @@ def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, uppe
         return lu.local_times(a, x, grid, right)
 
     product = shard_map(local_product, mesh, (spec, b_spec), b_spec)
-    forward, backward = way(False), way(True)
+    forward, backward = (_way(placement, right, cut, kind, turned) for turned in (False, True))
     return lax.custom_linear_solve(
         lambda x: product(a, x),
         b,
@@ -92,6 +86,18 @@ def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, uppe
         # A^T y = c is A^H conj(y) = conj(c)
         lambda _, c: jnp.conj(backward(f, jnp.conj(c))),
     )
+
+
+def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, turned: bool) -> Any:
+    """A^-1 B, or A^-H B, from the factor."""
+    grid, b_spec = placement.grid, spec_of(right)
+    if kind == "pos":
+        local: Any = partial(spd.local_apply, grid=grid, right=right, cut=cut)
+    elif kind == "lu":
+        local = partial(lu.apply, grid=grid, right=right, cut=cut, turned=turned)
+    else:
+        local = partial(triangle.apply, grid=grid, right=right, cut=cut, below=kind == "lower", turned=turned)
+    return shard_map(local, placement.mesh, (_parts(kind, grid), b_spec), b_spec)
 
 
 def solve_at_once(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, b: Any) -> Any:
@@ -106,21 +112,29 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     spec = spec_of(grid)
     function = jax.custom_jvp(lambda a, f: _inverse_of(placement, cut, kind)(f))
 
+    def mapped(local: Any, count: int) -> Any:
+        return shard_map(partial(local, grid=grid, cut=cut), mesh, (spec,) * count, spec)
+
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
-        x, da = function(*primals), tangents[0]
-        # dX = -X dA X, linear in dA
+        a, x, da = primals[0], function(*primals), tangents[0]
+        # dX = -X dA X solves -A dX A = dA: written so, it can be differentiated again, and be turned around
         if kind == "pos":
+            sandwich = mapped(spd.local_sandwich, 2)
             # turned around it is the same with conj(X), whose panels need not be kept
-            sandwich = shard_map(partial(spd.local_sandwich, grid=grid, cut=cut), mesh, (spec, spec), spec)
-            hermitian = shard_map(partial(spd.local_hermitian, grid=grid, cut=cut), mesh, (spec,), spec)
-            ways = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
-            return x, jax.custom_derivatives.linear_call(*ways, x, hermitian(da))
-        ways = tuple(
-            shard_map(partial(lu.local_sandwich, grid=grid, cut=cut, transposed=transposed), mesh, (spec, spec), spec)
-            for transposed in (False, True)
+            ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
+        else:
+            ways = tuple(mapped(partial(lu.local_sandwich, transposed=transposed), 2) for transposed in (False, True))
+        whole, d_whole = jax.jvp(read, (a,), (da,))
+        if not _TURNS_LOOPS:
+            return x, jax.custom_derivatives.linear_call(ways[0], ways[1], x, d_whole)
+        product = mapped(partial(lu.local_sandwich, transposed=False), 2)
+        return x, lax.custom_linear_solve(
+            lambda y: product(whole, y), d_whole, lambda _, s: ways[0](x, s), lambda _, g: ways[1](x, g)
         )
-        return x, jax.custom_derivatives.linear_call(*ways, x, triangle_of(placement, kind, da))
+
+    def read(a: Any) -> Any:
+        return mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
 
     return function(a, jax.tree.map(lax.stop_gradient, f))
 
@@ -169,6 +183,36 @@ def slogdet_at_once(placement: Placement, cut: Panels, kind: str, upper: bool, a
     """Sign, log |det A| and the status."""
     f = factor(placement, cut, kind, upper, a)
     return (*slogdet(placement, cut, kind, upper, a, f), f.info)
+
+
+def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
+    """1 / (||A|| ||A^-1||) in the 1-norm: Hager's estimate for A^-1, with Higham's vector at the end."""
+    whole = mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
+    size = jnp.max(jnp.sum(jnp.abs(whole), 0))
+    good = (f.info == 0) & (size > 0) & jnp.isfinite(size)
+    size = jnp.where(good, size, 1)
+    forward, backward = (_way(placement, None, cut, kind, turned) for turned in (False, True))
+
+    # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+    def norm(x: Any) -> tuple[Any, Any]:
+        y = forward(f, x * size.astype(x.dtype))
+        return y, jnp.sum(jnp.abs(y))
+
+    index = jnp.arange(cut.n)[:, None]
+
+    def climb(_: Any, state: Any) -> Any:
+        x, best = state
+        y, found = norm(x)
+        length = jnp.abs(y)
+        signs = jnp.where(length == 0, 1, y / jnp.where(length == 0, 1, length).astype(y.dtype))
+        z = backward(f, signs * size.astype(x.dtype))
+        return (index == jnp.argmax(jnp.abs(z))).astype(x.dtype), jnp.maximum(best, found)
+
+    start = jnp.full((cut.n, 1), 1 / cut.n, a.dtype), jnp.zeros_like(size)
+    _, best = lax.fori_loop(0, 4, climb, start)
+    last = jnp.where(index % 2 == 0, 1, -1) * (1 + index / max(cut.n - 1, 1))
+    best = jnp.maximum(best, 2 * norm(last.astype(a.dtype))[1] / (3 * cut.n))
+    return jnp.where(good, 1 / best, 0).astype(size.dtype)
 
 
 def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:

@@ -7,12 +7,14 @@ whose blocks of columns are whole panels.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh
 
 from ..core.placement import Grid
 from .sharded import Panels
@@ -23,6 +25,7 @@ __all__ = [
     "from_slots",
     "from_whole_rows",
     "gathered",
+    "in_mesh",
     "local_part",
     "place",
     "shard_map",
@@ -39,6 +42,17 @@ def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     from jax.experimental.shard_map import shard_map as older
 
     return older(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False)
+
+
+def in_mesh(mesh: Any) -> Any:
+    """A context for calls on arrays of this mesh: another one that the user has set would be taken for theirs."""
+    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
+    if now is None or now.empty or not isinstance(mesh, Mesh) or now == mesh.abstract_mesh:
+        return nullcontext()
+    try:
+        return jax.set_mesh(mesh)
+    except ValueError:  # inside jit: it was traced with the mesh that is set
+        return nullcontext()
 
 
 def adjoint(x: Any) -> Any:
@@ -104,7 +118,7 @@ def from_slots(x: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -
 
 
 def to_whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
-    """A part of the rows of my block, but all columns; and how many rows the block had, which q must divide."""
+    """A part of the rows of my block, but all columns, and how many rows the block had; zeros below the last part."""
     return _whole_rows(a, grid)[0], a.shape[0]
 
 
@@ -113,7 +127,7 @@ def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
     if grid.q == 1:
         return x
     x = x.reshape(x.shape[0], grid.q, x.shape[1] // grid.q)
-    return _exchange(x, grid.column_axes, 1, 0).reshape(rows, x.shape[2])
+    return _exchange(x, grid.column_axes, 1, 0).reshape(-1, x.shape[2])[:rows]
 
 
 def gathered(b: Any, grid: Grid) -> Any:

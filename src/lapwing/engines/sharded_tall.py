@@ -65,12 +65,13 @@ def local_polar(a: Any, grid: Grid) -> tuple[Any, Any, Any]:
     return from_whole_rows(dot(q, dot(w, vh)), grid, held), (p + adjoint(p)) / 2, info
 
 
-def local_lstsq(a: Any, b: Any, grid: Grid, right: Grid | None, rcond: float) -> tuple[Any, ...]:
+def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None) -> tuple[Any, ...]:
     rows, held = to_whole_rows(a, grid)
     b = b if right is None else gathered(b, right)
     # my rows of B lie where my rows of A do
-    start = place(grid.row_axes) * held + place(grid.column_axes) * rows.shape[0]
-    mine = lax.dynamic_slice_in_dim(b, start, rows.shape[0])
+    mine = lax.dynamic_slice_in_dim(b, place(grid.row_axes) * held, held)
+    mine = jnp.pad(mine, ((0, grid.q * rows.shape[0] - held), (0, 0)))
+    mine = lax.dynamic_slice_in_dim(mine, place(grid.column_axes) * rows.shape[0], rows.shape[0])
     q, r = tsqr(rows, grid.order)
     u, s, vh, info = small_svd(r)
     good = s > rcond * s[0]
@@ -107,15 +108,15 @@ def polar(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
     return _mapped(local_polar, placement, (True, False, False), a)  # type: ignore[no-any-return]
 
 
-def lstsq(placement: Placement, right: Grid | None, rcond: float, a: Any, b: Any) -> tuple[Any, ...]:
+def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) -> tuple[Any, ...]:
     """x, residuals, rank and singular values, all on every device, and the status."""
     if b.ndim == 1:
-        x, residuals, *others = lstsq(placement, right, rcond, a, b[:, None])
+        x, residuals, *others = lstsq(placement, right, a, b[:, None], rcond)
         return x[:, 0], residuals[0], *others
-    function = partial(local_lstsq, grid=placement.grid, right=right, rcond=rcond)
+    function = partial(local_lstsq, grid=placement.grid, right=right)
     whole = PartitionSpec()
-    specs = (spec_of(placement.grid), spec_of(right))
-    return _undifferentiated("lstsq", shard_map(function, placement.mesh, specs, (whole,) * 5))(a, b)  # type: ignore[no-any-return]
+    specs = (spec_of(placement.grid), spec_of(right), whole)
+    return _undifferentiated("lstsq", shard_map(function, placement.mesh, specs, (whole,) * 5))(a, b, rcond)  # type: ignore[no-any-return]
 
 
 def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any) -> Any:

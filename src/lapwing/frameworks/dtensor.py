@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,13 @@ from ..core.layout import Axis, Layout
 from .torch_memory import Blocks
 
 __all__ = ["Blocks", "TorchMessages", "adjoint", "blocks_of", "cuts_matrix", "standard", "whole", "wrap", "wrap_replicated"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def not_compiled(function: Function) -> Function:
+    """The ranks talk to each other through Python: torch.compile leaves such calls as they are."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 def cuts_matrix(a: Any) -> bool:
@@ -95,7 +103,7 @@ def empty_like(a: Any) -> Any:
 
 def placed_as(x: Any, like: Any) -> Any:
     """In the placements of ``like``, unless those are of sums that are still to be made."""
-    if like is None or like.placements == x.placements or any(p.is_partial() for p in like.placements):
+    if like is None or tuple(like.placements) == tuple(x.placements) or any(p.is_partial() for p in like.placements):
         return x
     return x.redistribute(placements=like.placements)
 
@@ -145,9 +153,14 @@ def _words(placements: Any) -> str:
     return ", ".join(str(p) for p in placements)
 
 
-@cache
 def ranks_of(mesh: Any) -> TorchMessages:
     """The ranks of a mesh, in its order. Collective over the mesh at its first use."""
+    return _ranks_of(mesh, dist.group.WORLD)
+
+
+@lru_cache(maxsize=32)
+def _ranks_of(mesh: Any, world: Any) -> TorchMessages:
+    # another world: torch was shut down and started again, and the groups of the one before are gone
     order = mesh.mesh.flatten().tolist()
     if order != sorted(order):
         raise ValueError(
@@ -228,20 +241,46 @@ def on_gpu(local: Any) -> bool:
 
 
 def own(name: str, x: Any, like: Any) -> Any:
-    """What this rank holds of a DTensor whose matrices are whole; other tensors stay."""
+    """What this rank needs of ``x`` beside its own part of ``like``, whose matrices are whole; what is no tensor stays."""
+    if not isinstance(x, torch.Tensor) or x is like:
+        return x.to_local() if x is like else x
+    batched = [p.dim for p, size in zip(like.placements, like.device_mesh.shape, strict=True) if p.is_shard() and size > 1]
+    aligned = x.ndim == like.ndim and all(x.shape[dim] == like.shape[dim] for dim in batched)
     if not isinstance(x, DTensor):
-        return x
-    if x.placements != like.placements:
+        # whole on every rank: of a batch its own part
+        return wrap_replicated(x, like).redistribute(placements=like.placements).to_local() if batched and aligned else x
+    if x.device_mesh != like.device_mesh:
+        raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
+    if tuple(x.placements) == tuple(like.placements):
+        return x.to_local()
+    if batched and not aligned:
         raise ValueError(
-            f"{name}: a and b are placed differently ({_words(like.placements)} and {_words(x.placements)})"
-            "\nhint: b.redistribute(placements=a.placements)"
+            f"{name}: a and b are placed differently ({_words(like.placements)} and {_words(x.placements)}), and their"
+            f" batches differ (shapes {tuple(like.shape)} and {tuple(x.shape)})\nhint: b.redistribute(...)"
         )
-    return x.to_local()
+    return x.redistribute(placements=like.placements).to_local()
 
 
 def wrap_own(x: Any, like: Any) -> Any:
     """Results of a batch, or of a replicated matrix: placed as it was."""
-    return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False)
+    shape = list(x.shape)
+    for p in like.placements:
+        if p.is_shard():  # ranks may hold more or fewer matrices than others
+            shape[p.dim] = like.shape[p.dim]
+    strides = tuple(int(n) for n in np.cumprod([1, *shape[:0:-1]])[::-1]) if shape else ()
+    return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+def dtype_of(x: Any) -> str:
+    return str(x.dtype).rpartition(".")[2]
+
+
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def is_sharded(x: Any) -> bool:
+    return isinstance(x, DTensor)
 
 
 def as_tensor(x: np.ndarray) -> Any:
@@ -255,7 +294,7 @@ def as_given(x: Any, given: Any, vector: bool) -> Any:
         return x[:, 0] if vector else x
     if vector:  # (n, 1) would be cut over two axes where (n,) has one
         x = x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)[:, 0]
-    return x.redistribute(placements=given.placements)
+    return placed_as(x, given)
 
 
 def wants_gradient(*tensors: Any) -> bool:

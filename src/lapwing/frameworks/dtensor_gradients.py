@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Replicate
 
 from .dtensor import adjoint, layout_for, ranks_of, whole, wrap
 
@@ -26,16 +27,20 @@ class _Solve(torch.autograd.Function):
     def forward(ctx: Any, a: Any, b: Any, run: Any, pos: bool) -> Any:
         x = run(a.detach(), b.detach())
         ctx.save_for_backward(a, x)
-        ctx.run, ctx.pos, ctx.given = run, pos, b.placements if isinstance(b, DTensor) else None
+        ctx.run, ctx.pos, ctx.given = run, pos, x.placements if isinstance(x, DTensor) else None
+        ctx.partial = isinstance(b, DTensor) and any(p.is_partial() for p in b.placements)
         return x
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
         a, x = ctx.saved_tensors
         if ctx.given is not None:
             g = g.redistribute(placements=ctx.given)
         gb = ctx.run(a.detach() if ctx.pos else adjoint(a.detach()), g.detach())
-        return _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None, gb, None, None
+        ga = _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None
+        # each summand of b has the gradient of their sum
+        return ga, gb.redistribute(placements=[Replicate()] * gb.device_mesh.ndim) if ctx.partial else gb, None, None
 
 
 def _outer(a: Any, gb: Any, x: Any, pos: bool) -> Any:
@@ -59,6 +64,7 @@ class _Slogdet(torch.autograd.Function):
         return sign, logabs
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, _: Any, g: Any) -> Any:  # type: ignore[override]
         (a,) = ctx.saved_tensors
         # of a Hermitian matrix the inverse is its own adjoint

@@ -7,13 +7,14 @@ which mesh there is: then rows are asked for, which XLA brings about by all-to-a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ..core.placement import Grid, Placement
 from .jax import register, traced
@@ -22,7 +23,10 @@ __all__ = [
     "AUTO_FROM",
     "all_finite",
     "grid_of",
+    "mesh_of",
     "on_one_device",
+    "on_the_device",
+    "placed_back",
     "placed_like",
     "placed_now",
     "put",
@@ -101,12 +105,38 @@ def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
 def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
     """A right-hand side that the devices of the matrix can read, and its own grid there (None: whole on each of them)."""
     sharding, known = _sharding(b)
-    if sharding is not None and known and set(sharding.mesh.axis_names) == set(placement.mesh.axis_names):
-        grid = grid_of(sharding.spec, placement.mesh, b.ndim)
-        return b, grid if grid.size > 1 else None
-    if not traced(b):
-        b = put(b, placement.mesh, PartitionSpec())
-    return b, None
+    if sharding is not None and known:
+        kept = _on(sharding.mesh, placement.mesh)
+        if kept is not None:
+            grid = grid_of(sharding.spec, placement.mesh, b.ndim)
+            return (b if kept else jax.device_put(b, NamedSharding(placement.mesh, sharding.spec))), (
+                grid if grid.size > 1 else None
+            )
+    if not isinstance(placement.mesh, Mesh):
+        return jnp.asarray(b), None
+    if traced(b) and known and isinstance(sharding.mesh, Mesh):  # eager derivatives
+        return jax.device_put(b, NamedSharding(placement.mesh, PartitionSpec())), None
+    return (b if traced(b) else put(b, placement.mesh, PartitionSpec())), None
+
+
+def placed_back(x: Any, b: Any, placement: Placement) -> Any:
+    """A solution where its right-hand side was, if that was on another mesh."""
+    sharding = None if traced(b) or traced(x) else getattr(b, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1 or _on(sharding.mesh, placement.mesh):
+        return x
+    return put(x, sharding.mesh, sharding.spec)
+
+
+def _on(mesh: Any, other: Any) -> bool | None:
+    """True: the same mesh. False: it differs in the kinds of its axes alone. None: another one."""
+    if mesh == other:
+        return True
+    if dict(mesh.shape) != dict(other.shape):
+        return None
+    if not (isinstance(mesh, Mesh) and isinstance(other, Mesh)):
+        return True  # in traced code a mesh has no devices
+    alike = mesh.axis_names == other.axis_names and np.array_equal(mesh.device_ids, other.device_ids)
+    return False if alike else None
 
 
 def placed_now(placement: Placement, x: Any) -> Placement:
@@ -122,6 +152,8 @@ def put(x: Any, mesh: Any, spec: Any) -> Any:
         return x
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
+    if not getattr(x, "is_fully_addressable", True):
+        return jax.jit(lambda x: x, out_shardings=sharding)(x)
     host = np.asarray(x)
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
@@ -148,13 +180,31 @@ def put_everywhere(x: Any, like: Any) -> Any:
     return put(x, like.sharding.mesh, PartitionSpec())
 
 
-def replicated(a: Any) -> Any:
-    """In traced code: whole on every device."""
-    where = NamedSharding(_sharding(a)[0].mesh, PartitionSpec(*(None,) * a.ndim))
-    if _sharding(a)[1]:
+def mesh_of(whole: Any) -> Any:
+    """A mesh of the one device of this array."""
+    return Mesh(np.array([whole.addressable_shards[0].device]), ("one",))
+
+
+def on_the_device(x: Any, whole: Any) -> Any:
+    """An array, split or not, on the device of ``whole``; what is neither JAX's nor NumPy's stays."""
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        return x
+    x = on_one_device(x) if not getattr(x, "is_fully_addressable", True) else x
+    return jax.device_put(x, SingleDeviceSharding(whole.addressable_shards[0].device))
+
+
+def replicated(x: Any, a: Any) -> Any:
+    """In traced code: whole on every device of ``a``."""
+    sharding, known = _sharding(a)
+    if sharding is None or not isinstance(x, jax.Array):
+        return x
+    where = NamedSharding(sharding.mesh, PartitionSpec(*(None,) * x.ndim))
+    if isinstance(sharding.mesh, Mesh):  # eager derivatives
+        return jax.device_put(x, where)
+    if known:
         reshard = getattr(jax, "reshard", None) or jax.sharding.reshard
-        return reshard(a, where)
-    return jax.lax.with_sharding_constraint(a, where)
+        return reshard(x, where)
+    return jax.lax.with_sharding_constraint(x, where)
 
 
 def status(info: Any) -> int:
@@ -164,12 +214,12 @@ def status(info: Any) -> int:
 
 def all_finite(a: Any, upper: bool | None) -> bool:
     """Whether the triangle that was read (None: the matrix) is free of NaN and Inf."""
+    return bool(status(_all_finite(a, upper)))
 
-    def check(x: Any) -> Any:
-        kept = x if upper is None else jnp.where(_triangle(x.shape, upper), x, 0)
-        return jnp.all(jnp.isfinite(kept))
 
-    return bool(status(jax.jit(check)(a)))
+@partial(jax.jit, static_argnums=1)
+def _all_finite(x: Any, upper: bool | None) -> Any:
+    return jnp.all(jnp.isfinite(x if upper is None else jnp.where(_triangle(x.shape, upper), x, 0)))
 
 
 def _triangle(shape: tuple[int, ...], upper: bool) -> Any:

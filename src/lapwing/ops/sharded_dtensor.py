@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..core.communicator import agree
-from ..core.plan import bytes_in_words
 from ..core.sharded import ShardedMatrix
 from ..frameworks import dtensor, dtensor_gradients
 from . import cholesky as _cholesky
@@ -26,7 +24,8 @@ from . import qr as _qr
 from . import sharded_calls, sharded_cuda
 from . import solve as _solve
 from . import svd as _svd
-from .sharded_dtensor_factor import DTensorFactor, RootFactor
+from .sharded_dtensor_checks import Entered, enter
+from .sharded_dtensor_factor import DTensorFactor, OwnFactor, RootFactor
 from .sharded_status import status_calls
 
 __all__ = [
@@ -49,8 +48,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("lapwing")
-_ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
-_INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
 
 
 class _Public:
@@ -60,6 +57,7 @@ class _Public:
         self.plain, self.name, self.results = plain, plain.__name__, results
         functools.update_wrapper(self, plain)
 
+    @dtensor.not_compiled
     def __call__(self, a: Any, /, *args: Any, **options: Any) -> Any:
         if not dtensor.cuts_matrix(a) and options.get("engine") != "cusolvermp":
             return self._each_rank_its_own(a, args, options)
@@ -71,18 +69,24 @@ class _Public:
     def run(self, a: Any, args: tuple[Any, ...], options: dict[str, Any], like: Any = None) -> Any:
         """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
         given = args[0] if "x" in self.results else None
-        blocks = dtensor.blocks_of(self.name, a)
+        other = options.get("b")  # of a generalised eigenproblem
+        entered = enter(self.name, a, options, *[x for x in (given, other) if x is not None])
+        blocks = entered.blocks
         b = sides = None
         vector = False
         if given is not None:
             vector = given.ndim == 1
             b = dtensor.as_sharded(self.name, given.unsqueeze(1) if vector else given, a)
             sides = dtensor.blocks_of(self.name, b)
-        if dtensor.on_gpu(blocks.local):
+        if entered.gpu:
             places = functools.partial(dtensor.layout_for, a), functools.partial(dtensor.layout_for, b)
             made = sharded_cuda.run(self.name, blocks, sides, options, *places)
         else:
-            made = self._on_cpu(a, b, blocks, sides, options)
+            if other is not None:
+                options = options | {"b": self._other(other, a, entered)}
+            made = self._on_cpu(a, b, entered, sides, options)
+        if self.name == "lstsq" and vector and made[1] is not None:
+            made[1] = made[1].reshape(())
         wrapped = []
         for kind, x in zip(self.results, made, strict=True):
             if kind == "m":
@@ -94,16 +98,17 @@ class _Public:
             wrapped.append(x)
         return wrapped[0] if len(wrapped) == 1 else _RESULTS[self.name](*wrapped)
 
-    def _on_cpu(self, a: Any, b: Any, blocks: Any, sides: Any, options: dict[str, Any]) -> list[Any]:
-        mpi = blocks.ranks.mpi()
-        if mpi is None and options.get("engine", "auto") != "auto":
-            raise ValueError(f"{self.name}: engine={options['engine']!r} needs ranks that MPI started\nhint: {_INSTALL}")
-        ranks = blocks.ranks if mpi is None else mpi
+    def _other(self, b: Any, a: Any, entered: Entered) -> ShardedMatrix:
+        blocks = dtensor.blocks_of(self.name, dtensor.as_sharded(self.name, b, a))
+        return ShardedMatrix(blocks.local.numpy(), blocks.layout, entered.ranks)
+
+    def _on_cpu(self, a: Any, b: Any, entered: Entered, sides: Any, options: dict[str, Any]) -> list[Any]:
+        blocks, ranks = entered.blocks, entered.ranks
         matrices = [ShardedMatrix(x.local.numpy(), x.layout, ranks) for x in (blocks, sides) if x is not None]
-        call = functools.partial(_gathered, self) if mpi is None else getattr(sharded_calls, self.name)
+        call = functools.partial(_gathered, self) if entered.mpi is None else getattr(sharded_calls, self.name)
         made = call(*matrices, **options)
         made = (made,) if len(self.results) == 1 else made
-        found = []
+        found: list[Any] = []
         for kind, x in zip(self.results, made, strict=True):
             if kind in "mx":
                 x = x.redistribute(dtensor.layout_for(a if kind == "m" else b, x.shape))
@@ -113,10 +118,14 @@ class _Public:
 
     def _each_rank_its_own(self, a: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         local = [dtensor.own(self.name, x, a) for x in (a, *args)]
+        if options.get("b") is not None:
+            options = options | {"b": dtensor.own(self.name, options["b"], a)}
         made = self.plain(*local, **options)
-        if not isinstance(made, tuple):
-            return dtensor.wrap_own(made, a)
-        return _RESULTS[self.name](*[x if x is None else dtensor.wrap_own(x, a) for x in made])
+        parts = made if isinstance(made, tuple) else (made,)
+        wrapped = [x if x is None else dtensor.wrap_own(x, a) for x in parts]
+        if "x" in self.results:
+            wrapped[0] = dtensor.placed_as(wrapped[0], args[0] if dtensor.is_sharded(args[0]) else None)
+        return _RESULTS[self.name](*wrapped) if isinstance(made, tuple) else wrapped[0]
 
 
 _RESULTS = {
@@ -126,6 +135,10 @@ _RESULTS = {
     "polar": _svd.PolarResult,
     "qr": _qr.QRResult,
     "lstsq": _lstsq.LstsqResult,
+    "cholesky_ex": _cholesky.CholeskyResult,
+    "solve_ex": _solve.SolveExResult,
+    "inv_ex": _solve.InvExResult,
+    "eigh_ex": _eigh.EighExResult,
 }
 cholesky = _Public(_cholesky.cholesky, "m")
 solve = _Public(_solve.solve, "x")
@@ -140,37 +153,50 @@ qr = _Public(_qr.qr, "mm")
 lstsq = _Public(_lstsq.lstsq, "xvvv")
 
 
-def factor(a: Any, /, **options: Any) -> DTensorFactor:
+@dtensor.not_compiled
+def factor(a: Any, /, **options: Any) -> DTensorFactor | OwnFactor:
     if not dtensor.cuts_matrix(a):
-        raise NotImplementedError(
-            "factor: the matrices of this DTensor are not split: each rank has whole ones"
-            "\nhint: lapwing.factor(a.to_local()), or lapwing.solve, which takes many right-hand sides at once"
-        )
+        return OwnFactor(_factor.factor(a.to_local(), **options), a)
     given, a = a, dtensor.standard("factor", a)
     if dtensor.wants_gradient(a):
         raise NotImplementedError(
             "factor: a factored DTensor has no derivatives\nhint: lapwing.solve and lapwing.slogdet have; or a.detach()"
         )
-    blocks = dtensor.blocks_of("factor", a)
-    if dtensor.on_gpu(blocks.local):
+    entered = enter("factor", a, options)
+    if entered.gpu:
         raise NotImplementedError(
             "factor: there is no factor object on several GPUs\nhint: lapwing.cholesky(a) gives the factor as a DTensor, and"
             " lapwing.solve takes many right-hand sides at once"
         )
-    mpi = blocks.ranks.mpi()
-    if mpi is None and options.get("engine", "auto") != "auto":
-        raise ValueError(f"factor: engine={options['engine']!r} needs ranks that MPI started\nhint: {_INSTALL}")
     options.pop("overwrite", None)  # the tensor is the user's
-    matrix = ShardedMatrix(blocks.local.numpy(), blocks.layout, blocks.ranks if mpi is None else mpi)
-    made = _root_factor(matrix, options) if mpi is None else sharded_calls.factor(matrix, **options)
+    matrix = ShardedMatrix(entered.blocks.local.numpy(), entered.blocks.layout, entered.ranks)
+    made = _root_factor(matrix, options) if entered.mpi is None else sharded_calls.factor(matrix, **options)
     return DTensorFactor(made, a, given)
 
 
-cholesky_ex, solve_ex, inv_ex, eigh_ex = status_calls(cholesky, factor, eigh)
+def _or_own(plain: Callable[..., Any], results: str, cut: Callable[..., Any]) -> Callable[..., Any]:
+    """Matrices that are not cut are each rank's own here too."""
+    whole = _Public(plain, results)
+
+    @functools.wraps(plain)
+    @dtensor.not_compiled
+    def call(a: Any, /, *args: Any, **options: Any) -> Any:
+        if not dtensor.cuts_matrix(a):
+            return whole(a, *args, **options)
+        return cut(a, *args, **options)
+
+    return call
+
+
+_statuses = status_calls(cholesky, factor, eigh)
+cholesky_ex = _or_own(_cholesky.cholesky_ex, "mv", _statuses[0])
+solve_ex = _or_own(_solve.solve_ex, "xv", _statuses[1])
+inv_ex = _or_own(_solve.inv_ex, "mv", _statuses[2])
+eigh_ex = _or_own(_eigh.eigh_ex, "vmv", _statuses[3])
 
 
 def _root_factor(a: ShardedMatrix, options: dict[str, Any]) -> RootFactor:
-    whole, made, error = _on_root("factor", a, (), options), None, None
+    whole, made, error = _on_root("factor", a), None, None
     told: Any = None
     if a.ranks.rank == 0:
         try:
@@ -186,7 +212,10 @@ def _gathered(public: _Public, a: ShardedMatrix, *args: ShardedMatrix, **options
     """All of it on rank 0, which calls the ordinary function; the results go back. Every rank raises what that raises."""
     ranks, name = a.ranks, public.name
     error: Exception | None = None
-    whole = _on_root(name, a, args, options)
+    other = options.pop("b", None)
+    whole = _on_root(name, a, *args, *([] if other is None else [other]))
+    if other is not None:
+        options["b"] = whole.pop()
     made: Any = None
     if ranks.rank == 0:
         try:
@@ -200,21 +229,12 @@ def _gathered(public: _Public, a: ShardedMatrix, *args: ShardedMatrix, **options
     return tuple(_spread(kind, x, a, *args) for kind, x in zip(public.results, parts, strict=True))
 
 
-def _on_root(name: str, a: ShardedMatrix, args: tuple[ShardedMatrix, ...], options: dict[str, Any]) -> list[Any]:
-    """All of the matrices on rank 0, where it has room for them."""
-    ranks = a.ranks
-    needed = _ROOM * a.shape[0] * a.shape[1] * a.dtype.itemsize
-    error: Exception | None = None
-    if ranks.rank == 0 and needed > _free_memory():
-        error = MemoryError(
-            f"{name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(_free_memory())} free and needs"
-            f" {bytes_in_words(needed)}\nhint: {_INSTALL}"
-        )
-    facts = {"shape": a.shape, "dtype": a.dtype.name, "options": repr(sorted(options.items()))}
-    agree(ranks, name, facts, error=error)
+def _on_root(name: str, *matrices: ShardedMatrix) -> list[Any]:
+    """All of the matrices on rank 0, which has room for them."""
+    ranks = matrices[0].ranks
     if ranks.rank == 0:
         _log.info("%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)", name, ranks.size)
-    return [x.gather(0) for x in (a, *args)]
+    return [x.gather(0) for x in matrices]
 
 
 def _spread(kind: str, x: Any, a: ShardedMatrix, *args: ShardedMatrix) -> Any:
@@ -226,10 +246,6 @@ def _spread(kind: str, x: Any, a: ShardedMatrix, *args: ShardedMatrix) -> Any:
     return ShardedMatrix.scatter(x, ranks, layout=like.layout.of_shape(shape))
 
 
-def _free_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-
-
 def _with_gradient(public: _Public, a: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     assume = options.get("assume", "general")
     if public.name not in ("solve", "slogdet") or assume not in ("general", "pos"):
@@ -237,6 +253,8 @@ def _with_gradient(public: _Public, a: Any, args: tuple[Any, ...], options: dict
             f"{public.name}: a DTensor has derivatives in solve and slogdet, with assume='general' and 'pos'"
             "\nhint: a.detach(), or torch.no_grad()"
         )
+
+    options = options | {"overwrite": False}  # the matrix is needed again
 
     def again(function: _Public, matrix: Any, *more: Any, **own: Any) -> Any:
         return function.run(matrix, more, {**options, **own})

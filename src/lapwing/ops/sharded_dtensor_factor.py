@@ -9,9 +9,10 @@ import numpy as np
 from ..core.communicator import agree
 from ..core.sharded import ShardedMatrix
 from ..frameworks import dtensor
+from .sharded_dtensor_checks import enter_right
 from .solve import SlogdetResult
 
-__all__ = ["DTensorFactor", "RootFactor"]
+__all__ = ["DTensorFactor", "OwnFactor", "RootFactor"]
 
 
 class DTensorFactor:
@@ -44,6 +45,7 @@ class DTensorFactor:
         name = "Factor.solve"
         if dtensor.wants_gradient(b):
             raise NotImplementedError(f"{name}: a factored DTensor has no derivatives\nhint: lapwing.solve has them")
+        enter_right(name, self._a, self.shape, self.dtype, b)
         vector = b.ndim == 1
         sides = dtensor.as_sharded(name, b.unsqueeze(1) if vector else b, self._a)
         blocks = dtensor.blocks_of(name, sides)
@@ -63,7 +65,8 @@ class DTensorFactor:
         return dtensor.wrap_replicated(self._made.logdet(), self._a)
 
     def rcond(self) -> Any:
-        raise NotImplementedError("Factor.rcond: there is no estimate for a sharded matrix\nhint: svdvals of the matrix")
+        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, where the factor is on one rank."""
+        return dtensor.wrap_replicated(self._made.rcond(), self._a)
 
     def __repr__(self) -> str:
         return f"DTensorFactor(assume={self.assume!r}, shape={self.shape}, dtype={self.dtype}, {self.report['engine']})"
@@ -72,6 +75,42 @@ class DTensorFactor:
         x = x.redistribute(dtensor.layout_for(self._a, x.shape))
         local = dtensor.as_tensor(np.ascontiguousarray(x.local))
         return dtensor.placed_as(dtensor.wrap(local, self._a, x.shape), self._like)
+
+
+class OwnFactor:
+    """The factors of matrices that are whole on each rank: a replicated DTensor, or a sharded batch."""
+
+    def __init__(self, made: Any, a: Any) -> None:
+        self._made, self._a, self.shape, self.dtype = made, a.detach(), tuple(a.shape), a.dtype
+        self.assume, self.upper, self.report = made.assume, made.upper, made.report
+
+    @property
+    def info(self) -> Any:
+        return dtensor.wrap_own(self._made.info, self._a)
+
+    @property
+    def l(self) -> Any:  # noqa: E743
+        return dtensor.wrap_own(self._made.l, self._a)
+
+    def solve(self, b: Any, /) -> Any:
+        """A^-1 b, placed as b is."""
+        x = dtensor.wrap_own(self._made.solve(dtensor.own("Factor.solve", b, self._a)), self._a)
+        return dtensor.placed_as(x, b if dtensor.is_sharded(b) else None)
+
+    def inv(self) -> Any:
+        return dtensor.wrap_own(self._made.inv(), self._a)
+
+    def slogdet(self) -> SlogdetResult:
+        return SlogdetResult(*[dtensor.wrap_own(x, self._a) for x in self._made.slogdet()])
+
+    def logdet(self) -> Any:
+        return dtensor.wrap_own(self._made.logdet(), self._a)
+
+    def rcond(self) -> Any:
+        return dtensor.wrap_own(self._made.rcond(), self._a)
+
+    def __repr__(self) -> str:
+        return f"OwnFactor(assume={self.assume!r}, shape={self.shape}, dtype={self.dtype}, one for each rank)"
 
 
 class RootFactor:
@@ -98,6 +137,9 @@ class RootFactor:
 
     def logdet(self) -> Any:
         return self.ranks.allgather(self._tried("Factor.logdet", lambda: self._plain.logdet()))[0]
+
+    def rcond(self) -> Any:
+        return self.ranks.allgather(self._tried("Factor.rcond", lambda: self._plain.rcond()))[0]
 
     def _matrix(self, name: str, work: Any) -> ShardedMatrix:
         return ShardedMatrix.scatter(self._tried(name, work), self.ranks, layout=self._layout)

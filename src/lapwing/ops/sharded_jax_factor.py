@@ -77,8 +77,10 @@ class JaxFactor:
 
         check_right("Factor.solve", self._a, b)
         call, cut, kind = self._call()
-        b, right = jax_sharding.placed_like(b, self._place)
-        return call("solve", self._place, right, cut, kind, self._upper)(self._a, self._parts, b)
+        where = self._place
+        sides, right = jax_sharding.placed_like(b, where)
+        x = call("solve", where, right, cut, kind, self._upper)(self._a, self._parts, sides)
+        return jax_sharding.placed_back(x, b, where)
 
     def inv(self) -> Any:
         """A^-1 where the matrix was, exactly Hermitian or symmetric where A is."""
@@ -103,9 +105,9 @@ class JaxFactor:
         return jax_sharding.where(sign > 0, value, value * float("nan"))
 
     def rcond(self) -> Any:
-        raise NotImplementedError(
-            "Factor.rcond: there is no estimate for a sharded matrix\nhint: svdvals of the matrix, where it can be gathered"
-        )
+        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, from a few solves with the factor; 0 where there is none."""
+        call, cut, kind = self._call()
+        return call("rcond", self._place, cut, kind, self._upper)(self._a, self._parts)
 
     def __repr__(self) -> str:
         n = self.shape[0]
@@ -131,9 +133,10 @@ def solve(where: Placement, a: Any, b: Any, assume: str, upper: bool) -> tuple[A
     from ..frameworks import jax_sharding
 
     call, cut, kind = _ways(where, a, assume)
-    b, right = jax_sharding.placed_like(b, where)
+    sides, right = jax_sharding.placed_like(b, where)
     a = _whole(call, where, cut, assume, upper, a)
-    return call("solve_at_once", where, right, cut, kind, upper and kind == "pos")(a, b)  # type: ignore[no-any-return]
+    x, info = call("solve_at_once", where, right, cut, kind, upper and kind == "pos")(a, sides)
+    return jax_sharding.placed_back(x, b, where), info
 
 
 def inv(where: Placement, a: Any, assume: str, upper: bool) -> tuple[Any, Any]:

@@ -1,0 +1,104 @@
+"""Blocks inside the user's shard_map: what matrix they are part of, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..core.placement import Grid
+from ..engines.sharded import Panels, panels, panels_of_width
+from ..ops.checks import check_flag, check_matrix
+
+__all__ = ["axes_of", "check_right", "cyclic", "is_pos", "right_grid", "square", "tall"]
+
+
+def cyclic(name: str, a: Any, axis_name: Any, width: int, split: str) -> tuple[Grid, Panels]:
+    if split not in ("columns", "rows"):
+        raise ValueError(f"{name}: split={split!r} is not 'columns' or 'rows'")
+    check_width(name, width)
+    grid = Grid((), axes_of(name, axis_name))
+    return grid, panels_of_width(a.shape[1 if split == "columns" else 0] * grid.size, grid.size, width)
+
+
+def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = False) -> tuple[Grid, Panels]:
+    import jax
+
+    check_matrix(name, tuple(a.shape), str(a.dtype))
+    check_flag(name, "upper", upper)
+    axes = axes_of(name, axis_name)
+    size = 1
+    for _, count in axes:
+        size *= count
+    rows, columns = a.shape
+    grid = None
+    if rows * size == columns:
+        grid, n = Grid(axes, ()), columns
+    elif columns * size == rows:
+        grid, n = Grid((), axes), rows
+    elif len(axes) == 2 and rows * axes[0][1] == columns * axes[1][1]:
+        grid, n = Grid(axes[:1], axes[1:]), rows * axes[0][1]
+    if grid is None or n == 0:
+        sizes = " x ".join(str(count) for _, count in axes)
+        raise ValueError(
+            f"{name}: a block of shape {tuple(a.shape)} is no part of a square matrix split over {sizes} devices"
+            "\nhint: split rows or columns over all axes, or rows over the first and columns over the second"
+        )
+    check_width(name, width)
+    cut = panels(n, size, jax.default_backend()) if width is None else panels_of_width(n, size, width)
+    return grid, cut
+
+
+def tall(name: str, a: Any, axis_name: Any) -> Grid:
+    check_matrix(name, tuple(a.shape), str(a.dtype))
+    if a.shape[0] < a.shape[1]:
+        raise ValueError(
+            f"{name}: each device needs at least as many rows as there are columns, got a block of shape {tuple(a.shape)}"
+        )
+    return Grid(axes_of(name, axis_name), ())
+
+
+def axes_of(name: str, axis_name: Any) -> tuple[tuple[str, int], ...]:
+    from jax import lax
+
+    names = axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    if not names:
+        raise ValueError(f"{name}: axis_name={axis_name!r} names no axis of the mesh")
+    try:
+        # the sum of a constant is known at once
+        return tuple((each, int(lax.psum(1, each))) for each in names)
+    except NameError:
+        raise ValueError(
+            f"{name}: axis_name={axis_name!r} is no axis of a jax.shard_map around this call"
+            "\nhint: outside of shard_map the functions of lapwing itself take sharded arrays"
+        ) from None
+
+
+def check_right(name: str, a: Any, b: Any) -> None:
+    if not hasattr(b, "dtype") or a.dtype != b.dtype:
+        kind = getattr(b, "dtype", type(b).__name__)
+        raise TypeError(f"{name}: a and b must have the same dtype, got {a.dtype} and {kind}\nhint: convert one of them")
+    if b.ndim not in (1, 2):
+        raise ValueError(f"{name}: b must have one or two axes, got shape {tuple(b.shape)}")
+
+
+def check_width(name: str, width: Any) -> None:
+    if width is not None and (isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1):
+        raise ValueError(f"{name}: width={width!r} is not a positive number of columns")
+
+
+def right_grid(name: str, b: Any, grid: Grid, n: int, split: str) -> Grid | None:
+    axes = grid.rows + grid.columns
+    if split not in ("auto", "none", "rows", "columns"):
+        raise ValueError(f"{name}: b_split={split!r} is not known\nhint: use one of 'auto', 'none', 'rows', 'columns'")
+    if split == "auto":
+        split = "none" if b.shape[0] == n else "rows"
+    if b.shape[0] != (n // grid.size if split == "rows" else n):
+        raise ValueError(f"{name}: the matrix has {n} rows, split over {grid.size} devices, and my block of b has {b.shape[0]}")
+    return {"none": None, "rows": Grid(axes, ()), "columns": Grid((), axes)}[split]
+
+
+def is_pos(name: str, assume: str) -> bool:
+    if assume not in ("pos", "general"):
+        raise ValueError(f"{name}: assume={assume!r} is not known\nhint: use 'pos' or 'general'")
+    return assume == "pos"

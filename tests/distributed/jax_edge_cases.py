@@ -1,0 +1,222 @@
+"""More checks on sharded JAX arrays, where users go off the beaten track; run with those of jax_cases.py in one process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from jax_cases import RANDOM, check, close, main, matrix, mesh_of, positive, put, raises, same_placement
+
+import lapwing as lw
+from lapwing.compat import jaxmg
+from lapwing.core.placement import Grid
+from lapwing.distributed import shard
+from lapwing.engines import sharded_calls, sharded_layout
+
+KINDS = getattr(jax.sharding, "AxisType", None)
+
+
+def explicit(p, q):
+    return Mesh(np.array(jax.devices()[: p * q]).reshape(p, q), ("x", "y"), axis_types=(KINDS.Explicit,) * 2)
+
+
+@check
+def right_hand_sides_on_other_meshes():
+    n, mesh = 24, mesh_of(2, 2)
+    a, b = positive(n), matrix(4, m=n)
+    held, expected = put(a, mesh, P("x", "y")), np.linalg.solve(a, b)
+    f = lw.factor(held)
+    devices = np.array(jax.devices())
+    places = [
+        (Mesh(devices[:4].reshape(4, 1), ("x", "y")), P("x", "y")),  # the same names, other sizes
+        (Mesh(devices[:4].reshape(2, 2).T, ("x", "y")), P("x", "y")),  # the same sizes, another order
+        (Mesh(devices.reshape(2, 2, 2), ("x", "y", "z")), P("z", "x")),  # more devices
+    ]
+    if KINDS is not None:
+        places.append((explicit(2, 2), P("x", "y")))
+    for other, spec in places:
+        right = put(b, other, spec)
+        x = f.solve(right)
+        close(x, expected, n)
+        same_placement(x, right)
+    right = put(b, *places[0])
+    same_placement(lw.solve(held, right, assume="pos"), right)
+
+
+@check
+def any_mesh_may_be_set():
+    if not hasattr(jax, "set_mesh"):
+        return
+    n, mesh = 12, mesh_of(2, 2)
+    a = positive(n)
+    held = put(a, mesh, P("x", "y"))
+    with jax.set_mesh(Mesh(np.array(jax.devices()), ("z",))):
+        f = lw.factor(held)
+        close(f.solve(np.eye(n)), np.linalg.inv(a), n)
+        raises(lw.NotPositiveDefiniteError, "order 1", lambda: lw.factor(put(-a, mesh, P("x", "y"))))
+    with jax.set_mesh(mesh):
+        close(lw.eigh(held).eigenvalues, np.linalg.eigvalsh(a), n)
+        close(lw.svdvals(held), np.linalg.svd(a)[1], n)
+        close(jaxmg.syevd(put(a, mesh, P("x", None)), 4)[0], np.linalg.eigvalsh(a), n)
+
+
+@check
+def eager_derivatives_of_what_is_gathered():
+    n, mesh = 12, mesh_of(2, 2)
+    a = positive(n)
+    got = jax.grad(lambda a: jnp.sum(lw.eigvalsh(a) ** 2))(put(a, mesh, P("x", "y")))
+    close(got, 2 * a, n, factor=100)
+
+
+@check
+def second_derivatives_and_batches_of_inverses():
+    if KINDS is None or jax.__version_info__ < (0, 10):
+        return
+    n, mesh = 12, explicit(2, 2)
+    a, da = positive(n), matrix(n)
+
+    def twice(inverse, a, da):
+        def value(a):
+            return jnp.sum(inverse(a) ** 2)
+
+        return jax.grad(lambda a: jnp.sum(jax.grad(value)(a) * da))(a)
+
+    got = jax.jit(partial(twice, partial(lw.inv, assume="pos")))(put(a, mesh, P("x", "y")), put(da, mesh, P("x", "y")))
+    close(got, jax.jit(partial(twice, lambda a: jnp.linalg.inv((a + a.T) / 2)))(a, da), n, factor=1000)
+    two = np.stack([positive(n), positive(n)])
+    close(jax.jit(jax.vmap(partial(lw.inv, assume="pos")))(put(two, mesh, P(None, "x", "y"))), np.linalg.inv(two), n)
+    b = matrix(2, m=n)  # NumPy's, in traced code
+    close(jax.jit(lambda a: lw.solve(a, b, assume="pos"))(put(two[0], mesh, P("x", "y"))), np.linalg.solve(two[0], b), n)
+
+
+@check
+def condition_estimates():
+    n, mesh = 20, mesh_of(2, 2)
+    for assume, a in (("pos", positive(n, "complex128")), ("general", matrix(n))):
+        got, exact = float(lw.factor(put(a, mesh, P("x", "y")), assume=assume).rcond()), 1 / np.linalg.cond(a, 1)
+        assert 0.999 * exact <= got <= 3 * exact, (assume, got, exact)
+    ones = put(np.ones((n, n)), mesh, P("x", "y"))
+    assert float(lw.factor(ones, assume="general", on_fail="nan").rcond()) == 0
+
+
+@check
+def gathered_with_a_second_matrix():
+    n, mesh = 16, mesh_of(4, 2)
+    a, b, right = positive(n), positive(n), matrix(2, m=n)
+    held = put(a, mesh, P("x", "y"))
+    for other in (put(b, mesh_of(2, 2), P("y", "x")), jnp.asarray(b)):
+        w, v = map(np.asarray, lw.eigh(held, b=other))
+        close(a @ v, b @ v * w, n, factor=100)
+    close(lw.lstsq(held, right).x, np.linalg.solve(a, right), n, factor=10 * np.linalg.cond(a))
+    q, r = map(np.asarray, lw.qr(held))
+    close(q @ r, a, n)
+    u, p = map(np.asarray, lw.polar(held))
+    close(u @ p, a, n)
+
+
+@check
+def blocks_of_rows_that_do_not_divide():
+    """Nine rows each on four devices, for two columns of devices: five and four."""
+    m, n, mesh = 36, 4, mesh_of(4, 2)
+    a, b = matrix(n, m=m), matrix(2, m=m)
+    a[:, 1] = a[:, 0]
+    held = put(a, mesh, P("x", "y"))
+    q, r = map(np.asarray, lw.qr(held))
+    close(q @ r, a, m)
+    close(q.T @ q, np.eye(n), m)
+    x, _, rank, _ = lw.lstsq(held, put(b, mesh, P("x", None)))
+    close(x, np.linalg.lstsq(a, b)[0], m)
+    assert int(rank) == n - 1
+
+
+@check
+def every_call_is_compiled_once():
+    built = []
+    n, mesh, line = 12, mesh_of(2, 2), Mesh(np.array(jax.devices()[:4]), ("x",))
+    tall, bad = put(matrix(3, m=40), line, P("x", None)), put(-positive(n), mesh, P("x", "y"))
+    b, square = jnp.ones(40), put(positive(n), line, P(None, "x"))
+
+    def calls(i):
+        lw.lstsq(tall, b, rcond=1e-9 * i)
+        jaxmg.qr(tall, 4)
+        jaxmg.cyclic_1d_layout(square, 3)
+        raises(lw.NotPositiveDefiniteError, "order 1", lambda: lw.cholesky(bad))
+
+    calls(1)
+    jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: built.append(event))
+    calls(2)
+    jax.monitoring.clear_event_listeners()
+    assert not [event for event in built if "backend_compile" in event], built
+    assert sharded_calls.compiled.cache_info().maxsize is not None
+
+
+@check
+def options_that_change_nothing_are_checked_and_said():
+    mesh, lines = mesh_of(2, 2), []
+    held = put(positive(8), mesh, P("x", "y"))
+    log = logging.getLogger("lapwing")
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: lines.append(record.getMessage())
+    log.setLevel(logging.INFO)
+    lw.factor(held, precision="mixed")
+    log.removeHandler(handler)
+    assert any("in full precision" in line for line in lines), lines
+    raises(TypeError, "overwrite", lambda: lw.factor(held, overwrite="yes"))
+    assert lw.cholesky(put(np.zeros((0, 0)), mesh, P("x", "y"))).shape == (0, 0)
+
+
+@check
+def mistakes_inside_shard_map():
+    line = Mesh(np.array(jax.devices()[:4]), ("x",))
+    a, b = positive(8), matrix(2, m=8)
+
+    def traced(function):
+        return lambda: sharded_layout.shard_map(function, line, (P("x"),), P("x"))(put(a, line, P("x")))
+
+    raises(ValueError, "2.5", traced(lambda a: shard.cholesky(a, axis_name="x", width=2.5)))
+    raises(TypeError, "upper", traced(lambda a: shard.inv(a, axis_name="x", upper="no")))
+    raises(ValueError, "no axis", traced(lambda a: shard.cholesky(a, axis_name="q")))
+    raises(ValueError, "outside of shard_map", lambda: shard.cholesky(jnp.asarray(a), axis_name="x"))
+    raises(TypeError, "list", traced(lambda a: shard.solve(a, b.tolist(), axis_name="x")))
+    raises(ValueError, "one or two axes", traced(lambda a: shard.solve(a, jnp.asarray(b)[None], axis_name="x")))
+
+
+@check
+def donated_matrices():
+    n, line = 12, Mesh(np.array(jax.devices()[:4]), ("x",))
+    a, b = positive(n), matrix(2, m=n)
+    held, right = put(a, line, P(None, "x")), jnp.asarray(b)
+    close(jaxmg.potrs(held, right, np.int64(3)), np.linalg.solve(a, b), n)
+    assert not held.is_deleted() and not right.is_deleted()
+    close(jaxmg.potrs(held, right, 3, donate=True), np.linalg.solve(a, b), n)
+    assert held.is_deleted() and right.is_deleted()
+    raises(ValueError, "not divisible", lambda: jaxmg.potrs(positive(7), b[:7], 3, line, P("x", None)))
+    close(jaxmg.syevd(a, 3, line, P("x", None))[0], np.linalg.eigvalsh(a), n)
+
+
+@check
+def panels_of_any_grid():
+    """Blocks to panels and back, with the axes of the mesh in any order; blocks of columns are whole panels."""
+    mesh = mesh_of(4, 2)
+    x, y = ("x", 4), ("y", 2)
+    for grid in (Grid((), (y, x)), Grid((), (y, x), ("x", "y")), Grid((y,), (x,), ("x", "y")).turned()):
+        n, cut = 64, sharded_calls.cut_for(64, grid, 1)
+        a = RANDOM.standard_normal((16, n))
+        spec, panels = sharded_calls.spec_of(grid), P(None, grid.order)
+        there = sharded_layout.shard_map(partial(sharded_layout.to_panels, grid=grid, cut=cut), mesh, (spec,), panels)
+        back = partial(sharded_layout.from_panels, grid=grid, cut=cut, rows=16)
+        laid = jax.jit(there)(put(a, mesh, spec))
+        expected = a.reshape(16, -1, 8, cut.width).swapaxes(1, 2).reshape(16, -1)
+        assert np.array_equal(np.asarray(laid), expected), grid
+        again = jax.jit(sharded_layout.shard_map(back, mesh, (panels,), spec))(laid)
+        assert np.array_equal(np.asarray(again), a), grid
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
