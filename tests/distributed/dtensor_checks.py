@@ -272,6 +272,7 @@ def main():
             check_spectra(mesh, placements, n, dtype)
         check_gradients(line, [Shard(0)], 10)
         check_failures(line, [Shard(0)], 12)
+        check_factor(grid, [Shard(0), Shard(1)], 9, torch.complex128)
         lost = lw.solve(
             distribute_tensor(-positive(6), line, [Shard(0)]), torch.ones(6, 1).double(), assume="pos", on_fail="nan"
         )

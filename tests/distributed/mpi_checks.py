@@ -172,10 +172,21 @@ def check_other_systems(n, dtype, a, g, b, y, x, upper, layout, order, what, con
     close(f.inv(), np.linalg.inv(a), n, f"factor.inv {what}")
     close(f.solve(b[:, 0]), np.linalg.solve(a, b[:, 0]), n, f"factor.solve again {what}")
     close(f.logdet(), np.linalg.slogdet(a)[1], n, f"factor.logdet {what}", scale=1.0)
+    near_rcond(f.rcond(), a, what)
     f = lw.factor(y, assume="general")
+    near_rcond(f.rcond(), g, what)
+    near_rcond(lw.factor(y, assume="lower").rcond(), np.tril(g), what)
     close(f.solve(b), np.linalg.solve(g, b), n, f"lu {what}", scale=condition * np.abs(np.linalg.solve(g, b)).max())
     close(f.inv(), np.linalg.inv(g), n, f"lu inv {what}", scale=condition * np.abs(np.linalg.inv(g)).max())
     assert f.report["kind"] == "lu" and f.info == 0
+
+
+def near_rcond(found, a, what):
+    """An estimate: not below the exact one, and rarely far above."""
+    exact = 1 / np.linalg.cond(a, 1)
+    # what rounding may add to the inverse
+    slack = 10 * len(a) * np.finfo(found.dtype).eps / exact
+    assert (0.999 - slack) * exact <= found <= (5 + slack) * exact, f"rcond {what}: {found} for {exact}"
 
 
 def check_spectra():

@@ -16,7 +16,7 @@ import numpy as np
 
 from .layout import Axis, Layout
 
-__all__ = ["copy_triangle", "diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
+__all__ = ["column_sums", "copy_triangle", "diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
 
 _TAG = 21
 _PORTION = 1 << 23  # bytes of a message: in the cache when it is unpacked, and no second copy of what two ranks share
@@ -137,11 +137,30 @@ def finite_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool
     return True
 
 
+def column_sums(block: np.ndarray, layout: Layout, rank: int, *, upper: bool | None, mirrored: bool = False) -> np.ndarray:
+    """Sums of |a_ij| over what this rank has of each column, of a triangle or with None of all. No communication.
+
+    ``mirrored``: the other triangle is the image of the one that is read.
+    """
+    i, j = layout.indices(rank)
+    sums = np.zeros(layout.shape[1])
+    parts = [(rows, slice(None), None) for rows in _by_rows(len(i))] if upper is None else _parts(layout, rank, upper, 0)
+    for rows, columns, part in parts:
+        sums[j[columns]] += np.where(True if part is None else part, np.abs(block[rows, columns]), 0).sum(0, dtype=float)
+    for rows, columns, part in _parts(layout, rank, bool(upper), 1) if mirrored else ():
+        sums[i[rows]] += np.where(True if part is None else part, np.abs(block[rows, columns]), 0).sum(1, dtype=float)
+    return sums
+
+
 def diagonal_places(layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The diagonal entries of a rank: their global index, and their row and column in its block."""
     rows, columns = layout.indices(rank)
     found, i, j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
     return found, i, j
+
+
+def _by_rows(count: int, each: int = 256) -> list[slice]:
+    return [slice(at, at + each) for at in range(0, count, each)]
 
 
 def _parts(

@@ -21,11 +21,11 @@ from . import eigh as _eigh
 from . import factor as _factor
 from . import lstsq as _lstsq
 from . import qr as _qr
-from . import sharded_calls, sharded_cuda
+from . import sharded_calls, sharded_cuda, sharded_cuda_factor
 from . import solve as _solve
 from . import svd as _svd
 from .sharded_dtensor_checks import Entered, enter
-from .sharded_dtensor_factor import DTensorFactor, OwnFactor, RootFactor
+from .sharded_dtensor_factor import DTensorFactor, GpuDTensorFactor, OwnFactor, RootFactor
 from .sharded_status import status_calls
 
 __all__ = [
@@ -164,10 +164,7 @@ def factor(a: Any, /, **options: Any) -> DTensorFactor | OwnFactor:
         )
     entered = enter("factor", a, options)
     if entered.gpu:
-        raise NotImplementedError(
-            "factor: there is no factor object on several GPUs\nhint: lapwing.cholesky(a) gives the factor as a DTensor, and"
-            " lapwing.solve takes many right-hand sides at once"
-        )
+        return GpuDTensorFactor(sharded_cuda_factor.factor(entered.blocks, options), a, given)
     options.pop("overwrite", None)  # the tensor is the user's
     matrix = ShardedMatrix(entered.blocks.local.numpy(), entered.blocks.layout, entered.ranks)
     made = _root_factor(matrix, options) if entered.mpi is None else sharded_calls.factor(matrix, **options)

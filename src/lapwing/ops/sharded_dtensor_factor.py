@@ -1,4 +1,4 @@
-"""A factored torch DTensor: on ScaLAPACK where MPI started the ranks, else on rank 0, which holds the factor."""
+"""A factored torch DTensor: on GPUs, on ScaLAPACK where MPI started the ranks, else on rank 0, which holds the factor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..frameworks import dtensor
 from .sharded_dtensor_checks import enter_right
 from .solve import SlogdetResult
 
-__all__ = ["DTensorFactor", "OwnFactor", "RootFactor"]
+__all__ = ["DTensorFactor", "GpuDTensorFactor", "OwnFactor", "RootFactor"]
 
 
 class DTensorFactor:
@@ -48,11 +48,8 @@ class DTensorFactor:
         enter_right(name, self._a, self.shape, self.dtype, b)
         vector = b.ndim == 1
         sides = dtensor.as_sharded(name, b.unsqueeze(1) if vector else b, self._a)
-        blocks = dtensor.blocks_of(name, sides)
-        x = self._made.solve(ShardedMatrix(blocks.local.numpy(), blocks.layout, self._made.ranks))
-        x = x.redistribute(blocks.layout)
-        local = dtensor.as_tensor(np.ascontiguousarray(x.local))
-        return dtensor.as_given(dtensor.wrap(local, sides, x.shape), b, vector)
+        x = self._solved(dtensor.blocks_of(name, sides))
+        return dtensor.as_given(dtensor.wrap(x, sides, tuple(sides.shape)), b, vector)
 
     def inv(self) -> Any:
         """A^-1, placed as the matrix was."""
@@ -65,16 +62,31 @@ class DTensorFactor:
         return dtensor.wrap_replicated(self._made.logdet(), self._a)
 
     def rcond(self) -> Any:
-        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, where the factor is on one rank."""
+        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm; not on GPUs."""
         return dtensor.wrap_replicated(self._made.rcond(), self._a)
 
     def __repr__(self) -> str:
         return f"DTensorFactor(assume={self.assume!r}, shape={self.shape}, dtype={self.dtype}, {self.report['engine']})"
 
-    def _wrapped(self, x: ShardedMatrix) -> Any:
+    def _solved(self, b: Any) -> Any:
+        """For this rank's block of b that of x."""
+        x = self._made.solve(ShardedMatrix(b.local.numpy(), b.layout, self._made.ranks)).redistribute(b.layout)
+        return dtensor.as_tensor(np.ascontiguousarray(x.local))
+
+    def _wrapped(self, x: Any) -> Any:
         x = x.redistribute(dtensor.layout_for(self._a, x.shape))
         local = dtensor.as_tensor(np.ascontiguousarray(x.local))
         return dtensor.placed_as(dtensor.wrap(local, self._a, x.shape), self._like)
+
+
+class GpuDTensorFactor(DTensorFactor):
+    """The same on cuSOLVERMp: the factor stays on the GPUs."""
+
+    def _solved(self, b: Any) -> Any:
+        return self._made.solve(b).local
+
+    def _wrapped(self, x: Any) -> Any:
+        return dtensor.placed_as(dtensor.wrap(x.local, self._a, x.layout.shape), self._like)
 
 
 class OwnFactor:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import frameworks
 from ..core.communicator import agree
+from ..core.condition import one_norm
 from ..core.exchange import diagonal_places, keep_triangle, mirror
 from ..core.sharded import ShardedMatrix
 from ..engines import scalapack
@@ -37,6 +38,7 @@ class ShardedFactor:
         # without the user's matrix, which need not live as long
         self._call = replace(call, a=Described(call.a.layout, call.a.dtype, call.a.ranks))
         self._x, self._pivots, self._finite = x, pivots, finite
+        self.norm = np.nan  # max_j sum_i |a_ij|, where it was asked for
         kind = "cholesky" if assume == "pos" else "triangular" if assume in ("lower", "upper") else "lu"
         self.report = {"engine": "scalapack", "kind": kind, "grid": x.cyclic.grid, "tile": x.cyclic.rows.tile}
 
@@ -111,24 +113,40 @@ class ShardedFactor:
         return logabs if sign > 0 else logabs * np.nan
 
     def rcond(self) -> Any:
-        raise NotImplementedError("ShardedFactor.rcond: there is no estimate for a sharded matrix\nhint: lapwing.svdvals")
+        """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, on all ranks; 0 if there is no factor, 1 for n = 0."""
+        agree(self._call.ranks, "ShardedFactor.rcond", {"shape": self.shape})
+        real = self._x.local.real.dtype.type
+        if 0 in self.shape:
+            return real(1)
+        if self.info or not 0 < self.norm < np.inf:
+            return real(0)
+        scale = real(self.norm)
+
+        # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+        def times(x: np.ndarray, adjoint: bool) -> np.ndarray:
+            if not adjoint or self.assume in ("pos", "hermitian"):
+                return np.asarray(self._solve(x * scale))
+            return np.asarray(self._solve(x.conj() * scale, transposed=self.assume != "symmetric")).conj()
+
+        with np.errstate(all="ignore"):
+            return real(1 / one_norm(times, self.shape[0], self._x.local.dtype))
 
     def __repr__(self) -> str:
         n = self.shape[0]
         p, q = self._x.cyclic.grid
         return f"ShardedFactor({self.report['kind']} of {n} x {n} {self._x.local.dtype}, {p} x {q} grid)"
 
-    def _solve(self, b: Any) -> Any:
+    def _solve(self, b: Any, transposed: bool = False) -> Any:
         call = self._call
         x = enter_columns(call, self._x, b)
         if self.info:
             x.local[...] = nan_of(x)
         else:
-            self._apply(x)
+            self._apply(x, transposed)
         return leave_columns(call, x, b)
 
-    def _apply(self, b: Blocks) -> None:
-        """B <- A^-1 B."""
+    def _apply(self, b: Blocks, transposed: bool) -> None:
+        """B <- A^-1 B, or A^-T B of a matrix that is not its own adjoint."""
         turned = self._call.turned
         if self.assume == "pos":
             # turned, the factor is that of A^T, which is the conjugate of A
@@ -136,9 +154,9 @@ class ShardedFactor:
             scalapack.potrs(self._x, b, self.upper != turned)
             _conjugate(b, turned)
         elif self.assume in ("lower", "upper"):
-            scalapack.trtrs(self._x, b, (self.assume == "upper") != turned, turned)
+            scalapack.trtrs(self._x, b, (self.assume == "upper") != turned, turned != transposed)
         else:
-            scalapack.getrs(self._x, self._pivots, b, turned)
+            scalapack.getrs(self._x, self._pivots, b, turned != transposed)
 
     def _inverse(self, destroy: bool) -> ShardedMatrix:
         call = self._call  # not that of the user's call: a matrix may have been turned, or not, for its factor

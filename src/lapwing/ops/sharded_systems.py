@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
-from ..core.exchange import finite_triangle, keep_triangle, mirror
+from ..core.exchange import column_sums, finite_triangle, keep_triangle, mirror
 from ..core.sharded import ShardedMatrix
 from ..engines import scalapack
 from ..engines.scalapack import Blocks
@@ -102,7 +102,11 @@ def factor(
 ) -> ShardedFactor:
     told = {"assume": assume, "upper": upper, "on_fail": on_fail, "precision": precision, "overwrite": overwrite}
     call = _agreed("factor", a, told, engine=engine)
-    return _made(call, assume, upper, overwrite, on_fail, permute=False)
+    triangle = upper if assume in ONE_TRIANGLE else {"lower": False, "upper": True}.get(assume)
+    sums = column_sums(a.local, a.layout, a.ranks.rank, upper=triangle, mirrored=assume in ONE_TRIANGLE)
+    made = _made(call, assume, upper, overwrite, on_fail, permute=False)
+    made.norm = float(call.ranks.sum(sums).max(initial=0))
+    return made
 
 
 def _made(call: Call, assume: str, upper: bool, overwrite: bool, on_fail: str, *, permute: bool = True) -> ShardedFactor:
