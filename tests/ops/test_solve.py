@@ -72,6 +72,31 @@ def of_kind(assume, shape, dtype, seed=0):
 ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", ["full", "mixed"])
+def test_positive_matrices_in_the_memory_of_their_transpose(backend, dtype, precision):
+    """A real one is worked on as it lies, with the other triangle named."""
+    if backend.name not in ("numpy", "torch", "cupy") or (precision == "mixed" and dtype not in ("float64", "complex128")):
+        pytest.skip("no such memory, or no such precision")
+    for n, upper in ((5, False), (5, True), (150, False), (150, True)):
+        a, b = spd((n, n), dtype, seed=n), random((n, 3), dtype, seed=1)
+        given = backend.put(np.ascontiguousarray(poison(a, upper).T)).T
+        before = backend.get(given).copy()
+        options = {"assume": "pos", "upper": upper}
+        x = backend.get(lw.solve(given, backend.put(b), precision=precision, **options))
+        assert backward_error(a, x, b) <= 10
+        inverse = backend.get(lw.inv(given, **options))
+        assert np.array_equal(inverse, adjoint(inverse)) and norm(inverse @ a - np.eye(n)) <= 10 * n * eps_of(
+            a
+        ) * np.linalg.cond(a)
+        logabs = backend.get(lw.slogdet(given, **options)[1])
+        assert abs(logabs - np.linalg.slogdet(wide(a))[1]) <= 10 * n * eps_of(a) * n
+        assert np.array_equal(backend.get(given), before, equal_nan=True)
+        bad = np.asfortranarray(poison(a - 4 * n * np.eye(n, dtype=dtype) * (np.arange(n) == 3), upper))
+        with pytest.raises(lw.NotPositiveDefiniteError, match="minor of order 4"):
+            lw.solve(backend.put(np.ascontiguousarray(bad.T)).T, backend.put(b), **options)
+
+
 @pytest.mark.parametrize("assume", ASSUME)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_solve(backend, dtype, assume):

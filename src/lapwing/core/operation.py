@@ -58,7 +58,7 @@ class Operation:
     keeps_inputs: Callable[[Params], bool] = lambda params: False
     alias: int | None = None  # the output that may share the memory of the input, where it has its shape
     # Whether the memory of the transpose serves as well, with the other triangle named: "factor": and the aliased output
-    # comes out turned; "real": for real dtypes, and nothing is turned; "": no.
+    # comes out turned; "real": for real dtypes, and nothing is turned; "pos": likewise, with the flag POS; "": no.
     turns: str = ""
     # Up to this order the call only launches kernels, which need no memory, so that a CUDA graph may capture it.
     launches_only_to: int = 0
@@ -89,8 +89,10 @@ class Operation:
     def example_shapes(self) -> tuple[Shape, ...]:
         return tuple((1,) * rank for rank in self.ranks)
 
-    def turned(self, dtype: str) -> bool:
-        return self.turns == "factor" or (self.turns == "real" and dtype.startswith("float"))
+    def turned(self, dtype: str, flags: int) -> bool:
+        if self.turns == "factor":
+            return True
+        return dtype.startswith("float") and (self.turns == "real" or (self.turns == "pos" and flags & POS != 0))
 
     def share(self, outputs: tuple[Any, ...], a: Any) -> tuple[Any, ...]:
         """The outputs, with the memory of ``a`` for the one that may share it."""

@@ -59,7 +59,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     turned = False
     if not a.flags.c_contiguous:
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[dtype]) and a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
+        turned = operation.turned(_NAME[dtype], params[0]) and a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
         if turned:
             a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
         else:

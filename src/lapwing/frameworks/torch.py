@@ -147,7 +147,7 @@ def _run(
     turned, given = False, a
     if not a.is_contiguous() or a.is_conj() or a.is_neg():
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[a.dtype]) and a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
+        turned = operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
         if turned:
             a, params = a.mT, (params[0] ^ UPPER, *params[1:])
         else:

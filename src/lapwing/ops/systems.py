@@ -175,6 +175,7 @@ SOLVE = Operation(
     ranks=(2, 2),
     composed=_composed_solve,
     by_columns=True,
+    turns="pos",
 )
 TRIANGULAR = Operation(
     "triangular",
@@ -228,6 +229,7 @@ INVERSE = Operation(
     jvp=inverse_jvp,
     vjp=inverse_vjp,
     alias=0,
+    turns="pos",
 )
 SLOGDET = Operation(
     "slogdet",
@@ -238,4 +240,5 @@ SLOGDET = Operation(
     vjp=slogdet_vjp,
     differentiable=2,
     keeps_inputs=lambda params: True,
+    turns="pos",
 )
