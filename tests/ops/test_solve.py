@@ -86,9 +86,8 @@ def test_positive_matrices_in_the_memory_of_their_transpose(backend, dtype, prec
         x = backend.get(lw.solve(given, backend.put(b), precision=precision, **options))
         assert backward_error(a, x, b) <= 10
         inverse = backend.get(lw.inv(given, **options))
-        assert np.array_equal(inverse, adjoint(inverse)) and norm(inverse @ a - np.eye(n)) <= 10 * n * eps_of(
-            a
-        ) * np.linalg.cond(a)
+        assert np.array_equal(inverse, adjoint(inverse))
+        assert norm(inverse @ a - np.eye(n)) <= 10 * n * eps_of(a) * np.linalg.cond(a)
         logabs = backend.get(lw.slogdet(given, **options)[1])
         assert abs(logabs - np.linalg.slogdet(wide(a))[1]) <= 10 * n * eps_of(a) * n
         assert np.array_equal(backend.get(given), before, equal_nan=True)
