@@ -24,13 +24,18 @@ SCHEMA = 1
 
 def make_report(rows: Sequence[Row], *, bandwidth: float | None = None, notes: Sequence[str] = (), command: str = "") -> Report:
     return Report(
-        command=command or shlex.join(sys.argv),
+        command=command or _command(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=environment(),
         rows=tuple(rows),
         bandwidth=bandwidth,
         notes=tuple(notes),
     )
+
+
+def _command() -> str:
+    """As it was typed, but for the folders of this machine."""
+    return shlex.join(Path(a).name if Path(a).is_absolute() else a for a in sys.argv)
 
 
 def write_report(report: Report, path: Path) -> None:

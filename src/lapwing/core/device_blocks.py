@@ -126,9 +126,9 @@ class _Tensor(ctypes.Structure):
 
 def _by_dlpack(x: Any) -> DeviceBlock:
     capsule = x.__dlpack__(stream=-1)  # who uses the memory waits for the whole device first
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    told = _Tensor.from_address(address(capsule, b"dltensor"))
+    # a prototype of our own: the types of ctypes.pythonapi's are everybody's
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    told = _Tensor.from_address(prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor"))
     if told.code not in _KINDS or told.lanes != 1:
         raise TypeError("its elements are not numbers that NumPy has")
     dtype = np.dtype(f"{_KINDS[told.code]}{told.bits // 8}")

@@ -13,6 +13,7 @@ from ..core.problem import Problem, Spec
 from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
+from .condition import one_norm
 from .failure import first_failure
 from .sharded import shardable
 from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _finite, _of_diagonal, check_mixed, slogdet
@@ -141,7 +142,7 @@ class Factor:
         xp = self._framework.Namespace
         if self._framework.shape_of(self._factor)[-1] == 0:
             return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self._factor)), -1))
-        size = self._one_norm(self._product)
+        size = one_norm(xp, self._factor[..., :1], self._product)
         good = (self.info == 0) & (size > 0) & xp.isfinite(size)
         size = xp.where(good, size, xp.ones_like(size))
 
@@ -149,32 +150,8 @@ class Factor:
         def times_inverse(x: Any, adjoint: bool) -> Any:
             return self._apply(self._columns(x * xp.like(size, x)[..., None, None]), adjoint)
 
-        bound = xp.ratio(xp.ones_like(size), self._one_norm(times_inverse))
+        bound = xp.ratio(xp.ones_like(size), one_norm(xp, self._factor[..., :1], times_inverse))
         return xp.where(good, bound, xp.zeros_like(bound))
-
-    def _one_norm(self, times: Any) -> Any:
-        """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column.
-
-        Last comes Higham's vector, 1, -(1 + 1/n), 1 + 2/n, ..., for the matrices where the climb stops at the start.
-        """
-        xp = self._framework.Namespace
-        like = self._factor[..., :1]
-        n = xp.order(self._factor[..., 0, :])
-        x = (xp.zeros_like(like) + 1) / n
-        best = None
-        for _ in range(4):
-            y = times(x, False)
-            size = xp.abs(y)
-            norm = _sum_in_range(xp, size)
-            best = norm if best is None else xp.where(norm > best, norm, best)
-            plain = (size == 0) | ~xp.isfinite(size)
-            sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
-            x = xp.one_hot(xp.argmax(xp.abs(times(sign, True))[..., 0], -1), like)
-        place = xp.places(xp.whole(xp.zeros_like(xp.real(self._factor[..., 0]))))
-        # over its own norm, so that no product of it is larger than the answer
-        x = xp.like(1 - 2 * (place % 2), like) * (1 + xp.like(place, like) / n) * 2 / (3 * n - 1)
-        norm = _sum_in_range(xp, xp.abs(times(x[..., None], False)))
-        return xp.where(norm > best, norm, best)
 
     def _product(self, x: Any, adjoint: bool) -> Any:
         """A x, or A^H x, from the factor; of LU without the order of the rows, which no column sum depends on."""
@@ -354,12 +331,6 @@ def _problem(a: Any, assume: str = "pos", upper: bool = False, **_: Any) -> Prob
 
 
 factor.problem = _problem  # type: ignore[attr-defined]
-
-
-def _sum_in_range(xp: Any, sizes: Any) -> Any:
-    """The sum of a column; Inf where it is none, as a solve that overflows may give NaN."""
-    total = xp.sum(sizes, -2)[..., 0]
-    return xp.where(xp.isfinite(total), total, xp.zeros_like(total) + np.inf)
 
 
 def _parity(xp: Any, rows: Any) -> Any:

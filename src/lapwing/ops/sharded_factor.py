@@ -9,11 +9,11 @@ import numpy as np
 
 from .. import frameworks
 from ..core.communicator import agree
-from ..core.condition import one_norm
 from ..core.exchange import diagonal_places, keep_triangle, mirror
 from ..core.sharded import ShardedMatrix
 from ..engines import scalapack
 from ..engines.scalapack import Blocks
+from .condition import one_norm
 from .sharded_entry import Call, Described, diagonal, enter_columns, leave, leave_columns, told_of
 from .solve import SlogdetResult
 
@@ -129,7 +129,8 @@ class ShardedFactor:
             return np.asarray(self._solve(x.conj() * scale, transposed=self.assume != "symmetric")).conj()
 
         with np.errstate(all="ignore"):
-            return real(1 / one_norm(times, self.shape[0], self._x.local.dtype))
+            like = np.empty((self.shape[0], 1), self._x.local.dtype)
+            return real(1 / one_norm(frameworks.of(like, "rcond").Namespace, like, times))
 
     def __repr__(self) -> str:
         n = self.shape[0]

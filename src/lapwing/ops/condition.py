@@ -1,0 +1,40 @@
+"""How near a matrix is to a singular one, from a few products with its inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["one_norm"]
+
+
+def one_norm(xp: Any, like: Any, times: Callable[[Any, bool], Any]) -> Any:
+    """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column.
+
+    ``like`` is any array of the shape of x, (..., n, 1). Last comes Higham's vector, 1, -(1 + 1/n), 1 + 2/n, ..., for the
+    matrices where the climb stops at the start.
+    """
+    n = xp.order(like[..., 0])
+    x = (xp.zeros_like(like) + 1) / n
+    best = None
+    for _ in range(4):
+        y = times(x, False)
+        size = xp.abs(y)
+        norm = _sum_in_range(xp, size)
+        best = norm if best is None else xp.where(norm > best, norm, best)
+        plain = (size == 0) | ~xp.isfinite(size)
+        sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
+        x = xp.one_hot(xp.argmax(xp.abs(times(sign, True))[..., 0], -1), like)
+    place = xp.places(xp.whole(xp.zeros_like(xp.real(like[..., 0]))))
+    # over its own norm, so that no product of it is larger than the answer
+    x = xp.like(1 - 2 * (place % 2), like) * (1 + xp.like(place, like) / n) * 2 / (3 * n - 1)
+    norm = _sum_in_range(xp, xp.abs(times(x[..., None], False)))
+    return xp.where(norm > best, norm, best)
+
+
+def _sum_in_range(xp: Any, sizes: Any) -> Any:
+    """The sum of a column; Inf where it is none, as a solve that overflows may give NaN."""
+    total = xp.sum(sizes, -2)[..., 0]
+    return xp.where(xp.isfinite(total), total, xp.zeros_like(total) + np.inf)
