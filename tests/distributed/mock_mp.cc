@@ -500,10 +500,7 @@ API int cusolverMpGetrf(void*, int64_t m, int64_t n, MATRIX(a), int64_t* ipiv, W
       if (std::abs(w(i, j)) > std::abs(w(best, j))) best = i;
     pivots[j] = best + 1;
     for (int64_t c = 0; c < n; c++) std::swap(w(j, c), w(best, c));
-    if (w(j, j) == 0.0) {
-      if (!*info) *info = int(j) + 1;
-      continue;
-    }
+    if (w(j, j) == 0.0 && !*info) *info = int(j) + 1;  // and divides by it, as the library does
     for (int64_t i = j + 1; i < n; i++) {
       w(i, j) /= w(j, j);
       for (int64_t c = j + 1; c < n; c++) w(i, c) -= w(i, j) * w(j, c);

@@ -209,9 +209,8 @@ def check_failures(session, comm, n):
     b[0, 0] = 2
     sides = given(b[:, :1].copy(), layout.of_shape((n, 1)), comm.rank)
     raised(SingularMatrixError, lambda: mp.solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
-    assert mp.slogdet(session, given(b, layout, comm.rank), pos=False) == (0, -np.inf)
     b[2, 1] = np.nan
-    raised(SingularMatrixError, lambda: mp.slogdet(session, given(b, layout, comm.rank), pos=False), nonfinite=True)
+    raised(SingularMatrixError, lambda: mp.slogdet(session, given(b, layout, comm.rank), pos=False))
 
 
 def check_jax(comm):

@@ -68,6 +68,10 @@ def check_library(comm, kind, dtype, layout, engine, host, results, folder):
     close(all_of(lw.inv(general, **engine)), np.linalg.inv(g), scale)
     sign, logabs = lw.slogdet(general, **engine)
     close(np.array([sign, logabs], dtype), np.array(np.linalg.slogdet(g), dtype), 10 * n)
+    flat = np.ones_like(g)
+    assert tuple(lw.slogdet(put(flat, layout), **engine)) == (0, -np.inf)
+    flat[n // 2, n - 1] = np.nan
+    assert np.isnan(tuple(lw.slogdet(put(flat, layout), **engine))).all()
     w, v = lw.eigh(pos, **engine)
     assert type(w) is np.ndarray
     close(w, np.linalg.eigvalsh(a), n)

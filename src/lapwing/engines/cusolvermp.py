@@ -67,22 +67,16 @@ def inv(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: int
 
 
 def slogdet(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: int | None = None) -> tuple[Any, float]:
-    """Sign and logarithm of the absolute determinant, the same on all ranks; 0 and -Inf of a singular matrix.
+    """Sign and logarithm of the absolute determinant, the same on all ranks.
 
     Raises
     ------
     NotPositiveDefiniteError
         Where ``pos``.
     SingularMatrixError
-        With ``nonfinite``: NaN has no determinant.
+        Of a pivot that is zero, or NaN: whether NaN was given, the caller can see.
     """
-    try:
-        made = factor(session, a, pos=pos, upper=upper, tile=tile, operation="slogdet")
-    except SingularMatrixError as error:
-        if error.nonfinite:
-            raise
-        return np.zeros((), a.dtype)[()], -np.inf
-    return made.slogdet(destroy=True)
+    return factor(session, a, pos=pos, upper=upper, tile=tile, operation="slogdet").slogdet(destroy=True)
 
 
 def eigh(

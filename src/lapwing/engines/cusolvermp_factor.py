@@ -173,13 +173,11 @@ def lu_of(session: Session, a: Given, layout: Layout, operation: str) -> tuple[B
     n = layout.shape[0]
     info = session.call("Getrf", layout, n, n, lu, pivots[0], dtype=a.dtype)
     found = diagonal(session, lu)
-    zero, lost = found == 0, ~np.isfinite(found)
-    places = diagonal_indices(layout, session.rank)
-    mine = int(places[zero | lost].min()) + 1 if (zero | lost).any() else 0
-    told = [x for x in session.told((mine, bool(lost.any())), operation) if x[0]]
+    places = diagonal_indices(layout, session.rank)[(found == 0) | ~np.isfinite(found)]  # it divides by zero and goes on
+    mine = int(places.min()) + 1 if len(places) else 0
+    told = [place for place in session.told(mine, operation) if place]
     if info or told:
-        pivot = min([x[0] for x in told] + ([info] if info > 0 else []), default=n)
-        raise SingularMatrixError(operation, pivot=pivot, nonfinite=any(nan for _, nan in told))
+        raise SingularMatrixError(operation, pivot=min(told + ([info] if info > 0 else []), default=n))
     return lu, pivots
 
 

@@ -101,8 +101,11 @@ def _run(
         made = _OPERATIONS[name](session, *given, sides_of if name == "lstsq" else layout_of, **options)
         del given
     except FAILURES as error:
-        # a singular matrix has a determinant; NaN has none, and that is no mistake of the call
-        if on_fail == "raise" and not (name == "slogdet" and isinstance(error, SingularMatrixError)):
+        if name == "slogdet" and isinstance(error, SingularMatrixError):
+            # a singular matrix has a determinant; NaN has none, and that is no mistake of the call
+            if finite_on_all(session, name, a, options):
+                return [np.zeros((), a.memory.dtype), np.full((), -np.inf, REAL[a.memory.dtype])]
+        elif on_fail == "raise":
             raise as_told(error, name, not finite_on_all(session, name, a, options)) from None
         return _failed(name, a, b, layout_of, options)
     return session.together(lambda: _results(name, a, made, bool(options.get("upper"))))
