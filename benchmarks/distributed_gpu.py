@@ -6,7 +6,8 @@
 Each answer is checked on the device before its time is kept: residuals of at most 10 n eps. Times are the best of some repeats,
 with the device waited for. "public" is the call on a torch DTensor over a mesh of one GPU, or on a ShardedMatrix of one block
 (factors, determinants, blocks of several libraries), with its copies in and out;
-"routine" the library's own call on data in its layout; "lapwing" and "torch" are cuSOLVER on the plain tensor.
+"routine" the library's own call on data in its layout; "lapwing" and "torch" are cuSOLVER on the plain tensor;
+"jaxmg" is lapwing.compat.jaxmg on a JAX mesh of one GPU, "jax" is jax.numpy and jax.scipy under jit.
 More than one GPU was not at hand: what is measured here says nothing of NCCL between GPUs.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -61,7 +63,7 @@ def main() -> int:
                 report["failed"].append(f"correctness: {type(error).__name__}: {error}")
                 print(report["failed"][-1], flush=True)
             for n in options.sizes:
-                for case in (positive, general, factored, libraries, orthogonal, unitary, spectrum):
+                for case in (positive, general, factored, libraries, jax_mesh, orthogonal, unitary, spectrum):
                     for dtype in (torch.float64,) if n > 8192 and case is spectrum else (torch.float64, torch.float32):
                         if perf_counter() - _BEGUN > options.seconds:
                             report["failed"].append(f"left out, as the time was up: {case.__name__} n={n} {dtype}")
@@ -290,6 +292,41 @@ def libraries(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
         error = units(a @ found - b, a.abs().max().item() * n**0.5 * found.abs().max().item(), n)
         error = error if bool((same == a).all()) else 99.0
         rows.append(row(f"solve pos, {name} blocks", n, dtype, error, columns=8, public=timed(call)))
+    return rows
+
+
+def jax_mesh(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from lapwing.compat import jaxmg
+
+    columns, everywhere = PartitionSpec(None, "x"), PartitionSpec(None, None)
+    whole = jax.make_mesh((1,), ("x",))
+    plain = jax.jit(lambda a, b: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a, lower=True), b))
+    spectrum_of = jax.jit(jnp.linalg.eigh)
+    a_torch, b_torch = spd(n, dtype), matrix(8, dtype, n, seed=1)
+    with jax.enable_x64(True):
+        a = jax.device_put(jnp.from_dlpack(a_torch), NamedSharding(whole, columns))
+        b = jax.device_put(jnp.from_dlpack(b_torch), NamedSharding(whole, everywhere))
+
+        def solved() -> Any:
+            return jax.block_until_ready(jaxmg.potrs(a, b, 256, whole, (columns, everywhere)))
+
+        def found() -> Any:
+            return jax.block_until_ready(jaxmg.syevd(a, 256, whole, columns))
+
+        x = torch.from_dlpack(solved())
+        error = units(a_torch @ x - b_torch, a_torch.abs().max().item() * n**0.5, n)
+        times = {"jaxmg": timed(solved), "jax": timed(lambda: jax.block_until_ready(plain(a, b)))}
+        rows = [row("potrs of 8 columns, JAX", n, dtype, error, **times)]
+        if n <= 8192:
+            w, v = map(torch.from_dlpack, found())
+            error = units(a_torch @ v - v * w, w.abs().max().item(), n)
+            times = {"jaxmg": timed(found), "jax": timed(lambda: jax.block_until_ready(spectrum_of(a)))}
+            rows.append(row("syevd, JAX", n, dtype, error, **times))
     return rows
 
 

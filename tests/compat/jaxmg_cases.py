@@ -1,4 +1,4 @@
-"""Run in a process that sees two CPU devices: JAXMg's own programs, and its three generations of calls."""
+"""Run in a process that sees two CPU devices, or one GPU: JAXMg's own programs, and its three generations of calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_program():
     assert jnp.allclose(out.flatten(), expected_out)
     A_bc = cyclic_1d_layout(A, T_A)
     tiles = [np.flatnonzero(np.asarray(shard.data).sum(1)).tolist() for shard in A_bc.addressable_shards]
-    assert tiles == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
+    assert tiles == ([[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]] if ndev == 2 else [[*range(12)]])
     mg.verify_cyclic(A, A_bc, T_A)
     out, status = potrs(A_bc, b, T_A, mesh, (P(None, "x"), P(None, None)), return_status=True, cyclic_1d=True)
     assert jnp.allclose(out.flatten(), expected_out) and int(status) == 0
@@ -83,7 +83,7 @@ def second_program():
 
 def rows_split():
     """Generation B."""
-    n, mesh = 10, jax.make_mesh((2,), ("x",))
+    n, mesh = 10, jax.make_mesh((jax.device_count(),), ("x",))
     a = mg.random_psd(n, "float64", 1)
     b = jnp.asarray(np.random.default_rng(0).standard_normal((n, 3)))
     spec = P("x", None)
@@ -109,7 +109,7 @@ def rows_split():
 
 def release_one():
     """Generation C."""
-    n, mesh = 10, jax.make_mesh((2,), ("x",))
+    n, mesh = 10, jax.make_mesh((jax.device_count(),), ("x",))
     a = mg.random_psd(n, "float64", 1)
     held = jax.device_put(a, NamedSharding(mesh, P("x")))
     b = jnp.ones((n, 1))
@@ -137,7 +137,7 @@ def raises(kind, function):
 
 
 def errors_and_helpers():
-    mesh = jax.make_mesh((2,), ("x",))
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
     spec = P("x", None)
     a, b = jax.device_put(jnp.eye(8), NamedSharding(mesh, spec)), jnp.ones((8, 1))
     raises(TypeError, lambda: mg.potrs(a, b, 2, mesh, ("x", None)))
@@ -167,5 +167,7 @@ def errors_and_helpers():
 
 
 for function in (first_program, second_program, rows_split, release_one, errors_and_helpers):
+    if function is errors_and_helpers and jax.device_count() == 1:
+        continue  # it is about two
     function()
     print(function.__name__, "passed", flush=True)

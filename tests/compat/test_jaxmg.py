@@ -12,18 +12,26 @@ import pytest
 pytest.importorskip("jax")
 
 
-def test_jaxmg():
+def run(*options: str, **settings: str) -> int:
+    """How many of the programs passed."""
     import lapwing
 
-    env = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join([str(Path(lapwing.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
-    }
-    script = str(Path(__file__).with_name("jaxmg_cases.py"))
-    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, env=env, timeout=240)
+    path = os.pathsep.join([str(Path(lapwing.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, *options, str(Path(__file__).with_name("jaxmg_cases.py"))]
+    env = os.environ | {"PYTHONPATH": path} | settings
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("passed") == 5
+    return done.stdout.count("passed")
+
+
+def test_jaxmg():
+    two = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+    assert run("-W", "error", XLA_FLAGS=two, JAX_PLATFORMS="cpu") == 5
+
+
+@pytest.mark.gpu
+def test_jaxmg_on_a_gpu():
+    assert run(JAX_PLATFORMS="cuda", CUDA_VISIBLE_DEVICES="0", XLA_PYTHON_CLIENT_PREALLOCATE="false") == 4
 
 
 def test_device_supports_vmm_names_what_is_missing():

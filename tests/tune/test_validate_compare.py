@@ -186,7 +186,10 @@ class Clock:
         monkeypatch.setattr(module, "Worker", lambda device, family: self)
         self.patience = None
 
-    def time(self, candidates, gemm, seed, samples, timeout, *, check=True):
+    def open(self, backend, gemm, seed, timeout):
+        pass
+
+    def time(self, candidates, gemm, seed, samples, timeout, *, check=True, quick=False):
         self.asked.append(gemm)
         if self.hangs or timeout < len(candidates):
             self.now += timeout
@@ -217,6 +220,44 @@ def test_comparing_ends_in_time(tmp_path, monkeypatch, hangs):
     assert len(found) == 8 and "no time was left to compare it" in {c.reason for c in found}
     compared = [c for c in found if c.reason == "the default is the fastest"]
     assert len(compared) >= (0 if hangs else 4)
+
+
+@pytest.mark.parametrize("default_runs", [True, False])
+def test_one_that_is_wrong_with_odd_sizes_makes_room_for_the_next(tmp_path, monkeypatch, default_runs):
+    gemm, folder = Gemm(64, 8, 32, **F32), Workdir(tmp_path)
+    folder.add_config(Problem("SSS_NN_0", gemm, 1, 1e-5, 100.0))
+    times = {threads: 1e-5 - 1e-6 * threads for threads in range(5)}
+    configs = {threads: {**get("cpu").default(gemm), "threads": threads} for threads in times}
+    for threads, time in times.items():
+        environment = environment_hash(get("cpu").environment(0))
+        folder.add_trial("SSS_NN_0", Trial("cpu", 0, gemm.key, configs[threads], time, environment=environment, took=1.0))
+    looked = []
+
+    class Worker(Clock):
+        def time(self, candidates, gemm, seed, samples, timeout, *, check=True, quick=False):
+            looked.append((quick, [c.config["threads"] for c in candidates]))
+            wrong = set() if quick else {4, 3}
+            wrong |= set() if default_runs else {0}
+            return [
+                {"refused": "correctness", "reason": "odd tails: wrong"}
+                if (threads := c.config["threads"]) in wrong
+                else {
+                    "runtimes": [times[threads]] * samples,
+                    "time": times[threads],
+                    "errors": {"product": 0.5},
+                    "resources": {},
+                }
+                for c in candidates
+            ]
+
+    Worker(monkeypatch, importlib.import_module("lapwing.tune.compare"))
+    (found,) = compare(folder)
+    if default_runs:
+        assert found.kept and found.config == configs[2]
+        assert [quick for quick, _ in looked] == [True, False, False, False]
+        assert [threads[-1] for _, threads in looked[1:]] == [4, 3, 2]
+    else:
+        assert not found.kept and found.reason == "the default does not run here: odd tails: wrong"
 
 
 def test_widening_ends_in_time_and_in_another_process(tmp_path, monkeypatch):

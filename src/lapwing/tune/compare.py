@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import median
 from time import monotonic
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ _TIE = 1.02  # nearer than this two candidates are equal
 _RESAMPLES = 2000
 _TIMEOUT = 300.0
 _SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_START, _COMPILING = 30.0, 30.0  # seconds in which a process starts, and in which kernels are made for the probes of odd sizes
 _TRIALS = 6.0  # trials that take about as long as a comparison, until some were made
 _SAMPLE = 2.5e-3  # about what a sample of a short product takes
 
@@ -150,9 +152,12 @@ class _Limits:
     top: int  # candidates
 
     @property
-    def timeout(self) -> float:
-        """Seconds of one timing, after which it counts as hanging."""
-        left = min(self.until - monotonic(), 20 * self.expected + 10.0) if self.until < inf else _TIMEOUT
+    def late(self) -> bool:
+        return monotonic() >= self.until
+
+    def timeout(self, before: float) -> float:
+        """Seconds of one timing, after which it counts as hanging; ``before`` it some may be needed."""
+        left = min(self.until - monotonic(), 20 * self.expected + 10.0 + before) if self.until < inf else _TIMEOUT
         return min(_TIMEOUT, max(left, self.expected, 2.0))
 
 
@@ -193,19 +198,31 @@ def _compared(
         one = sum(max(_SAMPLE, known.get(_key(c), 0.0)) for c in candidates)
         return max(_FEWEST, min(most, int(limits.seconds / one)))
 
-    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits)
-    if default not in [c for c, _ in times]:
-        late = monotonic() >= limits.until
-        return _nothing(problem, default, "no time was left to compare it" if late else "the default does not run here")
-    winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in times], default)
-    final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
-    again = {_key(c): t for c, t in _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits)}
-    if _key(default) not in again or _key(winner) not in again:
-        return _nothing(problem, default, "the winner did not run a second time")
+    def without(answer: Mapping[str, Any]) -> Comparison:
+        why = "no time was left to compare it" if limits.late else f"the default does not run here: {answer['reason']}"
+        return _nothing(problem, default, why)
+
+    try:
+        worker.open(default.backend, problem.gemm, seed, limits.timeout(_START))
+    except Refused as refused:
+        return without({"reason": refused})
+    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits, quick=True)
+    if "runtimes" not in times[_key(default)]:
+        return without(times[_key(default)])
+    running = [(c, t) for c in chosen if "runtimes" in (t := times[_key(c)])]
+    while True:
+        winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in running], default)
+        final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
+        again = _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits, quick=False)
+        if "runtimes" not in again[_key(default)]:
+            return without(again[_key(default)])
+        if "runtimes" in again[_key(winner)]:
+            break
+        running = [(c, t) for c, t in running if c != winner]  # wrong, or worse, with odd sizes: the next
     base, tuned = again[_key(default)], again[_key(winner)]
     arithmetic = getattr(get(winner.backend), "arithmetic", lambda gemm: "")(problem.gemm)
     found = interval(base["runtimes"], tuned["runtimes"], seed=int(problem.gemm.key[:8], 16) ^ seed)
-    vendors = [median(t["runtimes"]) for c, t in _pairs(again, final) if c.backend in VENDOR]
+    vendors = [median(t["runtimes"]) for c in final if c.backend in VENDOR and "runtimes" in (t := again[_key(c)])]
     result = Comparison(
         name=problem.name,
         gemm=problem.gemm,
@@ -259,18 +276,23 @@ def _nothing(problem: Problem, default: Candidate, reason: str) -> Comparison:
 
 
 def _timed(
-    worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits
-) -> list[tuple[Candidate, dict]]:
-    """Each candidate with its runtimes and errors; one that fails is left out, also when it takes the process with it."""
+    worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits, *, quick: bool
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """For each candidate its runtimes and errors, or the reason why there are none, also when it took the process with it."""
+    keys = list(map(_key, candidates))
     try:
-        answers = worker.time(candidates, gemm, seed, samples, limits.timeout)
-        return [(c, a) for c, a in zip(candidates, answers, strict=True) if "runtimes" in a]
-    except Refused:
-        if len(candidates) == 1 or monotonic() >= limits.until:
-            return []
+        answers = worker.time(candidates, gemm, seed, samples, limits.timeout(0.0 if quick else _COMPILING), quick=quick)
+        return dict(zip(keys, answers, strict=True))
+    except Refused as refused:
+        lost = {"refused": refused.kind, "reason": str(refused)}
+        if len(candidates) == 1 or limits.late:
+            return dict.fromkeys(keys, lost)
     # one of them crashed or hung: find those that live, then time them together
-    alive = [c for c in candidates if _timed(worker, [c], gemm, seed, 1, limits)]
-    return _timed(worker, alive, gemm, seed, samples, limits) if 0 < len(alive) < len(candidates) else []
+    alone = {_key(c): _timed(worker, [c], gemm, seed, 1, limits, quick=quick)[_key(c)] for c in candidates}
+    alive = [c for c in candidates if "runtimes" in alone[_key(c)]]
+    if len(alive) == len(candidates):  # alone they run, but not together
+        return dict.fromkeys(keys, lost)
+    return alone | (_timed(worker, alive, gemm, seed, samples, limits, quick=quick) if alive else {})
 
 
 def _candidate(trial: Trial) -> Candidate:
@@ -279,10 +301,6 @@ def _candidate(trial: Trial) -> Candidate:
 
 def _key(c: Candidate) -> tuple[str, str]:
     return c.backend, canonical(c.config)
-
-
-def _pairs(found: dict[tuple[str, str], dict], candidates: list[Candidate]) -> list[tuple[Candidate, dict]]:
-    return [(c, found[_key(c)]) for c in candidates if _key(c) in found]
 
 
 def preferred(timed: Sequence[tuple[Candidate, float, dict[str, int]]], default: Candidate) -> Candidate:

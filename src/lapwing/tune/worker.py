@@ -67,13 +67,24 @@ class Worker:
         return self._ask({"do": "try", "config": dict(config), "samples": samples, "hopeless": hopeless}, timeout)
 
     def time(
-        self, candidates: Sequence[Candidate], gemm: Gemm, seed: int, samples: int, timeout: float, *, check: bool = True
+        self,
+        candidates: Sequence[Candidate],
+        gemm: Gemm,
+        seed: int,
+        samples: int,
+        timeout: float,
+        *,
+        check: bool = True,
+        quick: bool = False,
     ) -> list[Any]:
-        """Build, check and time several side by side; for each its runtimes and errors, or why it was refused."""
+        """Build, check and time several side by side; for each its runtimes and errors, or why it was refused.
+
+        ``quick``: with the checks of a search.
+        """
         self._open = None
         listed = [{"backend": c.backend, "config": dict(c.config)} for c in candidates]
         request = {"do": "time", "candidates": listed, "gemm": gemm.to_dict(), "seed": seed, "samples": samples}
-        return list(self._ask(request | {"check": check}, timeout)["results"])
+        return list(self._ask(request | {"check": check, "quick": quick}, timeout)["results"])
 
     def precompile(self, backend: str, gemm: Gemm, config: Config, timeout: float) -> None:
         self._ask({"do": "precompile", "backend": backend, "gemm": gemm.to_dict(), "config": dict(config)}, timeout)
@@ -222,14 +233,14 @@ class _Server:
         return answer | {"time": median(answer["runtimes"])}
 
     def do_time(
-        self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int, check: bool
+        self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int, check: bool, quick: bool
     ) -> dict[str, Any]:
         results: list[dict[str, Any]] = []
         kernels: list[tuple[dict[str, Any], Kernel, Bench]] = []
         for c in candidates:
             try:
                 bench = self._bench(c["backend"], Gemm.from_dict(gemm), seed)
-                kernel, answer = _built(bench, c["config"], check)
+                kernel, answer = _built(bench, c["config"], check, quick)
                 kernels.append((answer, kernel, bench))
             except Refused as refused:
                 answer = {"refused": refused.kind, "reason": str(refused)}
@@ -265,7 +276,7 @@ def _built(bench: Bench, config: Config, check: bool = True, quick: bool = False
     begun = perf_counter()
     kernel = bench.build(config)
     built = perf_counter()
-    # what is long to check is checked of the best alone, when they are compared
+    # what is long to check is checked of the best alone, when its worth is measured
     checks = (getattr(bench, "quick_check", None) if quick else None) or bench.check
     errors = dict(checks(kernel)) if check else {}
     checked = perf_counter()

@@ -8,6 +8,10 @@ from typing import Any
 __all__ = ["Arena", "arena"]
 
 LOCKS = 1 << 16  # counters, one for each block of a result
+NO_ROOM = (
+    "a tuned product needs memory that cannot be made while a graph is captured\n"
+    "hint: run the model once before, on the stream of the capture"
+)
 _arenas: dict[tuple[int, int], Arena] = {}
 _spare: dict[int, Arena] = {}
 _lock = threading.Lock()
@@ -29,20 +33,23 @@ class Arena:
         """Room for so many floats. Not while a graph is captured: the zeros would be written at each replay, and only there."""
         import torch
 
+        grown = False
         for name, size in (("sums", sums), ("parts", parts)):
             if getattr(self, name).numel() < size:
                 if torch.cuda.is_current_stream_capturing():
-                    raise RuntimeError(
-                        "a tuned product was never run before a graph is captured\nhint: run the model once before"
-                    )
+                    raise RuntimeError(NO_ROOM)
                 self._held.append(getattr(self, name))
                 setattr(self, name, torch.zeros(size, dtype=torch.float32, device=self.locks.device))
+                grown = True
+        if grown:
+            torch.cuda.synchronize(self.device)  # the zeros are for another stream, it may be
         return self
 
 
 def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
     """The arena of a stream. A stream first met while a graph is captured takes one that was made ahead.
 
+    All of a device grow together: what ran on one stream can be captured on any other.
     Two graphs captured on one stream share an arena: they must not be replayed at the same time.
     """
     import torch
@@ -51,11 +58,11 @@ def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
         capturing = torch.cuda.is_current_stream_capturing()
         if (device, stream) not in _arenas:
             if capturing and device not in _spare:
-                raise RuntimeError("a tuned product was never run before a graph is captured\nhint: run the model once before")
+                raise RuntimeError(NO_ROOM)
             _arenas[device, stream] = _spare.pop(device) if device in _spare else Arena(device)
-        found = _arenas[device, stream]
         if not capturing:
             if device not in _spare:
                 _spare[device] = Arena(device)
-            _spare[device].grow(sums=sums, parts=parts)
-        return found.grow(sums=sums, parts=parts)
+            for room in (_spare[device], *(room for (where, _), room in _arenas.items() if where == device)):
+                room.grow(sums=sums, parts=parts)
+        return _arenas[device, stream].grow(sums=sums, parts=parts)
