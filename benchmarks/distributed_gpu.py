@@ -45,6 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 16384])
     parser.add_argument("--seconds", type=float, default=120.0, help="no new case is begun after this")
+    parser.add_argument("--only", help="one of the cases, such as jax_mesh, and no small checks of all dtypes")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.cuda.set_device(0)
@@ -54,16 +55,18 @@ def main() -> int:
         )
         mesh = init_device_mesh("cuda", (1,))
         report = {**environment(), "rows": [], "correctness": [], "failed": []}
-        output = options.output or _RESULTS / f"h200-distributed-{report['date']}.json"
+        name = "h200-distributed" + (f"-{options.only}" if options.only else "")
+        output = options.output or _RESULTS / f"{name}-{report['date']}.json"
         try:
             report["cusolvermp"] = mp_version()
             try:
-                correctness(mesh, report["correctness"])
+                if not options.only:
+                    correctness(mesh, report["correctness"])
             except Exception as error:
                 report["failed"].append(f"correctness: {type(error).__name__}: {error}")
                 print(report["failed"][-1], flush=True)
             for n in options.sizes:
-                for case in (positive, general, factored, libraries, jax_mesh, orthogonal, unitary, spectrum):
+                for case in CASES if options.only is None else [c for c in CASES if c.__name__ == options.only]:
                     for dtype in (torch.float64,) if n > 8192 and case is spectrum else (torch.float64, torch.float32):
                         if perf_counter() - _BEGUN > options.seconds:
                             report["failed"].append(f"left out, as the time was up: {case.__name__} n={n} {dtype}")
@@ -309,8 +312,8 @@ def jax_mesh(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
     spectrum_of = jax.jit(jnp.linalg.eigh)
     a_torch, b_torch = spd(n, dtype), matrix(8, dtype, n, seed=1)
     with jax.enable_x64(True):
-        a = jax.device_put(jnp.from_dlpack(a_torch), NamedSharding(whole, columns))
-        b = jax.device_put(jnp.from_dlpack(b_torch), NamedSharding(whole, everywhere))
+        on_one = jnp.from_dlpack(a_torch), jnp.from_dlpack(b_torch)
+        a, b = (jax.device_put(x, NamedSharding(whole, p)) for x, p in zip(on_one, (columns, everywhere), strict=True))
 
         def solved() -> Any:
             return jax.block_until_ready(jaxmg.potrs(a, b, 256, whole, (columns, everywhere)))
@@ -320,12 +323,12 @@ def jax_mesh(mesh: Any, n: int, dtype: torch.dtype) -> list[dict[str, Any]]:
 
         x = torch.from_dlpack(solved())
         error = units(a_torch @ x - b_torch, a_torch.abs().max().item() * n**0.5, n)
-        times = {"jaxmg": timed(solved), "jax": timed(lambda: jax.block_until_ready(plain(a, b)))}
+        times = {"jaxmg": timed(solved), "jax": timed(lambda: jax.block_until_ready(plain(*on_one)))}
         rows = [row("potrs of 8 columns, JAX", n, dtype, error, **times)]
         if n <= 8192:
             w, v = map(torch.from_dlpack, found())
             error = units(a_torch @ v - v * w, w.abs().max().item(), n)
-            times = {"jaxmg": timed(found), "jax": timed(lambda: jax.block_until_ready(spectrum_of(a)))}
+            times = {"jaxmg": timed(found), "jax": timed(lambda: jax.block_until_ready(spectrum_of(on_one[0])))}
             rows.append(row("syevd, JAX", n, dtype, error, **times))
     return rows
 
@@ -448,6 +451,8 @@ def correctness(mesh: Any, rows: list[dict[str, Any]]) -> None:
             print("wrong:", json.dumps(bad), flush=True)
     print(f"{len(rows)} answers looked at", flush=True)
 
+
+CASES = (positive, general, factored, libraries, jax_mesh, orthogonal, unitary, spectrum)
 
 if __name__ == "__main__":
     sys.exit(main())

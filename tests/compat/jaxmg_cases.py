@@ -1,4 +1,4 @@
-"""Run in a process that sees two CPU devices, or one GPU: JAXMg's own programs, and its three generations of calls."""
+"""Run in a process that sees two devices, or one: JAXMg's own programs, and its three generations of calls."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ def rows_split():
     assert int(status) == 7 and np.isnan(np.asarray(x)).all()
     inverse, status = mg.potri(held, 3, mesh, (spec,), return_status=True)
     np.testing.assert_allclose(inverse, np.linalg.inv(a), rtol=1e-10, atol=1e-12)
+    assert np.array_equal(np.asarray(inverse), np.asarray(inverse).T)
     upper = shard_map(lambda a: mg.potri_shardmap_ctx(a, 3), mesh, (spec,), (spec, P(None)))
     half, status = jax.jit(upper)(held)
     assert status.shape == (1,) and np.array_equal(np.tril(half, -1), np.zeros((n, n)))

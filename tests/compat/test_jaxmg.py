@@ -1,4 +1,4 @@
-"""JAXMg's programs unchanged but for the import (and for asking for GPUs), on two CPU devices."""
+"""JAXMg's programs unchanged but for the import (and for asking for GPUs), on two CPU devices, on one, and on a GPU."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def run(*options: str, **settings: str) -> int:
     return done.stdout.count("passed")
 
 
-def test_jaxmg():
-    two = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-    assert run("-W", "error", XLA_FLAGS=two, JAX_PLATFORMS="cpu") == 5
+@pytest.mark.parametrize(("devices", "programs"), [(2, 5), (1, 4)])
+def test_jaxmg(devices, programs):
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    assert run("-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == programs
 
 
 @pytest.mark.gpu

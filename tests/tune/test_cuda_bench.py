@@ -10,6 +10,7 @@ from lapwing.tune.validate import probes as every_backend
 
 torch = pytest.importorskip("torch")
 from lapwing.tune.cuda_bench import CudaBench, probes, torch_default  # noqa: E402
+from lapwing.tune.cuda_operands import TorchDefault  # noqa: E402
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
 GEMM = Gemm(48, 32, 64, "T", "N", deterministic=True, **F32)
@@ -43,11 +44,17 @@ class Faulty:
             raise Refused("runtime", "not for odd sizes")
 
 
+class Rough(TorchDefault):
+    def run(self, o):
+        super().run(o)
+        o.d.mul_(1.5)
+
+
 def bench(gemm, fault="", default=False):
     made = CudaBench.__new__(CudaBench)  # without streams and sets, which need a GPU
     made.gemm, made.device, made.seed = gemm, -1, 3
     made.bind = lambda g, config: torch_default(g) if default else Faulty(g, fault)
-    made._library_error, made._taken = {}, {}
+    made._library_error = {}
     return made
 
 
@@ -59,8 +66,11 @@ def test_the_probes_of_every_backend_are_asked():
     quick = bench(GEMM).quick_check(Kernel({}, print))
     assert set(quick) < set(errors) and "product" in quick
     assert {"large scales", "small scales"} <= set(bench(F8).check(Kernel({}, print)))
-    # what torch itself does not take is not held against its default
-    assert "product" in bench(F8, default=True).check(Kernel({}, print))
+    # torch's own product is the default whatever its errors are, with this product or with others
+    assert set(bench(F8, default=True).check(Kernel({}, print))) == {p.name for p in probes(F8) if p.gemm == F8}
+    made = bench(GEMM, default=True)
+    made.bind = lambda g, config: Rough(g)
+    assert made.check(Kernel({}, print))["product"] > 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ Instead of ``from jaxmg import potrs``::
 
 Its three generations are taken: columns split (``P(None, "x")``, ``cyclic_1d=True``, ``potrs_no_shardmap``), rows split
 (``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``, ``return_logdet``, ``lu_solve``, ``qr``,
-...). The work is done by lapwing's engine inside XLA, on CPU or GPU devices, by one process or many. Nothing is set at import,
+...). The work is done by lapwing's engine inside XLA, on CPU or GPU devices, by one process or many; by the ordinary engines
+where the mesh is one device. Nothing is set at import,
 any number of right-hand sides is taken, no input is deleted without ``donate=True``, and both triangles of a positive
 definite matrix may be there: the one above the diagonal is read, as JAXMg does.
 
@@ -23,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from .. import __version__, eigh, eigvalsh
+from .. import __version__, eigh, eigvalsh, inv_ex, slogdet, solve_ex
 from ..distributed import shard
 from .jaxmg_device import device_supports_vmm
 from .jaxmg_layout import (
@@ -104,8 +105,13 @@ def potrs(
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
-    call = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)
-    x, logdet, info = call(a, b)
+    logdet = None
+    if place.alone(a) and not cyclic_1d:
+        x, info = _solved_alone(place, a, b, "pos")
+        if return_logdet:
+            logdet = on_one_device(partial(slogdet, assume="pos", upper=True, on_fail="nan"), a).logabsdet
+    else:
+        x, logdet, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)(a, b)
     discard(donate, a, b)
     code = status(info)
     out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
@@ -127,7 +133,10 @@ def lu_solve(
     """Solve A x = b for any square A: x, or (x, status)."""
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
-    x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
+    if place.alone(a):
+        x, info = _solved_alone(place, a, b, "general")
+    else:
+        x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
     discard(donate, a, b)
     return (x, status(info)) if return_status else x
 
@@ -146,7 +155,11 @@ def potri(
     """The inverse of a positive definite matrix, exactly Hermitian: X, or (X, status)."""
     place = Place("potri", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
-    x, info = _inverter(place.mesh, place.spec, place.names, T_A)(a)
+    if place.alone(a):
+        x, info = on_one_device(partial(inv_ex, assume="pos", upper=True), a)
+        x = put(place.mesh, x, place.spec)
+    else:
+        x, info = _inverter(place.mesh, place.spec, place.names, T_A)(a)
     return (x, status(info)) if return_status else x
 
 
@@ -245,6 +258,11 @@ def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: 
     if T_A > 1024:
         raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
     return syevd_no_shardmap(a, T_A, return_eigenvectors)
+
+
+def _solved_alone(place: Place, a: Any, b: Any, assume: Any) -> tuple[Any, Any]:
+    x, info = on_one_device(partial(solve_ex, assume=assume, upper=assume == "pos"), a, b)
+    return put(place.mesh, x, place.b_spec), info
 
 
 @lru_cache(maxsize=64)

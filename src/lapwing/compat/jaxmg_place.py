@@ -65,6 +65,11 @@ class Place:
                 f"\nhint: pad=True, or T_A from {calculate_all_valid_T_A(a.shape[0], devices)}"
             )
 
+    def alone(self, a: Any) -> bool:
+        """All of the matrix is on one device, here and now."""
+        concrete = isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer)
+        return self.mesh.size == 1 and concrete and a.is_fully_addressable
+
 
 def alone_on(x: Any, like: Any) -> Any:
     """The whole array on one device of ``like``."""
