@@ -70,6 +70,10 @@ def check_library(comm, kind, dtype, layout, engine, host, results, folder):
     close(np.array([sign, logabs], dtype), np.array(np.linalg.slogdet(g), dtype), 10 * n)
     flat = np.ones_like(g)
     assert tuple(lw.slogdet(put(flat, layout), **engine)) == (0, -np.inf)
+    large = np.finfo(dtype).max * np.eye(n, dtype=dtype)
+    large[:2, :2] = large[0, 0] * np.array([[1, 1], [-1, 1]])  # not singular, but the second pivot overflows
+    assert np.isnan(tuple(lw.slogdet(put(large, layout), **engine))).all()
+    assert np.isnan(tuple(lw.factor(put(large, layout), assume="general", on_fail="nan", **engine).slogdet())).all()
     flat[n // 2, n - 1] = np.nan
     assert np.isnan(tuple(lw.slogdet(put(flat, layout), **engine))).all()
     w, v = lw.eigh(pos, **engine)

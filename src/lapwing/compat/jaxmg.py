@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from .. import __version__, eigh, eigvalsh, inv_ex, slogdet, solve_ex
+from .. import __version__, eigh, eigvalsh, factor, inv_ex, solve_ex
 from ..distributed import shard
 from .jaxmg_device import device_supports_vmm
 from .jaxmg_layout import (
@@ -105,11 +105,8 @@ def potrs(
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
-    logdet = None
-    if place.alone(a) and not cyclic_1d:
-        x, info = _solved_alone(place, a, b, "pos")
-        if return_logdet:
-            logdet = on_one_device(partial(slogdet, assume="pos", upper=True, on_fail="nan"), a).logabsdet
+    if place.alone(a, b) and not cyclic_1d:
+        x, logdet, info = _solved_alone(place, a, b, "pos", return_logdet)
     else:
         x, logdet, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)(a, b)
     discard(donate, a, b)
@@ -133,8 +130,8 @@ def lu_solve(
     """Solve A x = b for any square A: x, or (x, status)."""
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
-    if place.alone(a):
-        x, info = _solved_alone(place, a, b, "general")
+    if place.alone(a, b):
+        x, _, info = _solved_alone(place, a, b, "general", False)
     else:
         x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
     discard(donate, a, b)
@@ -157,7 +154,7 @@ def potri(
     a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
     if place.alone(a):
         x, info = on_one_device(partial(inv_ex, assume="pos", upper=True), a)
-        x = put(place.mesh, x, place.spec)
+        x, info = put(place.mesh, x, place.spec), put(place.mesh, info, PartitionSpec())
     else:
         x, info = _inverter(place.mesh, place.spec, place.names, T_A)(a)
     return (x, status(info)) if return_status else x
@@ -260,9 +257,17 @@ def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: 
     return syevd_no_shardmap(a, T_A, return_eigenvectors)
 
 
-def _solved_alone(place: Place, a: Any, b: Any, assume: Any) -> tuple[Any, Any]:
-    x, info = on_one_device(partial(solve_ex, assume=assume, upper=assume == "pos"), a, b)
-    return put(place.mesh, x, place.b_spec), info
+def _solved_alone(place: Place, a: Any, b: Any, assume: Any, logdet: bool) -> tuple[Any, Any, Any]:
+    def solved(a: Any, b: Any) -> tuple[Any, Any, Any]:
+        if not logdet:
+            x, info = solve_ex(a, b, assume=assume, upper=assume == "pos")
+            return x, info, info
+        f = factor(a, assume=assume, upper=assume == "pos", on_fail="nan")
+        return f.solve(b), f.logdet(), f.info
+
+    x, *scalars = on_one_device(solved, a, b)
+    value, info = (put(place.mesh, jnp.asarray(y), PartitionSpec()) for y in scalars)
+    return put(place.mesh, x, place.b_spec), value, info
 
 
 @lru_cache(maxsize=64)

@@ -65,10 +65,14 @@ class Place:
                 f"\nhint: pad=True, or T_A from {calculate_all_valid_T_A(a.shape[0], devices)}"
             )
 
-    def alone(self, a: Any) -> bool:
-        """All of the matrix is on one device, here and now."""
-        concrete = isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer)
-        return self.mesh.size == 1 and concrete and a.is_fully_addressable
+    def alone(self, a: Any, *others: Any) -> bool:
+        """All of the matrix is on the one device of the mesh, and nothing is traced."""
+        if not isinstance(self.mesh, Mesh) or self.mesh.size != 1 or not isinstance(a, jax.Array):
+            return False
+        made = jnp.zeros(())  # inside of a jit this is traced too
+        if any(isinstance(x, jax.core.Tracer) for x in (a, *others, made)):
+            return False
+        return a.is_fully_addressable and a.sharding.device_set == set(self.mesh.devices.flat)
 
 
 def alone_on(x: Any, like: Any) -> Any:

@@ -74,7 +74,7 @@ def slogdet(session: Session, a: Given, *, pos: bool, upper: bool = False, tile:
     NotPositiveDefiniteError
         Where ``pos``.
     SingularMatrixError
-        Of a pivot that is zero, or NaN: whether NaN was given, the caller can see.
+        With ``nonfinite`` where it has a determinant that is not 0, or none: numbers too large to add, or NaN.
     """
     return factor(session, a, pos=pos, upper=upper, tile=tile, operation="slogdet").slogdet(destroy=True)
 

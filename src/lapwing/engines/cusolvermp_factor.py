@@ -173,12 +173,23 @@ def lu_of(session: Session, a: Given, layout: Layout, operation: str) -> tuple[B
     n = layout.shape[0]
     info = session.call("Getrf", layout, n, n, lu, pivots[0], dtype=a.dtype)
     found = diagonal(session, lu)
-    places = diagonal_indices(layout, session.rank)[(found == 0) | ~np.isfinite(found)]  # it divides by zero and goes on
-    mine = int(places.min()) + 1 if len(places) else 0
-    told = [place for place in session.told(mine, operation) if place]
-    if info or told:
-        raise SingularMatrixError(operation, pivot=min(told + ([info] if info > 0 else []), default=n))
+    bad = np.flatnonzero((found == 0) | ~np.isfinite(found))  # the routine divides by zero and goes on
+    places = diagonal_indices(layout, session.rank)[bad]
+    mine = (int(places.min()) + 1, float(np.abs(found[bad[places.argmin()]]))) if len(bad) else (n + 1, 1.0)
+    place, size = min(session.told(mine, operation), key=lambda x: x[0])
+    if info or place <= n:
+        del lu
+        singular = info > 0 or size == 0 or (np.isnan(size) and not _may_overflow(session, a, layout, operation))
+        pivot = min(place, info if info > 0 else n)
+        raise SingularMatrixError(operation, pivot=pivot, nonfinite=not singular)
     return lu, pivots
+
+
+def _may_overflow(session: Session, a: Given, layout: Layout, operation: str) -> bool:
+    """NaN is what the routine may make of a zero pivot, and of numbers too large to add: those are found by their size."""
+    work = session.bring(a, layout)
+    largest = max(session.told(float(np.abs(local_of(session, work)).max(initial=0)), operation))
+    return not largest * layout.shape[0] < np.finfo(a.dtype).max  # NaN too
 
 
 def sides_of(layout: Layout, shape: tuple[int, int]) -> Layout:

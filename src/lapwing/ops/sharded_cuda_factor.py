@@ -32,7 +32,7 @@ def factor(a: Any, options: dict[str, Any]) -> BlocksFactor:
             if on_fail == "raise":
                 raise as_told(error, "factor", not finite) from None
             info = getattr(error, "minor", None) or getattr(error, "pivot", None) or 1
-            return BlocksFactor(a, known, None, int(info), finite)
+            return BlocksFactor(a, known, None, int(info), finite and not error.nonfinite)
 
 
 class BlocksFactor:
