@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 16384])
     parser.add_argument("--seconds", type=float, default=120.0, help="no new case is begun after this")
-    parser.add_argument("--only", help="one of the cases, such as jax_mesh, and no small checks of all dtypes")
+    parser.add_argument("--only", choices=[c.__name__ for c in CASES], help="one case, and no small checks of all dtypes")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.cuda.set_device(0)

@@ -167,8 +167,35 @@ def errors_and_helpers():
     fig.canvas.draw()
 
 
-for function in (first_program, second_program, rows_split, release_one, errors_and_helpers):
-    if function is errors_and_helpers and jax.device_count() == 1:
-        continue  # it is about two
+def one_device():
+    """The ordinary engines, on the mesh that was given, whatever is set or traced."""
+    mesh, spec = jax.make_mesh((1,), ("x",)), P("x", None)
+    a = jax.device_put(mg.random_psd(6, "float64", 1), NamedSharding(mesh, spec))
+    b = jnp.ones((6, 2))
+    expected = np.linalg.solve(np.asarray(a), np.asarray(b))
+
+    def check():
+        for call in (mg.potrs, mg.lu_solve):
+            x, status = call(a, b, 2, mesh, spec, return_status=True)
+            np.testing.assert_allclose(np.asarray(x), expected, rtol=1e-10)
+            assert int(status) == 0 and x.sharding.mesh == mesh and status.sharding.mesh == mesh
+            np.testing.assert_allclose(
+                np.asarray(jax.jit(lambda b, call=call: call(a, b, 2, mesh, spec))(b)), expected, rtol=1e-10
+            )
+        _, logdet = mg.potrs(a, b, 2, mesh, spec, return_logdet=True)
+        np.testing.assert_allclose(logdet, np.linalg.slogdet(np.asarray(a))[1], rtol=1e-12)
+        assert logdet.sharding.mesh == mesh and mg.potri(a, 2, mesh, spec, return_status=True)[1].sharding.mesh == mesh
+
+    check()
+    if hasattr(jax, "set_mesh"):
+        with jax.set_mesh(mesh):
+            check()
+    solver, mg._solver = mg._solver, None  # the engine inside XLA
+    mg.potrs(a, b, 2, mesh, spec)
+    mg._solver = solver
+
+
+ends = {1: one_device, 2: errors_and_helpers}
+for function in (first_program, second_program, rows_split, release_one, ends[jax.device_count()]):
     function()
     print(function.__name__, "passed", flush=True)

@@ -24,15 +24,15 @@ def run(*options: str, **settings: str) -> int:
     return done.stdout.count("passed")
 
 
-@pytest.mark.parametrize(("devices", "programs"), [(2, 5), (1, 4)])
-def test_jaxmg(devices, programs):
+@pytest.mark.parametrize("devices", [2, 1])
+def test_jaxmg(devices):
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    assert run("-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == programs
+    assert run("-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == 5
 
 
 @pytest.mark.gpu
 def test_jaxmg_on_a_gpu():
-    assert run(JAX_PLATFORMS="cuda", CUDA_VISIBLE_DEVICES="0", XLA_PYTHON_CLIENT_PREALLOCATE="false") == 4
+    assert run(JAX_PLATFORMS="cuda", CUDA_VISIBLE_DEVICES="0", XLA_PYTHON_CLIENT_PREALLOCATE="false") == 5
 
 
 def test_device_supports_vmm_names_what_is_missing():

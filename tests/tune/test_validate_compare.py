@@ -181,13 +181,13 @@ class Clock:
     """Time that only the work of these workers moves: a second for each candidate, or all that a hang is given."""
 
     def __init__(self, monkeypatch, module, hangs=False):
-        self.now, self.hangs, self.asked = 1000.0, hangs, []
+        self.now, self.hangs, self.asked, self.starts = 1000.0, hangs, [], 0
         monkeypatch.setattr(module, "monotonic", lambda: self.now)
         monkeypatch.setattr(module, "Worker", lambda device, family: self)
         self.patience = None
 
-    def open(self, backend, gemm, seed, timeout):
-        pass
+    def start(self, backend, gemm, seed, timeout):
+        self.starts += 1
 
     def time(self, candidates, gemm, seed, samples, timeout, *, check=True, quick=False):
         self.asked.append(gemm)
@@ -222,42 +222,48 @@ def test_comparing_ends_in_time(tmp_path, monkeypatch, hangs):
     assert len(compared) >= (0 if hangs else 4)
 
 
-@pytest.mark.parametrize("default_runs", [True, False])
-def test_one_that_is_wrong_with_odd_sizes_makes_room_for_the_next(tmp_path, monkeypatch, default_runs):
+WRONG = {"refused": "correctness", "reason": "odd tails: wrong"}
+HANGS = {"refused": "timeout", "reason": "no answer"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "until", "threads", "reason", "winners"),
+    [
+        ({4: WRONG, 3: WRONG}, 500.0, 2, "at least", [4, 3, 2]),
+        ({4: WRONG, 3: WRONG, 2: WRONG}, 500.0, 0, "the best failed when looked at closely: odd tails: wrong", [4, 3, 2]),
+        ({4: HANGS}, 500.0, 0, "the best failed when looked at closely: no answer", [4]),
+        ({4: WRONG, 3: WRONG}, 4.0, 0, "no time was left to compare it", [4, 3]),
+        ({0: WRONG}, 500.0, 0, "the default does not run here: odd tails: wrong", [4]),
+        ({4: "crashes at times"}, 500.0, 3, "at least", [4, 3]),
+    ],
+    ids=["next", "three", "hangs", "late", "default", "crashes"],
+)
+def test_the_winner_alone_is_looked_at_closely(tmp_path, monkeypatch, lost, until, threads, reason, winners):
     gemm, folder = Gemm(64, 8, 32, **F32), Workdir(tmp_path)
     folder.add_config(Problem("SSS_NN_0", gemm, 1, 1e-5, 100.0))
-    times = {threads: 1e-5 - 1e-6 * threads for threads in range(5)}
-    configs = {threads: {**get("cpu").default(gemm), "threads": threads} for threads in times}
-    for threads, time in times.items():
-        environment = environment_hash(get("cpu").environment(0))
-        folder.add_trial("SSS_NN_0", Trial("cpu", 0, gemm.key, configs[threads], time, environment=environment, took=1.0))
+    times = {n: 1e-5 - 1e-6 * n for n in range(5)}
+    configs = {n: {**get("cpu").default(gemm), "threads": n} for n in times}
+    environment = environment_hash(get("cpu").environment(0))
+    for n, seconds in times.items():
+        folder.add_trial("SSS_NN_0", Trial("cpu", 0, gemm.key, configs[n], seconds, environment=environment, took=0.3))
     looked = []
 
     class Worker(Clock):
         def time(self, candidates, gemm, seed, samples, timeout, *, check=True, quick=False):
-            looked.append((quick, [c.config["threads"] for c in candidates]))
-            wrong = set() if quick else {4, 3}
-            wrong |= set() if default_runs else {0}
-            return [
-                {"refused": "correctness", "reason": "odd tails: wrong"}
-                if (threads := c.config["threads"]) in wrong
-                else {
-                    "runtimes": [times[threads]] * samples,
-                    "time": times[threads],
-                    "errors": {"product": 0.5},
-                    "resources": {},
-                }
-                for c in candidates
-            ]
+            asked = [c.config["threads"] for c in candidates]
+            self.now += 0.5 * len(asked)
+            if not quick and len(asked) > 1:
+                looked.append(asked[-1])
+                if any(lost.get(n) == "crashes at times" for n in asked):
+                    raise Refused("runtime", "the process ended with SIGSEGV")
+            close = {} if quick else lost
+            good = {"errors": {"product": 0.5}, "resources": {}}
+            return [close[n] if isinstance(close.get(n), dict) else good | {"runtimes": [times[n]] * samples} for n in asked]
 
-    Worker(monkeypatch, importlib.import_module("lapwing.tune.compare"))
-    (found,) = compare(folder)
-    if default_runs:
-        assert found.kept and found.config == configs[2]
-        assert [quick for quick, _ in looked] == [True, False, False, False]
-        assert [threads[-1] for _, threads in looked[1:]] == [4, 3, 2]
-    else:
-        assert not found.kept and found.reason == "the default does not run here: odd tails: wrong"
+    clock = Worker(monkeypatch, importlib.import_module("lapwing.tune.compare"))
+    (found,) = compare(folder, until=clock.now + until)
+    assert found.config == configs[threads] and found.kept == (threads > 0) and reason in found.reason
+    assert looked == winners and clock.starts >= 2
 
 
 def test_widening_ends_in_time_and_in_another_process(tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ _TIE = 1.02  # nearer than this two candidates are equal
 _RESAMPLES = 2000
 _TIMEOUT = 300.0
 _SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_ROUNDS = 3  # of choosing another winner, where one fails with the probes of odd sizes
 _START, _COMPILING = 30.0, 30.0  # seconds in which a process starts, and in which kernels are made for the probes of odd sizes
 _TRIALS = 6.0  # trials that take about as long as a comparison, until some were made
 _SAMPLE = 2.5e-3  # about what a sample of a short product takes
@@ -123,8 +124,10 @@ def compare(
                 found.append(_compared(problem, trials, workers, threshold, minimum_us, seed, limits))
             except Busy as busy:
                 found.append(_nothing(problem, _default(trials, problem), str(busy)))
-            # the first also waits for a process to start
-            pace = max(0.5 * pace, (0.5 if len(found) == 1 else 1.0) * (monotonic() - begun) / trial)
+            took = monotonic() - begun
+            if took < limits.longest:  # else something hung, and the next need not
+                # the first also waits for a process to start
+                pace = max(0.5 * pace, (0.5 if len(found) == 1 else 1.0) * took / trial)
     finally:
         for worker in workers.values():
             worker.close()
@@ -154,6 +157,11 @@ class _Limits:
     @property
     def late(self) -> bool:
         return monotonic() >= self.until
+
+    @property
+    def longest(self) -> float:
+        """Seconds of a comparison in which nothing hangs."""
+        return 20 * self.expected + 10.0 + _START + _COMPILING
 
     def timeout(self, before: float) -> float:
         """Seconds of one timing, after which it counts as hanging; ``before`` it some may be needed."""
@@ -202,24 +210,24 @@ def _compared(
         why = "no time was left to compare it" if limits.late else f"the default does not run here: {answer['reason']}"
         return _nothing(problem, default, why)
 
-    try:
-        worker.open(default.backend, problem.gemm, seed, limits.timeout(_START))
-    except Refused as refused:
-        return without({"reason": refused})
     times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits, quick=True)
     if "runtimes" not in times[_key(default)]:
         return without(times[_key(default)])
-    running = [(c, t) for c in chosen if "runtimes" in (t := times[_key(c)])]
-    while True:
-        winner = preferred([(c, median(t["runtimes"]), t["resources"]) for c, t in running], default)
-        final = list({_key(c): c for c in (default, vendor, winner) if c is not None}.values())
+    running = {_key(c): c for c in chosen if "runtimes" in times[_key(c)]}
+    for _ in range(_ROUNDS):
+        entries = [(c, median(times[k]["runtimes"]), times[k]["resources"]) for k, c in running.items()]
+        winner = preferred(entries, default)
+        final = [c for k, c in running.items() if c in (default, vendor, winner)]
         again = _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits, quick=False)
         if "runtimes" not in again[_key(default)]:
             return without(again[_key(default)])
-        if "runtimes" in again[_key(winner)]:
+        base, tuned = again[_key(default)], again[_key(winner)]
+        if "runtimes" in tuned or limits.late or tuned["refused"] == "timeout":
             break
-        running = [(c, t) for c, t in running if c != winner]  # wrong, or worse, with odd sizes: the next
-    base, tuned = again[_key(default)], again[_key(winner)]
+        running = {k: c for k, c in running.items() if "runtimes" in again.get(k, times[k])}
+    if "runtimes" not in tuned:
+        why = "no time was left to compare it" if limits.late else f"the best failed when looked at closely: {tuned['reason']}"
+        return _nothing(problem, default, why)
     arithmetic = getattr(get(winner.backend), "arithmetic", lambda gemm: "")(problem.gemm)
     found = interval(base["runtimes"], tuned["runtimes"], seed=int(problem.gemm.key[:8], 16) ^ seed)
     vendors = [median(t["runtimes"]) for c in final if c.backend in VENDOR and "runtimes" in (t := again[_key(c)])]
@@ -278,9 +286,13 @@ def _nothing(problem: Problem, default: Candidate, reason: str) -> Comparison:
 def _timed(
     worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits, *, quick: bool
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """For each candidate its runtimes and errors, or the reason why there are none, also when it took the process with it."""
+    """For each candidate its runtimes and errors, or the reason why there are none, also when it took the process with it.
+
+    The first is the default.
+    """
     keys = list(map(_key, candidates))
     try:
+        worker.start(candidates[0].backend, gemm, seed, limits.timeout(_START))
         answers = worker.time(candidates, gemm, seed, samples, limits.timeout(0.0 if quick else _COMPILING), quick=quick)
         return dict(zip(keys, answers, strict=True))
     except Refused as refused:
@@ -290,8 +302,8 @@ def _timed(
     # one of them crashed or hung: find those that live, then time them together
     alone = {_key(c): _timed(worker, [c], gemm, seed, 1, limits, quick=quick)[_key(c)] for c in candidates}
     alive = [c for c in candidates if "runtimes" in alone[_key(c)]]
-    if len(alive) == len(candidates):  # alone they run, but not together
-        return dict.fromkeys(keys, lost)
+    if len(alive) == len(candidates):  # alone they run, but not together: one crashes at times, and it is not the default
+        return dict.fromkeys(keys, lost) | {keys[0]: alone[keys[0]]}
     return alone | (_timed(worker, alive, gemm, seed, samples, limits, quick=quick) if alive else {})
 
 

@@ -220,8 +220,9 @@ class CudaBench:
         worst = 0.0
         for output in outputs:
             difference = (output.double() - exact).abs()
-            worst = max(worst, float((difference / allowed).amax()) if difference.numel() else 0.0)
-            if judged and not worst <= 1.0:  # NaN too
+            found = float((difference / allowed).amax()) if difference.numel() else 0.0
+            worst = math.inf if math.isnan(found) else max(worst, found)
+            if judged and not worst <= 1.0:
                 raise Refused("correctness", f"{name}: the error is {worst:.2g} times what rounding explains")
         if not judged:
             return worst

@@ -62,6 +62,11 @@ class Worker:
         self._ask({"do": "open", "backend": backend, "gemm": gemm.to_dict(), "seed": seed}, timeout)
         self._open = wanted
 
+    def start(self, backend: str, gemm: Gemm, seed: int, timeout: float) -> None:
+        """Open it where there is no process yet: a start takes longer than a candidate may."""
+        if self._process is None:
+            self.open(backend, gemm, seed, timeout)
+
     def try_one(self, config: Config, samples: int, timeout: float, hopeless: float | None = None) -> dict[str, Any]:
         """Build, check, time. One whose first sample is above ``hopeless`` gets no others."""
         return self._ask({"do": "try", "config": dict(config), "samples": samples, "hopeless": hopeless}, timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -49,8 +50,8 @@ class Arena:
 def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
     """The arena of a stream. A stream first met while a graph is captured takes one that was made ahead.
 
-    All of a device grow together: what ran on one stream can be captured on any other.
-    Two graphs captured on one stream share an arena: they must not be replayed at the same time.
+    All of a device grow together, as far as there is memory: what ran on one stream can be captured on any that has an arena,
+    and on one more. Two graphs captured on one stream share an arena: they must not be replayed at the same time.
     """
     import torch
 
@@ -60,9 +61,13 @@ def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
             if capturing and device not in _spare:
                 raise RuntimeError(NO_ROOM)
             _arenas[device, stream] = _spare.pop(device) if device in _spare else Arena(device)
+        found = _arenas[device, stream].grow(sums=sums, parts=parts)
         if not capturing:
-            if device not in _spare:
-                _spare[device] = Arena(device)
-            for room in (_spare[device], *(room for (where, _), room in _arenas.items() if where == device)):
-                room.grow(sums=sums, parts=parts)
-        return _arenas[device, stream].grow(sums=sums, parts=parts)
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                if device not in _spare:
+                    _spare[device] = Arena(device)
+                rooms = [_spare[device], *(room for (where, _), room in _arenas.items() if where == device)]
+                most = {name: max(getattr(room, name).numel() for room in rooms) for name in ("sums", "parts")}
+                for room in rooms:
+                    room.grow(**most)
+        return found
