@@ -13,7 +13,9 @@ import lapwing.tune
 from lapwing.__main__ import main
 from lapwing.cli.tune_output import parse_budget
 from lapwing.cli.usage import UsageError
+from lapwing.tune.gemm import Gemm
 from lapwing.tune.readers import read
+from tune_cases import FakeComparison
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -143,6 +145,7 @@ def test_all_hands_over_what_it_is_told(monkeypatch, tmp_path, capsys):
         made.update(options, log=log, workdir=workdir)
         done(Path("W/report.html"))
         done(Path("W/final"))
+        return types.SimpleNamespace(comparisons=[FakeComparison(Gemm(8, 4, 2), backend="cpu")])
 
     monkeypatch.setattr(lapwing.tune, "all_steps", steps)
     words = ["tune", "all", str(FIXTURES / "hipblaslt.yaml"), "--workdir", str(tmp_path), "--backend", "cpu", "--budget", "10m"]
@@ -150,7 +153,7 @@ def test_all_hands_over_what_it_is_told(monkeypatch, tmp_path, capsys):
     assert len(made["log"].calls) == 2 and made["workdir"] == tmp_path and made["keep_thr"] == 0.1 and made["backend"] == "cpu"
     assert (made["devices"], made["strategy"], made["seed"], made["budget"]) == ([0, 1], "anneal", 5, 600)
     out = capsys.readouterr().out
-    assert "report: W/report.html" in out and "library: W/final" in out
+    assert "report: W/report.html" in out and "library: W/final" in out and "serves NumPy arrays" in out
 
 
 def test_steps_call_their_parts(parts, tmp_path, capsys):

@@ -258,7 +258,7 @@ def test_a_bad_kernel_costs_a_warning_and_no_answer(tmp_path, caplog, way):
     assert len(caplog.records) == 1 and len(backend.calls) <= 1
 
 
-def test_layers_of_a_model(tuned):
+def test_layers_of_a_model(tuned, caplog):
     library, backend = tuned
 
     class Own(torch.nn.Linear):
@@ -292,6 +292,13 @@ def test_layers_of_a_model(tuned):
     assert "forward" not in model[0].__dict__ and len(backend.calls) == count
     with pytest.raises(TypeError, match="expected a torch"):
         enable(print, library)
+    assert not caplog.records
+    with enable(torch.nn.ReLU(), library, compiled=False):
+        assert "no torch.nn.Linear" in caplog.text
+    for entry in library.entries.values():
+        object.__setattr__(entry, "backend", "cpu")
+    with enable(model, library, compiled=False):
+        assert "are for NumPy's products" in caplog.text
 
 
 def test_eight_bit_floats_with_scales(tmp_path):

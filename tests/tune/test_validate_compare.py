@@ -177,6 +177,17 @@ def test_a_gain_that_may_be_chance_is_not_kept(tmp_path):
     assert not found.kept and (found.low <= 1.0)
 
 
+def test_a_gain_over_a_default_that_was_much_faster_at_first_is_not_kept(tmp_path):
+    gemm = Gemm(64, 8, 128)
+    write_space(tmp_path / "s.jsonl.gz", [gemm], {0: [1e-4] * 5, 2: [3e-5] * 5})
+    for place, (first, kept) in enumerate([(1e-5, False), (5e-5, True), (0.0, True)]):
+        folder = Workdir(tmp_path / f"w{place}")
+        folder.add_config(Problem("BBS_NN_0", gemm, 7, first, 100.0))
+        run(folder, backend=f"replay:{tmp_path / 's.jsonl.gz'}")
+        (found,) = compare(folder)
+        assert found.kept == kept and (kept or "took 10.0 us at first and 10 times that now" in found.reason)
+
+
 class Clock:
     """Time that only the work of these workers moves: a second for each candidate, or all that a hang is given."""
 

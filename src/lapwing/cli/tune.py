@@ -72,7 +72,7 @@ def run_all(options: argparse.Namespace) -> int:
         elif isinstance(what, tuple):
             tell_configured(what, log, options.workdir)
 
-    all_steps(
+    tuned = all_steps(
         log,
         options.workdir,
         backend=asked_backends(options),
@@ -86,6 +86,8 @@ def run_all(options: argparse.Namespace) -> int:
         progress=live.step,
         done=done,
     )
+    if any(c.kept and c.backend == "cpu" for c in tuned.comparisons):
+        print("on a CPU it serves NumPy arrays, by lapwing.matmul; torch's own products stay as they are")
     return 0
 
 

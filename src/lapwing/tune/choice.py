@@ -88,7 +88,9 @@ class Chooser:
                     if (where == "cpu") != (device == _CPU) or not self._fits_here(at, max(device, 0)):
                         continue
                     # for the product that is asked for: its n may be another one of the entry's bucket
-                    return backend.callable(product, entry.config, max(device, 0))
+                    made = backend.callable(product, entry.config, max(device, 0))
+                    _log.info("tune: %s, by %s of %s", product, entry.backend, library.path)
+                    return made
                 except (Refused, ImportError, KeyError, RuntimeError, ValueError, OSError) as error:
                     _log.warning("tune: %s cannot be used, the framework's own product is: %s", product, _first_line(error))
         return None

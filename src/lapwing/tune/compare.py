@@ -29,6 +29,7 @@ _TIE = 1.02  # nearer than this two candidates are equal
 _RESAMPLES = 2000
 _TIMEOUT = 300.0
 _SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
+_BUSY = 3.0  # the default may take so many times as long as when it was first measured, before that is held against a winner
 _ROUNDS = 3  # of choosing another winner, where one fails with the probes of odd sizes
 _START, _COMPILING = 30.0, 30.0  # seconds in which a process starts, and in which kernels are made for the probes of odd sizes
 _TRIALS = 6.0  # trials that take about as long as a comparison, until some were made
@@ -255,7 +256,7 @@ def _compared(
         error = max(base["errors"].values(), default=0.0)
         result = replace(result, config=dict(default.config), backend=default.backend, error=error, reason=reason)
         return replace(result, low=1.0, high=1.0, ratio=1.0, tuned_us=result.default_us)
-    reason = _why_not(result, threshold, minimum_us)
+    reason = _why_not(result, threshold, minimum_us, 1e6 * problem.seconds)
     return replace(result, kept=not reason, reason=reason or f"{found.ratio:.3f}x, at least {found.low:.3f}x")
 
 
@@ -265,13 +266,16 @@ def _default(trials: list[Trial], problem: Problem) -> Candidate:
     return Candidate(backends[0], get(backends[0]).default(problem.gemm))
 
 
-def _why_not(c: Comparison, threshold: float, minimum_us: float) -> str:
+def _why_not(c: Comparison, threshold: float, minimum_us: float, first_us: float) -> str:
     if c.ratio < threshold:
         return f"{c.ratio:.3f}x is below {threshold:g}x"
     if c.low <= 1.0:
         return f"{c.ratio:.3f}x may be chance: the interval begins at {c.low:.3f}"
     if c.default_us - c.tuned_us < minimum_us:
         return f"it saves {c.default_us - c.tuned_us:.2f} us a call, less than {minimum_us:g}"
+    if 0 < _BUSY * first_us < c.default_us and c.tuned_us > first_us:
+        times = c.default_us / first_us
+        return f"the default took {first_us:.1f} us at first and {times:.0f} times that now: is the machine busy?"
     return ""
 
 
@@ -293,6 +297,9 @@ def _timed(
     keys = list(map(_key, candidates))
     try:
         worker.start(candidates[0].backend, gemm, seed, limits.timeout(_START))
+    except Refused as refused:
+        return {key: {"refused": refused.kind, "reason": str(refused)} for key in keys}
+    try:
         answers = worker.time(candidates, gemm, seed, samples, limits.timeout(0.0 if quick else _COMPILING), quick=quick)
         return dict(zip(keys, answers, strict=True))
     except Refused as refused:

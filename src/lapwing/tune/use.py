@@ -142,6 +142,10 @@ def enable(
     ahead = Dispatcher([library], frozen=True) if frozen else None
     undo = [done for layer in model.modules() if (done := enable_layer(layer, dispatcher, ahead)) is not None]
     layers = len(undo)
+    if not layers:
+        _log.warning("enable: the model has no torch.nn.Linear; nothing was changed")
+    elif library.entries and all(entry.backend == "cpu" for entry in library.entries.values()):
+        _log.warning("enable: all entries of %s are for NumPy's products on a CPU; torch's stay as they are", library.path)
     if compiled:
         from .compiled import install
 
