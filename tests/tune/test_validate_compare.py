@@ -12,8 +12,9 @@ import pytest
 from lapwing.tune.backends import get
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.buckets import widen
-from lapwing.tune.compare import compare, interval, preferred
+from lapwing.tune.compare import compare
 from lapwing.tune.gemm import Gemm
+from lapwing.tune.judge import interval, preferred
 from lapwing.tune.library import build
 from lapwing.tune.run import run
 from lapwing.tune.validate import Operands, Probe, bound, exact, judge, probes, relative_error, smaller
