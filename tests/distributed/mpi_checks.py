@@ -474,6 +474,20 @@ def check_square_grid():
         check_vectors(a, values, vectors, n, "square grid")
 
 
+def check_large_tiles():
+    """Tiles of which there are few, or too few for the grid: sorting and turning vectors wants more memory than is told."""
+    p, q = best_grid(P, 100, 100)
+    for n, tile in ((10, 64), (60, 36), (60, 59)):
+        layout = Layout.cyclic((n, n), tile, (p, q))
+        for dtype in ("float64", "complex64"):
+            a = positive(n, dtype)
+            values, vectors = lw.eigh(sharded(a, layout))
+            close(values, np.linalg.eigvalsh(a), n, f"eigenvalues, tiles of {tile}")
+            check_vectors(a, values, vectors, n, f"tiles of {tile}")
+            assert vectors.layout == layout
+            check_vectors(a, *lw.eigh(sharded(a, layout), subset=slice(-3, None)), n, f"some, tiles of {tile}")
+
+
 def check_status_calls():
     n = 9
     a, b = positive(n, "float64"), random((n, 2), "float64", 1)
