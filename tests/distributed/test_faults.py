@@ -29,10 +29,10 @@ def fail(tmp_path, code: str, ranks: int = 3, launched: bool = True, within: flo
 
 
 def test_a_rank_that_raises(tmp_path):
-    done = fail(tmp_path, "if comm.rank == 1: raise KeyError('the reason')\nlw.cholesky(a)")
+    done = fail(tmp_path, "if comm.rank == 1: raise TypeError('the reason\\nmore\\nhint: a way')\nlw.cholesky(a)")
     assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1 and "KeyError: 'the reason'" in done.stderr
-    assert "rank 1 of 3 failed first" in done.stderr
+    assert done.stderr.count("Traceback") == 1 and "TypeError: the reason\nmore" in done.stderr
+    assert done.stderr.endswith("rank 1 of 3 failed first: TypeError: the reason\nhint: a way\n")
 
 
 def test_a_rank_that_raises_under_plain_mpiexec(tmp_path):
@@ -79,8 +79,6 @@ def test_a_rank_that_leaves(tmp_path, code):
     [
         ("os._exit(5)", 5, "rank 0 of 2 failed first: os._exit(5)"),
         ("os._exit(0)", 1, "rank 0 of 2 left with os._exit(0), and rank 1 did not reach the end of the script\nhint: "),
-        ("ctypes.CDLL(None)._exit(3)", 3, "a rank ended with exit code 3"),
-        ("exec('raise ValueError(\"x: bad\\\\nhint: do so\")')", 1, "failed first: ValueError: x: bad\nhint: do so"),
     ],
 )
 def test_a_rank_that_leaves_past_the_end(tmp_path, how, code, words):
