@@ -61,6 +61,11 @@ def test_explain_of_systems_and_decompositions(capsys):
         assert operation in capsys.readouterr().out or operation in ("lstsq", "polar", "inv")
 
 
+def test_explain_points_at_the_grid(capsys):
+    assert main(["explain", "solve", "--shape", "100x100", "--devices", "8x8"]) == 2
+    assert "'8x8' is not a number; for a grid --grid 8x8" in capsys.readouterr().err
+
+
 def test_explain_tells_of_an_engine_that_is_not_here(capsys):
     assert main(["explain", "cholesky", "--shape", "64x64", "--device", "cuda"]) == 0
     text = capsys.readouterr().out

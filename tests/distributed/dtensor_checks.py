@@ -251,14 +251,19 @@ def main():
     warnings.simplefilter("error")
     # torch's own, of its collectives and of how it was built
     warnings.filterwarnings("ignore", module=r"torch\..*")
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=RANK, world_size=SIZE)
+    if MPI is None:
+        dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=RANK, world_size=SIZE)
+    else:
+        dist.init_process_group("gloo")
+        assert (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
     line = init_device_mesh("cpu", (SIZE,))
     grid = init_device_mesh("cpu", (2, SIZE // 2) if SIZE > 1 else (1, 1))
     said = []
     log = logging.getLogger("lapwing")
     log.setLevel(logging.INFO)
     log.addHandler(handler := logging.Handler())
-    handler.emit = lambda record: said.append(record.getMessage())
+    loud = []  # what a user sees who has set nothing
+    handler.emit = lambda record: (said if record.levelno < logging.WARNING else loud).append(record.getMessage())
     cases = [
         (line, [Shard(0)], 13, torch.float64),  # uneven: 4, 4, 4, 1
         (line, [Shard(1)], 9, torch.complex128),  # 3, 3, 3, 0
@@ -299,6 +304,8 @@ def main():
     check_other_placements(grid)
     engine, not_this = ("scalapack", "gathered") if MPI is not None else ("gathered on rank 0", "scalapack,")
     assert RANK or (any(engine in x for x in said) and not any(not_this in x for x in said)), set(said)
+    once = ["solve: gathered on rank 0 of 4"] if MPI is None and RANK == 0 else []
+    assert [x.partition(",")[0] for x in loud] == once and all("hint: lapwing launch -n 4 script.py" in x for x in loud), loud
     if MPI is None:
         raises(
             ValueError,

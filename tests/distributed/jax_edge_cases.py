@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -216,6 +218,22 @@ def panels_of_any_grid():
         assert np.array_equal(np.asarray(laid), expected), grid
         again = jax.jit(sharded_layout.shard_map(back, mesh, (panels,), spec))(laid)
         assert np.array_equal(np.asarray(again), a), grid
+
+
+@check
+def the_page_of_the_docs():
+    """Its examples in turn, as a user has them with eight devices."""
+    if not hasattr(jax, "shard_map"):  # before 0.6
+        return
+    text = (Path(__file__).parents[2] / "docs" / "distributed-jax.md").read_text()
+    scope: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(compile(block, "distributed-jax.md", "exec"), scope)
+    a, l = (np.asarray(scope[name]) for name in ("a", "whole"))
+    close(l, np.linalg.cholesky(a), 64)
+    close(scope["logdet"], np.linalg.slogdet(a)[1], 64)
+    close(scope["x"], np.linalg.solve(a, np.ones(64)), 64)
+    assert scope["same"] == 1
 
 
 if __name__ == "__main__":

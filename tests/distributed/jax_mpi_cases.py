@@ -1,4 +1,4 @@
-"""One process of several with one CPU device each: ``jax_mpi_cases.py port`` under MPI, or ``port rank size`` for cuSOLVERMp's
+"""One process of several with one CPU device each: ``jax_mpi_cases.py`` under MPI, or ``port rank size`` for cuSOLVERMp's
 stand-in libraries, for which the host's memory is a device's. Prints "passed"."""
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ else:
     from mpi4py import MPI
 
     RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", num_processes=SIZE, process_id=RANK, initialization_timeout=60)
+if GPU:
+    jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", num_processes=SIZE, process_id=RANK, initialization_timeout=60)
+else:
+    jax.distributed.initialize(cluster_detection_method="mpi4py", initialization_timeout=60)
 
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402

@@ -85,6 +85,9 @@ def test_what_must_hold_for_every_operation(operation):
 def test_memory_decides():
     assert largest_n(2**30, 4, "cholesky") == pytest.approx(2 * largest_n(2**30, 1, "cholesky"), rel=0.1)
     assert largest_n(2**30, 4, "cholesky", "float32") > 1.3 * largest_n(2**30, 4, "cholesky")
+    assert largest_n(2.0**30, 4, "cholesky") == largest_n(2**30, 4, "cholesky")
+    with pytest.raises(TypeError, match="memory='4GiB' is not a number of bytes\nhint: 4 GiB are"):
+        largest_n("4GiB", 4)
     assert largest_n(2**30, 4, "eigh") < largest_n(2**30, 4, "cholesky")
     with pytest.raises(ValueError, match="not known"):
         predict("lanczos", 10, 2)

@@ -37,6 +37,7 @@ def test_with_mpi(tmp_path):
     asked = subprocess.run([sys.executable, "-c", probe], env=environment(), capture_output=True, text=True)
     if asked.returncode or asked.stdout.strip():
         pytest.skip(f"no ScaLAPACK: {asked.stdout or asked.stderr}")
-    command = [mpiexec, "-n", str(SIZE), sys.executable, str(HERE / "dtensor_checks.py"), str(tmp_path)]
+    # the launcher tells torch who is who
+    command = [sys.executable, "-m", "lapwing", "launch", "-n", str(SIZE), str(HERE / "dtensor_checks.py"), str(tmp_path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0 and done.stdout.count("done") == SIZE, done.stdout + done.stderr

@@ -29,10 +29,10 @@ def fail(tmp_path, code: str, ranks: int = 3, launched: bool = True, within: flo
 
 
 def test_a_rank_that_raises(tmp_path):
-    done = fail(tmp_path, "if comm.rank == 1: raise KeyError('the reason')\nlw.cholesky(a)")
+    done = fail(tmp_path, "if comm.rank == 1: raise TypeError('the reason\\nmore\\nhint: a way')\nlw.cholesky(a)")
     assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1 and "KeyError: 'the reason'" in done.stderr
-    assert "rank 1 of 3 failed first" in done.stderr
+    assert done.stderr.count("Traceback") == 1 and "TypeError: the reason\nmore" in done.stderr
+    assert done.stderr.endswith("rank 1 of 3 failed first: TypeError: the reason\nhint: a way\n")
 
 
 def test_a_rank_that_raises_under_plain_mpiexec(tmp_path):
@@ -72,3 +72,30 @@ def test_a_rank_that_leaves(tmp_path, code):
     done = fail(tmp_path, f"if comm.rank == 0: {code}\nlw.solve(a, np.ones(30))", ranks=2)
     assert done.returncode == (5 if "5" in code else 1)
     assert "rank 0 of 2 failed first" in done.stderr and ("5" in code or "words" in done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("os._exit(5)", 5, "rank 0 of 2 failed first: os._exit(5)"),
+        ("os._exit(0)", 1, "rank 0 of 2 left with os._exit(0), and rank 1 did not reach the end of the script\nhint: "),
+    ],
+)
+def test_a_rank_that_leaves_past_the_end(tmp_path, how, code, words):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import ctypes, os, time\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: {how}\nMPI.COMM_WORLD.Barrier()"
+    )
+    done = harness.launch("-n", 2, script)
+    assert done.returncode == code and words in done.stderr
+
+
+def test_ends_that_are_good(tmp_path):
+    """Children that are forked, other programs, and all ranks at once may end with os._exit."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nchild = os.fork()\nif not child: os._exit(7)\nos.waitpid(child, 0)\n"
+        "if os.environ['RANK'] == '1': os.execvp('true', ['true'])\nos._exit(0)"
+    )
+    done = harness.launch("-n", 3, script)
+    assert done.returncode == 0 and not done.stderr, done.stderr

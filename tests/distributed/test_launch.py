@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ import time
 import pytest
 
 from distributed import harness
+from lapwing.cli import launch
 from lapwing.cli.launch import rank_environment
+from lapwing.cli.rank import name_rank
 
 
 def test_threads_are_the_cores_shared_out():
@@ -92,3 +95,50 @@ def test_stopped_launches_leave_no_rank(tmp_path):
     time.sleep(0.2)
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert mark not in left
+
+
+@pytest.mark.parametrize(
+    ("hydra", "status", "noted", "expected"),
+    [
+        (True, 9, True, (9, True)),  # killed: from Python nobody leaves without a word
+        (True, 9, False, (9, False)),  # a program that may have ended so
+        (True, 5, True, (None, True)),
+        (True, 137, True, (None, True)),
+        (False, 137, False, (9, True)),
+        (False, 9, False, (None, True)),
+        (False, 255, False, (None, True)),
+        (True, -9, False, (9, True)),  # mpiexec itself
+    ],
+)
+def test_signals_and_exit_codes(monkeypatch, hydra, status, noted, expected):
+    monkeypatch.setattr(launch, "_is_hydra", lambda mpiexec: hydra)
+    assert launch._signal_of(status, "mpiexec", noted) == expected
+
+
+def test_ranks_have_the_names_that_torch_reads():
+    mpich = {"PMI_RANK": "1", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    names = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "77"}
+    for known in (mpich, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}):
+        made = dict(known)
+        name_rank(made, 2, "77")
+        assert made == known | names
+    for mine in ({"RANK": "0"}, {"MASTER_ADDR": "there"}):
+        made = mpich | mine
+        name_rank(made, 2, "77")
+        assert made.items() >= mine.items() and ("WORLD_SIZE" in made) == ("RANK" not in mine)
+        assert ("MASTER_PORT" in made) == ("RANK" in mine)
+    on_two_nodes = dict(mpich)
+    name_rank(on_two_nodes, 4, "77")
+    assert "MASTER_ADDR" not in on_two_nodes and on_two_nodes["WORLD_SIZE"] == "4"
+    alone: dict[str, str] = {}
+    name_rank(alone, 2, "77")
+    assert not alone
+
+
+def test_two_launches_have_two_ports():
+    with launch._reserved_port() as one, launch._reserved_port() as two, socket.socket() as mine:
+        port = one.getsockname()[1]
+        assert port != two.getsockname()[1]
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch and gRPC do
+        mine.bind(("", port))
+        mine.listen()

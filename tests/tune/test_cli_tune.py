@@ -202,3 +202,15 @@ def test_files_for_amd_from_a_log(tmp_path, capsys):
     assert "file is a file" in capsys.readouterr().err
     assert main(["tune", "compare", str(steps)]) == 2
     assert "hint: lapwing tune run" in capsys.readouterr().err
+
+
+def test_a_search_says_whose_budget_is_spent(capsys):
+    from lapwing.cli.tune_output import tell_searched
+
+    summary = types.SimpleNamespace(problems=(), evaluations=0, seconds=1.0, reason="budget")
+    tell_searched(summary)
+    tell_searched(summary, share=True)
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "the budget is spent",
+        "its share of the budget is spent",
+    ]

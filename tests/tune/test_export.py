@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lapwing.__main__ import main
 from lapwing.tune import Gemm
 from lapwing.tune.export import export
 from lapwing.tune.library import Library, build
@@ -165,3 +166,15 @@ def test_hipblaslt_override_refuses_collisions(tmp_path):
     assert override.read(tmp_path / "override.txt") == {
         ("T", "N", "1", "32", "9", "64", "bf16_r", "bf16_r", "bf16_r", "f32_r"): 6,
     }
+
+
+@pytest.mark.parametrize("format", ["tunableop", "inductor", "vllm", "hipblaslt"])
+def test_nothing_to_write_leaves_nothing(tmp_path, format, capsys):
+    """Neither where all is left out, nor where a library is empty; a script sees it from the exit code."""
+    for name, comparisons in (("a", [row(linear(1, 8, 8), "fake")]), ("b", [])):
+        lib = library(tmp_path / name, *comparisons)
+        done = export(lib, format, tmp_path / "new" / "out")
+        assert not done.paths and not done.notes and str(done).startswith(f"nothing written: 0 of {len(comparisons)} products")
+        assert main(["tune", "export", str(lib.path), "--format", format, "-o", str(tmp_path / "new" / "out")]) == 1
+        assert "nothing written" in capsys.readouterr().out
+    assert not (tmp_path / "new").exists()

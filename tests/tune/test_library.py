@@ -261,3 +261,18 @@ def test_a_pipe_among_the_entries_is_not_waited_for(tmp_path):
     library = opened(path)
     assert len(library) == 1 and set(library.bad) == {"fifo.json", "folder.json", "loop.json"}
     assert library.bad["fifo.json"] == "it is not a plain file"
+
+
+def test_hints_name_the_folder_and_the_number_of_threads(tmp_path):
+    """A workdir instead of its library; a process with another number of threads."""
+    path = fake_library(tmp_path / "final", FakeComparison(BASE), backend=FakeBackend(**{"blas threads": "4"}))
+    with pytest.raises(FileNotFoundError, match=f"hint: did you mean {path}\\?"):
+        opened(tmp_path)
+    with pytest.raises(FileNotFoundError, match="hint: lapwing tune all"):
+        opened(tmp_path / "entries")
+    with pytest.raises(
+        EnvironmentMismatch, match=r"\nhint: OPENBLAS_NUM_THREADS=4 \(or OMP_NUM_THREADS\), set before.* there$"
+    ):
+        opened(path, FakeBackend(**{"blas threads": "2"}))
+    with pytest.raises(EnvironmentMismatch, match=r"NUM_THREADS=4 .*for the rest tune again here"):
+        opened(path, FakeBackend(**{"blas threads": "2", "torch": "10"}))

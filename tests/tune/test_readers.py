@@ -324,7 +324,7 @@ def test_bad_lines_are_named_and_nothing_else_is_lost(tmp_path):
         12: ("GemmTunableOp_BFloat16_TN,tn_*_16_4096", "'tn_*_16_4096' stands for many sizes"),
         13: ("naïve text ✓ of a program", "no product is in this line"),
         14: ("[2025][cublasLt][1][Trace][cublasLtMatmul] A=0X1", "the matrices are not described; set CUBLASLT_LOG_LEVEL=2"),
-        15: ("3x4x5 bf17", "type 'bf17' is not known"),
+        15: ("3x4x5 bf17", "'bf17' is neither a type (bf16, f16, f32, ...) nor a layout (NN, NT, TN, TT, linear, matmul)"),
     }  # fmt: skip
     path = tmp_path / "log ✓.yaml"
     path.write_text("\r\n".join([LINE, *(text for text, _ in bad.values()), LINE, "# end"]), "utf-8")
@@ -425,3 +425,16 @@ def test_damaged_lines_never_raise(tmp_path):
         assert log.calls or log.problems
         for call in log.calls:
             assert 0 < call.gemm.flops < 1e300 and call.count > 0
+
+
+def test_words_that_are_nearly_a_product(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in ("256x64 f32", "256 x 64", "256*64 f32 TN"):
+        (problem,) = read(words).problems
+        assert "a product in words has three sizes" in problem.reason
+    (problem,) = read("256x64x512 f32 XX").problems
+    assert problem.reason.startswith("'XX' is neither a type") and "nor a layout (NN" in problem.reason
+    for name in ("256x64.csv", "log256x64"):
+        assert read(name).problems[0].reason == "there is no such file"
+    Path("256x64").write_text("m,n,k\n1,2,3\n")
+    assert len(read("256x64").calls) == 1

@@ -42,11 +42,21 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--upper", action="store_true", help="the upper triangle")
     parser.add_argument("--assume", choices=ASSUME, help="what is known of the matrix, for solve, inv and slogdet")
     parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
-    parser.add_argument("--devices", type=int, help="the matrix is spread over so many devices (GPUs, or ranks on CPUs)")
+    parser.add_argument("--devices", type=_count, help="the matrix is spread over so many devices (GPUs, or ranks on CPUs)")
     parser.add_argument("--grid", help="the same in a grid of them: 8x8")
     parser.add_argument("--tile", type=int, help="the tile over that grid (default: the engine's own)")
     add_subset(parser)
     parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        grid = "x" in text and all(part.isdigit() for part in text.split("x"))
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number" + (f"; for a grid --grid {text}" if grid else "")
+        ) from None
 
 
 def run(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,10 @@ from .usage import UsageError
 __all__ = ["add_parser", "find_mpiexec", "rank_environment"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# what ends a process that did not expect it: SIGHUP, SIGINT, SIGQUIT and SIGTRAP are rather the exit codes 1, 2, 3 and 5
+_DEADLY = {
+    int(getattr(signal, f"SIG{x}")) for x in ("ILL", "ABRT", "BUS", "FPE", "KILL", "SEGV", "TERM") if hasattr(signal, f"SIG{x}")
+}
 _PATIENCE = 5.0  # seconds for mpiexec to end its ranks before it is killed
 
 
@@ -45,11 +50,12 @@ def _launch(options: argparse.Namespace) -> int:
     if options.threads is not None and options.threads < 1:
         raise UsageError(f"launch: --threads {options.threads} is not a positive number")
     with tempfile.TemporaryDirectory(prefix="lapwing-launch-") as folder:  # its own for each launch
-        command = _command(options, folder)
-        mpiexec = find_mpiexec(options.mpiexec)
-        environment = rank_environment(os.environ, ranks, cores, options.threads)
-        status = _supervise([mpiexec, "-n", str(ranks), *command], environment)
-        return _verdict(status, ranks, Path(folder), told=command[0] == sys.executable)
+        with _reserved_port() as held:
+            command = _command(options, [folder, str(ranks), str(held.getsockname()[1])])
+            mpiexec = find_mpiexec(options.mpiexec)
+            environment = rank_environment(os.environ, ranks, cores, options.threads)
+            status = _supervise([mpiexec, "-n", str(ranks), *command], environment)
+        return _verdict(status, ranks, Path(folder), mpiexec)
 
 
 def find_mpiexec(given: str | None = None) -> str:
@@ -93,9 +99,17 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _command(options: argparse.Namespace, folder: str) -> list[str]:
+def _reserved_port() -> socket.socket:
+    """A port that no other launch is given while this one lasts, and that rank 0 may still listen on."""
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.bind(("", 0))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before, two launches might share one
+    return held
+
+
+def _command(options: argparse.Namespace, told: list[str]) -> list[str]:
     """What each rank runs: scripts and modules by lapwing.cli.rank, which tells of failures; other programs as they are."""
-    runner = [sys.executable, "-m", "lapwing.cli.rank", folder]
+    runner = [sys.executable, "-m", "lapwing.cli.rank", *told]
     if options.module is not None:
         if not options.module:
             raise UsageError("launch: -m wants a module\nhint: lapwing launch -n 4 -m package.module")
@@ -146,11 +160,8 @@ def _end(process: subprocess.Popen) -> None:
             continue
 
 
-def _verdict(status: int, ranks: int, folder: Path, told: bool) -> int:
-    """The exit code, that of the first rank that failed; its traceback goes to the standard error.
-
-    ``told``: ranks leave word when they fail, so that without one a small status is a signal (as MPICH's mpiexec tells it).
-    """
+def _verdict(status: int, ranks: int, folder: Path, mpiexec: str) -> int:
+    """The exit code, that of the first rank that failed; its traceback goes to the standard error."""
     failures = []
     for path in folder.glob("failure-*.json"):
         try:
@@ -161,13 +172,60 @@ def _verdict(status: int, ranks: int, folder: Path, told: bool) -> int:
         first = min(failures, key=lambda x: x["when"])
         sys.stderr.write(first["traceback"])
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        print(f"lapwing launch: rank {first['rank']} of {ranks} failed first{others}: {first['what']}", file=sys.stderr)
+        _say(f"rank {first['rank']} of {ranks} failed first{others}: {first['what']}")
         return int(first["code"]) or 1
-    if status < 0 or status > 128 or (told and status in set(signal.Signals)):
-        number = -status if status < 0 else status % 128
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        print(f"lapwing launch: a rank was ended by {name}; the others were stopped", file=sys.stderr)
-        return 128 + number
-    if status:
-        print(f"lapwing launch: a rank ended with exit code {status}; the others were stopped", file=sys.stderr)
-    return status
+    started, ended, left = (
+        {x.name.partition("-")[2] for x in folder.glob(f"{what}-*")} for what in ("started", "ended", "left")
+    )
+    unfinished = started - ended - left
+    if left and (status or unfinished):
+        stopped = f", and {_ranks(unfinished)} did not reach the end of the script" if unfinished else ""
+        _say(f"{_ranks(left)} of {ranks} left with os._exit(0){stopped}\nhint: let the script end, or sys.exit(0)")
+        return status or 1
+    if status == 0:
+        if unfinished:  # a library's exit(0)
+            _say(f"{_ranks(unfinished)} of {ranks} did not reach the end of the script, though no error was told")
+        return 1 if unfinished else 0
+    number, sure = _signal_of(status, mpiexec, noted=bool(started))
+    if number is None:
+        _say(f"a rank ended with exit code {status}; the others were stopped")
+        return status
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if not sure:
+        _say(f"a rank ended with exit code {status}, or by {name}, which this mpiexec tells alike; the others were stopped")
+        return status
+    _say(f"a rank was ended by {name}; the others were stopped")
+    return 128 + number
+
+
+def _signal_of(status: int, mpiexec: str, noted: bool) -> tuple[int | None, bool]:
+    """The signal that a status of mpiexec stands for, if any, and whether that is sure.
+
+    MPICH's gives a signal as its bare number, so that 9 may be SIGKILL or an exit code, and 137 is an exit code. Others add
+    128, as shells do. ``noted``: ranks leave word of exits from Python, so that a deadly signal's number is that signal.
+    """
+    if status < 0:
+        return -status, True
+    number = status - 128 if status > 128 else status
+    if number not in (set(signal.Signals) if status > 128 else _DEADLY) or (status > 128) == _is_hydra(mpiexec):
+        return None, True
+    return number, status > 128 or noted
+
+
+def _is_hydra(mpiexec: str) -> bool:
+    """Whether it is MPICH's, or Intel's, which is made from it."""
+    try:
+        told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return any(word in told for word in ("HYDRA", "MPICH", "Intel(R) MPI"))
+
+
+def _ranks(names: set[str]) -> str:
+    ordered = sorted(names, key=lambda x: (len(x), x))
+    shown = ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {shown}"
+
+
+def _say(text: str) -> None:
+    print(f"lapwing launch: {text}", file=sys.stderr)

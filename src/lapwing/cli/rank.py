@@ -1,23 +1,35 @@
-"""One rank of ``lapwing launch``: runs the script, and when it fails leaves word and takes the other ranks along."""
+"""One rank of ``lapwing launch``: runs the script, and when it fails leaves word and takes the other ranks along.
+
+Notes in the launch's folder, each a file: ``started-R`` and ``ended-R``, ``left-R`` for os._exit(0), ``failure-R.json``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
 import sys
 import time
 import traceback
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["main"]
+__all__ = ["main", "name_rank"]
 
 _RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_ON_NODE = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_OF_NODE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # how many ranks it has
+_exit = os._exit
 
 
 def main(arguments: list[str]) -> None:
-    folder, *command = arguments
+    place, ranks, port, *command = arguments
+    folder = Path(place)
+    name_rank(os.environ, int(ranks), port)
+    _note(folder, "started")
+    _watch_exits(folder)
     try:
         if command[0] == "-m":
             sys.argv = command[1:]
@@ -30,15 +42,67 @@ def main(arguments: list[str]) -> None:
     except SystemExit as error:
         code = error.code
         if code in (None, 0):
+            _note(folder, "ended")
             return
         if not isinstance(code, int):
             print(code, file=sys.stderr)
         number = code if isinstance(code, int) else 1
-        _fail(Path(folder), f"exit code {number}", "", number)
+        _fail(folder, f"exit code {number}", "", number)
     except KeyboardInterrupt:
-        os._exit(130)
+        _exit(130)
     except BaseException as error:
-        _fail(Path(folder), traceback.format_exception_only(error)[0].strip().splitlines()[0], _words(error), 1)
+        first, *more = traceback.format_exception_only(error)[0].strip().splitlines()
+        _fail(folder, "\n".join([first, *(line for line in more if line.startswith("hint:"))]), _words(error), 1)
+    _note(folder, "ended")
+
+
+def name_rank(known: MutableMapping[str, str], ranks: int, port: str) -> None:
+    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torch.distributed reads them. What the user has set stays.
+
+    An address is given where all ranks are on this node: elsewhere nobody here knows the node of rank 0, nor its free ports.
+    """
+    rank, on_node, of_node = (next((known[x] for x in names if known.get(x)), None) for names in (_RANK, _ON_NODE, _OF_NODE))
+    if rank is None:
+        return
+    if not any(known.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):  # of one kind, or they would not fit
+        known["RANK"], known["WORLD_SIZE"] = rank, str(ranks)
+        if on_node is not None:
+            known["LOCAL_RANK"] = on_node
+    if of_node == str(ranks) and not any(known.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
+        known["MASTER_ADDR"], known["MASTER_PORT"] = "127.0.0.1", port
+
+
+def _watch_exits(folder: Path) -> None:
+    """Who leaves past the end of the script says so, since mpiexec may not: MPICH's takes os._exit(0) for a good end."""
+    mine = os.getpid()
+
+    def left(status: int) -> NoReturn:
+        if os.getpid() == mine:  # forked children end this way too
+            if status:
+                _tell(folder, f"os._exit({status})", "", status)
+            else:
+                _note(folder, "left")
+        _exit(status)
+
+    def noting(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(*arguments: Any) -> Any:
+            if os.getpid() == mine:  # another program goes on here, and leaves no word
+                _note(folder, "ended")
+            return execute(*arguments)
+
+        return replaced
+
+    os._exit = left
+    os.execv, os.execve = noting(os.execv), noting(os.execve)  # type: ignore[assignment]
+
+
+def _note(folder: Path, what: str) -> None:
+    with contextlib.suppress(OSError):  # the folder is on another node: nobody looks there
+        (folder / f"{what}-{_who()}").touch()
+
+
+def _who() -> str:
+    return next((os.environ[name] for name in _RANK if name in os.environ), f"?{os.getpid()}")
 
 
 def _words(error: BaseException) -> str:
@@ -50,21 +114,25 @@ def _words(error: BaseException) -> str:
 
 
 def _fail(folder: Path, what: str, words: str, code: int) -> NoReturn:
-    rank = next((os.environ[name] for name in _RANK if name in os.environ), "?")
-    told = {"when": time.time(), "rank": rank, "what": what, "traceback": words, "code": code}
-    try:
-        part = folder / f"part-{os.getpid()}"
-        part.write_text(json.dumps(told))
-        part.rename(folder / f"failure-{os.getpid()}.json")
-    except OSError:  # the folder is on another node
-        sys.stderr.write(f"{words}lapwing launch: rank {rank} failed: {what}\n")
+    _tell(folder, what, words, code)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     # a rank that just ended would wait for the others at the end of MPI, and they for it
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(code)
-    os._exit(code)
+    _exit(code)
+
+
+def _tell(folder: Path, what: str, words: str, code: int) -> None:
+    rank = _who()
+    told = {"when": time.time(), "rank": rank, "what": what, "traceback": words, "code": code}
+    try:
+        part = folder / f"part-{os.getpid()}"
+        part.write_text(json.dumps(told))
+        part.rename(folder / f"failure-{rank}.json")
+    except OSError:  # the folder is on another node
+        sys.stderr.write(f"{words}lapwing launch: rank {rank} failed: {what}\n")
 
 
 if __name__ == "__main__":

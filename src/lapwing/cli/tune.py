@@ -64,7 +64,7 @@ def run_all(options: argparse.Namespace) -> int:
     def done(what: object) -> None:
         live.clear()
         if isinstance(what, RunSummary):
-            tell_searched(what)
+            tell_searched(what, share=True)
         elif isinstance(what, Metrics):
             print(what)
         elif isinstance(what, Path):

@@ -74,7 +74,8 @@ def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
     tell("configurations", workdir / "configs")
 
 
-def tell_searched(summary: Any) -> None:
+def tell_searched(summary: Any, share: bool = False) -> None:
+    """``share``: its budget was what other steps left of the user's."""
     for problem in summary.problems:
         if not problem.evaluations + problem.known:
             best = "not tried"
@@ -86,7 +87,11 @@ def tell_searched(summary: Any) -> None:
         print(f"{problem.name:12} {problem.evaluations:5} tried{before}, {problem.invalid} not valid: {best}")
         for note in problem.notes:
             print(f"{'':12} {note}")
-    ended = "everything was tried" if summary.reason == "done" else "the budget is spent"
+    ended = (
+        "everything was tried"
+        if summary.reason == "done"
+        else f"{'its share of the budget' if share else 'the budget'} is spent"
+    )
     print(f"{plural(summary.evaluations, 'candidate')} in {summary.seconds:.0f} s: {ended}")
 
 

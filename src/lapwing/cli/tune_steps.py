@@ -98,7 +98,9 @@ def _export(steps: argparse._SubParsersAction) -> None:
     parser = add_step(steps, "export", "a library as another program's file", run_export)
     parser.add_argument("library", type=Path, help="the folder final of a workdir")
     parser.add_argument("--format", choices=FORMATS, required=True)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="a file; for vllm a folder")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="a new file; for vllm a folder, for a file for each weight"
+    )
 
 
 def run_export(options: argparse.Namespace) -> int:
@@ -108,7 +110,7 @@ def run_export(options: argparse.Namespace) -> int:
 
     done = export.export(options.library, options.format, options.output)
     print(done)
-    return 0 if done.written or not done.left_out else 1  # a script must not take an empty file for a library
+    return 0 if done.written else 1  # nothing was written, and a script must not look for it
 
 
 def _merge(steps: argparse._SubParsersAction) -> None:

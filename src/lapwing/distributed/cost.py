@@ -6,6 +6,7 @@ The model is in :mod:`lapwing.engines.scaling`; ``docs/distributed.md`` shows it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 from ..engines import scaling
 from ..engines.scaling import CPU_CLUSTER, H200, Cost, Link, Machine
@@ -88,6 +89,10 @@ def largest_n(
     >>> largest_n(80 * 2**30, 16, "cholesky", "float32") // 1000
     410
     """
+    if memory is not None and not isinstance(memory, Real):
+        raise TypeError(
+            f"largest_n: memory={memory!r} is not a number of bytes\nhint: 4 GiB are 4 * 2**30; None: the machine's own"
+        )
     return scaling.largest_n(operation, devices, dtype, memory=memory, machine=machine, tile=tile, in_place=in_place)
 
 

@@ -172,12 +172,23 @@ def eigh(
     return _syevr(a, upper, part, vectors)
 
 
+def _least_workspace(a: Blocks) -> int:
+    """What sorting the vectors (lasrt) and turning them back (ormtr) need.
+
+    The routines forget it when they are asked, which shows with large tiles: ranks hang, or vectors are wrong without a word.
+    """
+    (rows, columns), tile = a.cyclic.local_shape(0), a.cyclic.rows.tile
+    return (rows + columns) * tile + max(tile * tile, rows * columns) + 8 * a.shape[0]
+
+
 def _syevd(a: Blocks, upper: bool) -> tuple[np.ndarray, Blocks, int]:
     """By divide and conquer."""
     n = a.shape[0]
     values, z = np.zeros(n, a.local.real.dtype), a.like(n, n)
     name = "heevd" if np.iscomplexobj(a.local) else "syevd"
-    info = _with_workspace(a, name, (b"V", _uplo(upper), n, *_whole(a), values, *_whole(z)), integers=True)
+    info = _with_workspace(
+        a, name, (b"V", _uplo(upper), n, *_whole(a), values, *_whole(z)), integers=True, least=_least_workspace(a)
+    )
     return _on_all_ranks(a, values), z, info
 
 
@@ -200,7 +211,7 @@ def _syevr(a: Blocks, upper: bool, part: tuple[int, int] | None, vectors: bool) 
     limits = scalar(0), scalar(0), place + 1, place + wanted
     name = "heevr" if np.iscomplexobj(a.local) else "syevr"
     head = (*jobs, n, *_whole(a), *limits, found, with_vectors, values, *_whole(z))
-    info = _with_workspace(a, name, head, integers=True)
+    info = _with_workspace(a, name, head, integers=True, least=_least_workspace(a))
     values = _on_all_ranks(a, values)[before : before + count].copy()
     if not vectors:
         return values, None, info
@@ -264,9 +275,18 @@ def _run(a: Blocks, routine: str, *arguments: Any) -> int:
 
 
 def _with_workspace(
-    a: Blocks, routine: str, head: tuple[Any, ...], *, integers: bool = False, fixed_real: np.ndarray | None = None
+    a: Blocks,
+    routine: str,
+    head: tuple[Any, ...],
+    *,
+    integers: bool = False,
+    fixed_real: np.ndarray | None = None,
+    least: int = 0,
 ) -> int:
-    """Ask for the workspace, then run. After ``head`` come WORK, for complex RWORK, where ``integers`` IWORK, and INFO."""
+    """Ask for the workspace, then run. After ``head`` come WORK, for complex RWORK, where ``integers`` IWORK, and INFO.
+
+    ``least``: numbers in WORK and RWORK, whatever the answer is.
+    """
     lib: Library = library(a.comm.MPI)
     dtype, real = a.local.dtype, a.local.real.dtype
     has_real = integers and dtype.kind == "c"
@@ -286,6 +306,7 @@ def _with_workspace(
         run((-1, -1, -1), answers, lambda blocks, name, *given: _call(blocks, name, *given, lib.integer(0)))
     # in single precision the answer is rounded, maybe down
     work, rwork, iwork = (int(abs(float(x[0].real)) * (1 + 1e-6)) + 64 for x in answers)
+    work, rwork = max(work, least), max(rwork, least)
     arrays = np.empty(work, dtype), np.empty(rwork if has_real else 1, real), np.empty(iwork if integers else 1, lib.dtype)
     return int(run((work, rwork, iwork), arrays, _run))
 

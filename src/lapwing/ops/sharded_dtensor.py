@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("lapwing")
+_warned: list[str] = []  # of a gathered matrix, once in a process
 
 
 class _Public:
@@ -230,7 +231,14 @@ def _on_root(name: str, *matrices: ShardedMatrix) -> list[Any]:
     """All of the matrices on rank 0, which has room for them."""
     ranks = matrices[0].ranks
     if ranks.rank == 0:
-        _log.info("%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)", name, ranks.size)
+        said = "%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)"
+        if _warned:
+            _log.info(said, name, ranks.size)
+        else:
+            # the log and not a warning: one that is made an error, on this rank alone, would leave the others waiting
+            _warned.append(name)
+            hint = "\nhint: lapwing launch -n %s script.py distributes the work: pip install mkl mpi4py mpich"
+            _log.warning(f"{said}; this is said once{hint}", name, ranks.size, ranks.size)
     return [x.gather(0) for x in matrices]
 
 

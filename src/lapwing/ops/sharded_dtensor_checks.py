@@ -75,7 +75,11 @@ def _check_right(name: str, shape: tuple[int, ...], dtype: Any, b: Any) -> None:
     if b.ndim not in (1, 2):
         raise ValueError(f"{name}: b must have shape (n,) or (n, k) for a sharded matrix, got {tuple(b.shape)}")
     if b.shape[0] != shape[0]:
-        raise ValueError(f"{name}: a has {shape[0]} rows and b has {b.shape[0]} (shapes {shape} and {tuple(b.shape)})")
+        hint = "\nhint: a tensor is all of b, on every rank; a rank's rows of it are DTensor.from_local(b, mesh, [Shard(0)])"
+        raise ValueError(
+            f"{name}: a has {shape[0]} rows and b has {b.shape[0]} (shapes {shape} and {tuple(b.shape)})"
+            + ("" if dtensor.is_sharded(b) else hint)
+        )
 
 
 def _told(sides: tuple[Any, ...]) -> dict[str, Any]:

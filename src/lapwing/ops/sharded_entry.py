@@ -91,6 +91,9 @@ class Call:
         return cls(name, a, row_major and not all(f for _, f in orders))
 
 
+PART_OF_B = "\nhint: an array is all of b, on every rank; a rank's rows of it are ShardedMatrix.from_local(b, comm)"
+
+
 def told_of(name: str, a: ShardedMatrix | Described, b: Any) -> dict[str, Any]:
     sharded = isinstance(b, ShardedMatrix)
     if not sharded and not isinstance(b, np.ndarray):
@@ -100,7 +103,10 @@ def told_of(name: str, a: ShardedMatrix | Described, b: Any) -> dict[str, Any]:
     if b.ndim not in (1, 2):
         raise ValueError(f"{name}: b must have shape (n,) or (n, k), got {b.shape}")
     if b.shape[0] != a.shape[0]:
-        raise ValueError(f"{name}: a has {a.shape[0]} rows and b has {b.shape[0]} (shapes {a.shape} and {b.shape})")
+        raise ValueError(
+            f"{name}: a has {a.shape[0]} rows and b has {b.shape[0]} (shapes {a.shape} and {b.shape})"
+            + ("" if sharded else PART_OF_B)
+        )
     if sharded and b.ranks is not a.ranks and (b.ranks.size != a.ranks.size or b.ranks.rank != a.ranks.rank):
         raise ValueError(f"{name}: a and b are on different communicators")
     return {"shape of b": b.shape, "dtype of b": b.dtype.name, "layout of b": b.layout if sharded else "replicated"}
@@ -168,7 +174,9 @@ def on_lower(call: Call, operation: str, upper: bool, permute: bool) -> Call:
 def _permuted_tile(layout: Layout, target: Layout, ranks: Any) -> int | None:
     """The tile with which blocks that stay where they are serve as those of P A P^T; None where that does not pay."""
     tile = layout.permuted_tile(target.rows.tile) if layout.size == ranks.size else None
-    return tile if tile is not None and tile >= min(_SMALLEST_PERMUTED, target.rows.tile) else None
+    if tile is None or tile < min(_SMALLEST_PERMUTED, target.rows.tile):
+        return None
+    return tile if scalapack.usable_layout(Layout.cyclic(layout.shape, tile, layout.grid, layout.order)) else None
 
 
 def leave(

@@ -20,6 +20,7 @@ from . import sharded_cuda, sharded_cuda_factor
 from .eigh import EighResult
 from .lstsq import LstsqResult
 from .qr import QRResult
+from .sharded_entry import PART_OF_B
 from .solve import SlogdetResult
 from .svd import PolarResult, SVDResult
 
@@ -236,7 +237,8 @@ def _looked_at(name: str, blocks: Any, b: Any) -> tuple[dict[str, Any], Any]:
     if len(shape) not in (1, 2) or 0 in shape:
         raise ValueError(f"{name}: b must have shape (n,) or (n, k), got {shape}")
     if shape[0] != rows:
-        raise ValueError(f"{name}: a has {rows} rows and b has {shape[0]} (shapes {blocks.layout.shape} and {shape})")
+        hint = "" if sharded else PART_OF_B
+        raise ValueError(f"{name}: a has {rows} rows and b has {shape[0]} (shapes {blocks.layout.shape} and {shape}){hint}")
     facts = {"shape of b": shape, "dtype of b": dtype, "layout of b": b.layout if sharded else "replicated"}
     if sharded:
         if b.ranks is not ranks and (b.ranks.size, b.ranks.rank) != (ranks.size, ranks.rank):

@@ -51,7 +51,7 @@ class Export:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        where = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
+        where = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files" if self.paths else "nothing written"
         rows = [f"{where}: {len(self.written)} of {len(self.written) + len(self.left_out)} products"]
         rows += [f"left out: {gemm}: {reason}" for gemm, reason in self.left_out]
         return "\n".join([*rows, *(f"note: {note}" for note in self.notes)])
@@ -72,7 +72,7 @@ def export(
         It is only read: one that was made elsewhere may be exported for there.
     format : {"tunableop", "inductor", "vllm", "hipblaslt"}
     output : path
-        A file; for "vllm" a folder.
+        A file; for "vllm" a folder. Where no product can be written, neither is made.
     validators : dict, optional
         For "tunableop", what the torch that reads the file checks: ``dict(torch.cuda.tunable.get_validators())`` there. Without
         it, PT_VERSION is the version of torch that the library was made with.
@@ -116,8 +116,9 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
         return f"{','.join(names)},{solution},{entry.tuned_us / 1000:.6g}"
 
     rows, left_out = _each(library, row)
-    _write(path, "".join(f"Validator,{k},{v}\n" for k, v in validators.items()) + "".join(f"{r}\n" for r in rows.values()))
-    return Export((path,), tuple(rows), left_out, tuple(notes))
+    head = "".join(f"Validator,{k},{v}\n" for k, v in validators.items())
+    paths = _write(path, head + "".join(f"{r}\n" for r in rows.values())) if rows else ()
+    return Export(paths, tuple(rows), left_out, tuple(notes) if rows else ())
 
 
 def _tunable_names(gemm: Gemm) -> tuple[str, str]:
@@ -182,7 +183,7 @@ def _inductor(library: Library, path: Path) -> Export:
     table: dict[str, list[dict[str, Any]]] = {}
     for key, made in rows.values():
         table.setdefault(key, []).append(made)
-    _write(path, json.dumps(table, indent=1) + "\n")
+    paths = _write(path, json.dumps(table, indent=1) + "\n") if rows else ()
     notes: tuple[str, ...] = (
         "use: torch._inductor.config.lookup_table.table = json.load(open(...)), and Inductor's LookupTableChoices",
         "Inductor's own template runs with these tiles, which is not the kernel that was timed",
@@ -194,7 +195,7 @@ def _inductor(library: Library, path: Path) -> Export:
             "torch.backends.cuda.matmul.allow_tf32 is set, or the tiles run in full float32 (right, but not what was timed). "
             "A product that was tuned both ways has both tiles, of which Inductor times one against the other",
         )
-    return Export((path,), tuple(rows), left_out, notes if rows else ())
+    return Export(paths, tuple(rows), left_out, notes if rows else ())
 
 
 def _inductor_key(gemm: Gemm) -> str:
@@ -233,12 +234,10 @@ def _vllm(library: Library, folder: Path) -> Export:
             )
         else:
             files[name][tokens] = made
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths: list[Path] = []
     for name, table in sorted(files.items()):
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
-        paths.append(folder / name)
-        _write(paths[-1], json.dumps(ordered, indent=4) + "\n")
+        paths += _write(folder / name, json.dumps(ordered, indent=4) + "\n")
     notes = (
         "vLLM takes the nearest number of tokens in the file, however far away it is; lapwing uses an entry only where it held",
     )
@@ -257,7 +256,8 @@ def _hipblaslt(library: Library, path: Path) -> Export:
     rows, left_out = _each(library, row)
     made = override.write(rows, path)
     note = "solution numbers hold for one release of hipBLASLt and one device; not run on AMD hardware"
-    return Export((path,), made.written, (*left_out, *made.left_out), (note,))
+    some = bool(made.written)
+    return Export((path,) if some else (), made.written, (*left_out, *made.left_out), (note,) if some else ())
 
 
 def _plain_tile(entry: Entry) -> Mapping[str, int | str]:
@@ -290,9 +290,10 @@ def _each(library: Library, row: Callable[[Entry], Any]) -> tuple[dict[Gemm, Any
     return rows, tuple(left_out)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> tuple[Path, ...]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    return (path,)
 
 
 FORMATS: dict[str, Callable[..., Export]] = {

@@ -45,12 +45,22 @@ class EnvironmentMismatch(ValueError):
         here, there = ("here", "there") if other is None else (f"in {other}", f"in {path}")
         rows = "; ".join(f"{f} is {a or 'missing'} {here} and {b or 'missing'} {there}" for f, a, b in self.differences)
         if other is None:
-            text = f"the library {path} was made elsewhere: {rows}\nhint: tune again here, lapwing tune all"
+            text = f"the library {path} was made elsewhere: {rows}\nhint: {self._hint()}"
         else:
             text = (
                 f"libraries of different environments are not merged: {rows}\nhint: tune one of them again where the other was"
             )
         super().__init__(f"tune: {text}")
+
+    def _hint(self) -> str:
+        hint = "tune again here, lapwing tune all"
+        threads = next((there for field, _, there in self.differences if field.endswith(": blas threads") and there), "")
+        if not threads:
+            return hint
+        setting = (
+            f"OPENBLAS_NUM_THREADS={threads} (or OMP_NUM_THREADS), set before Python starts, gives as many threads as there"
+        )
+        return setting if len(self.differences) == 1 else f"{setting}; for the rest {hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.differences, self.other)
@@ -187,7 +197,9 @@ def _read_manifest(path: Path) -> tuple[Environments, dict[str, Any]]:
     try:
         manifest = read_json(path / "manifest.json")
     except OSError as error:
-        raise FileNotFoundError(f"tune: {path} is no tuned library: {error}\nhint: lapwing tune all writes W/final") from None
+        inside = path / "final"
+        hint = f"did you mean {inside}?" if (inside / "manifest.json").is_file() else "lapwing tune all writes W/final"
+        raise FileNotFoundError(f"tune: {path} is no tuned library: {error}\nhint: {hint}") from None
     except ValueError as error:
         raise ValueError(f"tune: the manifest of {path} cannot be read: {error}") from None
     if manifest.get("schema") != SCHEMA:

@@ -35,7 +35,7 @@ class Override:
 
 
 def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
-    """Write the solutions of these products; products that collide in it are all left out."""
+    """Write the solutions of these products; products that collide in it are all left out. Without any there is no file."""
     rows: dict[tuple[str, ...], list[Gemm]] = {}
     left_out: list[tuple[Gemm, str]] = []
     for gemm in solutions:
@@ -55,8 +55,9 @@ def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
         lines += [",".join(FIELDS), ",".join((*row, str(numbers[0])))]
         written += gemms
     to = Path(path)
-    to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text("\n".join(lines) + "\n" if lines else "")
+    if lines:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text("\n".join(lines) + "\n")
     return Override(to, tuple(written), tuple(left_out))
 
 

@@ -22,6 +22,7 @@ __all__ = ["NOTHING", "BadLine", "Log", "merge", "read"]
 # TunableOp first: its lines may end in an entry like those of hipBLASLt
 _READERS = (TunableOpReader, HipblasltReader, CublasLtReader, CublasReader, TableReader)
 _JSON = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:\{\s*"|\]|$))')
+_TWO_SIZES = re.compile(r"\s*\d+\s*[x×*]\s*\d+(?:\s.{0,200})?", re.IGNORECASE)
 RANKS = ("sum", "max")
 NOTHING = ("no product is in this line", "no product is in this file")
 
@@ -80,6 +81,9 @@ def _read_one(source: str | os.PathLike[str]) -> Sink:
         _read_lines(enumerate(source.splitlines(), 1), sink)
         return sink
     sink = Sink(os.fspath(source))
+    if isinstance(source, str) and _TWO_SIZES.fullmatch(source) and not is_file(source):
+        sink.bad(0, "", 'there is no such file, and a product in words has three sizes: "256x64x512 f32 NN"')
+        return sink
     try:
         with open_log(Path(source)) as file:
             _read_bytes(file, sink)

@@ -102,7 +102,12 @@ def shape(text: str) -> tuple[Gemm, int, str]:
         elif word == "fast_accum":
             fields["fastaccum"] = "1"
         elif word not in ("padded", "tf32", "xf32"):
-            type_name(word)
+            try:
+                type_name(word)
+            except ValueError:
+                raise ValueError(
+                    f"{word[:40]!r} is neither a type (bf16, f16, f32, ...) nor a layout (NN, NT, TN, TT, linear, matmul)"
+                ) from None
             fields["dtype"] = word
         elif word != "padded":
             fields["dtype"] = word
