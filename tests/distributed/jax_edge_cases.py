@@ -210,6 +210,7 @@ def explain_names_what_the_log_names():
             except ValueError as error:
                 told.append(str(error))
         assert len(told) == 2 and told[0] == told[1], told
+    raises(ValueError, "at least as many rows", lambda: lw.explain(lw.qr, put(matrix(64, m=3), mesh, P(None, "x"))))
     # as XLA plans its memory
     wide = put(positive(512), mesh, P(("x", "y"), None))
     where = jax_sharding.route(wide)

@@ -214,5 +214,7 @@ def _jax(a: Any, asked: _Asked) -> Cost | Plan:
         if machine.device == "cpu":  # a device of which is all of the host
             machine = replace(machine, memory=float(free_memory()))
         return asked.gathered(shape, dtype, devices, machine, asked.inside_xla(), GATHER_LIMIT)
+    if asked.base in sharded_cost.TALL:
+        sharded_jax_spectra.check_long(asked.base, *shape, **asked.given)
     cut = sharded_calls.cut_for(shape[0], where.grid) if asked.base in sharded_cost.BLOCKED else None
     return asked.panels(shape, dtype, devices, machine, cut)

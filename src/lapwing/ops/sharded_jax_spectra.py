@@ -24,6 +24,7 @@ from .svd import polar as polar_plain
 
 __all__ = [
     "check_gathered",
+    "check_long",
     "eigh_",
     "eigh_ex_",
     "eigvalsh_",
@@ -56,11 +57,7 @@ def qr(where: Placement, a: Any, /, *, mode: str = "reduced", engine: str = "aut
     m, n = _check_tall("qr", where, a, engine)
     if is_gathered("qr", where, a):
         return QRResult(*_gathered("qr", qr_plain, where, a, {"mode": mode}, outputs=("matrix", "matrix")))
-    if mode == "complete" and m != n:
-        raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
-    turned = m < n
-    if turned:
-        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
+    check_long("qr", m, n, mode=mode)
     q, r = _compiled_tall("qr", where)(a)
     return QRResult(q, r)
 
@@ -94,13 +91,8 @@ def polar(where: Placement, a: Any, /, *, side: str = "right", engine: str = "au
     m, n = _check_tall("polar", where, a, engine)
     if is_gathered("polar", where, a):
         return PolarResult(*_gathered("polar", polar_plain, where, a, {"side": side}, outputs=("matrix", "matrix")))
-    turned = m < n
-    if (side == "left") != turned:
-        raise ValueError(
-            f"polar: of a sharded {m} x {n} matrix P on the {side} would be as large as the longer side squared"
-            f"\nhint: side='{'right' if side == 'left' else 'left'}'"
-        )
-    u, p, info = _compiled_tall("polar", where, turned)(a)
+    check_long("polar", m, n, side=side)
+    u, p, info = _compiled_tall("polar", where, m < n)(a)
     raise_if_failed("polar", a, info, "raise", "", None)
     return PolarResult(u, p)
 
@@ -128,6 +120,19 @@ def _check_tall(name: str, where: Placement, a: Any, engine: str) -> tuple[int, 
     if not is_gathered(name, where, a):
         say_sharded(name, where, a)
     return a.shape[0], a.shape[1]
+
+
+def check_long(name: str, m: int, n: int, *, mode: str = "reduced", side: str = "right", **_: Any) -> None:
+    """Of a matrix that stays split: results as large as its longer side squared are refused."""
+    if name == "qr" and mode == "complete" and m != n:
+        raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
+    if name == "qr" and m < n:
+        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
+    if name == "polar" and (side == "left") != (m < n):
+        raise ValueError(
+            f"polar: of a sharded {m} x {n} matrix P on the {side} would be as large as the longer side squared"
+            f"\nhint: side='{'right' if side == 'left' else 'left'}'"
+        )
 
 
 def is_gathered(name: str, where: Placement, a: Any) -> bool:
