@@ -247,6 +247,27 @@ def raises(kind, words, call):
     raise AssertionError(f"no {kind.__name__}")
 
 
+def check_explained(mesh, said):
+    """One rank alone may ask, before the ranks have ever talked; the log of the call says the same."""
+    a = distribute_tensor(positive(40), mesh, [Shard(0)])
+    plan = lw.explain(lw.cholesky, a) if RANK == 0 else None
+    lw.cholesky(a)
+    if RANK == 0 and MPI is not None:
+        assert plan.engine == "scalapack" and plan.devices == SIZE and f"on {SIZE} ranks" in said[-1], (plan, said)
+        assert "scalapack" in said[-1], said
+    elif RANK == 0:
+        assert plan.engine == "gathered" and plan.gathered == SIZE and "gathered on rank 0" in str(plan), plan
+        assert plan.bytes_received == (SIZE - 1) / SIZE * 40 * 40 * 8 and plan.shard == 40 * 40 * 8, plan
+        assert plan.largest <= (plan.machine.memory / 4 / 8) ** 0.5, plan
+        assert any("gathered on rank 0" in x for x in said), said
+        raises(ValueError, "needs ranks that MPI started", lambda: lw.explain(lw.cholesky, a, engine="scalapack"))
+    raises(ValueError, "is not known", lambda: lw.explain(lw.cholesky, a, engine="nonesuch"))
+    batch = distribute_tensor(torch.eye(3).double().repeat(2 * SIZE, 1, 1), mesh, [Shard(0)])
+    assert lw.explain(lw.cholesky, batch) == lw.explain(lw.cholesky, batch.to_local())  # each rank its own
+    partial = DTensor.from_local(positive(40), mesh, [Partial()], run_check=False)
+    assert lw.explain(lw.cholesky, partial).engine == ("scalapack" if MPI is not None else "gathered")
+
+
 def main():
     warnings.simplefilter("error")
     # torch's own, of its collectives and of how it was built
@@ -272,6 +293,8 @@ def main():
     ]
     if sys.argv[-1] == "cusolvermp":  # stand-in libraries, for which the host's memory is a device's
         dtensor.on_gpu = lambda local: True
+        plan = lw.explain(lw.eigh, distribute_tensor(positive(8), line, [Shard(0)]))
+        assert plan.engine == "cusolvermp" and not plan.missing and plan.devices == SIZE, plan
         for mesh, placements, n, dtype in cases[::2]:
             check_systems(mesh, placements, n, dtype)
             check_spectra(mesh, placements, n, dtype)
@@ -288,6 +311,7 @@ def main():
         print("done", flush=True)
         dist.destroy_process_group()
         return
+    check_explained(line, said)
     # four ranks of MPI wait for each other with all the cores they have: fewer cases
     for mesh, placements, n, dtype in cases if MPI is None else cases[1:3]:
         check_systems(mesh, placements, n, dtype)

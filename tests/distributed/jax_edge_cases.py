@@ -20,6 +20,7 @@ from lapwing.compat import jaxmg
 from lapwing.core.placement import Grid
 from lapwing.distributed import shard
 from lapwing.engines import sharded_calls, sharded_layout
+from lapwing.frameworks import jax_sharding
 
 KINDS = getattr(jax.sharding, "AxisType", None)
 
@@ -171,6 +172,54 @@ def options_that_change_nothing_are_checked_and_said():
     assert any("in full precision" in line for line in lines), lines
     raises(TypeError, "overwrite", lambda: lw.factor(held, overwrite="yes"))
     assert lw.cholesky(put(np.zeros((0, 0)), mesh, P("x", "y"))).shape == (0, 0)
+
+
+@check
+def explain_names_what_the_log_names():
+    mesh, lines, n = mesh_of(4, 2), [], 32
+    square, long = put(positive(n), mesh, P("x", "y")), put(matrix(3, m=64), mesh, P("x", None))
+    b, plain = np.ones((n, 2)), jnp.eye(n)
+    log = logging.getLogger("lapwing")
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: lines.append(record.getMessage())
+    log.setLevel(logging.INFO)
+    for op, args, options, engine in (
+        (lw.cholesky, (square,), {}, "sharded"),
+        (lw.solve, (square, b), {"assume": "pos"}, "sharded"),
+        (lw.qr, (long,), {}, "sharded"),
+        (lw.qr, (square,), {}, "gathered"),
+        (lw.eigvalsh, (square,), {"engine": "sharded"}, "gathered"),
+    ):
+        plan = lw.explain(op, *args, **options)
+        assert not lines and plan.engine == engine, (plan, lines)
+        op(*args, **options)
+        assert f"{op.__name__}: {engine}" in lines[0], (op, lines)
+        if engine == "gathered":
+            assert plan.bytes_received == 7 / 8 * n * n * 8 and "to one device" in str(plan), plan
+        lines.clear()
+    log.removeHandler(handler)
+    made = lw.factor(square, assume="general")
+    plan = lw.explain(lw.factor, square, assume="general")
+    assert plan.grid == (1, 8) and plan.tile == made.report["tile"], (plan, made.report)
+    assert lw.explain(lw.cholesky, plain) == lw.explain(lw.cholesky, lw.spec((n, n), plain.dtype))
+    batch = put(np.broadcast_to(np.eye(3), (8, 3, 3)), mesh, P("x"))  # whole matrices
+    assert lw.explain(lw.cholesky, batch) == lw.explain(lw.cholesky, lw.spec((8, 3, 3), batch.dtype))
+    for engine in ("nonesuch", "batched", "scalapack"):
+        told = []
+        for call in (lambda: lw.eigh(square, engine=engine), lambda: lw.explain(lw.eigh, square, engine=engine)):  # noqa: B023
+            try:
+                call()
+            except ValueError as error:
+                told.append(str(error))
+        assert len(told) == 2 and told[0] == told[1], told
+    raises(ValueError, "at least as many rows", lambda: lw.explain(lw.qr, put(matrix(64, m=3), mesh, P(None, "x"))))
+    # as XLA plans its memory
+    wide = put(positive(512), mesh, P(("x", "y"), None))
+    where = jax_sharding.route(wide)
+    cut = sharded_calls.cut_for(512, where.grid)
+    found = jax.jit(sharded_calls.compiled(sharded_calls.cholesky, where, cut, False)).lower(wide).compile().memory_analysis()
+    needed = found.argument_size_in_bytes + found.temp_size_in_bytes + found.output_size_in_bytes
+    assert 0.7 < lw.explain(lw.cholesky, wide).memory / needed < 1.4, needed
 
 
 @check

@@ -57,6 +57,12 @@ def main():
     for order, spec in (([0, 1], P("x", None)), ([1, 0], P(None, "x"))):
         mesh = Mesh(np.array([jax.devices()[i] for i in order]), ("x",))
         held, other = put(a, mesh, spec), put(x, mesh, spec)
+        if RANK == 0:  # one process alone may ask, also before they have ever talked
+            outside = "cusolvermp" if GPU else "scalapack"
+            assert lw.explain(lw.eigh, held).engine == lw.explain(lw.solve, other, b).engine == outside
+            assert lw.explain(lw.cholesky, held).engine == lw.explain(lw.solve, held, b, assume="pos").engine == "sharded"
+            assert lw.explain(lw.eigh, held, engine="sharded").engine == "gathered"
+            assert lw.explain(lw.cholesky, held, engine=outside).engine == outside
         w, v = lw.eigh(held)
         assert v.sharding.is_equivalent_to(held.sharding, 2) and w.sharding.is_fully_replicated
         close(w, np.linalg.eigvalsh(a), n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 import time
@@ -527,6 +528,42 @@ def check_files():
         assert "manifest" in str(error)
     else:
         raise AssertionError("no error")
+
+
+def check_explain():
+    """It names what the log of the call names, and one rank may ask alone."""
+    a, said = sharded(positive(70, "float64"), Layout.rows_of((70, 70), P)), []
+    cases = [(lw.cholesky, {}), (lw.eigh, {}), (lw.svdvals, {}), (lw.factor, {"assume": "general"})]
+    plans = [lw.explain(op, a, **options) for op, options in cases] if R == 0 else []
+    log = logging.getLogger("lapwing")
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())
+    level = log.level
+    log.setLevel(logging.INFO)
+    for op, options in cases:
+        made = op(a, **options)
+    log.setLevel(level)
+    log.removeHandler(handler)
+    if R:
+        return
+    for (op, _), plan in zip(cases, plans, strict=True):
+        lines = [x for x in said if x.startswith(op.__name__)]
+        if P == 1:
+            assert plan == lw.explain(op, a.local, **dict(cases)[op]), plan
+            continue
+        assert plan.engine == "scalapack" and not plan.missing, plan
+        assert lines and all(f"{op.__name__}: scalapack, 70 x 70" in x for x in lines), said
+    if P > 1:
+        assert (plans[-1].grid, plans[-1].tile) == (made.report["grid"], made.report["tile"]), (plans[-1], made.report)
+        assert lw.explain(lw.eigh, a, engine="elpa").engine == "elpa"
+        assert lw.explain(lw.cholesky, a, engine="cusolvermp").engine == "cusolvermp"
+        for engine, words in (("nonesuch", "is not known"), ("batched", "takes no sharded matrices")):
+            try:
+                lw.explain(lw.cholesky, a, engine=engine)
+            except ValueError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError("no error")
 
 
 def main():

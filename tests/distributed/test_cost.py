@@ -10,6 +10,7 @@ import lapwing as lw
 from lapwing.__main__ import main
 from lapwing.distributed import CPU_CLUSTER, H200, Layout, ShardedMatrix, largest_n, predict
 from lapwing.distributed.cost import table
+from lapwing.engines import scalapack_library, sharded
 from lapwing.engines.scaling import OPERATIONS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -116,8 +117,6 @@ def test_explain(capsys):
     ).flops  # fmt: skip
     tall = lw.explain(lw.svd, lw.spec((100_000, 2000), sharding=(64, 1)))
     assert tall.shape == (100_000, 2000) and tall.tile >= 64
-    given = ShardedMatrix.from_function((30, 30), float, lambda i, j: 1.0 * (i[:, None] == j), None)
-    assert lw.explain(lw.cholesky, given).engine == "scalapack"
     layout = Layout.cyclic((900, 900), 32, (2, 3))
     assert (lw.explain(lw.cholesky, lw.spec((900, 900), sharding=layout), engine="elpa").tile) == 32
     for wrong in (0, "four", (2, 2, 2)):
@@ -127,6 +126,49 @@ def test_explain(capsys):
         lw.explain(lw.cholesky, lw.spec((8, 8), sharding=2), engine="batched")
     assert main(["explain", "cholesky", "--shape", "8x8", "--tile", "4"]) == 2
     assert main(["explain", "cholesky", "--shape", "8x8", "--grid", "2x2", "--devices", "3"]) == 2
+
+
+def test_one_rank_has_the_ordinary_engines():
+    """Unless another one is asked for; what the call refuses is refused in its words."""
+    a = ShardedMatrix.from_function((30, 30), float, lambda i, j: 4.0 * (i[:, None] == j), None)
+    b = ShardedMatrix.from_function((30, 2), float, lambda i, j: 1.0 + 0.0 * i[:, None] * j, None)
+    assert lw.explain(lw.cholesky, a) == lw.explain(lw.cholesky, a.local)
+    assert lw.explain(lw.solve, a, b, assume="pos") == lw.explain(lw.solve, a.local, b.local, assume="pos")
+    assert lw.explain(lw.eigh, a, engine="lapack").engine == "lapack"
+    plan = lw.explain(lw.eigh, a, engine="scalapack")
+    assert plan.engine == "scalapack" and plan.devices == 1 and plan.machine is CPU_CLUSTER
+    assert bool(plan.missing) == bool(scalapack_library.missing()) == ("not usable" in str(plan))
+    gpus = lw.explain(lw.factor, a, engine="cusolvermp")
+    assert gpus.engine == "cusolvermp" and gpus.machine is H200 and gpus.operation == "factor"
+    for op, engine in ((lw.cholesky, "nonesuch"), (lw.cholesky, "elpa"), (lw.factor, "elpa"), (lw.cholesky, "sharded")):
+        told = []
+        for call in (lambda: op(a, engine=engine), lambda: lw.explain(op, a, engine=engine)):  # noqa: B023
+            with pytest.raises((ValueError, NotImplementedError)) as caught:
+                call()
+            told.append((caught.type, str(caught.value)))
+        assert told[0] == told[1] and ("not known" in told[0][1]) == (engine in ("nonesuch", "sharded")), told
+    with pytest.raises(NotImplementedError, match="on GPUs"):
+        lw.explain(lw.solve, a, b, assume="lower", engine="cusolvermp")
+
+
+def test_described_for_the_engine_inside_xla():
+    """Panels over all devices: they do not scale like tiles. What it has no routine for is gathered."""
+    known = {"dtype": "float64", "sharding": (2, 4)}
+    panels, tiles = (lw.explain(lw.cholesky, lw.spec((40_000, 40_000), **known), engine=e) for e in ("sharded", "auto"))
+    assert panels.engine == "sharded" and panels.grid == (1, 8) and panels.tile == sharded.panels(40_000, 8, "cpu").width
+    assert panels.bytes_received > 1.5 * tiles.bytes_received and panels.largest < tiles.largest
+    assert panels.flops == pytest.approx(tiles.flops, rel=0.1)  # on CPUs it leaves out what is zero
+    general = lw.explain(lw.factor, lw.spec((40_000, 40_000), **known), assume="general", engine="sharded")
+    assert general.flops > 1.9 * panels.flops and general.memory <= 6 * general.shard
+    long = lw.explain(lw.svd, lw.spec((10**6, 100), **known), engine="sharded")
+    assert long.grid == (8, 1) and long.bytes_received == 7 * 100 * 100 * 8 and "rows = " in str(long)
+    whole = lw.explain(lw.eigh, lw.spec((1000, 1000), **known), engine="sharded")
+    assert whole.engine == "gathered" and whole.bytes_received == 7 / 8 * 8e6 and whole.memory > 2 * 8e6
+    assert "gathered to one device: there is no distributed eigh inside XLA" in str(whole)
+    with pytest.raises(ValueError, match="engine='nonesuch' is not known"):
+        lw.explain(lw.eigh, lw.spec((8, 8), sharding=2), engine="nonesuch")
+    with pytest.raises(TypeError, match=r"'b'\nhint: .*lw.spec\(\(8, k\)"):
+        lw.explain(lw.solve, lw.spec((8, 8), sharding=2))
 
 
 def test_tall_and_wide_matrices():

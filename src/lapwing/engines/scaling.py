@@ -15,6 +15,7 @@ shows the model against published and measured runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "Machine",
     "cost",
     "largest_n",
+    "largest_that",
     "memory_per_device",
     "tile_for",
 ]
@@ -155,6 +157,10 @@ class Cost:
     compute_seconds: float
     message_seconds: float
     largest: int  # the largest n with which the same fits into the devices' memory
+    note: str = ""  # what is said beside the engine's name
+    gathered: int = 0  # of so many devices one does the work, with all of the matrix; 0: all of them do
+    missing: str = ""  # why the engine cannot run on this machine
+    largest_of: str = "n"  # "rows" or "columns": the other side stays as it is
 
     @property
     def seconds(self) -> float:
@@ -171,17 +177,21 @@ class Cost:
     def __str__(self) -> str:
         p, q = self.grid
         room = "" if self.fits else f": does not fit into {bytes_in_words(self.machine.memory)}"
+        devices, one = self.gathered or self.devices, "that" if self.gathered else "each"
         lines = [
-            f"{self.operation} of {self.shape[0]} x {self.shape[1]} {self.dtype} on {self.devices} x {self.machine.name}",
-            f"  engine        {self.engine}",
-            f"  layout        {p} x {q} grid, tile {self.tile}",
-            f"  memory        {bytes_in_words(self.memory)} on each device, {bytes_in_words(self.shard)} of it the input{room}",
-            f"  work          {self.flops:.3g} flop, {self.flops / self.devices:.3g} on each device",
-            f"  communication {bytes_in_words(self.bytes_received)} to each device in {self.messages:.3g} messages",
+            f"{self.operation} of {self.shape[0]} x {self.shape[1]} {self.dtype} on {devices} x {self.machine.name}",
+            f"  engine        {self.engine} {self.note}".rstrip(),
+            "  layout        all of it on one device" if self.gathered else f"  layout        {p} x {q} grid, tile {self.tile}",
+            f"  memory        {bytes_in_words(self.memory)} on {one} device, {bytes_in_words(self.shard)} of it the input"
+            + room,
+            f"  work          {self.flops:.3g} flop, {self.flops / self.devices:.3g} on {one} device",
+            f"  communication {bytes_in_words(self.bytes_received)} to {one} device in {self.messages:.3g} messages",
             f"  expected      about {_seconds(self.seconds)}: {_seconds(self.compute_seconds)} of work,"
             f" {_seconds(self.message_seconds)} of messages",
-            f"  largest       n = {self.largest} fits on these devices",
+            f"  largest       {self.largest_of} = {self.largest} fits on {'that device' if self.gathered else 'these devices'}",
         ]
+        if self.missing:
+            lines.append(f"  note          not usable on this machine: {self.missing.splitlines()[0]}")
         return "\n".join(lines)
 
 
@@ -208,7 +218,9 @@ def cost(
     each, count = 1 / (p * q), float(n)
     times = 4 if dtype.startswith("complex") else 1
     flops = times * (work.cubic * count**3 * tall + work.columns * count**2 * tall * columns)
-    rate = machine.flops[0 if dtype in ("float32", "complex64") else 1] * (work.gpu_rate if machine.device == "cuda" else 1.0)
+    rate = machine.flops[0 if dtype in ("float32", "complex64") else 1] * (
+        work.gpu_rate if machine.engine == "cusolvermp" else 1.0
+    )
     # on a CPU one triangle is read, or served from a cache
     swept = work.swept * (1 if machine.device == "cuda" else 1 / 2) * tall
     compute = flops * each / rate + swept * count**3 * size * each / machine.memory_bandwidth
@@ -281,7 +293,7 @@ def memory_per_device(
     shape = shape or (n, n)
     tile = tile or tile_for(shape, grid, operation, machine.engine)
     rows, held = Layout.cyclic(shape, tile, grid).local_shape(0)
-    copies = work.gpu_copies if machine.device == "cuda" and work.gpu_copies is not None else work.copies
+    copies = work.gpu_copies if machine.engine == "cusolvermp" and work.gpu_copies is not None else work.copies
     matrices = (copies if in_place else copies + 1) * rows * held
     sides = 2 * rows * -(-columns // grid[1]) if work.columns else 0
     return float((matrices + sides + 3 * tile * max(rows, held)) * size)
@@ -306,6 +318,10 @@ def largest_n(
         used = memory_per_device(operation, n, grid, dtype, machine=machine, tile=tile, columns=columns, in_place=in_place)
         return used <= room
 
+    return largest_that(fits)
+
+
+def largest_that(fits: Callable[[int], bool]) -> int:
     low, high = 0, 1
     while fits(high):
         low, high = high, 2 * high

@@ -6,9 +6,8 @@ one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from ..core import mpi_place
 from ..core.communicator import TorchRanks
 from ..core.layout import Axis, Layout
 from .torch_memory import Blocks
@@ -42,6 +42,22 @@ def cuts_matrix(a: Any) -> bool:
 
 def standard(name: str, a: Any) -> Any:
     """The same DTensor with rows, columns or both cut, each by one axis of the mesh."""
+    placements = _standard(name, a)
+    return a if placements is a.placements else a.redistribute(placements=placements)
+
+
+def standard_layout(name: str, a: Any) -> Layout:
+    """Of what :func:`standard` would make of it; nothing moves."""
+    return layout_for(_Placed(a.device_mesh, tuple(_standard(name, a))), tuple(a.shape))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    device_mesh: Any
+    placements: tuple[Any, ...]
+
+
+def _standard(name: str, a: Any) -> Any:
     if a.ndim != 2:
         raise ValueError(
             f"{name}: a batch of matrices of shape {tuple(a.shape)} is sharded inside its matrices ({_words(a.placements)})"
@@ -51,7 +67,7 @@ def standard(name: str, a: Any) -> Any:
     axes = [i for i, size in enumerate(sizes) if size > 1]
     kinds = [a.placements[i].dim if type(a.placements[i]) is Shard else None for i in axes]
     if sorted(kinds, key=str) in ([], [0], [1], [0, 1]):
-        return a
+        return a.placements
     if len(axes) > 2:
         raise ValueError(
             f"{name}: a mesh of {len(axes)} axes with more than one rank, {tuple(sizes)}"
@@ -60,7 +76,7 @@ def standard(name: str, a: Any) -> Any:
     placements: list[Any] = [Replicate()] * len(sizes)
     for i, axis in zip((0, 1), axes, strict=False):
         placements[axis] = Shard(i)
-    return a.redistribute(placements=placements)
+    return placements
 
 
 def blocks_of(name: str, a: Any) -> Blocks:
@@ -210,12 +226,8 @@ class TorchMessages(TorchRanks):
 
 
 def _matching(ranks: TorchMessages) -> Any:
-    # without mpiexec, importing mpi4py would start an MPI of one rank for nothing
-    started = any(
-        name in os.environ for name in ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
-    )
     found = None
-    if started or "mpi4py.MPI" in sys.modules:
+    if mpi_place.under_mpi():
         try:
             from mpi4py import MPI
 
@@ -231,6 +243,12 @@ def _matching(ranks: TorchMessages) -> Any:
         return MPI.COMM_WORLD
     group = MPI.COMM_WORLD.Get_group().Incl([world for _, world in told])
     return MPI.COMM_WORLD.Create_group(group)
+
+
+def mpi_seen() -> bool:
+    """Whether the ranks would most likely find that MPI started them, by what this one sees alone."""
+    place = mpi_place.own()
+    return place is not None and place.rank == dist.get_rank()
 
 
 def on_gpu(local: Any) -> bool:

@@ -5,8 +5,6 @@ Ranks are counted along the rows of the grid of blocks, whatever the order of th
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import cache
 from typing import Any
 
@@ -15,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..core import mpi_place
 from ..core.communicator import JaxRanks
 from ..core.layout import Axis, Layout
 from .jax_memory import JaxBlocks
@@ -25,6 +24,7 @@ __all__ = [
     "as_result",
     "blocks_of",
     "mpi_of",
+    "mpi_seen",
     "on_gpu",
     "own_part",
     "replicated_like",
@@ -33,8 +33,6 @@ __all__ = [
     "under_mpi",
     "whole_of",
 ]
-
-_STARTED = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 
 
 def blocks_of(a: Any) -> JaxBlocks | None:
@@ -91,9 +89,14 @@ def mpi_of(ranks: JaxRanks, usable: bool) -> Any:
     return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl([rank for rank, _ in told]))
 
 
+def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
+    """Where :func:`mpi_of` would most likely find a communicator, by what this process sees alone; else None."""
+    place = mpi_place.own() if usable else None
+    return place if place is not None and (place.size is None or place.size >= ranks.size) else None
+
+
 def under_mpi() -> bool:
-    """Without mpiexec, importing mpi4py would start an MPI of one rank for nothing."""
-    return any(name in os.environ for name in _STARTED) or "mpi4py.MPI" in sys.modules
+    return mpi_place.under_mpi()
 
 
 def on_gpu(block: JaxBlocks) -> bool:

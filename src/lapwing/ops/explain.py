@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.plan import Plan
 from ..core.problem import Spec
 from ..engines import planner
-from .checks import check_square
-
-if TYPE_CHECKING:
-    from ..engines.scaling import Cost
+from .sharded import family_of
 
 __all__ = ["explain"]
 
@@ -35,7 +31,7 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     Plan
         ``engine``, ``reason``, ``device_bytes``, ``host_bytes``, ``flops``, ``bytes_moved``, ``predicted_seconds``. Printing it
         shows a summary. For a matrix over many devices a ``Cost``: bytes, messages and seconds for each device, grid, tile, and
-        the largest n that fits (see :mod:`lapwing.distributed`).
+        the largest n that fits (see :mod:`lapwing.distributed`). No rank is waited for: one of them alone may ask.
 
     Raises
     ------
@@ -66,61 +62,24 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     try:
         inspect.signature(op).bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"explain: {op.__name__} does not take these arguments: {error}") from None
-    described = _spread(args[0]) if args else None
-    if described is not None:
-        return _sharded(op.__name__, described, args, kwargs, engine)  # type: ignore[return-value]
+        raise TypeError(f"explain: {op.__name__} does not take these arguments: {error}{_hint(op, args)}") from None
+    a = args[0]
+    if isinstance(a, Spec):
+        if a.sharding is not None:
+            from .sharded_explain import explain_spec  # not with the library: few need it
+
+            return explain_spec(op, args, kwargs, engine)  # type: ignore[return-value]
+    elif (family := family_of(type(a))) is not None:
+        from .sharded_explain import explain_array
+
+        return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
     return planner.plan(problem(*args, **kwargs), engine)
 
 
-def _spread(a: Any) -> Spec | None:
-    """A matrix over many devices, described; None for any other."""
-    if isinstance(a, Spec):
-        return a if a.sharding is not None else None
-    if hasattr(a, "layout") and hasattr(a, "ranks"):  # a ShardedMatrix
-        return Spec(a.shape, a.dtype.name, "cpu", a.layout.grid)
-    mesh = getattr(a, "device_mesh", None)
-    if mesh is not None:  # a torch DTensor
-        return Spec(tuple(a.shape), str(a.dtype).rpartition(".")[2], str(mesh.device_type), mesh.size())
-    devices = getattr(getattr(a, "sharding", None), "device_set", ())
-    if len(devices) > 1 and not getattr(a.sharding, "is_fully_replicated", True):  # a JAX array
-        kind = "cpu" if next(iter(devices)).platform == "cpu" else "cuda"
-        return Spec(tuple(a.shape), str(a.dtype), kind, len(devices))
-    return None
-
-
-_ENGINES = {"cpu": ("scalapack", "elpa", "sharded"), "cuda": ("cusolvermp", "sharded")}
-
-
-def _sharded(name: str, a: Spec, args: tuple[Any, ...], kwargs: dict[str, Any], engine: str) -> Cost:
-    from ..core.layout import Layout  # not with the library: few need it
-    from ..engines import scaling
-
-    if len(a.shape) != 2:
-        raise ValueError(f"explain: {name}: a sharded matrix has shape (m, n), got {a.shape}")
-    if name not in scaling.OPERATIONS:
-        raise TypeError(f"explain: {name} takes no sharded matrices")
-    if name not in ("qr", "svd", "svdvals", "lstsq", "polar"):
-        check_square(f"explain: {name}", a.shape, a.dtype)
-    if engine != "auto" and engine not in _ENGINES[a.device]:
-        raise ValueError(f"explain: engine {engine!r} takes no sharded matrices\nhint: {', '.join(_ENGINES[a.device])}")
-    devices, tile = a.sharding, None
-    if isinstance(devices, Layout):
-        tile = devices.rows.tile or None
-        devices = devices.grid
-    grid = isinstance(devices, tuple) and len(devices) == 2 and all(isinstance(x, int) and x > 0 for x in devices)
-    if not grid and (not isinstance(devices, int) or devices < 1):
-        raise ValueError(f"explain: sharding={a.sharding!r} is not a number of devices, a grid (p, q) or a Layout")
-    columns = next((x.shape[1] for x in args[1:] if len(getattr(x, "shape", ())) == 2), 1)
-    made = scaling.cost(
-        name,
-        a.shape[1],
-        devices,
-        a.dtype,
-        machine=scaling.MACHINES[a.device],
-        tile=tile,
-        columns=columns,
-        pos=name not in ("solve", "inv", "slogdet") or kwargs.get("assume", "general") == "pos",
-        rows=a.shape[0],
-    )
-    return made if engine == "auto" else replace(made, engine=engine)
+def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Of a right-hand side that was left out, how it is described."""
+    taken = list(inspect.signature(op).parameters.values())
+    if len(args) != 1 or len(taken) < 2 or taken[1].default is not taken[1].empty or taken[1].kind is taken[1].KEYWORD_ONLY:
+        return ""
+    rows = getattr(args[0], "shape", ("n", "n"))[-2:][0]
+    return f"\nhint: describe the right-hand side too: lw.explain(lw.{op.__name__}, a, lw.spec(({rows}, k), ...))"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..core import device_blocks
 
-__all__ = ["shardable"]
+__all__ = ["family_of", "shardable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # For each type of array seen: None for an ordinary one, else route(a), which gives None where this array is an ordinary one
@@ -57,26 +57,34 @@ def _elsewhere(function: Callable[..., Any], route: Any, a: Any) -> Callable[...
 
 # Import statements, not importlib: torch.compile follows these when the first call happens inside it.
 def _resolve(kind: type) -> Any:
-    route = None
+    route, family = None, family_of(kind)
+    if family == "matrix":
+        from . import sharded_calls
+
+        route = _always(sharded_calls)
+    elif family == "dtensor":
+        from . import sharded_dtensor
+
+        route = _always(sharded_dtensor)
+    elif family == "jax":
+        from . import sharded_jax
+
+        route = sharded_jax.route
+    _ROUTES[kind] = route
+    return route
+
+
+def family_of(kind: type) -> str | None:
+    """ "matrix", "dtensor" or "jax": whose arrays of this type may be sharded; None where they never are."""
     for base in kind.__mro__:
         module = base.__module__
         if module == "lapwing.core.sharded":
-            from . import sharded_calls
-
-            route = _always(sharded_calls)
-        elif module.startswith("torch.distributed"):
-            from . import sharded_dtensor
-
-            route = _always(sharded_dtensor)
-        elif module.partition(".")[0] in ("jax", "jaxlib"):
-            from . import sharded_jax
-
-            route = sharded_jax.route
-        else:
-            continue
-        break
-    _ROUTES[kind] = route
-    return route
+            return "matrix"
+        if module.startswith("torch.distributed"):
+            return "dtensor"
+        if module.partition(".")[0] in ("jax", "jaxlib"):
+            return "jax"
+    return None
 
 
 def _always(calls: Any) -> Callable[[Any], Any]:

@@ -19,6 +19,7 @@ from . import sharded_spectra as spectra
 from . import sharded_systems as systems
 from . import solve as _solve
 from . import svd as _svd
+from .sharded_engines import on_ranks
 from .sharded_factor import LoneFactor, as_given
 from .sharded_factor import beside as _beside
 from .sharded_status import status_calls
@@ -52,12 +53,12 @@ def _or_alone(plain: Callable[..., Any], sharded: Callable[..., Any], results: s
 
     @functools.wraps(plain)
     def call(a: ShardedMatrix, /, *args: Any, **options: Any) -> Any:
-        if options.get("engine") == "cusolvermp" or a.on_gpu:
+        engine = on_ranks(a, options.get("engine"))
+        if engine == "cusolvermp":
             from . import sharded_gpu
 
-            if sharded_gpu.taken(a, options):
-                return sharded_gpu.call(plain.__name__, results, a, *args, **options)
-        if a.ranks.size > 1 or options.get("engine") in ("scalapack", "elpa"):
+            return sharded_gpu.call(plain.__name__, results, a, *args, **options)
+        if engine == "scalapack":
             return sharded(a, *args, **options)
         given = [_beside(a, _local(x)) for x in args]
         made = work(a.local, *given, **{name: _local(x) for name, x in options.items()})
@@ -95,12 +96,12 @@ lstsq = _or_alone(_lstsq.lstsq, spectra.lstsq, "xvvv")
 
 
 def factor(a: ShardedMatrix, /, **options: Any) -> Any:
-    if options.get("engine") == "cusolvermp" or a.on_gpu:
+    engine = on_ranks(a, options.get("engine"))
+    if engine == "cusolvermp":
         from . import sharded_gpu
 
-        if sharded_gpu.taken(a, options):
-            return sharded_gpu.factor(a, **options)
-    if a.ranks.size > 1 or options.get("engine") == "scalapack":
+        return sharded_gpu.factor(a, **options)
+    if engine == "scalapack":
         return systems.factor(a, **options)
     return LoneFactor(_factor.factor.__wrapped__(a.local, **options), a)  # type: ignore[attr-defined]
 

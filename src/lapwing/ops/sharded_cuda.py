@@ -16,9 +16,10 @@ from ..core.problem import REAL
 from ..engines import cusolvermp
 from . import spectrum
 from .checks import check_choice, check_flag, check_square
+from .sharded_engines import refuse
 from .solve import ASSUME
 
-__all__ = ["FAILURES", "agreed", "as_told", "finite_on_all", "given_of", "opened", "run"]
+__all__ = ["FAILURES", "agreed", "as_told", "check_options", "finite_on_all", "given_of", "opened", "run"]
 
 _log = logging.getLogger("lapwing")
 Shape = Callable[[tuple[int, ...]], Layout]
@@ -126,9 +127,20 @@ def as_told(error: Any, name: str, nonfinite: bool) -> Exception:
 
 
 def _check(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str) -> None:
+    check_options(name, a.layout.shape, a.memory.dtype, options, on_fail)
+    if b is not None and b.memory.dtype != a.memory.dtype:
+        raise TypeError(f"{name}: a and b must have the same dtype, got {a.memory.dtype} and {b.memory.dtype}")
+    if b is not None and b.layout.shape[0] != a.layout.shape[0]:
+        raise ValueError(f"{name}: a has {a.layout.shape[0]} rows and b has {b.layout.shape[0]}")
+    if missing := cusolvermp.missing():
+        raise RuntimeError(f"{name}: {missing.removeprefix('distributed: ')}")
+
+
+def check_options(name: str, shape: tuple[int, int], dtype: str, options: dict[str, Any], on_fail: str) -> None:
+    """What the engine can do with such a matrix; asks no other rank."""
     engine = options.get("engine", "auto")
     if engine not in ("auto", "cusolvermp"):
-        raise ValueError(f"{name}: engine {engine!r} takes no sharded matrices on GPUs\nhint: use 'auto' or 'cusolvermp'")
+        refuse(name, engine, "sharded matrices on GPUs", "use 'auto' or 'cusolvermp'")
     check_choice(name, "on_fail", on_fail, ("raise", "nan"))
     for flag in ("upper", "overwrite"):
         check_flag(name, flag, options.get(flag, False))
@@ -136,9 +148,9 @@ def _check(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str) -> 
         raise NotImplementedError(f"{name}: cuSOLVERMp has no routine for it that this library uses\nhint: gather the matrix")
     if name == "polar":
         check_choice(name, "side", options.get("side", "right"), ("right", "left"))
-        if a.layout.shape[0] != a.layout.shape[1]:
+        if shape[0] != shape[1]:
             raise NotImplementedError(
-                f"polar: on GPUs it is there for square matrices, and this one has shape {a.layout.shape}"
+                f"polar: on GPUs it is there for square matrices, and this one has shape {shape}"
                 "\nhint: svd gives both factors: A = U S V^H = (U V^H) (V S V^H)"
             )
     left = {
@@ -157,15 +169,9 @@ def _check(name: str, a: Any, b: Any, options: dict[str, Any], on_fail: str) -> 
     if options.get("upper") and options.get("assume", "pos") != "pos":
         raise ValueError(f"{name}: upper=True goes with assume='pos' here")
     if name not in ("qr", "svd", "svdvals", "lstsq"):
-        check_square(name, a.layout.shape, a.memory.dtype)
-    if 0 in a.layout.shape:
-        raise ValueError(f"{name}: an empty matrix cannot be sharded over GPUs, got shape {a.layout.shape}")
-    if b is not None and b.memory.dtype != a.memory.dtype:
-        raise TypeError(f"{name}: a and b must have the same dtype, got {a.memory.dtype} and {b.memory.dtype}")
-    if b is not None and b.layout.shape[0] != a.layout.shape[0]:
-        raise ValueError(f"{name}: a has {a.layout.shape[0]} rows and b has {b.layout.shape[0]}")
-    if missing := cusolvermp.missing():
-        raise RuntimeError(f"{name}: {missing.removeprefix('distributed: ')}")
+        check_square(name, shape, dtype)
+    if 0 in shape:
+        raise ValueError(f"{name}: an empty matrix cannot be sharded over GPUs, got shape {shape}")
 
 
 def _tried(check: Callable[[], None]) -> Exception | None:

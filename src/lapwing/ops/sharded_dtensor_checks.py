@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,11 @@ from ..core.plan import bytes_in_words
 from ..core.problem import ITEMSIZE
 from ..frameworks import dtensor
 from .checks import check_matrix
+from .sharded_engines import NAMES, free_memory, refuse
 
-__all__ = ["Entered", "enter", "enter_right"]
+__all__ = ["ROOM", "Entered", "check_gathered_engine", "enter", "enter_right"]
 
-_ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
+ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
 _INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
 
 
@@ -88,9 +88,8 @@ def _told(sides: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _check_gathered(name: str, a: Any, options: dict[str, Any], ranks: Any) -> None:
-    if options.get("engine", "auto") != "auto":
-        raise ValueError(f"{name}: engine={options['engine']!r} needs ranks that MPI started\nhint: {_INSTALL}")
-    needed = _ROOM * a.shape[0] * a.shape[1] * ITEMSIZE[dtensor.dtype_of(a)]
+    check_gathered_engine(name, options.get("engine", "auto"))
+    needed = ROOM * a.shape[0] * a.shape[1] * ITEMSIZE[dtensor.dtype_of(a)]
     if ranks.rank == 0 and needed > (free := free_memory()):
         raise MemoryError(
             f"{name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(free)} free and needs"
@@ -98,5 +97,8 @@ def _check_gathered(name: str, a: Any, options: dict[str, Any], ranks: Any) -> N
         )
 
 
-def free_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+def check_gathered_engine(name: str, engine: str) -> None:
+    if engine in NAMES:
+        raise ValueError(f"{name}: engine={engine!r} needs ranks that MPI started\nhint: {_INSTALL}")
+    if engine != "auto":
+        refuse(name, engine, "sharded matrices", "use 'auto'")

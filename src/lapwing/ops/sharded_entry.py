@@ -16,8 +16,20 @@ from ..core.problem import DTYPES
 from ..core.sharded import ShardedMatrix
 from ..engines import scalapack, scalapack_library
 from ..engines.scalapack import Blocks
+from .sharded_engines import check_ranks
 
-__all__ = ["Call", "Described", "diagonal", "enter", "enter_columns", "leave", "leave_columns", "on_lower", "told_of"]
+__all__ = [
+    "Call",
+    "Described",
+    "diagonal",
+    "enter",
+    "enter_columns",
+    "leave",
+    "leave_columns",
+    "on_lower",
+    "tiles_for",
+    "told_of",
+]
 
 _log = logging.getLogger("lapwing")
 # A block sharding on a square grid is read as P A P^T only with tiles that are not much smaller than the usual ones
@@ -69,11 +81,7 @@ class Call:
         try:
             if a.dtype.name not in DTYPES:
                 raise TypeError(f"{name}: dtype {a.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
-            if engine not in ("auto", "scalapack", "elpa"):
-                raise ValueError(
-                    f"{name}: engine {engine!r} takes no sharded matrices"
-                    "\nhint: use 'auto', 'scalapack', 'elpa' or 'cusolvermp'"
-                )
+            check_ranks(name, engine)
             check()
             # on all ranks or on none: a library that only some of them find would leave the others waiting
             scalapack_library.library(getattr(a.ranks, "MPI", None))
@@ -177,6 +185,15 @@ def _permuted_tile(layout: Layout, target: Layout, ranks: Any) -> int | None:
     if tile is None or tile < min(_SMALLEST_PERMUTED, target.rows.tile):
         return None
     return tile if scalapack.usable_layout(Layout.cyclic(layout.shape, tile, layout.grid, layout.order)) else None
+
+
+def tiles_for(layout: Layout, ranks: Any, operation: str, permute: bool) -> Layout:
+    """How the engine will see a matrix that lies like this: what :func:`enter` makes of it, without moving anything."""
+    if scalapack.usable_layout(layout):
+        return layout
+    target = scalapack.default_layout(ranks, layout.shape, operation)
+    tile = _permuted_tile(layout, target, ranks) if permute else None
+    return target if tile is None else Layout.cyclic(layout.shape, tile, layout.grid, layout.order)
 
 
 def leave(

@@ -18,7 +18,7 @@ from .cholesky import CholeskyResult
 from .sharded_jax_checks import check_assumed, check_fail, check_system, raise_if_failed
 from .solve import InvExResult, SlogdetResult, SolveExResult
 
-__all__ = ["CALLS", "find", "route"]
+__all__ = ["CALLS", "find", "outside", "route", "takes"]
 
 _log = logging.getLogger("lapwing")
 
@@ -44,15 +44,26 @@ def find(name: str, a: Any, options: dict[str, Any], where: Placement | None = N
     from ..frameworks import jax_sharding
 
     where = jax_sharding.route(a) if where is None else where
-    if where is None or name not in CALLS or 0 in a.shape:
+    if where is None or not takes(name, a, where):
         return None
-    if not where.certain and name not in _BLOCKED:
-        return None
-    found = partial(CALLS[name], where)
+    inside = partial(CALLS[name], where)
+    taken = outside(name, a, options, where)
+    return inside if taken is None else partial(processes.call, name, taken, inside)
+
+
+def takes(name: str, a: Any, where: Placement) -> bool:
+    """Whether the call is for this module at all; the ordinary function has it otherwise."""
+    return name in CALLS and 0 not in a.shape and (where.certain or name in _BLOCKED)
+
+
+def outside(name: str, a: Any, options: dict[str, Any], where: Placement, **asked: Any) -> processes.Taken | None:
+    """The library beside XLA that takes the call, or None; ``asked`` as for :func:`sharded_jax_processes.taken`."""
+    from ..frameworks import jax_sharding
+
     if options.get("engine") not in processes.ENGINES and (jax_sharding.traced(a) or a.is_fully_addressable):
-        return found
+        return None
     rectangular = name in ("qr", "svd", "svdvals", "polar", "lstsq")
-    return processes.find(name, where, a, options, found, rectangular and a.ndim == 2 and spectra.is_tall(where, a))
+    return processes.taken(name, a, options, rectangular and a.ndim == 2 and spectra.is_tall(where, a), **asked)
 
 
 def cholesky(

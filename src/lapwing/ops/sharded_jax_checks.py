@@ -8,9 +8,10 @@ from typing import Any
 from ..core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from ..core.placement import Placement
 from .checks import check_choice, check_flag, check_square
+from .sharded_engines import refuse
 from .solve import ASSUME, ONE_TRIANGLE
 
-__all__ = ["OTHERS", "check_assumed", "check_engine", "check_fail", "check_system", "raise_if_failed"]
+__all__ = ["OTHERS", "check_assumed", "check_engine", "check_fail", "check_system", "raise_if_failed", "say_sharded"]
 
 _log = logging.getLogger("lapwing")
 OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
@@ -28,17 +29,21 @@ def check_assumed(name: str, where: Placement, a: Any, assume: str, upper: Any, 
 
 def check_system(name: str, where: Placement, a: Any, engine: str) -> None:
     check_square(name, tuple(a.shape), str(a.dtype))
-    check_engine(name, where, a, engine)
+    check_engine(name, a, engine)
+    say_sharded(name, where, a)
 
 
-def check_engine(name: str, where: Placement, a: Any, engine: str) -> None:
+def check_engine(name: str, a: Any, engine: str) -> None:
     if len(a.shape) > 2:
         raise ValueError(
             f"{name}: the matrices of a batch of shape {tuple(a.shape)} are split over devices"
             "\nhint: split the batch instead, or call once for each matrix"
         )
     if engine not in ("auto", "sharded"):
-        raise ValueError(f"{name}: engine={engine!r} takes no matrix split over JAX devices\nhint: engine='sharded'")
+        refuse(name, engine, "matrix split over JAX devices", "engine='sharded'")
+
+
+def say_sharded(name: str, where: Placement, a: Any) -> None:
     if _log.isEnabledFor(logging.INFO):
         grid = where.grid
         _log.info(

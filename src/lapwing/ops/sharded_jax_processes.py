@@ -7,12 +7,12 @@ engine inside XLA takes the call.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.layout import Axis, Layout
-from ..core.placement import Placement
 from ..core.sharded import ShardedMatrix
 from ..engines import cusolvermp, scalapack_library
 from .eigh import EighResult
@@ -21,7 +21,7 @@ from .qr import QRResult
 from .solve import SlogdetResult
 from .svd import PolarResult, SVDResult
 
-__all__ = ["ENGINES", "find"]
+__all__ = ["ENGINES", "Taken", "call", "engine_of", "taken"]
 
 # "m": a matrix placed as ``a`` is, "x": as ``b`` is, "v": the same everywhere
 _RESULTS: dict[str, tuple[str, Any]] = {
@@ -41,8 +41,19 @@ _SYSTEMS = ("cholesky", "solve", "inv", "slogdet")  # these are inside XLA, with
 ENGINES = ("scalapack", "cusolvermp")
 
 
-def find(name: str, where: Placement, a: Any, options: dict[str, Any], otherwise: Any, tall: bool) -> Any:
-    """The function that takes the call; ``otherwise`` is the one inside XLA."""
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A call that goes to a library beside XLA: the block of this process, and MPI's communicator (None: to cuSOLVERMp)."""
+
+    blocks: Any
+    mpi: Any
+
+
+def taken(name: str, a: Any, options: dict[str, Any], tall: bool, *, mpi_of: Any = None) -> Taken | None:
+    """Whether such a library takes the call; None: the engine inside XLA does.
+
+    ``mpi_of``: what tells the MPI communicator of ranks; by default they ask each other.
+    """
     from ..frameworks import jax_processes
 
     engine = options.get("engine", "auto")
@@ -53,16 +64,16 @@ def find(name: str, where: Placement, a: Any, options: dict[str, Any], otherwise
                 f"{name}: engine={engine!r} takes JAX matrices that are split over processes with one device each, one block"
                 " for each process, outside of traced code\nhint: engine='sharded'"
             )
-        return otherwise
+        return None
     inside = tall or (name in _SYSTEMS and not (name == "solve" and options.get("assume", "general") != "pos"))
     if engine == "sharded" or (engine == "auto" and (inside or options.get("b") is not None)):
-        return otherwise
-    gpu = jax_processes.on_gpu(blocks)
-    if gpu:
+        return None
+    if jax_processes.on_gpu(blocks):
         # the parts of every process are the same: what is installed here is installed there, or agree() says so
         usable = engine == "cusolvermp" or not cusolvermp.missing()
-        return functools.partial(_call, name, blocks, None, otherwise) if usable else otherwise
-    mpi = jax_processes.mpi_of(blocks.ranks, jax_processes.under_mpi() and not scalapack_library.missing())
+        return Taken(blocks, None) if usable else None
+    mpi_of = mpi_of or jax_processes.mpi_of
+    mpi = mpi_of(blocks.ranks, jax_processes.under_mpi() and not scalapack_library.missing())
     if mpi is None:
         if engine in ENGINES:
             why = scalapack_library.missing() or "MPI did not start the processes"
@@ -70,11 +81,12 @@ def find(name: str, where: Placement, a: Any, options: dict[str, Any], otherwise
                 f"{name}: engine={engine!r} is not usable here: {why}"
                 "\nhint: pip install mkl mpich mpi4py, and start with lapwing launch -n 4 script.py"
             )
-        return otherwise
-    return functools.partial(_call, name, blocks, mpi, otherwise)
+        return None
+    return Taken(blocks, mpi)
 
 
-def _call(name: str, blocks: Any, mpi: Any, otherwise: Any, a: Any, *rest: Any, **options: Any) -> Any:
+def call(name: str, taken: Taken, otherwise: Any, a: Any, /, *rest: Any, **options: Any) -> Any:
+    """The call itself; ``otherwise`` is the one inside XLA, which traced right-hand sides need."""
     from ..frameworks import jax_processes
     from .sharded_jax_factor import check_right
 
@@ -85,8 +97,8 @@ def _call(name: str, blocks: Any, mpi: Any, otherwise: Any, a: Any, *rest: Any, 
         check_right(name, a, b)
     # the arrays of JAX are never written to
     options = {key: value for key, value in options.items() if key != "overwrite"}
-    run = _on_gpus if mpi is None else _on_cpus
-    made = run(name, blocks, mpi, a, b, options)
+    run = _on_gpus if taken.mpi is None else _on_cpus
+    made = run(name, taken.blocks, taken.mpi, a, b, options)
     _, kind = _RESULTS[name]
     return made[0] if kind is None else kind(*made)
 
@@ -102,7 +114,7 @@ def _on_cpus(name: str, blocks: Any, mpi: Any, a: Any, b: Any, options: dict[str
         if b is None
         else [jax_processes.whole_of(b) if sides is None else ShardedMatrix(np.asarray(sides.local), sides.layout, mpi)]
     )
-    made = getattr(sharded_calls, name)(matrix, *given, **options | {"engine": _engine(options)})
+    made = getattr(sharded_calls, name)(matrix, *given, **options | {"engine": engine_of(options)})
     made = made if isinstance(made, tuple) else (made,)
     found = []
     for kind, x in zip(_RESULTS[name][0], made, strict=True):
@@ -117,7 +129,7 @@ def _on_cpus(name: str, blocks: Any, mpi: Any, a: Any, b: Any, options: dict[str
     return found
 
 
-def _engine(options: dict[str, Any]) -> str:
+def engine_of(options: dict[str, Any]) -> str:
     engine = options.get("engine", "auto")
     return "scalapack" if engine == "auto" else str(engine)
 

@@ -17,12 +17,25 @@ from .lstsq import LstsqResult, check_rcond
 from .lstsq import lstsq as lstsq_plain
 from .qr import QRResult
 from .qr import qr as qr_plain
-from .sharded_jax_checks import OTHERS, check_engine, check_fail, raise_if_failed
+from .sharded_jax_checks import OTHERS, check_engine, check_fail, raise_if_failed, say_sharded
 from .sharded_jax_factor import check_right
 from .svd import PolarResult, SVDResult, svd, svdvals
 from .svd import polar as polar_plain
 
-__all__ = ["eigh_", "eigh_ex_", "eigvalsh_", "is_tall", "lstsq", "polar", "qr", "svd_", "svdvals_"]
+__all__ = [
+    "check_gathered",
+    "check_long",
+    "eigh_",
+    "eigh_ex_",
+    "eigvalsh_",
+    "is_gathered",
+    "is_tall",
+    "lstsq",
+    "polar",
+    "qr",
+    "svd_",
+    "svdvals_",
+]
 
 _log = logging.getLogger("lapwing")
 
@@ -42,13 +55,9 @@ def eigvalsh_(where: Placement, a: Any, /, **options: Any) -> Any:
 def qr(where: Placement, a: Any, /, *, mode: str = "reduced", engine: str = "auto") -> QRResult:
     check_choice("qr", "mode", mode, ("reduced", "complete"))
     m, n = _check_tall("qr", where, a, engine)
-    if not is_tall(where, a):
+    if is_gathered("qr", where, a):
         return QRResult(*_gathered("qr", qr_plain, where, a, {"mode": mode}, outputs=("matrix", "matrix")))
-    if mode == "complete" and m != n:
-        raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
-    turned = m < n
-    if turned:
-        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
+    check_long("qr", m, n, mode=mode)
     q, r = _compiled_tall("qr", where)(a)
     return QRResult(q, r)
 
@@ -58,7 +67,7 @@ def svd_(where: Placement, a: Any, /, *, full_matrices: Any = False, on_fail: st
     m, n = _check_tall("svd", where, a, engine)
     if check_flag("svd", "full_matrices", full_matrices) and m != n:
         raise ValueError("svd: full_matrices=True is not for sharded matrices\nhint: full_matrices=False")
-    if not is_tall(where, a):
+    if is_gathered("svd", where, a):
         return SVDResult(*_gathered("svd", svd, where, a, {"on_fail": on_fail}, outputs=("matrix", "values", "matrix")))
     turned = m < n
     u, s, vh, info = _compiled_tall("svd", where, turned)(a)
@@ -69,7 +78,7 @@ def svd_(where: Placement, a: Any, /, *, full_matrices: Any = False, on_fail: st
 def svdvals_(where: Placement, a: Any, /, *, on_fail: str = "raise", engine: str = "auto") -> Any:
     check_fail("svdvals", on_fail)
     m, n = _check_tall("svdvals", where, a, engine)
-    if not is_tall(where, a):
+    if is_gathered("svdvals", where, a):
         return _gathered("svdvals", svdvals, where, a, {"on_fail": on_fail}, outputs=("values",))[0]
     turned = m < n
     _, s, _, info = _compiled_tall("svd", where, turned)(a)
@@ -80,15 +89,10 @@ def svdvals_(where: Placement, a: Any, /, *, on_fail: str = "raise", engine: str
 def polar(where: Placement, a: Any, /, *, side: str = "right", engine: str = "auto") -> PolarResult:
     check_choice("polar", "side", side, ("right", "left"))
     m, n = _check_tall("polar", where, a, engine)
-    if not is_tall(where, a):
+    if is_gathered("polar", where, a):
         return PolarResult(*_gathered("polar", polar_plain, where, a, {"side": side}, outputs=("matrix", "matrix")))
-    turned = m < n
-    if (side == "left") != turned:
-        raise ValueError(
-            f"polar: of a sharded {m} x {n} matrix P on the {side} would be as large as the longer side squared"
-            f"\nhint: side='{'right' if side == 'left' else 'left'}'"
-        )
-    u, p, info = _compiled_tall("polar", where, turned)(a)
+    check_long("polar", m, n, side=side)
+    u, p, info = _compiled_tall("polar", where, m < n)(a)
     raise_if_failed("polar", a, info, "raise", "", None)
     return PolarResult(u, p)
 
@@ -96,11 +100,10 @@ def polar(where: Placement, a: Any, /, *, side: str = "right", engine: str = "au
 def lstsq(where: Placement, a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto") -> LstsqResult:
     from ..frameworks import jax_sharding
 
-    m, n = _check_tall("lstsq", where, a, engine)
+    m, _ = _check_tall("lstsq", where, a, engine)
     check_rcond(rcond)
     check_right("lstsq", a, b)
-    turned = m < n
-    if turned or not is_tall(where, a):
+    if is_gathered("lstsq", where, a):
         return LstsqResult(*_gathered("lstsq", lstsq_plain, where, a, {"b": b, "rcond": rcond}, outputs=("values",) * 4))
     b, right = jax_sharding.placed_like(b, where)
     precision = np.finfo(str(a.dtype))
@@ -113,8 +116,28 @@ def lstsq(where: Placement, a: Any, b: Any, /, *, rcond: float | None = None, en
 
 def _check_tall(name: str, where: Placement, a: Any, engine: str) -> tuple[int, int]:
     check_matrix(name, tuple(a.shape), str(a.dtype))
-    check_engine(name, where, a, engine)
+    check_engine(name, a, engine)
+    if not is_gathered(name, where, a):
+        say_sharded(name, where, a)
     return a.shape[0], a.shape[1]
+
+
+def check_long(name: str, m: int, n: int, *, mode: str = "reduced", side: str = "right", **_: Any) -> None:
+    """Of a matrix that stays split: results as large as its longer side squared are refused."""
+    if name == "qr" and mode == "complete" and m != n:
+        raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
+    if name == "qr" and m < n:
+        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
+    if name == "polar" and (side == "left") != (m < n):
+        raise ValueError(
+            f"polar: of a sharded {m} x {n} matrix P on the {side} would be as large as the longer side squared"
+            f"\nhint: side='{'right' if side == 'left' else 'left'}'"
+        )
+
+
+def is_gathered(name: str, where: Placement, a: Any) -> bool:
+    """Whether one device does the work: inside XLA there are only blocked factorisations and those of long, narrow matrices."""
+    return name.startswith("eig") or not is_tall(where, a) or (name == "lstsq" and a.shape[0] < a.shape[1])
 
 
 def is_tall(where: Placement, a: Any) -> bool:
@@ -132,20 +155,25 @@ def _compiled_tall(name: str, where: Placement, *fixed: Any) -> Any:
     return sharded_calls.compiled(getattr(sharded_tall, name), where, *fixed)
 
 
-def _gathered(name: str, function: Any, where: Placement, a: Any, options: dict[str, Any], outputs: tuple[str, ...]) -> Any:
-    """The public function on one device, where the matrix fits; matrices go back where ``a`` was, values everywhere."""
-    from ..engines.sharded_layout import in_mesh
-    from ..frameworks import jax_sharding
-
-    engine = options.pop("engine", "auto")
+def check_gathered(name: str, a: Any, engine: str) -> int:
+    """The bytes of a matrix that one device has room for."""
     (check_square if name.startswith("eig") else check_matrix)(name, tuple(a.shape), str(a.dtype))
-    check_engine(name, where, a, engine)
-    size = a.shape[0] * a.shape[1] * ITEMSIZE[str(a.dtype)]
+    check_engine(name, a, engine)
+    size: int = a.shape[0] * a.shape[1] * ITEMSIZE[str(a.dtype)]
     if size > sharded.GATHER_LIMIT:
         raise NotImplementedError(
             f"{name}: a {a.shape[0]} x {a.shape[1]} matrix of {bytes_in_words(size)} is too large for one device"
             f" (at most {bytes_in_words(sharded.GATHER_LIMIT)}), and there is no {name} inside XLA{OTHERS}"
         )
+    return size
+
+
+def _gathered(name: str, function: Any, where: Placement, a: Any, options: dict[str, Any], outputs: tuple[str, ...]) -> Any:
+    """The public function on one device, where the matrix fits; matrices go back where ``a`` was, values everywhere."""
+    from ..engines.sharded_layout import in_mesh
+    from ..frameworks import jax_sharding
+
+    size = check_gathered(name, a, options.pop("engine", "auto"))
     _log.info("%s: gathered to one device, %s; there is no distributed %s inside XLA", name, bytes_in_words(size), name)
     # the function itself: what it is given is not split any more
     plain, b = function.__wrapped__, options.pop("b", None)

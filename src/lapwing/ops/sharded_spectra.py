@@ -19,7 +19,7 @@ from .qr import QRResult
 from .sharded_entry import Call, enter, enter_columns, leave, leave_columns
 from .svd import PolarResult, SVDResult
 
-__all__ = ["eigh", "eigvalsh", "lstsq", "polar", "qr", "svd", "svdvals"]
+__all__ = ["eigh", "eigvalsh", "lstsq", "polar", "qr", "svd", "svdvals", "takes_elpa"]
 
 
 def eigh(a: ShardedMatrix, /, *, upper: bool = False, overwrite: bool = False, **options: Any) -> EighResult:
@@ -84,7 +84,7 @@ def _eigh(
         raise call.raises(ConvergenceError, finite)
     if not bad:
         x = enter(call, name, upper=upper, permute=True, overwrite=overwrite)
-        way = elpa if _takes_elpa(engine, part, n, vectors, x) else scalapack
+        way = elpa if takes_elpa(engine, part, n, vectors, a.dtype.name, x.cyclic.size) else scalapack
         values, z, info = way.eigh(x, upper != call.turned, part=part, vectors=vectors)
         if info and on_fail == "raise":
             raise call.raises(ConvergenceError, True)
@@ -98,12 +98,12 @@ def _eigh(
     return values, _filled(call, (n, k), np.nan) if vectors else None
 
 
-def _takes_elpa(engine: str, part: tuple[int, int] | None, n: int, vectors: bool, x: Blocks) -> bool:
+def takes_elpa(engine: str, part: tuple[int, int] | None, n: int, vectors: bool, dtype: str, ranks: int) -> bool:
     """ELPA where it is asked for; of itself only for a part from the low end, where it saved most."""
     if engine == "elpa":
         return True
-    few = part is not None and part[0] == 0 and part[1] <= n // 4 and x.local.real.dtype == np.float64
-    return engine == "auto" and few and vectors and x.cyclic.size >= _ELPA_RANKS and not elpa.missing()
+    few = part is not None and part[0] == 0 and part[1] <= n // 4 and dtype in ("float64", "complex128")
+    return engine == "auto" and few and vectors and ranks >= _ELPA_RANKS and not elpa.missing()
 
 
 # Its published gains are at many ranks; on 2 and 4 ranks it was level with ScaLAPACK (n = 2000 and 4000, 2026-11-15).
@@ -227,8 +227,6 @@ def _agreed(name: str, a: ShardedMatrix, told: dict[str, Any], more: Any = None,
     def check() -> None:
         check_matrix(name, a.shape, a.dtype.name)
         check_choice(name, "on_fail", told.get("on_fail", "raise"), ("raise", "nan"))
-        if told["engine"] == "elpa":
-            raise NotImplementedError(f"{name}: elpa has eigh and eigvalsh only\nhint: engine='scalapack'")
         if more is not None:
             more()
 

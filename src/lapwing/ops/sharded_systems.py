@@ -178,7 +178,5 @@ def _agreed(name: str, a: ShardedMatrix, told: dict[str, Any], b: Any = None, en
         check_choice(name, "precision", told.get("precision", "full"), ("full", "mixed"))
         if told.get("precision") == "mixed":
             raise NotImplementedError(f'{name}: precision="mixed" is not there for sharded matrices\nhint: precision="full"')
-        if engine == "elpa":
-            raise NotImplementedError(f"{name}: elpa has eigh and eigvalsh only\nhint: engine='scalapack'")
 
     return Call.agreed(name, a, check, {**told, "engine": engine}, b, engine)
