@@ -124,6 +124,10 @@ def test_explain(capsys):
             lw.explain(lw.cholesky, lw.spec((8, 8), sharding=wrong))
     with pytest.raises(ValueError, match="takes no sharded matrices"):
         lw.explain(lw.cholesky, lw.spec((8, 8), sharding=2), engine="batched")
+    with pytest.raises(TypeError, match=r"hint: describe the right-hand side too: .*lw.spec\(\(8, k\)"):
+        lw.explain(lw.solve, lw.spec((8, 8), sharding=2))
+    with pytest.raises(ValueError, match="solve: a has 8 rows and b has 7"):
+        lw.explain(lw.solve, lw.spec((8, 8), sharding=2), lw.spec((7, 1)))
     assert main(["explain", "cholesky", "--shape", "8x8", "--tile", "4"]) == 2
     assert main(["explain", "cholesky", "--shape", "8x8", "--grid", "2x2", "--devices", "3"]) == 2
 

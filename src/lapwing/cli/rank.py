@@ -16,9 +16,11 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..core.mpi_place import RANKS
+
 __all__ = ["main", "name_rank"]
 
-_RANK = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_RANK = (*RANKS, "SLURM_PROCID")
 _ON_NODE = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _OF_NODE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # how many ranks it has
 _exit = os._exit

@@ -258,16 +258,18 @@ def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: 
 
 
 def _solved_alone(place: Place, a: Any, b: Any, assume: Any, logdet: bool) -> tuple[Any, Any, Any]:
+    """x, log det A where it is asked for, and the status."""
+
     def solved(a: Any, b: Any) -> tuple[Any, Any, Any]:
         if not logdet:
             x, info = solve_ex(a, b, assume=assume, upper=assume == "pos")
-            return x, info, info
+            return x, None, info
         f = factor(a, assume=assume, upper=assume == "pos", on_fail="nan")
         return f.solve(b), f.logdet(), f.info
 
-    x, *scalars = on_one_device(solved, a, b)
-    value, info = (put(place.mesh, jnp.asarray(y), PartitionSpec()) for y in scalars)
-    return put(place.mesh, x, place.b_spec), value, info
+    x, value, info = on_one_device(solved, a, b)
+    everywhere = partial(put, place.mesh, spec=PartitionSpec())
+    return put(place.mesh, x, place.b_spec), value if value is None else everywhere(value), everywhere(info)
 
 
 @lru_cache(maxsize=64)

@@ -7,9 +7,10 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-__all__ = ["Place", "own", "under_mpi"]
+__all__ = ["RANKS", "Place", "own", "under_mpi"]
 
 _NAMES = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", ""))
+RANKS = tuple(rank for rank, _ in _NAMES)
 _STARTED = (*[name for pair in _NAMES for name in pair if name], "MPI_LOCALRANKID")
 
 

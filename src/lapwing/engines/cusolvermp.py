@@ -126,7 +126,7 @@ def qr(session: Session, a: Given, *, to: tuple[Layout, Layout] | None = None, t
     if m < n:
         raise NotImplementedError(
             f"qr: cuSOLVERMp forms Q of matrices with at least as many rows as columns, and this one is {m} x {n}"
-            "\nhint: the transpose has an RQ-free form: qr of its conjugate transpose gives A = R^H Q^H"
+            "\nhint: qr of the conjugate transpose, A^H = Q R, gives A = R^H Q^H"
         )
     layout = session.tiles(a.layout.shape, "qr", tile)
     work = session.bring(a, layout)
@@ -143,7 +143,10 @@ def lstsq(session: Session, a: Given, b: Given, *, to: Layout | None = None, til
     """The least-squares solution for m >= n and full rank."""
     (m, n), k = a.layout.shape, b.layout.shape[1]
     if m < n:
-        raise NotImplementedError(f"lstsq: cuSOLVERMp takes at least as many rows as columns, and this matrix is {m} x {n}")
+        raise NotImplementedError(
+            f"lstsq: cuSOLVERMp takes at least as many rows as columns, and this matrix is {m} x {n}"
+            "\nhint: the x of least norm is A^H y, with (A A^H) y = b: lapwing.solve(..., assume='pos')"
+        )
     layout = session.tiles(a.layout.shape, "lstsq", tile)
     work, x = session.bring(a, layout), session.bring(b, sides_of(layout, b.layout.shape))
     if k and (info := session.call("Gels", layout, _NO_TRANSPOSE, m, n, k, work, x, dtype=a.dtype)):

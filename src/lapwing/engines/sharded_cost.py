@@ -1,7 +1,7 @@
 """What the engine inside XLA costs, and a matrix that is gathered to one device: beside :mod:`scaling`, with its constants.
 
-Counted from the algorithms, windows and padding included; memory is checked against XLA's own figures in the tests. Rates and
-links are those of the machine: the time of this engine was not fitted.
+Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's own plans. Rates and links
+are those of the machine: the time of this engine was not fitted.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ def blocked(
     """Of a factorisation in column panels; ``cut``: the panels, by default those of the machine's backend."""
     size = ITEMSIZE[dtype]
 
-    def count(n: int) -> _Count:
-        return _panels(operation, panels(n, devices, machine.device), assume, columns, machine.device == "cpu")
+    def count(cut: Panels) -> _Count:
+        return _panels(operation, cut, assume, columns, machine.device == "cpu")
 
     cut = cut or panels(n, devices, machine.device)
-    mine = _panels(operation, cut, assume, columns, machine.device == "cpu")
-    largest = largest_that(lambda n: count(n).held * size <= machine.memory)
-    return _made(operation, (n, n), dtype, machine, (1, devices), cut.width, mine, largest)
+    largest = largest_that(lambda n: count(panels(n, devices, machine.device)).held * size <= machine.memory)
+    return _made(operation, (n, n), dtype, machine, (1, devices), cut.width, count(cut), largest)
 
 
 def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool) -> _Count:

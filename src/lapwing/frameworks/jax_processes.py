@@ -30,7 +30,6 @@ __all__ = [
     "replicated_like",
     "spread",
     "traced",
-    "under_mpi",
     "whole_of",
 ]
 
@@ -93,10 +92,6 @@ def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
     """Where :func:`mpi_of` would most likely find a communicator, by what this process sees alone; else None."""
     place = mpi_place.own() if usable else None
     return place if place is not None and (place.size is None or place.size >= ranks.size) else None
-
-
-def under_mpi() -> bool:
-    return mpi_place.under_mpi()
 
 
 def on_gpu(block: JaxBlocks) -> bool:

@@ -52,6 +52,9 @@ class _Asked:
         (check_matrix if self.base in _RECTANGULAR else check_square)(self.name, shape, dtype)
         if len(shape) != 2:
             raise ValueError(f"{self.name}: a sharded matrix has shape (m, n), got {shape}")
+        right = tuple(getattr(self.args[1], "shape", ())) if len(self.args) > 1 else ()
+        if right and right[0] != shape[0]:
+            raise ValueError(f"{self.name}: a has {shape[0]} rows and b has {right[0]} (shapes {shape} and {right})")
         return shape[0], shape[1]
 
     def ordinary(self, own: Callable[[Any], Any] = lambda x: x) -> Plan:

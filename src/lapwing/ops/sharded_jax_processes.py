@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import mpi_place
 from ..core.layout import Axis, Layout
 from ..core.sharded import ShardedMatrix
 from ..engines import cusolvermp, scalapack_library
@@ -73,7 +74,7 @@ def taken(name: str, a: Any, options: dict[str, Any], tall: bool, *, mpi_of: Any
         usable = engine == "cusolvermp" or not cusolvermp.missing()
         return Taken(blocks, None) if usable else None
     mpi_of = mpi_of or jax_processes.mpi_of
-    mpi = mpi_of(blocks.ranks, jax_processes.under_mpi() and not scalapack_library.missing())
+    mpi = mpi_of(blocks.ranks, mpi_place.under_mpi() and not scalapack_library.missing())
     if mpi is None:
         if engine in ENGINES:
             why = scalapack_library.missing() or "MPI did not start the processes"

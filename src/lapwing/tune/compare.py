@@ -26,6 +26,7 @@ _CHOOSING, _JUDGING = 15, 31  # samples: to choose a winner, and, anew, to say h
 _TIMEOUT = 300.0
 _SECONDS, _FEWEST = 10.0, 7  # about so long for one problem at most, but no fewer samples than that
 _BUSY = 3.0  # the default may take so many times as long as when it was first measured, before that is held against a winner
+_LATE, _WORSE = "no time was left to compare it", "the best failed when looked at closely"
 _ROUNDS = 3  # of choosing another winner, where one fails with the probes of odd sizes
 _START, _COMPILING = 30.0, 30.0  # seconds in which a process starts, and in which kernels are made for the probes of odd sizes
 _TRIALS = 6.0  # trials that take about as long as a comparison, until some were made
@@ -106,7 +107,7 @@ def compare(
             hurry = pace * trial > share  # then only the best candidate, which takes about half as long
             trial *= 0.5 if hurry else 1.0
             if found and begun + pace * trial > until:
-                found.append(_nothing(problem, _default(trials, problem), "no time was left to compare it"))
+                found.append(_nothing(problem, _default(trials, problem), _LATE))
                 continue
             seconds = max(0.2, min(_SECONDS, 0.5 * share))
             limits = _Limits(until, pace * trial, seconds, 1 if hurry else _TOP)
@@ -197,27 +198,27 @@ def _compared(
         return max(_FEWEST, min(most, int(limits.seconds / one)))
 
     def without(answer: Mapping[str, Any]) -> Comparison:
-        why = "no time was left to compare it" if limits.late else f"the default does not run here: {answer['reason']}"
+        why = _LATE if limits.late else f"the default does not run here: {answer['reason']}"
         return _nothing(problem, default, why)
 
-    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits, quick=True)
+    times = _timed(worker, chosen, problem.gemm, seed, samples(chosen, _CHOOSING), limits, "quick")
     if "runtimes" not in times[_key(default)]:
         return without(times[_key(default)])
-    running = {_key(c): c for c in chosen if "runtimes" in times[_key(c)]}
+    running, lost = {_key(c): c for c in chosen if "runtimes" in times[_key(c)]}, ""
     for _ in range(_ROUNDS):
         entries = [(c, median(times[k]["runtimes"]), times[k]["resources"]) for k, c in running.items()]
         winner = preferred(entries, default)
         final = [c for k, c in running.items() if c in (default, vendor, winner)]
-        again = _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits, quick=False)
+        again = _timed(worker, final, problem.gemm, seed + 1, samples(final, _JUDGING), limits, "all")
         if "runtimes" not in again[_key(default)]:
             return without(again[_key(default)])
         base, tuned = again[_key(default)], again[_key(winner)]
         if "runtimes" in tuned or limits.late or tuned["refused"] == "timeout":
             break
+        lost = tuned["reason"]
         running = {k: c for k, c in running.items() if "runtimes" in again.get(k, times[k])}
     if "runtimes" not in tuned:
-        why = "no time was left to compare it" if limits.late else f"the best failed when looked at closely: {tuned['reason']}"
-        return _nothing(problem, default, why)
+        return _nothing(problem, default, _LATE if limits.late else f"{_WORSE}: {tuned['reason']}")
     arithmetic = getattr(get(winner.backend), "arithmetic", lambda gemm: "")(problem.gemm)
     found = interval(base["runtimes"], tuned["runtimes"], seed=int(problem.gemm.key[:8], 16) ^ seed)
     vendors = [median(t["runtimes"]) for c in final if c.backend in VENDOR and "runtimes" in (t := again[_key(c)])]
@@ -241,7 +242,9 @@ def _compared(
         arithmetic=arithmetic,
     )
     if winner == default or found.ratio < 1.0:
-        reason = "the default is the fastest" if winner == default else f"no faster when timed again ({found.ratio:.3f}x)"
+        reason = f"no faster when timed again ({found.ratio:.3f}x)"
+        if winner == default:
+            reason = f"{_WORSE}: {lost}" if lost else "the default is the fastest"
         error = max(base["errors"].values(), default=0.0)
         result = replace(result, config=dict(default.config), backend=default.backend, error=error, reason=reason)
         return replace(result, low=1.0, high=1.0, ratio=1.0, tuned_us=result.default_us)
@@ -277,7 +280,7 @@ def _nothing(problem: Problem, default: Candidate, reason: str) -> Comparison:
 
 
 def _timed(
-    worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits, *, quick: bool
+    worker: Worker, candidates: list[Candidate], gemm: Gemm, seed: int, samples: int, limits: _Limits, checks: str
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """For each candidate its runtimes and errors, or the reason why there are none, also when it took the process with it.
 
@@ -289,18 +292,18 @@ def _timed(
     except Refused as refused:
         return {key: {"refused": refused.kind, "reason": str(refused)} for key in keys}
     try:
-        answers = worker.time(candidates, gemm, seed, samples, limits.timeout(0.0 if quick else _COMPILING), quick=quick)
+        answers = worker.time(candidates, gemm, seed, samples, limits.timeout(_COMPILING if checks == "all" else 0.0), checks)
         return dict(zip(keys, answers, strict=True))
     except Refused as refused:
         lost = {"refused": refused.kind, "reason": str(refused)}
         if len(candidates) == 1 or limits.late:
             return dict.fromkeys(keys, lost)
     # one of them crashed or hung: find those that live, then time them together
-    alone = {_key(c): _timed(worker, [c], gemm, seed, 1, limits, quick=quick)[_key(c)] for c in candidates}
+    alone = {_key(c): _timed(worker, [c], gemm, seed, 1, limits, checks)[_key(c)] for c in candidates}
     alive = [c for c in candidates if "runtimes" in alone[_key(c)]]
     if len(alive) == len(candidates):  # alone they run, but not together: one crashes at times, and it is not the default
         return dict.fromkeys(keys, lost) | {keys[0]: alone[keys[0]]}
-    return alone | (_timed(worker, alive, gemm, seed, samples, limits, quick=quick) if alive else {})
+    return alone | (_timed(worker, alive, gemm, seed, samples, limits, checks) if alive else {})
 
 
 def _candidate(trial: Trial) -> Candidate:

@@ -287,7 +287,7 @@ class Hunt:
             limit = self.timeout * len(top) if self.deadline is None else max(1.0, self.deadline - begun)
             try:
                 chosen = [Candidate(t.backend, t.configuration) for t in top]
-                answers = self.worker.time(chosen, self.gemm, self.seed, samples, limit, check=False)
+                answers = self.worker.time(chosen, self.gemm, self.seed, samples, limit, "none")
             except (Busy, Refused) as trouble:
                 if not self.stop.is_set():
                     self._say(f"the best could not be timed side by side: {trouble}")

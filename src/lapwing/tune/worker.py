@@ -78,18 +78,16 @@ class Worker:
         seed: int,
         samples: int,
         timeout: float,
-        *,
-        check: bool = True,
-        quick: bool = False,
+        checks: str = "all",
     ) -> list[Any]:
         """Build, check and time several side by side; for each its runtimes and errors, or why it was refused.
 
-        ``quick``: with the checks of a search.
+        ``checks``: "all", "quick" as in a search, or "none".
         """
         self._open = None
         listed = [{"backend": c.backend, "config": dict(c.config)} for c in candidates]
         request = {"do": "time", "candidates": listed, "gemm": gemm.to_dict(), "seed": seed, "samples": samples}
-        return list(self._ask(request | {"check": check, "quick": quick}, timeout)["results"])
+        return list(self._ask(request | {"checks": checks}, timeout)["results"])
 
     def precompile(self, backend: str, gemm: Gemm, config: Config, timeout: float) -> None:
         self._ask({"do": "precompile", "backend": backend, "gemm": gemm.to_dict(), "config": dict(config)}, timeout)
@@ -229,7 +227,7 @@ class _Server:
 
     def do_try(self, config: Config, samples: int, hopeless: float | None) -> dict[str, Any]:
         (bench,) = self.benches.values()
-        kernel, answer = _built(bench, config, quick=True)
+        kernel, answer = _built(bench, config, "quick")
         answer["runtimes"] = self._timed(bench, [kernel], 1)[0]
         if hopeless is None or answer["runtimes"][0] <= hopeless:
             answer["runtimes"] += self._timed(bench, [kernel], samples - 1)[0]
@@ -238,14 +236,14 @@ class _Server:
         return answer | {"time": median(answer["runtimes"])}
 
     def do_time(
-        self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int, check: bool, quick: bool
+        self, candidates: list[dict[str, Any]], gemm: dict[str, Any], seed: int, samples: int, checks: str
     ) -> dict[str, Any]:
         results: list[dict[str, Any]] = []
         kernels: list[tuple[dict[str, Any], Kernel, Bench]] = []
         for c in candidates:
             try:
                 bench = self._bench(c["backend"], Gemm.from_dict(gemm), seed)
-                kernel, answer = _built(bench, c["config"], check, quick)
+                kernel, answer = _built(bench, c["config"], checks)
                 kernels.append((answer, kernel, bench))
             except Refused as refused:
                 answer = {"refused": refused.kind, "reason": str(refused)}
@@ -277,13 +275,13 @@ class _Server:
             return [list(values) for values in bench.time(kernels, samples)]
 
 
-def _built(bench: Bench, config: Config, check: bool = True, quick: bool = False) -> tuple[Kernel, dict[str, Any]]:
+def _built(bench: Bench, config: Config, checks: str) -> tuple[Kernel, dict[str, Any]]:
     begun = perf_counter()
     kernel = bench.build(config)
     built = perf_counter()
     # what is long to check is checked of the best alone, when its worth is measured
-    checks = (getattr(bench, "quick_check", None) if quick else None) or bench.check
-    errors = dict(checks(kernel)) if check else {}
+    look = (getattr(bench, "quick_check", None) if checks == "quick" else None) or bench.check
+    errors = {} if checks == "none" else dict(look(kernel))
     checked = perf_counter()
     compiled = kernel.compile_seconds or built - begun
     return kernel, {
