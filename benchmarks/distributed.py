@@ -182,10 +182,10 @@ def times(n: int, repeat: int, case: str) -> dict[str, float]:
     from mpi4py import MPI
 
     import lapwing as lw
-    from lapwing.core.communicator import open_communicator
     from lapwing.distributed import Layout, ShardedMatrix
-    from lapwing.engines import scalapack
-    from lapwing.engines.scalapack import Blocks
+    from lapwing.distributed.backends.scalapack import routines as scalapack
+    from lapwing.distributed.backends.scalapack.routines import Blocks
+    from lapwing.distributed.ranks.protocol import open_communicator
 
     comm = open_communicator(MPI.COMM_WORLD)
     if case == "eigh":
@@ -258,7 +258,7 @@ def memory(n: int, name: str, kind: str) -> float:
 
     import lapwing as lw
     from lapwing.distributed import Layout, ShardedMatrix
-    from lapwing.engines import scalapack
+    from lapwing.distributed.backends.scalapack import routines as scalapack
 
     comm = MPI.COMM_WORLD
     ranks = ShardedMatrix.scatter(np.eye(2), comm).ranks

@@ -31,11 +31,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import lapwing as lw
-from lapwing.core.layout import Axis, Layout
-from lapwing.core.sharded import ShardedMatrix
-from lapwing.engines import cusolvermp as mp
-from lapwing.engines.nccl import nccl
-from lapwing.frameworks.torch_memory import TorchMemory
+from lapwing.distributed.backends.cusolvermp import routines as mp
+from lapwing.distributed.backends.cusolvermp.nccl import nccl
+from lapwing.distributed.backends.cusolvermp.torch_memory import TorchMemory
+from lapwing.distributed.layout import Axis, Layout
+from lapwing.distributed.matrix import ShardedMatrix
 
 _RESULTS = Path(__file__).parent / "results"
 _BEGUN = perf_counter()
@@ -147,7 +147,7 @@ def units(residual: torch.Tensor, scale: float, n: int) -> float:
 
 
 def session_for(x: torch.Tensor) -> mp.Session:
-    from lapwing.core.communicator import Alone
+    from lapwing.distributed.ranks.protocol import Alone
 
     memory = TorchMemory(x)
     return mp.open_session(Alone(), memory.device, memory.allocate)

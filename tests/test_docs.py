@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 _NEEDS_A_LIBRARY = {
     *(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")),
     *(f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")),
-    *(f"lapwing.engines.sharded_{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
-    "lapwing.ops.sharded_dtensor",
+    *(f"lapwing.distributed.backends.xla.{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
+    "lapwing.distributed.fronts.dtensor_calls",
     "lapwing.tune.backends.kernels.tile",
-    "lapwing.ops.sharded_jax",
+    "lapwing.distributed.fronts.jax",
 }
 _SMALLER = {"04_kernel_pca.py": ["1500"], "insitu_exponax.py": ["48", "200"]}  # what takes long otherwise
 

@@ -18,9 +18,9 @@ PACKAGE = Path(lapwing.__file__).parent
 # which parts of lapwing each part may import
 ALLOWED = {
     "core": {"core", "_native"},
-    "engines": {"engines", "core"},
+    "engines": {"engines", "core", "distributed"},
     "frameworks": {"frameworks", "core"},
-    "ops": {"ops", "engines", "frameworks", "core"},
+    "ops": {"ops", "engines", "frameworks", "core", "distributed"},
     "gram": {"gram", "frameworks", "core"},
     "bench": {"bench", "gram", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "cli": {
@@ -47,20 +47,7 @@ ALLOWED = {
 }
 # where each library may be imported: engines/lapack asks SciPy for its table
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
-MAY_IMPORT = {
-    "engines/lapack.py": {"scipy"},
-    "frameworks/dtensor.py": {"torch"},
-    "frameworks/dtensor_gradients.py": {"torch"},
-    "frameworks/cupy_memory.py": {"cupy"},
-    "frameworks/torch_memory.py": {"torch"},
-    "frameworks/jax_memory.py": {"jax"},
-    "frameworks/jax_processes.py": {"jax", "mpi4py"},
-    "frameworks/jax_sharding.py": {"jax"},
-    **{
-        f"engines/sharded_{name}.py": {"jax"}
-        for name in ("calls", "cholesky", "factored", "layout", "lu", "substitution", "tall", "triangle")
-    },
-}
+MAY_IMPORT = {"engines/lapack.py": {"scipy"}}
 
 
 def imports(path: Path) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 import lapwing
 from lapwing.cli.launch import find_mpiexec, rank_environment
 from lapwing.cli.usage import UsageError
-from lapwing.engines import scalapack_library
+from lapwing.distributed.backends.scalapack import library as scalapack_library
 
 HERE = Path(__file__).resolve().parent
 SOURCE = str(Path(lapwing.__file__).resolve().parents[1])

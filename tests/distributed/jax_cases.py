@@ -20,11 +20,13 @@ from jax.sharding import PartitionSpec as P
 
 import lapwing as lw
 from lapwing import NotPositiveDefiniteError, SingularMatrixError
-from lapwing.core.placement import Grid
 from lapwing.distributed import shard
-from lapwing.engines import sharded_calls, sharded_cholesky, sharded_layout
-from lapwing.frameworks import jax_sharding
-from lapwing.ops.sharded_jax import find
+from lapwing.distributed.backends.xla import calls as sharded_calls
+from lapwing.distributed.backends.xla import cholesky as sharded_cholesky
+from lapwing.distributed.backends.xla import layout as sharded_layout
+from lapwing.distributed.fronts import jax_sharding
+from lapwing.distributed.fronts.jax import find
+from lapwing.distributed.placement import Grid
 
 RANDOM = np.random.default_rng(7)
 CHECKS = []
@@ -297,7 +299,7 @@ def gathered_eigenproblem():
     assert v.sharding.spec == P("x", "y")
     assert int(lw.eigh_ex(put(a, mesh, P("x", "y"))).info) == 0
     assert any("gathered to one device" in line for line in lines)
-    from lapwing.engines import sharded
+    from lapwing.distributed.backends.xla import panels as sharded
 
     sharded.GATHER_LIMIT, limit = 100, sharded.GATHER_LIMIT
     raises(NotImplementedError, "scalapack", lambda: call("eigvalsh", put(a, mesh, P("x", "y"))))

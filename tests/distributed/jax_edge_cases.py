@@ -17,10 +17,11 @@ from jax_cases import RANDOM, check, close, main, matrix, mesh_of, positive, put
 
 import lapwing as lw
 from lapwing.compat import jaxmg
-from lapwing.core.placement import Grid
 from lapwing.distributed import shard
-from lapwing.engines import sharded_calls, sharded_layout
-from lapwing.frameworks import jax_sharding
+from lapwing.distributed.backends.xla import calls as sharded_calls
+from lapwing.distributed.backends.xla import layout as sharded_layout
+from lapwing.distributed.fronts import jax_sharding
+from lapwing.distributed.placement import Grid
 
 KINDS = getattr(jax.sharding, "AxisType", None)
 

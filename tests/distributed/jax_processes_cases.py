@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from lapwing import NotPositiveDefiniteError  # noqa: E402
-from lapwing.ops.sharded_jax import find  # noqa: E402
+from lapwing.distributed.fronts.jax import find  # noqa: E402
 
 
 def call(name, a, *more, **options):

@@ -12,16 +12,16 @@ import numpy as np
 import stand_in_cupy
 from sharded_gpu_checks import DTYPES, check_library, close, poisoned, positive, raised, random
 
-from lapwing.core.communicator import Alone, MissingRanksError, RanksDisagreeError
 from lapwing.core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
-from lapwing.core.layout import Axis, Layout
 from lapwing.core.problem import REAL
-from lapwing.core.sharded import ShardedMatrix
-from lapwing.engines import cusolvermp as mp
-from lapwing.engines import cusolvermp_factor
-from lapwing.engines.nccl import runtime
+from lapwing.distributed.backends.cusolvermp import factor as cusolvermp_factor
+from lapwing.distributed.backends.cusolvermp import routines as mp
+from lapwing.distributed.backends.cusolvermp.nccl import runtime
+from lapwing.distributed.layout import Axis, Layout
+from lapwing.distributed.matrix import ShardedMatrix
+from lapwing.distributed.ranks.protocol import Alone, MissingRanksError, RanksDisagreeError
 
-CUDA_ARRAY = "lapwing.engines.cusolvermp_memory.CudaArray"
+CUDA_ARRAY = "lapwing.distributed.backends.cusolvermp.memory.CudaArray"
 FOLDER = Path(os.environ["MOCK_FOLDER"])
 
 
@@ -218,8 +218,8 @@ def check_jax(comm):
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from lapwing.frameworks.jax_memory import JaxBlocks
-    from lapwing.ops import sharded_cuda
+    from lapwing.distributed.backends.cusolvermp.jax_memory import JaxBlocks
+    from lapwing.distributed.fronts import cuda as sharded_cuda
 
     for dtype, layout in (
         ("float64", Layout.rows_of((13, 13), comm.size)),

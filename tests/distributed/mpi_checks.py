@@ -12,9 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 import lapwing as lw
-from lapwing.core import exchange
-from lapwing.distributed import Axis, Layout, RanksDisagreeError, ShardedMatrix, best_grid
-from lapwing.engines import elpa
+from lapwing.distributed import Axis, Layout, RanksDisagreeError, ShardedMatrix, best_grid, exchange
+from lapwing.distributed.backends import elpa
 
 COMM = MPI.COMM_WORLD
 P, R = COMM.size, COMM.rank

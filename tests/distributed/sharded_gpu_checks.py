@@ -4,9 +4,9 @@ import numpy as np
 
 import lapwing as lw
 from lapwing.core.errors import NotPositiveDefiniteError
-from lapwing.core.layout import Layout
 from lapwing.core.problem import REAL
-from lapwing.core.sharded import ShardedMatrix
+from lapwing.distributed.layout import Layout
+from lapwing.distributed.matrix import ShardedMatrix
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

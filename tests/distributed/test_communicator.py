@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from lapwing.core.communicator import Alone, JaxRanks, agree, open_communicator, patience, ranks_in_words
 from lapwing.distributed import MissingRanksError, RanksDisagreeError, ShardedMatrix
+from lapwing.distributed.ranks.protocol import Alone, JaxRanks, agree, open_communicator, patience, ranks_in_words
 
 
 class Store:

@@ -9,9 +9,10 @@ import pytest
 import lapwing as lw
 from lapwing.__main__ import main
 from lapwing.distributed import CPU_CLUSTER, H200, Layout, ShardedMatrix, largest_n, predict
+from lapwing.distributed.backends.scalapack import library as scalapack_library
+from lapwing.distributed.backends.xla import panels as sharded
 from lapwing.distributed.cost import table
-from lapwing.engines import scalapack_library, sharded
-from lapwing.engines.scaling import OPERATIONS
+from lapwing.distributed.scaling import OPERATIONS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

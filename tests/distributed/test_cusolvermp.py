@@ -11,8 +11,8 @@ import pytest
 
 import lapwing
 from distributed import harness
-from lapwing.core.layout import Axis, Layout
-from lapwing.engines import device_exchange
+from lapwing.distributed.backends.cusolvermp import exchange as device_exchange
+from lapwing.distributed.layout import Axis, Layout
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++")
@@ -88,9 +88,9 @@ def check(things):
 
 atexit.register(lambda: (check(False), print("closed", flush=True)))  # comes after what is registered later
 import lapwing as lw
-from lapwing.core import mpi
+from lapwing.distributed.ranks import mpi
 from lapwing.distributed import ShardedMatrix
-from lapwing.engines.nccl import runtime
+from lapwing.distributed.backends.cusolvermp.nccl import runtime
 
 comm = MPI.COMM_WORLD.Dup()
 for a in (4 * np.eye(20), 4 * np.eye(1)):  # the second one lies on one rank alone
@@ -173,7 +173,7 @@ def test_old_nccl_is_named_before_loading(libraries, tmp_path):
 
 
 def test_nothing_installed():
-    code = "from lapwing.engines import cusolvermp; print(cusolvermp.missing())"
+    code = "from lapwing.distributed.backends.cusolvermp import routines as cusolvermp; print(cusolvermp.missing())"
     environment = os.environ | {"LAPWING_CUDA_PATH": "", "PYTHONPATH": str(Path(lapwing.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "\n" or "hint: pip install nvidia-" in done.stdout  # the machine may have them

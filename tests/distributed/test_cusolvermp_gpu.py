@@ -10,10 +10,10 @@ import pytest
 
 import lapwing as lw
 from distributed.sharded_gpu_checks import DTYPES, check_library, close, positive, random
-from lapwing.core.communicator import Alone
-from lapwing.core.layout import Axis, Layout
-from lapwing.core.sharded import ShardedMatrix
-from lapwing.engines import cusolvermp
+from lapwing.distributed.backends.cusolvermp import routines as cusolvermp
+from lapwing.distributed.layout import Axis, Layout
+from lapwing.distributed.matrix import ShardedMatrix
+from lapwing.distributed.ranks.protocol import Alone
 
 pytestmark = pytest.mark.gpu
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def of_torch(x):
     return torch.from_numpy(x).cuda()
 
 
-PLAIN = "lapwing.engines.cusolvermp_memory.CudaArray"
+PLAIN = "lapwing.distributed.backends.cusolvermp.memory.CudaArray"
 KINDS = {of_cupy: "cupy.ndarray", of_torch: "torch.Tensor", Interface: PLAIN, Capsule: PLAIN, np.array: "numpy.ndarray"}
 
 
@@ -162,7 +162,7 @@ def test_work_of_other_streams_is_waited_for():
 
 
 def test_a_closed_session_is_made_anew():
-    from lapwing.engines import cusolvermp_open
+    from lapwing.distributed.backends.cusolvermp import open as cusolvermp_open
 
     a = ShardedMatrix.from_local(positive("float64", 60), None)
     for _ in range(2):
@@ -222,7 +222,7 @@ if jax.default_backend() != "gpu":
     print("no GPU")
     sys.exit()
 import mp_child
-from lapwing.core.communicator import Alone
+from lapwing.distributed.ranks.protocol import Alone
 mp_child.check_jax(Alone())
 print("done", flush=True)
 """

@@ -33,7 +33,7 @@ def test_with_mpi(tmp_path):
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if mpiexec is None:
         pytest.skip("no mpiexec")
-    probe = "from lapwing.engines import scalapack_library as s; print(s.missing())"
+    probe = "from lapwing.distributed.backends.scalapack import library as s; print(s.missing())"
     asked = subprocess.run([sys.executable, "-c", probe], env=environment(), capture_output=True, text=True)
     if asked.returncode or asked.stdout.strip():
         pytest.skip(f"no ScaLAPACK: {asked.stdout or asked.stderr}")

@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed(tmp_path):
 def test_ranks_that_do_not_come(tmp_path):
     """They are named by all that came; one that is late learns of it too, and the next call works."""
     code = """
-from lapwing.core import mpi
+from lapwing.distributed.ranks import mpi
 mpi._LONG = 0.2
 with patience(0.5):
     if comm.rank == 1: time.sleep(1.5)

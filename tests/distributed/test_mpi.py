@@ -10,8 +10,8 @@ import pytest
 
 from distributed import harness
 from lapwing.distributed import Layout
-from lapwing.engines import scalapack
-from lapwing.engines.scalapack_library import Library
+from lapwing.distributed.backends.scalapack import routines as scalapack
+from lapwing.distributed.backends.scalapack.library import Library
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 6])
@@ -27,7 +27,7 @@ def test_matrices_move_without_scalapack():
     code = """
 import numpy as np
 import lapwing as lw
-from lapwing.engines import scalapack_library
+from lapwing.distributed.backends.scalapack import library as scalapack_library
 scalapack_library._mkl_folders = lambda: iter(())
 scalapack_library._SITE = {"mpich": (), "openmpi": ()}
 import mpi_checks

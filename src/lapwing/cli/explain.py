@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ..core.layout import Layout, best_grid
 from ..core.problem import spec
+from ..distributed.layout import Layout, best_grid
 from ..ops.cholesky import cholesky
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain

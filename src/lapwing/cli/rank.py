@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..core.mpi_place import RANKS
+from ..distributed.ranks.launched import RANKS
 
 __all__ = ["main", "name_rank"]
 

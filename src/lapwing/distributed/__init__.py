@@ -19,11 +19,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ..core.communicator import MissingRanksError, RanksDisagreeError, patience
-from ..core.layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
-from ..core.sharded import ShardedMatrix
 from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
+from .layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
+from .matrix import ShardedMatrix
 from .plot import plot_layout
+from .ranks.protocol import MissingRanksError, RanksDisagreeError, patience
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """What sharded operations cost, before any device is asked for: :func:`predict`, :func:`largest_n`, :func:`table`.
 
-The model is in :mod:`lapwing.engines.scaling`; ``docs/distributed.md`` shows it against published and measured runs.
+The model is in :mod:`lapwing.distributed.scaling`; ``docs/distributed.md`` shows it against published and measured runs.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Real
 
-from ..engines import scaling
-from ..engines.scaling import CPU_CLUSTER, H200, Cost, Link, Machine
+from . import scaling
+from .scaling import CPU_CLUSTER, H200, Cost, Link, Machine
 
 __all__ = ["CPU_CLUSTER", "H200", "Cost", "Link", "Machine", "largest_n", "predict", "table"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.layout import Layout
+from .layout import Layout
 
 __all__ = ["plot_layout"]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.placement import Grid
-from ..engines.sharded import panels_of_width
+from .backends.xla.panels import panels_of_width
+from .placement import Grid
 from .shard_blocks import axes_of, check_right, cyclic, is_pos, right_grid, square, tall
 
 __all__ = [
@@ -81,7 +81,7 @@ def cholesky(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | 
 
 def cholesky_ex(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> tuple[Any, Any]:
     """My block of the factor, and the status: 0, or the order of the first leading minor that is not positive definite."""
-    from ..engines.sharded_calls import local_cholesky
+    from .backends.xla.calls import local_cholesky
 
     grid, cut = square("shard.cholesky", a_local, axis_name, width, upper)
     return local_cholesky(a_local, grid, cut, upper)
@@ -151,7 +151,9 @@ def solve_logdet_ex(
     width: int | None = None,
 ) -> tuple[Any, Any, Any]:
     """My block of A^-1 B, log |det A| and the status, from one factorisation."""
-    from ..engines import sharded_calls, sharded_cholesky, sharded_lu
+    from .backends.xla import calls as sharded_calls
+    from .backends.xla import cholesky as sharded_cholesky
+    from .backends.xla import lu as sharded_lu
 
     name = "shard.solve"
     grid, cut = square(name, a_local, axis_name, width, upper)
@@ -178,7 +180,8 @@ def inv_ex(
     a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None
 ) -> tuple[Any, Any]:
     """My block of A^-1, and the status."""
-    from ..engines import sharded_calls, sharded_lu
+    from .backends.xla import calls as sharded_calls
+    from .backends.xla import lu as sharded_lu
 
     grid, cut = square("shard.inv", a_local, axis_name, width, upper)
     if is_pos("shard.inv", assume):
@@ -192,7 +195,8 @@ def slogdet(
     """Sign and log |det A|, the same on every device."""
     import jax.numpy as jnp
 
-    from ..engines import sharded_calls, sharded_lu
+    from .backends.xla import calls as sharded_calls
+    from .backends.xla import lu as sharded_lu
 
     grid, cut = square("shard.slogdet", a_local, axis_name, width, upper)
     if is_pos("shard.slogdet", assume):
@@ -203,28 +207,28 @@ def slogdet(
 
 def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
     """My rows of Q, and R on every device, of a matrix split by rows: m/p x n with m/p >= n."""
-    from ..engines.sharded_tall import local_qr
+    from .backends.xla.tall import local_qr
 
     return local_qr(a_local, tall("shard.qr", a_local, axis_name))
 
 
 def svd(a_local: Any, *, axis_name: Any) -> tuple[Any, Any, Any]:
     """My rows of U, and S and V^H on every device; the matrix as for :func:`qr`."""
-    from ..engines.sharded_tall import local_svd
+    from .backends.xla.tall import local_svd
 
     return local_svd(a_local, tall("shard.svd", a_local, axis_name))[:3]
 
 
 def svdvals(a_local: Any, *, axis_name: Any) -> Any:
     """Singular values, on every device; the matrix as for :func:`qr`."""
-    from ..engines.sharded_tall import local_svd
+    from .backends.xla.tall import local_svd
 
     return local_svd(a_local, tall("shard.svdvals", a_local, axis_name))[1]
 
 
 def polar(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
     """My rows of U, and P on every device, with A = U P; the matrix as for :func:`qr`."""
-    from ..engines.sharded_tall import local_polar
+    from .backends.xla.tall import local_polar
 
     return local_polar(a_local, tall("shard.polar", a_local, axis_name))[:2]
 
@@ -234,7 +238,7 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
 
     The matrix as for :func:`qr`; ``b_local`` are my rows of B (m/p of them), or all m.
     """
-    from ..engines.sharded_tall import local_lstsq
+    from .backends.xla.tall import local_lstsq
 
     grid = tall("shard.lstsq", a_local, axis_name)
     m = a_local.shape[0] * grid.p
@@ -251,7 +255,7 @@ def eigh(a_local: Any, *, axis_name: Any, upper: bool = False) -> tuple[Any, Any
     """Eigenvalues on every device and my block of the eigenvectors. Every device gathers the matrix: for those that fit."""
     import jax.numpy as jnp
 
-    from ..engines.sharded_layout import gathered, local_part
+    from .backends.xla.layout import gathered, local_part
 
     grid, _ = square("shard.eigh", a_local, axis_name, None, upper)
     w, v = jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)
@@ -262,7 +266,7 @@ def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False) -> Any:
     """Eigenvalues, on every device. Every device gathers the matrix: for those that fit."""
     import jax.numpy as jnp
 
-    from ..engines.sharded_layout import gathered
+    from .backends.xla.layout import gathered
 
     grid, _ = square("shard.eigvalsh", a_local, axis_name, None, upper)
     return jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)[0]
@@ -273,7 +277,7 @@ def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns
 
     By all-to-alls alone. Where the panels are not equally many on all devices, zeros fill the last ones.
     """
-    from ..engines.sharded_layout import to_panels
+    from .backends.xla.layout import to_panels
 
     grid, cut = cyclic("shard.to_cyclic", a_local, axis_name, width, split)
     return to_panels(a_local, grid, cut) if split == "columns" else to_panels(a_local.T, grid, cut).T
@@ -281,7 +285,7 @@ def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns
 
 def from_cyclic(c_local: Any, *, axis_name: Any, width: int, n: int, split: str = "columns") -> Any:
     """My contiguous block of the ``n`` columns (or rows), from my panels."""
-    from ..engines.sharded_layout import from_panels
+    from .backends.xla.layout import from_panels
 
     grid = Grid((), axes_of("shard.from_cyclic", axis_name))
     cut = panels_of_width(n, grid.size, width)

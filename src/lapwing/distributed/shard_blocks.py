@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.placement import Grid
-from ..engines.sharded import Panels, panels, panels_of_width
 from ..ops.checks import check_flag, check_matrix
+from .backends.xla.panels import Panels, panels, panels_of_width
+from .placement import Grid
 
 __all__ = ["axes_of", "check_right", "cyclic", "is_pos", "right_grid", "square", "tall"]
 

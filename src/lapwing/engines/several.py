@@ -28,20 +28,21 @@ class Distributed:
 
 
 def _scalapack(device: str) -> str:
-    from . import scalapack_library
+    from ..distributed.backends.scalapack import library as scalapack_library
 
     return scalapack_library.missing()
 
 
 def _elpa(device: str) -> str:
-    from . import elpa
+    from ..distributed.backends import elpa
 
     # it works beside ScaLAPACK; without MPI its library is not even loaded
     return _scalapack(device) or elpa.missing()
 
 
 def _cusolvermp(device: str) -> str:
-    from . import cusolver, cusolvermp_library
+    from ..distributed.backends.cusolvermp import library as cusolvermp_library
+    from . import cusolver
 
     return cusolver.ENGINE.missing("cuda") or cusolvermp_library.missing()
 

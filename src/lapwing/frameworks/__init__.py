@@ -50,7 +50,7 @@ def _resolve(kind: type, operation: str) -> ModuleType:
         _BY_TYPE[kind] = module
         return module
     hint = "numpy.asarray(a, dtype=float) makes one"
-    if kind.__module__ == "lapwing.core.sharded":
+    if kind.__module__ == "lapwing.distributed.matrix":
         hint = "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() brings"
     raise TypeError(
         f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {kind.__module__}.{kind.__qualname__}"

@@ -66,11 +66,11 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     a = args[0]
     if isinstance(a, Spec):
         if a.sharding is not None:
-            from .sharded_explain import explain_spec  # not with the library: few need it
+            from ..distributed.fronts.explain import explain_spec  # not with the library: few need it
 
             return explain_spec(op, args, kwargs, engine)  # type: ignore[return-value]
     elif (family := family_of(type(a))) is not None:
-        from .sharded_explain import explain_array
+        from ..distributed.fronts.explain import explain_array
 
         return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
     return planner.plan(problem(*args, **kwargs), engine)

@@ -10,7 +10,7 @@ import linecache
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..core import device_blocks
+from ..core import memory as device_blocks
 
 __all__ = ["family_of", "shardable"]
 
@@ -59,15 +59,15 @@ def _elsewhere(function: Callable[..., Any], route: Any, a: Any) -> Callable[...
 def _resolve(kind: type) -> Any:
     route, family = None, family_of(kind)
     if family == "matrix":
-        from . import sharded_calls
+        from ..distributed.fronts import calls as sharded_calls
 
         route = _always(sharded_calls)
     elif family == "dtensor":
-        from . import sharded_dtensor
+        from ..distributed.fronts import dtensor_calls as sharded_dtensor
 
         route = _always(sharded_dtensor)
     elif family == "jax":
-        from . import sharded_jax
+        from ..distributed.fronts import jax as sharded_jax
 
         route = sharded_jax.route
     _ROUTES[kind] = route
@@ -78,7 +78,7 @@ def family_of(kind: type) -> str | None:
     """ "matrix", "dtensor" or "jax": whose arrays of this type may be sharded; None where they never are."""
     for base in kind.__mro__:
         module = base.__module__
-        if module == "lapwing.core.sharded":
+        if module == "lapwing.distributed.matrix":
             return "matrix"
         if module.startswith("torch.distributed"):
             return "dtensor"
@@ -93,7 +93,7 @@ def _always(calls: Any) -> Callable[[Any], Any]:
 
 def _moves() -> Any:
     """What moves the blocks of a ShardedMatrix on GPUs."""
-    from . import sharded_gpu
+    from ..distributed.fronts import gpu as sharded_gpu
 
     return sharded_gpu
 

@@ -1,0 +1,1 @@
+"""The libraries that factor and solve sharded matrices."""

@@ -1,0 +1,1 @@
+"""cuSOLVERMp on GPUs, one process for each, connected by NCCL."""

@@ -1,0 +1,205 @@
+"""cuSOLVERMp 0.8 to 0.9: which one can be loaded here, and what its routines take."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ....core.problem import DTYPES
+from .nccl import find, load, nccl
+
+__all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
+
+# cudaDataType
+DATA = dict(zip(DTYPES, (0, 1, 4, 5), strict=True))
+# 0.7.2 and below: wrong answers on grids that are not square, and races
+_OLDEST = 800
+_NCCL_FOR_09 = 22900
+
+# p: pointer, l: 64-bit integer, i: 32-bit; handle first. A, B and Q stand for: pointer, row, column (from 1), descriptor.
+_ROUTINES = {
+    "Potrf": "i l A i",
+    "Potrs": "i l l A B i",
+    "Getrf": "l l A p i",
+    "Getrs": "i l l A p B i",
+    "Geqrf": "l l A p i",
+    "Orgqr": "l l l A p i",
+    "Gels": "i l l l A B i",
+    "Syevd": "p i l A p B i",
+    "Gesvd": "p i i l l A p B B i",
+}
+# arguments that the query of the workspace does not take
+_NOT_ASKED = {"Geqrf": "l l A i"}
+_EXPANDED = {"A": "pllp", "B": "pllp"}
+_TYPES = {"p": c_void_p, "l": c_int64, "i": c_int}
+
+
+def _types(pattern: str) -> list[Any]:
+    letters = "".join(_EXPANDED.get(word, word) for word in pattern.split())
+    return [c_void_p, *(_TYPES[letter] for letter in letters)]
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A solver and the query for its workspace on the device and on the host."""
+
+    name: str
+    ask: Any
+    run: Any
+
+
+class Library:
+    """cuSOLVERMp, with cuBLAS for transposes and cuBLASMp where it is there."""
+
+    def __init__(self) -> None:
+        for name in ("nvJitLink", "cusparse", "cublasLt", "cublas", "cusolver"):
+            _load_if_there(name)
+        self.mp = load("cusolverMp")
+        self.blas = load("cublas")
+        self.version = 0  # known once there is a handle
+        mp = self.mp
+        mp.cusolverMpCreate.argtypes = [c_void_p, c_int, c_void_p]
+        mp.cusolverMpGetVersion.argtypes = [c_void_p, c_void_p]
+        mp.cusolverMpCreateDeviceGrid.argtypes = [c_void_p, c_void_p, c_void_p, c_int32, c_int32, c_int]
+        sizes = [c_int64] * 4
+        mp.cusolverMpCreateMatrixDesc.argtypes = [c_void_p, c_void_p, c_int, *sizes, c_uint32, c_uint32, c_int64]
+        for name in ("Destroy", "DestroyGrid", "DestroyMatrixDesc"):
+            getattr(mp, f"cusolverMp{name}").argtypes = [c_void_p]
+        for letter in "SDCZ":
+            call = getattr(self.blas, f"cublas{letter}geam")
+            summand = [c_void_p, c_void_p, c_int]  # its weight, where it is, numbers from one column to the next
+            call.argtypes = [c_void_p, *[c_int] * 4, *summand, *summand, c_void_p, c_int]
+        for name in ("Snrm2", "Dnrm2", "Scnrm2", "Dznrm2"):
+            getattr(self.blas, f"cublas{name}_v2").argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p]
+        self.blas.cublasCreate_v2.argtypes = self.blas.cublasDestroy_v2.argtypes = [c_void_p]
+        self.blas.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
+
+    def routine(self, name: str) -> Routine:
+        """Raises NotImplementedError where this version does not have it."""
+        try:
+            run, ask = getattr(self.mp, f"cusolverMp{name}"), getattr(self.mp, f"cusolverMp{name}_bufferSize")
+        except AttributeError:
+            raise NotImplementedError(
+                f"distributed: cuSOLVERMp {self.version_in_words} has no {name.lower()}"
+                "\nhint: pip install 'nvidia-cusolvermp-cu13>=0.9' (with NCCL 2.29 or newer)"
+            ) from None
+        common = _types(_ROUTINES[name])
+        run.argtypes = [*common, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
+        ask.argtypes = [*_types(_NOT_ASKED.get(name, _ROUTINES[name])), c_void_p, c_void_p]
+        return Routine(name, ask, run)
+
+    @property
+    def version_in_words(self) -> str:
+        major, rest = divmod(self.version, 1000)
+        return f"{major}.{rest // 100}.{rest % 100}"
+
+    @property
+    def eigenvectors(self) -> bytes:
+        """The letter that asks Syevd for vectors."""
+        return b"V" if self.version >= 900 else b"Z"
+
+    @property
+    def values_alone(self) -> bool:
+        """Syevd can leave the vectors out."""
+        return self.version >= 900
+
+    def opened(self, handle: int) -> None:
+        """Look at the version, which only a handle tells."""
+        number = c_int()
+        check(self.mp.cusolverMpGetVersion(handle, byref(number)), "version")
+        self.version = number.value
+        if self.version < _OLDEST:
+            raise RuntimeError(
+                f"distributed: cuSOLVERMp {self.version_in_words} is too old: answers on grids that are not square are wrong"
+                "\nhint: pip install 'nvidia-cusolvermp-cu13>=0.8,<0.10'"
+            )
+
+
+def _load_if_there(name: str) -> None:
+    # cuSOLVERMp finds by itself what its wheel was installed with; these serve one that lies alone
+    if find(name):
+        load(name)
+
+
+_STATUS = {
+    1: "it is not initialised",
+    2: "no memory",
+    3: "a value it does not take",
+    4: "this GPU is too old",
+    6: "the device reports an error",
+    7: "an internal error",
+    9: "not supported",
+}
+
+
+_BLAS_STATUS = {
+    1: "it is not initialised",
+    3: "no memory",
+    7: "a value it does not take",
+    8: "this GPU is too old",
+    11: "memory that it cannot reach",
+    13: "the device reports an error",
+    14: "an internal error",
+    15: "not supported",
+}
+
+
+def check(status: int, what: str) -> None:
+    if status == 2:
+        raise MemoryError(f"distributed: cuSOLVERMp ({what}): the device has no room for it")
+    if status:
+        raise RuntimeError(f"distributed: cuSOLVERMp ({what}): {_STATUS.get(status, f'status {status}')}")
+
+
+def check_blas(status: int) -> None:
+    """cuBLAS has numbers of its own."""
+    if status:
+        raise RuntimeError(f"distributed: cuBLAS: {_BLAS_STATUS.get(status, f'status {status}')}")
+
+
+@cache
+def library() -> Library:
+    """Load it, once.
+
+    Raises
+    ------
+    OSError
+        It is not there, or needs a newer NCCL: ctypes binds all symbols at once, so that is found before loading.
+    """
+    if needs_newer_nccl():
+        version = nccl().version
+        words = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+        raise OSError(
+            f"distributed: cuSOLVERMp 0.9 needs NCCL 2.29 or newer, and this process has {words}"
+            "\nhint: pip install 'nvidia-nccl-cu13>=2.29', or 'nvidia-cusolvermp-cu13<0.9', which takes NCCL 2.27"
+        )
+    return Library()
+
+
+def needs_newer_nccl() -> bool:
+    """0.9 is built on cuBLASMp, 0.8 is not: the names of the libraries that it wants tell them apart before one is loaded."""
+    path = find("cusolverMp")
+    if not path or nccl().version >= _NCCL_FOR_09:
+        return False
+    try:
+        with open(path, "rb") as file:
+            rest = b""
+            while piece := file.read(1 << 24):
+                if b"libcublasmp.so" in rest + piece:
+                    return True
+                rest = piece[-16:]
+    except OSError:
+        pass
+    return False
+
+
+def missing() -> str:
+    """Why the engine cannot be used here; "" where it can."""
+    try:
+        nccl()
+        library()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return ""

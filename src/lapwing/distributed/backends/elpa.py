@@ -1,0 +1,125 @@
+"""ELPA's eigensolvers on the blocks of ScaLAPACK: worth it at many ranks, and for the low part of a spectrum.
+
+ELPA wants the whole matrix, both triangles, square tiles, and a communicator of just the ranks of the grid.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..exchange import mirror
+from ..layout import Axis
+from ..ranks.protocol import Alone
+from .scalapack.routines import Blocks
+
+__all__ = ["eigh", "missing"]
+
+_NAMES = ("libelpa.so.19", "libelpa.so.20", "libelpa.so.18", "libelpa.so", "libelpa_openmp.so")
+_API = 20211125  # of the C interface: ELPA 2021.11 and later know it
+_LETTER = {"float32": "f", "float64": "d", "complex64": "fc", "complex128": "dc"}
+_ONE_STAGE, _TWO_STAGE = 1, 2
+_OPEN: Any = None
+
+
+def missing() -> str:
+    """ "" or why there is no ELPA here."""
+    try:
+        _library()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def eigh(
+    a: Blocks, upper: bool, *, part: tuple[int, int] | None = None, vectors: bool = True
+) -> tuple[np.ndarray, Blocks | None, int]:
+    """As :func:`lapwing.distributed.backends.scalapack.routines.eigh`; a part must start at the low end. A is destroyed."""
+    n = a.shape[0]
+    first, count = part or (0, n)
+    mirror(a.comm, a.local, a.cyclic, upper=upper)
+    # the ranks of the grid alone; collective over all
+    key = ("elpa", a.cyclic.grid, a.cyclic.order)
+    if key not in a.comm.kept:
+        a.comm.kept[key] = a.comm.split(0 if a.inside else None, a.comm.rank) or Alone()
+    values, z = np.zeros(n, a.local.real.dtype), a.like(n, n)
+    info = 0
+    if a.inside:
+        # all up to the last one wanted; two stages pay for a part only
+        info = _solve(
+            a, z, values, first + count, _TWO_STAGE if 2 * (first + count) <= n else _ONE_STAGE, a.comm.kept[key].mpi, vectors
+        )
+    info = a.comm.status(abs(info))
+    if info and a.local.real.dtype == np.float32:  # most builds leave it out, Debian's too
+        raise NotImplementedError(f"elpa: this libelpa has no {a.local.dtype} (status -{info})\nhint: engine='scalapack'")
+    values = a.comm.spread(values, 0, values.shape, values.dtype)[first : first + count].copy()
+    if not vectors:
+        return values, None, info
+    if first == 0:
+        return values, z.leading(n, count), info
+    columns = Axis(count, z.cyclic.grid[1], z.cyclic.columns.tile, (), first)
+    return values, Blocks(z.local, replace(z.layout, columns=columns), z.cyclic, z.comm), info
+
+
+def _solve(a: Blocks, z: Blocks, values: np.ndarray, count: int, solver: int, comm: Any, vectors: bool) -> int:
+    lib = _library()
+    error = C.c_int()
+    handle = lib.elpa_allocate(C.byref(error))
+    place = a.cyclic.place(a.comm.rank)
+    assert place is not None
+    settings = {
+        "na": a.shape[0],
+        "nev": count,
+        "local_nrows": max(a.local.shape[0], 1),
+        "local_ncols": a.local.shape[1],
+        "nblk": a.cyclic.rows.tile,
+        "mpi_comm_parent": comm.py2f(),
+        "process_row": place[0],
+        "process_col": place[1],
+    }
+    try:
+        for name, value in settings.items():
+            lib.elpa_set_integer(handle, name.encode(), int(value), C.byref(error))
+            if error.value:
+                return error.value
+        status = int(lib.elpa_setup(handle))
+        if status:
+            return status
+        lib.elpa_set_integer(handle, b"solver", solver, C.byref(error))
+        letter = _LETTER[a.local.dtype.name]
+        pointers = [x.ctypes.data for x in (a.local, values, z.local)]
+        if vectors:
+            run = getattr(lib, f"elpa_eigenvectors_a_h_a_{letter}")
+            run.argtypes = [C.c_void_p] * 4 + [C.POINTER(C.c_int)]
+            run(handle, *pointers, C.byref(error))
+        else:
+            run = getattr(lib, f"elpa_eigenvalues_a_h_a_{letter}")
+            run.argtypes = [C.c_void_p] * 3 + [C.POINTER(C.c_int)]
+            run(handle, *pointers[:2], C.byref(error))
+        return error.value
+    finally:
+        lib.elpa_deallocate(handle, C.byref(C.c_int()))
+
+
+def _library() -> Any:
+    global _OPEN
+    if _OPEN is not None:
+        return _OPEN
+    for name in _NAMES:
+        try:
+            lib = C.CDLL(name, mode=C.RTLD_GLOBAL)
+        except OSError:
+            continue
+        lib.elpa_init.argtypes, lib.elpa_init.restype = [C.c_int], C.c_int
+        lib.elpa_allocate.argtypes, lib.elpa_allocate.restype = [C.POINTER(C.c_int)], C.c_void_p
+        lib.elpa_set_integer.argtypes = [C.c_void_p, C.c_char_p, C.c_int, C.POINTER(C.c_int)]
+        lib.elpa_setup.argtypes, lib.elpa_setup.restype = [C.c_void_p], C.c_int
+        lib.elpa_deallocate.argtypes = [C.c_void_p, C.POINTER(C.c_int)]
+        if lib.elpa_init(_API) != 0:
+            raise RuntimeError(f"{name} does not know the interface of {_API}\nhint: ELPA 2021.11 or later")
+        _OPEN = lib
+        return lib
+    raise RuntimeError("no libelpa was found\nhint: apt install libelpa19, or LD_LIBRARY_PATH to a site's")

@@ -1,0 +1,1 @@
+"""ScaLAPACK over MPI."""

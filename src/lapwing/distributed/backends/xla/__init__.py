@@ -1,0 +1,1 @@
+"""Blocked factorisations inside XLA, on any device JAX knows."""

@@ -1,0 +1,196 @@
+"""Calls on positive definite matrices inside shard_map, and the factor on whole arrays; see also sharded_factored.
+
+Each takes the array, its Placement, and for a right-hand side its own grid (None: whole on every device); all of these but the
+arrays are static, so that one compiled function serves every call alike.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial, wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from ...placement import Grid, Placement
+from . import cholesky as spd
+from .layout import adjoint, from_panels, from_slots, gathered, in_mesh, local_part, place, shard_map, to_panels, to_slots
+from .panels import Panels, panels, panels_of_width
+
+__all__ = [
+    "cholesky",
+    "cholesky_tangent",
+    "compiled",
+    "cut_for",
+    "in_panels",
+    "in_slots",
+    "inverse_of",
+    "local_apply",
+    "local_cholesky",
+    "local_factor",
+    "local_hermitian",
+    "local_inverse",
+    "local_logdet",
+    "local_product",
+    "local_rows",
+    "local_sandwich",
+    "no_tangent",
+    "or_nan",
+    "spec_of",
+    "summed",
+]
+
+
+def cut_for(n: int, grid: Grid, width: int | None = None) -> Panels:
+    return panels(n, grid.size, jax.default_backend()) if width is None else panels_of_width(n, grid.size, width)
+
+
+def spec_of(grid: Grid | None) -> Any:
+    if grid is None:
+        return PartitionSpec()
+    return PartitionSpec(_names(grid.row_axes), _names(grid.column_axes))
+
+
+def _names(axes: tuple[str, ...]) -> Any:
+    return axes[0] if len(axes) == 1 else axes or None
+
+
+@lru_cache(maxsize=256)
+def compiled(function: Any, placement: Placement, *fixed: Any) -> Any:
+    """One jitted function for each set of static arguments."""
+    jitted = jax.jit(partial(function, placement, *fixed))
+
+    @wraps(function)
+    def call(*arrays: Any) -> Any:
+        with in_mesh(placement.mesh):
+            return jitted(*arrays)
+
+    return call
+
+
+# -- inside shard_map: my block in, my block out ------------------------------------------------------------------------------
+
+
+def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
+    """``a``: my block of A. Of the upper triangle the adjoint is the lower one, on the turned grid."""
+    if upper:
+        a, grid = adjoint(a), grid.turned()
+    return spd.factor(to_panels(a, grid, cut), cut, grid.order)
+
+
+def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
+    f = local_factor(a, grid, cut, upper)
+    l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
+    return (adjoint(l) if upper else l), f.info
+
+
+def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
+    """A^-1 B."""
+    return or_nan(in_slots(b, grid, right, cut, lambda x: spd.solve(f, x, cut, grid.order)), f.info)
+
+
+def in_slots(b: Any, grid: Grid, right: Grid | None, cut: Panels, work: Any) -> Any:
+    """``work`` on the rows of my panels. B in blocks over other axes than the matrix is gathered: it is the smaller one."""
+    same = right is not None and set(right.order) == set(grid.order)
+    given = b if right is None or same else gathered(b, right)
+    x = work(to_slots(given, right if same else None, cut, grid.order))
+    x = from_slots(x, right if same else None, cut, grid.order)
+    return x if right is None or same else local_part(x, right)
+
+
+def local_inverse(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
+    f = local_factor(a, grid, cut, upper)
+    return inverse_of(f, grid, cut), f.info
+
+
+def inverse_of(f: spd.Factored, grid: Grid, cut: Panels) -> Any:
+    x = spd.solve(f, spd.identity_slots(cut, grid.order, f.panels.dtype), cut, grid.order)
+    # the rows of my panels of X are, turned, the columns of my panels of X^H
+    x = or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
+    one = from_panels(x, grid, cut, cut.n)
+    other = adjoint(from_panels(x, grid.turned(), cut, cut.n))
+    return (one + other) / 2
+
+
+def local_logdet(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
+    f = local_factor(a, grid, cut, upper)
+    return or_nan(spd.logdet(f), f.info), f.info
+
+
+def local_product(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
+    """(A + A^H)/2 x."""
+    x = x if right is None else gathered(x, right)
+    mine = local_rows(x, a.shape[1], grid.column_axes)
+    one = summed(spd.dot(a, mine), grid.column_axes, grid.row_axes)
+    mine = local_rows(x, a.shape[0], grid.row_axes)
+    other = summed(spd.dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
+    y = (one + other) / 2
+    return y if right is None else local_part(y, right)
+
+
+def local_rows(x: Any, rows: int, axes: tuple[str, ...]) -> Any:
+    return lax.dynamic_slice_in_dim(x, place(axes) * rows, rows)
+
+
+def summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
+    y = lax.psum(y, over) if over else y
+    return lax.all_gather(y, along, tiled=True) if along else y
+
+
+def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels) -> Any:
+    """-X S X, in blocks."""
+    xs, ss = (in_panels(m, grid, cut) for m in (x, s))
+    made = spd.multiply(spd.multiply(xs, ss, cut, grid.order), xs, cut, grid.order)
+    return -from_panels(made, grid, cut, cut.n)
+
+
+def local_hermitian(a: Any, grid: Grid, cut: Panels) -> Any:
+    other = from_panels(to_panels(adjoint(a), grid.turned(), cut), grid, cut, cut.n)
+    return (a + other) / 2
+
+
+def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:
+    return jnp.pad(to_panels(a, grid, cut), ((0, cut.padded - cut.n), (0, 0)))
+
+
+def or_nan(x: Any, info: Any) -> Any:
+    nan = jnp.asarray(complex(jnp.nan, jnp.nan) if jnp.iscomplexobj(x) else jnp.nan, x.dtype)
+    return jnp.where(info == 0, x, nan)
+
+
+# -- on whole arrays ----------------------------------------------------------------------------------------------------------
+
+
+def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
+    """The factor where the matrix was, and the status."""
+    spec = spec_of(placement.grid)
+    function = jax.custom_jvp(
+        shard_map(
+            partial(local_cholesky, grid=placement.grid, cut=cut, upper=upper), placement.mesh, (spec,), (spec, PartitionSpec())
+        )
+    )
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        if not placement.certain:  # XLA decides, as it would for an ordinary array
+            factor, info = function(*primals)
+            return (factor, info), (cholesky_tangent(factor, upper, tangents[0]), no_tangent(info))
+        raise NotImplementedError(
+            "cholesky: the factor of a sharded matrix has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
+        )
+
+    return function(a)  # type: ignore[no-any-return]
+
+
+def cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
+    """dL = L phi(L^-1 dA L^-H), phi the lower triangle with half the diagonal."""
+    l = adjoint(factor) if upper else factor
+    invert = partial(lax.linalg.triangular_solve, l, left_side=True, lower=True)
+    p = invert(adjoint(invert((da + adjoint(da)) / 2)))
+    dl = spd.dot(l, jnp.tril(p) - jnp.diag(jnp.diagonal(p)) / 2)
+    return adjoint(dl) if upper else dl
+
+
+no_tangent = jax.custom_derivatives.zero_from_primal

@@ -1,0 +1,192 @@
+"""What the engine inside XLA costs, and a matrix that is gathered to one device: beside :mod:`scaling`, with its constants.
+
+Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's own plans. Rates and links
+are those of the machine: the time of this engine was not fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isqrt, log2
+
+from ....core.problem import ITEMSIZE
+from ...scaling import OPERATIONS, Cost, Machine, largest_that
+from ...scaling import cost as tiled_cost
+from .panels import WINDOWS, Panels, panels
+
+__all__ = ["BLOCKED", "TALL", "blocked", "gathered", "tall"]
+
+BLOCKED = ("cholesky", "factor", "inv", "slogdet", "solve")
+TALL = ("lstsq", "polar", "qr", "svd", "svdvals")
+# blocks of rows that a device has at one time: its input, Q_i, Q, as XLA's plan of memory has them
+_HELD = {"qr": 4.0, "svd": 3.0, "svdvals": 2.0, "polar": 3.0, "lstsq": 3.0}
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Of one device."""
+
+    flops: float
+    received: float  # numbers
+    collectives: float
+    held: float  # numbers
+
+
+def blocked(
+    operation: str,
+    n: int,
+    devices: int,
+    dtype: str,
+    *,
+    machine: Machine,
+    assume: str = "general",
+    columns: int = 1,
+    cut: Panels | None = None,
+) -> Cost:
+    """Of a factorisation in column panels; ``cut``: the panels, by default those of the machine's backend."""
+    size = ITEMSIZE[dtype]
+
+    def count(cut: Panels) -> _Count:
+        return _panels(operation, cut, assume, columns, machine.device == "cpu")
+
+    cut = cut or panels(n, devices, machine.device)
+    largest = largest_that(lambda n: count(panels(n, devices, machine.device)).held * size <= machine.memory)
+    return _made(operation, (n, n), dtype, machine, (1, devices), cut.width, count(cut), largest)
+
+
+def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool) -> _Count:
+    """``tiles``: products leave out what is zero, as on a CPU."""
+    b, p, total, mine = cut.width, cut.devices, cut.padded, cut.columns
+    shard = cut.n * cut.n / p
+    turns = 2 if p > 1 else 0  # a reduction, or a scatter and a gather, bring each number twice
+    share = (p - 1) / p
+    # into panels; results that are matrices also out of them
+    out = operation in ("cholesky", "inv")
+    flops, received, collectives = 0.0, (2 if out else 1) * shard * share, 2.0 if out else 1.0
+    # the input; what is exchanged, where it arrives, and what is worked on or given back
+    held = shard + 3 * total * mine
+    pos = operation == "cholesky" or assume == "pos"
+    triangular = assume in ("lower", "upper") and operation != "cholesky"
+    if triangular:
+        held += 2 * total * b  # diagonal blocks and their inverses
+    else:
+        for first, last in cut.windows(WINDOWS):
+            steps, rows = (last - first) * p, total - first * p * b
+            wide = (last if pos else cut.each - first) * b
+            flops += 0.0 if pos and tiles else 2.0 * steps * b * rows * wide
+            received += turns * share * steps * b * rows
+            collectives += steps * (3 if pos else 1)
+        if pos:
+            flops += total**3 / (3 * p) if tiles else 0.0
+            flops += cut.count * b**3  # the diagonal blocks and their inverses, on every device
+            received += turns * share * total * b
+            held += 2 * total * b
+        else:
+            flops += total * total * b / 2  # the panels, while the others wait
+            held += 6 * total * b
+    if operation in ("inv", "solve"):
+        sides = total if operation == "inv" else columns
+        sweeps = 1 if triangular else 2
+        flops += sweeps * 1.5 * total * total * sides / p  # each sweep in halves
+        received += sweeps * turns * share * total * sides
+        collectives += sweeps * cut.count
+        held += 2 * mine * sides + (sides * cut.n if operation == "solve" else 0)
+    return _Count(flops, received if p > 1 else 0.0, collectives if p > 1 else 0.0, held)
+
+
+def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, machine: Machine, columns: int = 1) -> Cost:
+    """Of a long and narrow matrix, or a wide one turned: a QR of each block of rows, one of all the small factors together."""
+    size, (m, n) = ITEMSIZE[dtype], (max(shape), min(shape))
+
+    def count(m: int) -> _Count:
+        rows = -(-m // devices)
+        stacked = devices * n
+        # Q and R of my rows, of the small factors on every device, and Q <- Q_i Q'
+        flops = 4.0 * rows * n * n + 4.0 * stacked * n * n + 2.0 * rows * n * n
+        held = _HELD[operation] * rows * n + stacked * n + 2.0 * n * n
+        if operation != "qr":
+            flops += 22.0 * n**3  # the svd of R, on every device
+        if operation in ("svd", "polar"):
+            flops += 2.0 * rows * n * n
+        if operation == "lstsq":
+            flops += 4.0 * rows * n * columns
+            held += (m + rows) * columns
+        # rows may have to become whole first
+        received = (devices - 1.0) * n * n
+        return _Count(flops, received, 1.0 if devices > 1 else 0.0, held)
+
+    largest = largest_that(lambda m: count(m).held * size <= machine.memory)
+    grid, letter = ((devices, 1), "rows") if shape[0] >= shape[1] else ((1, devices), "columns")
+    made = _made(operation, shape, dtype, machine, grid, -(-m // devices), count(m), largest)
+    return replace(made, largest_of=letter)
+
+
+def gathered(
+    operation: str,
+    shape: tuple[int, int],
+    devices: int,
+    dtype: str,
+    *,
+    machine: Machine,
+    note: str,
+    limit: float,
+    columns: int = 1,
+    pos: bool = True,
+) -> Cost:
+    """One device gets all of the matrix and does the work; ``limit``: the bytes of a matrix up to which it is gathered."""
+    one = replace(machine, engine="gathered")
+    tile = max(min(shape), 1)
+    made = tiled_cost(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, pos=pos, rows=shape[0])
+    matrix = float(shape[0] * shape[1] * ITEMSIZE[dtype])
+    received = matrix * (devices - 1) / devices
+    link = machine.inside if devices <= machine.per_node else machine.across
+    # one device has neither panels of others nor tiles: its part of the input, all of it, copies, right-hand sides
+    work = OPERATIONS[operation]
+    sides = 2 * shape[0] * columns * ITEMSIZE[dtype] if work.columns else 0
+    needed = matrix * (1 + work.copies) + matrix / devices + sides
+    room = (machine.memory - sides) / (1 + work.copies + 1 / devices)
+    return replace(
+        made,
+        memory=needed,
+        shard=matrix,
+        messages=float(devices - 1),
+        bytes_received=received,
+        message_seconds=received / link.bandwidth + (devices - 1) * link.hop,
+        largest=isqrt(max(int(min(room, limit) // ITEMSIZE[dtype]), 0)),
+        note=note,
+        gathered=devices,
+    )
+
+
+def _made(
+    operation: str,
+    shape: tuple[int, int],
+    dtype: str,
+    machine: Machine,
+    grid: tuple[int, int],
+    tile: int,
+    count: _Count,
+    largest: int,
+) -> Cost:
+    size, devices = ITEMSIZE[dtype], grid[0] * grid[1]
+    link = machine.inside if devices <= machine.per_node else machine.across
+    flops = count.flops * (4 if dtype.startswith("complex") else 1)
+    rate = machine.flops[0 if dtype in ("float32", "complex64") else 1]
+    waited = count.received * size / link.bandwidth + count.collectives * (devices * link.hop + log2(devices) * machine.message)
+    return Cost(
+        operation=operation,
+        shape=shape,
+        dtype=dtype,
+        machine=machine,
+        engine="sharded",
+        grid=grid,
+        tile=tile,
+        flops=flops * devices,
+        messages=count.collectives,
+        bytes_received=count.received * size,
+        memory=count.held * size,
+        shard=shape[0] * shape[1] * size / devices,
+        compute_seconds=flops / rate,
+        message_seconds=waited,
+        largest=largest,
+    )

@@ -1,0 +1,294 @@
+"""Sharded matrices that are factored once, on whole arrays: systems, inverses, determinants, and their derivatives.
+
+``kind`` is "pos", "lu", "lower" or "upper". Each function takes the matrix beside its factor: the derivatives are those with
+respect to the matrix, and the factor is a constant.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from ...placement import Grid, Placement
+from . import calls as spd
+from . import lu, triangle
+from .calls import cholesky_tangent, or_nan, spec_of
+from .cholesky import Factored, logdet
+from .layout import adjoint, from_panels, shard_map, to_panels
+from .panels import Panels
+
+__all__ = [
+    "cholesky_factor",
+    "factor",
+    "inv",
+    "inverse",
+    "mean",
+    "mirrored",
+    "rcond",
+    "slogdet",
+    "slogdet_at_once",
+    "solve",
+    "solve_at_once",
+    "triangle_of",
+]
+
+_WHOLE = PartitionSpec()
+# JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
+_TURNS_LOOPS = jax.__version_info__ >= (0, 10)
+
+
+def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
+    """Panels that stay dealt out in turn; ``upper`` concerns "pos" alone."""
+    grid = placement.grid
+    local: Any
+    if kind == "pos":
+        local = partial(spd.local_factor, grid=grid, cut=cut, upper=upper)
+    elif kind == "lu":
+        local = partial(lu.local_factor, grid=grid, cut=cut)
+    else:
+        local = partial(triangle.local_factor, grid=grid, cut=cut, below=kind == "lower")
+    return shard_map(local, placement.mesh, (spec_of(grid),), _parts(kind, grid))(lax.stop_gradient(a))
+
+
+def _parts(kind: str, grid: Grid) -> Any:
+    held = PartitionSpec(grid.order)
+    if kind == "pos":
+        return Factored(held, *[_WHOLE] * 3)
+    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else triangle.FactoredTriangle(held, *[_WHOLE] * 3)
+
+
+def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, f: Any, b: Any) -> Any:
+    """A^-1 B, where B is."""
+    if b.ndim == 1:
+        return solve(placement, right, cut, kind, upper, a, f, b[:, None])[:, 0]
+    grid, mesh = placement.grid, placement.mesh
+    spec, b_spec = spec_of(grid), spec_of(right)
+    f = jax.tree.map(lax.stop_gradient, f)
+
+    def local_product(a: Any, x: Any) -> Any:
+        if kind == "pos":
+            return spd.local_product(a, x, grid, right)
+        a = a if kind == "lu" else triangle.local_triangle(a, grid, kind == "upper")
+        return lu.local_times(a, x, grid, right)
+
+    product = shard_map(local_product, mesh, (spec, b_spec), b_spec)
+    forward, backward = (_way(placement, right, cut, kind, turned) for turned in (False, True))
+    return lax.custom_linear_solve(
+        lambda x: product(a, x),
+        b,
+        lambda _, c: forward(f, c),
+        # A^T y = c is A^H conj(y) = conj(c)
+        lambda _, c: jnp.conj(backward(f, jnp.conj(c))),
+    )
+
+
+def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, turned: bool) -> Any:
+    """A^-1 B, or A^-H B, from the factor."""
+    grid, b_spec = placement.grid, spec_of(right)
+    if kind == "pos":
+        local: Any = partial(spd.local_apply, grid=grid, right=right, cut=cut)
+    elif kind == "lu":
+        local = partial(lu.apply, grid=grid, right=right, cut=cut, turned=turned)
+    else:
+        local = partial(triangle.apply, grid=grid, right=right, cut=cut, below=kind == "lower", turned=turned)
+    return shard_map(local, placement.mesh, (_parts(kind, grid), b_spec), b_spec)
+
+
+def solve_at_once(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, b: Any) -> Any:
+    """A^-1 B and the status."""
+    f = factor(placement, cut, kind, upper, a)
+    return solve(placement, right, cut, kind, upper, a, f, b), f.info
+
+
+def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
+    """A^-1 where A was; exactly Hermitian for "pos"."""
+    grid, mesh = placement.grid, placement.mesh
+    spec = spec_of(grid)
+    function = jax.custom_jvp(lambda a, f: _inverse_of(placement, cut, kind)(f))
+
+    def mapped(local: Any, count: int) -> Any:
+        return shard_map(partial(local, grid=grid, cut=cut), mesh, (spec,) * count, spec)
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        a, x, da = primals[0], function(*primals), tangents[0]
+        # dX = -X dA X solves -A dX A = dA: written so, it can be differentiated again, and be turned around
+        if kind == "pos":
+            sandwich = mapped(spd.local_sandwich, 2)
+            # turned around it is the same with conj(X), whose panels need not be kept
+            ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
+        else:
+            ways = tuple(mapped(partial(lu.local_sandwich, transposed=transposed), 2) for transposed in (False, True))
+        whole, d_whole = jax.jvp(read, (a,), (da,))
+        if not _TURNS_LOOPS:
+            return x, jax.custom_derivatives.linear_call(ways[0], ways[1], x, d_whole)
+        product = mapped(partial(lu.local_sandwich, transposed=False), 2)
+        return x, lax.custom_linear_solve(
+            lambda y: product(whole, y), d_whole, lambda _, s: ways[0](x, s), lambda _, g: ways[1](x, g)
+        )
+
+    def read(a: Any) -> Any:
+        return mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
+
+    return function(a, jax.tree.map(lax.stop_gradient, f))
+
+
+def inv(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any]:
+    """A^-1 and the status."""
+    f = factor(placement, cut, kind, upper, a)
+    return inverse(placement, cut, kind, upper, a, f), f.info
+
+
+def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> tuple[Any, Any]:
+    """Sign and log |det A|, the same on every device."""
+    grid, mesh = placement.grid, placement.mesh
+    spec = spec_of(grid)
+    if kind in ("lower", "upper"):
+        pivots = shard_map(partial(triangle.local_diagonal, grid=grid), mesh, (spec,), _WHOLE)(a)
+        size = jnp.abs(pivots)
+        zero = size == 0
+        return jnp.prod(jnp.where(zero, 0, pivots / jnp.where(zero, 1, size).astype(pivots.dtype))), jnp.sum(jnp.log(size))
+
+    def local(f: Any) -> tuple[Any, Any]:
+        if kind == "lu":
+            return lu.slogdet_of(f)
+        return or_nan(jnp.ones((), f.panels.dtype), f.info), or_nan(logdet(f), f.info)
+
+    def local_sum(x: Any, da: Any) -> Any:
+        return lax.psum(jnp.sum(_turned(x, grid, cut, False) * da), grid.order)
+
+    function = jax.custom_jvp(lambda a, f: shard_map(local, mesh, (_parts(kind, grid),), (_WHOLE, _WHOLE))(f))
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        sign, value = function(*primals)
+        if kind == "pos":
+            x = inverse(placement, cut, kind, upper, *primals)
+            trace = shard_map(partial(_local_trace, grid=grid), mesh, (spec, spec), _WHOLE)
+            return (sign, value), (jnp.zeros_like(sign), trace(x, tangents[0]))
+        # t = tr(A^-1 dA): d log|det| = Re t, d sign = i Im(t) sign
+        t = shard_map(local_sum, mesh, (spec, spec), _WHOLE)(inverse(placement, cut, kind, upper, *primals), tangents[0])
+        return (sign, value), ((t - jnp.conj(t)) / 2 * sign, jnp.real(t))
+
+    return function(a, jax.tree.map(lax.stop_gradient, f))  # type: ignore[no-any-return]
+
+
+def slogdet_at_once(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any, Any]:
+    """Sign, log |det A| and the status."""
+    f = factor(placement, cut, kind, upper, a)
+    return (*slogdet(placement, cut, kind, upper, a, f), f.info)
+
+
+def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
+    """1 / (||A|| ||A^-1||) in the 1-norm: Hager's estimate for A^-1, with Higham's vector at the end."""
+    whole = mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
+    size = jnp.max(jnp.sum(jnp.abs(whole), 0))
+    good = (f.info == 0) & (size > 0) & jnp.isfinite(size)
+    size = jnp.where(good, size, 1)
+    forward, backward = (_way(placement, None, cut, kind, turned) for turned in (False, True))
+
+    # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
+    def norm(x: Any) -> tuple[Any, Any]:
+        y = forward(f, x * size.astype(x.dtype))
+        return y, jnp.sum(jnp.abs(y))
+
+    index = jnp.arange(cut.n)[:, None]
+
+    def climb(_: Any, state: Any) -> Any:
+        x, best = state
+        y, found = norm(x)
+        length = jnp.abs(y)
+        signs = jnp.where(length == 0, 1, y / jnp.where(length == 0, 1, length).astype(y.dtype))
+        z = backward(f, signs * size.astype(x.dtype))
+        return (index == jnp.argmax(jnp.abs(z))).astype(x.dtype), jnp.maximum(best, found)
+
+    start = jnp.full((cut.n, 1), 1 / cut.n, a.dtype), jnp.zeros_like(size)
+    _, best = lax.fori_loop(0, 4, climb, start)
+    last = jnp.where(index % 2 == 0, 1, -1) * (1 + index / max(cut.n - 1, 1))
+    best = jnp.maximum(best, 2 * norm(last.astype(a.dtype))[1] / (3 * cut.n))
+    return jnp.where(good, 1 / best, 0).astype(size.dtype)
+
+
+def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
+    """L, or L^H, where A was."""
+    grid, spec = placement.grid, spec_of(placement.grid)
+
+    def local(f: Any) -> Any:
+        l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
+        return adjoint(l) if upper else l
+
+    function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        if placement.certain:
+            raise NotImplementedError(
+                "Factor.l: the factor of a sharded matrix has no derivative\nhint: its solve, inv and slogdet have"
+            )
+        made = function(*primals)
+        return made, cholesky_tangent(made, upper, tangents[0])
+
+    return function(a, jax.tree.map(lax.stop_gradient, f))
+
+
+def mirrored(placement: Placement, cut: Panels, upper: bool, conjugate: bool, a: Any) -> Any:
+    """The whole matrix of which one triangle is read. Its derivative is that of (A + A^H)/2, or with A^T."""
+    grid, spec = placement.grid, spec_of(placement.grid)
+
+    def local(a: Any) -> Any:
+        kept = triangle.local_triangle(a, grid, upper)
+        strict = triangle.local_triangle(a, grid, upper, strict=True)
+        if conjugate and jnp.iscomplexobj(a):  # of the diagonal the real part is read
+            kept = strict + jnp.real(kept - strict)
+        return kept + _turned(strict, grid, cut, conjugate)
+
+    function = jax.custom_jvp(shard_map(local, placement.mesh, (spec,), spec))
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        return function(*primals), mean(placement, cut, conjugate, tangents[0])
+
+    return function(a)
+
+
+def mean(placement: Placement, cut: Panels, conjugate: bool, x: Any) -> Any:
+    """(X + X^H)/2, or with X^T."""
+    grid, spec = placement.grid, spec_of(placement.grid)
+    return shard_map(lambda x: (x + _turned(x, grid, cut, conjugate)) / 2, placement.mesh, (spec,), spec)(x)
+
+
+def _turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
+    """My block of X^H, or X^T."""
+    other = jnp.conj(x.T) if conjugate else x.T
+    return from_panels(to_panels(other, grid.turned(), cut), grid, cut, cut.n)
+
+
+def _inverse_of(placement: Placement, cut: Panels, kind: str) -> Any:
+    grid = placement.grid
+    local: Any
+    if kind == "pos":
+        local = partial(spd.inverse_of, grid=grid, cut=cut)
+    elif kind == "lu":
+        local = partial(lu.inverse_of, grid=grid, cut=cut)
+    else:
+        local = partial(triangle.inverse_of, grid=grid, cut=cut, below=kind == "lower")
+    return shard_map(local, placement.mesh, (_parts(kind, grid),), spec_of(grid))
+
+
+def triangle_of(placement: Placement, kind: str, x: Any) -> Any:
+    """Zeros for what is not read."""
+    if kind == "lu":
+        return x
+    spec = spec_of(placement.grid)
+    local = partial(triangle.local_triangle, grid=placement.grid, upper=kind == "upper")
+    return shard_map(local, placement.mesh, (spec,), spec)(x)
+
+
+def _local_trace(x: Any, da: Any, grid: Grid) -> Any:
+    """Re tr(X dA) for a Hermitian X: no element has to move."""
+    return lax.psum(jnp.sum(jnp.real(jnp.conj(x) * da)), grid.order)

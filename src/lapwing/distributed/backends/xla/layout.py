@@ -1,0 +1,184 @@
+"""Redistribution inside shard_map: contiguous blocks to column panels dealt out in turn, and back, by all-to-alls alone.
+
+A block of rows and columns first becomes a block of whole rows (one all-to-all over the axes of the columns); then each device
+sends every other its columns (one all-to-all over all axes). A matrix split by rows needs only the second, and so does one
+whose blocks of columns are whole panels.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+
+from ...placement import Grid
+from .panels import Panels
+
+__all__ = [
+    "adjoint",
+    "from_panels",
+    "from_slots",
+    "from_whole_rows",
+    "gathered",
+    "in_mesh",
+    "local_part",
+    "place",
+    "shard_map",
+    "to_panels",
+    "to_slots",
+    "to_whole_rows",
+]
+
+
+def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
+    """``jax.shard_map`` of any release, without its check of what is replicated, which many primitives do not pass."""
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    from jax.experimental.shard_map import shard_map as older
+
+    return older(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False)
+
+
+def in_mesh(mesh: Any) -> Any:
+    """A context for calls on arrays of this mesh: another one that the user has set would be taken for theirs."""
+    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
+    if now is None or now.empty or not isinstance(mesh, Mesh) or now == mesh.abstract_mesh:
+        return nullcontext()
+    try:
+        return jax.set_mesh(mesh)
+    except ValueError:  # inside jit: it was traced with the mesh that is set
+        return nullcontext()
+
+
+def adjoint(x: Any) -> Any:
+    return jnp.conj(jnp.swapaxes(x, -1, -2))
+
+
+def place(axes: tuple[str, ...]) -> Any:
+    """The number of this device along these axes."""
+    return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
+
+
+def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
+    """The columns of my panels, shape (padded, columns), from my block of an n x n matrix (or r x n: rows are not padded)."""
+    rows, whole = a.shape[0], a.shape[0] * grid.p
+    if _holds_panels(grid, cut):
+        dealt = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
+        return _exchange(dealt, grid.order, 2, 1).reshape(rows, cut.columns)
+    a, held = _whole_rows(a, grid)
+    a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
+    if grid.size > 1:
+        a = _exchange(a, grid.order, 2, 0)
+    else:
+        a = a.reshape(1, held, cut.each, cut.width)
+    a = _reorder(a, grid, grid.order, grid.row_axes + grid.column_axes)
+    # the rows that made a block divisible stand at its end
+    a = a.reshape(grid.p, grid.q * held, cut.columns)[:, :rows]
+    return a.reshape(whole, cut.columns)
+
+
+def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
+    """My block of a matrix of ``rows`` rows and ``cut.n`` columns, from the columns of my panels."""
+    if _holds_panels(grid, cut):
+        dealt = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
+        return _exchange(dealt, grid.order, 1, 2).reshape(rows, cut.columns)
+    held = -(-(rows // grid.p) // grid.q)
+    c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * held)
+    c = c.reshape(grid.size, held, cut.each, cut.width)
+    c = _reorder(c, grid, grid.row_axes + grid.column_axes, grid.order)
+    if grid.size > 1:
+        c = _exchange(c, grid.order, 0, 2)
+    c = c.reshape(held, cut.padded)[:, : cut.n]
+    if grid.q > 1:
+        c = c.reshape(held, grid.q, cut.n // grid.q)
+        c = _exchange(c, grid.column_axes, 1, 0)
+    return c.reshape(grid.q * held, cut.n // grid.q)[: rows // grid.p]
+
+
+def to_slots(b: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> Any:
+    """The rows of my panels, shape (each, width, k), of an n x k matrix that is whole on each device (no grid) or in blocks."""
+    if grid is None:
+        dealt = _pad(b, 0, cut.padded).reshape(cut.each, cut.devices, cut.width, b.shape[1])
+        return lax.dynamic_index_in_dim(dealt, place(order), 1, keepdims=False)
+    c = to_panels(b.T, grid.turned().with_order(order), cut)
+    return c.T.reshape(cut.each, cut.width, c.shape[0])
+
+
+def from_slots(x: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> Any:
+    k = x.shape[-1]
+    if grid is None:
+        dealt = lax.all_gather(x, order, axis=1) if cut.devices > 1 else x[:, None]
+        return dealt.reshape(cut.padded, k)[: cut.n]
+    return from_panels(x.reshape(cut.columns, k).T, grid.turned().with_order(order), cut, k).T
+
+
+def to_whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
+    """A part of the rows of my block, but all columns, and how many rows the block had; zeros below the last part."""
+    return _whole_rows(a, grid)[0], a.shape[0]
+
+
+def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
+    """My block of ``rows`` rows again."""
+    if grid.q == 1:
+        return x
+    x = x.reshape(x.shape[0], grid.q, x.shape[1] // grid.q)
+    return _exchange(x, grid.column_axes, 1, 0).reshape(-1, x.shape[2])[:rows]
+
+
+def gathered(b: Any, grid: Grid) -> Any:
+    """The whole matrix on each device."""
+    for axis, axes in ((0, grid.row_axes), (1, grid.column_axes)):
+        if axes:
+            b = lax.all_gather(b, axes, axis=axis, tiled=True)
+    return b
+
+
+def local_part(x: Any, grid: Grid) -> Any:
+    """My block of a matrix that is whole on each device."""
+    m, n = x.shape[0] // grid.p, x.shape[1] // grid.q
+    return lax.dynamic_slice(x, (place(grid.row_axes) * m, place(grid.column_axes) * n), (m, n))
+
+
+def _holds_panels(grid: Grid, cut: Panels) -> bool:
+    """Each block of columns is a number of panels, and as many for every device: they are dealt out as they are."""
+    return grid.order == grid.column_axes and cut.padded == cut.n and cut.each % cut.devices == 0
+
+
+def _exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
+    """Axis ``split`` counts receivers; it goes, and a new axis ``into`` counts senders. One all-to-all.
+
+    Of the two forms that JAX has only the tiled one can be turned around for derivatives.
+    """
+    new, split = (into, split + 1) if into <= split else (into + 1, split)
+    return jnp.squeeze(lax.all_to_all(jnp.expand_dims(x, new), axes, split, new, tiled=True), split)
+
+
+def _whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
+    """Of my block of rows every q-th part, but all columns; how many rows that are."""
+    if grid.q == 1:
+        return a, a.shape[0]
+    held = -(-a.shape[0] // grid.q)
+    a = _pad(a, 0, grid.q * held).reshape(grid.q, held, a.shape[1])
+    return _exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2]), held
+
+
+def _reorder(x: Any, grid: Grid, given: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
+    """The first axis counts devices in the order ``given``; afterwards in the order ``wanted``."""
+    if given == wanted:
+        return x
+    sizes = dict(grid.rows + grid.columns)
+    parts = x.reshape(*[sizes[name] for name in given], *x.shape[1:])
+    turn = [given.index(name) for name in wanted]
+    parts = parts.transpose(*turn, *range(len(given), parts.ndim))
+    return parts.reshape(prod(sizes[name] for name in wanted), *x.shape[1:])
+
+
+def _pad(x: Any, axis: int, size: int) -> Any:
+    if x.shape[axis] == size:
+        return x
+    return jnp.pad(x, [(0, size - x.shape[i] if i == axis else 0) for i in range(x.ndim)])

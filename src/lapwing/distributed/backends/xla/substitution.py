@@ -1,0 +1,97 @@
+"""Triangular systems inside shard_map: the matrix in column panels dealt out in turn, the right-hand side in the same rows.
+
+Both ways read the matrix by rows of blocks, of which every device has a part, and exchange one block of the right-hand side
+for each panel.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from .layout import adjoint, place
+from .panels import Panels
+
+__all__ = ["Triangle", "dot", "gather_solve", "left_solve", "scatter_solve"]
+
+# of float32 a GPU would keep ten bits
+dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+class Triangle(NamedTuple):
+    """My panels of T, of which only T's triangle is read; its diagonal blocks and their inverses, on every device."""
+
+    panels: Any
+    diagonal: Any
+    inverses: Any
+
+
+def gather_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
+    """T^-1 B: x_i <- T_ii^-1 (b_i - sum_j T_ij x_j), each device with its own j. ``below``: T is lower triangular."""
+    device, k = place(axes), b.shape[-1]
+    x = jnp.zeros_like(b)
+    for first, last, turn in _halves(cut, ascending=below):
+        begin, end = (0, last) if below else (first, cut.each)  # slots that may have an x by now; the others hold zero
+
+        def step(i: Any, x: Any, begin: int = begin, end: int = end, turn: int | None = turn) -> Any:
+            i = i if turn is None else turn - i
+            owner, slot = i % cut.devices, i // cut.devices
+            row = lax.dynamic_slice(t.panels, (i * cut.width, begin * cut.width), (cut.width, (end - begin) * cut.width))
+            part = -dot(row, x[begin:end].reshape((end - begin) * cut.width, k))
+            part = jnp.where(device == owner, part + lax.dynamic_index_in_dim(b, slot, keepdims=False), part)
+            found = left_solve(lax.psum(part, axes), *_blocks(t, i))
+            return _store(x, found, slot, device == owner)
+
+        x = lax.fori_loop(first * cut.devices, last * cut.devices, step, x)
+    return x
+
+
+def scatter_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
+    """T^-H B: x_i <- T_ii^-H b_i, then b_j <- b_j - T_ij^H x_i for my own j."""
+    device, k = place(axes), b.shape[-1]
+    for first, last, turn in _halves(cut, ascending=not below):
+        begin, end = (0, last) if below else (first, cut.each)  # slots that something is still taken from
+
+        def step(i: Any, x: Any, begin: int = begin, end: int = end, turn: int | None = turn) -> Any:
+            i = i if turn is None else turn - i
+            owner, slot = i % cut.devices, i // cut.devices
+            mine = lax.dynamic_index_in_dim(x, slot, keepdims=False)
+            l, v = _blocks(t, i)
+            found = left_solve(lax.psum(jnp.where(device == owner, mine, 0), axes), adjoint(l), adjoint(v))
+            wide = (end - begin) * cut.width
+            row = lax.dynamic_slice(t.panels, (i * cut.width, begin * cut.width), (cut.width, wide))
+            panel_of = (jnp.arange(wide) // cut.width + begin) * cut.devices + device
+            row = jnp.where(panel_of < i if below else panel_of > i, row, 0)
+            taken = dot(adjoint(row), found).reshape(end - begin, cut.width, k)
+            x = lax.dynamic_update_slice(x, x[begin:end] - taken, (begin, 0, 0))
+            return _store(x, found, slot, device == owner)
+
+        b = lax.fori_loop(first * cut.devices, last * cut.devices, step, b)
+    return b
+
+
+def left_solve(b: Any, t: Any, v: Any) -> Any:
+    """T^-1 B with V ~ T^-1; one step of refinement makes it as good as substitution."""
+    x = dot(v, b)
+    return x + dot(v, b - dot(t, x))
+
+
+def _halves(cut: Panels, ascending: bool) -> list[tuple[int, int, int | None]]:
+    """Two ranges of slots, in the order of the work, and what a descending counter is taken from."""
+    ranges = cut.windows(2)
+    if ascending:
+        return [(first, last, None) for first, last in ranges]
+    return [(first, last, (first + last) * cut.devices - 1) for first, last in reversed(ranges)]
+
+
+def _blocks(t: Triangle, i: Any) -> tuple[Any, Any]:
+    return lax.dynamic_index_in_dim(t.diagonal, i, keepdims=False), lax.dynamic_index_in_dim(t.inverses, i, keepdims=False)
+
+
+def _store(x: Any, found: Any, slot: Any, owner: Any) -> Any:
+    # of x only the slot is touched: the rest stays where it is
+    kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
+    return lax.dynamic_update_slice(x, jnp.where(owner, found, kept)[None], (slot, 0, 0))

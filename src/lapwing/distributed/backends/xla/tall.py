@@ -1,0 +1,143 @@
+"""Long and narrow matrices split over devices: A = Q R by a QR of each block of rows and one of the small factors together.
+
+Only n x n matrices travel. What follows (svd, least squares, polar) works with R. A wide matrix is the adjoint of a tall one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from ...placement import Grid, Placement
+from .calls import or_nan, spec_of
+from .layout import adjoint, from_whole_rows, gathered, place, shard_map, to_whole_rows
+from .substitution import dot
+
+__all__ = ["local_lstsq", "local_polar", "local_qr", "local_svd", "lstsq", "polar", "qr", "svd"]
+
+
+# -- inside shard_map: my block of whole rows in, my block out ----------------------------------------------------------------
+
+
+def tsqr(a: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
+    """Q for my rows, and R on every device. Each device has at least as many rows as there are columns."""
+    n = a.shape[1]
+    q, r = jnp.linalg.qr(a)
+    # A = diag(Q_i) (R_1; R_2; ...) = diag(Q_i) Q' R
+    together, r = jnp.linalg.qr(lax.all_gather(r, axes, tiled=True) if axes else r)
+    mine = lax.dynamic_slice_in_dim(together, place(axes) * n, n)
+    return dot(q, mine), r
+
+
+def small_svd(r: Any) -> tuple[Any, Any, Any, Any]:
+    """Of the same small matrix on every device; the status is not zero where it held NaN or Inf."""
+    good = jnp.all(jnp.isfinite(r))
+    u, s, vh = jnp.linalg.svd(jnp.where(good, r, 0), full_matrices=False)
+    info = 1 - good.astype(jnp.int32)
+    return or_nan(u, info), or_nan(s, info), or_nan(vh, info), info
+
+
+def local_qr(a: Any, grid: Grid) -> tuple[Any, Any]:
+    rows, held = to_whole_rows(a, grid)
+    q, r = tsqr(rows, grid.order)
+    return from_whole_rows(q, grid, held), r
+
+
+def local_svd(a: Any, grid: Grid) -> tuple[Any, Any, Any, Any]:
+    rows, held = to_whole_rows(a, grid)
+    q, r = tsqr(rows, grid.order)
+    u, s, vh, info = small_svd(r)
+    return from_whole_rows(dot(q, u), grid, held), s, vh, info
+
+
+def local_polar(a: Any, grid: Grid) -> tuple[Any, Any, Any]:
+    """A = U P."""
+    rows, held = to_whole_rows(a, grid)
+    q, r = tsqr(rows, grid.order)
+    w, s, vh, info = small_svd(r)
+    # P = V S V^H; the mean with its adjoint is Hermitian to the last bit
+    p = dot(adjoint(vh) * s.astype(r.dtype), vh)
+    return from_whole_rows(dot(q, dot(w, vh)), grid, held), (p + adjoint(p)) / 2, info
+
+
+def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None) -> tuple[Any, ...]:
+    rows, held = to_whole_rows(a, grid)
+    b = b if right is None else gathered(b, right)
+    # my rows of B lie where my rows of A do
+    mine = lax.dynamic_slice_in_dim(b, place(grid.row_axes) * held, held)
+    mine = jnp.pad(mine, ((0, grid.q * rows.shape[0] - held), (0, 0)))
+    mine = lax.dynamic_slice_in_dim(mine, place(grid.column_axes) * rows.shape[0], rows.shape[0])
+    q, r = tsqr(rows, grid.order)
+    u, s, vh, info = small_svd(r)
+    good = s > rcond * s[0]
+    # x <- V S^+ U^H Q^H b
+    projected = dot(adjoint(u), lax.psum(dot(adjoint(q), mine), grid.order))
+    kept = jnp.where(good, s, 1).astype(r.dtype)[:, None]
+    x = dot(adjoint(vh), good.astype(r.dtype)[:, None] * projected / kept)
+    left = mine - dot(rows, x)
+    residuals = lax.psum(jnp.sum(jnp.real(left * jnp.conj(left)), 0), grid.order)
+    return x, residuals, jnp.sum(good).astype(jnp.int32), s, info
+
+
+# -- on whole arrays ----------------------------------------------------------------------------------------------------------
+
+
+def qr(placement: Placement, a: Any) -> tuple[Any, Any]:
+    """Q where A was, R on every device."""
+    return _mapped(local_qr, placement, (True, False), a)  # type: ignore[no-any-return]
+
+
+def svd(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
+    """U where A was, S and V^H on every device, and the status; of a wide matrix V^H is where A was."""
+    if turned:
+        v, s, uh, info = svd(_turned(placement), False, adjoint(a))
+        return adjoint(uh), s, adjoint(v), info
+    return _mapped(local_svd, placement, (True, False, False, False), a)  # type: ignore[no-any-return]
+
+
+def polar(placement: Placement, turned: bool, a: Any) -> tuple[Any, ...]:
+    """A = U P of a tall matrix, A = P U of a wide one; U where A was, P on every device."""
+    if turned:
+        u, p, info = polar(_turned(placement), False, adjoint(a))
+        return adjoint(u), p, info
+    return _mapped(local_polar, placement, (True, False, False), a)  # type: ignore[no-any-return]
+
+
+def lstsq(placement: Placement, right: Grid | None, a: Any, b: Any, rcond: Any) -> tuple[Any, ...]:
+    """x, residuals, rank and singular values, all on every device, and the status."""
+    if b.ndim == 1:
+        x, residuals, *others = lstsq(placement, right, a, b[:, None], rcond)
+        return x[:, 0], residuals[0], *others
+    function = partial(local_lstsq, grid=placement.grid, right=right)
+    whole = PartitionSpec()
+    specs = (spec_of(placement.grid), spec_of(right), whole)
+    return _undifferentiated("lstsq", shard_map(function, placement.mesh, specs, (whole,) * 5))(a, b, rcond)  # type: ignore[no-any-return]
+
+
+def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any) -> Any:
+    grid = placement.grid
+    spec, whole = spec_of(grid), PartitionSpec()
+    out = tuple(spec if part else whole for part in split)
+    name = getattr(function, "func", function).__name__.removeprefix("local_")
+    return _undifferentiated(name, shard_map(partial(function, grid=grid), placement.mesh, (spec,), out))(a)
+
+
+def _undifferentiated(name: str, function: Any) -> Any:
+    guarded = jax.custom_jvp(function)
+
+    @guarded.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        raise NotImplementedError(
+            f"{name}: of a sharded matrix it has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
+        )
+
+    return guarded
+
+
+def _turned(placement: Placement) -> Placement:
+    return Placement(placement.mesh, placement.grid.turned())

@@ -1,0 +1,80 @@
+"""Triangular matrices inside shard_map: their panels with the diagonal blocks inverted, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...placement import Grid
+from .calls import in_slots, or_nan
+from .cholesky import identity_slots
+from .layout import adjoint, from_slots, place, to_panels
+from .lu import inverse_lower, prepared
+from .panels import Panels
+from .substitution import Triangle, gather_solve, scatter_solve
+
+__all__ = ["FactoredTriangle", "apply", "inverse_of", "local_diagonal", "local_factor", "local_triangle"]
+
+
+class FactoredTriangle(NamedTuple):
+    """T in panels, of the other triangle zeros; its diagonal blocks and their inverses on every device; the status."""
+
+    panels: Any
+    diagonal: Any
+    inverses: Any
+    info: Any
+
+    @property
+    def t(self) -> Triangle:
+        return Triangle(self.panels, self.diagonal, self.inverses)
+
+
+def local_factor(a: Any, grid: Grid, cut: Panels, below: bool) -> FactoredTriangle:
+    c, first_odd = prepared(to_panels(local_triangle(a, grid, not below), grid, cut), cut, grid.order)
+    b, device = cut.width, place(grid.order)
+    mine = jax.vmap(lambda s: lax.dynamic_slice(c, ((s * cut.devices + device) * b, s * b), (b, b)))(jnp.arange(cut.each))
+    blocks = lax.all_gather(mine, grid.order, axis=1) if cut.devices > 1 else mine[:, None]
+    blocks = blocks.reshape(cut.count, b, b)
+    inverses = jax.vmap(inverse_lower)(blocks) if below else adjoint(jax.vmap(inverse_lower)(adjoint(blocks)))
+    zero = jnp.diagonal(blocks, axis1=-2, axis2=-1).reshape(-1) == 0
+    first_zero = jnp.where(jnp.any(zero), jnp.argmax(zero), cut.padded)
+    first = jnp.minimum(first_zero, first_odd)
+    return FactoredTriangle(c, blocks, inverses, jnp.where(first < cut.n, first + 1, 0).astype(jnp.int32))
+
+
+def apply(f: FactoredTriangle, b: Any, grid: Grid, right: Grid | None, cut: Panels, below: bool, turned: bool) -> Any:
+    """T^-1 B, or T^-H B."""
+    substitute = scatter_solve if turned else gather_solve
+    return or_nan(in_slots(b, grid, right, cut, lambda x: substitute(f.t, x, cut, grid.order, below=below)), f.info)
+
+
+def inverse_of(f: FactoredTriangle, grid: Grid, cut: Panels, below: bool) -> Any:
+    """T^-1 in blocks."""
+    eye = identity_slots(cut, grid.order, f.panels.dtype)
+    x = or_nan(gather_solve(f.t, eye, cut, grid.order, below=below)[..., : cut.n], f.info)
+    return from_slots(x, grid, cut, grid.order)
+
+
+def local_triangle(a: Any, grid: Grid, upper: bool, strict: bool = False) -> Any:
+    """My block, with zeros for what is not of the triangle."""
+    rows, columns = _places(a, grid)
+    shift = 1 if strict else 0
+    return jnp.where(columns - rows >= shift if upper else rows - columns >= shift, a, 0)
+
+
+def local_diagonal(a: Any, grid: Grid) -> Any:
+    """The whole diagonal, on every device."""
+    rows, columns = _places(a, grid)
+    mine = jnp.sum(jnp.where(rows == columns, a, 0), 1)
+    whole = jnp.zeros(a.shape[0] * grid.p, a.dtype)
+    whole = lax.dynamic_update_slice_in_dim(whole, mine, place(grid.row_axes) * a.shape[0], 0)
+    return lax.psum(whole, grid.order)
+
+
+def _places(a: Any, grid: Grid) -> tuple[Any, Any]:
+    rows = place(grid.row_axes) * a.shape[0] + jnp.arange(a.shape[0])
+    columns = place(grid.column_axes) * a.shape[1] + jnp.arange(a.shape[1])
+    return rows[:, None], columns[None]

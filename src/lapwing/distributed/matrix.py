@@ -1,0 +1,318 @@
+"""A matrix whose blocks lie on the ranks of a communicator, in the memory of the host or of GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.memory import library_of, moves, on_device
+from .files import FORMAT, block_name, clear, read_block, tried, write_manifest
+from .layout import Layout
+from .parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
+from .ranks.protocol import agree, open_communicator
+
+__all__ = ["ShardedMatrix"]
+
+
+class ShardedMatrix:
+    """A matrix over the ranks of a communicator: this rank's block, who owns what, and the communicator.
+
+    Make one with :meth:`from_local`, :meth:`from_function`, :meth:`scatter` or :meth:`load`; the public functions
+    (``lapwing.solve``, ``lapwing.eigh``, ...) take it and give results in its layout. All methods are collective but those that
+    only look at this rank's block.
+
+    Attributes
+    ----------
+    local : numpy.ndarray, or an array on a GPU
+        The block of this rank, row-major or column-major. On a GPU: of CuPy, torch, or any library whose arrays have
+        ``__cuda_array_interface__`` or ``__dlpack__``. Such matrices go to cuSOLVERMp, and results are of the same library.
+    layout : Layout
+        Which rows and columns each rank owns.
+    comm : mpi4py communicator or None
+        As it was given. For blocks on GPUs it may be a torch process group.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = ShardedMatrix.scatter(np.eye(3), None)  # with MPI: MPI.COMM_WORLD instead of None
+    >>> a
+    ShardedMatrix(3 x 3 float64, all 3 rows, all 3 columns on a 1 x 1 grid, rank 0 of 1)
+    >>> a.gather().trace()
+    np.float64(3.0)
+    """
+
+    __slots__ = ("layout", "local", "ranks")
+    ndim = 2
+
+    def __init__(self, local: Any, layout: Layout, comm: Any) -> None:
+        """From parts that are known to fit, without talking to the other ranks; see :meth:`from_local`."""
+        self.ranks = open_communicator(comm)
+        self.local, self.layout = local, layout
+        expected = layout.local_shape(self.ranks.rank)
+        if tuple(local.shape) != expected:
+            raise ValueError(
+                f"ShardedMatrix: the block of rank {self.ranks.rank} has shape {tuple(local.shape)}, but its layout ({layout})"
+                f" says {expected}"
+            )
+
+    @classmethod
+    def from_local(
+        cls,
+        local: Any,
+        comm: Any,
+        *,
+        axis: int | None = None,
+        grid: tuple[int, int] | None = None,
+        layout: Layout | None = None,
+    ) -> ShardedMatrix:
+        """From the block that each rank has; nothing is copied.
+
+        Parameters
+        ----------
+        local : array, shape (rows, columns)
+            Of NumPy, or on a GPU. Blocks may be uneven and empty.
+        comm : mpi4py communicator
+        axis : int, optional
+            0: the blocks are stacked in the order of the ranks, which is the default. 1: they stand side by side.
+        grid : (p, q), optional
+            The blocks fill a grid, row by row.
+        layout : Layout, optional
+            Any other: ``Layout.cyclic(shape, tile, grid)``.
+
+        Returns
+        -------
+        ShardedMatrix
+
+        Raises
+        ------
+        ValueError, TypeError
+            On all ranks alike: blocks that do not fit together, dtypes that differ.
+        """
+        name = "ShardedMatrix.from_local"
+        ranks = open_communicator(comm)
+        error: Exception | None = None
+        try:
+            local = checked(name, local)
+            if sum(x is not None for x in (axis, grid, layout)) > 1:
+                raise ValueError(f"{name}: give one of axis, grid and layout")
+            if axis not in (None, 0, 1):
+                raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
+            if grid is not None and (len(grid) != 2 or grid[0] * grid[1] != ranks.size):
+                raise ValueError(f"{name}: grid={grid!r} has not as many places as there are ranks, {ranks.size}")
+            if layout is not None and layout.size > ranks.size:
+                raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
+        except (TypeError, ValueError) as wrong:
+            error, local = wrong, np.empty((0, 0))
+        facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
+        shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
+        if layout is None:
+            layout = blocks_layout(name, shapes, grid or ((1, ranks.size) if axis == 1 else (ranks.size, 1)))
+        for rank, shape in enumerate(shapes):
+            if shape != layout.local_shape(rank):
+                raise ValueError(
+                    f"{name}: the block of rank {rank} has shape {shape}, but its layout ({layout}) says"
+                    f" {layout.local_shape(rank)}"
+                )
+        return cls(local, layout, ranks)
+
+    @classmethod
+    def from_function(
+        cls,
+        shape: tuple[int, int],
+        dtype: Any,
+        f: Callable[[np.ndarray, np.ndarray], Any],
+        comm: Any,
+        *,
+        layout: Layout | None = None,
+    ) -> ShardedMatrix:
+        """Each rank makes its own block.
+
+        Parameters
+        ----------
+        shape : (m, n)
+        dtype : dtype
+        f : callable
+            ``f(rows, columns)`` gives the block of these global indices, two arrays. It is not called for an empty block.
+        comm : mpi4py communicator
+        layout : Layout, optional
+            Blocks of rows by default.
+
+        Examples
+        --------
+        >>> hilbert = ShardedMatrix.from_function((3, 3), float, lambda i, j: 1 / (i[:, None] + j + 1), None)
+        >>> hilbert.gather()[1].round(2).tolist()
+        [0.5, 0.33, 0.25]
+        """
+        name = "ShardedMatrix.from_function"
+        ranks = open_communicator(comm)
+        error: Exception | None = None
+        block: Any = np.empty((0, 0))
+        chosen = layout
+        try:
+            chosen = layout_for(name, shape, layout, ranks)
+            expected = chosen.local_shape(ranks.rank)
+            block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
+            if on_device(block):
+                raise TypeError(f"{name}: f gave a block on a GPU\nhint: ShardedMatrix.from_local takes those")
+            block = np.asarray(block, dtype)
+            if block.shape != expected:
+                raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
+            block = checked(name, block)
+        except Exception as wrong:  # whatever f raises: the other ranks must not wait for this one
+            error = wrong
+        agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
+        assert chosen is not None
+        return cls(block, chosen, ranks)
+
+    @classmethod
+    def scatter(cls, a: Any, comm: Any, *, root: int = 0, layout: Layout | None = None) -> ShardedMatrix:
+        """From a whole matrix on rank ``root``; what the other ranks give is not looked at. Blocks of rows by default."""
+        name = "ShardedMatrix.scatter"
+        ranks = open_communicator(comm)
+        error: Exception | None = None
+        mine = None
+        try:
+            if not 0 <= root < ranks.size:
+                raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+            if ranks.rank == root:
+                if on_device(a):
+                    raise TypeError(
+                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
+                    )
+                a = checked(name, a)
+                mine = a.shape, a.dtype.name
+                layout_for(name, a.shape, layout, ranks)
+        except (TypeError, ValueError) as wrong:
+            error = wrong
+        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=mine)[root]
+        target = layout_for(name, shape, layout, ranks)
+        block = np.empty(target.local_shape(ranks.rank), dtype)
+        source = on_one(shape, root, ranks.size)
+        whole = a if ranks.rank == root else np.empty(source.local_shape(ranks.rank), dtype)
+        move(ranks, whole, source, block, target)
+        return cls(block, target, ranks)
+
+    def gather(self, root: int | None = 0) -> Any:
+        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
+        name, ranks = "ShardedMatrix.gather", self.ranks
+        target = on_one(self.shape, root or 0, ranks.size)
+        error: Exception | None
+        if root is not None and not 0 <= root < ranks.size:
+            whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+        elif self.on_gpu:
+            whole, error = np.empty(0), None
+        else:
+            whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+        agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
+        if self.on_gpu:
+            return moves().gather(self, root)
+        move(ranks, self.local, self.layout, whole, target)
+        if root is None and ranks.size > 1:
+            whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
+        return whole if root is None or ranks.rank == root else None
+
+    def redistribute(self, layout: Layout) -> ShardedMatrix:
+        """The same matrix in another layout; blocks that already are there are not copied."""
+        name, block = "ShardedMatrix.redistribute", self.local
+        facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
+        error = misfit(name, self.shape, layout, self.ranks)
+        if error is None and layout != self.layout and not self.on_gpu:
+            block, error = room(name, layout.local_shape(self.ranks.rank), self.dtype)
+        agree(self.ranks, name, facts, error=error)
+        if layout == self.layout:
+            return self
+        if self.on_gpu:
+            return moves().redistribute(self, layout)  # type: ignore[no-any-return]
+        move(self.ranks, self.local, self.layout, block, layout)
+        return ShardedMatrix(block, layout, self.ranks)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """One .npy file for each rank and a manifest, in a folder that all ranks see; what was saved there is replaced.
+
+        The manifest comes last: a folder with one is complete.
+        """
+        path = Path(folder)
+        ranks = self.ranks
+        facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
+        agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
+        local = moves().to_numpy(self.local) if self.on_gpu else self.local
+        error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
+        agree(ranks, "ShardedMatrix.save", {}, error=error)
+        told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
+        agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], comm: Any, *, layout: Layout | None = None) -> ShardedMatrix:
+        """What :meth:`save` wrote, on any number of ranks: each reads only what it needs.
+
+        By default in the layout in which it was saved, where there are as many ranks, else in blocks of rows.
+        """
+        name = "ShardedMatrix.load"
+        ranks = open_communicator(comm)
+        path = Path(folder)
+        error: Exception | None = None
+        block, target = np.empty((0, 0)), layout
+        try:
+            told = json.loads((path / "manifest.json").read_text())
+            if told.get("format") != FORMAT:
+                raise ValueError(f"{name}: {path / 'manifest.json'} is not of the format {FORMAT!r}")
+            saved = Layout.from_json(told["layout"])
+            if layout is None and saved.size == ranks.size:
+                target = saved
+            target = layout_for(name, tuple(told["shape"]), target, ranks)
+            block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
+        except FileNotFoundError as wrong:
+            error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
+        except (OSError, ValueError, KeyError) as wrong:
+            error = wrong if str(wrong).startswith(name) else ValueError(f"{name}: {path} cannot be read: {wrong}")
+        agree(ranks, name, {"folder": str(path), "layout": target}, error=error)
+        assert target is not None
+        return cls(block, target, ranks)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layout.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return dtype_of(self.local)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the blocks lie on GPUs."""
+        return on_device(self.local)
+
+    @property
+    def comm(self) -> Any:
+        return getattr(self.ranks, "mpi", None)
+
+    @property
+    def T(self) -> ShardedMatrix:
+        """The transpose: each rank's block transposed, without a copy."""
+        return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
+
+    def conj(self) -> ShardedMatrix:
+        made = moves().conj(self.local) if self.on_gpu else self.local.conj()
+        return ShardedMatrix(made, self.layout, self.ranks)
+
+    def astype(self, dtype: Any) -> ShardedMatrix:
+        made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
+
+    def copy(self) -> ShardedMatrix:
+        made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        return ShardedMatrix(made, self.layout, self.ranks)
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError(
+            "ShardedMatrix: no rank holds all of it\nhint: .gather() brings it to rank 0, .local is this rank's block"
+        )
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        return f"ShardedMatrix({m} x {n} {self.dtype}, {self.layout}, rank {self.ranks.rank} of {self.ranks.size})"

@@ -1,0 +1,1 @@
+"""Who the ranks are, and how they agree: MPI, torch.distributed, JAX's processes."""
