@@ -1,5 +1,5 @@
 // The part of XLA's FFI C interface that is the same in every version since 0.1, declared by hand so that one binary serves
-// every jaxlib. tests/abi/xla.cc checks each offset and value against the installed header.
+// every jaxlib. tests/native/abi/xla.cc checks each offset and value against the installed header.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -27,7 +27,7 @@ from lapwing.core.problem import DTYPES
 from lapwing.core.records import load_record, rules_of
 
 needs_native = pytest.mark.skipif(native is None, reason="the native core was not built")
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def case_of(n=20, batch=1, dtype="float64", part=None, matrix="random", operation="eigh", **more):

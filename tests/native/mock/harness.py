@@ -12,7 +12,7 @@ from pathlib import Path
 import lapwing
 
 MOCK = Path(__file__).parent
-NATIVE = MOCK.parents[1] / "native"
+NATIVE = MOCK.parents[2] / "native"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("lapwing._native", reason="the native core was not built")
-sys.path.append(str(Path(__file__).parent / "mock"))
+sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
 import harness
 
 import lapwing

@@ -13,7 +13,7 @@ import pytest
 
 import lapwing
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _NEEDS_A_LIBRARY = {
     *(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")),
     *(f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")),

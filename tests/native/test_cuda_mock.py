@@ -1,6 +1,6 @@
 """The CUDA path without a GPU: a stand-in driver, solver and run-time compiler keep books and check every argument.
 
-Each group of checks runs in a child process. See tests/mock.
+Each group of checks runs in a child process. See tests/native/mock.
 """
 
 import sys

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-NATIVE = TESTS.parent / "native"
+NATIVE = TESTS.parents[1] / "native"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
 pytestmark = [
