@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lapwing.engines import planner
+from lapwing import planner
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"

@@ -256,8 +256,8 @@ def test_compile_error(child):
 
 ABSENT = """
 import child
-import lapwing.engines.planner
-from lapwing.engines.cusolver import ENGINE
+import lapwing.planner
+from lapwing.core.engines import ENGINES as LISTED
 name = "{name}"
 try:
     ctypes.CDLL(name)
@@ -266,7 +266,7 @@ except OSError:
     native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
     if name == "libcuda.so.1":
         child.balanced = lambda: True
-    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=ENGINE.missing("cuda"),
+    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=LISTED["cusolver"].missing("cuda"),
          gpus=native.gpus(), versions=list(native.cuda_versions()))
 else:
     tell(installed=True)
@@ -330,7 +330,7 @@ def test_wrong_calls(child):
          dtype=message(lambda: run(0, 9, 0)), device=message(lambda: check("float64", 1, 3, "batched", ordinal=5)))
     """
     _, told = child(code, refused=2)
-    assert "engine 1 does not run on a GPU" in told["engine"]
+    assert "engine lapack does not have this operation on a GPU" in told["engine"]
     assert "no operation 99" in told["op"]
     assert "dtype 9" in told["dtype"]
     assert "invalid device ordinal" in told["device"]
@@ -429,14 +429,14 @@ def test_capture(child):
 def test_choice_of_engine(child):
     """engine="auto": the rules of this GPU's name come before the general ones."""
     code = """
-    row = lambda engine, low, high: (CHOLESKY, CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, 0, 1 << 60)
+    row = lambda engine, low, high: (CHOLESKY, CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, 0, 1 << 60, "a test")
     for n in (3, 200):
-        check("float64", 2, n, "auto")
+        check("float64", 1, n, "auto")
     native.set_rules("Mock GPU", [row("cusolver", 0, 50), row("batched", 51, 60)])
     for n in (3, 55, 200):
-        check("float64", 2, n, "auto")
+        check("float64", 1, n, "auto")
     native.set_rules("Another GPU", [row("tiled", 0, 1 << 60)])
-    check("float64", 2, 55, "auto")
+    check("float64", 1, 55, "auto")
     """
     calls, _ = child(code)
     assert launched(calls) == [
