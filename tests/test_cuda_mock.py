@@ -155,9 +155,11 @@ def test_workspace(child):
 
 @pytest.mark.parametrize(("dtype", "n"), [("complex128", 128), ("float32", 150)])
 def test_workspace_of_a_batch_that_outgrows_its_kernel(child, dtype, n):
-    """Where a block cannot hold the triangle, the batched engine hands on to the tiles, which need scratch memory."""
-    calls, _ = child(f'check("{dtype}", 3, {n}, "batched")', MOCK_SHARED=166912, MOCK_ARCH=80)
+    """Where a block cannot hold the triangle, the tiles do the work; the batched engine is refused by name."""
+    code = f'check("{dtype}", 3, {n}, "auto"); tell(text=message(lambda: check("{dtype}", 3, {n}, "batched", scratch=0)))'
+    calls, told = child(code, MOCK_SHARED=166912, MOCK_ARCH=80)
     assert launched(calls) == ["cholesky_tiled", "cholesky_settle"]
+    assert "engine batched: " in told["text"]
 
 
 def test_auto_on_a_gpu_with_little_shared_memory(child):
@@ -173,7 +175,7 @@ def test_auto_on_a_gpu_with_little_shared_memory(child):
 def test_too_little_shared_memory(child):
     code = 'a, _ = problem("complex128", 1, 70); tell(text=message(lambda: cholesky(a, "tiled")))'
     _, told = child(code, MOCK_SHARED=49152)
-    assert "this GPU allows a block 49152 bytes of shared memory" in told["text"]
+    assert "tiled needs more shared memory than the 49152 bytes that this GPU allows a block" in told["text"]
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ int q_size(const Job& job, int* elements) {
   const int m = int(frame.size[1]), c = int(frame.size[3]);
   const auto& api = table();
   const auto call = of_dtype<Call>(frame.dtype, api.sorgqr_size, api.dorgqr_size, api.cungqr_size, api.zungqr_size);
-  return call(job.lease.solver, m, c, int(smaller(frame)), nullptr, m, nullptr, elements);
+  return call(job.lease.handle, m, c, int(smaller(frame)), nullptr, m, nullptr, elements);
 }
 
 int make_q(const Job& job, void* w, const void* tau, int32_t* status) {
@@ -45,7 +45,7 @@ int make_q(const Job& job, void* w, const void* tau, int32_t* status) {
   const int room = int(std::min<size_t>(job.need.device / job.element, INT32_MAX));
   const auto& api = table();
   const auto call = of_dtype<Call>(frame.dtype, api.sorgqr, api.dorgqr, api.cungqr, api.zungqr);
-  return call(job.lease.solver, m, c, int(smaller(frame)), w, m, tau, job.device_work(), room, status);
+  return call(job.lease.handle, m, c, int(smaller(frame)), w, m, tau, job.device_work(), room, status);
 }
 
 // The least orders for the polar decomposition. H200, 2026-11-15, float64, against QR iterations: n = 32 1.1 and 1.3 ms,
@@ -77,7 +77,7 @@ int decompose_workspace(Job& job) {
     if (std::max(m, n) > std::numeric_limits<int32_t>::max())
       return fail(frame, "engine cusolver: QR of %lld x %lld is too large for its integers", (long long)m, (long long)n);
     int elements = 0;
-    if (check(frame, api.geqrf_size(job.lease.solver, job.lease.params, m, n, type, nullptr, m, type, nullptr, type,
+    if (check(frame, api.geqrf_size(job.lease.handle, job.lease.params, m, n, type, nullptr, m, type, nullptr, type,
                                     &job.need.device, &job.need.host), "asking for the workspace") ||
         check(frame, q_size(job, &elements), "asking for the workspace"))
       return 1;
@@ -93,12 +93,12 @@ int decompose_workspace(Job& job) {
   job.places.right_vectors = job.take(keeps ? size_t(shape.columns * shape.columns) * job.element : 0);
   Workspace more;
   if (check(frame,
-            api.gesvd_size(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
+            api.gesvd_size(job.lease.handle, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
                            nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type, nullptr, shape.columns, type,
                            &job.need.device, &job.need.host),
             "asking for the workspace") ||
       (polar && check(frame,
-                      api.gesvdp_size(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows,
+                      api.gesvdp_size(job.lease.handle, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows,
                                       shape.columns, type, nullptr, shape.rows, real, nullptr, type, nullptr, shape.rows, type,
                                       nullptr, shape.columns, type, &more.device, &more.host),
                       "asking for the workspace")))
@@ -117,7 +117,7 @@ int qr(const Job& job, int64_t m) {
          cuda::adjoint(frame, job.input(0, m, rows * columns), w, info, rows, columns, columns, cuda::CHECK) ||
          cuda::replace_failed(frame, w, info, columns, rows) ||
          check(frame,
-               table().geqrf(job.lease.solver, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau,
+               table().geqrf(job.lease.handle, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau,
                              job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host, status),
                "QR") ||
          cuda::adjoint(frame, w, job.input(2, m, c * columns), info, columns, rows, c, cuda::SPOIL | cuda::TRIANGLE) ||
@@ -152,7 +152,7 @@ struct Decomposition {
   int iterate() const {
     const int type = job.type();
     return check(job.frame,
-                 table().gesvd(job.lease.solver, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
+                 table().gesvd(job.lease.handle, job.lease.params, shape.job(), shape.job(), shape.rows, shape.columns, type,
                                matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(), shape.columns,
                                type, job.device_work(), job.need.device, job.host_work(), job.need.host, status()),
                  "SVD");
@@ -163,7 +163,7 @@ struct Decomposition {
     const int type = job.type();
     double shift = 0;
     if (check(job.frame,
-              table().gesvdp(job.lease.solver, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns,
+              table().gesvdp(job.lease.handle, job.lease.params, VALUES_AND_VECTORS, !shape.full, shape.rows, shape.columns,
                              type, matrix(), shape.rows, job.real_type(), s, type, left(), shape.rows, type, right(),
                              shape.columns, type, job.device_work(), job.need.device, job.host_work(), job.need.host, status(),
                              &shift),

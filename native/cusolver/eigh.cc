@@ -53,18 +53,18 @@ int ask(Frame& frame, const Lease& lease, Job& job, Workspace* need) {
   int status = 1;
   switch (job.method) {
     case WHOLE:
-      status = api.syevd_size(lease.solver, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real, nullptr,
+      status = api.syevd_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real, nullptr,
                               type, &need->device, &need->host);
       break;
     case PART:
-      status = api.syevdx_size(lease.solver, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type,
+      status = api.syevdx_size(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type,
                                nullptr, job.n, nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, nullptr,
                                type, &need->device, &need->host);
       break;
     case MANY:
       // fewer at once where the solver refuses so many
       for (;; job.chunk = (job.chunk + 1) / 2) {
-        status = api.syev_many_size(lease.solver, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real,
+        status = api.syev_many_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real,
                                     nullptr, type, &need->device, &need->host, job.chunk);
         if (status == 0 || job.chunk == 1) break;
       }
@@ -98,16 +98,16 @@ int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, co
   int status = 1;
   switch (job.method) {
     case WHOLE:
-      status = api.syevd(lease.solver, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
+      status = api.syevd(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
                          need.device, host, need.host, info);
       break;
     case PART:
-      status = api.syevdx(lease.solver, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type, a, job.n,
+      status = api.syevdx(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type, a, job.n,
                           nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, w, type, device, need.device,
                           host, need.host, info);
       break;
     case MANY:
-      status = api.syev_many(lease.solver, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
+      status = api.syev_many(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
                              need.device, host, need.host, info, matrices);
   }
   return check(frame, status, "eigh");
@@ -137,8 +137,8 @@ int eigh(Frame& frame) {
   Workspace need;
   if (!lease.ok() || ask(frame, lease, job, &need)) return 1;
   const Room at = room_for(job, need);
-  char* scratch = static_cast<char*>(frame.scratch.get(frame.scratch.self, at.total));
-  if (!scratch) return fail(frame, "no GPU memory for a workspace of %zu bytes", at.total);
+  char* scratch = cuda::scratch(frame, at.total);
+  if (!scratch) return 1;
   std::vector<char> host(need.host);
 
   auto* a = static_cast<char*>(frame.buffer[0]);

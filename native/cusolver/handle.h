@@ -1,26 +1,18 @@
-// A cuSOLVER handle for the length of one call, and what every call needs beside it.
+// What every call of cuSOLVER needs: a handle, the size of its workspace, its answers in words.
 #pragma once
 #include <cstddef>
 
 #include "frame.h"
+#include "gpu/handles.h"
 
 namespace lapwing::cusolver {
 
-// On the frame's stream. A handle serves one call at a time and is kept for the next.
-class Lease {
+using cuda::type_of;
+
+class Lease : public cuda::Lease {
  public:
-  explicit Lease(Frame& frame);
-  ~Lease();
-  Lease(const Lease&) = delete;
-  bool ok() const { return ok_; }
-
-  void* solver = nullptr;
-  void* params = nullptr;
+  explicit Lease(Frame& frame) : cuda::Lease(frame, vendor::solver) {}
   const Lease* operator->() const { return this; }
-
- private:
-  void* context_ = nullptr;
-  bool ok_ = false;
 };
 
 struct Workspace {
@@ -28,8 +20,8 @@ struct Workspace {
 };
 
 // 1 with a message when `status` is not 0.
-int check(Frame& frame, int status, const char* doing);
-
-int type_of(int32_t dtype);
+inline int check(Frame& frame, int status, const char* doing) {
+  return status ? fail(frame, "%s: the GPU solver library answered with status %d", doing, status) : 0;
+}
 
 }  // namespace lapwing::cusolver

@@ -51,7 +51,7 @@ struct Recursion {
 
   int factor_base(void* a, int64_t n, int64_t offset) const {
     auto* status = job.at<int32_t>(job.places.status);
-    const int answer = table().potrf(job.lease.solver, job.lease.params, FILL_LOWER, n, job.type(), a, ld, job.type(),
+    const int answer = table().potrf(job.lease.handle, job.lease.params, FILL_LOWER, n, job.type(), a, ld, job.type(),
                                      job.device_work(), job.need.device, job.host_work(), job.need.host,
                                      status);
     return check(job.frame, answer, "cholesky") || cuda::merge(job.frame, info, status, offset) ||
@@ -159,7 +159,7 @@ int positive_workspace(Job& job) {
   Frame& frame = job.frame;
   const int64_t n = frame.size[1], base = std::min(n, BASE);
   if (check(frame,
-            table().potrf_size(job.lease.solver, job.lease.params, FILL_LOWER, base, job.type(), nullptr, n, job.type(),
+            table().potrf_size(job.lease.handle, job.lease.params, FILL_LOWER, base, job.type(), nullptr, n, job.type(),
                                &job.need.device, &job.need.host),
             "asking for the workspace"))
     return 1;

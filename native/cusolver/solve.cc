@@ -34,7 +34,7 @@ int factor_general(const Job& job, void* work, int32_t* info, cuda::Pivots pivot
   // what is not finite is not handed on
   if (cuda::replace_failed(frame, work, info, n, n)) return 1;
   if (check(frame,
-            table().getrf(job.lease.solver, job.lease.params, n, n, job.type(), work, n, job.at<int64_t>(job.places.pivots),
+            table().getrf(job.lease.handle, job.lease.params, n, n, job.type(), work, n, job.at<int64_t>(job.places.pivots),
                           job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host,
                           job.at<int32_t>(job.places.status)),
             "LU"))
@@ -223,7 +223,7 @@ int Job::prepare() {
     if (positive_workspace(*this)) return 1;
     if (frame.op != INVERSE && !overwrite) places.matrix = take(size_t(order) * element);
   } else if (factors) {
-    if (check(frame, table().getrf_size(lease.solver, lease.params, n, n, type(), nullptr, n, type(), &need.device, &need.host),
+    if (check(frame, table().getrf_size(lease.handle, lease.params, n, n, type(), nullptr, n, type(), &need.device, &need.host),
               "asking for the workspace"))
       return 1;
     places.pivots = take(sizeof(int64_t) * size_t(n)), places.rows = take(sizeof(int32_t) * size_t(n));
@@ -239,8 +239,7 @@ int Job::prepare() {
 }
 
 int Job::allocate() {
-  if (places.total && !(block = static_cast<char*>(frame.scratch.get(frame.scratch.self, places.total))))
-    return fail(frame, "no GPU memory for a workspace of %zu bytes", places.total);
+  if (places.total && !(block = cuda::scratch(frame, places.total))) return 1;
   host.resize(need.host);
   return 0;
 }

@@ -9,7 +9,6 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;  // the kernels stride over what does not fit
 constexpr int64_t MAX_BLOCK_N = 128;      // cholesky_block keeps the triangle in shared memory
 constexpr int64_t TILE = 64;              // of cholesky_tiled
 
@@ -32,20 +31,12 @@ Call read(const Frame& frame) {
           static_cast<int32_t*>(frame.buffer[2])};
 }
 
-// The widest access, in bytes, that every address `stride` bytes apart allows.
-int access_width(const Call& call, int64_t stride) {
-  auto bits = reinterpret_cast<uintptr_t>(call.a) | reinterpret_cast<uintptr_t>(call.out) | uintptr_t(stride);
-  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
-}
-
 std::string options(const Frame& frame, int width, const char* more = "") {
   char text[160];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d%s", frame.dtype, bool(frame.flags & UPPER), width,
                 more);
   return text;
 }
-
-Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, MAX_GRID))}; }
 
 // Rows of `bytes` bytes in shared memory start an odd number of access units apart: Stage in cholesky.cu.
 int64_t staged(int64_t bytes) { return bytes % 16 ? bytes : (bytes / 16 | 1) * 16; }
@@ -56,7 +47,7 @@ int launch_thread(Frame& frame, Call call) {
   char more[80];
   std::snprintf(more, sizeof more, " -DLW_KERNEL=0 -DLW_N=%d -DLW_THREADS=%d", int(call.n), threads);
   size_t shared = size_t(pitch * threads);
-  void* kernel = function(frame, "cholesky.cu", options(frame, access_width(call, 16), more).c_str(), "cholesky_thread", shared);
+  void* kernel = function(frame, "cholesky.cu", options(frame, access_width({call.a, call.out}, 16), more).c_str(), "cholesky_thread", shared);
   if (!kernel) return 1;
   void* arguments[] = {&call.a, &call.out, &call.info, &call.batch};
   return launch(frame, kernel, grid_for((call.batch + threads - 1) / threads), unsigned(threads), shared, arguments);
@@ -70,7 +61,7 @@ int launch_rows(Frame& frame, Call call) {
   char more[80];
   std::snprintf(more, sizeof more, " -DLW_KERNEL=1 -DLW_N=%d -DLW_THREADS=%d", int(call.n), threads);
   size_t shared = size_t(matrices * call.n * staged(call.n * call.element));
-  void* kernel = function(frame, "cholesky.cu", options(frame, access_width(call, 16), more).c_str(), "cholesky_rows", shared);
+  void* kernel = function(frame, "cholesky.cu", options(frame, access_width({call.a, call.out}, 16), more).c_str(), "cholesky_rows", shared);
   if (!kernel) return 1;
   void* arguments[] = {&call.a, &call.out, &call.info, &call.batch};
   return launch(frame, kernel, grid_for((call.batch + matrices - 1) / matrices), threads, shared, arguments);
@@ -90,7 +81,7 @@ int launch_block(Frame& frame, Call call) {
   std::snprintf(more, sizeof more, " -DLW_KERNEL=2 -DLW_N=%u -DLW_THREADS=%u -DLW_RESIDENT=%d", threads, threads,
                 resident[frame.dtype][blocks - 2]);
   size_t shared = size_t(triangle_bytes(blocks, call.element));
-  int width = access_width(call, call.n * call.element);
+  int width = access_width({call.a, call.out}, call.n * call.element);
   void* kernel = function(frame, "cholesky.cu", options(frame, width, more).c_str(), "cholesky_block", shared);
   if (!kernel) return 1;
   int n = int(call.n);
@@ -151,17 +142,16 @@ int cholesky_tiled(Frame& frame) {
   int resident = warps == 4 ? 4 : frame.dtype == C128 ? 1 : 2;  // blocks on one multiprocessor
   char more[80];
   std::snprintf(more, sizeof more, " -DLW_RESIDENT=%d -DLW_WARPS=%d -DLW_EARLY=%d", resident, warps, !many);
-  std::string choice = options(frame, access_width(call, call.n * call.element), more);
+  std::string choice = options(frame, access_width({call.a, call.out}, call.n * call.element), more);
   void* kernel = function(frame, "tiled.cu", choice.c_str(), "cholesky_tiled", shared);
   void* settle = function(frame, "tiled.cu", choice.c_str(), "cholesky_settle");
   if (!kernel || !settle) return 1;
 
   size_t bytes = cholesky_tiled_scratch(frame);
-  char* scratch = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, bytes)) : nullptr;
-  if (!scratch) return fail(frame, "no GPU memory for a workspace of %zu bytes", bytes);
-  if (fill(frame, scratch, 0, bytes)) return 1;
-  auto* rows = reinterpret_cast<int32_t*>(scratch + TICKET_BYTES);
-  Progress progress{scratch, rows, rows + call.batch * tiles};
+  char* work = scratch(frame, bytes);
+  if (!work || fill(frame, work, 0, bytes)) return 1;
+  auto* rows = reinterpret_cast<int32_t*>(work + TICKET_BYTES);
+  Progress progress{work, rows, rows + call.batch * tiles};
 
   int64_t tasks = (1 + tiles * (tiles - 1) / 2) * call.batch;
   int64_t blocks = std::min<int64_t>(tasks, int64_t(device->multiprocessors) * resident);
@@ -178,7 +168,7 @@ int finite(Frame& frame) {
   Call call = read(frame);
   call.out = call.a;  // only the input's alignment counts
   auto* flags = static_cast<int32_t*>(frame.buffer[1]);
-  std::string choice = options(frame, access_width(call, call.element));
+  std::string choice = options(frame, access_width({call.a, call.out}, call.element));
   void* start = function(frame, "triangle.cu", choice.c_str(), "finite_start");
   bool small = call.n <= 64;
   void* kernel = function(frame, "triangle.cu", choice.c_str(), small ? "finite_small" : "finite_large");
@@ -205,7 +195,7 @@ int64_t tile_pairs(const Call& call) {
 int transpose_in(Frame& frame) {
   Call call = read(frame);
   if (call.upper && call.a == call.out) return 0;
-  void* kernel = function(frame, "triangle.cu", options(frame, access_width(call, call.element)).c_str(), "transpose_in");
+  void* kernel = function(frame, "triangle.cu", options(frame, access_width({call.a, call.out}, call.element)).c_str(), "transpose_in");
   if (!kernel) return 1;
   void* arguments[] = {&call.a, &call.out, &call.batch, &call.n};
   return launch(frame, kernel, grid_for(tile_pairs(call)), 256, 0, arguments);
@@ -214,7 +204,7 @@ int transpose_in(Frame& frame) {
 int finish(Frame& frame) {
   Call call = read(frame);
   call.a = call.out;
-  std::string choice = options(frame, access_width(call, call.element));
+  std::string choice = options(frame, access_width({call.a, call.out}, call.element));
   void* check = function(frame, "triangle.cu", choice.c_str(), "check_diagonal");
   void* kernel = function(frame, "triangle.cu", choice.c_str(), "finish");
   if (!check || !kernel) return 1;

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "cusolver/handle.h"
+#include "gpu/cuda.h"
 #include "gpu/vendor.h"
 
 namespace lapwing::cublas {
@@ -29,7 +29,7 @@ Scalar::Scalar(int32_t dtype, double value) {
     std::memcpy(bytes, &narrow, sizeof narrow);
 }
 
-Dense::Dense(Frame& frame) : frame_(frame), lease_(frame), handle_(lease_.get()) {}
+Dense::Dense(Frame& frame) : frame_(frame), lease_(frame, vendor::blas), handle_(lease_.get()) {}
 
 int Dense::check(int status, const char* doing) const {
   return status ? fail(frame_, "%s: the GPU's BLAS library answered with status %d", doing, status) : 0;
@@ -66,7 +66,7 @@ int Dense::herk(int op, int64_t n, int64_t k, double alpha, const void* a, int64
 int Dense::gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda, const void* b,
                 int64_t ldb, double beta, void* c, int64_t ldc) const {
   const Scalar first(frame_.dtype, alpha), second(frame_.dtype, beta);
-  const int type = cusolver::type_of(frame_.dtype), compute = frame_.dtype % 2 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
+  const int type = cuda::type_of(frame_.dtype), compute = frame_.dtype % 2 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
   return check(vendor::table().blas_gemm(handle_, a_op, b_op, m, n, k, first.bytes, a, type, lda, b, type, ldb, second.bytes, c,
                                          type, ldc, compute, vendor::GEMM_DEFAULT),
                "product");
@@ -74,7 +74,7 @@ int Dense::gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alph
 
 int Dense::gemm_many(int64_t order, double alpha, Operand a, Operand b, Operand c, int64_t count) const {
   const Scalar first(frame_.dtype, alpha), zero(frame_.dtype, 0);
-  const int type = cusolver::type_of(frame_.dtype), compute = frame_.dtype % 2 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
+  const int type = cuda::type_of(frame_.dtype), compute = frame_.dtype % 2 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
   return check(vendor::table().blas_gemm_many(handle_, vendor::OP_NONE, vendor::OP_NONE, order, order, order, first.bytes, a.at,
                                               type, a.ld, a.stride, b.at, type, b.ld, b.stride, zero.bytes,
                                               const_cast<void*>(c.at), type, c.ld, c.stride, count, compute,

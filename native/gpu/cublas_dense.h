@@ -1,7 +1,7 @@
 // cuBLAS on column-major matrices of a frame's dtype, queued on its stream. 0, or 1 with a message in the frame.
 #pragma once
 #include "frame.h"
-#include "gpu/krylov.h"
+#include "gpu/handles.h"
 
 namespace lapwing::cublas {
 
@@ -42,7 +42,7 @@ class Dense {
   int check(int status, const char* doing) const;
 
   Frame& frame_;
-  krylov::BlasLease lease_;
+  cuda::Lease lease_;
   void* handle_;
 };
 

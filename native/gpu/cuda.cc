@@ -237,6 +237,12 @@ int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t sha
   return check(frame, status, "launching a kernel");
 }
 
+char* scratch(Frame& frame, size_t bytes) {
+  auto* found = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, bytes)) : nullptr;
+  if (!found) fail(frame, "no GPU memory for a workspace of %zu bytes", bytes);
+  return found;
+}
+
 int copy(Frame& frame, void* to, const void* from, size_t bytes) {
   int status = vendor::table().copy(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from), bytes, frame.stream);
   return check(frame, status, "copying GPU memory");

@@ -1,5 +1,8 @@
 // The GPU without its headers: one table of vendor names, found by dlopen, and what the engines need on top of it.
 #pragma once
+#include <algorithm>
+#include <initializer_list>
+
 #include "frame.h"
 
 namespace lapwing::cuda {
@@ -26,9 +29,21 @@ void* function(Frame& frame, const char* source, const char* options, const char
 struct Grid {
   unsigned x = 1, y = 1, z = 1;
 };
+// At least one block; the kernels stride over what does not fit.
+inline Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, 2147483647))}; }
+
+// The widest access, in bytes, that all of these addresses, and addresses `stride` bytes apart, allow.
+inline int access_width(std::initializer_list<const void*> addresses, int64_t stride = 0) {
+  auto bits = uintptr_t(stride);
+  for (const void* address : addresses) bits |= reinterpret_cast<uintptr_t>(address);
+  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
+}
 
 // Queues the kernel on the frame's stream. 0, or 1 with a message.
 int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments);
+
+// Device memory for this call. nullptr leaves a message in the frame.
+char* scratch(Frame& frame, size_t bytes);
 
 // Queues a fill of `bytes` bytes with `value` on the frame's stream (capturable in a graph).
 int fill(Frame& frame, void* where, unsigned char value, size_t bytes);

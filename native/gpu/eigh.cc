@@ -7,7 +7,6 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;     // the kernels stride over what does not fit
 constexpr int64_t SCRATCH_GOAL = 1LL << 30;  // a larger batch goes in parts that need about this much
 constexpr int64_t RESERVED = 2048;           // of a block's shared memory, for the compiler and the driver
 
@@ -48,14 +47,6 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
-Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, MAX_GRID))}; }
-
-// The widest access, in bytes, that an address allows.
-int access_width(const void* a, const void* b = nullptr) {
-  auto bits = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b);
-  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
-}
-
 std::string options(int dtype, bool upper, int width, const char* more) {
   char text[200];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d %s", dtype, upper, width, more);
@@ -77,7 +68,7 @@ int launch_small(Frame& frame, const Call& call) {
   size_t shared = size_t(threads * (pitch + call.n * call.real));
   char more[80];
   std::snprintf(more, sizeof more, "-DLW_N=%d -DLW_THREADS=%d -DLW_VECTORS=%d", int(call.n), threads, call.vectors);
-  std::string choice = options(call.dtype, call.upper, access_width(call.a, call.v), more);
+  std::string choice = options(call.dtype, call.upper, access_width({call.a, call.v}), more);
   void* kernel = function(frame, "eigh_small.cu", choice.c_str(), "eigh_small", shared);
   if (!kernel) return 1;
   int64_t batch = call.batch;
@@ -227,7 +218,7 @@ int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Valu
                   shape.panel, shape.readers, shape.resident);
   else
     std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
-  std::string choice = options(call.dtype, call.upper, access_width(call.a), more);
+  std::string choice = options(call.dtype, call.upper, access_width({call.a}), more);
   void* kernel = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
                                      : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
   if (!kernel) return 1;
@@ -257,7 +248,7 @@ int launch_vectors(Frame& frame, const Call& call, const Shape& shape, Values va
   char more[120];
   std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
                 shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads, shape.vector_global, shape.fused);
-  std::string choice = options(call.dtype, false, access_width(call.v), more);
+  std::string choice = options(call.dtype, false, access_width({call.v}), more);
   void* kernel = function(frame, "eigh_vectors.cu", choice.c_str(), shape.fused ? "eigh_fused" : "eigh_vectors",
                           shape.vector_shared);
   if (!kernel) return 1;
@@ -306,12 +297,12 @@ int eigh_batched(Frame& frame) {
   if (!device) return 1;
   if (is_small(call)) return launch_small(frame, call);
   Shape shape = shape_of(call, *device);
-  Layout scratch(call, shape, *device);
-  char* room = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, scratch.bytes)) : nullptr;
-  if (!room) return fail(frame, "no GPU memory for a workspace of %zu bytes", scratch.bytes);
+  Layout layout(call, shape, *device);
+  char* room = scratch(frame, layout.bytes);
+  if (!room) return 1;
   room = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + 255) / 256 * 256);
-  for (int64_t start = 0; start < call.batch; start += scratch.matrices)
-    if (launch_part(frame, call, shape, scratch, room, start)) return 1;
+  for (int64_t start = 0; start < call.batch; start += layout.matrices)
+    if (launch_part(frame, call, shape, layout, room, start)) return 1;
   return 0;
 }
 

@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <map>
-#include <mutex>
 
 #include "gpu/cuda.h"
 #include "cusolver/cusolver.h"
@@ -19,59 +17,16 @@ constexpr unsigned THREADS = 256;           // of the kernels in krylov.cu
 constexpr int64_t MAX_BLOCKS = 132 * 16;    // the kernels stride over what is left
 constexpr int64_t HOST_EIGH = 96;           // up to this order the host solves the small problem as fast as the GPU
 
-std::mutex mutex;
-std::map<void*, std::vector<void*>> idle;  // by context; a handle serves one call at a time
-
-template <class T>
-constexpr int cuda_type() {
-  constexpr int types[] = {vendor::REAL_32, vendor::REAL_64, vendor::COMPLEX_32, vendor::COMPLEX_64};
-  return types[lapack::dtype_of<T>()];
-}
-
 }  // namespace
-
-BlasLease::BlasLease(Frame& frame) {
-  if (const char* reason = vendor::missing(vendor::blas)) {
-    fail(frame, "engine krylov: %s", reason);
-    return;
-  }
-  const auto& api = vendor::table();
-  if (api.context_current(&context_)) {
-    fail(frame, "engine krylov: there is no GPU context");
-    return;
-  }
-  {
-    std::lock_guard<std::mutex> hold(mutex);
-    auto& pool = idle[context_];
-    if (!pool.empty()) {
-      handle_ = pool.back();
-      pool.pop_back();
-    }
-  }
-  if (!handle_ && api.blas_create(&handle_)) {
-    handle_ = nullptr;
-    fail(frame, "engine krylov: the GPU's BLAS library does not start");
-    return;
-  }
-  ok_ = api.blas_stream(handle_, frame.stream) == 0;
-  if (!ok_) fail(frame, "engine krylov: the GPU's BLAS library does not take the stream");
-}
-
-BlasLease::~BlasLease() {
-  if (!handle_) return;
-  std::lock_guard<std::mutex> hold(mutex);
-  idle[context_].push_back(handle_);
-}
 
 template <class T>
 CudaSpace<T>::CudaSpace(Frame& frame, const Product* product)
-    : frame_(frame), n_(frame.size[1]), product_(product), blas_(frame), failed_(!blas_.get()) {}
+    : frame_(frame), n_(frame.size[1]), product_(product), blas_(frame, vendor::blas), failed_(!blas_.get()) {}
 
 template <class T>
 int CudaSpace<T>::reserve(size_t bytes) {
-  next_ = frame_.scratch.get ? static_cast<char*>(frame_.scratch.get(frame_.scratch.self, bytes)) : nullptr;
-  if (!next_) return fail(frame_, "no GPU memory for a workspace of %zu bytes", bytes);
-  return 0;
+  next_ = cuda::scratch(frame_, bytes);
+  return next_ ? 0 : 1;
 }
 
 template <class T>
@@ -202,7 +157,7 @@ template <class T>
 void CudaSpace<T>::gemm(int a_op, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
                         T beta, T* c, int64_t ldc) {
   if (failed_) return;
-  constexpr int type = cuda_type<T>();
+  const int type = cuda::type_of(lapack::dtype_of<T>());
   constexpr int compute = sizeof(Real) == 8 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
   check(vendor::table().blas_gemm(blas_.get(), a_op, vendor::OP_NONE, m, n, k, &alpha, a, type, lda, b, type, ldb, &beta, c,
                                   type, ldc, compute, vendor::GEMM_DEFAULT),

@@ -3,21 +3,10 @@
 #pragma once
 #include <string>
 
+#include "gpu/handles.h"
 #include "methods/krylov_space.h"
 
 namespace lapwing::krylov {
-
-// A cuBLAS handle on the frame's stream for the length of one call.
-class BlasLease {
- public:
-  explicit BlasLease(Frame& frame);
-  ~BlasLease();
-  void* get() const { return ok_ ? handle_ : nullptr; }
-
- private:
-  void *handle_ = nullptr, *context_ = nullptr;
-  bool ok_ = false;
-};
 
 template <class T>
 class CudaSpace {
@@ -77,7 +66,7 @@ class CudaSpace {
   Frame& frame_;
   int64_t n_;
   const Product* product_;
-  BlasLease blas_;
+  cuda::Lease blas_;
   const T* a_ = nullptr;
   Real scale_ = 1;
   char* next_ = nullptr;

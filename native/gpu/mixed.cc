@@ -29,9 +29,8 @@ int64_t pitch_of(int64_t n) { return (n + 63) / 64 * 64; }
 int64_t at_most(int64_t blocks) { return std::clamp<int64_t>(blocks, 1, MAX_BLOCKS); }
 
 template <class E>
-constexpr int type_of() {
-  constexpr int types[] = {vendor::REAL_32, vendor::REAL_64, vendor::COMPLEX_32, vendor::COMPLEX_64};
-  return types[lapack::dtype_of<E>()];
+int type_of() {
+  return cuda::type_of(lapack::dtype_of<E>());
 }
 
 // The inner factorisation's scratch memory is a piece of ours.
@@ -96,15 +95,12 @@ size_t CudaSpace<T>::bytes(const Shape& shape) {
 
 template <class T>
 CudaSpace<T>::CudaSpace(Frame& frame, const Shape& shape)
-    : frame_(frame), shape_(shape), blas_(frame), exponent_(size_t(shape.columns)), failed_(!blas_.get()) {
+    : frame_(frame), shape_(shape), blas_(frame, vendor::blas), exponent_(size_t(shape.columns)), failed_(!blas_.get()) {
   if (failed_) return;
   const size_t wanted = bytes(shape);
-  auto* next = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, wanted)) : nullptr;
-  if (!next) {
-    failed_ = true;
-    if (!frame.error[0]) fail(frame, "no GPU memory for a workspace of %zu bytes", wanted);
-    return;
-  }
+  auto* next = cuda::scratch(frame, wanted);
+  failed_ = !next;
+  if (failed_) return;
   next += (256 - reinterpret_cast<uintptr_t>(next) % 256) % 256;
   at_.take(shape, [&](auto zero, int64_t count) {
     auto* start = reinterpret_cast<decltype(zero)*>(next);
@@ -148,7 +144,7 @@ void CudaSpace<T>::gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha,
                         int64_t ldb, double beta, E* c, int64_t ldc, int compute) {
   if (failed_ || !m || !n || !k) return;
   const E by = E(RealOf<E>(alpha)), keep = E(RealOf<E>(beta));
-  constexpr int type = type_of<E>();
+  const int type = type_of<E>();
   check(vendor::table().blas_gemm(blas_.get(), a_op, vendor::OP_NONE, m, n, k, &by, a, type, lda, b, type, ldb, &keep, c, type,
                                   ldc, compute, vendor::GEMM_DEFAULT),
         "a product");

@@ -9,7 +9,6 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;  // the kernels stride over what does not fit
 constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
 constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
@@ -79,14 +78,6 @@ Call read(const Frame& frame) {
   return call;
 }
 
-Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, MAX_GRID))}; }
-
-// The widest access, in bytes, that the addresses allow.
-int access_width(const void* a, const void* b, const void* c) {
-  auto bits = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c);
-  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
-}
-
 // Bytes in shared memory of `lines` lines of `line` bytes: Stage in solve.cuh.
 int64_t staged(int64_t line, int64_t lines) {
   if (line % 16) return line * lines;
@@ -153,7 +144,7 @@ int launch_solve(Frame& frame, const char* source, const char* name, const Plan&
   std::snprintf(text, sizeof text,
                 "-DLW_DTYPE=%d -DLW_V=%d -DLW_N=%d -DLW_K=%d -DLW_THREADS=%d -DLW_LANES=%d -DLW_RESIDENT=%d -DLW_READ=%d "
                 "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
-                frame.dtype, access_width(call.a, call.b, call.out), int(frame.size[1]), shape.together, shape.threads,
+                frame.dtype, access_width({call.a, call.b, call.out}), int(frame.size[1]), shape.together, shape.threads,
                 shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
   // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
   void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
@@ -189,7 +180,7 @@ int launch_qr(Frame& frame) {
               int32_t(std::min(m, n))};
   char text[160];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_LANES=%d -DLW_THREADS=%d", frame.dtype,
-                access_width(call.a, call.q, call.r), shape.rows, shape.lanes, shape.threads);
+                access_width({call.a, call.q, call.r}), shape.rows, shape.lanes, shape.threads);
   void* kernel = function(frame, "solve_qr.cu", text, "solve_qr", shape.shared);
   if (!kernel) return 1;
   void* arguments[] = {&call};

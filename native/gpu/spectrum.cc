@@ -10,10 +10,7 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;  // the kernels stride over what does not fit
 constexpr unsigned THREADS = 256;
-
-Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, MAX_GRID))}; }
 
 int64_t tiles_of(const Frame& frame, int64_t n) {
   int64_t edge = size_of(frame.dtype) == 4 ? 64 : 32;  // EDGE in squares.cuh

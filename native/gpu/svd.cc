@@ -6,7 +6,6 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t MAX_GRID = 2147483647;  // the kernel strides over what does not fit
 constexpr int64_t LARGEST = 32;           // a column is in the registers of a lane
 
 // As in svd.cu.
@@ -34,17 +33,16 @@ int svd_batched(Frame& frame) {
   int lanes = 2;
   while (lanes < k) lanes *= 2;
   const int threads = element == 16 ? 64 : 128;
-  const auto bits = uintptr_t(call.a) | uintptr_t(call.u) | uintptr_t(call.vh);
   char text[160];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_K=%d -DLW_LANES=%d -DLW_THREADS=%d -DLW_VECTORS=%d",
-                frame.dtype, bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4, rounded(std::max(m, n)), rounded(k), lanes, threads,
+                frame.dtype, access_width({call.a, call.u, call.vh}), rounded(std::max(m, n)), rounded(k), lanes, threads,
                 int(vectors));
   const size_t shared = vectors ? size_t(rounded(k) * element * threads) : 0;
   void* kernel = function(frame, "svd.cu", text, "svd_lanes", shared);
   if (!kernel) return 1;
   void* arguments[] = {&call};
   const int64_t matrices = threads / lanes, blocks = (call.batch + matrices - 1) / matrices;
-  return launch(frame, kernel, {unsigned(std::min(blocks, MAX_GRID))}, unsigned(threads), shared, arguments);
+  return launch(frame, kernel, grid_for(blocks), unsigned(threads), shared, arguments);
 }
 
 }  // namespace lapwing::cuda

@@ -154,7 +154,7 @@ class Pass {
     constexpr int type = sizeof(R) == 8 ? vendor::REAL_64 : vendor::REAL_32;
     constexpr int compute = sizeof(R) == 8 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
     const R* square = static_cast<const R*>(device_.square) + first;
-    void* blas = static_cast<krylov::BlasLease*>(device_.blas)->get();
+    void* blas = static_cast<cuda::Lease*>(device_.blas)->get();
     const auto multiply = vendor::table().blas_gemm;
     const int status = multiply(blas, vendor::OP_NONE, vendor::OP_NONE, width, rows_, depth, &alpha, square, type, n_, x, type,
                                 n_, &beta, y, type, n_, compute, vendor::GEMM_DEFAULT);
@@ -197,20 +197,20 @@ namespace cuda {
 
 bool tall_open(Frame& frame, TallDevice* device) {
   const Layout layout(frame);
-  char* next = frame.scratch.get ? static_cast<char*>(frame.scratch.get(frame.scratch.self, layout.total())) : nullptr;
-  if (!next) return !fail(frame, "no GPU memory for a workspace of %zu bytes", layout.total());
+  char* next = scratch(frame, layout.total());
+  if (!next) return false;
   auto take = [&](size_t bytes) { return next += bytes, next - bytes; };
   device->gram = reinterpret_cast<double*>(take(layout.gram));
   device->parts = reinterpret_cast<double*>(take(layout.parts));
   device->square = take(layout.square);
   device->line = take(layout.line);
   device->kept = take(layout.kept);
-  auto* lease = new krylov::BlasLease(frame);
+  auto* lease = new cuda::Lease(frame, vendor::blas);
   device->blas = lease;
   return lease->get();
 }
 
-void tall_close(TallDevice* device) { delete static_cast<krylov::BlasLease*>(device->blas); }
+void tall_close(TallDevice* device) { delete static_cast<cuda::Lease*>(device->blas); }
 
 bool tall_upload(Frame& frame, void* to, const void* host, size_t bytes) {
   const int status = vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), host, bytes, frame.stream);

@@ -139,7 +139,7 @@ class CudaSpace {
 
   Frame& frame_;
   Shape shape_;
-  krylov::BlasLease blas_;
+  cuda::Lease blas_;
   Storage at_{};
   const T* a_ = nullptr;
   const char* reason_ = "";

@@ -7,6 +7,7 @@ also where shapes are known only at run time (under jit, vmap and export).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,7 @@ __all__ = [
     "log_notes",
     "logging_decisions",
     "plan",
+    "plan_on",
     "record_for",
     "refusal",
     "reload_records",
@@ -93,7 +95,12 @@ class _Decision(NamedTuple):
     host_bytes: int
 
 
-def _ask(problem: Problem, engine: str = "auto") -> _Decision:
+def plan_on(problem: Problem, hardware: str) -> Plan:
+    """The plan for a GPU by its name, as its record says: for documents about it."""
+    return _as_plan(problem, _ask(problem, hardware=hardware))
+
+
+def _ask(problem: Problem, engine: str = "auto", hardware: str = "") -> _Decision:
     """The native core's decision. ``engine`` is a name that ALL has, or "auto"."""
     if problem.by_framework:
         return _Decision("none", problem.by_framework, "" if engine == "auto" else "no engine is used for it", 0, 0)
@@ -105,7 +112,7 @@ def _ask(problem: Problem, engine: str = "auto") -> _Decision:
         return _Decision(engine, "you asked for it", "the native core was built, and does this work", 0, 0)
     if max(problem.n, problem.columns or 0) >= _TOO_LARGE:
         raise ValueError(f"{problem.operation}: n = {problem.n} is too large for any machine")
-    device, hardware = DEVICES.index(problem.device), _elsewhere(problem.device)
+    device, hardware = DEVICES.index(problem.device), hardware or _elsewhere(problem.device)
     call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, 0 if device == CUDA else -1)
     code, reason, refusal, *memory = native.plan(*call, ENGINES[engine], 0, problem.flags, problem.sizes, hardware)
     if hardware:
@@ -130,6 +137,10 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         code_of(engine, problem)
     decision = _ask(problem, engine)
     others = [(name, _ask(problem, name)) for name in _having(problem) if name != decision.engine]
+    return _as_plan(problem, decision, [(name, other) for name, other in others if not other.refusal])
+
+
+def _as_plan(problem: Problem, decision: _Decision, others: Sequence[tuple[str, _Decision]] = ()) -> Plan:
     return Plan(
         problem,
         decision.engine,
@@ -143,7 +154,6 @@ def plan(problem: Problem, engine: str = "auto") -> Plan:
         others=tuple(
             Alternative(name, other.device_bytes, other.host_bytes, _predict(problem, name))
             for name, other in others
-            if not other.refusal
         ),
     )
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(native is None, reason="the native core is not b
 _OP = {code: name for name, code in OPS.items()}
 _ENGINE = {code: name for name, code in ENGINES.items()}
 HELPERS = ("finite", "hermitian")  # around every operation, with no choice of engine
-SIZES = (1, 16, 17, 32, 33, 48, 64, 65)
+SIZES = (1, 16, 17, 33, 65)
 BATCHES = (0, 1, 4, 7, 8, 16)
 
 
@@ -94,7 +94,7 @@ def test_systems(caplog, dtype, assume):
         for batch in BATCHES:
             a, b = matrix(dtype, batch, n, n, kind=kind), matrix(dtype, batch, n, 2, kind="")
             agree(caplog, lw.solve, a, b, assume=assume)
-            if batch in (0, 1, 16):
+            if (n in (16, 17) and batch in (0, 1, 8)) or (n, batch) == (65, 1):
                 agree(caplog, lw.inv, a, assume=assume)
                 agree(caplog, lw.slogdet, a, assume=assume)
                 agree(caplog, lw.factor, a, assume=assume)
@@ -134,23 +134,28 @@ def test_mixed(caplog, assume):
 
 def test_a_fallback_is_what_ran():
     native.take_runs()
-    n = 1400
-    a = np.diag(np.geomspace(1, 1e-14, n)) + 0.0
-    a[0, -1] = a[-1, 0] = 1e-9
-    lw.solve(a, np.ones((n, 1)), assume="general", precision="mixed")
-    lw.solve(np.eye(n), np.ones((n, 1)), assume="general", precision="mixed")
-    first, second = [engine for _, engine in runs()]
-    assert (first, second) == ("lapack", "mixed")
+    a, b = np.eye(1400), np.ones((1400, 1))
+    lw.solve(a, b, precision="mixed")
+    a[700, 700] = np.nan
+    lw.solve(a, b, precision="mixed", on_fail="nan")
+    assert runs() == [("solve", "mixed"), ("solve", "lapack")]
+    native.take_runs()
+    x = np.ones((4096, 8))  # columns that depend on each other
+    lw.qr(x, engine="tall")
+    x[5, 5] = np.nan
+    lw.qr(x)
+    assert runs() == [("qr", "tall"), ("qr", "lapack")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("function", [lw.eigh, lw.eigvalsh])
 def test_spectra(caplog, dtype, function):
-    for n in (1, 16, 17, 32, 33, 64, 65):
-        for batch in (0, 1, 3, 4, 7, 8, 15, 16):
+    for n, batches in ((1, (0, 1)), (16, (1, 3)), (17, (3, 4)), (33, (7, 8)), (65, (15, 16))):
+        for batch in batches:
             agree(caplog, function, matrix(dtype, batch, n, n))
-    for n in (192, 193):
-        agree(caplog, function, matrix(dtype, 16, n, n))
+    if dtype == "float32":
+        for n in (192, 193):
+            agree(caplog, function, matrix(dtype, 16, n, n))
     a = matrix(dtype, 65, 65)
     for subset in (slice(1), slice(-2, None), slice(3, 5), slice(None)):
         agree(caplog, function, a, subset=subset)
@@ -171,9 +176,9 @@ def test_ends_of_a_spectrum(caplog, n, count, engine):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_decompositions(caplog, dtype):
-    shapes = [(8, 8), (16, 16), (17, 17), (32, 32), (33, 33), (64, 64), (65, 65), (128, 32), (129, 4), (4, 129), (5, 0)]
+    shapes = [(8, 8), (17, 17), (33, 33), (65, 65), (128, 32), (129, 4), (4, 129), (5, 0)]
     for shape in (*shapes, (4096, 8), (4095, 8), (4096, 3), (600, 70)):
-        for batch in (0, 1, 2, 4, 8) if shape in shapes else (1,):
+        for batch in (0, 1, 3, 8) if shape in shapes else (1,):
             a = matrix(dtype, batch, *shape, kind="")
             for function in (lw.qr, lw.svd, lw.svdvals):
                 agree(caplog, function, a)
@@ -185,7 +190,7 @@ def test_decompositions(caplog, dtype):
 @pytest.mark.parametrize("assume", ["general", "pos", "hermitian"])
 def test_derivatives_in_torch(caplog, assume):
     torch = pytest.importorskip("torch")
-    for n, batch in ((8, 1), (48, 1), (48, 100), (300, 1)):
+    for n, batch in ((8, 1), (48, 1), (48, 16), (300, 1)):
         a, b = (torch.from_numpy(x) for x in (matrix("float64", batch, n, n), np.ones((batch, n, 1))))
         for function in (lw.solve, lw.cholesky, lw.inv, lw.slogdet, lw.eigh, lw.qr, lw.svd):
             arrays = (a, b) if function is lw.solve else (a,)
@@ -208,9 +213,9 @@ def test_options_inside_jit_and_vmap(assume):
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
     with jax.enable_x64() if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-        for n, batch in ((8, 1), (48, 1), (48, 100)):
+        for n, batch in ((48, 1), (48, 100)):
             a, b = jnp.asarray(matrix("float64", batch, n, n)), jnp.ones((batch, n, 1))
-            for engine in ("auto", "lapack", "batched"):
+            for engine in ("auto", "lapack" if batch > 1 else "batched"):
                 expected = lw.explain(lw.solve, a, b, assume=assume, engine=engine).engine
                 for call in (jax.jit, jax.vmap):
                     native.take_runs()
@@ -257,14 +262,14 @@ def test_default_engine(caplog):
 GPU = """
 names = {code: name for name, code in ENGINES.items()}
 native.record_runs(True)
-for dtype in DTYPE_CODE:
-    for n in (0, 1, 8, 32, 33, 64, 128, 129, 193):
-        for batch in (0, 1, 2, 3, 16):
+for dtype in ("float64", "complex64"):
+    for n in (0, 1, 33, 128, 129):
+        for batch in (0, 1, 2, 16):
             plan = native.plan(CHOLESKY, DTYPE_CODE[dtype], CUDA, 0, 0, 0, 0, (batch, n), "")
             check(dtype, batch, n, "auto")
             ran = [(CHOLESKY, plan[0], DTYPE_CODE[dtype], batch, n)] if batch and n else []
             assert native.take_runs() == ran, (dtype, n, batch, plan)
-    for n in (1, 4, 32, 33, 64, 65):
+    for n in (1, 32, 33, 64, 65):
         for batch in (1, 2):
             for part in ((0, n), (0, 1)):
                 a = hermitian(dtype, batch, n)

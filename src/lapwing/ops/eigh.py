@@ -294,7 +294,8 @@ def _problem_with(operation: Operation) -> Any:
             also += "; the vectors follow, as the subset that the window turns out to be"
         part = None if count < 0 or window is not None else (first, count)
         upper = upper and b is None  # the matrix of the reduced problem is whole
-        return replace(_problem_of(EIGVALSH if window is not None else operation, a, upper, part), also=also)
+        main = EIGVALSH if window is not None else EIGH if certify else operation  # the proof needs the vectors
+        return replace(_problem_of(main, a, upper, part), also=also)
 
     return problem
 
