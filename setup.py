@@ -11,8 +11,9 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-TENSORFLOW = "native/tensorflow.cc"
-CORE = sorted(set(glob("native/*.cc")) - {TENSORFLOW})
+TENSORFLOW = "native/bind/tensorflow.cc"
+FOLDERS = ("bind", "cpu", "cusolver", "gpu", "lapack", "methods")
+CORE = sorted({*glob("native/*.cc"), *[f for folder in FOLDERS for f in glob(f"native/{folder}/*.cc")]} - {TENSORFLOW})
 COMPILE = [
     "-std=c++17",
     "-O3",
@@ -37,7 +38,8 @@ def extension(name: str, sources: list[str]) -> Extension:
     return Extension(
         f"lapwing.{name}",
         sources,
-        depends=[EXPORTS, *sorted(glob("native/*.h"))],
+        include_dirs=["native"],
+        depends=[EXPORTS, *glob("native/*.def"), *sorted({*glob("native/*.h"), *glob("native/*/*.h")})],
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
         language="c++",

@@ -21,6 +21,7 @@ from typing import TypeVar
 # JAX would take most of the GPU's memory from the others; read when it is imported
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+from lapwing import planner
 from lapwing.bench.case import Case, Entry, Row
 from lapwing.bench.environment import environment
 from lapwing.bench.libraries import allow_float64_in_jax
@@ -29,7 +30,6 @@ from lapwing.bench.record import RECORDS, Grid, WrongAnswer, grid_for, measure_r
 from lapwing.bench.report import as_json, make_report
 from lapwing.bench.table import Table, seconds_in_words
 from lapwing.core.records import rules_of
-from lapwing.engines import planner
 
 T = TypeVar("T")
 _RESULTS = Path(__file__).parent / "results"
@@ -134,7 +134,7 @@ def _race(run: Run, title: str, cases: list[Case]) -> dict:
     print(f"\n{title}\n{table.header()}")
     for case in cases:
         chosen = planner.plan(case.problem).engine  # timed already
-        usable = [n for n in names if n != chosen and planner.ALL[n].support(case.problem) and not _hopeless(n, case)]
+        usable = [n for n in names if n != chosen and not planner.refusal(n, case.problem) and not _hopeless(n, case)]
         run.measure(
             case,
             [Entry("lapwing", run.library, "auto"), *[Entry(n, run.library, n) for n in usable], *run.peers],

@@ -13,7 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lapwing.engines import planner
+from lapwing import planner
+from lapwing.core.problem import Problem
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
@@ -65,8 +66,8 @@ def load(name: str) -> dict[str, Any]:
 def ours(row: dict[str, Any]) -> tuple[str, float]:
     """The engine the planner takes for this problem on this GPU, and its measured time."""
     by_engine = {row["engine"] if t["name"] == "lapwing" else t["name"]: t["minimum"] for t in row["lapwing"]}
-    rules = planner._rules_for("cholesky", "cuda", GPU)
-    engine = next(r.engine for r in rules if r.fits(row["dtype"], row["n"], row["batch"]))
+    problem = Problem("cholesky", row["dtype"], row["batch"], row["n"], "cuda")
+    engine = planner.plan_on(problem, GPU).engine
     return engine, by_engine[engine]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lapwing.engines.planner import ALL, capabilities
-from lapwing.engines.several import SEVERAL
+from lapwing.distributed.backends.several import SEVERAL
+from lapwing.planner import ALL, capabilities
 
 PAGE = Path(__file__).with_name("support.md")
 

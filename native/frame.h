@@ -6,20 +6,22 @@
 namespace lapwing {
 
 enum Op : int32_t {
-  CHOLESKY, FINITE, EIGH, EIGVALSH, HERMITIAN, TRIANGULAR, SOLVE, INVERSE, LU, LU_SOLVE, CHOLESKY_SOLVE, SLOGDET, QR, SVD, SVDVALS,
+#define OP(enumerator, name, status, empty) enumerator,
+#include "ops.def"
+#undef OP
   N_OPS,
-  EIGH_PART = N_OPS,  // in rules alone
 };
 enum Dtype : int32_t { F32, F64, C64, C128, N_DTYPES };
 enum Device : int32_t { CPU, CUDA, N_DEVICES };
-enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, N_ENGINES };
+enum Engine : int32_t { AUTO, LAPACK, BATCHED, TILED, CUSOLVER, KRYLOV, MIXED, TALL, N_ENGINES };
+constexpr const char* ENGINE_NAMES[N_ENGINES] = {"auto", "lapack", "batched", "tiled", "cusolver", "krylov", "mixed", "tall"};
 enum Flag : uint32_t {
   UPPER = 1,           // the triangle that is read, or that the factor fills
   OVERWRITE = 2,       // buffer[0] may be destroyed
   ADJOINT = 4,         // solve with the adjoint of the matrix
   UNIT = 8,            // the diagonal counts as ones and is not read
   POS = 16,            // Hermitian positive definite: only one triangle is read
-  MIXED = 32,          // a factor of lower precision will do, as long as the answer is as good
+  ALLOW_MIXED = 32,    // a factor of lower precision will do, as long as the answer is as good
   SYMMETRIC = 64,      // A = A^T, and both triangles are there
   SELF_ADJOINT = 128,  // A = A^H, likewise
   LENT = 256,          // LAPACK routines that the caller's library lends are at home in its threads, and may be used
@@ -36,7 +38,8 @@ struct Frame {
   int32_t dtype = 0;
   int32_t device = 0;
   int32_t ordinal = -1;  // which GPU; -1: the one the stream belongs to
-  int32_t engine = 0;    // AUTO lets run() choose from the threshold table
+  int32_t engine = 0;    // AUTO lets run() choose; afterwards the engine that did the work, AUTO: none was needed
+  bool named = false;    // set by run(): the caller chose the engine, and wants it to try for longer
   int32_t threads = 0;   // CPU threads this call may use; 0: as many as the process allows
   uint32_t flags = 0;
   // size: batch, n, then as the operation defines them; buffer: inputs, then outputs, contiguous and row-major
@@ -46,7 +49,7 @@ struct Frame {
   //   eigvalsh    batch, n, first, count   a, w, info
   //   hermitian   batch, n                 a, the whole matrix
   //   triangular  batch, n, k              l, b (n x k), x, info; UPPER, ADJOINT, UNIT; x may be b
-  //   solve       batch, n, k              a, b (n x k), x, info; POS with UPPER, else LU with partial pivoting; MIXED; x may be b
+  //   solve       batch, n, k              a, b (n x k), x, info; POS with UPPER, else LU with partial pivoting; ALLOW_MIXED; x may be b
   //   inverse     batch, n                 a, inverse, info; POS with UPPER: both triangles come out, exactly Hermitian; may be a
   //   lu          batch, n                 a, lu, rows (int32, n), info: row i of L U is row rows[i] of a; lu may be a
   //   lu_solve    batch, n, k              a, lu, rows, b, x; ADJOINT; a is not read, its derivative is; x may be b
@@ -65,6 +68,12 @@ struct Frame {
   bool (*interrupted)() = nullptr;  // asked now and then on the calling thread during long CPU work
   char error[512] = {};
   bool out_of_memory = false;  // with a sentence in error
+};
+
+// The direct routine that a method for special cases turns to where it does not succeed.
+struct Direct {
+  int32_t engine;
+  int (*run)(Frame&);
 };
 
 // 0, or 1 with a sentence in frame.error (empty when the call was interrupted).

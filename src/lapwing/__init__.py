@@ -3,7 +3,6 @@
 from ._version import __version__
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from .core.problem import spec
-from .engines.planner import engines
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
@@ -14,6 +13,7 @@ from .ops.operator import operator
 from .ops.qr import qr
 from .ops.solve import inv, inv_ex, slogdet, solve, solve_ex
 from .ops.svd import polar, svd, svdvals
+from .planner import engines
 
 __all__ = [
     "ConvergenceError",

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import lapwing as lw
+from lapwing import planner
 from lapwing.__main__ import main
 from lapwing.bench import plot
 from lapwing.bench.case import Row, Timing
@@ -23,7 +24,6 @@ from lapwing.cli.progress import Progress
 from lapwing.cli.usage import program
 from lapwing.core.native import native
 from lapwing.core.records import load_record
-from lapwing.engines import planner
 
 needs_native = pytest.mark.skipif(native is None, reason="the native core was not built")
 
@@ -70,7 +70,7 @@ def test_explain_tells_of_an_engine_that_is_not_here(capsys):
     assert main(["explain", "cholesky", "--shape", "64x64", "--device", "cuda"]) == 0
     text = capsys.readouterr().out
     plan = lw.explain(lw.cholesky, lw.spec((64, 64), "float64", "cuda"))
-    assert ("not usable on this machine" in text) != bool(planner.ALL[plan.engine].support(plan.problem))
+    assert ("not usable on this machine" in text) != bool(not planner.refusal(plan.engine, plan.problem))
 
 
 @pytest.mark.parametrize(

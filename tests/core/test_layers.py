@@ -18,11 +18,11 @@ PACKAGE = Path(lapwing.__file__).parent
 # which parts of lapwing each part may import
 ALLOWED = {
     "core": {"core", "_native"},
-    "engines": {"engines", "core", "distributed"},
+    "planner": {"core", "distributed"},
     "frameworks": {"frameworks", "core"},
-    "ops": {"ops", "engines", "frameworks", "core", "distributed"},
+    "ops": {"ops", "planner", "frameworks", "core", "distributed"},
     "gram": {"gram", "frameworks", "core"},
-    "bench": {"bench", "gram", "ops", "engines", "frameworks", "core", "__init__", "_version"},
+    "bench": {"bench", "gram", "ops", "planner", "frameworks", "core", "__init__", "_version"},
     "cli": {
         "cli",
         "bench",
@@ -31,23 +31,23 @@ ALLOWED = {
         "distributed",
         "gram",
         "ops",
-        "engines",
+        "planner",
         "frameworks",
         "core",
         "__init__",
         "_version",
     },
     "compat": {"compat", "distributed", "__init__"},
-    "tune": {"tune", "bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
-    "distributed": {"distributed", "ops", "engines", "frameworks", "core", "__init__", "_version"},
+    "tune": {"tune", "bench", "ops", "planner", "frameworks", "core", "__init__", "_version"},
+    "distributed": {"distributed", "ops", "planner", "frameworks", "core", "__init__", "_version"},
     "insitu": {"insitu", "__init__", "_version", "__main__"},
     "__main__": {"cli", "_version"},
-    "__init__": {"ops", "engines", "core", "_version"},
+    "__init__": {"ops", "planner", "core", "_version"},
     "_version": set(),
 }
-# where each library may be imported: engines/lapack asks SciPy for its table
+# where each library may be imported: core/lapack asks SciPy for its table
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
-MAY_IMPORT = {"engines/lapack.py": {"scipy"}}
+MAY_IMPORT = {"core/lapack.py": {"scipy"}}
 
 
 def imports(path: Path) -> set[str]:
@@ -82,7 +82,7 @@ def test_arrows_point_down(path):
             )
             to = "_native" if rest and rest[0] == "_native" else to
             assert to in ALLOWED[part], f"{name} imports {imported}"
-        elif first in FRAMEWORKS and part in ("core", "engines", "ops", "__init__"):
+        elif first in FRAMEWORKS and part in ("core", "planner", "ops", "__init__"):
             assert first in MAY_IMPORT.get(name, set()), f"{name} imports {imported}"
         elif first in FRAMEWORKS and part == "frameworks":
             assert first in {path.stem, *MAY_IMPORT.get(name, set())}, f"{name} imports {imported}"

@@ -458,7 +458,7 @@ static_assert(TF_COMPLEX64 == 8 && TF_COMPLEX128 == 18);
 
 @needs_compiler
 def test_declarations_match_the_headers(tmp_path):
-    source = (ROOT / "native/tensorflow.cc").read_text()
+    source = (ROOT / "native/bind/tensorflow.cc").read_text()
     table = re.search(r"#define LAPWING_TENSORFLOW\(X\)(.*\\\n)*.*\n", source)
     (tmp_path / "same.cc").write_text(table[0] + SAME)
     include = tf.sysconfig.get_include()

@@ -16,7 +16,7 @@ import harness
 
 import lapwing
 
-SOURCES = Path(lapwing.__file__).parent / "cuda"
+SOURCES = Path(lapwing.__file__).parent / "kernels"
 NAMES = sorted(path.name for path in SOURCES.glob("*.cu"))
 ARCHITECTURES = (80, 90, 100)
 

@@ -61,16 +61,16 @@ def test_xla():
 
 def test_xla_check_is_complete():
     checks = (TESTS / "abi" / "xla.cc").read_text()
-    declared = list(members(NATIVE / "xla_abi.h"))
+    declared = list(members(NATIVE / "bind/xla_abi.h"))
     assert len(declared) > 60
     assert [m for m in declared if not re.search(rf"^(SAME|UNUSED)\({m[0]}, {m[1]}, ", checks, re.M)] == []
     whole = {name for name, _ in declared}
     assert [name for name in whole if not re.search(rf"^(WHOLE|PREFIX)\({name}, ", checks, re.M)] == []
-    assert [n for n in constants(NATIVE / "xla_abi.h") if n not in checks] == []
+    assert [n for n in constants(NATIVE / "bind/xla_abi.h") if n not in checks] == []
 
 
 def vendor_rows():
-    table = (NATIVE / "vendor.h").read_text()
+    table = (NATIVE / "gpu/vendor.h").read_text()
     return re.findall(r'X\((\w+), (\w+), "(\w+)",', table)
 
 
@@ -102,7 +102,7 @@ def test_vendor(tmp_path):
 
 def test_vendor_check_is_complete():
     checks = (TESTS / "abi" / "vendor.cc").read_text()
-    assert [n for n in constants(NATIVE / "vendor.h") if f"VALUE({n}, " not in checks] == []
+    assert [n for n in constants(NATIVE / "gpu/vendor.h") if f"VALUE({n}, " not in checks] == []
 
 
 def test_vendor_check_sees_a_wrong_row(tmp_path):

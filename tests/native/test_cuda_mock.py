@@ -155,9 +155,11 @@ def test_workspace(child):
 
 @pytest.mark.parametrize(("dtype", "n"), [("complex128", 128), ("float32", 150)])
 def test_workspace_of_a_batch_that_outgrows_its_kernel(child, dtype, n):
-    """Where a block cannot hold the triangle, the batched engine hands on to the tiles, which need scratch memory."""
-    calls, _ = child(f'check("{dtype}", 3, {n}, "batched")', MOCK_SHARED=166912, MOCK_ARCH=80)
+    """Where a block cannot hold the triangle, the tiles do the work; the batched engine is refused by name."""
+    code = f'check("{dtype}", 3, {n}, "auto"); tell(text=message(lambda: check("{dtype}", 3, {n}, "batched", scratch=0)))'
+    calls, told = child(code, MOCK_SHARED=166912, MOCK_ARCH=80)
     assert launched(calls) == ["cholesky_tiled", "cholesky_settle"]
+    assert "engine batched: " in told["text"]
 
 
 def test_auto_on_a_gpu_with_little_shared_memory(child):
@@ -173,7 +175,7 @@ def test_auto_on_a_gpu_with_little_shared_memory(child):
 def test_too_little_shared_memory(child):
     code = 'a, _ = problem("complex128", 1, 70); tell(text=message(lambda: cholesky(a, "tiled")))'
     _, told = child(code, MOCK_SHARED=49152)
-    assert "this GPU allows a block 49152 bytes of shared memory" in told["text"]
+    assert "tiled needs more shared memory than the 49152 bytes that this GPU allows a block" in told["text"]
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------
@@ -256,8 +258,8 @@ def test_compile_error(child):
 
 ABSENT = """
 import child
-import lapwing.engines.planner
-from lapwing.engines.cusolver import ENGINE
+import lapwing.planner
+from lapwing.core.engines import ENGINES as LISTED
 name = "{name}"
 try:
     ctypes.CDLL(name)
@@ -266,7 +268,7 @@ except OSError:
     native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
     if name == "libcuda.so.1":
         child.balanced = lambda: True
-    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=ENGINE.missing("cuda"),
+    tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=LISTED["cusolver"].missing("cuda"),
          gpus=native.gpus(), versions=list(native.cuda_versions()))
 else:
     tell(installed=True)
@@ -330,7 +332,7 @@ def test_wrong_calls(child):
          dtype=message(lambda: run(0, 9, 0)), device=message(lambda: check("float64", 1, 3, "batched", ordinal=5)))
     """
     _, told = child(code, refused=2)
-    assert "engine 1 does not run on a GPU" in told["engine"]
+    assert "engine lapack does not have this operation on a GPU" in told["engine"]
     assert "no operation 99" in told["op"]
     assert "dtype 9" in told["dtype"]
     assert "invalid device ordinal" in told["device"]
@@ -429,14 +431,14 @@ def test_capture(child):
 def test_choice_of_engine(child):
     """engine="auto": the rules of this GPU's name come before the general ones."""
     code = """
-    row = lambda engine, low, high: (CHOLESKY, CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, 0, 1 << 60)
+    row = lambda engine, low, high: (CHOLESKY, CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, 0, 1 << 60, "a test")
     for n in (3, 200):
-        check("float64", 2, n, "auto")
+        check("float64", 1, n, "auto")
     native.set_rules("Mock GPU", [row("cusolver", 0, 50), row("batched", 51, 60)])
     for n in (3, 55, 200):
-        check("float64", 2, n, "auto")
+        check("float64", 1, n, "auto")
     native.set_rules("Another GPU", [row("tiled", 0, 1 << 60)])
-    check("float64", 2, 55, "auto")
+    check("float64", 1, 55, "auto")
     """
     calls, _ = child(code)
     assert launched(calls) == [

@@ -594,13 +594,13 @@ def test_batched_failing_calls(child):
     _, told = child(code)
     assert ["launching a kernel" in text for text in told["texts"]] == [True] * 6
     assert "filling GPU memory" in told["fill"]
-    assert "n = 513 is too large for this GPU" in told["large"]
+    assert "batched takes n up to 512 on this device, not 513" in told["large"]
 
 
 def test_batched_on_a_gpu_with_little_shared_memory(child):
     """99 KB a block, as on desktop GPUs, and 48: what does not fit is left to cuSOLVER by "auto", and refused by name."""
     code = f"""
-    row = lambda dtype: (EIGH, CUDA, DTYPE_CODE[dtype], ENGINES["batched"], 0, 512, 0, 1 << 60)
+    row = lambda dtype: (EIGH, CUDA, DTYPE_CODE[dtype], ENGINES["batched"], 0, 512, 0, 1 << 60, "a test")
     native.set_rules("Mock GPU", [row(dtype) for dtype in DTYPE_CODE])
     refused = 0
     for dtype in {DTYPES}:
@@ -628,7 +628,7 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
 
 RULES = """
 row = lambda op, engine, low, high, first=0, last=1 << 60: (
-    OPS[op], CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, first, last)
+    OPS[op], CUDA, DTYPE_CODE["float64"], ENGINES[engine], low, high, first, last, "a test")
 native.set_rules("Mock GPU", [
     row("eigh", "batched", 0, 32), row("eigh", "batched", 33, 64, 8), row("eigh", "cusolver", 0, 1 << 60),
     row("eigh_part", "krylov", 200, 300, 0, 5), row("eigh_part", "cusolver", 0, 1 << 60)])
@@ -678,11 +678,11 @@ def test_choice_without_a_library(libraries, child, tmp_path, absent, part, firs
     """engine="auto" takes what can run: cuSOLVER without cuBLAS, the kernels without cuSOLVER."""
     folder = copies(libraries, tmp_path / "some", lambda name, data: None if absent in name else data)
     code = f"""
-import lapwing.engines.planner
+import lapwing.planner
 native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
 {RULES}
 import pathlib, lapwing
-native.configure(str(pathlib.Path(lapwing.__file__).parent / "cuda"), "", os.environ["LAPWING_CUDA_PATH"], "")
+native.configure(str(pathlib.Path(lapwing.__file__).parent / "kernels"), "", os.environ["LAPWING_CUDA_PATH"], "")
 if native.missing("blas" if "{absent}" == "cublas" else "solver") is None:
     tell(installed=True)
 else:

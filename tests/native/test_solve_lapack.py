@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lapwing.core.lapack import LIBRARY
 from lapwing.core.native import DTYPE_CODE, OPS, native
-from lapwing.engines.lapack import LIBRARY
 from solve_checks import *  # noqa: F403
 from solve_checks import POS, assert_inverse, info_of, positive, random
 

@@ -1,4 +1,4 @@
-"""Tall and narrow matrices: QR and thin SVD in a few passes (native/tall.h), through the native core."""
+"""Tall and narrow matrices: QR and thin SVD in a few passes (native/methods/tall.h), through the native core."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from backends import DTYPES
+from lapwing.core import lapack
 from lapwing.core.native import CPU, CUDA, DTYPE_CODE, ENGINES, OPS, native
-from lapwing.engines import lapack
 
 pytestmark = pytest.mark.skipif(native is None or not lapack.LIBRARY, reason="needs the native core and LAPACK")
 
@@ -24,7 +24,7 @@ class Host:
     @staticmethod
     def run(op, dtype, sizes, a, *shapes, threads=0):
         out = [np.full(shape, 7, kind) for shape, kind in shapes]
-        native.run(OPS[op], DTYPE_CODE[dtype], CPU, -1, ENGINES["lapack"], threads, 0, sizes, 0, None, a, *out)
+        native.run(OPS[op], DTYPE_CODE[dtype], CPU, -1, ENGINES["tall"], threads, 0, sizes, 0, None, a, *out)
         return out
 
 
@@ -48,7 +48,7 @@ class Device:
         out = [torch.from_numpy(np.full(shape, 7, kind)).cuda() for shape, kind in shapes]
         stream = torch.cuda.current_stream().cuda_stream
         addresses = [x.data_ptr() for x in (given, *out)]
-        call = (OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES["cusolver"], threads, 0, sizes)
+        call = (OPS[op], DTYPE_CODE[dtype], CUDA, 0, ENGINES["tall"], threads, 0, sizes)
         native.run(*call, stream, allocate, *addresses)
         assert sum(x.numel() for x in held) <= native.scratch_bytes(*call)
         return [x.cpu().numpy() for x in out]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lapwing import planner
 from lapwing.bench.case import Row, Timing
 from lapwing.core.native import native
 from lapwing.core.records import load_record
-from lapwing.engines import planner
 from lapwing.tune import solvers
 
 pytestmark = pytest.mark.skipif(native is None, reason="there is nothing to choose between without the native core")

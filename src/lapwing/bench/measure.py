@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines import planner
+from .. import planner
 from .case import Absent, Case, Entry, Row, Timing
 from .check import Check
 from .environment import HOW_TO_GET
@@ -53,13 +53,13 @@ def peer_entries(device: str, names: Sequence[str] = PEERS, case: Case | None = 
 
 def every_engine(library: str, cases: Sequence[Case]) -> list[Entry]:
     """lapwing once for each engine that takes one of the cases."""
-    takes = [name for name, engine in planner.ALL.items() if any(engine.support(case.problem) for case in cases)]
+    takes = [name for name in planner.ALL if any(not planner.refusal(name, case.problem) for case in cases)]
     return [Entry(name, library, name) for name in takes]
 
 
 def fitting(case: Case, entries: Sequence[Entry]) -> list[Entry]:
     """Without the engines that do not take this case."""
-    return [e for e in entries if e.engine in (None, "auto") or planner.ALL[e.engine].support(case.problem)]
+    return [e for e in entries if e.engine in (None, "auto") or not planner.refusal(e.engine, case.problem)]
 
 
 def measure(

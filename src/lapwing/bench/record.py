@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
+from .. import planner
 from ..core.problem import DTYPES
 from ..core.records import Measurement, Record, Rule, as_json
-from ..engines import planner
 from .case import Case, Entry, Row
 from .environment import environment
 from .measure import measure
@@ -112,7 +112,7 @@ def measure_record(
         step(case)
         left = grid.seconds - (perf_counter() - begun)
         skipped = behind.setdefault((case.dtype, case.n), set())
-        names = [n for n, e in planner.ALL.items() if n not in skipped and e.support(case.problem) and not _hopeless(n, case)]
+        names = [n for n in planner.ALL if n not in skipped and not planner.refusal(n, case.problem) and not _hopeless(n, case)]
         entries = [Entry(n, library, n) for n in names]
         row = measure(case, entries, repeat=repeat, limit=max(_LEAST, left / (len(cases) - place)))
         if row.wrong:

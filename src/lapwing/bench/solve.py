@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..core.problem import Problem
-from ..engines import cost
 from ..ops.lstsq import lstsq
 from ..ops.qr import qr
 from ..ops.solve import inv, solve
@@ -289,8 +288,8 @@ def _operation(name: str) -> Operation:
     return Operation(
         name=name,
         matrices=("random", "known", "wishart_shift") if "assume" in _CHOICES[name] else ("random",),
-        flops=lambda case: cost.flops(case.problem),
-        bytes_moved=lambda case: cost.bytes_moved(case.problem),
+        flops=lambda case: case.problem.flops,
+        bytes_moved=lambda case: case.problem.bytes_moved,
         work=f"GFLOP/s by {_WORK[name]} (complex: 4 times), whatever the method does; GB/s by one read and one write of all.",
         shapes=_shapes,
         through=_through,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .. import planner
 from ..bench.case import Absent, Case, Entry, Row
 from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
 from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
@@ -22,7 +23,6 @@ from ..bench.report import make_report, write_report
 from ..bench.table import UNSTEADY, Table
 from ..core.native import native
 from ..core.plan import bytes_in_words
-from ..engines import planner
 from .progress import Progress
 from .record import run_record
 from .usage import UsageError, add_device, add_subset, check_output, parse_dtypes, parse_sizes, parse_subset, parse_words

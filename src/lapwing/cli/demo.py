@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .. import planner
 from ..bench.case import Case, Entry
 from ..bench.check import check_factor
 from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
@@ -13,7 +14,6 @@ from ..bench.measure import measure
 from ..bench.plot import can_plot, plot_speedup
 from ..bench.table import UNSTEADY, Table
 from ..core.native import native
-from ..engines import planner
 from ..ops.cholesky import cholesky
 from .progress import Progress
 from .usage import program, python

@@ -6,13 +6,13 @@ import argparse
 import platform
 from pathlib import Path
 
+from .. import planner
 from ..bench.environment import HOW_TO_GET, Environment, counted, environment, how_to_build, installed_version
 from ..core.native import missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
 from ..core.settings import cache_folder, cache_path
-from ..engines import planner
-from ..engines.several import SEVERAL
+from ..distributed.backends.several import SEVERAL
 from .usage import program
 
 __all__ = ["add_parser", "run"]
@@ -85,7 +85,7 @@ def _missing(where: Environment) -> None:
 
 
 def _tensorflow_ops() -> bool:
-    return (Path(planner.__file__).parent.parent / "_tensorflow.abi3.so").exists()
+    return (Path(planner.__file__).parent / "_tensorflow.abi3.so").exists()
 
 
 def _folders() -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from .. import planner
 from ..bench.libraries import allow_float64_in_jax
 from ..bench.record import (
     RECORDS,
@@ -18,7 +19,6 @@ from ..bench.record import (
 )
 from ..core.records import Record, rules_of, save_record
 from ..core.settings import cache_folder
-from ..engines import planner
 from .progress import Progress
 from .usage import UsageError, check_output
 

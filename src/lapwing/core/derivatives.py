@@ -190,6 +190,32 @@ def cholesky_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads
     return -_hermitian(xp, gb @ xp.adjoint(outputs[0])), None, gb
 
 
+def solve_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    return (_hermitian(xp, inputs[0]) if params[0] & POS else inputs[0]) @ x
+
+
+def solve_adjoint(xp: Any, params: Params, inputs: Any) -> tuple[Params, Any]:
+    return params, inputs if params[0] & POS else (xp.adjoint(inputs[0]),)
+
+
+def solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dx = A^-1 (db - dA x), with the same choice of precision."""
+    a, (da, db), x = inputs[0], tangents, outputs[0]
+    right = db
+    if da is not None:
+        moved = (_hermitian(xp, da) if params[0] & POS else da) @ x
+        right = -moved if db is None else db - moved
+    return (xp.call(operation_named("solve_mixed"), (a, right), params)[0],)
+
+
+def solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """gb = A^-H g, gA = -gb x^H, and its Hermitian part for a positive definite matrix."""
+    params, (a,) = solve_adjoint(xp, params, inputs[:1])
+    gb = xp.call(operation_named("solve_mixed"), (a, grads[0]), params)[0]
+    ga = -(gb @ xp.adjoint(outputs[0]))
+    return _hermitian(xp, ga) if params[0] & POS else ga, gb
+
+
 def inverse_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
     """dX = -X dA X."""
     x, da = outputs[0], tangents[0]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .native import OPS
+from .native import OPS, native
+from .problem import ADJOINT, LENT, MIXED, OVERWRITE, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER
 
 __all__ = [
     "ADJOINT",
@@ -25,9 +26,6 @@ __all__ = [
     "operation_named",
 ]
 
-# Flag in native/frame.h
-UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
-
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run
 Results = tuple[tuple[Shape, str | None], ...]
@@ -42,7 +40,7 @@ class Operation:
     ``sizes(shapes, params)`` are the numbers the native frame carries. ``jvp(xp, params, inputs, outputs, tangents)`` and
     ``vjp(xp, params, inputs, outputs, grads)`` are written once on a small namespace that each framework supplies (see
     core/derivatives.py); both see inputs only where ``keeps_inputs(params)``. An operation without such rules may be
-    ``composed(xp, params, inputs)`` of others that have them, which take its place where derivatives are wanted.
+    ``composed(xp, params, inputs, engine)`` of others that have them, which take its place where derivatives are wanted.
     ``reference(arrays, params)`` does the work with numpy.linalg where there is no native core.
     """
 
@@ -70,13 +68,15 @@ class Operation:
     by_columns: bool = False
     # product(xp, params, inputs but the last, x): what the first output x is multiplied by to give the last input
     product: Callable[..., Any] | None = None
+    # adjoint(xp, params, inputs but the last): the params and inputs of the solve with A^H
+    adjoint: Callable[..., tuple[Params, Any]] = lambda xp, params, inputs: ((params[0] ^ ADJOINT, *params[1:]), inputs)
 
     variant: str = ""  # the same native operation, but with other rules: "qr" and "qr_complete"
 
     code: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "code", OPS[self.name])
+        object.__setattr__(self, "code", OPS[self.name] if native is not None else -1)
         if self.variant:
             object.__setattr__(self, "name", f"{self.name}_{self.variant}")
         OPERATIONS.append(self)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .problem import Problem
 
-__all__ = ["Alternative", "Capability", "Plan", "Support", "bytes_in_words"]
+__all__ = ["Alternative", "Capability", "Plan", "bytes_in_words"]
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,6 @@ class Capability:
     device: str
     dtypes: tuple[str, ...]
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Support:
-    """Whether an engine takes a problem; ``reason`` says why not."""
-
-    yes: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.yes
 
 
 class Alternative(NamedTuple):

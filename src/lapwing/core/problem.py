@@ -1,4 +1,4 @@
-"""What is asked: an operation on arrays of a shape, dtype and device."""
+"""What a call asks for: an operation on arrays of a shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "SOLVED", "Problem", "Spec", "spec"]
+__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "spec"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
-# the operations of systems, inverses and decompositions
-SOLVED = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "qr", "svd", "svdvals")
+# Flag in native/frame.h: the triangle that is read, the input may be destroyed, solve with the adjoint, ones on the diagonal,
+# positive definite, a factor in lower precision is allowed, A = A^T, A = A^H, routines of the caller's library may be used
+UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
 REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
 
@@ -77,6 +78,10 @@ class Problem:
     columns: int | None = None  # of the matrix where it is not square, else of the right-hand side
     pos: bool = False
     full: bool = False  # qr: complete, svd: full matrices
+    mixed: bool = False  # a factor in lower precision is allowed
+    mirrored: int = 0  # of a solve: the flag SYMMETRIC or SELF_ADJOINT, as both triangles are there
+    also: str = ""  # for the reason: what else runs in the same call
+    by_framework: str = ""  # why no engine is needed
 
     @classmethod
     def of(cls, operation: str, array: Spec, **known: Any) -> Problem:
@@ -113,8 +118,49 @@ class Problem:
 
     @property
     def flags(self) -> int:
-        """As the native frame carries them: UPPER and POS."""
-        return (1 if self.upper else 0) | (16 if self.pos else 0)
+        """Flags of the native frame."""
+        upper, pos, mixed = (UPPER if self.upper else 0), (POS if self.pos else 0), (MIXED if self.mixed else 0)
+        return upper | pos | mixed | self.mirrored
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations by the usual count; for eigenvalues the reduction to tridiagonal form, and the vectors."""
+        n, k = float(self.n), float(self.columns or 1)
+        small, large = min(n, k), max(n, k)
+        each = {
+            "cholesky": n**3 / 3,
+            "eigh": 4 / 3 * n**3 + 4 * n * n * self.count,
+            "eigvalsh": 4 / 3 * n**3,
+            "triangular": n * n * k,
+            "solve": (1 if self.pos else 2) / 3 * n**3 + 2 * n * n * k,
+            "inverse": (1 if self.pos else 2) * n**3,
+            "slogdet": n if self.by_framework else (1 if self.pos else 2) / 3 * n**3,
+            "lu": 2 / 3 * n**3,
+            "qr": 4 * large * small**2 - 4 / 3 * small**3,
+            "svd": 6 * large * small**2 + 20 * small**3,
+            "svdvals": 2 * large * small**2 + 2 * small**3,
+        }[self.operation]
+        return self.batch * each * (4 if self.dtype.startswith("complex") else 1)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Each input read once, each output written once."""
+        n, k = self.n, self.columns or 1
+        small = min(n, k)
+        elements = {
+            "cholesky": 2 * n * n,
+            "eigh": n * n + n * self.count,
+            "eigvalsh": n * n,
+            "triangular": n * n + 2 * n * k,
+            "solve": n * n + 2 * n * k,
+            "inverse": 2 * n * n,
+            "slogdet": n if self.by_framework else n * n,
+            "lu": 2 * n * n,
+            "qr": 2 * n * k + small * small,
+            "svd": 2 * n * k + small * small,
+            "svdvals": n * k,
+        }[self.operation]
+        return self.batch * elements * self.itemsize
 
     def __str__(self) -> str:
         columns = self.columns if self.rectangular else self.n

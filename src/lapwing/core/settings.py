@@ -1,21 +1,83 @@
-"""The environment variables lapwing reads. There are no others.
-
-LAPWING_CACHE      folder for compiled kernels and own records (default: $XDG_CACHE_HOME/lapwing or ~/.cache/lapwing);
-                   empty turns the cache off
-LAPWING_CUDA_PATH  folders, separated by ":", searched first for libcuda, libcusolver and libnvrtc
-"""
+"""The environment variables that lapwing reads, all in one list. docs/settings.md is made from it."""
 
 from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["cache_folder", "cache_path", "cuda_paths"]
+__all__ = ["SETTINGS", "Setting", "cache_folder", "cache_path", "cuda_paths", "default_engine"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    name: str
+    part: str  # of lapwing
+    default: str
+    what: str
+
+
+_LIBRARY, _INSITU, _TUNE, _OTHER = "The library", "In-situ analysis", "Recording of matrix products", "Set by other programs"
+
+SETTINGS = (
+    Setting(
+        "LAPWING_CACHE",
+        _LIBRARY,
+        "$XDG_CACHE_HOME/lapwing, or ~/.cache/lapwing",
+        "Folder for compiled kernels and your own records. Empty turns the cache off.",
+    ),
+    Setting("LAPWING_CUDA_PATH", _LIBRARY, "none", 'Folders, separated by ":", searched first for the CUDA libraries.'),
+    Setting(
+        "LAPWING_ENGINE",
+        _LIBRARY,
+        "auto",
+        'The engine of every call that leaves engine="auto". Calls that it cannot take are decided as without it.',
+    ),
+    Setting("LAPWING_INSITU", _INSITU, "1", '"0" turns the analysis off, whatever the solver asks for.'),
+    Setting("LAPWING_INSITU_SCRIPT", _INSITU, "what the solver names", "The Python file to run instead."),
+    Setting(
+        "LAPWING_INSITU_ON_ERROR",
+        _INSITU,
+        "what the solver names",
+        'What follows an error in the script: "disable", "warn", "stop" or "abort".',
+    ),
+    Setting(
+        "LAPWING_INSITU_LIVE",
+        _INSITU,
+        "what the script asks for",
+        '"1": every hub with an output folder opens its live page; "0": none does.',
+    ),
+    Setting(
+        "LAPWING_INSITU_LIB",
+        _INSITU,
+        "found beside Python",
+        "Path of liblapwing_insitu.so for solvers that load it when they run.",
+    ),
+    Setting("LAPWING_INSITU_PYTHON", _INSITU, "$VIRTUAL_ENV, or python3", "The Python to start inside a solver that has none."),
+    Setting("LAPWING_INSITU_VERBOSE", _INSITU, "none", "If set, say on standard error why the analysis is off."),
+    Setting("LAPWING_INSITU_BRIDGE", _INSITU, "lapwing's own", "The Python module behind the C interface; for tests."),
+    Setting(
+        "LAPWING_RECORD",
+        _TUNE,
+        "none",
+        "Folder for the recorded calls; `lapwing tune record` sets it for the program it starts.",
+    ),
+    Setting("LAPWING_RECORD_TORCH", _TUNE, "none", '"1": torch\'s own record too; set by the same command.'),
+    Setting(
+        "OMP_NUM_THREADS", _OTHER, "all cores", "Threads of the CPU kernels, where NumPy's BLAS does not say how many it uses."
+    ),
+    Setting("MKL_NUM_THREADS", _OTHER, "$OMP_NUM_THREADS, or 1", "Threads of each rank's ScaLAPACK."),
+    Setting("XDG_CACHE_HOME", _OTHER, "~/.cache", "See LAPWING_CACHE."),
+)
+
+
+def default_engine() -> str:
+    return os.environ.get("LAPWING_ENGINE") or "auto"
 
 
 def cache_folder(part: str, *, make: bool = False) -> Path | None:
-    """The user's own folder for ``part``; None where there is none yet, unless ``make``, or no safe place for one."""
+    """The user's own folder for ``part``; None where it does not exist (``make`` creates it) or others could write to it."""
     folder = cache_path(part)
     if folder is None or not hasattr(os, "geteuid"):
         return None
@@ -28,12 +90,12 @@ def cache_folder(part: str, *, make: bool = False) -> Path | None:
     except OSError:
         return None
     # what others can write to is never read back and run
-    mine = all(state.st_uid == os.geteuid() and not state.st_mode & 0o022 for state in states)
-    return folder if mine and stat.S_ISDIR(states[0].st_mode) else None
+    is_private = all(state.st_uid == os.geteuid() and not state.st_mode & 0o022 for state in states)
+    return folder if is_private and stat.S_ISDIR(states[0].st_mode) else None
 
 
 def cache_path(part: str) -> Path | None:
-    """Where the folder for ``part`` is or would be; None when the cache is turned off."""
+    """The path of the folder for ``part``, whether it exists or not; None when the cache is turned off."""
     chosen = os.environ.get("LAPWING_CACHE")
     if chosen == "":
         return None

@@ -18,7 +18,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.native import AUTO, ENGINES, native
-from ..core.operation import ADJOINT, Operation, Params, operation_named
+from ..core.operation import Operation, Params, operation_named
 from ..core.problem import REAL, Spec
 from . import numpy
 from .like_numpy import NumpyNamespace
@@ -96,7 +96,8 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     function = jax.custom_jvp(primal)
     if operation.composed is not None:
         rule = operation.composed
-        function.defjvp(lambda primals, tangents: jax.jvp(_exact(lambda *x: rule(Namespace, params, x)), primals, tangents))
+        composed = _exact(lambda *x: rule(Namespace, params, x, engine))
+        function.defjvp(lambda primals, tangents: jax.jvp(composed, primals, tangents))
         return function
 
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -139,8 +140,8 @@ class Namespace(NumpyNamespace):
     matmul = staticmethod(partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST))
 
     @staticmethod
-    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
-        return _differentiable(operation, params, AUTO, False)(*arrays)  # type: ignore[no-any-return]
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = AUTO) -> tuple[Any, ...]:
+        return _differentiable(operation, params, engine, False)(*arrays)  # type: ignore[no-any-return]
 
     @staticmethod
     def visible(x: Any) -> bool:
@@ -227,7 +228,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
     *given, b = arrays
     product = _exact(partial(operation.product, Namespace, params, given))
     fixed = tuple(map(jax.lax.stop_gradient, given))
-    transposed = (params[0] ^ ADJOINT, *params[1:])
+    transposed, turned = operation.adjoint(Namespace, params, fixed)
 
     def solve(_: Any, right: Any) -> tuple[Any, Any]:
         x, *others = _call(operation, params, engine, overwrite, *fixed, right)
@@ -235,7 +236,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
 
     def solve_transposed(_: Any, right: Any) -> tuple[Any, Any]:
         # A^T y = c is A^H conj(y) = conj(c)
-        y, *others = _call(operation, transposed, engine, False, *fixed, jnp.conj(right))
+        y, *others = _call(operation, transposed, engine, False, *turned, jnp.conj(right))
         return jnp.conj(y), tuple(others)
 
     x, others = jax.lax.custom_linear_solve(product, b, solve, solve_transposed, has_aux=True)

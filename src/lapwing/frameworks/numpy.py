@@ -118,8 +118,8 @@ class Namespace(NumpyNamespace):
         return x
 
     @staticmethod
-    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
-        return apply(operation, arrays, params, AUTO, False)
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = AUTO) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, engine, False)
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:

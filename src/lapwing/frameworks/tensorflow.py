@@ -90,7 +90,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             "\nhint: use tf.function(jit_compile=False), or jit_compile=False in a Keras model's compile()"
         )
     if operation.composed is not None and (_recording() or operation.name not in _OPS):
-        return operation.composed(Namespace, params, arrays)
+        return operation.composed(Namespace, params, arrays, engine)
     if operation.name not in _OPS:
         return _without_library(operation, arrays, params)
     return _call(operation, arrays, params, engine)
@@ -269,8 +269,8 @@ class Namespace:
         return str(x.dtype.name)
 
     @staticmethod
-    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
-        return apply(operation, arrays, params, core.AUTO, False)
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = core.AUTO) -> tuple[Any, ...]:
+        return apply(operation, arrays, params, engine, False)
 
     @staticmethod
     def visible(x: Any) -> bool:
@@ -321,7 +321,7 @@ def _register_gradient(name: str) -> None:
     def gradient(op: Any, *grads: Any) -> Any:
         params, inputs = _params_of(operation, op.get_attr), tuple(op.inputs)
         if operation.composed is not None:
-            return _gradient_of_composed(operation, params, inputs, grads)
+            return _gradient_of_composed(operation, params, inputs, grads, op.get_attr("engine"))
         outputs = op.outputs if source is operation else _call(source, inputs, params, op.get_attr("engine"))
         known: list[Any] = [None] * source.differentiable  # what was not computed has none
         for place, g in zip(mine, grads[: operation.differentiable], strict=False):
@@ -340,12 +340,12 @@ def _by_rule(operation: Operation, params: Params, inputs: tuple[Any, ...], outp
     return found if any(g is not None for g in found) else [tf.zeros_like(inputs[0]), *found[1:]]
 
 
-def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[Any, ...], grads: Any) -> list[Any]:
+def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[Any, ...], grads: Any, engine: int) -> list[Any]:
     assert operation.composed is not None
     smooth = operation.differentiable
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs = operation.composed(Namespace, params, inputs)
+        outputs = operation.composed(Namespace, params, inputs, engine)
     return list(tape.gradient(outputs[:smooth], inputs, list(grads[:smooth])))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..core.lent import borrow_from_torch
+from ..core.lapack import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native
 from ..core.operation import ADJOINT, LENT, OPERATIONS, OVERWRITE, POS, UNIT, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
@@ -78,7 +78,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         outputs = apply(operation_named(name), arrays, params, engine, False)
         return tuple(outputs[i] for i in mine)
     if operation.composed and (wanted or torch.compiler.is_compiling() or _in_functorch()):
-        return operation.composed(Namespace, params, arrays)
+        return operation.composed(Namespace, params, arrays, engine)
     if torch.compiler.is_compiling():
         # inside torch.func under Dynamo no autograd.Function can carry every rule: the framework's own routine does
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
@@ -346,11 +346,11 @@ class Namespace:
         return _NAME[x.dtype]
 
     @staticmethod
-    def call(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
+    def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = AUTO) -> tuple[Any, ...]:
         # torch.autograd.grad(is_grads_batched=True): torch loops over them
         if not torch.compiler.is_compiling() and any(map(_legacy_batched, arrays)):
-            return _hook(operation).op(*arrays, params, AUTO)  # type: ignore[no-any-return]
-        return apply(operation, arrays, params, AUTO, False)
+            return _hook(operation).op(*arrays, params, engine)  # type: ignore[no-any-return]
+        return apply(operation, arrays, params, engine, False)
 
     @staticmethod
     def visible(x: torch.Tensor) -> bool:
@@ -604,6 +604,12 @@ def _own_cholesky_solve(a: Any, l: Any, b: torch.Tensor, params: Params, engine:
     return (torch.linalg.solve_ex(_own_hermitian(a, params, engine)[0], b)[0],)
 
 
+def _own_solve_mixed(a: torch.Tensor, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    matrix = _own_hermitian(a, params, engine)[0] if params[0] & POS else a
+    x, info = torch.linalg.solve_ex(matrix, b)
+    return x, info.detach()
+
+
 def _first_bad(a: torch.Tensor) -> torch.Tensor:
     """The place of the first number on the diagonal that is zero or not finite, or 0."""
     pivots = a.diagonal(dim1=-2, dim2=-1)
@@ -623,6 +629,7 @@ _FRAMEWORK_OWN: dict[str, Any] = {
     "lu_solve": _own_lu_solve,
     "qr": _own_qr,
     "slogdet": _own_slogdet,
+    "solve_mixed": _own_solve_mixed,
     "svd": _own_svd,
     "triangular": _own_triangular,
 }

@@ -6,12 +6,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.derivatives import cholesky_jvp, cholesky_vjp
 from ..core.errors import NotPositiveDefiniteError
 from ..core.operation import UPPER, Operation, Params
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from .checks import check_choice, check_flag, check_square
 from .sharded import shardable
 from .triangle import batch_and_order, finite_flags

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import UPPER, Operation, Params, Shape
 from ..core.plan import bytes_in_words
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from . import generalised, spectrum
 from .checks import check_choice, check_flag, check_square
 from .operator import LinearOperator, eigh_of_operator
@@ -274,25 +274,36 @@ def _solve(
     return outputs  # type: ignore[no-any-return]
 
 
-def _problem(a: Any, b: Any = None, subset: slice | None = None, upper: bool = False, **_: Any) -> Problem:
-    shape = a.shape if isinstance(a, Spec) else frameworks.of(a, "eigh").shape_of(a)
-    first, count = spectrum.part_of("eigh", subset, shape[-1])
-    return _problem_of(EIGH, a, upper, None if count < 0 else (first, count))
+def _problem_with(operation: Operation) -> Any:
+    """The main part of a call. The reason names what runs beside it."""
 
+    def problem(
+        a: Any,
+        b: Any = None,
+        subset: slice | None = None,
+        window: Any = None,
+        upper: bool = False,
+        certify: bool = False,
+        **_: Any,
+    ) -> Problem:
+        shape = a.shape if isinstance(a, Spec) else frameworks.of(a, operation.name).shape_of(a)
+        first, count = spectrum.part_of(operation.name, subset, shape[-1])
+        also = "; the Cholesky factor of b and triangular solves with it run too" if b is not None else ""
+        also += "; one Cholesky factorisation proves the result" if certify else ""
+        if window is not None and operation is EIGH:
+            also += "; the vectors follow, as the subset that the window turns out to be"
+        part = None if count < 0 or window is not None else (first, count)
+        upper = upper and b is None  # the matrix of the reduced problem is whole
+        main = EIGVALSH if window is not None else EIGH if certify else operation  # the proof needs the vectors
+        return replace(_problem_of(main, a, upper, part), also=also)
 
-def _values_problem(*args: Any, **kwargs: Any) -> Problem:
-    p = _problem(*args, **kwargs)
-    return Problem("eigvalsh", p.dtype, p.batch, p.n, p.device, p.upper, p.part)
+    return problem
 
 
 def _problem_of(operation: Operation, a: Any, upper: bool, part: tuple[int, int] | None) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, operation.name).describe(a)
     check_square(operation.name, array.shape, array.dtype)
     return Problem.of(operation.name, array, upper=upper, part=part)
-
-
-eigh.problem = eigh_ex.problem = _problem  # type: ignore[attr-defined]
-eigvalsh.problem = _values_problem  # type: ignore[attr-defined]
 
 
 def _log(operation: Operation, a: Any, upper: bool, part: tuple[int, int], engine: str) -> None:
@@ -387,3 +398,6 @@ EIGVALSH = Operation(
     jvp=eigvalsh_jvp,
     derivative_from=("eigh", (0, 2)),
 )
+
+eigh.problem = eigh_ex.problem = _problem_with(EIGH)  # type: ignore[attr-defined]
+eigvalsh.problem = _problem_with(EIGVALSH)  # type: ignore[attr-defined]

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from .. import planner
 from ..core.plan import Plan
 from ..core.problem import Spec
-from ..engines import planner
 from .sharded import family_of
 
 __all__ = ["explain"]
@@ -73,7 +73,8 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
         from ..distributed.fronts.explain import explain_array
 
         return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
-    return planner.plan(problem(*args, **kwargs), engine)
+    options = kwargs | {"precision": "mixed"} if engine == "mixed" else kwargs  # naming the engine asks for it
+    return planner.plan(problem(*args, **options), engine)
 
 
 def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:

@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ..core.operation import ADJOINT, UPPER, Operation
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
 from .condition import one_norm
@@ -265,6 +264,8 @@ def factor(
     overwrite = overwrite and not keeps
     triangle = kept = rows = finite = None
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
+    if not traced and planner.logging_decisions():
+        planner.log_decision(_problem(a, assume, upper), engine)
     if assume in ("lower", "upper"):
         upper = assume == "upper"
         l = xp.triu(a, 0) if upper else xp.tril(a, 0)
@@ -323,11 +324,19 @@ def _described(assume: str, framework: Any, array: Any, more: str = "") -> str:
     return f"Factor(assume={assume!r}, shape={tuple(shape)}, dtype={dtype}{more})"
 
 
-def _problem(a: Any, assume: str = "pos", upper: bool = False, **_: Any) -> Problem:
+_LOW = {"float64": "float32", "complex128": "complex64"}
+
+
+def _problem(a: Any, assume: str = "pos", upper: bool = False, precision: str = "full", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "factor").describe(a)
     check_square("factor", array.shape, array.dtype)
     check_choice("factor", "assume", assume, ASSUME)
-    return Problem.of(_KIND.get(assume, "lu"), array, upper=upper, columns=1 if assume in ("lower", "upper") else None)
+    also = ""
+    if precision != "full" and check_mixed("factor", precision, assume, array.dtype):
+        array, also = Spec(array.shape, _LOW[array.dtype], array.device), "; solutions are refined with the matrix itself"
+    columns = 1 if assume in ("lower", "upper") else None
+    upper = assume == "upper" if columns else upper
+    return Problem.of(_KIND.get(assume, "lu"), array, upper=upper, columns=columns, also=also)
 
 
 factor.problem = _problem  # type: ignore[attr-defined]

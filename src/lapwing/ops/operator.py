@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.errors import ConvergenceError
 from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
-from ..engines import planner
 from .checks import check_choice
 from .spectrum import part_of
 

@@ -8,11 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from .checks import check_choice, check_matrix
 from .sharded import shardable
 
@@ -80,14 +79,14 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
         # the first m columns decide Q: A = Q (R1 | Q^H A2); where nobody knows yet whether there are more, A2 may be empty
         xp = framework.Namespace
         first = xp.shape(a)[-2]
-        q, r = _decompose(framework, a[..., :first], mode, code)
+        q, r = _decompose(framework, a[..., :first], mode, code, engine)
         return QRResult(q, xp.beside(r, xp.matmul(xp.adjoint(q), a[..., first:])))
-    return QRResult(*_decompose(framework, a, mode, code))
+    return QRResult(*_decompose(framework, a, mode, code, engine))
 
 
-def _decompose(framework: Any, a: Any, mode: str, code: int) -> tuple[Any, Any]:
+def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tuple[Any, Any]:
     if not framework.traced(a) and planner.logging_decisions():
-        planner.log_decision(_problem(a, mode=mode), "auto")
+        planner.log_decision(_problem(a, mode=mode), engine)
     m, n = framework.shape_of(a)[-2:]
     # complete is the same as reduced for a square matrix, and then has derivatives
     complete = mode == "complete" and (m is None or m != n)
@@ -97,7 +96,8 @@ def _decompose(framework: Any, a: Any, mode: str, code: int) -> tuple[Any, Any]:
 def _problem(a: Any, mode: str = "reduced", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    return Problem.of("qr", array, columns=array.shape[-1], full=mode == "complete")
+    columns = min(array.shape[-2:])  # the first m columns decide
+    return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
 
 
 qr.problem = _problem  # type: ignore[attr-defined]

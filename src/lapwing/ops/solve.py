@@ -7,15 +7,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from .checks import check_choice, check_flag, check_pair, check_square
 from .failure import first_failure
 from .sharded import shardable
-from .systems import INVERSE, SLOGDET, SOLVE, TRIANGULAR
+from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
 from .triangle import finite_flags, whole_matrix
 
 __all__ = ["InvExResult", "SlogdetResult", "SolveExResult", "inv", "inv_ex", "slogdet", "solve", "solve_ex"]
@@ -87,8 +86,8 @@ def solve(
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
         behaves as "nan".
     engine : str
-        "auto", or one of ``lapwing.engines()``. Where PyTorch or TensorFlow records derivatives, the factor is kept for them,
-        and ``engine`` and ``precision`` are not heeded.
+        "auto", or one of ``lapwing.engines()``. Where derivatives are recorded, a factorisation that is kept for them takes the
+        place of the solve, by the same engine; with ``precision="mixed"`` every derivative is a solve of its own.
 
     Returns
     -------
@@ -276,6 +275,10 @@ def slogdet(
     upper = _check("slogdet", framework, a, assume, upper, on_fail)
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
+        if engine != "auto":
+            planner.code_of(engine, slogdet.problem(a, assume=assume))  # type: ignore[attr-defined]
+        if not framework.traced(a) and planner.logging_decisions():
+            planner.log_decision(slogdet.problem(a, assume=assume), engine)  # type: ignore[attr-defined]
         return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
     a, flags = _as_general(framework, a, assume, upper)
     sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
@@ -308,7 +311,7 @@ def _solve(
     check_pair(name, framework, frameworks.of, a, b)
     if overwrite is not False:
         overwrite = check_flag(name, "overwrite", overwrite)
-    mixed = precision != "full" and check_mixed(name, precision, assume, framework.dtype_of(a))
+    mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
     columns = Columns(name, framework, a, b)
     a, b = columns.a, columns.b
     waits = on_fail == "raise" and not framework.traced(a)
@@ -321,7 +324,7 @@ def _solve(
         flags |= (MIXED if mixed else 0) | _MIRRORED.get(assume, 0)
         # once the input is overwritten nobody can tell whether it held NaN
         finite = _finite(framework, a, flags) if overwrite and waits else None
-        x, info = _call(framework, name, SOLVE, (a, b), flags, engine, overwrite)
+        x, info = _call(framework, name, SOLVE_MIXED if mixed else SOLVE, (a, b), flags, engine, overwrite)
     if waits and framework.failed(info):
         raise _failure(name, framework, a, info, assume, flags, finite)
     return columns.back(x), info
@@ -443,8 +446,12 @@ def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: 
     return bool(upper)
 
 
-def check_mixed(name: str, precision: str, assume: str, dtype: str) -> bool:
+def check_mixed(name: str, precision: str, assume: str, dtype: str, engine: str = "auto") -> bool:
     check_choice(name, "precision", precision, ("full", "mixed"))
+    if engine not in ("auto", "mixed") and engine in planner.ALL:
+        raise ValueError(
+            f'{name}: precision="mixed" is the work of engine "mixed", not {engine!r}\nhint: engine="auto" or engine="mixed"'
+        )
     if assume not in ("general", "pos"):
         raise ValueError(f'{name}: precision="mixed" goes with assume="general" and "pos", not {assume!r}')
     if dtype not in ("float64", "complex128"):
@@ -459,15 +466,32 @@ def _call(
     logging = not framework.traced(arrays[0]) and planner.logging_decisions()
     if engine == "auto" and not logging:
         return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
-    columns = framework.shape_of(arrays[-1])[-1] if len(arrays) > 1 else None
-    problem = Problem.of(operation.name, framework.describe(arrays[0]), upper=bool(flags & UPPER), columns=columns)
-    code = planner.code_of(engine, problem)
+    problems = _problems_of(framework, operation, arrays, flags)
+    code, *_ = [planner.code_of(engine, problem) for problem in problems]  # it must take all of them
     if logging:
-        planner.log_decision(problem, engine)
+        planner.log_decision(problems[0], engine)
     made = framework.apply(operation, arrays, (flags,), code, overwrite)
     if logging:
         planner.log_notes()
     return made  # type: ignore[no-any-return]
+
+
+_COMPOSED = "; derivatives are recorded, so that the factor is kept, and solves with it follow"
+
+
+def _problems_of(framework: Any, operation: Operation, arrays: tuple[Any, ...], flags: int) -> list[Problem]:
+    """What the native core will be asked for: where derivatives are recorded, a factorisation and solves with its factor."""
+    array = framework.describe(arrays[0])
+    columns = framework.shape_of(arrays[-1])[-1] if len(arrays) > 1 else None
+    known: dict[str, Any] = {"upper": bool(flags & UPPER), "pos": bool(flags & POS), "mixed": bool(flags & MIXED)}
+    known["mirrored"] = flags & (SYMMETRIC | SELF_ADJOINT)
+    whole = Problem.of(operation.name.removesuffix("_mixed"), array, columns=columns, **known)
+    if operation.composed is None or not any(map(framework.differentiates, arrays)):
+        return [whole]
+    first, then = ("cholesky", "cholesky_solve") if flags & POS else ("lu", "lu_solve")
+    factor = Problem.of(first, array, upper=known["upper"], also=_COMPOSED)
+    solves = Problem.of(then, array, upper=known["upper"], columns=columns)
+    return [*([whole] if framework.traced(arrays[0]) else []), factor, solves]
 
 
 def _finite(framework: Any, a: Any, flags: int) -> Any:
@@ -484,18 +508,39 @@ def _failure(name: str, framework: Any, a: Any, info: Any, assume: str, flags: i
 
 
 def _problem(name: str) -> Any:
-    def problem(a: Any, b: Any = None, assume: str = "general", upper: bool = False, **_: Any) -> Problem:
+    def problem(
+        a: Any, b: Any = None, assume: str = "general", upper: bool = False, precision: str = "full", **_: Any
+    ) -> Problem:
         array = a if isinstance(a, Spec) else frameworks.of(a, name).describe(a)
         check_square(name, array.shape, array.dtype)
         check_choice(name, "assume", assume, ASSUME)
-        operation = "triangular" if assume in ("lower", "upper") and name == "solve" else name
-        columns = None
+        mixed = precision != "full" and check_mixed(name, precision, assume, array.dtype)
+        triangular = assume in ("lower", "upper")
+        if name == "slogdet" and triangular:
+            return Problem.of(name, array, by_framework="the determinant of a triangle is the product of its diagonal")
+        columns = array.shape[-1] if triangular else None
         if b is not None:
             shape = b.shape if isinstance(b, Spec) else frameworks.of(b, name).shape_of(b)
             columns = 1 if len(shape) == 1 else shape[-1]
-        return Problem.of(operation, array, upper=upper, columns=columns, pos=assume == "pos")
+            if len(array.shape) == 2:
+                columns *= prod(shape[:-2])  # many right-hand sides for one matrix are the columns of one
+            else:
+                array = Spec((*np.broadcast_shapes(array.shape[:-2], shape[:-2]), *array.shape[-2:]), array.dtype, array.device)
+        if triangular:
+            return Problem.of("triangular", array, upper=assume == "upper", columns=columns)
+        if name == "solve" and not mixed and _recorded(a, b):
+            return Problem.of("cholesky" if assume == "pos" else "lu", array, upper=upper, also=_COMPOSED)
+        mirrored = _MIRRORED.get(assume, 0) if name == "solve" else 0
+        pos = assume == "pos"
+        return Problem.of(name, array, upper=upper and pos, columns=columns, pos=pos, mixed=mixed, mirrored=mirrored)
 
     return problem
+
+
+def _recorded(*arrays: Any) -> bool:
+    """Whether derivatives with respect to one of them are recorded now."""
+    found = [(frameworks.of(x, "solve"), x) for x in arrays if x is not None and not isinstance(x, Spec)]
+    return any(framework.differentiates(x) and not framework.traced(x) for framework, x in found)
 
 
 solve.problem = solve_ex.problem = _problem("solve")  # type: ignore[attr-defined]

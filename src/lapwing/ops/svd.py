@@ -8,12 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
-from ..engines import planner
 from .checks import check_choice, check_flag, check_matrix
 from .failure import first_failure
 from .qr import _smaller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,15 +19,19 @@ from ..core.derivatives import (
     lu_solve_vjp,
     slogdet_jvp,
     slogdet_vjp,
+    solve_adjoint,
+    solve_jvp,
+    solve_product,
+    solve_vjp,
     triangular_jvp,
     triangular_product,
     triangular_vjp,
 )
-from ..core.operation import ADJOINT, POS, UNIT, UPPER, Operation, Params, Shape
+from ..core.operation import ADJOINT, MIXED, POS, UNIT, UPPER, Operation, Params, Shape
 from .cholesky import CHOLESKY
 from .triangle import HERMITIAN, batch_and_order
 
-__all__ = ["CHOLESKY_SOLVE", "INVERSE", "LU", "LU_SOLVE", "SLOGDET", "SOLVE", "TRIANGULAR"]
+__all__ = ["CHOLESKY_SOLVE", "INVERSE", "LU", "LU_SOLVE", "SLOGDET", "SOLVE", "SOLVE_MIXED", "TRIANGULAR"]
 
 
 def _with_columns(shapes: tuple[Shape, ...], params: Params) -> Shape:
@@ -41,14 +46,14 @@ def _solution_and_info(shapes: tuple[Shape, ...], params: Params) -> Any:
     return (shapes[-1], None), (shapes[0][:-2], "int32")
 
 
-def _composed_solve(xp: Any, params: Params, inputs: Any) -> tuple[Any, ...]:
+def _composed_solve(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any, ...]:
     """One factorisation serves the solution and its derivatives of any order."""
     a, b = inputs
     if params[0] & POS:
-        l, info = xp.call(CHOLESKY, (xp.constant(a),), (params[0] & UPPER,))
-        return (*xp.call(CHOLESKY_SOLVE, (a, l, b), (params[0] & UPPER,)), info)
-    lu, rows, info = xp.call(LU, (xp.constant(a),), (0,))
-    return (*xp.call(LU_SOLVE, (a, lu, rows, b), (0,)), info)
+        l, info = xp.call(CHOLESKY, (xp.constant(a),), (params[0] & UPPER,), engine)
+        return (*xp.call(CHOLESKY_SOLVE, (a, l, b), (params[0] & UPPER,), engine), info)
+    lu, rows, info = xp.call(LU, (xp.constant(a),), (0,), engine)
+    return (*xp.call(LU_SOLVE, (a, lu, rows, b), (0,), engine), info)
 
 
 # ---- with numpy.linalg, where there is no native core
@@ -176,6 +181,18 @@ SOLVE = Operation(
     composed=_composed_solve,
     by_columns=True,
     turns="pos",
+)
+# Every derivative is a solve of its own: a factor in lower precision cannot be kept for it.
+SOLVE_MIXED = replace(
+    SOLVE,
+    variant="mixed",
+    composed=None,
+    product=solve_product,
+    adjoint=solve_adjoint,
+    jvp=solve_jvp,
+    vjp=solve_vjp,
+    example=(MIXED,),
+    keeps_inputs=lambda params: True,
 )
 TRIANGULAR = Operation(
     "triangular",

@@ -11,13 +11,13 @@ from itertools import zip_longest
 from pathlib import Path
 from time import monotonic
 
+from .. import planner
 from ..bench.case import Case, Row
 from ..bench.measure import usable_library
 from ..bench.record import RECORDS, Grid, grid_for, measure_record, record_of, rule_in_words, write_record
 from ..core.problem import DEVICES, DTYPES
 from ..core.records import Record, rules_of, save_record
 from ..core.settings import cache_folder
-from ..engines import planner
 
 __all__ = ["OPERATIONS", "Measuring", "Tuned", "tune"]
 

@@ -1,6 +1,6 @@
-// The declarations of native/vendor.h against the vendor's own headers. rows.h is made from LAPWING_VENDOR by the test: one
+// The declarations of native/gpu/vendor.h against the vendor's own headers. rows.h is made from LAPWING_VENDOR by the test: one
 // ROW(our name, symbol) for each.
-#include "vendor.h"
+#include "gpu/vendor.h"
 
 #include <cuda.h>
 #include <cublas_v2.h>

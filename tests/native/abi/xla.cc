@@ -1,6 +1,6 @@
-// native/xla_abi.h against the header of the installed jaxlib: every member at the same place and of the same kind, every
+// native/bind/xla_abi.h against the header of the installed jaxlib: every member at the same place and of the same kind, every
 // number the same. Ours may end earlier than theirs.
-#include "xla_abi.h"
+#include "bind/xla_abi.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// What each kernel of src/lapwing/cuda computes, in plain C++. One table at the end: adapt it when a kernel comes or goes.
+// What each kernel of src/lapwing/kernels computes, in plain C++. One table at the end: adapt it when a kernel comes or goes.
 // Arguments are found by the names in the source, compile-time choices by their macro names.
 #pragma once
 #include "eigh_kernels.h"

@@ -1,5 +1,5 @@
 // A hand-made XLA: builds a call frame for one handler, with an API that keeps books on streams, scratch and errors.
-#include "xla_abi.h"
+#include "bind/xla_abi.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NoReturn
 
-from ...engines import planner
+from ... import planner
 
 __all__ = ["NAMES", "check_ranks", "free_memory", "on_ranks", "refuse"]
 

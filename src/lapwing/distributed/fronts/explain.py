@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ... import planner
 from ...core.plan import Plan
 from ...core.problem import Spec
-from ...engines import planner
 from ...ops import spectrum
 from ...ops.checks import check_matrix, check_square
 from .. import scaling

@@ -1,0 +1,26 @@
+"""Writes docs/settings.md from lapwing.core.settings. Run it after changing a setting; a test compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lapwing.core.settings import SETTINGS
+
+PAGE = Path(__file__).with_name("settings.md")
+
+HEAD = """# Environment variables
+
+Made by `docs/make_settings.py` from the list in `lapwing/core/settings.py`. lapwing reads no others.
+"""
+
+
+def page() -> str:
+    text = HEAD
+    for part in dict.fromkeys(s.part for s in SETTINGS):
+        rows = [f"| `{s.name}` | {s.default} | {s.what} |" for s in SETTINGS if s.part == part]
+        text += f"\n## {part}\n\n| variable | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,476 @@
+// The Python module lapwing._native, on the limited API: one binary for Python 3.11 and later.
+#define Py_LIMITED_API 0x030b0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu/cubin_cache.h"
+#include "gpu/cuda.h"
+#include "frame.h"
+#include "lapack/lapack.h"
+#include "plan.h"
+#include "run.h"
+#include "cpu/threads.h"
+#include "gpu/vendor.h"
+#include "bind/xla.h"
+
+namespace {
+
+using lapwing::Frame;
+
+// Memory for the call from a Python function that gives the address of so many bytes, and keeps them until the call is over.
+void* allocate(void* self, size_t bytes) {
+  auto* function = static_cast<PyObject*>(self);
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* made = function == Py_None ? nullptr : PyObject_CallFunction(function, "n", Py_ssize_t(bytes));
+  void* address = made ? PyLong_AsVoidPtr(made) : nullptr;
+  Py_XDECREF(made);
+  PyGILState_Release(state);
+  return address;
+}
+
+bool interrupted() {
+  PyGILState_STATE state = PyGILState_Ensure();
+  bool yes = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return yes;
+}
+
+// The fixed part of every call: op, dtype, device, ordinal, engine, threads, flags, sizes.
+constexpr Py_ssize_t FIXED = 8;
+
+bool read_fixed(Frame& frame, PyObject* const* args) {
+  long long value[7];
+  for (int i = 0; i < 7; i++) {
+    value[i] = PyLong_AsLongLong(args[i]);
+    if (value[i] == -1 && PyErr_Occurred()) return false;
+  }
+  frame.op = int32_t(value[0]);
+  frame.dtype = int32_t(value[1]);
+  frame.device = int32_t(value[2]);
+  frame.ordinal = int32_t(value[3]);
+  frame.engine = int32_t(value[4]);
+  frame.threads = int32_t(value[5]);
+  frame.flags = uint32_t(value[6]);
+  Py_ssize_t sizes = PyTuple_Check(args[7]) ? PyTuple_Size(args[7]) : 0;
+  if (sizes < 2 || sizes > 6) {
+    PyErr_SetString(PyExc_TypeError, "sizes must be a tuple of two to six numbers");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < sizes; i++) {
+    frame.size[i] = PyLong_AsLongLong(PyTuple_GetItem(args[7], i));
+    if (frame.size[i] < 0) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a size is negative");
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* raise(const Frame& frame) {
+  if (!PyErr_Occurred()) PyErr_SetString(frame.out_of_memory ? PyExc_MemoryError : PyExc_RuntimeError, frame.error);
+  return nullptr;
+}
+
+// run(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, *buffers)
+// A buffer is an address or an object with the buffer protocol. The interpreter lock is released.
+PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 2;
+  Frame frame;
+  if (count < first || count > first + 8) {
+    PyErr_SetString(PyExc_TypeError, "run: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  if (PyErr_Occurred()) return nullptr;
+  frame.scratch = {args[FIXED + 1], allocate};
+  frame.interrupted = interrupted;
+  Py_buffer views[8];
+  int held = 0, status = 1;
+  for (Py_ssize_t i = first; i < count; i++) {
+    void*& where = frame.buffer[i - first];
+    if (PyLong_Check(args[i])) {
+      where = PyLong_AsVoidPtr(args[i]);
+    } else if (PyObject_GetBuffer(args[i], &views[held], PyBUF_ANY_CONTIGUOUS) == 0) {
+      where = views[held++].buf;
+    }
+    if (PyErr_Occurred()) goto done;
+  }
+  {
+    PyThreadState* state = PyEval_SaveThread();
+    status = lapwing::run(frame);
+    PyEval_RestoreThread(state);
+  }
+done:
+  while (held) PyBuffer_Release(&views[--held]);
+  if (status) return raise(frame);
+  Py_RETURN_NONE;
+}
+
+// Y <- A X by a Python function of two addresses and the number of vectors, each contiguous.
+int call_product(void* self, const void* x, void* y, int64_t columns) {
+  PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* made = PyObject_CallFunction(static_cast<PyObject*>(self), "KKL", (unsigned long long)(uintptr_t)x,
+                                         (unsigned long long)(uintptr_t)y, (long long)columns);
+  Py_XDECREF(made);
+  PyGILState_Release(state);
+  return made ? 0 : 1;
+}
+
+// run_operator(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, product, address...)
+// -> whether it converged. The addresses are those of the outputs.
+PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 3;
+  Frame frame;
+  if (count < first || count > first + 7) {
+    PyErr_SetString(PyExc_TypeError, "run_operator: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  for (Py_ssize_t i = first; i < count; i++) frame.buffer[1 + i - first] = PyLong_AsVoidPtr(args[i]);
+  if (PyErr_Occurred()) return nullptr;
+  frame.scratch = {args[FIXED + 1], allocate};
+  frame.interrupted = interrupted;
+  int converged = 0;
+  PyThreadState* state = PyEval_SaveThread();
+  int status = lapwing::run_operator(frame, {args[FIXED + 2], call_product}, &converged);
+  PyEval_RestoreThread(state);
+  return status ? raise(frame) : PyBool_FromLong(converged);
+}
+
+// copy(device, stream, to, from, bytes): queued on the stream, or done
+PyObject* copy(PyObject*, PyObject* args) {
+  int device;
+  unsigned long long stream, to, from, bytes;
+  if (!PyArg_ParseTuple(args, "iKKKK", &device, &stream, &to, &from, &bytes)) return nullptr;
+  Frame frame;
+  frame.device = device;
+  frame.stream = reinterpret_cast<void*>(uintptr_t(stream));
+  auto* target = reinterpret_cast<void*>(uintptr_t(to));
+  auto* source = reinterpret_cast<const void*>(uintptr_t(from));
+  if (device == lapwing::CPU)
+    std::memcpy(target, source, size_t(bytes));
+  else if (lapwing::cuda::copy(frame, target, source, size_t(bytes)))
+    return raise(frame);
+  Py_RETURN_NONE;
+}
+
+PyObject* memory_of(PyObject* const* args, Py_ssize_t count, bool host) {
+  Frame frame;
+  lapwing::Plan plan;
+  if (count != FIXED) {
+    PyErr_SetString(PyExc_TypeError, "the memory of a call: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  int status = lapwing::plan(frame, "", &plan);
+  if (!status && !plan.refusal.empty()) status = lapwing::fail(frame, "%s", plan.refusal.c_str());
+  return status ? raise(frame) : PyLong_FromLongLong(host ? plan.host_bytes : plan.device_bytes);
+}
+
+// plan(op, dtype, device, ordinal, engine, threads, flags, sizes, hardware) -> (engine, reason, refusal, device bytes, host bytes)
+PyObject* plan(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Frame frame;
+  if (count != FIXED + 1) {
+    PyErr_SetString(PyExc_TypeError, "plan: wrong number of arguments");
+    return nullptr;
+  }
+  if (!read_fixed(frame, args)) return nullptr;
+  PyObject* hardware = PyUnicode_AsUTF8String(args[FIXED]);
+  if (!hardware) return nullptr;
+  lapwing::Plan plan;
+  const int status = lapwing::plan(frame, PyBytes_AsString(hardware), &plan);
+  Py_DECREF(hardware);
+  if (status) return raise(frame);
+  return Py_BuildValue("(issLL)", int(plan.engine), plan.reason.c_str(), plan.refusal.c_str(), (long long)plan.device_bytes,
+                       (long long)plan.host_bytes);
+}
+
+// scratch_bytes(op, dtype, device, ordinal, engine, threads, flags, sizes) -> device bytes of that plan
+PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) { return memory_of(args, count, false); }
+
+// host_bytes(the same) -> host bytes of that plan
+PyObject* host_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) { return memory_of(args, count, true); }
+
+// operations() -> their names, in the order of their numbers; the last one stands in rules alone
+PyObject* operations(PyObject*, PyObject*) {
+  return Py_BuildValue("("
+#define OP(enumerator, name, status, empty) "s"
+#include "ops.def"
+#undef OP
+                       "s)",
+#define OP(enumerator, name, status, empty) name,
+#include "ops.def"
+#undef OP
+                       "eigh_part");
+}
+
+// engines() -> their names, in the order of their numbers
+PyObject* engines(PyObject*, PyObject*) {
+  PyObject* names = PyTuple_New(lapwing::N_ENGINES);
+  for (int i = 0; names && i < lapwing::N_ENGINES; i++)
+    PyTuple_SetItem(names, i, PyUnicode_FromString(lapwing::ENGINE_NAMES[i]));
+  return names;
+}
+
+// prefer(engine): the default of calls that leave the choice open
+PyObject* prefer(PyObject*, PyObject* engine) {
+  const long code = PyLong_AsLong(engine);
+  if (code == -1 && PyErr_Occurred()) return nullptr;
+  lapwing::prefer(code >= 0 && code < lapwing::N_ENGINES ? int32_t(code) : int32_t(lapwing::AUTO));
+  Py_RETURN_NONE;
+}
+
+// record_runs(on): whether calls are written down from now on
+PyObject* record_runs(PyObject*, PyObject* wanted) {
+  const int on = PyObject_IsTrue(wanted);
+  if (on < 0) return nullptr;
+  lapwing::record_runs(on);
+  Py_RETURN_NONE;
+}
+
+// take_runs() -> [(op, engine, dtype, batch, n), ...]: the calls of every thread since the last time
+PyObject* take_runs(PyObject*, PyObject*) {
+  const std::vector<lapwing::Ran> runs = lapwing::take_runs();
+  PyObject* list = PyList_New(Py_ssize_t(runs.size()));
+  for (size_t i = 0; list && i < runs.size(); i++) {
+    const lapwing::Ran& run = runs[i];
+    PyList_SetItem(list, Py_ssize_t(i), Py_BuildValue("(iiiLL)", run.op, run.engine, run.dtype, (long long)run.batch, (long long)run.n));
+  }
+  return list;
+}
+
+// notes() -> what the engines had to say since the last time
+PyObject* notes(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const std::string& text : lapwing::take_notes()) {
+    PyObject* line = PyUnicode_FromString(text.c_str());
+    if (!list || !line || PyList_Append(list, line)) {
+      Py_XDECREF(list);
+      list = nullptr;
+    }
+    Py_XDECREF(line);
+  }
+  return list;
+}
+
+// free_memory(ordinal) -> bytes free on that GPU
+PyObject* free_memory(PyObject*, PyObject* args) {
+  Frame frame;
+  if (!PyArg_ParseTuple(args, "i", &frame.ordinal)) return nullptr;
+  frame.device = lapwing::CUDA;
+  lapwing::cuda::Guard guard(frame);
+  size_t free = 0, total = 0;
+  if (!guard.ok()) return raise(frame);
+  lapwing::vendor::table().memory_info(&free, &total);
+  return PyLong_FromSize_t(free);
+}
+
+// set_rules(hardware, [(op, device, dtype, engine, n_min, n_max, batch_min, batch_max, source), ...])
+PyObject* set_rules(PyObject*, PyObject* args) {
+  const char* hardware;
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "sO", &hardware, &list)) return nullptr;
+  std::vector<lapwing::Rule> rules;
+  Py_ssize_t count = PyList_Size(list);
+  if (count < 0) return nullptr;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    int op, device, dtype, engine;
+    long long bounds[4];
+    const char* source;
+    if (!PyArg_ParseTuple(PyList_GetItem(list, i), "iiiiLLLLs", &op, &device, &dtype, &engine, &bounds[0], &bounds[1],
+                          &bounds[2], &bounds[3], &source))
+      return nullptr;
+    rules.push_back({op, device, dtype, engine, bounds[0], bounds[1], bounds[2], bounds[3], source});
+  }
+  lapwing::set_rules(hardware, std::move(rules));
+  Py_RETURN_NONE;
+}
+
+// bind_library(path, prefix, suffix, width, lent=False) -> how many LAPACK routines were found in a library already loaded
+PyObject* bind_library(PyObject*, PyObject* args) {
+  const char *path, *prefix, *suffix;
+  int width, lent = 0;
+  if (!PyArg_ParseTuple(args, "sssi|p", &path, &prefix, &suffix, &width, &lent)) return nullptr;
+  void* handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (!handle) return PyLong_FromLong(0);
+  int found = 0;
+  for (const char* name : lapwing::lapack::ROUTINES) {
+    void* address = dlsym(handle, (std::string(prefix) + name + "_" + suffix).c_str());
+    if (address) found += lapwing::lapack::bind(name, address, width, lent);
+  }
+  std::string plain(suffix);
+  if (!plain.empty() && plain.back() == '_') plain.pop_back();
+  for (const std::string& end : {plain, std::string(suffix)})
+    if (void* get = dlsym(handle, (std::string(prefix) + "openblas_get_num_threads" + end).c_str())) {
+      lapwing::follow_thread_limit(reinterpret_cast<int (*)()>(get));
+      break;
+    }
+  return PyLong_FromLong(found);
+}
+
+// use_lent(wanted): whether lent routines are taken from the next call on
+PyObject* use_lent(PyObject*, PyObject* wanted) {
+  const int lent = PyObject_IsTrue(wanted);
+  if (lent < 0) return nullptr;
+  lapwing::lapack::use_lent(lent);
+  Py_RETURN_NONE;
+}
+
+// set_lapack_block(order): for tests, as the usual one needs a large machine
+PyObject* set_lapack_block(PyObject*, PyObject* order) {
+  long long value = PyLong_AsLongLong(order);
+  if (value < 1) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the order must be positive");
+    return nullptr;
+  }
+  lapwing::lapack::set_block(value);
+  Py_RETURN_NONE;
+}
+
+// bind_capsule(name, capsule, width): one routine from SciPy's table
+PyObject* bind_capsule(PyObject*, PyObject* args) {
+  const char* name;
+  PyObject* capsule;
+  int width;
+  if (!PyArg_ParseTuple(args, "sOi", &name, &capsule, &width)) return nullptr;
+  void* address = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
+  if (!address) return nullptr;
+  return PyBool_FromLong(lapwing::lapack::bind(name, address, width, false));
+}
+
+// configure(kernel_sources, kernel_cache, first_library_paths, last_library_paths)
+PyObject* configure(PyObject*, PyObject* args) {
+  const char *sources, *cache, *first, *last;
+  if (!PyArg_ParseTuple(args, "ssss", &sources, &cache, &first, &last)) return nullptr;
+  lapwing::cuda::set_source_folder(sources);
+  lapwing::cubin_cache::set_folder(cache);
+  lapwing::vendor::set_paths(first, last);
+  Py_RETURN_NONE;
+}
+
+// missing("driver" | "solver" | "blas" | "compiler") -> None or why
+PyObject* missing(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  auto library = name[0] == 'd'   ? lapwing::vendor::driver
+                 : name[0] == 's' ? lapwing::vendor::solver
+                 : name[0] == 'b' ? lapwing::vendor::blas
+                                  : lapwing::vendor::compiler;
+  std::string reason;
+  Py_BEGIN_ALLOW_THREADS;
+  if (const char* why = lapwing::vendor::missing(library)) reason = why;
+  Py_END_ALLOW_THREADS;
+  if (reason.empty()) Py_RETURN_NONE;
+  return PyUnicode_FromString(reason.c_str());
+}
+
+// gpus() -> [(name, compute capability, bytes), ...]
+PyObject* gpus(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  if (!list || lapwing::vendor::missing(lapwing::vendor::driver)) return list;
+  const auto& api = lapwing::vendor::table();
+  int count = 0;
+  api.device_count(&count);
+  for (int i = 0; i < count; i++) {
+    int device = 0, major = 0, minor = 0;
+    size_t bytes = 0;
+    char name[128] = "";
+    if (api.device_get(&device, i)) continue;
+    api.device_name(name, sizeof name, device);
+    api.device_attribute(&major, lapwing::vendor::ATTRIBUTE_MAJOR, device);
+    api.device_attribute(&minor, lapwing::vendor::ATTRIBUTE_MINOR, device);
+    api.device_memory(&bytes, device);
+    PyObject* row = Py_BuildValue("(siK)", name, 10 * major + minor, (unsigned long long)bytes);
+    bool added = row && PyList_Append(list, row) == 0;
+    Py_XDECREF(row);
+    if (!added) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+  }
+  return list;
+}
+
+// cuda_versions() -> {"driver": 13000, ...}: what could be asked
+PyObject* cuda_versions(PyObject*, PyObject*) {
+  PyObject* out = PyDict_New();
+  const auto& api = lapwing::vendor::table();
+  int major = 0, minor = 0;
+  auto put = [&](const char* name, long value) {
+    PyObject* number = PyLong_FromLong(value);
+    PyDict_SetItemString(out, name, number);
+    Py_DECREF(number);
+  };
+  if (!lapwing::vendor::missing(lapwing::vendor::driver) && !api.driver_version(&major)) put("driver", major);
+  if (!lapwing::vendor::missing(lapwing::vendor::solver) && !api.solver_version(&major)) put("solver", major);
+  if (!lapwing::vendor::missing(lapwing::vendor::compiler) && !api.rtc_version(&major, &minor))
+    put("compiler", 1000 * major + 10 * minor);
+  return out;
+}
+
+PyObject* allowed_threads(PyObject*, PyObject*) { return PyLong_FromLong(lapwing::allowed_threads()); }
+
+// simd() -> the widest instruction set the CPU kernels use here
+PyObject* simd(PyObject*, PyObject*) {
+#ifdef __x86_64__
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) return PyUnicode_FromString("x86-64-v4");
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PyUnicode_FromString("x86-64-v3");
+  return PyUnicode_FromString("x86-64");
+#else
+  return PyUnicode_FromString("aarch64");
+#endif
+}
+
+// xla_handler("cpu" | "cuda" | "cuda_graph") -> capsule for jax.ffi.register_ffi_target
+PyObject* xla_handler(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  void* handler = reinterpret_cast<void*>(std::strcmp(name, "cpu") == 0    ? lapwing_xla_cpu
+                                          : std::strcmp(name, "cuda") == 0 ? lapwing_xla_cuda
+                                                                           : lapwing_xla_cuda_graph);
+  return PyCapsule_New(handler, "xla._CUSTOM_CALL_TARGET", nullptr);
+}
+
+PyMethodDef methods[] = {
+    {"allowed_threads", allowed_threads, METH_NOARGS, nullptr},
+    {"bind_capsule", bind_capsule, METH_VARARGS, nullptr},
+    {"bind_library", bind_library, METH_VARARGS, nullptr},
+    {"configure", configure, METH_VARARGS, nullptr},
+    {"copy", copy, METH_VARARGS, nullptr},
+    {"cuda_versions", cuda_versions, METH_NOARGS, nullptr},
+    {"engines", engines, METH_NOARGS, nullptr},
+    {"free_memory", free_memory, METH_VARARGS, nullptr},
+    {"gpus", gpus, METH_NOARGS, nullptr},
+    {"host_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(host_bytes)), METH_FASTCALL, nullptr},
+    {"missing", missing, METH_VARARGS, nullptr},
+    {"notes", notes, METH_NOARGS, nullptr},
+    {"operations", operations, METH_NOARGS, nullptr},
+    {"plan", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plan)), METH_FASTCALL, nullptr},
+    {"prefer", prefer, METH_O, nullptr},
+    {"record_runs", record_runs, METH_O, nullptr},
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
+    {"run_operator", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run_operator)), METH_FASTCALL, nullptr},
+    {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
+    {"set_lapack_block", set_lapack_block, METH_O, nullptr},
+    {"set_rules", set_rules, METH_VARARGS, nullptr},
+    {"simd", simd, METH_NOARGS, nullptr},
+    {"take_runs", take_runs, METH_NOARGS, nullptr},
+    {"use_lent", use_lent, METH_O, nullptr},
+    {"xla_handler", xla_handler, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "lapwing's native core.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&module); }

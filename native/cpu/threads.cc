@@ -1,0 +1,172 @@
+#include "cpu/threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "frame.h"
+
+namespace lapwing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Body = std::function<void(int64_t, int64_t)>;
+
+struct Job {
+  const Body* body;
+  int64_t count, piece;
+  static constexpr int64_t STOPPED = INT64_MAX / 2;  // far past the end, with room for fetch_add
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::atomic<int> helpers{0};  // places left for pool threads
+
+  bool step() {
+    int64_t first = next.fetch_add(piece);
+    if (first >= count) return false;
+    try {
+      (*body)(first, first + piece < count ? first + piece : count);
+    } catch (...) {  // only memory can run out here; an exception must not leave a pool thread
+      failed = true;
+      stop();
+    }
+    return true;
+  }
+
+  void stop() { next = STOPPED; }
+};
+
+// Never destroyed: its threads sleep until the process ends.
+class Pool {
+ public:
+  std::mutex owner;  // held by the caller whose job is running
+
+  void run(Job& job, int helpers, bool (*interrupted)()) {
+    job.helpers = helpers;
+    {
+      std::lock_guard<std::mutex> hold(mutex_);
+      grow(helpers);
+      job_ = &job;
+    }
+    wake_.notify_all();
+    drain(job, interrupted);
+    std::unique_lock<std::mutex> hold(mutex_);
+    job_ = nullptr;
+    done_.wait(hold, [&] { return active_ == 0; });
+  }
+
+  static void drain(Job& job, bool (*interrupted)()) {
+    auto asked = Clock::now();
+    while (job.step()) {
+      if (!interrupted) continue;
+      auto now = Clock::now();
+      if (now - asked < std::chrono::milliseconds(100)) continue;
+      asked = now;
+      if (interrupted()) job.stop();
+    }
+  }
+
+ private:
+  // Where the system gives no more threads, those that are there do the work.
+  void grow(int wanted) {
+    try {
+      for (; size_ < wanted; size_++) std::thread([this] { work(); }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
+  void work() {
+    std::unique_lock<std::mutex> hold(mutex_);
+    for (;;) {
+      wake_.wait(hold, [&] { return job_ && job_->helpers > 0; });
+      Job& job = *job_;
+      job.helpers--;
+      active_++;
+      hold.unlock();
+      while (job.step()) {}
+      hold.lock();
+      if (--active_ == 0) done_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Job* job_ = nullptr;
+  int size_ = 0, active_ = 0;
+};
+
+std::atomic<Pool*> pool{nullptr};
+std::atomic<int (*)()> blas_threads{nullptr};
+
+// A forked child has none of its parent's threads, and may have inherited a held lock: it starts a pool of its own.
+Pool& this_process_pool() {
+  static const int once = pthread_atfork(nullptr, nullptr, [] { pool = nullptr; });
+  (void)once;
+  Pool* mine = pool.load();
+  if (!mine) {
+    Pool* made = new Pool;
+    if (pool.compare_exchange_strong(mine, made)) return *made;
+    delete made;
+  }
+  return *mine;
+}
+
+}  // namespace
+
+bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool (*interrupted)()) {
+  if (piece < 1) piece = 1;
+  Job job;
+  job.body = &body;
+  job.count = count;
+  job.piece = piece;
+  int64_t pieces = (count + piece - 1) / piece;
+  int helpers = int(threads < pieces ? threads : pieces) - 1;
+  std::unique_lock<std::mutex> mine;
+  if (helpers > 0) mine = std::unique_lock<std::mutex>(this_process_pool().owner, std::try_to_lock);
+  if (mine.owns_lock())
+    this_process_pool().run(job, helpers, interrupted);
+  else
+    Pool::drain(job, interrupted);
+  if (job.failed) throw std::bad_alloc();
+  return job.next < Job::STOPPED;
+}
+
+bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body) {
+  constexpr double PIECE_FLOPS = 4e6;
+  const int64_t batch = frame.size[0];
+  int threads = 1;
+  int64_t piece = batch;
+  if (batch > group && work * double(batch) > PIECE_FLOPS / 16) {
+    threads = frame.threads > 0 ? frame.threads : allowed_threads();
+    double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
+    piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
+  }
+  return parallel(threads, batch, piece, body, frame.interrupted);
+}
+
+int allowed_threads() {
+  if (auto get = blas_threads.load()) {
+    int n = get();
+    if (n > 0) return n;
+  }
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    int n = std::atoi(text);
+    if (n > 0) return n;
+  }
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return 1;
+}
+
+void follow_thread_limit(int (*get)()) { blas_threads = get; }
+
+}  // namespace lapwing

@@ -1,0 +1,170 @@
+// Eigenvalues by cuSOLVER.
+//
+// The solver works in place on a column-major matrix, which is our row-major one conjugated: its vectors come out conjugated
+// and as rows. So: a clean copy in (a matrix with NaN or Inf becomes zero, as the solver may fault on it), the solver, and a
+// transpose out.
+#include <algorithm>
+#include <vector>
+
+#include "gpu/cuda.h"
+#include "cusolver/cusolver.h"
+#include "cusolver/handle.h"
+#include "gpu/spectrum.h"
+#include "gpu/vendor.h"
+
+namespace lapwing::cusolver {
+namespace {
+
+// The largest order of which the solver takes several matrices together. Measured: see docs/performance.md.
+constexpr int64_t MANY_LIMIT = 2048;
+// Its integer check fails for n = 5000 with more than 28 matrices, and for millions of tiny ones.
+constexpr int64_t MOST_ELEMENTS = 500000000, MOST_MATRICES = 500000;
+
+enum Method { WHOLE, PART, MANY };
+
+struct Job {
+  int64_t batch, n, first, count;
+  bool vectors, in_result, in_input;
+  Method method;
+  int64_t chunk;  // matrices given to the solver at once
+  size_t element, real;
+};
+
+Job read(const Frame& frame) {
+  Job job{};
+  job.batch = frame.size[0], job.n = frame.size[1], job.first = frame.size[2], job.count = frame.size[3];
+  job.vectors = frame.op == EIGH;
+  job.element = size_of(frame.dtype);
+  job.real = frame.dtype >= C64 ? job.element / 2 : job.element;
+  const bool whole = job.count == job.n;
+  const bool many = job.batch > 1 && job.n <= MANY_LIMIT && !vendor::missing(vendor::many_solver);
+  job.method = many ? MANY : whole ? WHOLE : PART;
+  job.in_result = job.vectors && whole;
+  job.in_input = !job.in_result && (frame.flags & OVERWRITE);
+  job.chunk = many ? std::clamp<int64_t>(MOST_ELEMENTS / (job.n * job.n), 1, std::min(job.batch, MOST_MATRICES)) : 1;
+  return job;
+}
+
+int ask(Frame& frame, const Lease& lease, Job& job, Workspace* need) {
+  const auto& api = vendor::table();
+  const int type = type_of(frame.dtype), real = type_of(frame.dtype >= C64 ? frame.dtype - C64 : frame.dtype);
+  const int mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
+  int64_t found = 0;
+  int status = 1;
+  switch (job.method) {
+    case WHOLE:
+      status = api.syevd_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real, nullptr,
+                              type, &need->device, &need->host);
+      break;
+    case PART:
+      status = api.syevdx_size(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type,
+                               nullptr, job.n, nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, nullptr,
+                               type, &need->device, &need->host);
+      break;
+    case MANY:
+      // fewer at once where the solver refuses so many
+      for (;; job.chunk = (job.chunk + 1) / 2) {
+        status = api.syev_many_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real,
+                                    nullptr, type, &need->device, &need->host, job.chunk);
+        if (status == 0 || job.chunk == 1) break;
+      }
+  }
+  return check(frame, status, "asking for the workspace");
+}
+
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// One block of device memory, cut up.
+struct Room {
+  size_t finite, values, copy, work, total;
+};
+Room room_for(const Job& job, const Workspace& need) {
+  Room at{};
+  size_t copies = job.in_result || job.in_input ? 0 : size_t(job.chunk);
+  at.finite = 0;
+  at.values = at.finite + aligned(sizeof(int32_t) * size_t(job.batch));
+  at.copy = at.values + aligned(job.real * size_t(job.n) * size_t(job.count == job.n ? 0 : job.chunk));
+  at.work = at.copy + aligned(job.element * size_t(job.n) * size_t(job.n) * copies);
+  at.total = at.work + aligned(need.device);
+  return at;
+}
+
+int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, const Workspace& need, void* device, void* host,
+          int32_t* info, int64_t matrices) {
+  const auto& api = vendor::table();
+  const int type = type_of(frame.dtype), real = type_of(frame.dtype >= C64 ? frame.dtype - C64 : frame.dtype);
+  const int mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
+  int64_t found = 0;
+  int status = 1;
+  switch (job.method) {
+    case WHOLE:
+      status = api.syevd(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
+                         need.device, host, need.host, info);
+      break;
+    case PART:
+      status = api.syevdx(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type, a, job.n,
+                          nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, w, type, device, need.device,
+                          host, need.host, info);
+      break;
+    case MANY:
+      status = api.syev_many(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
+                             need.device, host, need.host, info, matrices);
+  }
+  return check(frame, status, "eigh");
+}
+
+}  // namespace
+
+int64_t eigh_scratch(Frame& frame) {
+  Lease lease(frame);
+  Job job = read(frame);
+  Workspace need;
+  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
+  return int64_t(room_for(job, need).total);
+}
+
+int64_t eigh_host_bytes(Frame& frame) {
+  Lease lease(frame);
+  Job job = read(frame);
+  Workspace need;
+  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
+  return int64_t(need.host);
+}
+
+int eigh(Frame& frame) {
+  Lease lease(frame);
+  Job job = read(frame);
+  Workspace need;
+  if (!lease.ok() || ask(frame, lease, job, &need)) return 1;
+  const Room at = room_for(job, need);
+  char* scratch = cuda::scratch(frame, at.total);
+  if (!scratch) return 1;
+  std::vector<char> host(need.host);
+
+  auto* a = static_cast<char*>(frame.buffer[0]);
+  auto* w = static_cast<char*>(frame.buffer[1]);
+  auto* v = job.vectors ? static_cast<char*>(frame.buffer[2]) : nullptr;
+  auto* info = static_cast<int32_t*>(frame.buffer[job.vectors ? 3 : 2]);
+  auto* finite = reinterpret_cast<int32_t*>(scratch + at.finite);
+  const size_t matrix = job.element * size_t(job.n) * size_t(job.n);
+  const bool part = job.count != job.n;
+  if (cuda::finite(frame, finite)) return 1;
+
+  for (int64_t m = 0; m < job.batch; m += job.chunk) {
+    const int64_t matrices = std::min(job.chunk, job.batch - m);
+    char* from = a + m * matrix;
+    char* work = job.in_result ? v + m * matrix : job.in_input ? from : scratch + at.copy;
+    char* values = part ? scratch + at.values : w + m * job.real * job.n;
+    // work <- the whole Hermitian matrix, or zero
+    if (cuda::hermitian(frame, from, work, finite + m, matrices)) return 1;
+    if (solve(frame, lease, job, work, values, need, scratch + at.work, host.data(), info + m, matrices)) return 1;
+    // the part that was asked for stands first, unless all were computed
+    const int64_t skip = job.method == PART ? 0 : job.first;
+    if (cuda::settle(frame, {values, w + m * job.real * job.count, info + m, finite + m, matrices, job.n, skip, job.count})) return 1;
+    if (job.vectors && cuda::turn(frame, work, v + m * job.element * job.n * job.count, info + m, matrices, job.n, skip, job.count))
+      return 1;
+  }
+  return 0;
+}
+
+}  // namespace lapwing::cusolver

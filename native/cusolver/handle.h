@@ -1,0 +1,27 @@
+// What every call of cuSOLVER needs: a handle, the size of its workspace, its answers in words.
+#pragma once
+#include <cstddef>
+
+#include "frame.h"
+#include "gpu/handles.h"
+
+namespace lapwing::cusolver {
+
+using cuda::type_of;
+
+class Lease : public cuda::Lease {
+ public:
+  explicit Lease(Frame& frame) : cuda::Lease(frame, vendor::solver) {}
+  const Lease* operator->() const { return this; }
+};
+
+struct Workspace {
+  size_t device = 0, host = 0;
+};
+
+// 1 with a message when `status` is not 0.
+inline int check(Frame& frame, int status, const char* doing) {
+  return status ? fail(frame, "%s: the GPU solver library answered with status %d", doing, status) : 0;
+}
+
+}  // namespace lapwing::cusolver

@@ -1,0 +1,62 @@
+// The GPU without its headers: one table of vendor names, found by dlopen, and what the engines need on top of it.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+// Where the .cu files of the installation lie.
+void set_source_folder(const char* path);
+
+// Makes the frame's device current for the life of the object.
+class Guard {
+ public:
+  explicit Guard(Frame& frame);
+  ~Guard();
+  bool ok() const { return ok_; }
+
+ private:
+  bool ok_ = false;
+};
+
+// Function `name` of the device source `source` ("cholesky.cu"), compiled with `options` (one string, separated by
+// spaces, such as "-DLW_T=float -DLW_N=8") for the current device. Compiled once per machine (disk cache) and loaded once
+// per process and device. `shared` raises the kernel's dynamic shared memory limit. nullptr leaves a message in the frame.
+void* function(Frame& frame, const char* source, const char* options, const char* name, size_t shared = 0);
+
+struct Grid {
+  unsigned x = 1, y = 1, z = 1;
+};
+// At least one block; the kernels stride over what does not fit.
+inline Grid grid_for(int64_t blocks) { return {unsigned(std::clamp<int64_t>(blocks, 1, 2147483647))}; }
+
+// The widest access, in bytes, that all of these addresses, and addresses `stride` bytes apart, allow.
+inline int access_width(std::initializer_list<const void*> addresses, int64_t stride = 0) {
+  auto bits = uintptr_t(stride);
+  for (const void* address : addresses) bits |= reinterpret_cast<uintptr_t>(address);
+  return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
+}
+
+// Queues the kernel on the frame's stream. 0, or 1 with a message.
+int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments);
+
+// Device memory for this call. nullptr leaves a message in the frame.
+char* scratch(Frame& frame, size_t bytes);
+
+// Queues a fill of `bytes` bytes with `value` on the frame's stream (capturable in a graph).
+int fill(Frame& frame, void* where, unsigned char value, size_t bytes);
+
+// Queues a copy between two places on the device.
+int copy(Frame& frame, void* to, const void* from, size_t bytes);
+
+struct Properties {
+  int multiprocessors;
+  int shared_per_block;    // the most dynamic shared memory a block may ask for, in bytes
+  int compute_capability;  // 90 for sm_90
+  char name[128];
+};
+const Properties* properties(Frame& frame);
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,324 @@
+#include "gpu/eigh.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace lapwing::cuda {
+namespace {
+
+constexpr int64_t SCRATCH_GOAL = 1LL << 30;  // a larger batch goes in parts that need about this much
+constexpr int64_t RESERVED = 2048;           // of a block's shared memory, for the compiler and the driver
+
+struct Call {
+  int64_t batch, n, first, count;
+  int64_t element, real;  // bytes
+  int32_t dtype, real_dtype;
+  bool upper, vectors;
+  char* a;
+  char* w;
+  char* v;
+  int32_t* info;
+};
+
+Call read(const Frame& frame) {
+  bool vectors = frame.op == EIGH, is_complex = frame.dtype >= C64;
+  Call call{};
+  call.batch = frame.size[0];
+  call.n = frame.size[1];
+  call.first = frame.size[2];
+  call.count = frame.size[3];
+  call.element = int64_t(size_of(frame.dtype));
+  call.real = is_complex ? call.element / 2 : call.element;
+  call.dtype = frame.dtype;
+  call.real_dtype = is_complex ? frame.dtype - 2 : frame.dtype;
+  call.upper = frame.flags & UPPER;
+  call.vectors = vectors;
+  call.a = static_cast<char*>(frame.buffer[0]);
+  call.w = static_cast<char*>(frame.buffer[1]);
+  call.v = vectors ? static_cast<char*>(frame.buffer[2]) : nullptr;
+  call.info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
+  return call;
+}
+
+int64_t power_of_two(int64_t at_least) {
+  int64_t p = 1;
+  while (p < at_least) p *= 2;
+  return p;
+}
+
+std::string options(int dtype, bool upper, int width, const char* more) {
+  char text[200];
+  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d %s", dtype, upper, width, more);
+  return text;
+}
+
+// ---- a thread per matrix: eigh_small.cu --------------------------------------------------------------------------
+
+// The largest n whose matrix and vectors one thread holds in registers. H200, 2026-11-15: 100,000 of n = 8 take 0.09 ms in
+// float and 0.17 in double, by stages 0.59 and 0.82.
+bool is_small(const Call& call) {
+  constexpr int64_t limit[] = {8, 8, 6, 4};
+  return call.n <= limit[call.dtype];
+}
+
+int launch_small(Frame& frame, const Call& call) {
+  int64_t bytes = call.n * call.n * call.element, pitch = bytes % 16 ? bytes : (bytes / 16 | 1) * 16;  // PITCH
+  int threads = pitch * 128 <= 20 * 1024 ? 128 : 64;
+  size_t shared = size_t(threads * (pitch + call.n * call.real));
+  char more[80];
+  std::snprintf(more, sizeof more, "-DLW_N=%d -DLW_THREADS=%d -DLW_VECTORS=%d", int(call.n), threads, call.vectors);
+  std::string choice = options(call.dtype, call.upper, access_width({call.a, call.v}), more);
+  void* kernel = function(frame, "eigh_small.cu", choice.c_str(), "eigh_small", shared);
+  if (!kernel) return 1;
+  int64_t batch = call.batch;
+  int first = int(call.first), count = int(call.count);
+  const void *a = call.a, *w = call.w, *v = call.v, *info = call.info;
+  void* arguments[] = {&a, &w, &v, &info, &batch, &first, &count};
+  return launch(frame, kernel, grid_for((batch + threads - 1) / threads), unsigned(threads), shared, arguments);
+}
+
+// ---- three stages: eigh.cu, eigh_vectors.cu ----------------------------------------------------------------------
+
+// How a problem is spread over threads and memory.
+struct Shape {
+  int reduce_lanes, reduce_threads;
+  bool reduce_global;  // the matrix does not fit in shared memory: eigh_panel.cu
+  int panel, readers, resident;
+  size_t reduce_shared;
+  int value_lanes;  // matrices of a warp
+  size_t value_shared;
+  int vector_lanes, together, reflectors, vector_threads;
+  bool vector_global;
+  bool fused;  // the second stage runs beside the third
+  size_t vector_shared;
+};
+
+constexpr int VALUE_THREADS = 32;
+constexpr int64_t EIGH_SHARED = 192;  // beyond it the shared memory of a multiprocessor holds one matrix at best
+
+Shape shape_of(const Call& call, const Properties& device) {
+  Shape s{};
+  int64_t n = call.n, vec = 16 / call.element, columns = (n + vec - 1) / vec;
+
+  s.reduce_lanes = int(std::max<int64_t>(8, power_of_two(n)));
+  if (n > 32 && call.element > 4) s.reduce_lanes *= 2;
+  s.reduce_threads = std::max(s.reduce_lanes, 64);
+  int64_t vectors = n * (columns | 1) + 3 * columns + s.reduce_lanes + 2;
+  s.reduce_shared = size_t(vectors * 16 * (s.reduce_lanes <= 32 ? s.reduce_threads / s.reduce_lanes : 1));
+  if (s.reduce_lanes > 32) s.reduce_shared += size_t(4 * (s.reduce_lanes / 32) * call.real);
+  s.reduce_global = n > EIGH_SHARED || int64_t(s.reduce_shared) + RESERVED > device.shared_per_block;
+  if (s.reduce_global) {
+    s.reduce_threads = s.reduce_lanes = n <= 256 ? 256 : 512;
+    s.resident = n <= 256 ? 2 : 1;
+    s.panel = call.element == 16 ? 8 : 16;
+    s.readers = call.element == 16 ? 8 : s.reduce_threads / 32;
+    int64_t length = (n + 7) / 8 * 8;
+    s.reduce_shared = size_t(((2 * s.panel + 1 + s.readers) * length + 2 * s.panel + vec) * call.element +
+                             2 * (s.reduce_threads / 32) * call.real);
+  }
+
+  // a lane per matrix, but enough warps to fill the GPU and hide each other's waiting
+  int64_t warps = 5 * device.multiprocessors, lanes = power_of_two((call.batch + warps / 2) / warps);
+  auto value_bytes = [&](int64_t m) {
+    int64_t kept = call.vectors ? 2 * n * (m == 1 ? 1 : m + 1) : 0;
+    return ((2 + 2 * n) * m + kept) * call.real;
+  };
+  while (lanes > 1 && (lanes > 16 || value_bytes(lanes) > 32 * 1024)) lanes /= 2;
+  s.value_lanes = int(lanes);
+  s.value_shared = size_t(value_bytes(lanes));
+
+  s.vector_lanes = n <= 8 ? 8 : n <= 16 ? 16 : 32;
+  // wider passes cost registers and time to compile
+  bool is_complex = call.dtype >= C64;
+  s.together = n < 64 ? 4 : n < 256 || is_complex ? 8 : 16;
+  s.reflectors = n < 128 || is_complex ? 4 : 8;
+  s.vector_threads = n * call.element <= 512 ? 64 : 32;
+  auto vector_bytes = [&](bool global) {
+    int64_t stage = 32 * std::max<int64_t>(s.together * 2 * call.real, s.reflectors * call.element);
+    int64_t one = stage + (global ? 32 : n) * 33 * call.element;
+    return (one + 15) / 16 * 16 * (s.vector_threads / 32);
+  };
+  s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
+  // H200, 2026-11-15, double: 200 of n = 256 take 12.1 ms, one stage after the other 14.1; 64 of n = 512 36.7 and 42.1. Float
+  // gains nothing, n = 128 loses.
+  s.fused = call.vectors && n > EIGH_SHARED;
+  if (s.fused) {
+    s.vector_global = true;
+    s.vector_threads = 32;
+    s.value_lanes = 1;
+  }
+  s.vector_shared = size_t(vector_bytes(s.vector_global));
+  if (s.fused) s.vector_shared = std::max(s.vector_shared, size_t(value_bytes(1)));
+  return s;
+}
+
+// What one part of the batch needs between the stages.
+struct Layout {
+  int64_t matrices;  // of a part
+  int64_t rotations, sweeps, pitch, parts;
+  size_t ticket, sweep_count, reflectors, factors, diagonal, off, scale, rotation, sweep, order, rows;  // offsets
+  size_t bytes = 0;
+
+  Layout(const Call& call, const Shape& shape, const Properties& device) {
+    int64_t n = call.n, vec = 16 / call.element;
+    pitch = (n + vec - 1) / vec * vec;
+    parts = (n + 31) / 32;
+    // 1.15 n^2 rotations in 2.2 n sweeps are the most that double precision was seen to take, float a fifth less
+    rotations = 2 * n * n + 16 * n;
+    sweeps = 5 * n + 32;
+    layout(call, shape, 1);
+    int64_t least = std::min<int64_t>(call.batch, 2 * device.multiprocessors);
+    int64_t fit = std::clamp<int64_t>(SCRATCH_GOAL / int64_t(bytes), least, call.batch), rounds = (call.batch + fit - 1) / fit;
+    layout(call, shape, (call.batch + rounds - 1) / rounds);
+  }
+
+ private:
+  void layout(const Call& call, const Shape& shape, int64_t count) {
+    matrices = count;
+    bytes = 256;  // to align the start
+    auto take = [&](int64_t size) {
+      size_t at = bytes - 256;
+      bytes += size_t((size * count + 255) / 256 * 256);
+      return at;
+    };
+    int64_t n = call.n, vectors = call.vectors;
+    ticket = bytes - 256;
+    bytes += 256;
+    sweep_count = take(vectors * 4);
+    reflectors = take(vectors || shape.reduce_global ? n * pitch * call.element : 0);
+    factors = take(n * call.element);
+    diagonal = take(n * call.real);
+    off = take(n * call.real);
+    scale = take(call.real);
+    rotation = take(vectors * rotations * 2 * call.real);
+    sweep = take(vectors * sweeps * 8);
+    order = take(vectors * n * 4);
+    rows = take(vectors && shape.vector_global ? parts * n * 32 * call.element : 0);
+  }
+};
+
+// As in eigh_ql.cuh and eigh_vectors.cu.
+struct Values {
+  void *d, *e, *up, *rotations, *sweeps, *sweep_count, *order, *w, *info;
+  int64_t room;
+  int sweep_room, n, first, count;
+};
+struct Vectors {
+  void *h, *tau, *rotations, *sweeps, *sweep_count, *order, *info, *z, *v;
+  int64_t room;
+  int sweep_room, n, first, count, h_pitch;
+};
+
+int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors, void* a,
+                  int64_t batch) {
+  char more[120];
+  if (shape.reduce_global)
+    std::snprintf(more, sizeof more, "-DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d", shape.reduce_threads,
+                  shape.panel, shape.readers, shape.resident);
+  else
+    std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
+  std::string choice = options(call.dtype, call.upper, access_width({call.a}), more);
+  void* kernel = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
+                                     : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
+  if (!kernel) return 1;
+  Values to = values;
+  Vectors also = vectors;
+  int keep = call.vectors, n = int(call.n);
+  void* arguments[] = {&a, &also.h, &to.d, &to.e, &also.tau, &to.up, &to.info, &batch, &n, &also.h_pitch, &keep};
+  int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
+  return launch(frame, kernel, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
+                arguments);
+}
+
+int launch_values(Frame& frame, const Call& call, const Shape& shape, Values values, int64_t batch) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes, VALUE_THREADS,
+                call.vectors);
+  std::string choice = options(call.real_dtype, false, 16, more);
+  void* kernel = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
+  if (!kernel) return 1;
+  void* arguments[] = {&values, &batch};
+  return launch(frame, kernel, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
+                arguments);
+}
+
+int launch_vectors(Frame& frame, const Call& call, const Shape& shape, Values values, Vectors vectors, void* ticket,
+                   int64_t batch, int64_t parts) {
+  char more[120];
+  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
+                shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads, shape.vector_global, shape.fused);
+  std::string choice = options(call.dtype, false, access_width({call.v}), more);
+  void* kernel = function(frame, "eigh_vectors.cu", choice.c_str(), shape.fused ? "eigh_fused" : "eigh_vectors",
+                          shape.vector_shared);
+  if (!kernel) return 1;
+  int64_t warps = shape.vector_threads / 32;
+  if (shape.fused) {
+    // the ticket and the numbers of sweeps, which lie behind it
+    if (fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t))) return 1;
+    void* arguments[] = {&values, &vectors, &batch, &ticket};
+    return launch(frame, kernel, grid_for(batch + batch * parts), 32, shape.vector_shared, arguments);
+  }
+  void* arguments[] = {&vectors, &batch};
+  int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
+  return launch(frame, kernel, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
+                arguments);
+}
+
+// The matrices from `start` on that one part has room for.
+int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout& scratch, char* room, int64_t start) {
+  int64_t batch = std::min(scratch.matrices, call.batch - start);
+  int sweeps = int(scratch.sweeps), n = int(call.n), first = int(call.first), count = int(call.count);
+  auto at = [&](size_t offset) { return static_cast<void*>(room + offset); };
+  auto kept = [&](size_t offset) { return call.vectors ? at(offset) : nullptr; };
+  Values values{at(scratch.diagonal),    at(scratch.off),
+                at(scratch.scale),       kept(scratch.rotation),
+                kept(scratch.sweep),     kept(scratch.sweep_count),
+                kept(scratch.order),     call.w + start * call.count * call.real,
+                call.info + start,       scratch.rotations,
+                sweeps,                  n,
+                first,                   count};
+  Vectors vectors{at(scratch.reflectors), at(scratch.factors), values.rotations,
+                  values.sweeps,          values.sweep_count,  values.order,
+                  values.info,            at(scratch.rows),    call.v + start * call.n * call.count * call.element,
+                  scratch.rotations,      sweeps,              n,
+                  first,                  count,               int(scratch.pitch)};
+  void* a = call.a + start * call.n * call.n * call.element;
+  if (launch_reduce(frame, call, shape, values, vectors, a, batch)) return 1;
+  if (!shape.fused && launch_values(frame, call, shape, values, batch)) return 1;
+  return call.vectors ? launch_vectors(frame, call, shape, values, vectors, at(scratch.ticket), batch, scratch.parts) : 0;
+}
+
+}  // namespace
+
+int eigh_batched(Frame& frame) {
+  Call call = read(frame);
+  const Properties* device = properties(frame);
+  if (!device) return 1;
+  if (is_small(call)) return launch_small(frame, call);
+  Shape shape = shape_of(call, *device);
+  Layout layout(call, shape, *device);
+  char* room = scratch(frame, layout.bytes);
+  if (!room) return 1;
+  room = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room) + 255) / 256 * 256);
+  for (int64_t start = 0; start < call.batch; start += layout.matrices)
+    if (launch_part(frame, call, shape, layout, room, start)) return 1;
+  return 0;
+}
+
+size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
+  Call call = read(frame);
+  if (call.batch == 0 || call.n == 0 || call.count == 0 || is_small(call)) return 0;
+  return Layout(call, shape_of(call, device), device).bytes;
+}
+
+bool eigh_fits(const Frame& frame, const Properties& device) {
+  Call call = read(frame);
+  if (is_small(call)) return true;
+  if (call.n > EIGH_LARGEST) return false;
+  Shape shape = shape_of(call, device);
+  size_t most = size_t(device.shared_per_block - RESERVED);
+  return shape.reduce_shared <= most && shape.value_shared <= most && shape.vector_shared <= most;
+}
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,22 @@
+// Our own GPU kernels for the eigenvalues and eigenvectors of many Hermitian matrices. They only queue work on the frame's
+// stream.
+#pragma once
+#include <cstddef>
+
+#include "gpu/cuda.h"
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+constexpr int64_t EIGH_LARGEST = 512;  // the largest n that the kernels take
+
+// EIGH and EIGVALSH. 0, or 1 with a message in the frame.
+int eigh_batched(Frame& frame);
+
+// Bytes that eigh_batched asks the frame's scratch for.
+size_t eigh_batched_scratch(const Frame& frame, const Properties& device);
+
+// Whether the kernels can do this n on this GPU.
+bool eigh_fits(const Frame& frame, const Properties& device);
+
+}  // namespace lapwing::cuda

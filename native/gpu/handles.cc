@@ -1,0 +1,59 @@
+#include "gpu/handles.h"
+
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace lapwing::cuda {
+namespace {
+
+std::mutex mutex;
+std::map<std::pair<int, void*>, std::vector<std::pair<void*, void*>>> idle;  // handle and parameters, by library and context
+
+}  // namespace
+
+Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
+  const bool solver = library == vendor::solver;
+  const char* name = solver ? "solver" : "BLAS";
+  if (const char* reason = vendor::missing(library)) {
+    fail(frame, "the GPU's %s library is missing: %s", name, reason);
+    return;
+  }
+  const auto& api = vendor::table();
+  if (api.context_current(&context_)) {
+    fail(frame, "the GPU's %s library: there is no GPU context", name);
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> hold(mutex);
+    auto& pool = idle[{library, context_}];
+    if (!pool.empty()) {
+      std::tie(handle, params) = pool.back();
+      pool.pop_back();
+    }
+  }
+  int status = handle ? 0 : solver ? api.solver_create(&handle) : api.blas_create(&handle);
+  if (!status && solver && !params) status = api.solver_params(&params);
+  if (status) {
+    fail(frame, "starting the GPU's %s library: it answered with status %d", name, status);
+    return;
+  }
+  status = solver ? api.solver_stream(handle, frame.stream) : api.blas_stream(handle, frame.stream);
+  ok_ = status == 0;
+  if (!ok_) fail(frame, "the GPU's %s library does not take the stream: status %d", name, status);
+}
+
+Lease::~Lease() {
+  if (!handle) return;
+  std::lock_guard<std::mutex> hold(mutex);
+  idle[{library_, context_}].emplace_back(handle, params);
+}
+
+int type_of(int32_t dtype) {
+  constexpr int types[] = {vendor::REAL_32, vendor::REAL_64, vendor::COMPLEX_32, vendor::COMPLEX_64};
+  return types[dtype];
+}
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,214 @@
+#include "gpu/solve.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "gpu/svd.h"
+
+namespace lapwing::cuda {
+namespace {
+
+constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
+constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
+constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
+constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
+
+
+// Choices of solve.cuh.
+enum Read { AS_IT_IS, ADJOINT_OF_IT, LOWER_OF_IT, UPPER_OF_IT };
+enum Factor { NO_FACTOR, HERMITIAN_FACTOR, GENERAL_FACTOR };
+enum Substitution { NONE, WITH_ONES, DIVIDING };
+enum Rows { NO_ROWS, ROWS_BEFORE, ROWS_AFTER };
+enum Give { GIVE_X, GIVE_INVERSE, GIVE_FACTOR, GIVE_DETERMINANT };
+
+struct Plan {
+  Read read;
+  Factor factor;
+  Substitution forward, backward;
+  Rows rows;
+  Give give;
+};
+
+Plan plan_of(const Frame& frame) {
+  const bool upper = frame.flags & UPPER, adjoint = frame.flags & ADJOINT;
+  const Read triangle = upper ? UPPER_OF_IT : LOWER_OF_IT;
+  switch (frame.op) {
+    case TRIANGULAR: {
+      const Substitution kind = frame.flags & UNIT ? WITH_ONES : DIVIDING;
+      const bool forward = upper == adjoint;  // the adjoint of an upper triangle is a lower one
+      return {adjoint ? ADJOINT_OF_IT : AS_IT_IS, NO_FACTOR, forward ? kind : NONE, forward ? NONE : kind, NO_ROWS, GIVE_X};
+    }
+    case CHOLESKY_SOLVE: return {triangle, NO_FACTOR, DIVIDING, DIVIDING, NO_ROWS, GIVE_X};
+    case LU_SOLVE:  // A = P^H L U, A^H = U^H L^H P
+      if (adjoint) return {ADJOINT_OF_IT, NO_FACTOR, DIVIDING, WITH_ONES, ROWS_AFTER, GIVE_X};
+      return {AS_IT_IS, NO_FACTOR, WITH_ONES, DIVIDING, ROWS_BEFORE, GIVE_X};
+    default: break;
+  }
+  const Give give = frame.op == SOLVE     ? GIVE_X
+                    : frame.op == INVERSE ? GIVE_INVERSE
+                    : frame.op == LU      ? GIVE_FACTOR
+                                          : GIVE_DETERMINANT;
+  if (frame.op != LU && frame.flags & POS) return {triangle, HERMITIAN_FACTOR, DIVIDING, DIVIDING, NO_ROWS, give};
+  return {AS_IT_IS, GENERAL_FACTOR, WITH_ONES, DIVIDING, ROWS_BEFORE, give};
+}
+
+// As in solve.cuh and solve_qr.cu.
+struct Call {
+  void *a, *b, *out, *logabs, *rows, *info;
+  int64_t batch, k;
+};
+struct QrCall {
+  void *a, *q, *r;
+  int64_t batch, n, c;
+  int32_t m, reflections;
+};
+
+Call read(const Frame& frame) {
+  void* const* at = frame.buffer;
+  Call call{at[0], nullptr, at[1], nullptr, nullptr, nullptr, frame.size[0], 0};
+  switch (frame.op) {
+    case TRIANGULAR: case SOLVE: call.b = at[1], call.out = at[2], call.info = at[3], call.k = frame.size[2]; break;
+    case INVERSE: call.info = at[2]; break;
+    case LU: call.rows = at[2], call.info = at[3]; break;
+    case LU_SOLVE: call.a = at[1], call.rows = at[2], call.b = at[3], call.out = at[4], call.k = frame.size[2]; break;
+    case CHOLESKY_SOLVE: call.a = at[1], call.b = at[2], call.out = at[3], call.k = frame.size[2]; break;
+    default: call.logabs = at[2], call.info = at[3]; break;
+  }
+  return call;
+}
+
+// Bytes in shared memory of `lines` lines of `line` bytes: Stage in solve.cuh.
+int64_t staged(int64_t line, int64_t lines) {
+  if (line % 16) return line * lines;
+  int64_t bytes = (line / 16 | 1) * 16 * lines;
+  return lines > 1 && bytes % 32 == 0 ? bytes + 16 : bytes;
+}
+
+// How a problem is spread over threads.
+struct Shape {
+  int threads, lanes, together, resident;  // lanes of a matrix, right-hand sides together, blocks on one multiprocessor
+  int64_t matrices;                        // of a block
+  size_t shared;
+};
+
+// Whether one thread holds a matrix in registers: all of it, or the triangle of a Hermitian one.
+bool is_thread(const Frame& frame, const Plan& plan, int64_t n) {
+  constexpr int64_t limit[] = {8, 8, 8, 5}, hermitian_limit[] = {16, 11, 11, 7};
+  return n <= (plan.factor == HERMITIAN_FACTOR ? hermitian_limit : limit)[frame.dtype];
+}
+
+Shape thread_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
+  const int64_t element = int64_t(size_of(frame.dtype));
+  Shape shape{};
+  shape.together = plan.give == GIVE_X ? int(std::min<int64_t>(k, element == 4 ? 8 : 4)) : 1;
+  const int64_t bytes = staged(n * n * element, 1) + (plan.give == GIVE_X ? staged(n * shape.together * element, 1) : 0);
+  shape.threads = bytes * 256 <= 36 * 1024 ? 256 : bytes * 128 <= 36 * 1024 ? 128 : 64;
+  shape.lanes = shape.resident = 1;
+  shape.matrices = shape.threads;
+  shape.shared = size_t(bytes * shape.threads);
+  return shape;
+}
+
+// As many rows in a lane as its registers hold without spilling: what is broadcast then serves more of them. H200, 2026-11-15.
+Shape lanes_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
+  const int64_t element = int64_t(size_of(frame.dtype));
+  const bool small = n <= 16, inverse = plan.give == GIVE_INVERSE, columns = plan.give == GIVE_X && k > FEW;
+  Shape shape{};
+  shape.together = plan.give == GIVE_X && !columns ? int(k) : 0;
+  int rows = small && element < 16 ? 2 : 1;
+  shape.threads = element == 16 ? 64 : 128;
+  shape.resident = element == 16 ? 4 : element == 4 ? (small ? 6 : 8) : inverse && !small ? 3 : 5;
+  if (columns) {
+    rows = 1;  // columns of a lane's own are read best by many lanes side by side
+  } else if (plan.factor == HERMITIAN_FACTOR && element == 4) {
+    rows = 4, shape.threads = 64, shape.resident = inverse ? 4 : 5;
+  } else if (plan.factor == HERMITIAN_FACTOR && element == 8) {
+    if (inverse && !small)
+      rows = 2, shape.resident = 2;
+    else
+      rows = 4, shape.threads = 64, shape.resident = small ? 6 : 3;
+  }
+  shape.lanes = 4 * rows;
+  while (shape.lanes < n) shape.lanes *= 2;
+  shape.lanes /= rows;
+  shape.matrices = shape.threads / shape.lanes;
+  const int64_t bytes = staged(n * element, n) + (shape.together ? staged(n * shape.together * element, 1) : 0);
+  shape.shared = size_t(bytes * shape.matrices);
+  return shape;
+}
+
+int launch_solve(Frame& frame, const char* source, const char* name, const Plan& plan, const Shape& shape) {
+  Call call = read(frame);
+  char text[320];
+  std::snprintf(text, sizeof text,
+                "-DLW_DTYPE=%d -DLW_V=%d -DLW_N=%d -DLW_K=%d -DLW_THREADS=%d -DLW_LANES=%d -DLW_RESIDENT=%d -DLW_READ=%d "
+                "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
+                frame.dtype, access_width({call.a, call.b, call.out}), int(frame.size[1]), shape.together, shape.threads,
+                shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
+  // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
+  void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
+  if (!kernel) return 1;
+  void* arguments[] = {&call};
+  return launch(frame, kernel, grid_for((call.batch + shape.matrices - 1) / shape.matrices), unsigned(shape.threads),
+                shape.shared, arguments);
+}
+
+// ---- QR: solve_qr.cu ---------------------------------------------------------------------------------------------
+
+struct QrShape {
+  int rows, lanes, threads;  // m rounded up, lanes of a matrix, threads of a block
+  size_t shared;
+};
+
+QrShape qr_shape(const Frame& frame) {
+  const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3], element = int64_t(size_of(frame.dtype));
+  QrShape shape{};
+  shape.rows = int((m + 3) / 4 * 4);
+  shape.lanes = 4;
+  while (shape.lanes < 32 && shape.lanes < std::max(n, c)) shape.lanes *= 2;
+  shape.threads = element == 16 ? 64 : 128;
+  const int64_t pitch = ((shape.rows * element + 15) / 16 | 1) * 16;
+  shape.shared = size_t((std::min(m, n) * (pitch + element) + 15) / 16 * 16 * (shape.threads / shape.lanes));
+  return shape;
+}
+
+int launch_qr(Frame& frame) {
+  const QrShape shape = qr_shape(frame);
+  const int64_t m = frame.size[1], n = frame.size[2];
+  QrCall call{frame.buffer[0], frame.buffer[1], frame.buffer[2], frame.size[0], n, frame.size[3], int32_t(m),
+              int32_t(std::min(m, n))};
+  char text[160];
+  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_LANES=%d -DLW_THREADS=%d", frame.dtype,
+                access_width({call.a, call.q, call.r}), shape.rows, shape.lanes, shape.threads);
+  void* kernel = function(frame, "solve_qr.cu", text, "solve_qr", shape.shared);
+  if (!kernel) return 1;
+  void* arguments[] = {&call};
+  const int64_t matrices = shape.threads / shape.lanes;
+  return launch(frame, kernel, grid_for((call.batch + matrices - 1) / matrices), unsigned(shape.threads), shape.shared,
+                arguments);
+}
+
+}  // namespace
+
+bool solve_fits(const Frame& frame, const Properties& gpu) {
+  if (frame.op == SVD || frame.op == SVDVALS) return svd_fits(frame);
+  const int64_t n = frame.size[1];
+  if (frame.op == QR)
+    return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
+  const Plan plan = plan_of(frame);
+  if (is_thread(frame, plan, n)) return true;
+  return n <= MAX_LANES_N && int64_t(lanes_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
+}
+
+int solve_batched(Frame& frame) {
+  if (frame.op == QR) return launch_qr(frame);
+  if (frame.op == SVD || frame.op == SVDVALS) return svd_batched(frame);
+  const Plan plan = plan_of(frame);
+  const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
+  if (is_thread(frame, plan, n))
+    return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k));
+  return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k));
+}
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,11 @@
+// Many small systems, inverses and factorisations at once on a GPU. Kernels in src/lapwing/kernels/solve*.cu.
+#pragma once
+#include "gpu/cuda.h"
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+bool solve_fits(const Frame& frame, const Properties& gpu);  // whether solve_batched takes it
+int solve_batched(Frame& frame);
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,152 @@
+// QR and SVD by LAPACK, one matrix after the other, with the library's own threads.
+//
+// A row-major matrix is its transpose to the library. The SVD of A^T has u and v^H of A in each other's place, both already
+// row-major: nothing moves. But the library is slower on wide matrices, whose panels (LQ) run across the memory: so a tall A
+// is transposed on the way in and out, for the SVD and for the QR.
+#include "lapack/decompose.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "lapack/blas.h"
+#include "dtypes.h"
+#include "lapack/fortran.h"
+#include "lapack/lapack.h"
+#include "lapack/rows.h"
+#include "cpu/matrix.h"
+#include "cpu/threads.h"
+
+namespace lapwing::lapack {
+namespace {
+
+// 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
+constexpr int64_t NARROW_LIMIT = 15000;
+
+template <class T>
+int qr_as(Frame& frame) {
+  const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3], k = std::min(m, n);
+  Room<T> own(m * std::max(n, c)), tau(k);
+  T* w = own;
+  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+    const T* a = static_cast<const T*>(frame.buffer[0]) + at * m * n;
+    T* q = static_cast<T*>(frame.buffer[1]) + at * m * c;
+    T* r = static_cast<T*>(frame.buffer[2]) + at * c * n;
+    int64_t info = !is_finite(frame, a, m, n);
+    if (!info) {
+      turn(frame, a, w, m, n);  // column-major conj(A), whose factors are those of A conjugated
+      with_workspace<T>([&](T* work, int64_t room) { call<T>(GEQRF, m, n, w, m, static_cast<T*>(tau), work, room, &info); });
+    }
+    if (!info) {
+      turn(frame, w, r, n, m, c);
+      for (int64_t i = 1; i < c; i++) std::fill_n(r + i * n, std::min(i, n), T(0));
+      with_workspace<T>([&](T* work, int64_t room) { call<T>(UNGQR, m, c, k, w, m, static_cast<T*>(tau), work, room, &info); });
+    }
+    if (info) {
+      fill_nan(q, m * c);
+      fill_nan(r, c * n);
+    } else {
+      turn(frame, w, q, c, m);
+    }
+  }, frame.interrupted) ? 0 : 1;
+}
+
+// One column-major matrix of `rows` x `columns`, which is destroyed; its u and v^H where they are wanted.
+template <class T>
+struct Decomposition {
+  int64_t rows, columns;
+  T* a;
+  RealOf<T>* s;
+  T *u, *vh;
+  char job;  // 'A', 'S' or 'N'
+  int64_t ld_vh;
+
+  int64_t smaller() const { return std::min(rows, columns); }
+
+  int64_t divide_and_conquer() const {
+    const int64_t k = smaller(), larger = std::max(rows, columns);
+    Integers integers(8 * k, width_of<T>(GESDD));
+    const int64_t with_vectors = std::max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k);
+    Room<RealOf<T>> real_work(!is_complex<T> ? 0 : job == 'N' ? 7 * k : with_vectors);
+    int64_t info = 0;
+    with_workspace<T>([&](T* work, int64_t room) {
+      if constexpr (is_complex<T>)
+        call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, static_cast<RealOf<T>*>(real_work),
+                integers.data(), &info);
+      else
+        call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, integers.data(), &info);
+    });
+    return info;
+  }
+
+  int64_t iterate() const {
+    Room<RealOf<T>> real_work(is_complex<T> ? 5 * smaller() : 0);
+    int64_t info = 0;
+    with_workspace<T>([&](T* work, int64_t room) {
+      if constexpr (is_complex<T>)
+        call<T>(GESVD, job, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, static_cast<RealOf<T>*>(real_work),
+                &info);
+      else
+        call<T>(GESVD, job, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, &info);
+    });
+    return info;
+  }
+};
+
+template <class T>
+int svd_as(Frame& frame) {
+  using Real = RealOf<T>;
+  const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n);
+  const bool vectors = frame.op == SVD, full = vectors && frame.size[3];
+  const int64_t u_columns = full ? m : k, vh_rows = full ? n : k;
+  const bool narrow = width_of<T>(GESDD) == 4 && k > NARROW_LIMIT;
+  const bool tall = m > n;
+  const char kind = !vectors ? 'N' : full ? 'A' : 'S';
+  Room<T> own(m * n), turned_u(vectors && tall ? m * u_columns : 0), turned_vh(vectors && tall ? vh_rows * n : 0);
+  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+    const T* a = static_cast<const T*>(frame.buffer[0]) + at * m * n;
+    T* u = vectors ? static_cast<T*>(frame.buffer[1]) + at * m * u_columns : nullptr;
+    Real* s = static_cast<Real*>(frame.buffer[vectors ? 2 : 1]) + at * k;
+    T* vh = vectors ? static_cast<T*>(frame.buffer[3]) + at * vh_rows * n : nullptr;
+    // column-major A^T, or conj(A) whose factors are those of A conjugated
+    auto take = [&] {
+      if (!tall) return copy_finite<T>(frame, a, own, m, n);
+      turn<T>(frame, a, own, m, n);
+      return is_finite<T>(frame, own, n, m);
+    };
+    const Decomposition<T> job = tall ? Decomposition<T>{m, n, own, s, turned_u, turned_vh, kind, vectors ? vh_rows : 1}
+                                      : Decomposition<T>{n, m, own, s, vh, u, kind, vectors ? u_columns : 1};
+    int64_t info = !take();
+    if (!info && !narrow) info = job.divide_and_conquer();
+    // its iterations may fail where those of the plain method do not
+    if ((info && take()) || (!info && narrow)) info = job.iterate();
+    if (!info && vectors && tall) {
+      turn<T>(frame, turned_u, u, u_columns, m);
+      turn<T>(frame, turned_vh, vh, n, vh_rows);
+    }
+    static_cast<int32_t*>(frame.buffer[vectors ? 4 : 2])[at] = info != 0;
+    if (!info) return;
+    fill_nan(s, k);
+    if (vectors) fill_nan(u, m * u_columns);
+    if (vectors) fill_nan(vh, vh_rows * n);
+  }, frame.interrupted) ? 0 : 1;
+}
+
+}  // namespace
+
+int qr(Frame& frame) {
+  return by_dtype(frame.dtype, [&](auto zero) { return qr_as<decltype(zero)>(frame); });
+}
+
+int svd(Frame& frame) {
+  return by_dtype(frame.dtype, [&](auto zero) { return svd_as<decltype(zero)>(frame); });
+}
+
+int64_t decompose_host_bytes(const Frame& frame) {
+  const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
+  if (frame.op == QR) return element * (m * std::max(n, frame.size[3]) + 32 * std::max(n, frame.size[3]));
+  if (frame.op == SVDVALS) return element * (m * n + 64 * std::max(m, n));
+  const int64_t turned = m > n ? m * (frame.size[3] ? m : k) + n * n : 0;
+  return element * (m * n + turned + 4 * k * k + 7 * k);
+}
+
+}  // namespace lapwing::lapack

@@ -1,0 +1,105 @@
+// Eigenvalues by LAPACK, one matrix after the other, with the library's own threads.
+//
+// The whole spectrum: divide and conquer (syevd), in the memory of the result. A part of it: relatively robust
+// representations (syevr), which cost the same reduction to tridiagonal form but only the vectors that are asked for.
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <limits>
+
+#include "lapack/blas.h"
+#include "dtypes.h"
+#include "lapack/fortran.h"
+#include "lapack/lapack.h"
+#include "cpu/matrix.h"
+#include "cpu/threads.h"
+
+namespace lapwing::lapack {
+namespace {
+
+// 32-bit integers cannot hold the workspace of syevd, 1 + 6 n + 2 n^2, from here on.
+constexpr int64_t NARROW_LIMIT = 32000;
+
+// w, z <- the eigenvalues first .. first + count - 1 of one column-major matrix, and their vectors; a is destroyed.
+template <class T>
+int64_t heevr(bool vectors, char triangle, int64_t n, T* a, RealOf<T>* w, T* z, int64_t first, int64_t count) {
+  using Real = RealOf<T>;
+  const char job = vectors ? 'V' : 'N';
+  const Real unused = 0, tolerance = 0;  // 0: as accurate as the method can
+  int64_t found = 0;
+  const Integers support(2 * n, width_of<T>(HEEVR));
+  Room<Real> values(n);
+  const int64_t info = with_three_workspaces<T>(HEEVR, [&](auto... rest) {
+    call<T>(HEEVR, job, 'I', triangle, n, a, n, unused, unused, first + 1, first + count, tolerance, &found,
+            static_cast<Real*>(values), z, n, support.data(), rest...);
+  });
+  std::copy_n(static_cast<Real*>(values), count, w);
+  return info ? info : int64_t(found != count);
+}
+
+template <class T>
+int eigh_as(Frame& frame) {
+  using Real = RealOf<T>;
+  const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
+  auto* a = static_cast<T*>(frame.buffer[0]);
+  auto* w = static_cast<Real*>(frame.buffer[1]);
+  auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
+  auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
+  const bool whole = count == n && (width_of<T>(HEEVD) == 8 || n <= NARROW_LIMIT);
+  // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
+  const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
+  Room<T> own(in_result || in_input ? 0 : n * n);
+  Room<T> z(vectors && !whole ? n * count : 0);
+  // a row-major lower triangle is the upper one in column-major order, of the conjugate matrix
+  const char triangle = upper ? 'L' : 'U';
+
+  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
+    T* from = a + m * n * n;
+    T* work = in_result ? v + m * n * n : in_input ? from : static_cast<T*>(own);
+    Real* values = w + m * count;
+    T* result = vectors ? v + m * n * count : nullptr;
+    int64_t status = 1;
+    if (copy_finite_triangle(from, work, n, upper))
+      status = whole ? heevd(vectors, triangle, n, work, n, values)
+                     : heevr<T>(vectors, triangle, n, work, values, z, first, count);
+    info[m] = int32_t(status);
+    if (status) {
+      fill_nan(values, count);
+      if (vectors) fill_nan(result, n * count);
+    } else if (vectors && whole) {
+      transpose_conjugate(result, n);
+    } else if (vectors) {
+      transpose_conjugate(static_cast<T*>(z), result, count, n);
+    }
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+int check_width(Frame& frame, const Routine& found) {
+  if (!found.address) return fail(frame, "no LAPACK library was found");
+  if (frame.size[1] > std::numeric_limits<int32_t>::max() && found.width == 4)
+    return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
+  return 0;
+}
+
+}  // namespace
+
+int eigh(Frame& frame) {
+  const Routine& found = routine(HEEVD, frame.dtype);
+  if (check_width(frame, found)) return 1;
+  return by_dtype(frame.dtype, [&](auto zero) {
+    return eigh_as<decltype(zero)>(frame);
+  });
+}
+
+int64_t eigh_host_bytes(const Frame& frame) {
+  const int64_t n = frame.size[1], count = frame.size[3], element = int64_t(size_of(frame.dtype));
+  const bool vectors = frame.op == EIGH, whole = count == n;
+  // the copy, what is returned, and the workspace of the routine (its largest part; block sizes of about 64 else)
+  int64_t copy = vectors && whole ? 0 : n * n, result = vectors && !whole ? n * count : 0;
+  int64_t work = vectors && whole ? 2 * n * n : 64 * n;
+  return (copy + result + work) * element;
+}
+
+}  // namespace lapwing::lapack

@@ -1,0 +1,121 @@
+// A call of one of LAPACK's routines with plain C++ values, for whichever integer width the library has.
+//
+//   int64_t, char, a scalar   are handed over by address, as Fortran wants them; an int64_t takes the library's width
+//   int64_t*                  one integer that comes back (info)
+//   any other pointer         as it is; an array of the library's integers is a void* (see Integers)
+#pragma once
+#include <complex>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+
+#include "lapack/blas.h"
+#include "lapack/lapack.h"
+
+namespace lapwing::lapack {
+
+template <class Int, class X>
+class Argument {
+  static constexpr bool integer = std::is_same_v<X, int64_t>, answer = std::is_same_v<X, int64_t*>;
+  using Held = std::conditional_t<integer || answer, Int, X>;
+
+ public:
+  Argument(X x) : given_(x) {  // NOLINT: a conversion is what it is for
+    if constexpr (answer) held_ = 0;
+    else held_ = Held(x);
+  }
+  auto pass() {
+    if constexpr (std::is_pointer_v<X> && !answer) return held_;
+    else return &held_;
+  }
+  void answer_back() {
+    if constexpr (answer) *given_ = held_;
+  }
+
+ private:
+  X given_;
+  Held held_;
+};
+
+template <class Int, class... X>
+void call_as(void* address, X... x) {
+  std::tuple<Argument<Int, X>...> arguments(x...);
+  std::apply([&](auto&... each) {
+    reinterpret_cast<void (*)(decltype(each.pass())...)>(address)(each.pass()...);
+    (each.answer_back(), ...);
+  }, arguments);
+}
+
+template <class T, class... X>
+void call(Name name, X... x) {
+  const Routine& found = routine(name, dtype_of<T>());
+  if (found.width == 8)
+    call_as<int64_t>(found.address, x...);
+  else
+    call_as<int32_t>(found.address, x...);
+}
+
+template <class T>
+constexpr bool is_complex = sizeof(T) != sizeof(RealOf<T>);
+
+template <class T>
+int width_of(Name name) {
+  return routine(name, dtype_of<T>()).width;
+}
+
+// An array of the library's integers.
+class Integers {
+ public:
+  Integers(int64_t count, int width) : room_((count * width + 7) / 8), width_(width) {}
+  void* data() const { return static_cast<int64_t*>(room_); }
+  int64_t operator[](int64_t i) const {
+    return width_ == 8 ? static_cast<const int64_t*>(data())[i] : int64_t(static_cast<const int32_t*>(data())[i]);
+  }
+  void put(int64_t i, int64_t value) const {
+    if (width_ == 8)
+      static_cast<int64_t*>(data())[i] = value;
+    else
+      static_cast<int32_t*>(data())[i] = int32_t(value);
+  }
+
+ private:
+  Room<int64_t> room_;
+  int width_;
+};
+
+// `invoke(work, size)` twice: to ask for the size, and with the workspace
+template <class T, class Invoke>
+void with_workspace(const Invoke& invoke) {
+  T size{};
+  invoke(&size, int64_t(-1));
+  const int64_t room = whole_size<int64_t>(std::real(size));
+  Room<T> work(room);
+  invoke(static_cast<T*>(work), room);
+}
+
+// The end of an eigenvalue routine's arguments, asked for its sizes first: work, (real work for complex T,) integers, info.
+// Returns info.
+template <class T, class Call>
+int64_t with_three_workspaces(Name name, Call routine_with) {
+  using Real = RealOf<T>;
+  int64_t info = 0;
+  auto run = [&](T* work, int64_t room, Real* real_work, int64_t real_room, const Integers& integers, int64_t integer_room) {
+    if constexpr (is_complex<T>) routine_with(work, room, real_work, real_room, integers.data(), integer_room, &info);
+    else (void)real_work, (void)real_room, routine_with(work, room, integers.data(), integer_room, &info);
+  };
+  const int width = width_of<T>(name);
+  T size{};
+  Real real_size{};
+  const Integers integer_size(1, width);
+  run(&size, -1, &real_size, -1, integer_size, -1);
+  if (info) return info;
+  const int64_t room = whole_size<int64_t>(std::real(size)), integer_room = integer_size[0];
+  const int64_t real_room = is_complex<T> ? whole_size<int64_t>(real_size) : 0;
+  Room<T> work(room);
+  Room<Real> real_work(real_room);
+  const Integers integers(integer_room, width);
+  run(work, room, real_work, real_room, integers, integer_room);
+  return info;
+}
+
+}  // namespace lapwing::lapack

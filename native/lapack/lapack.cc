@@ -1,0 +1,195 @@
+#include "lapack/lapack.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <limits>
+
+#include "lapack/blas.h"
+#include "dtypes.h"
+#include "lapack/fortran.h"
+#include "cpu/matrix.h"
+#include "cpu/threads.h"
+
+namespace lapwing::lapack {
+namespace {
+
+// OpenBLAS with threads crashes inside potrf for very large matrices: seen at n = 30000 in float32 and 18000 in float64, not
+// at 22000 and 8192. Blocks of this order cost nothing.
+std::atomic<int64_t> block_order{4096};
+
+Table own, lent;
+std::atomic<bool> lending{false};
+thread_local const Table* used = &own;
+// 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
+constexpr int64_t LENT_LIMIT = 15000;
+
+// The routines of one type, on column-major blocks of one matrix of order `ld`.
+template <class T>
+class Blas {
+  using Real = RealOf<T>;
+
+ public:
+  explicit Blas(int64_t ld) : ld_(ld) {}
+
+  int64_t factor(char triangle, T* a, int64_t n) const {
+    int64_t info = 0;
+    call<T>(POTRF, triangle, n, a, ld_, &info);
+    return info;
+  }
+  // B <- L^-1 B from the left, or B L^-1 from the right, with L^H for L
+  void solve(char side, char triangle, const T* l, T* b, int64_t rows, int64_t columns) const {
+    call<T>(TRSM, side, triangle, 'C', 'N', rows, columns, T(1), l, ld_, b, ld_);
+  }
+  // C <- C - X X^H, or C - X^H X, in one triangle
+  void square(char triangle, bool adjoint_first, const T* x, T* c, int64_t n, int64_t k) const {
+    const char first = adjoint_first ? (is_complex<T> ? 'C' : 'T') : 'N';
+    call<T>(HERK, triangle, first, n, k, Real(-1), x, ld_, Real(1), c, ld_);
+  }
+  // C <- C - X Y^H, or C - X^H Y
+  void multiply(bool adjoint_first, const T* x, const T* y, T* c, int64_t rows, int64_t columns, int64_t k) const {
+    const char first = adjoint_first ? 'C' : 'N', second = adjoint_first ? 'N' : 'C';
+    gemm(first, second, rows, columns, k, T(-1), x, ld_, y, ld_, T(1), c, ld_);
+  }
+
+ private:
+  int64_t ld_;
+};
+
+// Column-major view of a row-major matrix: its lower triangle is the upper one there, also for Hermitian matrices.
+template <class T>
+int64_t factor(T* a, int64_t n, bool upper) {
+  const Blas<T> blas(n);
+  const char triangle = upper ? 'L' : 'U';
+  const int64_t block = block_order;
+  constexpr Dtype dtype = dtype_of<T>();
+  const bool have_blas = routine(TRSM, dtype).address && routine(HERK, dtype).address && routine(GEMM, dtype).address;
+  if (n <= block || !have_blas) return blas.factor(triangle, a, n);
+  // tile (i, j) of the factor, i >= j: below the diagonal for 'L', its mirror image for 'U'
+  auto tile = [&](int64_t i, int64_t j) { return upper ? a + i + j * n : a + j + i * n; };
+  for (int64_t k = 0; k < n; k += block) {
+    const int64_t depth = std::min(block, n - k);
+    // A11 <- L11
+    if (int64_t info = blas.factor(triangle, tile(k, k), depth)) return k + info;
+    // A21 <- A21 L11^-H
+    for (int64_t i = k + depth; i < n; i += block) {
+      const int64_t rows = std::min(block, n - i);
+      if (upper)
+        blas.solve('R', triangle, tile(k, k), tile(i, k), rows, depth);
+      else
+        blas.solve('L', triangle, tile(k, k), tile(i, k), depth, rows);
+    }
+    // A22 <- A22 - A21 A21^H
+    for (int64_t i = k + depth; i < n; i += block) {
+      const int64_t rows = std::min(block, n - i);
+      for (int64_t j = k + depth; j < i; j += block) {
+        const int64_t columns = std::min(block, n - j);
+        if (upper)
+          blas.multiply(false, tile(i, k), tile(j, k), tile(i, j), rows, columns, depth);
+        else
+          blas.multiply(true, tile(j, k), tile(i, k), tile(i, j), columns, rows, depth);
+      }
+      blas.square(triangle, !upper, tile(i, k), tile(i, i), rows, depth);
+    }
+  }
+  return 0;
+}
+
+// Some LAPACKs let an Inf or NaN pivot pass: the first one is where the factorisation failed.
+template <class T>
+int64_t first_bad_pivot(const T* l, int64_t n, int64_t info) {
+  int64_t last = info > 0 ? info - 1 : n;
+  for (int64_t i = 0; i < last; i++)
+    if (!std::isfinite(std::real(l[i * n + i]))) return i + 1;
+  return info;
+}
+
+// out <- the named triangle of a, zeros elsewhere
+template <class T>
+void copy_triangle(const T* a, T* out, int64_t n, bool upper) {
+  for (int64_t i = 0; i < n; i++) {
+    const T* from = a + i * n;
+    T* to = out + i * n;
+    int64_t first = upper ? i : 0, last = upper ? n : i + 1;
+    if (to != from) std::memcpy(static_cast<void*>(to + first), from + first, sizeof(T) * (last - first));
+    std::memset(static_cast<void*>(to), 0, sizeof(T) * first);
+    std::memset(static_cast<void*>(to + last), 0, sizeof(T) * (n - last));
+  }
+}
+
+template <class T>
+int cholesky_as(Frame& frame) {
+  int64_t batch = frame.size[0], n = frame.size[1];
+  bool upper = frame.flags & UPPER;
+  auto* a = static_cast<const T*>(frame.buffer[0]);
+  auto* out = static_cast<T*>(frame.buffer[1]);
+  auto* info = static_cast<int32_t*>(frame.buffer[2]);
+  // The library brings its own threads, so the matrices are taken one after the other.
+  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
+    T* l = out + m * n * n;
+    copy_triangle(a + m * n * n, l, n, upper);
+    const int64_t status = cholesky_in_place(l, n, upper);
+    info[m] = int32_t(status);
+    if (status) fill_nan(l, n * n);
+  }, frame.interrupted);
+  return finished ? 0 : 1;
+}
+
+}  // namespace
+
+const char* const ROUTINES[N_NAMES * N_DTYPES] = {
+    "spotrf", "dpotrf", "cpotrf", "zpotrf", "strsm",  "dtrsm",  "ctrsm",  "ztrsm",  "ssyrk",  "dsyrk",  "cherk",  "zherk",
+    "sgemm",  "dgemm",  "cgemm",  "zgemm",  "ssyevd", "dsyevd", "cheevd", "zheevd", "ssyevr", "dsyevr", "cheevr", "zheevr",
+    "strmm",  "dtrmm",  "ctrmm",  "ztrmm",  "sgetrf", "dgetrf", "cgetrf", "zgetrf", "strtri", "dtrtri", "ctrtri", "ztrtri",
+    "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
+    "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
+    "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
+    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs"};
+
+bool bind(const char* name, void* address, int width, bool to_lent) {
+  bool known = false;
+  for (int i = 0; i < N_NAMES * N_DTYPES; i++)
+    if (std::strcmp(name, ROUTINES[i]) == 0) {
+      (to_lent ? lent : own)[i / N_DTYPES][i % N_DTYPES] = {address, width};
+      known = true;
+    }
+  return known;
+}
+
+void use_lent(bool wanted) { lending = wanted; }
+
+Use::Use(const Frame& frame) : before_(used) {
+  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS;
+  used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
+}
+Use::~Use() { used = before_; }
+
+const Routine& routine(int name, int32_t dtype) {
+  const Routine& found = (*used)[name][dtype];
+  return found.address ? found : own[name][dtype];
+}
+
+bool foreign(int name, int32_t dtype) { return used == &lent && !lent[name][dtype].address; }
+
+void set_block(int64_t order) { block_order = order; }
+int64_t block() { return block_order; }
+
+template <class T>
+int64_t cholesky_in_place(T* a, int64_t n, bool upper) {
+  return first_bad_pivot(a, n, factor(a, n, upper));
+}
+template int64_t cholesky_in_place(float*, int64_t, bool);
+template int64_t cholesky_in_place(double*, int64_t, bool);
+template int64_t cholesky_in_place(std::complex<float>*, int64_t, bool);
+template int64_t cholesky_in_place(std::complex<double>*, int64_t, bool);
+
+int cholesky(Frame& frame) {
+  if (!routine(POTRF, frame.dtype).address) return fail(frame, "no LAPACK library was found");
+  if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine(POTRF, frame.dtype).width == 4)
+    return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
+  return by_dtype(frame.dtype, [&](auto zero) { return cholesky_as<decltype(zero)>(frame); });
+}
+
+}  // namespace lapwing::lapack

@@ -1,0 +1,207 @@
+// Passes over a row-major matrix on the CPU around LAPACK, on several threads where there is much to move. Not from inside
+// a `parallel` of more than one thread.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "frame.h"
+#include "cpu/matrix.h"
+#include "cpu/threads.h"
+
+namespace lapwing::lapack {
+
+// body(first, last) over [0, count), each of them `size` elements to move
+template <class Body>
+void pass(const Frame& frame, int64_t count, int64_t size, const Body& body) {
+  constexpr int64_t PIECE = 1 << 17;
+  if (count * size < 2 * PIECE) return body(int64_t(0), count);
+  parallel(frame.threads > 0 ? frame.threads : allowed_threads(), count, std::max<int64_t>(1, PIECE / size), body);
+}
+
+template <class T>
+bool all_finite(const T* a, int64_t count) {
+  using Real = decltype(std::real(T()));
+  constexpr int64_t PARTS = sizeof(T) / sizeof(Real), LANES = 16;
+  auto* part = reinterpret_cast<const Real*>(a);
+  const int64_t parts = count * PARTS, whole = parts / LANES * LANES;
+  Real sum[LANES] = {}, total = 0;
+  for (int64_t i = 0; i < whole; i += LANES)
+    for (int64_t lane = 0; lane < LANES; lane++) sum[lane] += part[i + lane] * Real(0);
+  for (int64_t i = whole; i < parts; i++) total += part[i] * Real(0);
+  for (Real lane : sum) total += lane;
+  return total == 0;
+}
+
+template <class T>
+void put(T* to, const T* from, int64_t count) {
+  if (to != from) std::memmove(static_cast<void*>(to), from, sizeof(T) * size_t(count));
+}
+
+template <class T>
+bool is_finite(const Frame& frame, const T* a, int64_t rows, int64_t columns) {
+  std::atomic<bool> finite{true};
+  pass(frame, rows, columns, [&](int64_t first, int64_t last) {
+    if (!all_finite(a + first * columns, (last - first) * columns)) finite = false;
+  });
+  return finite;
+}
+
+// out <- a; false when it holds NaN or Inf
+template <class T>
+bool copy_finite(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns) {
+  std::atomic<bool> finite{true};
+  pass(frame, rows, columns, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      if (!all_finite(a + i * columns, columns)) finite = false;
+      put(out + i * columns, a + i * columns, columns);
+    }
+  });
+  return finite;
+}
+
+// out <- the named triangle of a, its diagonal real; false when it holds NaN or Inf
+template <class T>
+bool copy_finite_hermitian(const Frame& frame, const T* a, T* out, int64_t n, bool upper) {
+  std::atomic<bool> finite{true};
+  pass(frame, n, n, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const int64_t begin = upper ? i : 0, end = upper ? n : i + 1;
+      T* row = out + i * n;
+      put(row + begin, a + i * n + begin, end - begin);
+      row[i] = T(std::real(row[i]));
+      if (!all_finite(row + begin, end - begin)) finite = false;
+    }
+  });
+  return finite;
+}
+
+// The order of the first leading minor with NaN or Inf in it
+template <class T, class Read>
+int64_t first_not_finite(const T* a, int64_t n, const Read& reads) {
+  int64_t place = n;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++)
+      if (std::max(i, j) < place && reads(i, j) && !all_finite(a + i * n + j, 1)) place = std::max(i, j) + 1;
+  return place;
+}
+
+// A tile on its way from rows to columns: memory is read and written along its rows, and only the tile across.
+template <class T>
+struct Tile {
+  static constexpr int64_t EDGE = 32, STEP = 4;
+  T at[EDGE][EDGE + STEP];
+
+  // the tile <- from^H
+  void read(const T* from, int64_t stride, int64_t rows, int64_t columns) {
+    int64_t i = 0;
+    for (; i + STEP <= rows; i += STEP) {  // four rows at a time fill a short vector of each of the tile's
+      const T* row[STEP] = {from + i * stride, from + (i + 1) * stride, from + (i + 2) * stride, from + (i + 3) * stride};
+      for (int64_t j = 0; j < columns; j++)
+        for (int64_t r = 0; r < STEP; r++) at[j][i + r] = conjugated(row[r][j]);
+    }
+    for (; i < rows; i++)
+      for (int64_t j = 0; j < columns; j++) at[j][i] = conjugated(from[i * stride + j]);
+  }
+  void write(T* to, int64_t stride, int64_t rows, int64_t columns) const {
+    for (int64_t i = 0; i < rows; i++)
+      if (columns == EDGE)
+        std::memcpy(static_cast<void*>(to + i * stride), at[i], sizeof(T) * EDGE);
+      else
+        std::copy_n(at[i], columns, to + i * stride);
+  }
+};
+
+template <class T>
+void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int64_t LINE = std::max<int64_t>(1, 64 / sizeof(T));
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j += LINE) __builtin_prefetch(a + i * stride + j);
+}
+
+// out (count x rows) <- the first `count` rows of a^H, a being rows x columns
+template <class T>
+void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  pass(frame, (count + EDGE - 1) / EDGE, EDGE * rows, [&](int64_t first, int64_t last) {
+    Tile<T> tile;
+    for (int64_t j = first * EDGE; j < std::min(count, last * EDGE); j += EDGE)
+      for (int64_t i = 0; i < rows; i += EDGE) {
+        const int64_t height = std::min(EDGE, rows - i), width = std::min(EDGE, count - j);
+        // the next pieces are pages apart, which no hardware foresees
+        if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * columns + j, columns, EDGE, width);
+        tile.read(a + i * columns + j, columns, height, width);
+        tile.write(out + j * rows + i, rows, width, height);
+      }
+  });
+}
+
+template <class T>
+void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns) {
+  turn(frame, a, out, rows, columns, columns);
+}
+
+// Tiles (i, j) with j <= i of a matrix of order n, body(i, j, rows, columns): long and short rows take turns.
+template <class T, class Body>
+void lower_tiles(const Frame& frame, int64_t n, const Body& body) {
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  const int64_t tiles = (n + EDGE - 1) / EDGE;
+  pass(frame, tiles, EDGE * (n / 2 + 1), [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++) {
+      const int64_t i = (t % 2 ? tiles - 1 - t / 2 : t / 2) * EDGE;
+      for (int64_t j = 0; j <= i; j += EDGE) body(i, j, std::min(EDGE, n - i), std::min(EDGE, n - j));
+    }
+  });
+}
+
+// a <- a^H, in place
+template <class T>
+void turn(const Frame& frame, T* a, int64_t n) {
+  lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    Tile<T> low, high;
+    low.read(a + i * n + j, n, rows, columns);
+    high.read(a + j * n + i, n, columns, rows);
+    low.write(a + j * n + i, n, columns, rows);
+    high.write(a + i * n + j, n, rows, columns);
+  });
+}
+
+// The other triangle <- the adjoint of the named one, the diagonal <- its real part
+template <class T>
+void mirror(const Frame& frame, T* a, int64_t n, bool upper) {
+  lower_tiles<T>(frame, n, [&](int64_t i, int64_t j, int64_t rows, int64_t columns) {
+    Tile<T> tile;
+    if (i == j) {
+      for (int64_t r = i; r < i + rows; r++) {
+        a[r * (n + 1)] = T(std::real(a[r * (n + 1)]));
+        for (int64_t c = i; c < r; c++) {
+          T &low = a[r * n + c], &high = a[c * n + r];
+          (upper ? low : high) = conjugated(upper ? high : low);
+        }
+      }
+    } else if (upper) {
+      tile.read(a + j * n + i, n, columns, rows);
+      tile.write(a + i * n + j, n, rows, columns);
+    } else {
+      tile.read(a + i * n + j, n, rows, columns);
+      tile.write(a + j * n + i, n, columns, rows);
+    }
+  });
+}
+
+// Rows i and swap(i) of x change places, for i = n - 1 down to 0
+template <class T, class Swap>
+void swap_rows_back(const Frame& frame, T* x, int64_t n, int64_t columns, const Swap& swap) {
+  const int64_t width = std::max<int64_t>(64, 4096 / int64_t(sizeof(T)));
+  pass(frame, (columns + width - 1) / width, width * n, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * width, end = std::min(columns, last * width);
+    for (int64_t i = n - 1; i >= 0; i--)
+      if (const int64_t other = swap(i); other != i)
+        std::swap_ranges(x + i * columns + begin, x + i * columns + end, x + other * columns + begin);
+  });
+}
+
+}  // namespace lapwing::lapack

@@ -1,0 +1,450 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "cpu/cholesky.h"
+#include "cpu/eigh.h"
+#include "cpu/solve.h"
+#include "cpu/svd.h"
+#include "cpu/threads.h"
+#include "cpu/triangle.h"
+#include "cusolver/cusolver.h"
+#include "gpu/cholesky.h"
+#include "gpu/eigh.h"
+#include "gpu/solve.h"
+#include "gpu/spectrum.h"
+#include "gpu/vendor.h"
+#include "lapack/blas.h"
+#include "lapack/lapack.h"
+#include "methods/krylov.h"
+#include "methods/mixed.h"
+#include "methods/tall.h"
+#include "methods/tall_svd.h"
+
+namespace lapwing {
+namespace {
+
+std::atomic<int32_t> preferred{AUTO};
+
+std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string text(const char* format, ...) {
+  char buffer[400];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  return buffer;
+}
+
+bool is_complex(const Frame& frame) { return frame.dtype >= C64; }
+bool is_rectangular(const Frame& frame) { return frame.op == QR || frame.op == SVD || frame.op == SVDVALS; }
+
+// ---- what each engine can take -------------------------------------------------------------------------------------
+
+std::string from(const char* reason) { return reason ? reason : ""; }
+
+std::string missing(const Place& place, vendor::Library library) {
+  return from(place.here ? vendor::missing(library) : nullptr);
+}
+
+std::string nothing(const Frame&, const Place&) { return ""; }
+
+std::string too_large(const Frame& frame, int64_t largest) {
+  return text("batched takes n up to %lld on this device, not %lld", (long long)largest, (long long)frame.size[1]);
+}
+
+std::string too_large_for(const Frame& frame, int64_t largest) {
+  if (frame.size[1] > largest) return too_large(frame, largest);
+  return text("n = %lld is too large for this GPU's shared memory", (long long)frame.size[1]);
+}
+
+// Our own kernels.
+std::string needs_compiler(const Place& place) {
+  const std::string reason = missing(place, vendor::compiler);
+  return reason.empty() ? reason : "own GPU kernels need the run-time compiler: " + reason;
+}
+
+std::string needs_lapack(const Frame& frame, const Place&) {
+  const lapack::Routine& potrf = lapack::routine(lapack::POTRF, frame.dtype);
+  if (!potrf.address) return "no LAPACK library was found";
+  if (potrf.width == 4 && frame.size[1] > INT32_MAX)
+    return text("this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
+  return "";
+}
+
+std::string needs_cusolver(const Frame&, const Place& place) {
+  const std::string compiler = needs_compiler(place);  // kernels of ours turn and clean the triangles
+  return compiler.empty() ? missing(place, vendor::solver) : compiler;
+}
+
+std::string eigh_batched_refuses(const Frame& frame, const Place&) {
+  return frame.size[1] <= EIGH_LARGEST ? "" : too_large(frame, EIGH_LARGEST);
+}
+
+// QR, SVD and SVDVALS: the shape decides
+std::string shape_refused(const Frame& frame, int64_t longest, int64_t shortest) {
+  if (frame.op == SVD && frame.size[3] && frame.size[1] != frame.size[2])
+    return "batched gives full matrices for square matrices alone";
+  return text("batched takes sides up to %lld and %lld on this device, not %lld x %lld", (long long)longest,
+              (long long)shortest, (long long)frame.size[1], (long long)frame.size[2]);
+}
+
+std::string solve_batched_refuses(const Frame& frame, const Place&) {
+  if (solve_fits(frame)) return "";
+  if (frame.op == QR) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
+  return is_rectangular(frame) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
+}
+
+std::string gpu_cholesky_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::cholesky_batched_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, 128);
+}
+
+std::string gpu_tiled_refuses(const Frame& frame, const Place& place) {
+  if (cuda::cholesky_tiled_fits(frame, *place.gpu)) return needs_compiler(place);
+  return text("tiled needs more shared memory than the %d bytes that this GPU allows a block", place.gpu->shared_per_block);
+}
+
+std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
+}
+
+std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
+  if (cuda::solve_fits(frame, *place.gpu)) return needs_compiler(place);
+  return is_rectangular(frame) ? shape_refused(frame, frame.op == QR ? 128 : 32, 32) : too_large_for(frame, 32);
+}
+
+std::string krylov_refuses(const Frame& frame, const Place& place) {
+  if (!krylov::at_an_end(frame))
+    return "krylov finds the smallest or the largest eigenvalues: give subset=slice(k) or subset=slice(-k, None)";
+  if (!lapack::has_dense(frame.dtype)) return "no LAPACK library was found";
+  if (!place.gpu) return "";
+  const std::string compiler = needs_compiler(place);
+  return compiler.empty() ? missing(place, vendor::blas) : compiler;
+}
+
+std::string mixed_refuses(const Frame& frame, const Place& place) {
+  if (const char* reason = mixed::refuses(frame)) return reason;
+  if (place.gpu) return missing(place, vendor::blas);
+  return lapack::has_dense(is_complex(frame) ? C64 : F32) ? "" : "no LAPACK library was found";
+}
+
+std::string tall_refused(const Frame& frame, const Place& place) {
+  if (const char* reason = tall_refuses(frame)) return reason;
+  if (!has_small_svd(is_complex(frame) ? C128 : F64)) return "no LAPACK library was found";
+  if (!place.gpu) return "";
+  const std::string compiler = needs_compiler(place);
+  return compiler.empty() ? missing(place, vendor::blas) : compiler;
+}
+
+// ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
+
+bool always(const Frame&, const Place&) { return true; }
+
+// On the CPU our kernel gives a matrix one thread, LAPACK all of them: with two threads ours wins a little further
+// (records/cholesky-cpu-*.json), with many LAPACK may win earlier.
+bool cholesky_batched_pays(const Frame& frame, const Place&) {
+  constexpr int64_t limit[] = {768, 512, 512, 384};
+  return frame.size[1] <= limit[frame.dtype];
+}
+
+// The limits of the H200 (records/cholesky-cuda-nvidia-h200.json).
+bool gpu_cholesky_batched_pays(const Frame& frame, const Place&) { return frame.size[1] <= 128; }
+bool gpu_tiled_pays(const Frame& frame, const Place&) { return frame.size[1] <= 4096; }
+
+// Fewer matrices than this are as fast one by one in LAPACK, for a vector of matrices takes the same time full or nearly
+// empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two.
+bool eigh_batched_pays(const Frame& frame, const Place&) {
+  const int64_t n = frame.size[1];
+  return n <= EIGH_LARGEST && frame.size[0] >= (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16);
+}
+
+// A GPU wants to be filled.
+bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
+  const int64_t n = frame.size[1];
+  return n <= cuda::EIGH_LARGEST && frame.size[0] >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
+}
+
+bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
+bool gpu_solve_batched_pays(const Frame& frame, const Place& place) { return cuda::solve_fits(frame, *place.gpu); }
+
+// How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
+// H200 16 of 16384 took 17 ms (kernel matrix) and 109 ms (Wishart) against 2.8 s, 1000 of 20000 took 0.7 s (2026-11-15,
+// benchmarks/results/h200-eigh); smaller orders and complex matrices were not compared there.
+bool krylov_pays(const Frame& frame, const Place&) {
+  const int64_t n = frame.size[1], count = frame.size[3];
+  return n >= 1000 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
+}
+bool gpu_krylov_pays(const Frame& frame, const Place&) {
+  return !is_complex(frame) && frame.size[1] >= 16000 && frame.size[3] <= 1024;
+}
+
+// Small systems go to the batched kernels in full precision, whatever was allowed.
+bool mixed_pays(const Frame& frame, const Place&) { return (frame.flags & ALLOW_MIXED) && mixed::pays(frame); }
+bool tall_is_faster(const Frame& frame, const Place&) { return tall_pays(frame); }
+
+// ---- how much memory each of them takes ----------------------------------------------------------------------------
+
+// Each thread keeps a copy of the matrices in its lanes, 64 bytes for a real number, or one matrix.
+int64_t lanes_bytes(Frame& frame, const Place&) {
+  const int64_t n = frame.size[1], parts = is_complex(frame) ? 2 : 1;
+  const int64_t threads = std::min<int64_t>(frame.threads > 0 ? frame.threads : allowed_threads(), frame.size[0]);
+  if (frame.op == CHOLESKY && n > CHOLESKY_LANES) return threads * n * n * int64_t(size_of(frame.dtype));
+  const bool svd = frame.op == SVD || frame.op == SVDVALS;
+  const int64_t elements = frame.op == CHOLESKY ? n * (n + 1) / 2 : svd ? 4 * n * frame.size[2] : n * (n + 3);
+  return threads * 64 * parts * elements;
+}
+
+int64_t tiled_bytes(Frame& frame, const Place&) { return int64_t(cuda::cholesky_tiled_scratch(frame)); }
+int64_t gpu_eigh_bytes(Frame& frame, const Place& place) { return int64_t(cuda::eigh_batched_scratch(frame, *place.gpu)); }
+int64_t lapack_eigh_host(Frame& frame, const Place&) { return lapack::eigh_host_bytes(frame); }
+int64_t lapack_solve_host(Frame& frame, const Place&) { return lapack::solve_host_bytes(frame); }
+int64_t cusolver_cholesky_bytes(Frame& frame, const Place&) { return cusolver::cholesky_scratch(frame); }
+int64_t cusolver_eigh_bytes(Frame& frame, const Place&) { return cusolver::eigh_scratch(frame); }
+int64_t cusolver_eigh_host(Frame& frame, const Place&) { return cusolver::eigh_host_bytes(frame); }
+int64_t cusolver_solve_bytes(Frame& frame, const Place&) { return cusolver::solve_scratch(frame); }
+// the direct routine asks for its own, should it take over
+int64_t krylov_bytes(Frame& frame, const Place&) { return int64_t(krylov::scratch_bytes(frame)); }
+int64_t krylov_host(Frame& frame, const Place&) { return int64_t(krylov::host_bytes(frame)); }
+int64_t with_direct(int64_t direct, int64_t own) { return direct < 0 ? direct : direct + own; }
+int64_t mixed_bytes(Frame& frame, const Place&) {
+  return frame.device == CPU ? 0 : with_direct(cusolver::solve_scratch(frame), mixed::scratch_bytes(frame));
+}
+int64_t mixed_host(Frame& frame, const Place&) {
+  return frame.device == CPU ? lapack::solve_host_bytes(frame) + mixed::host_bytes(frame) : 0;
+}
+int64_t tall_bytes(Frame& frame, const Place&) {
+  return frame.device == CPU ? 0 : with_direct(cusolver::solve_scratch(frame), tall_scratch(frame));
+}
+int64_t tall_host(Frame& frame, const Place&) {
+  return frame.device == CPU ? std::max(lapack::solve_host_bytes(frame), tall_host_bytes(frame)) : 0;
+}
+
+// ---- what does the work --------------------------------------------------------------------------------------------
+
+constexpr Direct LAPACK_EIGH = {LAPACK, lapack::eigh}, LAPACK_SOLVE = {LAPACK, lapack::solve};
+constexpr Direct CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh}, CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
+
+int run_krylov(Frame& frame) { return krylov::eigh(frame, frame.device == CPU ? LAPACK_EIGH : CUSOLVER_EIGH); }
+int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
+int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
+int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
+int run_gpu_hermitian(Frame& frame) {
+  return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
+}
+
+// ---- the table: [device][operation] -> engines, the first one that pays first --------------------------------------
+
+struct Methods {
+  const Method* first = nullptr;
+  size_t count = 0;
+  const Method* begin() const { return first; }
+  const Method* end() const { return first + count; }
+  const Method* find(int32_t engine) const {
+    for (const Method& method : *this)
+      if (method.engine == engine) return &method;
+    return nullptr;
+  }
+};
+
+Methods methods_of(int32_t op, int32_t device) {
+  static constexpr Method cholesky[] = {
+      {BATCHED, cholesky_batched, nothing, cholesky_batched_pays, nullptr, lanes_bytes},
+      {LAPACK, lapack::cholesky, needs_lapack, always, nullptr, nullptr}};
+  static constexpr Method eigh[] = {{BATCHED, eigh_batched, eigh_batched_refuses, eigh_batched_pays, nullptr, lanes_bytes},
+                                {KRYLOV, run_krylov, krylov_refuses, krylov_pays, nullptr, krylov_host},
+                                {LAPACK, lapack::eigh, needs_lapack, always, nullptr, lapack_eigh_host}};
+  static constexpr Method solve[] = {{BATCHED, solve_batched, solve_batched_refuses, solve_batched_pays, nullptr, lanes_bytes},
+                                 {LAPACK, lapack::solve, needs_lapack, always, nullptr, lapack_solve_host},
+                                 {MIXED, run_mixed, mixed_refuses, mixed_pays, nullptr, mixed_host}};
+  static constexpr Method tall[] = {solve[0], solve[1], {TALL, run_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
+  static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
+  static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
+
+  static constexpr Method gpu_cholesky[] = {
+      {BATCHED, cuda::cholesky_batched, gpu_cholesky_batched_refuses, gpu_cholesky_batched_pays, nullptr, nullptr},
+      {TILED, cuda::cholesky_tiled, gpu_tiled_refuses, gpu_tiled_pays, tiled_bytes, nullptr},
+      {CUSOLVER, cusolver::cholesky, needs_cusolver, always, cusolver_cholesky_bytes, nullptr}};
+  static constexpr Method gpu_eigh[] = {
+      {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
+      {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
+      {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver_eigh_bytes, cusolver_eigh_host}};
+  static constexpr Method gpu_solve[] = {
+      {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, nullptr, nullptr},
+      {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver_solve_bytes, nullptr},
+      {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
+  static constexpr Method gpu_tall[] = {gpu_solve[0], gpu_solve[1],
+                                    {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
+  static constexpr Method gpu_finite[] = {{BATCHED, run_gpu_finite, nothing, always, nullptr, nullptr}};
+  static constexpr Method gpu_hermitian[] = {{BATCHED, run_gpu_hermitian, nothing, always, nullptr, nullptr}};
+
+  const bool cpu = device == CPU;
+  switch (op) {
+    case CHOLESKY: return cpu ? Methods{cholesky, 2} : Methods{gpu_cholesky, 3};
+    case EIGH: case EIGVALSH: return {cpu ? eigh : gpu_eigh, 3};
+    case SOLVE: return {cpu ? solve : gpu_solve, 3};
+    case QR: case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
+    case FINITE: return {cpu ? finite : gpu_finite, 1};
+    case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
+    default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone
+  }
+}
+
+// Methods for special cases, which are asked once the small kernels have declined.
+bool is_special(const Method& method) { return method.engine == KRYLOV || method.engine == MIXED || method.engine == TALL; }
+
+// The first measured rule whose engine can take the frame.
+const Rule* measured(const Frame& frame, const Place& place, const Methods& methods, int32_t op, int64_t batch) {
+  for (const Rule& rule : rules_of(place.hardware())) {
+    if (!fits(rule, frame, op, batch)) continue;
+    const Method* method = methods.find(rule.engine);
+    if (!method || !method->refuses(frame, place).empty()) continue;
+    // rules know one size of a rectangular matrix
+    if (method->engine == BATCHED && is_rectangular(frame) && !method->pays(frame, place)) continue;
+    return &rule;
+  }
+  return nullptr;
+}
+
+Choice choose_direct(const Frame& frame, const Place& place, const Methods& methods) {
+  const int32_t op = frame.op == EIGVALSH ? int32_t(EIGH) : frame.op;  // values alone go where the vectors go
+  if (const Rule* rule = measured(frame, place, methods, op, frame.size[0]))
+    return {methods.find(rule->engine), Choice::MEASURED, rule};
+  const Method* first = nullptr;
+  for (const Method& method : methods) {
+    if (is_special(method) || !method.pays(frame, place)) continue;
+    if (method.refuses(frame, place).empty())
+      return {&method, first ? Choice::LEFT_OVER : Choice::LIMITS, nullptr, first};
+    if (!first) first = &method;
+  }
+  for (const Method& method : methods)
+    if (!is_special(method) && method.refuses(frame, place).empty()) return {&method, Choice::LEFT_OVER, nullptr, first};
+  return {first, Choice::LIMITS};
+}
+
+const char* source_of(const Rule* rule) {
+  return rule ? rule->source.c_str() : "the built-in limits, as there is no record of this hardware";
+}
+
+std::string reason_of(const Frame& frame, const Place& place, const Choice& choice) {
+  const long long batch = frame.size[0], n = frame.size[1], k = frame.size[2], count = frame.size[3];
+  std::string reason;
+  switch (choice.why) {
+    case Choice::NAMED: return "you asked for it";
+    case Choice::PREFERRED: return "LAPWING_ENGINE asks for it";
+    case Choice::EMPTY: return "there is nothing to compute";
+    case Choice::LEFT_OVER:
+      reason = text("%s would be first, but ", ENGINE_NAMES[choice.first->engine]) + choice.first->refuses(frame, place);
+      break;
+    case Choice::SPECIAL:
+      if (choice.engine() == KRYLOV) return text("%lld of %lld eigenvalues: fastest by %s", count, n, source_of(choice.rule));
+      if (choice.engine() == MIXED)
+        return text("lower precision is allowed, and pays for n = %lld with %lld right-hand side%s", n, k, k == 1 ? "" : "s");
+      return text("%lld x %lld is tall: a few passes over the rows are faster than Householder reflections", n, k);
+    default: reason = text("n = %lld in a batch of %lld: fastest by %s", n, batch, source_of(choice.rule));
+  }
+  if (frame.op == SOLVE && (frame.flags & ALLOW_MIXED)) {
+    const std::string why = mixed_refuses(frame, place);
+    reason += "; lower precision is allowed, but " + (why.empty() ? "does not pay for this size" : why);
+  }
+  return reason;
+}
+
+// With the wish that could not be met.
+std::string full_reason(const Frame& frame, const Place& place, const Choice& choice) {
+  const std::string reason = reason_of(frame, place, choice);
+  const int32_t wanted = preferred.load(std::memory_order_relaxed);
+  if (wanted == AUTO || choice.why == Choice::NAMED || choice.why == Choice::PREFERRED || choice.why == Choice::EMPTY)
+    return reason;
+  return reason + text("; LAPWING_ENGINE=%s cannot take this call", ENGINE_NAMES[wanted]);
+}
+
+// GPUs whose records are shipped, for plans on machines without one.
+const cuda::Properties* gpu_named(const char* name) {
+  static const cuda::Properties h200 = {132, 232448, 90, "NVIDIA H200"};
+  return std::strcmp(name, h200.name) == 0 ? &h200 : nullptr;
+}
+
+int fill_plan(Frame& frame, const Place& place, Plan* plan) {
+  const Choice choice = decide(frame, place);
+  plan->engine = choice.engine();
+  if (!choice.method && choice.why != Choice::EMPTY) {
+    const char* name = frame.engine > 0 && frame.engine < N_ENGINES ? ENGINE_NAMES[frame.engine] : "no engine";
+    plan->engine = frame.engine;
+    plan->refusal = text("%s does not have this operation on %s", name, frame.device == CPU ? "the CPU" : "a GPU");
+    return 0;
+  }
+  plan->reason = full_reason(frame, place, choice);
+  if (!choice.method) return 0;
+  plan->refusal = choice.method->refuses(frame, place);
+  if (!plan->refusal.empty() || !place.here) return 0;
+  frame.engine = choice.engine();
+  plan->device_bytes = choice.method->device_bytes ? choice.method->device_bytes(frame, place) : 0;
+  plan->host_bytes = choice.method->host_bytes ? choice.method->host_bytes(frame, place) : 0;
+  return plan->device_bytes < 0 || plan->host_bytes < 0;
+}
+
+}  // namespace
+
+bool is_empty(const Frame& frame) {
+  constexpr int last[N_OPS] = {
+#define OP(enumerator, name, status, empty) empty,
+#include "ops.def"
+#undef OP
+  };
+  return frame.size[0] == 0 || frame.size[1] == 0 || (last[frame.op] && frame.size[last[frame.op]] == 0);
+}
+
+bool settle_part(Frame& frame) {
+  if (frame.op != EIGH && frame.op != EIGVALSH) return true;
+  const int64_t n = frame.size[1];
+  if (frame.size[3] < 0) frame.size[2] = 0, frame.size[3] = n;
+  if (frame.size[2] < 0) frame.size[2] += n;
+  return frame.size[2] >= 0 && frame.size[2] + frame.size[3] <= n;
+}
+
+Choice decide(const Frame& frame, const Place& place) {
+  const Methods methods = methods_of(frame.op, frame.device);
+  const Method* named = methods.find(frame.engine);
+  if (frame.engine != AUTO && !named) return {};
+  if (is_empty(frame)) return {nullptr, Choice::EMPTY};
+  if (named) return {named, Choice::NAMED};
+  const Method* wanted = methods.find(preferred.load(std::memory_order_relaxed));
+  if (wanted && wanted->refuses(frame, place).empty()) return {wanted, Choice::PREFERRED};
+  const Choice direct = choose_direct(frame, place, methods);
+  if (direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
+  for (const Method& method : methods) {
+    if (!is_special(method)) continue;
+    const Rule* rule = nullptr;
+    bool pays = method.pays(frame, place);
+    if (method.engine == KRYLOV && krylov::at_an_end(frame)) {
+      rule = measured(frame, place, methods, EIGH_PART, frame.size[3]);
+      pays = rule ? rule->engine == KRYLOV : pays;
+    }
+    if (pays && method.refuses(frame, place).empty()) return {&method, Choice::SPECIAL, rule};
+  }
+  return direct;
+}
+
+void prefer(int32_t engine) { preferred = engine; }
+
+int plan(Frame& frame, const char* hardware, Plan* plan) {
+  if (frame.op < 0 || frame.op >= N_OPS || frame.dtype < 0 || frame.dtype >= N_DTYPES)
+    return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
+  if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix");
+  const lapack::Use library(frame);
+  if (frame.device == CPU || is_empty(frame)) return fill_plan(frame, {}, plan);
+  if (*hardware) {
+    const cuda::Properties* gpu = gpu_named(hardware);
+    if (!gpu) return fail(frame, "the properties of %s are not known", hardware);
+    return fill_plan(frame, {gpu, false}, plan);
+  }
+  cuda::Guard guard(frame);
+  const cuda::Properties* gpu = guard.ok() ? cuda::properties(frame) : nullptr;
+  return gpu ? fill_plan(frame, {gpu, true}, plan) : 1;
+}
+
+}  // namespace lapwing

@@ -1,0 +1,44 @@
+#include "rules.h"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace lapwing {
+namespace {
+
+// Replaced as a whole; an old table is left alive, since another thread may be reading it.
+using Table = std::map<std::string, std::vector<Rule>, std::less<>>;
+std::atomic<const Table*> table{nullptr};
+
+// cuSOLVER factors one matrix after the other, and up to this order one does not fill the GPU: what was measured with one
+// matrix holds for one.
+constexpr int64_t FILLS_THE_GPU = 4096;
+
+}  // namespace
+
+void set_rules(const char* hardware, std::vector<Rule> rules) {
+  static std::mutex writing;
+  std::lock_guard<std::mutex> hold(writing);
+  auto* next = table.load() ? new Table(*table.load()) : new Table;
+  (*next)[hardware] = std::move(rules);
+  table = next;
+}
+
+const std::vector<Rule>& rules_of(const char* hardware) {
+  static const std::vector<Rule> none;
+  const Table* all = table.load();
+  if (!all) return none;
+  auto found = all->find(hardware);
+  return found == all->end() ? none : found->second;
+}
+
+bool fits(const Rule& rule, const Frame& frame, int32_t op, int64_t batch) {
+  const int64_t n = frame.size[1];
+  if (rule.op != op || rule.device != frame.device || rule.dtype != frame.dtype) return false;
+  if (op == CHOLESKY && rule.engine == CUSOLVER && n <= FILLS_THE_GPU && batch > 1) return false;
+  return rule.n_min <= n && n <= rule.n_max && rule.batch_min <= batch && batch <= rule.batch_max;
+}
+
+}  // namespace lapwing

@@ -1,0 +1,313 @@
+"""Asks the native core which engine takes a problem, and puts the answer into words. It decides nothing itself.
+
+The records are read here, and the rules that follow from them are handed to the native core, which uses them for every call:
+also where shapes are known only at run time (under jit, vmap and export).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from .core.engines import ENGINES as ALL
+from .core.engines import capabilities
+from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
+from .core.plan import Alternative, Plan
+from .core.problem import DEVICES, Problem
+from .core.records import Record, load_records, rules_of
+from .core.settings import cache_folder, cache_path, cuda_paths, default_engine
+
+__all__ = [
+    "ALL",
+    "AUTO",
+    "EngineStatus",
+    "capabilities",
+    "code_of",
+    "engines",
+    "free_memory",
+    "hardware_of",
+    "log_decision",
+    "log_notes",
+    "logging_decisions",
+    "plan",
+    "plan_on",
+    "record_for",
+    "refusal",
+    "reload_records",
+]
+
+_log = logging.getLogger("lapwing")
+_THREADS = native.allowed_threads() if native is not None else 1
+_NAMES = {code: name for name, code in ENGINES.items()} | {AUTO: "none"}
+_NO_END = 2**62
+_TOO_LARGE = 2**28  # an n x n matrix has more elements than 2^56, whose bytes no machine holds
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """One engine as it stands on this machine."""
+
+    name: str
+    what: str
+    usable_on: tuple[str, ...]
+    missing: str  # "" or why it is not usable, by device
+
+    def __str__(self) -> str:
+        where = f"usable on {', '.join(self.usable_on)}" if self.usable_on else f"not usable: {self.missing}"
+        return f"{self.name}: {self.what}; {where}"
+
+
+def engines() -> list[EngineStatus]:
+    """List the engines: which are usable here, and why the others are not.
+
+    Returns
+    -------
+    list of EngineStatus
+        ``name``, ``what``, ``usable_on`` (devices) and ``missing`` (a reason in words).
+
+    Examples
+    --------
+    >>> import lapwing as lw
+    >>> "batched" in [e.name for e in lw.engines()]
+    True
+    """
+    from .distributed.backends.several import SEVERAL  # not with the library: few need it
+
+    rows = [(e.name, e.described(), e.missing, dict.fromkeys(c.device for c in e.capabilities)) for e in ALL.values()]
+    rows += [(s.name, f"{s.what} (matrices over several devices)", s.missing, dict.fromkeys(s.devices)) for s in SEVERAL]
+    statuses = []
+    for name, what, missing, devices in rows:
+        reasons = {device: missing(device) for device in devices}
+        usable = tuple(device for device, reason in reasons.items() if not reason)
+        text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
+        statuses.append(EngineStatus(name, what, usable, text))
+    return statuses
+
+
+class _Decision(NamedTuple):
+    engine: str
+    reason: str
+    refusal: str  # why that engine cannot run; "" where it can
+    device_bytes: int
+    host_bytes: int
+
+
+def plan_on(problem: Problem, hardware: str) -> Plan:
+    """The plan for a GPU by its name, as its record says: for documents about it."""
+    return _as_plan(problem, _ask(problem, hardware=hardware))
+
+
+def _ask(problem: Problem, engine: str = "auto", hardware: str = "") -> _Decision:
+    """The native core's decision. ``engine`` is a name that ALL has, or "auto"."""
+    if problem.by_framework:
+        return _Decision("none", problem.by_framework, "" if engine == "auto" else "no engine is used for it", 0, 0)
+    if native is None:
+        usable = engine in ("auto", "reference") and problem.device == "cpu"
+        name = "reference" if engine == "auto" else engine
+        return _Decision(name, "the native core was not built", "" if usable else missing_reason, 0, 0)
+    if engine == "reference":
+        return _Decision(engine, "you asked for it", "the native core was built, and does this work", 0, 0)
+    if max(problem.n, problem.columns or 0) >= _TOO_LARGE:
+        raise ValueError(f"{problem.operation}: n = {problem.n} is too large for any machine")
+    device, hardware = DEVICES.index(problem.device), hardware or _elsewhere(problem.device)
+    call = (OPS[problem.operation], DTYPE_CODE[problem.dtype], device, 0 if device == CUDA else -1)
+    code, reason, refusal, *memory = native.plan(*call, ENGINES[engine], 0, problem.flags, problem.sizes, hardware)
+    if hardware:
+        reason += f" (planned for {hardware}, as there is no GPU here)"
+        refusal = refusal or ALL["batched"].missing("cuda")
+    elif refusal and code:
+        # with a hint, where a library is missing
+        refusal = ALL[_NAMES[code]].missing(problem.device) or refusal
+    return _Decision(_NAMES[code], f"{reason}{problem.also}", refusal, *memory)
+
+
+def _elsewhere(device: str) -> str:
+    """The GPU to plan for where there is none here: one whose record is shipped."""
+    if device == "cpu" or native is None or native.gpus():
+        return ""
+    return next((r.hardware for r in _RECORDS if r.device == "cuda" and _is_shipped(r)), "")
+
+
+def plan(problem: Problem, engine: str = "auto") -> Plan:
+    """Say which engine takes the problem, why, and what it costs. Runs nothing."""
+    if engine != "auto":
+        code_of(engine, problem)
+    decision = _ask(problem, engine)
+    others = [(name, _ask(problem, name)) for name in _having(problem) if name != decision.engine]
+    return _as_plan(problem, decision, [(name, other) for name, other in others if not other.refusal])
+
+
+def _as_plan(problem: Problem, decision: _Decision, others: Sequence[tuple[str, _Decision]] = ()) -> Plan:
+    return Plan(
+        problem,
+        decision.engine,
+        decision.reason,
+        decision.device_bytes,
+        decision.host_bytes,
+        flops=problem.flops,
+        bytes_moved=problem.bytes_moved,
+        predicted_seconds=_predict(problem, decision.engine),
+        missing=decision.refusal,
+        others=tuple(
+            Alternative(name, other.device_bytes, other.host_bytes, _predict(problem, name))
+            for name, other in others
+        ),
+    )
+
+
+def _having(problem: Problem) -> list[str]:
+    """The engines that have the operation on that device."""
+    return [
+        c.engine
+        for c in capabilities()
+        if c.operation == problem.operation and c.device == problem.device and problem.dtype in c.dtypes
+    ]
+
+
+def refusal(engine: str, problem: Problem) -> str:
+    """Why the engine cannot take the problem here, or ""."""
+    if engine not in _having(problem):
+        return f"{engine} has no {problem.operation} for {problem.dtype} on {problem.device}"
+    return _ask(problem, engine).refusal
+
+
+def code_of(engine: str, problem: Problem) -> int:
+    """The native number of an engine the user named; ValueError when it cannot take the problem."""
+    if engine == "auto":
+        return AUTO
+    if engine not in ALL:
+        names = ", ".join(map(repr, ["auto", *ALL]))
+        raise ValueError(f"{problem.operation}: engine={engine!r} is not known\nhint: use one of {names}")
+    if reason := refusal(engine, problem):
+        fit = [name for name in _having(problem) if not refusal(name, problem)]
+        hint = "" if "\nhint:" in reason else f"\nhint: use one of {', '.join(map(repr, ['auto', *fit]))}"
+        raise ValueError(f"{problem.operation}: engine={engine!r} cannot take this call: {reason}{hint}")
+    return ENGINES.get(engine, AUTO)
+
+
+def logging_decisions() -> bool:
+    return _log.isEnabledFor(logging.INFO)
+
+
+def log_decision(problem: Problem, engine: str) -> None:
+    decision = _ask(problem, engine)
+    _log.info("%s: %s, because %s", problem, decision.engine, decision.reason)
+
+
+def log_notes() -> None:
+    """Log what the engines had to say about the last call."""
+    for line in native.notes() if native is not None else ():
+        _log.info("%s", line)
+
+
+def free_memory() -> int:
+    """Bytes free on the current GPU; 0 where it cannot be asked."""
+    try:
+        return int(native.free_memory(0)) if native is not None else 0
+    except RuntimeError:
+        return 0
+
+
+def hardware_of(device: str) -> str:
+    """The name of this machine's hardware in records: the GPU's name, or the CPU's instruction set and threads."""
+    if native is None:
+        return "none"
+    if device == "cpu":
+        return f"{native.simd()}, {_THREADS} threads"
+    found = native.gpus()
+    return str(found[0][0]) if found else "none"
+
+
+# ---- records
+
+_RECORDS: list[Record] = []
+_SHIPPED = Path(__file__).parent / "records"
+
+
+def _is_shipped(record: Record) -> bool:
+    return Path(record.source).parent == _SHIPPED
+
+
+def reload_records() -> None:
+    """Read the records again and hand the rules to the native core."""
+    own = cache_folder("records")
+    _RECORDS[:] = load_records([*([own] if own else []), _SHIPPED])
+    if native is None:
+        return
+    here = hardware_of("cpu")
+    native.set_rules("", _rules_for("cpu", here))
+    # the driver is not started for this: the core asks for the GPU's name when it first runs there
+    for hardware in {r.hardware for r in _RECORDS if r.device == "cuda"}:
+        native.set_rules(hardware, _rules_for("cuda", hardware))
+
+
+def record_for(operation: str, device: str, hardware: str | None = None) -> Record | None:
+    """The record in use for this hardware, by default the one here: the user's own before the shipped ones."""
+    candidates = [r for r in _RECORDS if r.operation == operation and r.device == device]
+    if not candidates:
+        return None
+    hardware = hardware_of(device) if hardware is None else hardware
+    return next((r for r in candidates if r.hardware == hardware), None)
+
+
+def _predict(problem: Problem, engine: str) -> float | None:
+    operation, second = problem.operation, problem.batch
+    if operation in ("eigh", "eigvalsh"):
+        operation, second = ("eigh_part", problem.count) if problem.at_an_end else ("eigh", problem.batch)
+    record = record_for(operation, problem.device, _elsewhere(problem.device) or None)
+    return record.predict(problem.dtype, problem.n, second, engine) if record else None
+
+
+def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
+    """The measured rules of one kind of hardware, as the native core wants them."""
+    rows: list[tuple[int | str, ...]] = []
+    for operation in dict.fromkeys(r.operation for r in _RECORDS):
+        record = record_for(operation, device, hardware)
+        if record is None:
+            continue
+        kind = "shipped" if _is_shipped(record) else "own"
+        source = f"the shipped record of {hardware}" if kind == "shipped" else f"your own record {record.source}"
+        public = operation.removesuffix("_part")
+        known = {c.engine for c in capabilities() if c.operation == public and c.device == device} & set(ENGINES)
+        if unfit := {name for m in record.measurements for name in m.seconds} - known:
+            names = ", ".join(sorted(unfit))
+            _log.warning("record %s: %s: no such engine for %s on %s; ignored", record.source, names, public, device)
+        fit = [(m, {e: s for e, s in m.seconds.items() if e in known}) for m in record.measurements]
+        usable = replace(record, measurements=tuple(replace(m, seconds=seconds) for m, seconds in fit if seconds))
+        rows += [
+            (OPS[operation], DEVICES.index(device), DTYPE_CODE[r.dtype], ENGINES[r.engine],
+             r.n_min, _end(r.n_max), r.batch_min, _end(r.batch_max), source)
+            for r in rules_of(usable)
+            if operation in OPS
+        ]  # fmt: skip
+    return rows
+
+
+def _end(bound: int | None) -> int:
+    return _NO_END if bound is None else bound
+
+
+def _nvidia_wheels() -> str:
+    """Folders where pip puts NVIDIA's libraries."""
+    import sys
+
+    return ":".join(str(p) for root in sys.path if root for p in Path(root).glob("nvidia/*/lib"))
+
+
+def _prefer(name: str) -> None:
+    """Make an engine the default of every call that leaves the choice open and that it can take."""
+    assert native is not None
+    if name not in ENGINES:
+        _log.warning("LAPWING_ENGINE=%s is not known and was ignored; use one of %s", name, ", ".join(ENGINES))
+    native.prefer(ENGINES.get(name, AUTO))
+
+
+if native is not None:
+    # nothing is made on disk before there is something to keep
+    _sources, _kernels = Path(__file__).parent / "kernels", cache_path("kernels")
+    native.configure(str(_sources), str(_kernels or ""), cuda_paths(), _nvidia_wheels())
+    _prefer(default_engine())
+reload_records()
