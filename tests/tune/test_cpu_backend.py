@@ -7,17 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lapwing.tune import Library, report, results
+from lapwing.tune import Library
 from lapwing.tune.backends import choose, get, usable
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cpu import DEFAULT
-from lapwing.tune.blas import blas_threads, control
-from lapwing.tune.compare import compare
+from lapwing.tune.backends.processors import blas_threads, control
 from lapwing.tune.gemm import Gemm
 from lapwing.tune.library import build
-from lapwing.tune.run import run
 from lapwing.tune.search import make
-from lapwing.tune.workdir import Problem, Workdir
+from lapwing.tune.search.session import run
+from lapwing.tune.validate import pages as report
+from lapwing.tune.validate import results
+from lapwing.tune.validate.comparison import compare
+from lapwing.tune.workdir import Target, Workdir
 
 CPU = get("cpu")
 
@@ -117,8 +119,8 @@ def test_workflow_on_the_cpu(tmp_path, monkeypatch):
     """The original's kind of line, scaled down, from a configuration to a comparison."""
     monkeypatch.setattr(report, "_draw", lambda *_: {})  # pictures take seconds
     folder = Workdir(tmp_path)
-    folder.add_config(Problem("BBS_TN_0", Gemm(130, 40, 160, "T", "N"), 3, 1e-3, 75.0))
-    folder.add_config(Problem("SSS_NN_0", Gemm(24, 24, 24, batch=16, activation="gelu", **types("f32")), 3, 1e-4, 25.0))
+    folder.add_config(Target("BBS_TN_0", Gemm(130, 40, 160, "T", "N"), 3, 1e-3, 75.0))
+    folder.add_config(Target("SSS_NN_0", Gemm(24, 24, 24, batch=16, activation="gelu", **types("f32")), 3, 1e-4, 25.0))
     summary = run(folder, backend="cpu", evaluations=6)
     assert [p.evaluations for p in summary.problems] == [6, 6] and all(p.invalid == 0 for p in summary.problems)
     assert any("bf16 runs in float32" in note for note in summary.problems[0].notes)
@@ -138,7 +140,7 @@ def test_workflow_on_the_cpu(tmp_path, monkeypatch):
     (entry,) = library.entries.values()
     assert entry.arithmetic == "float32 arithmetic" and all("float32" in name for name in entry.validated)
     torch = pytest.importorskip("torch")
-    from lapwing.tune.dispatch import Dispatcher
+    from lapwing.tune.dispatch.dispatcher import Dispatcher
 
     x, w = torch.randn(40, 160).bfloat16(), torch.randn(130, 160).bfloat16()
     # torch's own bf16 product is only named: on some virtual machines it dies of an unknown instruction

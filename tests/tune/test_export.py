@@ -9,9 +9,9 @@ import pytest
 
 from lapwing.__main__ import main
 from lapwing.tune import Gemm
-from lapwing.tune.export import export
 from lapwing.tune.library import Library, build
-from tune_cases import FakeBackend, FakeComparison, linear
+from lapwing.tune.library.formats import export
+from tune.cases import FakeBackend, FakeComparison, linear
 
 ALGORITHM = {"id": 66, "tile": 20, "stages": 36, "splitk": 4, "red": 2, "swizzle": 0, "custom": 7, "inner": 0, "cluster": 3}
 TILE = {"template": "tile", "bm": 128, "bn": 16, "bk": 64, "split": 1, "reduce": "none", "stages": 4, "warps": 8, "group": 1}

@@ -11,9 +11,9 @@ import pytest
 
 from lapwing.tune import Gemm
 from lapwing.tune.backends.base import Refused
-from lapwing.tune.buckets import widen
 from lapwing.tune.library import Entry, EnvironmentMismatch, Library, build, merge
-from tune_cases import FakeBackend, FakeComparison, fake_library, linear
+from lapwing.tune.library.tokens import widen
+from tune.cases import FakeBackend, FakeComparison, fake_library, linear
 
 BASE = linear(16, 512, 256, "bf16")
 
@@ -123,7 +123,7 @@ def test_another_environment_is_refused_field_by_field(tmp_path):
     assert caught.value.differences == (("fake: driver", "7", ""), ("fake: torch", "10.0", "9.9"))
     assert pickle.loads(pickle.dumps(caught.value)).differences == caught.value.differences
     assert len(opened(path, other, check=False)) == 1
-    with pytest.raises(EnvironmentMismatch, match="there is no backend 'fake'"):
+    with pytest.raises(EnvironmentMismatch, match="unknown backend 'fake'"):
         Library(path)
     gone = FakeBackend()
     gone.missing = lambda: "no beads"

@@ -14,7 +14,7 @@ import pytest
 
 from lapwing.tune.gemm import Call, Gemm
 from lapwing.tune.readers import read
-from lapwing.tune.record import collect, record
+from lapwing.tune.readers.recording import collect, record
 
 FIXTURES = Path(__file__).parent / "fixtures"
 F32 = ["f32"] * 4

@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from lapwing.tune.files import write_atomic
 from lapwing.tune.gemm import Gemm
-from lapwing.tune.run import run
 from lapwing.tune.search import canonical
-from lapwing.tune.workdir import Problem, Trial, Workdir, write_atomic
+from lapwing.tune.search.session import run
+from lapwing.tune.workdir import Target, Trial, Workdir, lock_device
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
 # heeding Ctrl-C: a shell that puts the tests into the background has all of them ignore it
 COMMAND = """
 import signal, sys
-from lapwing.tune.run import run
+from lapwing.tune.search.session import run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 folder, backend, devices, evaluations = sys.argv[1:]
 summary = run(folder, backend=backend, devices=[int(d) for d in devices.split(",")], evaluations=int(evaluations))
@@ -35,7 +36,7 @@ def folder_with(path: Path, count: int, seconds: tuple[float, ...] = (1e-3,)) ->
     folder = Workdir(path)
     for i in range(count):
         gemm = Gemm(8 + i, 4, 16, "T", "N", **F32)
-        folder.add_config(Problem(f"SSS_TN_{i}", gemm, 10, seconds[i % len(seconds)], 100 / count))
+        folder.add_config(Target(f"SSS_TN_{i}", gemm, 10, seconds[i % len(seconds)], 100 / count))
     return folder
 
 
@@ -93,7 +94,7 @@ def test_dangerous_candidates_cost_one_trial_each(tmp_path):
     assert problem.best.config == {"trick": "none", "x": 5} and problem.invalid == 6 and summary.reason == "done"
     assert problem.uplift == pytest.approx(1.5)
     bests = [s.best_seconds for s in steps if s.best_seconds]
-    assert len(steps) == 14 and all(b <= a for a, b in pairwise(bests)) and "best 10.00 us (1.500x)" in str(steps[-1])
+    assert len(steps) == 14 and all(b <= a for a, b in pairwise(bests)) and "best 10.00 us (~1.500x)" in str(steps[-1])
     assert all(t.errors == {"product": pytest.approx(0, abs=1)} for t in tried if t.time)
     # the same run again has nothing left to do
     assert run(folder, backend="tune.hostile:TRICKS", devices=[0], strategy="random", evaluations=50).evaluations == 0
@@ -158,12 +159,9 @@ def test_budget_and_shares(tmp_path):
     # a neighbour's winner is tried early
     best = next(p.best for p in summary.problems if p.name == "SSS_TN_0")
     assert best.config in [t.configuration for t in screened(folder, "SSS_TN_1")[:4]]
-    # the same budget is spent; a larger one goes on
-    begun = time.monotonic()
-    spent = sum(t.took for n in (0, 1) for t in folder.read_trials(f"SSS_TN_{n}"))
-    again = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=spent)
-    assert again.evaluations == 0 and again.reason == "budget" and again.problems[0].known > 0
-    assert time.monotonic() - begun < 3.0
+    # a budget belongs to its own run: what the run before took does not count
+    again = run(folder, backend="tune.hostile:ENDLESS", devices=[1], budget=1.5)
+    assert all(p.evaluations > 0 and p.known > 0 for p in again.problems) and again.reason == "budget"
 
 
 def test_all_steps_keep_the_budget(tmp_path):
@@ -171,7 +169,9 @@ def test_all_steps_keep_the_budget(tmp_path):
     from lapwing.tune import all_steps
 
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import lapwing.tune.worker, matplotlib.pyplot"], check=False, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", "import lapwing.tune.search.worker, matplotlib.pyplot"], check=False, capture_output=True
+    )
     starting = time.monotonic() - begun
     budget, begun = 5.0, time.monotonic()
     tuned = all_steps(
@@ -215,7 +215,7 @@ def test_workdir(tmp_path):
     assert [p.name for p in folder.configs()] == ["SSS_TN_0", "SSS_TN_1"] and folder.configs()[0].gemm.m == 8
     with folder.lock_problem("a") as mine, folder.lock_problem("a") as other, folder.lock_problem("b") as third:
         assert (mine, other, third) == (True, False, True)
-    with folder.lock_device("test", "made-up") as mine, folder.lock_device("test", "made-up", timeout=0.05) as other:
+    with lock_device("test", "made-up") as mine, lock_device("test", "made-up", timeout=0.05) as other:
         assert mine and not other
     write_atomic(tmp_path / "x" / "y.json", "1")
     with pytest.raises(TypeError):
@@ -232,7 +232,7 @@ def test_workdir(tmp_path):
         ({"backend": "nothing"}, "unknown backend 'nothing'\nhint: use one of auto"),
         ({"backend": "nowhere:X"}, "could not be opened"),
         ({"strategy": "guess"}, "unknown strategy 'guess'"),
-        ({"devices": [9]}, r"devices \[9\] of backend cpu; here are \[0\]"),
+        ({"devices": [9]}, r"does not have all of the devices \[9\]\nhint: it has \[0\]"),
         ({"budget": 0.0}, "budget is 0.0"),
     ],
 )
@@ -244,13 +244,13 @@ def test_bad_arguments(tmp_path, options, message):
 
 
 def test_no_problems(tmp_path):
-    with pytest.raises(ValueError, match="there are no problems"):
+    with pytest.raises(ValueError, match="there are no products in"):
         run(tmp_path, backend="cpu")
 
 
 def test_trials_of_another_environment_are_refused_by_name(tmp_path, monkeypatch):
     """Both environments are named: what is here, and where the trials were made."""
-    from lapwing.tune.compare import compare
+    from lapwing.tune.validate.comparison import compare
 
     folder = folder_with(tmp_path, 1)
     monkeypatch.setenv("LAPWING_TEST_ENVIRONMENT", "driver 1")

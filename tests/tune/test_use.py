@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from lapwing.tune.folder import Library
-from lapwing.tune.use import enable, use
-from tune_cases import FakeBackend, FakeComparison, fake_library, linear
+from lapwing.tune.dispatch.installed import enable, use
+from lapwing.tune.library.folder import Library
+from tune.cases import FakeBackend, FakeComparison, fake_library, linear
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -362,8 +362,8 @@ def test_compile_pass_replaces_products_of_fixed_shape(tuned):
     """The pass itself, on a graph as Inductor hands it over; running Inductor takes a compiler and half a minute."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from lapwing.tune.compiled import install, replace_products
-    from lapwing.tune.dispatch import Dispatcher
+    from lapwing.tune.dispatch.compiled import install, replace_products
+    from lapwing.tune.dispatch.dispatcher import Dispatcher
 
     library, backend = tuned
     graph = torch.fx.Graph()
@@ -401,7 +401,7 @@ def test_compile_pass_replaces_products_of_fixed_shape(tuned):
 def test_the_pass_waits_for_the_first_compile(tuned, monkeypatch):
     import sys
 
-    from lapwing.tune import compiled
+    from lapwing.tune.dispatch.dispatcher import compiled
 
     library, _ = tuned
     installed = []

@@ -6,19 +6,21 @@
 
 from __future__ import annotations
 
-from .buckets import widen
-from .compare import Comparison, compare
-from .configure import configure
-from .export import Export, export
+from .dispatch.installed import Handle, enable, use
 from .gemm import Call, Gemm
 from .library import Entry, EnvironmentMismatch, LedgerLine, Library, build, merge
+from .library.formats import Export, export
+from .library.tokens import widen
 from .readers import BadLine, Log, read
-from .record import Recorded, record
-from .results import Metrics
-from .run import RunSummary, Step, run
-from .use import Handle, enable, use
-from .workdir import Problem, Workdir
+from .readers.recording import Recorded, record
+from .search.selection import configure
+from .search.session import RunSummary, Step, run
+from .validate.comparison import Comparison, compare
+from .validate.results import Metrics
+from .workdir import Target, Workdir
 from .workflow import Tuned, all_steps
+
+Problem = Target  # its earlier name
 
 __all__ = [
     "BadLine",
@@ -37,6 +39,7 @@ __all__ = [
     "Recorded",
     "RunSummary",
     "Step",
+    "Target",
     "Tuned",
     "Workdir",
     "all_steps",

@@ -9,17 +9,17 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from .buckets import widen
-from .compare import Comparison, compare
-from .configure import configure
 from .library import build
+from .library.tokens import widen
 from .readers import Log, read
-from .report import write as write_report
-from .results import Metrics
-from .results import write as write_results
-from .run import RunSummary, run
 from .search import check as check_strategy
-from .workdir import Problem
+from .search.selection import configure
+from .search.session import RunSummary, run
+from .validate.comparison import Comparison, compare
+from .validate.pages import write as write_report
+from .validate.results import Metrics
+from .validate.results import write as write_results
+from .workdir import Target
 
 __all__ = ["Tuned", "all_steps"]
 
@@ -31,7 +31,7 @@ _FOR_REPORT = 5.0, 0.1  # seconds, and of the budget, at most: drawing takes a w
 class Tuned:
     """What :func:`all_steps` found, and where it is written."""
 
-    configured: tuple[Problem, ...]
+    configured: tuple[Target, ...]
     searched: RunSummary
     comparisons: tuple[Comparison, ...]
     metrics: Metrics

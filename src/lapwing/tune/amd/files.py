@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from ..gemm import Gemm
+from ..workdir import Workdir
 from . import bench, override, tensile
 from .equality import LogicError, Merged, merge_logic
 
@@ -31,13 +30,7 @@ def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = 
         ``<name>.yaml`` and ``<name>.sh`` for each, ``bench.yaml``, ``bench.sh``, and ``left_out.txt`` where something was.
     """
     root = Path(getattr(workdir, "path", workdir))
-    problems = {}
-    for path in sorted((root / "configs").glob("*.json")):
-        try:
-            config = json.loads(path.read_text())
-            problems[str(config["name"])] = Gemm.from_dict(config["gemm"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"tune: {path} is not a configuration: {error}\nhint: make it again with configure") from error
+    problems = {target.name: target.gemm for target in sorted(Workdir(root).configs(), key=lambda target: target.name)}
     if not problems:
         raise FileNotFoundError(f"tune: {root} has no configurations\nhint: lapwing tune configure LOG --workdir {root}")
     to = Path(folder) if folder is not None else root / "tunings"

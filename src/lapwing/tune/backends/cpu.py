@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import control, cores, threads_set
 from ..gemm import Gemm
-from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
+from ..validate.probes import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
 from .cpu_product import Product
+from .processors import control, cores, threads_set
 
 __all__ = ["BACKEND", "Cpu", "CpuBench"]
 
@@ -26,6 +26,7 @@ _ROTATED = 128 << 20  # bytes of operands walked through before one comes again
 _MOST_SETS = 64
 _SAMPLE = 2e-3  # seconds that a sample fills with calls
 _MOST_CALLS = 500
+_CORE_BYTES = 100e9  # bytes per second that one core can move at most, from any memory or outer cache
 DEFAULT: Config = {
     "order": "direct", "tile_m": 0, "tile_n": 0, "tile_k": 0, "split_k": 1, "threads": 0, "share": "blas", "pack": "none",
 }  # fmt: skip
@@ -72,6 +73,15 @@ class Cpu:
 
     def default(self, gemm: Gemm) -> Config:
         return DEFAULT
+
+    def floor(self, gemm: Gemm, device: int) -> float:
+        """Seconds that no kernel can beat here: every core at its highest clock with the widest vectors there are."""
+        size = np.dtype(_dtype(gemm)).itemsize
+        # 64 operations a cycle of float32 (two AVX-512 units), half of float64; a complex product is four real ones
+        rate = cores() * _clock() * 64 * 4 / size * (2 if np.dtype(_dtype(gemm)).kind == "c" else 1)
+        work = gemm.flops * (4 if np.dtype(_dtype(gemm)).kind == "c" else 1)
+        moved = size * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)
+        return float(max(work / rate, moved / (_CORE_BYTES * cores())))
 
     def space(self, gemm: Gemm, device: int) -> Space:
         return _space(gemm)
@@ -317,6 +327,16 @@ def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
 
 def _same(tensor: Any, array: np.ndarray) -> bool:
     return bool(tensor.data_ptr() == array.__array_interface__["data"][0])
+
+
+@cache
+def _clock() -> float:
+    """The highest clock of the processor in Hz, or more than any has."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq") as file:
+            return 1e3 * float(file.read())
+    except (OSError, ValueError):
+        return 6e9
 
 
 @cache

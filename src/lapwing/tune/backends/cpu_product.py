@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import blas_threads
 from ..gemm import Gemm
-from ..validate import activate
+from ..validate.probes import activate
 from .base import Config
+from .processors import blas_threads
 
 __all__ = ["Product"]
 

@@ -15,7 +15,7 @@ from ..gemm import Gemm
 from .base import Config, Refused
 from .kernels.nvrtc import shared_object
 
-__all__ = ["FIELDS", "Found", "Library", "Problem", "library", "solution_name"]
+__all__ = ["FIELDS", "Descriptors", "Found", "Library", "library", "solution_name"]
 
 # attributes of an algorithm, under the names and in the order of TunableOp's solution names (torch >= 2.14)
 FIELDS: dict[str, tuple[int, Any]] = {
@@ -130,8 +130,8 @@ class Library:
         return list(values) or [0]
 
 
-class Problem:
-    """The descriptors of one product."""
+class Descriptors:
+    """One product, described to cuBLASLt."""
 
     def __init__(self, lib: Library, gemm: Gemm) -> None:
         self.lib, self.gemm = lib, gemm

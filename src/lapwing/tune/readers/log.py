@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from ..files import write_atomic
 from ..gemm import Call, Gemm
-from ..workdir import umask
 
-__all__ = ["BadLine", "Log", "add_up", "merge", "not_below", "write_text"]
+__all__ = ["BadLine", "Log", "add_up", "merge", "not_below"]
 
 _COLUMNS = ("count", *(field.name for field in fields(Gemm)), "source")
 
@@ -54,7 +53,7 @@ class Log:
             # a source is a file's name and a line, and names may hold anything but must stay on their line
             source = " ".join(call.source.split())
             table.writerow([call.count, *(values[name] for name in _COLUMNS[1:-1]), source])
-        return write_text(Path(path), out.getvalue())
+        return write_atomic(Path(path), out.getvalue())
 
 
 def merge(rows: Log, counts: Log) -> Log:
@@ -109,21 +108,6 @@ def not_below(above: Iterable[Call], below: Iterable[Call]) -> list[Call]:
         seen[plain] = seen.get(plain, 0) + call.count
     rest = [(call, call.count - seen.get(call.gemm, 0)) for call in above]
     return [replace(call, count=count) for call, count in rest if count > 0]
-
-
-def write_text(path: Path, text: str) -> Path:
-    """All of it or nothing: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
 
 
 def _loose(gemm: Gemm) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from random import Random as PythonRandom
 
 import numpy as np
 
-from ..blas import blas_threads
+from ..backends.processors import blas_threads
 from .core import Search
 from .space import Point
 

@@ -43,10 +43,10 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     """
     import torch
 
-    from ...cuda_bench import Operands, torch_default, torch_dtype
+    from ..cuda_bench import Operands, TorchDefault, torch_dtype
 
     start = getattr(bound, "start", None)
-    plain = torch_default(gemm)
+    plain = TorchDefault(gemm)
     empty, kind, where = torch.empty, torch_dtype(gemm.d_type), torch.device("cuda", device)
     current_stream = torch._C._cuda_getCurrentRawStream
     current_device = torch.cuda.current_device

@@ -1,0 +1,53 @@
+"""The final library: a folder of small files, one for each product, that says how it is done best, and where that holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..backends import get_own
+from ..backends.base import Backend
+from .entry import Entry
+from .folder import EnvironmentMismatch, Environments, Library, write
+from .ledger import LedgerLine, merge
+
+__all__ = ["Entry", "EnvironmentMismatch", "LedgerLine", "Library", "build", "environments", "merge"]
+
+
+def build(
+    workdir: Any,
+    comparisons: Iterable[Any],
+    out: str | Path | None = None,
+    *,
+    device: int = 0,
+    backends: Mapping[str, Backend] | None = None,
+    policy: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the winners of a comparison as a library.
+
+    Parameters
+    ----------
+    workdir : Workdir or path
+        The library goes to its ``final`` folder unless ``out`` names another.
+    comparisons : iterable of Comparison
+        Only those with ``kept`` are written.
+    device : int
+        Where they were measured.
+
+    Returns
+    -------
+    Path
+        The folder. Entries of an earlier build that did not win again are removed.
+    """
+    folder = Path(out) if out is not None else Path(getattr(workdir, "final", None) or Path(workdir) / "final")
+    entries = [Entry.from_comparison(c) for c in comparisons if c.kept]
+    names = sorted({e.backend for e in entries})
+    write(folder, entries, environments(names, device, backends), policy or {"made": "compare"})
+    return folder
+
+
+def environments(names: Iterable[str], device: int = 0, backends: Mapping[str, Backend] | None = None) -> Environments:
+    """What results of these backends depend on, here."""
+    given = dict(backends or {})
+    return {name: dict((given.get(name) or get_own(name)).environment(device)) for name in names}
