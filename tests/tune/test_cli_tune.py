@@ -54,15 +54,15 @@ def test_record_passes_the_exit_code_on(tmp_path, capfd, monkeypatch):
     ("words", "said"),
     [
         (["tune"], "required"),
-        (["tune", "record"], "no program\nhint: lapwing tune record -- python serve.py"),
+        (["tune", "record"], "no program was given\nhint: lapwing tune record -- python serve.py"),
         (["tune", "record", "--", "/no/such/program"], "/no/such/program cannot be started"),
         (["tune", "record", "-o", "/no/such/folder/a.csv", "--", "true"], "there is no folder /no/such/folder"),
         (["tune", "read", "/no/such/log"], "no product was found"),
         (["tune", "run", "/no/such/w"], "has no products to tune\nhint: lapwing tune configure LOG --workdir /no/such/w"),
         (["tune", "run", "w", "--budget", "soon"], "--budget 'soon' is not a time"),
         (["tune", "all", "1x2x3", "-w", "w", "--devices", "one"], "--devices 'one' is not a list of devices"),
-        (["tune", "export", "/no/such/final", "--format", "vllm", "-o", "x"], "there is no folder /no/such/final"),
-        (["tune", "merge", "/no/such/final", "-o", "x"], "there is no folder /no/such/final"),
+        (["tune", "export", "/no/such/final", "--format", "vllm", "-o", "x"], "the folder /no/such/final does not exist"),
+        (["tune", "merge", "/no/such/final", "-o", "x"], "the folder /no/such/final does not exist"),
         (["tune", "configure", "1x2x3", "--workdir", "w", "--keep-thr", "200"], "keep_thr is 200"),
     ],
 )

@@ -133,7 +133,7 @@ def test_workflow_on_the_cpu(tmp_path, monkeypatch):
     assert found[0].validated[0] == "product, float32 arithmetic" and found[1].validated[0] == "product"
     results.write(folder, found)
     page = report.write(tmp_path).with_suffix(".md").read_text()
-    assert "in float32 arithmetic, not in the types that the log has: BBS_TN_0." in page and "cpu, float32 arithmetic" in page
+    assert "in float32 arithmetic, not in the types of the log: BBS_TN_0." in page and "cpu, float32 arithmetic" in page
 
     # as if it had won: the entry says it too, and no tensor of torch meets it
     library = Library(build(tmp_path, [replace(found[0], kept=True)]))

@@ -211,7 +211,7 @@ def test_live_profiler_trace(trace, tmp_path):
     log = read(trace)
     assert log.problems == () and {call.gemm: call.count for call in log.calls} == expected
     sources = {call.gemm: call.source for call in log.calls}
-    assert "whole batch" in sources[list(expected)[3]] and "spread" in sources[list(expected)[2]]
+    assert "whole batch" in sources[list(expected)[3]] and "expanded" in sources[list(expected)[2]]
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes()))
     assert {call.gemm: call.count for call in read(packed).calls} == expected
@@ -241,7 +241,7 @@ def test_profiler_scaled_product_and_events_inside_events(tmp_path):
     from lapwing.tune.readers.profiler import read_trace
     from lapwing.tune.readers.sink import Sink
 
-    read_trace(text, sink := Sink("x"))
+    read_trace([text], sink := Sink("x"))
     (call,), _ = sink.close()
     scaled = Gemm(48, 16, 32, "T", "N", "f8e4m3", "f8e4m3", scale_a="row", scale_b="row", bias="bf16", fast_accum=True)
     assert call.gemm == scaled != replace(scaled, fast_accum=False)
@@ -387,7 +387,7 @@ def test_hostile_files(tmp_path):
         "long": [(1, 2, 3), (4, 5, 6)],
     }
     assert [problem.line for problem in logs["long"].problems] == [2]
-    assert logs["missing"].problems[0].reason == "there is no such file"
+    assert logs["missing"].problems[0].reason == "the file does not exist"
     with pytest.raises(ValueError, match="ranks is 'median'\nhint: it may be sum or max"):
         read("1x2x3", ranks="median")
 
@@ -435,6 +435,45 @@ def test_words_that_are_nearly_a_product(tmp_path, monkeypatch):
     (problem,) = read("256x64x512 f32 XX").problems
     assert problem.reason.startswith("'XX' is neither a type") and "nor a layout (NN" in problem.reason
     for name in ("256x64.csv", "log256x64"):
-        assert read(name).problems[0].reason == "there is no such file"
+        assert read(name).problems[0].reason == "the file does not exist"
     Path("256x64").write_text("m,n,k\n1,2,3\n")
     assert len(read("256x64").calls) == 1
+
+
+def trace_text(count: int, indent: int | None = None) -> str:
+    args = {"Input Dims": [[16, 32], [32, 48]], "Input Strides": [[32, 1], [48, 1]], "Input type": ["float", "float"]}
+    event = {"ph": "X", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 1, "args": args}
+    return json.dumps({"device": ["one"], "traceEvents": [event | {"ts": 10 * i} for i in range(count)]}, indent=indent)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10**9])
+def test_a_trace_is_read_piece_by_piece(size):
+    from lapwing.tune.readers.profiler import read_trace
+    from lapwing.tune.readers.sink import Sink
+
+    text = trace_text(5, indent=1)
+    for cut, problems in ((None, 0), (-3, 1), (-60, 1)):
+        pieces = [text[i : min(i + size, len(text[:cut]))] for i in range(0, len(text[:cut]), size)]
+        read_trace(pieces, sink := Sink("x"))
+        (call,), _ = sink.close()
+        assert call.count == (4 if cut == -60 else 5) and call.gemm == Gemm(48, 16, 32, "N", "N", *["f32"] * 4)
+        assert call.source == "x:6"
+        assert len(sink.problems) == problems, sink.problems
+
+
+def test_a_packed_trace_that_grows_without_end_is_cut(tmp_path):
+    """It is read as far as a trace can reasonably grow, in little memory, and the reason is named."""
+    import tracemalloc
+
+    bomb = tmp_path / "bomb.json.gz"
+    with gzip.open(bomb, "wb", compresslevel=1) as file:
+        file.write(trace_text(3)[:-2].encode() + b"," + b"\n" * 40)
+        for _ in range(300):
+            file.write(b" " * 2**20)
+    assert bomb.stat().st_size < 2 * 10**6
+    tracemalloc.start()
+    log = read(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert log.calls[0].count == 3 and peak < 50 * 2**20
+    assert any("unpacks from" in p.reason and "gunzip" in p.reason for p in log.problems), log.problems

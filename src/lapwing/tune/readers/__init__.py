@@ -13,7 +13,7 @@ from .cublas import CublasLtReader, CublasReader
 from .hipblaslt import HipblasltReader
 from .log import BadLine, Log, add_up, merge, not_below
 from .profiler import read_trace
-from .sink import Sink, Unreadable, is_file, lines, open_log, peek, whole
+from .sink import Sink, Unreadable, is_file, lines, open_log, peek, pieces
 from .table import TableReader, shape_like
 from .tunableop import TunableOpReader
 
@@ -82,7 +82,7 @@ def _read_one(source: str | os.PathLike[str]) -> Sink:
         return sink
     sink = Sink(os.fspath(source))
     if isinstance(source, str) and _TWO_SIZES.fullmatch(source) and not is_file(source):
-        sink.bad(0, "", 'there is no such file, and a product in words has three sizes: "256x64x512 f32 NN"')
+        sink.bad(0, "", 'the file does not exist, and a product in words has three sizes: "256x64x512 f32 NN"')
         return sink
     try:
         with open_log(Path(source)) as file:
@@ -99,7 +99,7 @@ def _read_bytes(file: io.BufferedReader, sink: Sink) -> None:
     elif b"\0" in head:
         sink.bad(0, "", "is not text" + (" of UTF-8" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else ""))
     elif _JSON.match(head.decode("utf-8", "replace").lstrip("\ufeff")):
-        read_trace(whole(file, sink), sink)
+        read_trace(pieces(file, sink), sink)
     else:
         _read_lines(lines(file, sink), sink)
 

@@ -77,14 +77,22 @@ def _start(counts: _Counts) -> None:
     # in backward passes, in inference mode and in compiled code. Other operators are not touched, and cost nothing.
     key = torch._C.DispatchKey.BackendSelect
     library = torch.library.Library("aten", "IMPL")
+    here = threading.local()
 
     def watch(name: str, operator: Any) -> Any:
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            below = keys.remove(key)
+            if getattr(here, "inside", False):  # a product that is part of another, as of a scaled one on a CPU
+                return operator.redispatch(below, *args, **kwargs)
             try:
                 note(name, _positional(operator, args, kwargs))
             except Exception as error:  # the program continues whatever happens here
                 print("lapwing: a product was not recorded:", error, file=sys.stderr)
-            return operator.redispatch(keys.remove(key), *args, **kwargs)
+            here.inside = True
+            try:
+                return operator.redispatch(below, *args, **kwargs)
+            finally:
+                here.inside = False
 
         return kernel
 
