@@ -111,7 +111,7 @@ def test_callable(layout):
     assert f(*tensors, out=place) is place and (np.abs(place.numpy() - expected) <= allowed).all()
     half = f(*[t.bfloat16() for t in tensors])
     assert half.dtype == torch.bfloat16 and np.abs(half.float().numpy() - expected).max() < 64 * 2**-8
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         f(x, w[..., :-1, :-1], bias)
 
 
@@ -159,5 +159,5 @@ def test_registry():
     assert choose("cpu") == ("cpu",) and choose("auto")
     with pytest.raises(ValueError, match="no backend is named"):
         choose(" , ")
-    with pytest.raises(ValueError, match="cannot be used here: there is no file"):
+    with pytest.raises(ValueError, match="cannot be used here: the file .* does not exist"):
         choose("replay:/nowhere/x.jsonl")

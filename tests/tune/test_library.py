@@ -163,7 +163,7 @@ def test_what_cannot_be_trusted_is_a_miss_with_one_warning(tmp_path, caplog):
 
 
 def test_manifest(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no tuned library"):
+    with pytest.raises(FileNotFoundError, match="is not a tuned library"):
         Library(tmp_path)
     path = fake_library(tmp_path / "a", FakeComparison(BASE))
     for text in ("", "{}", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "environment": {"fake": 3}}'):

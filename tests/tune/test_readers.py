@@ -177,7 +177,9 @@ def test_cublaslt_trace():
         Gemm(32, 64, 16, "N", "N", *["f16"] * 4, bias="f16", activation="relu"): 1,
         Gemm(128, 2048, 2400, "T", "N", *["f32"] * 4, ldb=25272, bias="f32"): 1,  # hipBLASLt's trace
     }
-    assert [(problem.line, problem.reason) for problem in log.problems] == [(9, "A and B do not fit: 1024 and 1023")]
+    assert [(problem.line, problem.reason) for problem in log.problems] == [
+        (9, "the inner sizes of A and B differ: 1024 and 1023")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -312,17 +314,17 @@ def test_a_table_of_ours_reads_back(tmp_path):
 def test_bad_lines_are_named_and_nothing_else_is_lost(tmp_path):
     bad = {
         2: (LINE.replace("M: 16032", "M: nan"), "m is 'nan', not a whole number"),
-        3: (LINE.replace("M: 16032", "M: -4"), "m is -4; it may be 0 to 2147483647"),
+        3: (LINE.replace("M: 16032", "M: -4"), "m is -4; it must be 0 to 2147483647"),
         4: (LINE.replace("K: 16384", "K: 99999999999999999999"), "k is '99999999999999999999', not a whole number"),
-        5: (LINE.replace("N: 109", "N: 0"), "n is 0: nothing to compute"),
-        6: (LINE.replace("a_type: bf16_r", "a_type: zf17"), "type 'zf17' is not known"),
-        7: (LINE.replace("lda: 16384", "lda: 3"), "lda is 3, less than the 16384 rows that A has"),
+        5: (LINE.replace("N: 109", "N: 0"), "n is 0, so there is nothing to compute"),
+        6: (LINE.replace("a_type: bf16_r", "a_type: zf17"), "unknown type 'zf17'"),
+        7: (LINE.replace("lda: 16384", "lda: 3"), "lda is 3, less than the 16384 rows of A"),
         8: (LINE[:100], "the entry is cut off"),
         9: (LINE.replace("M: 16032, ", ""), "m is missing"),
-        10: (LINE.replace("call_count: 1", "call_count: -3"), "call_count is -3; it may be 1 to 4611686018427387904"),
+        10: (LINE.replace("call_count: 1", "call_count: -3"), "call_count is -3; it must be 1 to 4611686018427387904"),
         11: (LINE.replace("alpha: 1.0", "alpha: inf"), "alpha is 'inf', not a number"),
         12: ("GemmTunableOp_BFloat16_TN,tn_*_16_4096", "'tn_*_16_4096' stands for many sizes"),
-        13: ("naïve text ✓ of a program", "no product is in this line"),
+        13: ("naïve text ✓ of a program", "this line has no product"),
         14: ("[2025][cublasLt][1][Trace][cublasLtMatmul] A=0X1", "the matrices are not described; set CUBLASLT_LOG_LEVEL=2"),
         15: ("3x4x5 bf17", "'bf17' is neither a type (bf16, f16, f32, ...) nor a layout (NN, NT, TN, TT, linear, matmul)"),
     }  # fmt: skip
@@ -388,7 +390,7 @@ def test_hostile_files(tmp_path):
     }
     assert [problem.line for problem in logs["long"].problems] == [2]
     assert logs["missing"].problems[0].reason == "the file does not exist"
-    with pytest.raises(ValueError, match="ranks is 'median'\nhint: it may be sum or max"):
+    with pytest.raises(ValueError, match="ranks is 'median'\nhint: use sum or max"):
         read("1x2x3", ranks="median")
 
 

@@ -1,11 +1,13 @@
-"""Make the matrix products of a real workload faster, and prove it.
+"""Make the matrix products of a program faster, and prove it.
 
-:func:`all_steps` does everything, as ``lapwing tune all`` does; :func:`read`, :func:`record`, :func:`configure`, :func:`run`,
-:func:`compare`, :func:`build` are its steps. :func:`use` and :func:`enable` let torch use what was found.
+:func:`all_steps` does everything, like ``lapwing tune all``. Its steps are :func:`record` or :func:`read`, :func:`configure`,
+:func:`run`, :func:`compare` and :func:`build`. :func:`use` and :func:`enable` let torch use the tuned library, and
+:func:`report` counts what it uses.
 """
 
 from __future__ import annotations
 
+from .dispatch.counts import UseReport, report
 from .dispatch.installed import Handle, enable, use
 from .gemm import Call, Gemm
 from .library import Entry, EnvironmentMismatch, LedgerLine, Library, build, merge
@@ -41,6 +43,7 @@ __all__ = [
     "Step",
     "Target",
     "Tuned",
+    "UseReport",
     "Workdir",
     "all_steps",
     "build",
@@ -51,6 +54,7 @@ __all__ = [
     "merge",
     "read",
     "record",
+    "report",
     "run",
     "use",
     "widen",

@@ -1,4 +1,4 @@
-"""A product on a CUDA device: clocks and probes. Works with torch tensors; needs a GPU."""
+"""A product on a CUDA device: the clock and the probes. Works with torch tensors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from .cuda_operands import GUARD, Operands, TorchDefault, environment, reference
 
 __all__ = ["Bound", "CudaBench", "Operands", "TorchDefault", "environment", "reference", "torch_dtype"]
 
-ROTATED = 200 << 20  # bytes of operands that are walked through before one comes again: over three times the 60 MB cache
-CALLS = 20  # in one graph, at least
-QUICK = ("product", "other data", "padded", "alpha, beta", "large scales", "small scales")  # of a first look
+ROTATED = 200 << 20  # bytes of operands that are used in turn before the first is used again: over three times the 60 MB cache
+CALLS = 20  # calls in one graph, at least
+QUICK = (
+    "product",
+    "other data",
+    "padded",
+    "alpha, beta",
+    "large scales",
+    "small scales",
+)  # for a first look
 
 
 class Bound(Protocol):
-    """A way to do a product, ready to run on any operands of its shape."""
+    """A configuration, ready to run on any operands of its shape."""
 
     resources: Mapping[str, int]
     compile_seconds: float
@@ -30,9 +37,9 @@ class Bound(Protocol):
 
 
 def probes(gemm: Gemm) -> tuple[Probe, ...]:
-    """Those of every backend, and two more that kernels of a GPU can get wrong.
+    """The probes of every backend, and more that GPU kernels can get wrong.
 
-    Packed odd sizes are not aligned, so that many configurations are not for them; with padding all are asked.
+    Packed odd sizes are not aligned, so many configurations do not support them; with padding all configurations are tried.
     """
     first, *near = named(gemm)
     found = [first, Probe("other data", gemm), *near]
@@ -48,7 +55,7 @@ def probes(gemm: Gemm) -> tuple[Probe, ...]:
 
 
 class CudaBench:
-    """One product on one device. ``bind(gemm, config)`` makes a Bound; it is the backend's."""
+    """One product on one device. ``bind(gemm, config)`` of the backend makes a Bound."""
 
     def __init__(self, gemm: Gemm, device: int, seed: int, bind: Callable[[Gemm, Config], Bound]) -> None:
         import torch
@@ -60,7 +67,7 @@ class CudaBench:
         self._graphs: dict[tuple[int, int], tuple[Any, int, Kernel]] = {}
         self._library_error: dict[str, float] = {}
         self._stream = torch.cuda.Stream(device)
-        self._small = self.small  # one object: graphs are found by it
+        self._small = self.small  # one object, because graphs are looked up by it
         self._nothing = Kernel({}, lambda i: None)
 
     def build(self, config: Config) -> Kernel:
@@ -82,17 +89,17 @@ class CudaBench:
             raise Refused("runtime", f"{dict(config)}: {error}".splitlines()[0]) from error
 
     def _graph(self, kernel: Kernel, between: Callable[[int], None] | None) -> tuple[Any, int]:
-        """The calls of one sample: each set of operands in turn, so that none is still in cache."""
+        """The calls of one sample: each uses another set of operands, so that none is still in the cache."""
         import torch
 
         key = id(kernel), id(between)
         if key not in self._graphs:
-            slow = self.gemm.flops > 2e11  # over some 300 us each: fewer say as much
+            slow = self.gemm.flops > 2e11  # over about 300 us each, so fewer calls are enough
             calls = max(4 if slow else CALLS, self.sets)
             graph = torch.cuda.CUDAGraph()
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self._stream):
-                kernel.run(0)  # what is made at the first call on a stream is made before the capture
+                kernel.run(0)  # the first call on a stream allocates memory, which must not happen during the capture
                 self._stream.synchronize()
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
@@ -111,9 +118,10 @@ class CudaBench:
     def time(
         self, kernels: Sequence[Kernel], samples: int, *, between: Callable[[int], None] | None = None
     ) -> list[list[float]]:
-        """``between(i)`` runs before each call: what a kernel gains by overlapping its own kind is then not counted.
+        """``between(i)`` runs before each call, so that a kernel gains nothing by overlapping with itself.
 
-        Without it, a kernel made to overlap its neighbours is timed behind a small one, as in a model, less the time of that.
+        Without it, a kernel that overlaps with its neighbours is timed after a small kernel, as in a model, and the time of
+        the small kernel is subtracted.
         """
 
         if between is None and any(k.config.get("pdl") for k in kernels):
@@ -121,11 +129,11 @@ class CudaBench:
         return self._timed([self._graph(kernel, between) for kernel in kernels], samples)
 
     def back_to_back(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
-        """Each behind itself, with other operands: here a kernel may overlap the next."""
+        """Time each kernel directly after itself, with other operands: here it may overlap with the next call."""
         return self._timed([self._graph(kernel, None) for kernel in kernels], samples)
 
     def small(self, i: int) -> None:
-        """What makes an operand in a model: changes the sign of B."""
+        """A small kernel, like those that produce an operand in a model: it changes the sign of B."""
         import torch
 
         b = self.operands[i % self.sets].b
@@ -165,11 +173,11 @@ class CudaBench:
             del self._graphs[key]
 
     def quick_check(self, kernel: Kernel) -> Mapping[str, float]:
-        """Of a first look: odd sizes need kernels of their own, which only the best are compiled for."""
+        """A first check. Odd sizes need kernels of their own, which are compiled only for the best candidates."""
         return self.check(kernel, QUICK)
 
     def check(self, kernel: Kernel, only: Sequence[str] | None = None) -> Mapping[str, float]:
-        """The scaled errors of the probes. What runs untuned is asked for the product alone, and not judged."""
+        """The scaled errors of the probes. The default computes only the product itself, and is not judged."""
         errors = {}
         for number, probe in enumerate(probes(self.gemm)):
             if only is not None and probe.name not in only:
@@ -181,14 +189,14 @@ class CudaBench:
                     continue
                 errors[probe.name] = self._probe(probe, bound, self.seed + 1000 + number, judged=not untuned)
             except Refused as refused:
-                # a configuration that is not for such a product will not be asked for one; a wrong answer is one anywhere
+                # a configuration that does not support such a product is never used for it; but a wrong result counts anywhere
                 never = refused.kind == "constraints" or (probe.name not in QUICK and refused.kind != "correctness")
                 if not never or probe.gemm == self.gemm:
                     raise
         return errors
 
     def _probe(self, probe: Probe, bound: Bound, seed: int, judged: bool) -> float:
-        """Run three times, and look at the whole of D. The scaled error; at most 1 where it is judged."""
+        """Run three times, check all of D, and return the scaled error; it is at most 1 if it is judged."""
         import torch
 
         name, gemm = probe.name, probe.gemm
@@ -214,7 +222,7 @@ class CudaBench:
             raise Refused("correctness", f"{name}: {RUNS} runs gave different bits")
         exact, size = reference(gemm, operands)
         of_answer, of_size, tiny = allowances(gemm)
-        if gemm.a_type == "f64":  # the reference has no more bits
+        if gemm.a_type == "f64":  # the reference is not more precise
             of_size *= 2.0
         allowed = of_answer * exact.abs() + of_size * size + tiny
         worst = 0.0
@@ -233,13 +241,13 @@ class CudaBench:
         return worst
 
     def _library(self, name: str, gemm: Gemm, operands: Operands, exact: Any) -> float:
-        """The relative error of torch's own product, in the same units: what may be doubled but no more."""
+        """The relative error of torch's own product; that of a candidate may be at most twice as large."""
         if name not in self._library_error:
             operands.d.zero_()
             try:
                 TorchDefault(gemm).run(operands)
                 error = float((operands.d.double() - exact).norm() / exact.norm().clamp_min(1e-300))
-            except RuntimeError:  # torch does not take such a product: there is only the bound
+            except RuntimeError:  # torch does not support such a product, so only the bound counts
                 error = math.inf
             least = 2.0**-12 if gemm.compute == "tf32" else 0.0
             self._library_error[name] = max(error, UNIT.get(gemm.d_type, 2.0**-24) / 4, least)

@@ -1,4 +1,4 @@
-"""Operands of a product on a CUDA device, what torch makes of them, and the answer in float64."""
+"""Operands of a product on a CUDA device, the result of torch, and the reference in float64."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..gemm import TYPES, Gemm
 
 __all__ = ["GUARD", "Operands", "TorchDefault", "environment", "reference", "torch_dtype", "wait"]
 
-GUARD = 4096  # elements before and after D that nothing may write
+GUARD = 4096  # elements before and after D that must not be written
 
 
 def wait(device: int) -> None:
-    """Until all that was started is done; a negative device is the CPU, where probes are tried out without a GPU."""
+    """Wait until the device is idle. A negative device is the CPU, on which probes are tested without a GPU."""
     import torch
 
     if device >= 0:
@@ -35,7 +35,7 @@ def torch_dtype(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Operands:
-    """One set. Matrices are views (columns, rows) of column-major memory: row-major to torch, as frameworks see them."""
+    """One set of operands. Matrices are views (columns, rows) of column-major memory, so they are row-major for torch."""
 
     a: Any
     b: Any
@@ -48,7 +48,7 @@ class Operands:
 
     @classmethod
     def random(cls, gemm: Gemm, device: int, seed: int, *, scales: tuple[float, float] = (0.5, 2.0)) -> Operands:
-        """Normal numbers, pads of NaN, a poisoned D. Never zeros: they run faster, and hide what was not computed."""
+        """Normal random numbers; NaN in pads and D. No zeros: they run faster, and hide missing results."""
         import torch
 
         place = f"cuda:{device}" if device >= 0 else "cpu"
@@ -64,7 +64,7 @@ class Operands:
             view = memory.as_strided((gemm.batch, columns, rows), (stride, ld, 1), guard)
             if x != "d":
                 spread = 1.0 / math.sqrt(math.sqrt(max(gemm.k, 1))) if x != "c" and kind.itemsize > 1 else 1.0
-                for i in range(gemm.batch):  # one matrix at a time: float32 numbers of all of them would be large
+                for i in range(gemm.batch):  # one matrix at a time, to need less memory
                     if (
                         gemm.batch == 1
                         and stride == ld * columns
@@ -91,7 +91,7 @@ class Operands:
 
 @dataclass
 class TorchDefault:
-    """What torch does untuned: mm, addmm, baddbmm or _scaled_mm, and the activation after it."""
+    """The untuned product of torch: mm, addmm, baddbmm or _scaled_mm, followed by the activation."""
 
     gemm: Gemm
     compile_seconds: float = 0.0
@@ -143,7 +143,7 @@ class TorchDefault:
 
 
 def reference(gemm: Gemm, operands: Operands, rows: slice = slice(None)) -> tuple[Any, Any]:
-    """The product in float64, and the same with absolute values: what an error is measured against. As D's view."""
+    """The product in float64, and the same with absolute values, which scales the allowed error. Shaped like D."""
     import torch
 
     wide = [x.to(torch.float64) for x in (operands.b, operands.a)]
@@ -170,7 +170,7 @@ def reference(gemm: Gemm, operands: Operands, rows: slice = slice(None)) -> tupl
 
 
 def environment(device: int) -> dict[str, str]:
-    """What results on this device depend on, as far as torch knows it."""
+    """Everything that results on this device depend on, as far as torch knows."""
     import torch
 
     from .kernels.launch import driver

@@ -1,4 +1,4 @@
-"""Our own kernels: Triton templates and a CUDA kernel for few columns. A configuration says everything about a kernel."""
+"""Our own kernels: Triton templates, and a CUDA kernel for few columns. A configuration describes a kernel completely."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TritonBackend(CudaBackend):
         import torch
 
         if torch.cuda.get_device_capability()[0] < 8:
-            return "the kernels are for compute capability 8.0 and later"
+            return "the kernels need compute capability 8.0 or later"
         return None
 
     def environment(self, device: int) -> dict[str, str]:
@@ -62,9 +62,9 @@ class TritonBackend(CudaBackend):
         if gemm.compute not in ("f32", "tf32") or gemm.d_type not in ("bf16", "f16", "f32") or gemm.c_type != gemm.d_type:
             return f"the kernels sum in float32 and write bf16, f16 or f32, not {gemm.compute} and {gemm.d_type}"
         if "block" in (gemm.scale_a, gemm.scale_b) or "C" in gemm.layout:
-            return "the kernels have no block scales and no complex numbers"
+            return "the kernels do not support block scales or complex numbers"
         if self.frozen and (gemm.layout != "TN" or gemm.n > 128 or gemm.batch > 1):
-            return "weights are read ahead for at most 128 columns, layout TN, no batch"
+            return "weights are read ahead only for at most 128 columns, layout TN, without a batch"
         if min(gemm.m, gemm.n, gemm.k) < 1 or max(gemm.lda, gemm.ldb, gemm.ldc, gemm.ldd) >= 2**31:
             return "a size is zero, or too large"
         return None
@@ -89,7 +89,7 @@ class TritonBackend(CudaBackend):
         if "default" in config:
             return TorchDefault(gemm)
         if config["pdl"] in AHEAD and not self.frozen:
-            raise Refused("constraints", "it reads weights ahead: only the backend triton_frozen may use it")
+            raise Refused("constraints", "it reads weights ahead, which only the backend triton_frozen may do")
         return Planned(gemm, config, device)
 
 
@@ -99,7 +99,7 @@ def _capability(device: int) -> int:
 
         major, minor = torch.cuda.get_device_capability(device)
     except (ImportError, RuntimeError, AssertionError):
-        return 90  # compiling ahead, where there is no GPU
+        return 90  # compiling without a GPU
     return 10 * major + minor
 
 
@@ -114,13 +114,13 @@ def _multiprocessors(device: int) -> int:
 
 
 class Planned(CudaPlanned):
-    """A configuration built for one product: its kernels, loaded, with everything but the pointers filled in."""
+    """A configuration for one product: its kernels are loaded, and all arguments except pointers are set."""
 
     def __init__(self, gemm: Gemm, config: Config, device: int) -> None:
         from .kernels.launch import Function
 
         if not allowed(gemm, config):
-            raise Refused("constraints", f"{dict(config)} is not for {gemm}")
+            raise Refused("constraints", f"{dict(config)} does not support {gemm}")
         self.gemm, self.device = gemm, device
         self.ahead = config["pdl"] in AHEAD
         self.steps = plan(gemm, config, _multiprocessors(device))
@@ -140,7 +140,7 @@ class Planned(CudaPlanned):
         self._lock = threading.Lock()
 
     def launches(self, stream: int) -> list[tuple[Any, list[tuple[Any, int]]]]:
-        """The starts, each with the cells of its pointers: (cell, index into a, b, c, d, bias, scale_a, scale_b)."""
+        """The kernel launches, each with the cells of its pointers: (cell, index into a, b, c, d, bias, scale_a, scale_b)."""
         if stream not in self._bound:
             from .kernels.workspace import arena
 
@@ -162,7 +162,7 @@ class Planned(CudaPlanned):
         return self._bound[stream]
 
     def start(self, stream: int, pointers: tuple[int, ...], alone: bool = False) -> None:
-        """``pointers``: of a, b, c, d, bias, scale_a, scale_b; 0 where there is none. ``alone``: after all that is in front."""
+        """``pointers`` of a, b, c, d, bias, scale_a, scale_b; 0 for a missing one. ``alone``: wait for all earlier kernels."""
         with self._lock:
             for launch, cells in self._bound.get(stream) or self.launches(stream):
                 for cell, index in cells:

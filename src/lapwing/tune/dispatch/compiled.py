@@ -1,4 +1,4 @@
-"""torch.compile: a pass over Inductor's graph that puts tuned kernels where a product of fixed shape has one."""
+"""torch.compile: a pass over Inductor's graph that inserts tuned kernels for products of fixed shape."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .dispatcher import Dispatcher
 
 __all__ = ["install"]
 
-# compiled code lives longer than the context it was compiled in, and names what it needs
+# compiled code lives longer than the context it was compiled in, and finds its library by name
 _DISPATCHERS: dict[str, Dispatcher] = {}
-_lock = threading.RLock()  # libraries may be taken and left by several threads
-_COMPILERS: dict[Any, tuple[Any, list[bool]]] = {}  # what we put in the place of torch.compile: over what, and whether it ended
-_LIBRARY = torch.library.Library("lapwing", "FRAGMENT")  # lives as long as its operator
+_lock = threading.RLock()  # several threads may begin and end the use of libraries
+_COMPILERS: dict[
+    Any, tuple[Any, list[bool]]
+] = {}  # our replacement of torch.compile: the function below it, and whether it has ended
+_LIBRARY = torch.library.Library("lapwing", "FRAGMENT")  # the operator exists as long as this object
 _LIBRARY.define("tuned_product(Tensor x, Tensor y, Tensor? bias, str library) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
@@ -41,9 +43,9 @@ torch.library.register_fake("lapwing::tuned_product", _fake, lib=_LIBRARY)
 
 
 def install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
-    """Puts the pass behind those that are there, now or at the first torch.compile; gives the function that takes it away.
+    """Add the pass after the existing ones, now or at the first torch.compile; return the function that removes it.
 
-    Importing Inductor takes seconds, which a program that compiles nothing should not wait for.
+    Importing Inductor takes seconds, and a program that compiles nothing should not wait for it.
     """
     with _lock:
         return _install(dispatcher, digest) if "torch._inductor.config" in sys.modules else _install_later(dispatcher, digest)
@@ -76,7 +78,7 @@ def _install_later(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
 
 def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
-    """Nothing where there is no Inductor."""
+    """Does nothing if Inductor is not available."""
     try:
         import torch._inductor.config as config
         from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -88,7 +90,7 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
     class Pass(CustomGraphPass):  # type: ignore[misc]
         def __init__(self) -> None:
-            # what it was put over; whether it was taken away while another lay over it
+            # the pass below it, and whether it was removed while another was above it
             self.over, self.ended = before, False
 
         def __call__(self, graph: Any, *args: Any, **named: Any) -> None:
@@ -98,7 +100,7 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
                 replace_products(graph, dispatcher, digest)
 
         def uuid(self) -> Any:
-            """Inductor's cache on disk must tell libraries apart."""
+            """Distinguishes libraries in Inductor's cache on disk."""
             names = [getattr(other, "uuid", lambda: None)() for other in earlier]
             if any(name is None for name in names):
                 return None
@@ -110,9 +112,9 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
     def undo() -> None:
         with _lock:
-            _take_away()
+            _remove()
 
-    def _take_away() -> None:
+    def _remove() -> None:
         ours.ended = True
         while getattr(found := config.post_grad_custom_post_pass, "ended", False):
             config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
@@ -121,7 +123,7 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
 
 def replace_products(graph: Any, dispatcher: Dispatcher, digest: str) -> int:
-    """How many were replaced."""
+    """Replace products that the library has, and return how many."""
     count = 0
     for node in graph.nodes:
         if node.op != "call_function" or node.target not in (_mm, _addmm):

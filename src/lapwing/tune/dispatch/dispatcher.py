@@ -1,12 +1,13 @@
-"""Tensors to tuned kernels, in about a microsecond.
+"""Find the tuned kernel for tensors, in about a microsecond.
 
-The first table has only shapes: a product that no library knows costs one look there. The second has strides, types and device,
-and gives a function. What a library's key does not describe goes to the framework: tensor subclasses, modes, transforms,
+The first table is by shape: a product that no library has costs one lookup. The second is by strides, types and device, and has
+the kernel. Everything that the key of a library does not describe is left to torch: tensor subclasses, modes, transforms,
 tracing, conjugates, memory that is not aligned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,21 +15,23 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..gemm import Gemm, Trans
 from ..library.folder import Library
 from .calls import NAMES, Call, Product
 from .choice import Chooser, Operand, product_of
+from .counts import Tally, tally
 
 __all__ = ["Dispatcher"]
 
 _SCALED = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ALIGNED = 15  # a kernel may have been tuned for loads of 16 bytes
-_MOST = 1 << 16  # shapes remembered; a program with more starts anew
+_MOST = 1 << 16  # shapes that are remembered; with more, the table starts again
 
 _log = logging.getLogger("lapwing")
 _is_compiling = torch.compiler.is_compiling
 _Tensor, _Parameter, _float32 = torch.Tensor, torch.nn.Parameter, torch.float32
 _PLAIN = (_Tensor, _Parameter)
-# private but old names; where one is missing the framework's product is always right
+# private but old names; when one is missing, torch computes the product, which is always correct
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _functions = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 _level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: 0)
@@ -41,17 +44,17 @@ _UNKNOWN: Any = object()
 
 
 class Dispatcher:
-    """The products of torch, by the kernels of some libraries. Each method takes torch's own function first.
+    """Computes torch's products with the kernels of some libraries. Each method takes torch's own function first.
 
-    ``frozen``: it is only asked for products with weights that nothing writes.
+    ``frozen``: all products have weights that nothing writes.
     """
 
     def __init__(self, libraries: Sequence[Library], frozen: bool = False) -> None:
         self.chooser = Chooser(libraries, frozen)
         self.linears: dict[Any, Any] = {}
         self.products: dict[Any, Any] = {}
-        self.matrices: dict[Any, Any] = {}  # torch.mm and addmm take nothing else,
-        self.batches: dict[Any, Any] = {}  # and bmm takes only these
+        self.matrices: dict[Any, Any] = {}  # for torch.mm and addmm,
+        self.batches: dict[Any, Any] = {}  # and for bmm
 
     def linear(self, original: Callable[..., Any], x: Any, w: Any, bias: Any = None) -> Any:
         """x w^T + bias"""
@@ -66,33 +69,36 @@ class Dispatcher:
         return self.run(self.matrices, original, (bias, x, y), x, y, bias)
 
     def run(self, tables: dict[Any, Any], original: Any, given: tuple[Any, ...], x: Any, y: Any, bias: Any) -> Any:
-        """``given`` is what ``original`` takes. In the table of linears y is (columns, inner).
+        """Compute x y + bias; ``given`` are the arguments of ``original``. In the table of linears y is (columns, inner).
 
-        Written out in one piece, since each call of a function costs a twentieth of the microsecond that this may take.
+        This is one long function because each function call would cost a twentieth of a microsecond.
         """
         try:
             table = tables.get((x.shape, y.shape), _UNKNOWN)
             if table is _UNKNOWN:
                 table = self._new_table(tables, x, y)
-            if table is None:
+            if type(table) is Tally:
+                table.passed += 1
                 return original(*given)
             dtype, device = x.dtype, x.device
             tf32 = dtype is _float32 and x.is_cuda and _tf32()
             key = (x.stride(), y.stride(), dtype, device, bias is None, _deterministic(), tf32)
             call = table.get(key, _UNKNOWN)
-        except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch knows what to do
+        except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch's own function handles them
             return original(*given)
         if call is _UNKNOWN:
             columns = y.shape[0 if tables is self.linears else -1]
-            if bias is not None and not _fits(bias, dtype, device, columns):  # says nothing about the next bias
+            if bias is not None and not _fits(bias, dtype, device, columns):  # the next bias may fit
                 return original(*given)
-            if x.is_cuda and _capturing():  # loading a kernel would spoil the graph; what was run before is known
+            if x.is_cuda and _capturing():  # loading a kernel would break the graph
                 return original(*given)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
-        # tensors that the key describes wholly, and nobody who must see the call
+        if type(call) is Tally:
+            call.passed += 1
+            return original(*given)
+        # the key must describe the tensors completely, and no mode or transform may need to see the call
         if (
-            call is None
-            or not ((kind := type(x)) is _Tensor or kind is _Parameter)
+            not ((kind := type(x)) is _Tensor or kind is _Parameter)
             or not ((kind := type(y)) is _Tensor or kind is _Parameter)
             or _modes()
             or _level() is not None
@@ -106,21 +112,22 @@ class Dispatcher:
             or (bias is not None and not _fits(bias, dtype, device, call.gemm.m))
             or (call.may_be_negated and (x.is_neg() or y.is_neg()))
         ):
+            call.tally.passed += 1
             return original(*given)
+        call.tally.hits += 1
         try:
             linear = tables is self.linears
             if _grad() and (x.requires_grad or y.requires_grad or (bias is not None and bias.requires_grad)):
                 return Product.apply(x, y.t() if linear else y, bias, call, self)
             return call.stored(x, y, bias) if linear else call(x, y, bias)
         except Exception as error:
-            table[key] = None
-            _say(call, error)
+            table[key] = self._fail(call, error)
             return original(*given)
 
     def scaled_mm(
         self, original: Callable[..., Any], x: Any, y: Any, scale_x: Any, scale_y: Any, *rest: Any, **named: Any
     ) -> Any:
-        """torch._scaled_mm: 8-bit floats with a scale for the tensor or for each row."""
+        """torch._scaled_mm: 8-bit floats with one scale for the tensor or one for each row."""
         order = ("bias", "scale_result", "out_dtype", "use_fast_accum")
         given = dict(zip(order, rest, strict=False)) | named
         bias, out, fast = given.get("bias"), given.get("out_dtype"), bool(given.get("use_fast_accum", False))
@@ -133,64 +140,66 @@ class Dispatcher:
                 call = None
             elif call is _UNKNOWN:
                 call = self.products[key] = self._choose_scaled(x, y, scale_x, scale_y, bias, out, fast)
-        if call is None:
+        if call is None or type(call) is Tally:
+            if call is not None:
+                call.passed += 1
             return original(x, y, scale_x, scale_y, *rest, **named)
+        call.tally.hits += 1
         try:
             return call.kernel(x, y.t() if call.turn_y else y, bias, None, scale_x, scale_y)
         except Exception as error:
-            self.products[key] = None
-            _say(call, error)
+            self.products[key] = self._fail(call, error)
             return original(x, y, scale_x, scale_y, *rest, **named)
 
     def knows(self, x: Any, y: Any, bias: Any = None) -> bool:
-        """Whether x y + bias would be done by a tuned kernel; x and y may be fake tensors."""
+        """Whether a tuned kernel would compute x y + bias; x and y may be fake tensors."""
         if x.dtype is not y.dtype or x.device != y.device or not self.chooser.knows_sizes(y.shape[-1], y.shape[-2], 1):
             return False
         tf32 = x.dtype is _float32 and x.device.type == "cuda" and _tf32()
-        return self._choose(x, y, bias, (None, None, x.dtype, x.device, bias is None, _deterministic(), tf32)) is not None
+        return type(self._choose(x, y, bias, (None, None, x.dtype, x.device, bias is None, _deterministic(), tf32))) is Call
 
-    def _new_table(self, tables: dict[Any, Any], x: Any, y: Any) -> dict[Any, Any] | None:
+    def _new_table(self, tables: dict[Any, Any], x: Any, y: Any) -> dict[Any, Any] | Tally:
         if len(tables) >= _MOST:
             tables.clear()
         dims, other = len(x.shape), len(y.shape)
         batch = dims == other == 3 and x.shape[0] == y.shape[0]
-        if tables is self.matrices or tables is self.batches:  # what they refuse, torch must refuse
+        if tables is self.matrices or tables is self.batches:  # torch must refuse what these functions do not take
             fits = dims == other == 2 if tables is self.matrices else batch
         else:
             fits = (dims >= 2 and other == 2) or (batch and tables is self.products)
         if fits:
             inner, columns = (y.shape[1], y.shape[0]) if tables is self.linears else y.shape[-2:]
             fits = self.chooser.knows_sizes(columns, inner, y.shape[0] if other == 3 else 1)
-        table: dict[Any, Any] | None = {} if fits else None
+        table: dict[Any, Any] | Tally = {} if fits else _miss(x, y.mT if tables is self.linears and other >= 2 else y)
         tables[x.shape, y.shape] = table
         return table
 
-    def _choose(self, x: Any, y: Any, bias: Any, key: tuple[Any, ...]) -> Call | None:
-        """y is (inner, columns), or has a batch as x has."""
+    def _choose(self, x: Any, y: Any, bias: Any, key: tuple[Any, ...]) -> Call | Tally:
+        """The kernel for x y + bias, or the counts of a product without one. y is (inner, columns), batched if x is."""
         dtype, device, deterministic, tf32 = NAMES.get(x.dtype), _ordinal(key[3]), key[5], key[6]
         if dtype is None or device is None or x.dtype in _SCALED or tf32 is None:
-            return None
+            return _miss(x, y)
         if bias is not None and (bias.dim() != 1 or bias.dtype is not x.dtype or bias.shape[0] != y.shape[-1]):
-            return None
+            return _miss(x, y)
         fold = x.dim() > 2 and y.dim() == 2
         if fold:
             rows = _rows(x)
             if rows is None:
-                return None
+                return _miss(x, y)
             left = Operand((x.shape[:-1].numel(), x.shape[-1]), rows, dtype)
         else:
             left = Operand(tuple(x.shape), tuple(x.stride()), dtype)
         right = Operand(tuple(y.shape), tuple(y.stride()), dtype)
         gemm = product_of(left, right, bias=dtype if bias is not None else "", deterministic=deterministic)
-        kernel = self.chooser.choose(gemm, device, tf32=tf32) if gemm is not None else None
-        return None if kernel is None or gemm is None else Call(kernel, gemm, fold)
+        choice = self.chooser.choose(gemm, device, tf32=tf32) if gemm is not None else None
+        return _miss(x, y, gemm) if choice is None or gemm is None else Call(choice, gemm, fold)
 
-    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any, fast: bool) -> Call | None:
+    def _choose_scaled(self, x: Any, y: Any, scale_x: Any, scale_y: Any, bias: Any, out: Any, fast: bool) -> Call | Tally:
         kinds, device = (_scale(scale_x, x.shape[0], -2), _scale(scale_y, y.shape[-1], -1)), _ordinal(x.device)
         if x.dtype not in _SCALED or y.dtype not in _SCALED or out not in NAMES or out in _SCALED or None in kinds:
-            return None
+            return _miss(x, y)
         if device is None or (bias is not None and (bias.dtype not in NAMES or bias.shape[0] != y.shape[-1])):
-            return None
+            return _miss(x, y)
         left, right = (Operand(tuple(t.shape), tuple(t.stride()), NAMES[t.dtype]) for t in (x, y))
         types: dict[str, Any] = {
             "c_type": NAMES[out],
@@ -200,29 +209,45 @@ class Dispatcher:
             "fast_accum": fast,
         }
         gemm = product_of(left, right, scale_a=kinds[1], scale_b=kinds[0], deterministic=_deterministic(), **types)
-        kernel = self.chooser.choose(gemm, device) if gemm is not None else None
-        return None if kernel is None or gemm is None else Call(kernel, gemm, False)
+        choice = self.chooser.choose(gemm, device) if gemm is not None else None
+        return _miss(x, y, gemm) if choice is None or gemm is None else Call(choice, gemm, False)
+
+    def _fail(self, call: Call, error: Exception) -> Tally:
+        """A kernel that failed is not used again; its product counts as one without an entry."""
+        call.tally.hits -= 1
+        reason = (str(error).splitlines() or ["?"])[0]
+        _log.warning("tune: the kernel for %s failed and is not used again: %s", call.gemm, reason)
+        failed = tally(call.gemm)
+        failed.passed += 1
+        return failed
 
 
 def _ordinal(device: Any) -> int | None:
-    """-1 for the CPU, the number of a GPU, None for anything else (meta, mps, xla)."""
+    """-1 for the CPU, the number of a GPU, None for any other device (meta, mps, xla)."""
     if device.type == "cuda":
         return torch.cuda.current_device() if device.index is None else int(device.index)
     return -1 if device.type == "cpu" else None
 
 
 def _fits(bias: Any, dtype: Any, device: Any, columns: int) -> bool:
-    """Whether it is a vector of that length: torch spreads one element over all, where a kernel would read beyond it."""
+    """Whether it is a vector of that length. torch also takes one element for all; a kernel would read beyond it."""
     plain = type(bias) in _PLAIN and bias.dtype is dtype and bias.device == device
     return plain and bias.shape == (columns,) and bias.is_contiguous() and not bias.data_ptr() & _ALIGNED and not bias.is_neg()
 
 
-def _say(call: Call, error: Exception) -> None:
-    _log.warning("tune: %s failed and is not used again: %s", call.gemm, (str(error).splitlines() or ["?"])[0])
+def _miss(x: Any, y: Any, gemm: Gemm | None = None) -> Tally:
+    """The counts of a product without an entry, under its name in a library, or under its shapes if it can have none."""
+    if gemm is None and x.dtype is y.dtype and x.dtype in NAMES and x.dim() >= 2 and y.dim() >= 2:
+        rows = x.shape[:-1].numel() if y.dim() == 2 else x.shape[-2]
+        batch = x.shape[0] if y.dim() == 3 and x.dim() == 3 else 1
+        with contextlib.suppress(ValueError):
+            right: Trans = "T" if y.stride(-2) == 1 and y.stride(-1) >= y.shape[-2] else "N"
+            gemm = Gemm.row_major(rows, y.shape[-1], x.shape[-1], right=right, dtype=NAMES[x.dtype], batch=batch)
+    return tally(gemm if gemm is not None else f"{tuple(x.shape)} @ {tuple(y.shape)} {x.dtype}")
 
 
 def _plain_scaled(x: Any, y: Any, bias: Any, scale_x: Any, scale_y: Any) -> bool:
-    """8-bit floats are never negated, and autocast leaves them alone."""
+    """Whether a kernel may compute this. 8-bit floats are never negated, and autocast ignores them."""
     if _is_compiling() or _modes() or _level() is not None or _tracing() is not None or forward_ad._current_level >= 0:
         return False
     if any(type(t) not in _PLAIN or t.device != x.device for t in (x, y, scale_x, scale_y)):
@@ -233,7 +258,7 @@ def _plain_scaled(x: Any, y: Any, bias: Any, scale_x: Any, scale_y: Any) -> bool
 
 
 def _only_device_modes() -> bool:
-    """torch.set_default_device is a mode too, and has no say in products."""
+    """torch.set_default_device is a mode too, but does not affect products."""
     try:
         from torch.overrides import _get_current_function_mode_stack
         from torch.utils._device import DeviceContext
@@ -248,7 +273,7 @@ def _autocast_changes_nothing(x: Any) -> bool:
 
 
 def _tf32() -> bool | None:
-    """Whether torch may use it on a GPU; None where it cannot say (old and new settings mixed)."""
+    """Whether torch may use tf32 on a GPU; None when old and new settings contradict each other."""
     try:
         return torch._C._get_cublas_allow_tf32()
     except RuntimeError:
@@ -256,7 +281,7 @@ def _tf32() -> bool | None:
 
 
 def _rows(x: Any) -> tuple[int, int] | None:
-    """Strides of x as a matrix of its last axis, where that needs no copy."""
+    """Strides of x as a matrix with the same last axis; None when that would need a copy."""
     strides, shape = x.stride(), x.shape
     if strides[-1] != 1 and shape[-1] != 1:
         return None
@@ -270,7 +295,7 @@ def _rows(x: Any) -> tuple[int, int] | None:
             return None
         else:
             expected = stride * size
-    if step == 0:  # one row, spread over all
+    if step == 0:  # one row, expanded
         return None
     return (step or shape[-1], 1)
 

@@ -1,7 +1,7 @@
-"""Use a tuned library: for everything in a ``with``, or for the linear layers of one model.
+"""Use a tuned library: inside a ``with`` block, or in the linear layers of one model.
 
-It is in use in the whole process, as the functions it replaces are: autograd's threads see it too. What fits no entry goes to
-the framework's own function, with the arguments as they came.
+The whole process uses it, autograd's threads too. A product without an entry is computed by the framework's own function, with
+its arguments unchanged.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from ...core import products
 from ..backends.base import Backend
 from ..library.folder import Library
 from .choice import Chooser, Operand, product_of
+from .counts import Tally, tally
 
 __all__ = ["Handle", "enable", "use"]
 
-_MOST = 1 << 16  # shapes remembered
+_MOST = 1 << 16  # shapes that are remembered
 _log = logging.getLogger("lapwing")
 _lock = threading.RLock()
 _libraries: list[Library] = []
-_patches: list[Any] = []  # one Patch while something is in use
+_patches: list[Any] = []  # one Patch while a library is in use
 
 
 @contextlib.contextmanager
@@ -36,24 +37,24 @@ def use(
 ) -> Iterator[Library]:
     """Let torch, and :func:`lapwing.matmul`, use a tuned library.
 
-    Replaces ``torch.nn.functional.linear``, ``torch.mm``, ``matmul``, ``addmm``, ``bmm``, ``_scaled_mm`` and ``@``, and puts
-    them back on exit. Where contexts are nested, the inner library is asked first.
+    It replaces ``torch.nn.functional.linear``, ``torch.mm``, ``matmul``, ``addmm``, ``bmm``, ``_scaled_mm`` and ``@``, and
+    restores them on exit. In nested contexts the inner library comes first. :func:`lapwing.tune.report` counts what is used.
 
     Parameters
     ----------
     library : path or Library
         The folder that ``lapwing tune`` wrote.
     compiled : bool
-        Also what ``torch.compile`` compiles inside, by Inductor: products of fixed shape that the library has.
+        Also use it in code that ``torch.compile`` compiles inside the block: for products of fixed shape, with Inductor.
 
     Raises
     ------
     EnvironmentMismatch
-        It was made on another device or with other versions.
+        The library was made on another device or with other versions.
 
     Notes
     -----
-    Derivatives are right, and their products are looked up too. A function that was imported by name before
+    Derivatives are correct, and their products are looked up too. A function that was imported by name earlier
     (``from torch.nn.functional import linear``) is not replaced. Inside ``vmap``, forward mode, tracing and torch's modes, and
     for tensor subclasses, torch's own functions run.
 
@@ -71,11 +72,11 @@ def use(
 
 
 class Handle:
-    """What :func:`enable` changed; ``remove()`` puts it back, once."""
+    """The changes of :func:`enable`; ``remove()`` undoes them."""
 
     def __init__(self, undo: list[Callable[[], None]], layers: int) -> None:
         self._undo = undo
-        self.layers = layers  # how many were changed
+        self.layers = layers  # number of changed layers
 
     def remove(self) -> None:
         while self._undo:
@@ -101,28 +102,28 @@ def enable(
     Parameters
     ----------
     model : torch.nn.Module
-        Every ``torch.nn.Linear`` in it is changed; a subclass with a ``forward`` of its own is left alone.
+        Every ``torch.nn.Linear`` in it is changed, but no subclass with its own ``forward``.
     path : path or Library
         The folder that ``lapwing tune`` wrote.
     compiled : bool
-        Also what ``torch.compile`` compiles until the handle is removed.
+        Also use it in code that ``torch.compile`` compiles until the handle is removed.
     frozen : bool
-        A promise: no kernel writes a weight of these layers and is followed by the layer on the same stream. Entries of the
-        backend ``triton_frozen`` are then used too, which begin to read a weight before the kernel in front has ended; without
-        the promise they are left out, and :func:`use` never takes them. No weight may ask for a derivative. Where torch counts
-        a change of a weight, the next call waits as usual.
+        Promise that no kernel writes a weight of these layers directly before the layer runs on the same stream. Then entries
+        of the backend ``triton_frozen`` are used too, which start to read a weight before the previous kernel has ended.
+        Without the promise they are not used, and :func:`use` never uses them. No weight may require a gradient. If torch
+        has counted a change of a weight, the next call waits as usual.
 
     Returns
     -------
     Handle
-        ``handle.remove()`` puts the layers back. It works as a context manager too.
+        ``handle.remove()`` restores the layers. The handle is also a context manager.
 
     Raises
     ------
     EnvironmentMismatch
         The library was made on another device or with other versions.
     ValueError
-        With ``frozen``, where a weight asks for a derivative.
+        With ``frozen``, if a weight requires a gradient.
     """
     import torch
 
@@ -136,7 +137,7 @@ def enable(
         learns = [n for n, x in model.named_modules() if isinstance(x, torch.nn.Linear) and x.weight.requires_grad]
         if learns:
             raise ValueError(
-                f"enable: frozen=True, but the weight of {learns[0]!r} asks for a derivative\nhint: model.requires_grad_(False)"
+                f"enable: frozen=True, but the weight of {learns[0]!r} requires a gradient\nhint: model.requires_grad_(False)"
             )
     dispatcher = Dispatcher([library])
     ahead = Dispatcher([library], frozen=True) if frozen else None
@@ -145,7 +146,7 @@ def enable(
     if not layers:
         _log.warning("enable: the model has no torch.nn.Linear; nothing was changed")
     elif library.entries and all(entry.backend == "cpu" for entry in library.entries.values()):
-        _log.warning("enable: all entries of %s are for NumPy's products on a CPU; torch's stay as they are", library.path)
+        _log.warning("enable: all entries of %s are for NumPy arrays on a CPU; torch's products stay as they are", library.path)
     if compiled:
         from .compiled import install
 
@@ -165,7 +166,7 @@ def _begin(library: Library, compiled: bool) -> None:
 
 def _end(library: Library) -> None:
     with _lock:
-        for i in reversed(range(len(_libraries))):  # another thread may end in another order
+        for i in reversed(range(len(_libraries))):  # threads may end in another order than they began
             if _libraries[i] is library:
                 del _libraries[i]
                 break
@@ -173,7 +174,7 @@ def _end(library: Library) -> None:
 
 
 def _refresh(compiled: bool) -> None:
-    """The functions as they must be for the libraries in use now."""
+    """Replace or restore functions for the libraries that are in use now."""
     if _libraries and not _patches and importlib.util.find_spec("torch") is not None:
         from .patch import Patch
 
@@ -189,12 +190,12 @@ def _refresh(compiled: bool) -> None:
 
 
 class _NumPy:
-    """NumPy arrays in lapwing.matmul. torch's tensors find their way through torch's own functions."""
+    """Products of NumPy arrays in lapwing.matmul. For tensors, torch's own functions are replaced instead."""
 
     names = {np.dtype("float64"): "f64", np.dtype("float32"): "f32", np.dtype("float16"): "f16"}  # noqa: RUF012
 
     def __init__(self) -> None:
-        self.product = self._product  # one object, so that it can be taken away again
+        self.product = self._product  # one object, so that it can be removed again
         self.set([])
 
     def set(self, libraries: list[Library]) -> None:
@@ -215,33 +216,37 @@ class _NumPy:
             if len(self.found) >= _MOST:
                 self.found.clear()
             self.found[key] = self._choose(a, b)
-        call = self.found[key]
+        call, counts = self.found[key]
         if call is None:
+            counts.passed += 1
             return None
         try:
-            return call(a, b)
+            product = call(a, b)
+            counts.hits += product is not None
+            return product
         except Exception as error:
-            _log.warning("tune: a tuned product failed, NumPy's own is used from now on: %s", error)
-            self.found[key] = None
+            _log.warning("tune: a tuned product failed, and NumPy computes it from now on: %s", error)
+            self.found[key] = None, counts
+            counts.passed += 1
             return None
 
-    def _choose(self, a: np.ndarray, b: np.ndarray) -> Any:
+    def _choose(self, a: np.ndarray, b: np.ndarray) -> tuple[Callable[..., Any] | None, Tally]:
         name, size = self.names.get(a.dtype), a.dtype.itemsize
-        if name is None or any(s % size for s in (*a.strides, *b.strides)):
-            return None
-        left, right = (Operand(x.shape, tuple(s // size for s in x.strides), name) for x in (a, b))
-        gemm = product_of(left, right)
-        kernel = self.chooser.choose(gemm, -1) if gemm is not None else None
-        if kernel is None or gemm is None:
-            return None
+        gemm = None
+        if name is not None and not any(s % size for s in (*a.strides, *b.strides)):
+            left, right = (Operand(x.shape, tuple(s // size for s in x.strides), name) for x in (a, b))
+            gemm = product_of(left, right)
+        choice = self.chooser.choose(gemm, -1) if gemm is not None else None
+        if choice is None or gemm is None:
+            return None, tally(gemm if gemm is not None else f"{a.shape} @ {b.shape} {a.dtype}")
 
         def call(a: np.ndarray, b: np.ndarray) -> Any:
             x = a.swapaxes(-1, -2) if gemm.trans_b == "T" else a
             w = b.swapaxes(-1, -2) if gemm.trans_a == "T" else b
-            made = kernel(x, w)
-            return made if type(made) is np.ndarray else None
+            product = choice.kernel(x, w)
+            return product if type(product) is np.ndarray else None
 
-        return call
+        return call, choice.tally
 
 
 _numpy = _NumPy()

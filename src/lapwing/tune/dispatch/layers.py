@@ -1,4 +1,4 @@
-"""The linear layers of a model, one by one."""
+"""Change the linear layers of a model, one by one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["enable_layer"]
 
 
 def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> Callable[[], None] | None:
-    """Changes the layer and gives the function that changes it back; None for what is no plain linear layer.
+    """Change the layer and return the function that restores it; None if it is not a plain linear layer.
 
-    ``frozen`` does its products where no derivative is asked for, and the weight has none.
+    ``frozen`` computes the products for which neither the input nor the weight needs a gradient.
     """
     if not isinstance(layer, torch.nn.Linear) or type(layer).forward is not torch.nn.Linear.forward:
         return None
     before = layer.__dict__.get("forward")
-    if getattr(before, "__func__", None) is torch.nn.Linear.forward:  # what a pickle of ours has in our place
+    if getattr(before, "__func__", None) is torch.nn.Linear.forward:  # left by a pickled copy of our forward
         before = None
-    if before is not None and not isinstance(before, _Forward):  # somebody else's
+    if before is not None and not isinstance(before, _Forward):  # another library's
         return None
     forward = _Forward(layer, dispatcher, frozen)
     forward.over = before
@@ -32,7 +32,7 @@ def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None =
 
     def undo() -> None:
         forward.ended = True
-        # handles may be removed in any order: one that lies under another goes with it
+        # handles may be removed in any order: one below another is removed together with it
         while isinstance(top := layer.__dict__.get("forward"), _Forward) and top.ended:
             if top.over is None:
                 del layer.forward
@@ -43,11 +43,11 @@ def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None =
 
 
 class _Forward:
-    """A layer's forward. A copy of the layer has its own; what is pickled is the plain one."""
+    """The forward of a layer. A copy of the layer has its own; a pickled layer has the plain one."""
 
     def __init__(self, layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> None:
         self.layer, self.dispatcher, self.frozen = layer, dispatcher, frozen
-        self.over: _Forward | None = None  # what was there before
+        self.over: _Forward | None = None  # the forward below it
         self.ended = False
 
     def __call__(self, input: Any) -> Any:

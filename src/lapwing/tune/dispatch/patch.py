@@ -1,4 +1,4 @@
-"""torch's functions for products, replaced and put back."""
+"""Replace torch's functions for products, and restore them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MISSING: Any = object()
 
 
 class Patch:
-    """While a dispatcher is set, torch's functions ask it first."""
+    """While libraries are set, torch's functions ask the dispatcher first."""
 
     def __init__(self) -> None:
         self.dispatcher: Dispatcher | None = None
         self._uninstall: Callable[[], None] | None = None
-        self._replaced: list[tuple[Any, str, Any, Any]] = []  # where, name, what was in its __dict__, ours
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # owner, name, its original in __dict__, our function
 
     def set(self, libraries: Sequence[Library], compiled: bool) -> None:
-        """None of them puts everything back."""
+        """Use these libraries; an empty list restores everything."""
         self.dispatcher = Dispatcher(libraries) if libraries else None
         if libraries and not self._replaced:
             self._replace()
@@ -57,7 +57,7 @@ class Patch:
 
     def _put_back(self) -> None:
         for where, name, before, ours in reversed(self._replaced):
-            if where.__dict__.get(name) is not ours:  # somebody put theirs over ours, which then just hands on
+            if where.__dict__.get(name) is not ours:  # another library has replaced ours, which then only passes calls on
                 continue
             if before is _MISSING:
                 delattr(where, name)
@@ -65,7 +65,7 @@ class Patch:
                 setattr(where, name, before)
         self._replaced.clear()
 
-    # torch.compiler.is_compiling comes first: Dynamo then sees nothing but the original
+    # torch.compiler.is_compiling comes first, so that Dynamo sees only the original function
 
     def _linear(self, original: Any) -> Callable[..., Any]:
         compiling = torch.compiler.is_compiling

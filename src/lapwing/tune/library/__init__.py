@@ -1,4 +1,4 @@
-"""The final library: a folder of small files, one for each product, that says how it is done best, and where that holds."""
+"""The tuned library: a folder with one small file for each product, which says how to compute it best and where that holds."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def build(
     workdir : Workdir or path
         The library goes to its ``final`` folder unless ``out`` names another.
     comparisons : iterable of Comparison
-        Only those with ``kept`` are written.
+        Only the kept ones are written.
     device : int
-        Where they were measured.
+        The device that measured them.
 
     Returns
     -------
     Path
-        The folder. Entries of an earlier build that did not win again are removed.
+        The folder. Entries of an earlier build that were not kept again are removed.
     """
     folder = Path(out) if out is not None else Path(getattr(workdir, "final", None) or Path(workdir) / "final")
     entries = [Entry.from_comparison(c) for c in comparisons if c.kept]
@@ -48,6 +48,6 @@ def build(
 
 
 def environments(names: Iterable[str], device: int = 0, backends: Mapping[str, Backend] | None = None) -> Environments:
-    """What results of these backends depend on, here."""
-    given = dict(backends or {})
-    return {name: dict((given.get(name) or get_own(name)).environment(device)) for name in names}
+    """The environment of each backend here: everything its results depend on."""
+    own = dict(backends or {})
+    return {name: dict((own.get(name) or get_own(name)).environment(device)) for name in names}

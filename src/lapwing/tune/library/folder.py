@@ -1,9 +1,10 @@
-"""The folder of a library: read, looked up in, written.
+"""The folder of a library: read it, look products up, write it.
 
     final/manifest.json            {"schema": 1, "environment": {backend: {field: value}}, "policy": {...}}
     final/entries/<gemm.key>.json  one Entry
 
-Nothing in it is executable, and nothing is an index into somebody's list. A file that cannot be trusted is a miss.
+Nothing in it is executable, and no value is an index into a list that another version may change. A file that cannot be
+trusted is ignored, as if its product had no entry.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ Environments = dict[str, dict[str, str]]
 
 
 class EnvironmentMismatch(ValueError):
-    """A library made on another machine, or with other versions.
+    """The library was made on another machine, or with other versions.
 
     Attributes
     ----------
     differences : tuple of (field, here, there)
-        What differs: ``("triton: torch", "2.13.0", "2.12.1")``. "" stands for something that is not there at all.
+        What differs, for example ``("triton: torch", "2.13.0", "2.12.1")``. "" stands for a missing field.
     """
 
     def __init__(self, path: str | Path, differences: Iterable[tuple[str, str, str]], other: str | Path | None = None) -> None:
@@ -48,9 +49,7 @@ class EnvironmentMismatch(ValueError):
         if other is None:
             text = f"the library {path} was made elsewhere: {rows}\nhint: {self._hint()}"
         else:
-            text = (
-                f"libraries of different environments are not merged: {rows}\nhint: tune one of them again where the other was"
-            )
+            text = f"libraries from different environments cannot be merged: {rows}\nhint: tune one of them again"
         super().__init__(f"tune: {text}")
 
     def _hint(self) -> str:
@@ -68,23 +67,23 @@ class EnvironmentMismatch(ValueError):
 
 
 class Library:
-    """A folder of tuned products, read once.
+    """A folder of tuned products, which is read once.
 
     Parameters
     ----------
     path : path
-        The folder with ``manifest.json``.
+        The folder that contains ``manifest.json``.
     device : int
-        The device that the environment is compared on.
+        The device whose environment must be that of the library.
     check : bool
-        False reads a library that was made elsewhere, to look at it, to export or to merge it. It must not be used to compute.
+        False reads a library that was made elsewhere, to look at it, export it or merge it. Do not compute with it.
     backends : dict, optional
         Backends by name, instead of lapwing's own.
 
     Raises
     ------
     EnvironmentMismatch
-        It was made on another device or with other versions; names each field.
+        The library was made on another device or with other versions; the message names each field.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Library:
             differences = self.differences(device)
             if differences:
                 raise EnvironmentMismatch(self.path, differences)
-        self.bad: dict[str, str] = {}  # files that are not used, and why
+        self.bad: dict[str, str] = {}  # ignored files, and why
         self.entries: dict[str, Entry] = {}
         for file in sorted((self.path / "entries").glob("*.json")):
             try:
@@ -111,17 +110,17 @@ class Library:
         if self.bad:
             name, why = next(iter(self.bad.items()))
             more = f" and {len(self.bad) - 1} more" if len(self.bad) > 1 else ""
-            _log.warning("tune: %s: %s%s not used: %s", self.path, name, more, why)
+            _log.warning("tune: %s: %s%s ignored: %s", self.path, name, more, why)
         self._ladders: dict[str, list[tuple[int, Entry]]] = {}
         for entry in self.entries.values():
             if (weight := _weight(entry.gemm)) is not None:
                 self._ladders.setdefault(weight, []).append((entry.gemm.n, entry))
         for ladder in self._ladders.values():
             ladder.sort(key=lambda step: step[0])
-        self.sizes = {(e.gemm.m, e.gemm.k, e.gemm.batch) for e in self.entries.values()}  # for a quick no
+        self.sizes = {(e.gemm.m, e.gemm.k, e.gemm.batch) for e in self.entries.values()}  # to reject most products quickly
 
     def differences(self, device: int = 0) -> tuple[tuple[str, str, str], ...]:
-        """Field, here, there: how this environment is not the library's. Empty where it can be used."""
+        """How this environment differs from the library's: field, value here, value there. Empty if it does not."""
         found: list[tuple[str, str, str]] = []
         for name, there in self.environment.items():
             try:
@@ -143,11 +142,11 @@ class Library:
         return self.backends.get(name) or get_own(name)
 
     def lookup(self, gemm: Gemm) -> Entry | None:
-        """How this product is done best, or None: the framework's own way.
+        """The entry for this product, or None when the framework should compute it.
 
-        The complete product is looked up. A product that differs only in n, the number of tokens, may use the entry of the next
-        larger n, or of the next smaller, but only inside that entry's ``buckets``, where it was validated and timed. Who needs
-        the same bits every time gets only entries that were tuned for it.
+        All fields of the product must agree. A product that differs only in n, the number of tokens, may use the entry of the
+        next larger or next smaller n, but only inside the ``buckets`` of that entry, where it was validated and timed. A
+        deterministic product uses only entries that were tuned as deterministic.
         """
         found = self._find(gemm)
         return found if found is not None or gemm.deterministic else self._find(replace(gemm, deterministic=True))
@@ -167,14 +166,14 @@ class Library:
         return None
 
     def ladders(self) -> tuple[tuple[Entry, ...], ...]:
-        """Entries that differ only in the number of tokens, the smallest first."""
+        """Groups of entries that differ only in the number of tokens, the smallest first."""
         return tuple(tuple(entry for _, entry in ladder) for ladder in self._ladders.values())
 
     @property
     def digest(self) -> str:
-        """The same for libraries that say the same."""
-        said = {"environment": self.environment, "entries": {k: e.to_dict() for k, e in sorted(self.entries.items())}}
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+        """A hash of the contents: equal libraries have the same."""
+        contents = {"environment": self.environment, "entries": {k: e.to_dict() for k, e in sorted(self.entries.items())}}
+        return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -185,11 +184,11 @@ class Library:
 
 
 def write(folder: Path, entries: Iterable[Entry], environment: Environments, policy: Mapping[str, Any]) -> None:
-    """Entries first and the manifest last: a folder without a manifest is no library yet."""
+    """Write the entries first and the manifest last: a folder without a manifest is not a library yet."""
     (folder / "entries").mkdir(parents=True, exist_ok=True)
     written = {write_json(folder / "entries" / f"{e.gemm.key}.json", e.to_dict()).name for e in entries}
     for old in (folder / "entries").glob("*.json"):
-        if old.name not in written and re.fullmatch("[0-9a-f]{16}", old.stem):  # what has another name is not ours
+        if old.name not in written and re.fullmatch("[0-9a-f]{16}", old.stem):  # files with other names are not ours
             old.unlink()
     write_json(folder / "manifest.json", {"schema": SCHEMA, "environment": environment, "policy": dict(policy)})
 
@@ -200,7 +199,7 @@ def _read_manifest(path: Path) -> tuple[Environments, dict[str, Any]]:
     except OSError as error:
         inside = path / "final"
         hint = f"did you mean {inside}?" if (inside / "manifest.json").is_file() else "lapwing tune all writes W/final"
-        raise FileNotFoundError(f"tune: {path} is no tuned library: {error}\nhint: {hint}") from None
+        raise FileNotFoundError(f"tune: {path} is not a tuned library: {error}\nhint: {hint}") from None
     except ValueError as error:
         raise ValueError(f"tune: the manifest of {path} cannot be read: {error}") from None
     if manifest.get("schema") != SCHEMA:
@@ -210,13 +209,13 @@ def _read_manifest(path: Path) -> tuple[Environments, dict[str, Any]]:
         isinstance(fields, dict) and all(isinstance(v, str) for v in fields.values()) for fields in environment.values()
     )
     if not good:
-        raise ValueError(f"tune: the manifest of {path} does not say by backend where it was made")
+        raise ValueError(f"tune: the manifest of {path} does not name the environment of each backend")
     policy = manifest.get("policy")
     return environment, policy if isinstance(policy, dict) else {}  # type: ignore[return-value]
 
 
 def _weight(gemm: Gemm) -> str | None:
-    """The same for products that differ only in the number of tokens; None where leading dimensions change with it too."""
+    """A key that is equal for products that differ only in the number of tokens; None if their layout depends on it too."""
     if gemm.batch != 1 or gemm.trans_b != "N" or gemm.n == 0:
         return None
     return replace(gemm, n=1).key

@@ -1,9 +1,9 @@
-"""A library as a file that another program reads. Each export says what it left out, and why.
+"""Write a library as a file that another program reads. Each export says what it left out, and why.
 
 tunableop  results of torch's TunableOp: cuBLASLt algorithms, for torch >= 2.14
 inductor   a lookup table for torch.compile: Triton tiles
 vllm       JSON files by weight, as vLLM has them for its Triton kernels
-hipblaslt  the override file of hipBLASLt: solution numbers, where a library holds them
+hipblaslt  the override file of hipBLASLt: solution numbers, if the library has them
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _LeftOut(Exception):
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and what was not."""
+    """The products that were written, and those that were left out."""
 
     paths: tuple[Path, ...]
     written: tuple[Gemm, ...]
@@ -69,21 +69,21 @@ def export(
     Parameters
     ----------
     library : path or Library
-        It is only read: one that was made elsewhere may be exported for there.
+        It is only read, so a library that was made elsewhere can be exported too.
     format : {"tunableop", "inductor", "vllm", "hipblaslt"}
     output : path
-        A file; for "vllm" a folder. Where no product can be written, neither is made.
+        A file; for "vllm" a folder. Nothing is created if no product can be written.
     validators : dict, optional
-        For "tunableop", what the torch that reads the file checks: ``dict(torch.cuda.tunable.get_validators())`` there. Without
-        it, PT_VERSION is the version of torch that the library was made with.
+        For "tunableop": the values that the torch which reads the file compares, ``dict(torch.cuda.tunable.get_validators())``
+        of that torch. By default only PT_VERSION, the version of torch that made the library.
 
     Returns
     -------
     Export
-        Prints as what was written and what was left out.
+        Prints as a list of what was written and left out.
     """
     if format not in FORMATS:
-        raise ValueError(f"export: format is {format!r}\nhint: it may be {', '.join(FORMATS)}")
+        raise ValueError(f"export: format is {format!r}\nhint: use one of {', '.join(FORMATS)}")
     opened = library if isinstance(library, Library) else Library(library, check=False)
     options = {"validators": validators} if format == "tunableop" else {}
     return FORMATS[format](opened, Path(output), **options)
@@ -93,25 +93,25 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
     notes = []
     if validators is None:
         version = next((e["torch"] for e in library.environment.values() if "torch" in e), "")
-        # torch's own version string ends before the build, as TORCH_VERSION does
+        # without the build, as in TORCH_VERSION
         validators = {"PT_VERSION": version.partition("+")[0]} if version else {}
         if not version:
-            notes.append("the library does not say with which torch it was made; hand validators over")
+            notes.append("the library does not say which torch made it; pass validators")
         elif tuple(map(int, re.findall(r"\d+", version)[:2])) < (2, 14):
             notes.append(f"made with torch {version}; TunableOp reads cuBLASLt solutions from 2.14 on, and checks the version")
 
-    taken: set[tuple[str, str]] = set()
+    used: set[tuple[str, str]] = set()
 
     def row(entry: Entry) -> str:
         if entry.backend != "cublaslt":
-            raise _LeftOut(f"it is done by {entry.backend}, and TunableOp knows only cuBLASLt's algorithms")
+            raise _LeftOut(f"it runs on {entry.backend}, and TunableOp knows only algorithms of cuBLASLt")
         missing = [name for name in _ALGORITHM if name not in entry.config]
         if missing:
             raise _LeftOut(f"its configuration has no {missing[0]}")
         names = _tunable_names(entry.gemm)
-        if names in taken:
-            raise _LeftOut("TunableOp's key cannot tell it from another entry: it does not have use_fast_accum")
-        taken.add(names)
+        if names in used:
+            raise _LeftOut("TunableOp's key cannot distinguish it from another entry: it has no use_fast_accum")
+        used.add(names)
         solution = "Gemm_Cublaslt_" + "_".join(f"{name}_{entry.config[name]}" for name in _ALGORITHM)
         return f"{','.join(names)},{solution},{entry.tuned_us / 1000:.6g}"
 
@@ -122,12 +122,12 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
 
 
 def _tunable_names(gemm: Gemm) -> tuple[str, str]:
-    """TunableOp's name of the operation, and of the product."""
+    """TunableOp's names of the operation and of the product."""
     g = gemm
     if g.alpha != 1 or g.beta != 0 or g.activation != "none":
         raise _LeftOut("TunableOp's key has no alpha, beta or activation")
     if g.deterministic:
-        raise _LeftOut("TunableOp's key does not say that the result must be the same every time")
+        raise _LeftOut("TunableOp's key does not say that the result must be deterministic")
     if g.ldc != g.ldd or g.a_type not in _TUNABLE or g.b_type not in _TUNABLE or g.d_type not in _TUNABLE:
         raise _LeftOut(f"TunableOp has no operation for {g.kind}")
     sizes, leading = f"{g.layout.lower()}_{g.m}_{g.n}_{g.k}", f"ld_{g.lda}_{g.ldb}_{g.ldc}"
@@ -158,14 +158,14 @@ def _inductor(library: Library, path: Path) -> Export:
         if g.batch != 1 or g.a_type not in _TORCH or len({g.a_type, g.b_type, g.d_type, g.c_type}) != 1:
             raise _LeftOut("the table is written for mm and addmm of one type without scales")
         if g.alpha != 1 or g.beta != 0 or g.activation != "none" or (g.bias and g.bias != g.d_type):
-            raise _LeftOut("mm and addmm have no such epilogue")
+            raise _LeftOut("mm and addmm do not have its epilogue")
         if g.deterministic:
-            raise _LeftOut("the table's key does not say that the result must be the same every time")
+            raise _LeftOut("the key of the table does not say that the result must be deterministic")
         if min(int(c["bn"]), int(c["bm"]), int(c["bk"])) < 16:
-            raise _LeftOut("Inductor's template takes no tile below 16")
+            raise _LeftOut("Inductor's template needs tiles of at least 16")
         made = {
             "template_id": "triton::mm",
-            # Inductor's rows are the tokens, which are BLAS's columns
+            # tokens are rows for Inductor, and columns for BLAS
             "BLOCK_M": int(c["bn"]),
             "BLOCK_N": int(c["bm"]),
             "BLOCK_K": int(c["bk"]),
@@ -175,7 +175,7 @@ def _inductor(library: Library, path: Path) -> Export:
             "EVEN_K": g.k % int(c["bk"]) == 0,
             "USE_FAST_ACCUM": False,
             "ACC_TYPE": "tl.float64" if g.a_type == "f64" else "tl.float32",
-            # no ALLOW_TF32: Inductor adds it from the program's own setting, and fails where a row has it too
+            # no ALLOW_TF32: Inductor adds the setting of the program, and fails if the row has it too
         }
         return _inductor_key(g), made
 
@@ -199,7 +199,7 @@ def _inductor(library: Library, path: Path) -> Export:
 
 
 def _inductor_key(gemm: Gemm) -> str:
-    """How Inductor's lookup table calls mm(x, y) or addmm(bias, x, y): types, sizes and strides of each operand."""
+    """The key of mm(x, y) or addmm(bias, x, y) in Inductor's table: types, sizes and strides of each operand."""
     g, dtype = gemm, f"torch.{_TORCH[gemm.a_type]}"
     x = ([g.n, g.k], [g.ldb, 1] if g.trans_b == "N" else [1, g.ldb])
     y = ([g.k, g.m], [g.lda, 1] if g.trans_a == "N" else [1, g.lda])
@@ -215,7 +215,7 @@ def _vllm(library: Library, folder: Path) -> Export:
         if g.layout != "TN" or not g.packed or g.batch != 1 or g.bias or g.activation != "none" or g.beta or g.alpha != 1:
             raise _LeftOut("vLLM's files are for packed x w^T without an epilogue")
         if g.deterministic:
-            raise _LeftOut("vLLM's files do not say that the result must be the same every time")
+            raise _LeftOut("vLLM's files do not say that the result must be deterministic")
         device = library.environment[entry.backend].get("device", "unknown").replace(" ", "_")
         kind = {"f8e4m3": "fp8_w8a8", "f8e5m2": "fp8_e5m2_w8a8"}.get(g.a_type, _TORCH.get(g.a_type, g.a_type))
         name = f"N={g.m},K={g.k},device_name={device},dtype={kind}.json"
@@ -230,7 +230,7 @@ def _vllm(library: Library, folder: Path) -> Export:
             del rows[gemm]
             left_out = (
                 *left_out,
-                (gemm, "vLLM's file cannot tell it from another entry: the results' type or the scales differ"),
+                (gemm, "vLLM's file cannot distinguish it from another entry, with another result type or other scales"),
             )
         else:
             files[name][tokens] = made
@@ -239,7 +239,7 @@ def _vllm(library: Library, folder: Path) -> Export:
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
         paths += _write(folder / name, json.dumps(ordered, indent=4) + "\n")
     notes = (
-        "vLLM takes the nearest number of tokens in the file, however far away it is; lapwing uses an entry only where it held",
+        "vLLM uses the nearest number of tokens in the file, however far away; lapwing uses an entry only where it was validated",
     )
     return Export(tuple(paths), tuple(rows), left_out, notes if paths else ())
 
@@ -248,27 +248,27 @@ def _hipblaslt(library: Library, path: Path) -> Export:
     def row(entry: Entry) -> int:
         number = entry.config.get("solution_index")
         if entry.backend != "hipblaslt" or not isinstance(number, int):
-            raise _LeftOut(f"it is done by {entry.backend}, and the file takes hipBLASLt's solution numbers")
+            raise _LeftOut(f"it runs on {entry.backend}, and the file has only solution numbers of hipBLASLt")
         if entry.gemm.deterministic:
-            raise _LeftOut("the file does not say that the result must be the same every time")
+            raise _LeftOut("the file does not say that the result must be deterministic")
         return number
 
     rows, left_out = _each(library, row)
     made = override.write(rows, path)
-    note = "solution numbers hold for one release of hipBLASLt and one device; not run on AMD hardware"
+    note = "solution numbers are valid for one release of hipBLASLt and one device; not run on AMD hardware"
     some = bool(made.written)
     return Export((path,) if some else (), made.written, (*left_out, *made.left_out), (note,) if some else ())
 
 
 def _plain_tile(entry: Entry) -> Mapping[str, int | str]:
-    """The tile of a Triton kernel that any other Triton product has too."""
+    """The tile of a Triton kernel, if other Triton kernels have the same parameters."""
     c = entry.config
     if entry.backend != "triton":
-        raise _LeftOut(f"it is done by {entry.backend}, and the file takes Triton's tiles")
+        raise _LeftOut(f"it runs on {entry.backend}, and the file has only tiles of Triton")
     if c.get("template", "tile") != "tile" or c.get("split", 1) != 1 or c.get("reduce", "none") != "none":
-        raise _LeftOut("it splits the inner dimension or streams, which the kernels there do not")
+        raise _LeftOut("it splits the inner dimension or streams, which the kernels of that program do not")
     if c.get("swap", 0):
-        raise _LeftOut("it swaps the operands, which the kernels there do not")
+        raise _LeftOut("it swaps the operands, which the kernels of that program do not")
     missing = [name for name in _TILE if name not in c]
     if missing:
         raise _LeftOut(f"its configuration has no {missing[0]}")

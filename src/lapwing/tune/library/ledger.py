@@ -1,4 +1,4 @@
-"""Two libraries made in the same environment become one, with a ledger of what was kept and why."""
+"""Merge libraries from the same environment, with a ledger of what was kept and why."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WORDS = {"O": "kept", "!": "replaced", "X": "refused", "-": "dropped"}
 
 @dataclass(frozen=True)
 class LedgerLine:
-    """What became of one entry: ``mark`` is O (kept), ! (replaced another), X (refused) or - (dropped)."""
+    """What happened to one entry: ``mark`` is O (kept), ! (replaced another), X (refused) or - (dropped)."""
 
     mark: Literal["O", "!", "X", "-"]
-    what: str  # the product, or the file's name where it could not be read
+    what: str  # the product, or the name of a file that could not be read
     source: str
     reason: str
     gemm: Gemm | None = None
@@ -41,23 +41,23 @@ def merge(
     Parameters
     ----------
     sources : sequence of path
-        Libraries; the first is the base. All must have been made in the same environment: results of different devices or
-        versions are never mixed, they are refused by name.
+        Libraries; the first is the base. All must come from the same environment: results of different devices or versions
+        are refused.
     out : path
-        Where the result goes. It may be one of the sources.
+        The folder of the result. It may be one of the sources.
     policy : {"winner", "force", "newest"}
-        For a product that several have: the larger uplift over the default measured beside it (the earlier source at a tie of
-        2 %), the later source always, or the one that was measured last.
+        Which entry to keep when several libraries have the product. "winner": the larger gain over the default (the earlier
+        source if they differ by less than 2 %); "force": the later source; "newest": the later measurement.
 
     Returns
     -------
     tuple of LedgerLine
-        What became of each product, and why each entry that lost did; ``print(*ledger, sep="\\n")``.
+        What happened to each entry, and why; ``print(*ledger, sep="\\n")``.
     """
     if policy not in POLICIES:
-        raise ValueError(f"merge: policy is {policy!r}\nhint: it may be {', '.join(POLICIES)}")
+        raise ValueError(f"merge: policy is {policy!r}\nhint: use one of {', '.join(POLICIES)}")
     if not sources:
-        raise ValueError("merge: no library to merge")
+        raise ValueError("merge: no library was given\nhint: name at least one folder")
     target = Path(out)
     libraries = [Library(s, check=False) for s in sources]
     if (target / "manifest.json").exists() and target.resolve() not in {lib.path.resolve() for lib in libraries}:
@@ -94,7 +94,7 @@ def merge(
 
 
 def _one_environment(libraries: Sequence[Library]) -> Environments:
-    """All backends of all libraries; those that several have must be the same to the last field."""
+    """The environments of all backends. A backend that several libraries have must be the same in every field."""
     whole: dict[str, Mapping[str, str]] = {}
     of: dict[str, Path] = {}
     for library in libraries:
@@ -105,7 +105,7 @@ def _one_environment(libraries: Sequence[Library]) -> Environments:
             if fields:
                 rows = [(f"{name}: {f}", here.get(f, ""), there.get(f, "")) for f in fields]
                 raise EnvironmentMismatch(library.path, rows, of[name])
-    # backends share a machine: the fields they have in common must agree too
+    # all backends run on one machine, so the fields that describe it must agree too
     for name, fields_of in whole.items():
         for other, others in whole.items():
             rows = [
@@ -123,7 +123,7 @@ _MACHINE = {"device", "device name", "device_name", "driver", "sm count", "sm_co
 
 def _judge(old: Entry, new: Entry, policy: str) -> tuple[bool, str]:
     if policy == "force":
-        return True, "the later library is taken"
+        return True, "the later library wins"
     if policy == "newest":
         if new.made > old.made:
             return True, f"measured on {new.made}, the other on {old.made or 'an unknown day'}"

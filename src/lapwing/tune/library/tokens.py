@@ -1,6 +1,6 @@
-"""For how many tokens an entry holds: it is validated and timed at both ends of a range and between, before it is used there.
+"""Find for which numbers of tokens an entry is valid: it is validated and timed at both ends and in the middle of a range.
 
-A server sees any number of tokens, and only some were tuned. Between two tuned ones the kernel of the next larger is tried.
+A server sees any number of tokens, and only some were tuned. Between two of them, the kernel of the next larger one is tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from ..backends import FROZEN, GPU
+from ..backends import family
 from ..backends.base import Backend, Refused
 from ..files import check_writable, write_json
 from ..gemm import Gemm
@@ -24,10 +24,10 @@ from .folder import Library
 
 __all__ = ["holds", "widen"]
 
-_SAMPLES = 9  # in turns with the default
+_SAMPLES = 9  # taken in turns with the default
 _log = logging.getLogger("lapwing")
 _TIMEOUT = 120.0  # seconds for one number of tokens
-_LEAST = 1.0  # it may never be slower than the default where it was measured
+_LEAST = 1.0  # it must not be slower than the default at any point that was measured
 
 
 def widen(
@@ -39,26 +39,26 @@ def widen(
     until: float = inf,
     progress: Callable[[str], None] | None = None,
 ) -> int:
-    """Find out for which other numbers of tokens the entries of a library hold, and write that into it.
+    """Find for which other numbers of tokens the entries of a library are valid, and store that in it.
 
-    Each entry is tried from the next smaller tuned number of tokens up to its own: at both ends and in the middle, then on the
-    half nearer to it, until it is right and no slower than the default at every point tried, or nothing is left.
+    Each entry is tried on the range from the next smaller tuned number of tokens up to its own: at both ends and in the middle.
+    It must be correct and no slower than the default at each of these. If not, the half nearer to its own number is tried.
 
     Parameters
     ----------
     path : path
         The library; its entries are replaced one by one.
     below : int, optional
-        How far down the smallest tuned number of tokens is tried; default half of it.
+        The lower end of the range of the smallest tuned number of tokens; by default half of that number.
     until : float
-        When ``time.monotonic()`` says so it ends: what is under way is given up, and what would not be done is not begun.
+        The value of ``time.monotonic()`` at which to end. The current measurement is dropped then.
     progress : callable, optional
-        Gets a line for each entry.
+        Called with a line of text for each entry.
 
     Returns
     -------
     int
-        How many entries hold for more than their own number of tokens.
+        How many entries are valid for more than their own number of tokens.
     """
     library = Library(path, device=device, backends=backends)
     check_writable(library.path / "entries", "widen")
@@ -91,7 +91,7 @@ def _widen(library: Library, trials: _Trials, below: int | None, progress: Calla
 
 
 def _largest(trials: _Trials, entry: Entry, low: int) -> tuple[int, int] | None:
-    """The longest range down from the entry's own number of tokens in which it holds at each point tried."""
+    """The longest range below the entry's own number of tokens in which it is valid at every point tried."""
     n = entry.gemm.n
     while low < n and not trials.late:
         if all(trials.hold(entry, tokens) for tokens in sorted({low, (low + n) // 2, n - 1})):
@@ -101,9 +101,9 @@ def _largest(trials: _Trials, entry: Entry, low: int) -> tuple[int, int] | None:
 
 
 class _Trials:
-    """Kernels at numbers of tokens they were never tried at: in another process, where a crash or a hang costs one answer.
+    """Runs kernels at new numbers of tokens, in another process, where a crash or a hang costs only one answer.
 
-    A backend that was handed over lives in this process, and is asked here.
+    A backend that the caller passed in exists only in this process, and runs here.
     """
 
     def __init__(self, library: Library, device: int, until: float) -> None:
@@ -113,7 +113,7 @@ class _Trials:
         self._took = 0.0
 
     def hold(self, entry: Entry, tokens: int) -> bool:
-        """False, and late, where there is no time for it."""
+        """Whether the entry is valid for this number of tokens. False, with ``late`` set, when no time is left."""
         begun = monotonic()
         if begun + self._took > self.until:
             self.late = True
@@ -121,17 +121,17 @@ class _Trials:
         if entry.backend in self.library.backends:
             answer = holds(self.library.backend(entry.backend), entry, tokens, self.device)
         else:
-            answer = self._elsewhere(entry, tokens)
+            answer = self._in_worker(entry, tokens)
         self.late = self.late or monotonic() > self.until
         self._took = max(0.5 * self._took, monotonic() - begun)
         return answer
 
-    def _elsewhere(self, entry: Entry, tokens: int) -> bool:
+    def _in_worker(self, entry: Entry, tokens: int) -> bool:
         backend, gemm = self.library.backend(entry.backend), _with_tokens(entry.gemm, tokens)
         if backend.supports(gemm) is not None:
             return False
-        family = "gpu" if backend.name in (*GPU, *FROZEN) else backend.name
-        worker = self._workers.setdefault(family, Worker(self.device, family))
+        name = family(backend)
+        worker = self._workers.setdefault(name, Worker(self.device, name))
         worker.patience = self.until if self.until < inf else None
         both = [Candidate(entry.backend, backend.default(gemm)), Candidate(entry.backend, entry.config)]
         try:
@@ -150,7 +150,7 @@ class _Trials:
 
 
 def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
-    """Whether the entry's kernel is right, and no slower than the default, for this number of tokens."""
+    """Whether the kernel is correct, and no slower than the default, for this number of tokens."""
     gemm = _with_tokens(entry.gemm, tokens)
     if backend.supports(gemm) is not None:
         return False
@@ -159,13 +159,13 @@ def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
         try:
             tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
             bench.check(tuned)
-            with lock_device(device, "gpu" if backend.name in (*GPU, *FROZEN) else backend.name):
+            with lock_device(device, family(backend)):
                 times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
         finally:
             bench.close()
     except Refused:
         return False
-    except Exception as error:  # a kernel may fail in any way where it was never tried
+    except Exception as error:  # a kernel can fail in any way at a new size
         _log.warning("tune: %s fails for %d tokens and is not used there: %s", entry.gemm, tokens, error)
         return False
     return statistics.median(times[0]) >= _LEAST * statistics.median(times[1])

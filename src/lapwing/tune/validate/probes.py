@@ -1,8 +1,8 @@
-"""Whether a candidate's answer is right: which products it is asked, how far off it may be, and the verdict.
+"""Check that a candidate is correct: the products it must compute, the error it may make, and the verdict.
 
-All on NumPy arrays; a bench for another device may bring its outputs here, or use the lists and bounds alone. Matrices are
-views (columns, rows) of column-major memory, with a batch axis in front where there are several: row-major as frameworks
-see them, so that y (n, m) = x (n, k) w (k, m).
+Everything here works on NumPy arrays; benches of other devices use the lists and bounds, or copy their outputs. Matrices are
+views (columns, rows) of column-major memory, with a batch axis in front if there are several. So they are row-major, as in
+frameworks: y (n, m) = x (n, k) w (k, m).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ UNIT = {
     "c64": 2.0**-24,
     "c128": 2.0**-53,
 }
-GUARD = 256  # elements before and after D that nothing may write
-RUNS = 3  # of each probe: the first may find what an earlier candidate left
-_OVER_DEFAULT = 4.0  # times the default's own error that a candidate's may be
-_LONG = 5e7  # operations up to which the reference of float64 is taken in long double, which no BLAS has
+GUARD = 256  # elements before and after D that must not be written
+RUNS = 3  # runs of each probe: the first may see what an earlier candidate left in memory
+_OVER_DEFAULT = 4.0  # a candidate's error may be this many times that of the default
+_LONG = 5e7  # operations up to which the reference of float64 is computed in long double, which no BLAS supports
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A product that a candidate must get right, and the range of its scales."""
+    """A product that a candidate must compute correctly, and the range of its scales."""
 
     name: str
     gemm: Gemm
@@ -60,22 +60,22 @@ class Probe:
 
 
 def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) -> tuple[Probe, ...]:
-    """The product itself, then near ones that show what it hides.
+    """The product itself, and similar ones that reveal other mistakes.
 
     Parameters
     ----------
     gemm : Gemm
     alpha_beta : bool
-        Whether the kernel has alpha and beta at all.
+        Whether the kernel supports alpha and beta.
     small : Gemm, optional
-        Take the near ones from this product of fewer numbers, where the whole one is long.
+        A smaller product from which the similar ones are derived, if the whole one takes long.
     """
     near = small or gemm
     found = [Probe("product", gemm)]
     if min(near.m, near.n, near.k, near.batch) == 0:
         return tuple(found)
     packed: dict[str, Any] = {f"ld{x}": 0 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
-    # a pad that keeps 16-byte alignment, and NaN in it: what is read beyond the matrix is seen
+    # the pad keeps 16-byte alignment and holds NaN, which shows reads beyond the matrix
     pad: dict[str, Any] = {f"ld{x}": near.stored(x)[0] + 16 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
     found.append(Probe("padded", replace(near, **pad)))
     odd = {x: max(1, getattr(near, x) - cut) for x, cut in (("m", 1), ("n", 3), ("k", 5))}
@@ -83,13 +83,13 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
     if alpha_beta and TYPES[near.a_type][0] > 1:
         found.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
     if "none" not in (near.scale_a, near.scale_b):
-        # real checkpoints have both; a kernel that scales in the wrong place overflows or loses everything
+        # real models have both; a kernel that scales in the wrong place overflows or underflows
         found += [Probe("large scales", near, (2.0**9, 2.0**10)), Probe("small scales", near, (2.0**-30, 2.0**-29))]
     return tuple(found)
 
 
 def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
-    """The same kind of product with sides cut until it has about so many operations."""
+    """The same kind of product with shorter sides, so that it has at most about ``flops`` operations."""
     sides = {x: getattr(gemm, x) for x in ("m", "n", "k", "batch")}
     sides["batch"] = min(sides["batch"], 3)
     while 2.0 * sides["m"] * sides["n"] * sides["k"] * sides["batch"] > flops:
@@ -101,7 +101,7 @@ def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
 
 @dataclass(frozen=True)
 class Operands:
-    """One set. ``memory`` is what D lies in, guards and pads included, and ``poison`` a copy of it before any run."""
+    """One set of operands. ``memory`` contains D with its guards and pads; ``poison`` is a copy of it from before any run."""
 
     a: np.ndarray
     b: np.ndarray
@@ -115,7 +115,7 @@ class Operands:
 
     @classmethod
     def random(cls, gemm: Gemm, dtype: Any, seed: int, *, scales: tuple[float, float] = (0.5, 2.0)) -> Operands:
-        """Normal numbers; NaN in pads, guards and D. Never zeros: they run faster, and hide what was not computed."""
+        """Normal random numbers; NaN in pads, guards and D. No zeros: they run faster, and hide missing results."""
         rng = np.random.default_rng(seed)
         kind = np.dtype(dtype)
 
@@ -143,12 +143,12 @@ class Operands:
         return cls(a, b, c, d, bias, scale_a, scale_b, memory, memory.copy())
 
     def copy(self) -> Operands:
-        """The same numbers in other memory, which is all that the clock needs."""
+        """The same numbers in other memory, for timing."""
 
         def again(x: np.ndarray | None) -> np.ndarray | None:
             if x is None:
                 return None
-            # pads included, since the strides are part of the product
+            # with pads, since the strides are part of the product
             length = sum(s * (n - 1) for s, n in zip(x.strides, x.shape, strict=True)) // x.itemsize + 1 if x.size else 1
             flat = np.lib.stride_tricks.as_strided(x, (length,), (x.itemsize,)).copy() if x.size else np.empty(1, x.dtype)
             return np.lib.stride_tricks.as_strided(flat, x.shape, x.strides)
@@ -158,13 +158,13 @@ class Operands:
         return replace(self, a=a, b=b, c=again(self.c), d=d, poison=None)
 
     def reset(self) -> None:
-        """D, its pads and guards as they were: what one candidate did is not blamed on the next."""
+        """Restore D, its pads and guards, so that one candidate is not blamed for the mistakes of another."""
         assert self.poison is not None
         self.memory[...] = self.poison
 
     @property
     def untouched(self) -> bool:
-        """Whether everything around D still has the bits it had."""
+        """Whether everything around D still has its original bits."""
         assert self.poison is not None
         now = self.memory.copy()
         at = (self.d.__array_interface__["data"][0] - self.memory.__array_interface__["data"][0]) // now.itemsize
@@ -181,7 +181,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: np.dtype) ->
 
 
 def exact(gemm: Gemm, operands: Operands) -> tuple[np.ndarray, np.ndarray]:
-    """The answer in a higher precision, and the same sums of absolute values, against which an error is measured."""
+    """The result in higher precision, and the same sums of absolute values, which scale the allowed error."""
     long = gemm.a_type in ("f64", "c128") and gemm.flops <= _LONG
     complex_ = operands.a.dtype.kind == "c"
     real: Any = np.longdouble if long else np.float64
@@ -215,24 +215,24 @@ def activate(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def bound(gemm: Gemm, answer: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """How far each element may be off: c K u (|A||B|) for the sums, and the rounding of D.
+    """The allowed error of each element: c K u (|A||B|) for the sums, and the rounding of D.
 
-    With random signs the error of K sums is about sqrt(K) u, and 8 sqrt(K) u is never met: it is taken where it is less, since
-    K u would let pass a kernel that leaves out one of K products.
+    With random signs the error of K sums is about sqrt(K) u, and never reaches 8 sqrt(K) u. So the smaller of both bounds is
+    used: K u alone would accept a kernel that leaves out one of K products.
     """
     of_answer, of_size, tiny = allowances(gemm)
     return np.asarray(of_answer * np.abs(answer) + of_size * size + tiny, np.float64)
 
 
 def allowances(gemm: Gemm) -> tuple[float, float, float]:
-    """The factors of :func:`bound`: of the answer, of the sums of absolute values, and what may always be. For any array."""
+    """The factors of :func:`bound`: for the result, for the sums of absolute values, and a constant."""
     k = max(gemm.k, 1)
     eight_bit = TYPES[gemm.a_type][0] <= 1
-    # Hopper sums eight-bit products with some 14 bits
+    # Hopper adds 8-bit products with about 14 bits
     unit = 2.0**-13 if eight_bit else 2.0**-11 if gemm.compute == "tf32" else UNIT.get(gemm.compute, 2.0**-24)
     sums = (min(k, 8 * sqrt(k)) + 4) * unit
     reference = 2.0 if gemm.a_type in ("f64", "c128") and gemm.flops > _LONG else 1.0
-    tiny = {2.0**-11: 2.0**-24, 2.0**-8: 2.0**-133}.get(UNIT.get(gemm.d_type, 0.0), 1e-300)  # below D's normal numbers
+    tiny = {2.0**-11: 2.0**-24, 2.0**-8: 2.0**-133}.get(UNIT.get(gemm.d_type, 0.0), 1e-300)  # below the normal numbers of D
     return 2 * UNIT.get(gemm.d_type, 2.0**-24), 1.13 * reference * sums, tiny
 
 
@@ -251,19 +251,19 @@ def judge(
     untouched: bool = True,
     default_error: float | None = None,
 ) -> float:
-    """The largest error in units of what is allowed, at most 1. Refused("correctness", ...) says what is wrong.
+    """The largest error relative to the allowed one, at most 1. Refused("correctness", ...) says what is wrong.
 
     Parameters
     ----------
     probe : Probe
     outputs : sequence of arrays
-        D after each run; equal bits are asked for when the product is deterministic.
+        D after each run; all must have equal bits if the product is deterministic.
     answer, allowed : arrays
         From :func:`exact` and :func:`bound`.
     untouched : bool
-        Whether guards and pads are as they were.
+        Whether guards and pads are unchanged.
     default_error : float, optional
-        The relative error of the default; a candidate may have a few times that.
+        The relative error of the default; that of a candidate may be a few times larger.
     """
     if not untouched:
         raise Refused("correctness", f"{probe.name}: something outside D was written")
