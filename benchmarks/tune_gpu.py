@@ -207,7 +207,7 @@ class Search:
     """One product: everything tried is in ``trials``, what ran in ``timed``."""
 
     def __init__(self, shape: Shape, options: argparse.Namespace, pool: ProcessPoolExecutor, seconds: float) -> None:
-        from lapwing.tune.cuda_bench import CudaBench
+        from lapwing.tune.backends.cuda_bench import CudaBench
 
         self.begin, self.seconds, self.pool, self.options = time.perf_counter(), seconds, pool, options
         self.shape, self.gemm = shape, shape.gemm

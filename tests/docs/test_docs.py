@@ -16,7 +16,7 @@ import lapwing
 ROOT = Path(__file__).parents[2]
 _NEEDS_A_LIBRARY = {
     *(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")),
-    *(f"lapwing.tune.{name}" for name in ("calls", "compiled", "dispatch", "layers", "patch")),
+    *(f"lapwing.tune.dispatch.{name}" for name in ("calls", "compiled", "dispatcher", "layers", "patch")),
     *(f"lapwing.distributed.backends.xla.{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
     "lapwing.distributed.fronts.dtensor_calls",
     "lapwing.tune.backends.kernels.tile",

@@ -15,7 +15,7 @@ import numpy as np
 
 from lapwing.tune.backends.base import Config, Kernel, Refused, Space
 from lapwing.tune.gemm import Gemm
-from lapwing.tune.validate import Operands, bound, exact, judge, probes
+from lapwing.tune.validate.probes import Operands, bound, exact, judge, probes
 
 LOG = "LAPWING_TEST_LOG"
 

@@ -14,6 +14,7 @@ from lapwing.tune.amd import bench, files, names, override, tensile, yaml
 from lapwing.tune.amd.equality import LogicError, merge_logic
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.hipblaslt import HipBlasLt
+from lapwing.tune.workdir import Target, Workdir
 
 SEED = Gemm(16032, 109, 16384, "T", "N")
 PADDED = Gemm(16032, 113, 16384, "T", "N", lda=16400, ldc=16040, ldd=16040)
@@ -232,13 +233,11 @@ def test_equality_refuses_what_does_not_belong_together():
 
 
 def test_a_workdir_becomes_tuning_files(tmp_path):
-    import json
 
     with pytest.raises(FileNotFoundError, match="no configurations"):
         files.emit(tmp_path)
-    (tmp_path / "configs").mkdir()
     for name, gemm in (("BBS_TN_0", SEED), ("F8BS_TN_0", F8)):
-        (tmp_path / "configs" / f"{name}.json").write_text(json.dumps({"schema": 1, "name": name, "gemm": gemm.to_dict()}))
+        Workdir(tmp_path).add_config(Target(name, gemm))
     made = {p.name for p in files.emit(tmp_path, architecture="gfx950")}
     assert made == {"BBS_TN_0.yaml", "BBS_TN_0.sh", "F8BS_TN_0.yaml", "F8BS_TN_0.sh", "bench.yaml", "bench.sh"}
     assert (tmp_path / "tunings" / "F8BS_TN_0.yaml").exists()

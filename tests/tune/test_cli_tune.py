@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import types
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from lapwing.cli.tune_output import parse_budget
 from lapwing.cli.usage import UsageError
 from lapwing.tune.gemm import Gemm
 from lapwing.tune.readers import read
-from tune_cases import FakeComparison
+from tune.cases import FakeComparison
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -55,15 +54,15 @@ def test_record_passes_the_exit_code_on(tmp_path, capfd, monkeypatch):
     ("words", "said"),
     [
         (["tune"], "required"),
-        (["tune", "record"], "no program\nhint: lapwing tune record -- python serve.py"),
+        (["tune", "record"], "no program was given\nhint: lapwing tune record -- python serve.py"),
         (["tune", "record", "--", "/no/such/program"], "/no/such/program cannot be started"),
         (["tune", "record", "-o", "/no/such/folder/a.csv", "--", "true"], "there is no folder /no/such/folder"),
         (["tune", "read", "/no/such/log"], "no product was found"),
         (["tune", "run", "/no/such/w"], "has no products to tune\nhint: lapwing tune configure LOG --workdir /no/such/w"),
         (["tune", "run", "w", "--budget", "soon"], "--budget 'soon' is not a time"),
         (["tune", "all", "1x2x3", "-w", "w", "--devices", "one"], "--devices 'one' is not a list of devices"),
-        (["tune", "export", "/no/such/final", "--format", "vllm", "-o", "x"], "there is no folder /no/such/final"),
-        (["tune", "merge", "/no/such/final", "-o", "x"], "there is no folder /no/such/final"),
+        (["tune", "export", "/no/such/final", "--format", "vllm", "-o", "x"], "the folder /no/such/final does not exist"),
+        (["tune", "merge", "/no/such/final", "-o", "x"], "the folder /no/such/final does not exist"),
         (["tune", "configure", "1x2x3", "--workdir", "w", "--keep-thr", "200"], "keep_thr is 200"),
     ],
 )
@@ -120,21 +119,19 @@ def parts(monkeypatch):
         options["progress"]("BBS_TN_0 device 0 cpu: 4 tried, best 2.00 us (1.500x)")
         return Summary()
 
-    modules = {
-        "configure": {"configure": configured},
-        "run": {"run": searched},
-        "compare": {"compare": ("comparison",)},
-        "results": {"write": "mean 1.5x"},
-        "report": {"write": "W/report.html"},
-        "library": {"build": "W/final", "merge": ("[O] kept", "[X] refused")},
-        "export": {"export": types.SimpleNamespace(path="out.csv", written=("a product",), left_out=())},
-        "solvers": {"tune": (types.SimpleNamespace(rules=("a rule",), path="record.json"),)},
+    functions = {
+        "configure": configured,
+        "run": searched,
+        "compare": ("comparison",),
+        "validate.results.write": "mean 1.5x",
+        "validate.pages.write": "W/report.html",
+        "build": "W/final",
+        "merge": ("[O] kept", "[X] refused"),
+        "export": types.SimpleNamespace(path="out.csv", written=("a product",), left_out=()),
+        "solvers.tune": (types.SimpleNamespace(rules=("a rule",), path="record.json"),),
     }
-    for name, functions in modules.items():
-        module = types.ModuleType(f"lapwing.tune.{name}")
-        for function, result in functions.items():
-            setattr(module, function, calls.function(f"{name}.{function}", result))
-        monkeypatch.setitem(sys.modules, f"lapwing.tune.{name}", module)
+    for name, result in functions.items():
+        monkeypatch.setattr(f"lapwing.tune.{name}", calls.function(name, result))
     return calls
 
 
@@ -167,11 +164,11 @@ def test_steps_call_their_parts(parts, tmp_path, capsys):
     assert main(["tune", "merge", str(final), str(final), "-o", "both", "--policy", "newest"]) == 0
     assert main(["tune", "solvers", "cholesky", "--budget", "10s", "--quick"]) == 0
     made = {name: (args, kwargs) for name, args, kwargs in parts.made}
-    assert made["configure.configure"][1]["keep_thr"] == 0.5 and made["configure.configure"][1]["budget"] == 60
-    assert made["run.run"][1]["evaluations"] == 9 and made["run.run"][1]["budget"] is None
-    assert made["compare.compare"][1] == {"threshold": 1.03, "minimum_us": 0.1, "devices": None}
-    assert made["export.export"][0] == (final, "tunableop", Path("out.csv"))
-    assert made["library.merge"] == (([final, final], Path("both")), {"policy": "newest"})
+    assert made["configure"][1]["keep_thr"] == 0.5 and made["configure"][1]["budget"] == 60
+    assert made["run"][1]["evaluations"] == 9 and made["run"][1]["budget"] is None
+    assert made["compare"][1] == {"threshold": 1.03, "minimum_us": 0.1, "devices": None}
+    assert made["export"][0] == (final, "tunableop", Path("out.csv"))
+    assert made["merge"] == (([final, final], Path("both")), {"policy": "newest"})
     assert made["solvers.tune"][0] == (["cholesky"],) and made["solvers.tune"][1]["budget"] == 10
     out = capsys.readouterr().out
     for text in (
@@ -205,11 +202,11 @@ def test_files_for_amd_from_a_log(tmp_path, capsys):
 
 
 def test_a_search_says_whose_budget_is_spent(capsys):
-    from lapwing.cli.tune_output import tell_searched
+    from lapwing.cli.tune_output import print_searched
 
     summary = types.SimpleNamespace(problems=(), evaluations=0, seconds=1.0, reason="budget")
-    tell_searched(summary)
-    tell_searched(summary, share=True)
+    print_searched(summary)
+    print_searched(summary, share=True)
     assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()] == [
         "the budget is spent",
         "its share of the budget is spent",

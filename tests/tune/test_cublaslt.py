@@ -9,7 +9,7 @@ import pytest
 
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cublaslt import CublasLtBackend
-from lapwing.tune.backends.cublaslt_api import FIELDS, Algorithm, Library, Problem, Result, solution_name
+from lapwing.tune.backends.cublaslt_api import FIELDS, Algorithm, Descriptors, Library, Result, solution_name
 from lapwing.tune.gemm import Gemm
 
 DECODE = Gemm.row_major(16, 6144, 4096, right="T")
@@ -30,7 +30,7 @@ def test_names_are_those_of_tunableop():
     assert ctypes.sizeof(Algorithm) == 64 and ctypes.sizeof(Result) == 96
 
 
-def read(problem: Problem, layout: ctypes.c_void_p, number: int, kind: type) -> int:
+def read(problem: Descriptors, layout: ctypes.c_void_p, number: int, kind: type) -> int:
     value, size = kind(), ctypes.c_size_t()
     get = problem.lib.c.cublasLtMatrixLayoutGetAttribute
     assert get(layout, number, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(kind)), ctypes.byref(size)) == 0
@@ -50,7 +50,7 @@ def read(problem: Problem, layout: ctypes.c_void_p, number: int, kind: type) -> 
 )
 def test_descriptors_say_what_the_product_is(library, gemm):
     assert CublasLtBackend().supports(gemm) is None
-    problem = Problem(library, gemm)
+    problem = Descriptors(library, gemm)
     for x, layout in zip("abcd", problem.layouts, strict=True):
         rows, columns = gemm.stored(x)
         assert read(problem, layout, 2, ctypes.c_uint64) == rows and read(problem, layout, 3, ctypes.c_uint64) == columns

@@ -6,11 +6,10 @@ import pytest
 
 from lapwing.tune.backends.base import Kernel, Refused
 from lapwing.tune.gemm import Gemm
-from lapwing.tune.validate import probes as every_backend
+from lapwing.tune.validate.probes import probes as every_backend
 
 torch = pytest.importorskip("torch")
-from lapwing.tune.cuda_bench import CudaBench, probes, torch_default  # noqa: E402
-from lapwing.tune.cuda_operands import TorchDefault  # noqa: E402
+from lapwing.tune.backends.cuda_bench import CudaBench, TorchDefault, probes  # noqa: E402
 
 F32 = dict.fromkeys(("a_type", "b_type", "c_type", "d_type"), "f32")
 GEMM = Gemm(48, 32, 64, "T", "N", deterministic=True, **F32)
@@ -53,7 +52,7 @@ class Rough(TorchDefault):
 def bench(gemm, fault="", default=False):
     made = CudaBench.__new__(CudaBench)  # without streams and sets, which need a GPU
     made.gemm, made.device, made.seed = gemm, -1, 3
-    made.bind = lambda g, config: torch_default(g) if default else Faulty(g, fault)
+    made.bind = lambda g, config: TorchDefault(g) if default else Faulty(g, fault)
     made._library_error = {}
     return made
 

@@ -9,9 +9,9 @@ import pytest
 
 from lapwing.__main__ import main
 from lapwing.tune import Gemm
-from lapwing.tune.export import export
 from lapwing.tune.library import Library, build
-from tune_cases import FakeBackend, FakeComparison, linear
+from lapwing.tune.library.formats import export
+from tune.cases import FakeBackend, FakeComparison, linear
 
 ALGORITHM = {"id": 66, "tile": 20, "stages": 36, "splitk": 4, "red": 2, "swizzle": 0, "custom": 7, "inner": 0, "cluster": 3}
 TILE = {"template": "tile", "bm": 128, "bn": 16, "bk": 64, "split": 1, "reduce": "none", "stages": 4, "warps": 8, "group": 1}
@@ -53,7 +53,7 @@ def test_tunableop(tmp_path):
     solution = "Gemm_Cublaslt_id_66_tile_20_stages_36_splitk_4_red_2_swizzle_0_custom_7_inner_0_cluster_3"
     assert sorted(rows) == sorted(f"{name},{solution},0.01" for name in gemms)
     assert {g.n for g, _ in done.left_out} == set(range(1, 8)) and not done.notes
-    assert "left out: SSS_TN 8x7x8: it is done by triton" in str(done)
+    assert "left out: SSS_TN 8x7x8: it runs on triton" in str(done)
 
 
 def test_tunableop_says_what_it_cannot_know(tmp_path):
@@ -62,7 +62,7 @@ def test_tunableop_says_what_it_cannot_know(tmp_path):
     done = export(old, "tunableop", tmp_path / "y.csv", validators={"PT_VERSION": "2.14.1", "CUBLASLT_VERSION": "130200"})
     assert (tmp_path / "y.csv").read_text().startswith("Validator,PT_VERSION,2.14.1\nValidator,CUBLASLT_VERSION,130200\n")
     assert not done.notes
-    with pytest.raises(ValueError, match="it may be tunableop, inductor, vllm, hipblaslt"):
+    with pytest.raises(ValueError, match="use one of tunableop, inductor, vllm, hipblaslt"):
         export(old, "onnx", tmp_path / "z")
 
 

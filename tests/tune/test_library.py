@@ -11,9 +11,9 @@ import pytest
 
 from lapwing.tune import Gemm
 from lapwing.tune.backends.base import Refused
-from lapwing.tune.buckets import widen
 from lapwing.tune.library import Entry, EnvironmentMismatch, Library, build, merge
-from tune_cases import FakeBackend, FakeComparison, fake_library, linear
+from lapwing.tune.library.tokens import widen
+from tune.cases import FakeBackend, FakeComparison, fake_library, linear
 
 BASE = linear(16, 512, 256, "bf16")
 
@@ -123,7 +123,7 @@ def test_another_environment_is_refused_field_by_field(tmp_path):
     assert caught.value.differences == (("fake: driver", "7", ""), ("fake: torch", "10.0", "9.9"))
     assert pickle.loads(pickle.dumps(caught.value)).differences == caught.value.differences
     assert len(opened(path, other, check=False)) == 1
-    with pytest.raises(EnvironmentMismatch, match="there is no backend 'fake'"):
+    with pytest.raises(EnvironmentMismatch, match="unknown backend 'fake'"):
         Library(path)
     gone = FakeBackend()
     gone.missing = lambda: "no beads"
@@ -163,7 +163,7 @@ def test_what_cannot_be_trusted_is_a_miss_with_one_warning(tmp_path, caplog):
 
 
 def test_manifest(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no tuned library"):
+    with pytest.raises(FileNotFoundError, match="is not a tuned library"):
         Library(tmp_path)
     path = fake_library(tmp_path / "a", FakeComparison(BASE))
     for text in ("", "{}", '{"schema": 9}', '{"schema": 1}', '{"schema": 1, "environment": {"fake": 3}}'):

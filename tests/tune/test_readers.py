@@ -177,7 +177,9 @@ def test_cublaslt_trace():
         Gemm(32, 64, 16, "N", "N", *["f16"] * 4, bias="f16", activation="relu"): 1,
         Gemm(128, 2048, 2400, "T", "N", *["f32"] * 4, ldb=25272, bias="f32"): 1,  # hipBLASLt's trace
     }
-    assert [(problem.line, problem.reason) for problem in log.problems] == [(9, "A and B do not fit: 1024 and 1023")]
+    assert [(problem.line, problem.reason) for problem in log.problems] == [
+        (9, "the inner sizes of A and B differ: 1024 and 1023")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +213,7 @@ def test_live_profiler_trace(trace, tmp_path):
     log = read(trace)
     assert log.problems == () and {call.gemm: call.count for call in log.calls} == expected
     sources = {call.gemm: call.source for call in log.calls}
-    assert "whole batch" in sources[list(expected)[3]] and "spread" in sources[list(expected)[2]]
+    assert "whole batch" in sources[list(expected)[3]] and "expanded" in sources[list(expected)[2]]
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes()))
     assert {call.gemm: call.count for call in read(packed).calls} == expected
@@ -241,7 +243,7 @@ def test_profiler_scaled_product_and_events_inside_events(tmp_path):
     from lapwing.tune.readers.profiler import read_trace
     from lapwing.tune.readers.sink import Sink
 
-    read_trace(text, sink := Sink("x"))
+    read_trace([text], sink := Sink("x"))
     (call,), _ = sink.close()
     scaled = Gemm(48, 16, 32, "T", "N", "f8e4m3", "f8e4m3", scale_a="row", scale_b="row", bias="bf16", fast_accum=True)
     assert call.gemm == scaled != replace(scaled, fast_accum=False)
@@ -312,17 +314,17 @@ def test_a_table_of_ours_reads_back(tmp_path):
 def test_bad_lines_are_named_and_nothing_else_is_lost(tmp_path):
     bad = {
         2: (LINE.replace("M: 16032", "M: nan"), "m is 'nan', not a whole number"),
-        3: (LINE.replace("M: 16032", "M: -4"), "m is -4; it may be 0 to 2147483647"),
+        3: (LINE.replace("M: 16032", "M: -4"), "m is -4; it must be 0 to 2147483647"),
         4: (LINE.replace("K: 16384", "K: 99999999999999999999"), "k is '99999999999999999999', not a whole number"),
-        5: (LINE.replace("N: 109", "N: 0"), "n is 0: nothing to compute"),
-        6: (LINE.replace("a_type: bf16_r", "a_type: zf17"), "type 'zf17' is not known"),
-        7: (LINE.replace("lda: 16384", "lda: 3"), "lda is 3, less than the 16384 rows that A has"),
+        5: (LINE.replace("N: 109", "N: 0"), "n is 0, so there is nothing to compute"),
+        6: (LINE.replace("a_type: bf16_r", "a_type: zf17"), "unknown type 'zf17'"),
+        7: (LINE.replace("lda: 16384", "lda: 3"), "lda is 3, less than the 16384 rows of A"),
         8: (LINE[:100], "the entry is cut off"),
         9: (LINE.replace("M: 16032, ", ""), "m is missing"),
-        10: (LINE.replace("call_count: 1", "call_count: -3"), "call_count is -3; it may be 1 to 4611686018427387904"),
+        10: (LINE.replace("call_count: 1", "call_count: -3"), "call_count is -3; it must be 1 to 4611686018427387904"),
         11: (LINE.replace("alpha: 1.0", "alpha: inf"), "alpha is 'inf', not a number"),
         12: ("GemmTunableOp_BFloat16_TN,tn_*_16_4096", "'tn_*_16_4096' stands for many sizes"),
-        13: ("naïve text ✓ of a program", "no product is in this line"),
+        13: ("naïve text ✓ of a program", "this line has no product"),
         14: ("[2025][cublasLt][1][Trace][cublasLtMatmul] A=0X1", "the matrices are not described; set CUBLASLT_LOG_LEVEL=2"),
         15: ("3x4x5 bf17", "'bf17' is neither a type (bf16, f16, f32, ...) nor a layout (NN, NT, TN, TT, linear, matmul)"),
     }  # fmt: skip
@@ -387,8 +389,8 @@ def test_hostile_files(tmp_path):
         "long": [(1, 2, 3), (4, 5, 6)],
     }
     assert [problem.line for problem in logs["long"].problems] == [2]
-    assert logs["missing"].problems[0].reason == "there is no such file"
-    with pytest.raises(ValueError, match="ranks is 'median'\nhint: it may be sum or max"):
+    assert logs["missing"].problems[0].reason == "the file does not exist"
+    with pytest.raises(ValueError, match="ranks is 'median'\nhint: use sum or max"):
         read("1x2x3", ranks="median")
 
 
@@ -435,6 +437,45 @@ def test_words_that_are_nearly_a_product(tmp_path, monkeypatch):
     (problem,) = read("256x64x512 f32 XX").problems
     assert problem.reason.startswith("'XX' is neither a type") and "nor a layout (NN" in problem.reason
     for name in ("256x64.csv", "log256x64"):
-        assert read(name).problems[0].reason == "there is no such file"
+        assert read(name).problems[0].reason == "the file does not exist"
     Path("256x64").write_text("m,n,k\n1,2,3\n")
     assert len(read("256x64").calls) == 1
+
+
+def trace_text(count: int, indent: int | None = None) -> str:
+    args = {"Input Dims": [[16, 32], [32, 48]], "Input Strides": [[32, 1], [48, 1]], "Input type": ["float", "float"]}
+    event = {"ph": "X", "name": "aten::mm", "pid": 1, "tid": 1, "dur": 1, "args": args}
+    return json.dumps({"device": ["one"], "traceEvents": [event | {"ts": 10 * i} for i in range(count)]}, indent=indent)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 10**9])
+def test_a_trace_is_read_piece_by_piece(size):
+    from lapwing.tune.readers.profiler import read_trace
+    from lapwing.tune.readers.sink import Sink
+
+    text = trace_text(5, indent=1)
+    for cut, problems in ((None, 0), (-3, 1), (-60, 1)):
+        pieces = [text[i : min(i + size, len(text[:cut]))] for i in range(0, len(text[:cut]), size)]
+        read_trace(pieces, sink := Sink("x"))
+        (call,), _ = sink.close()
+        assert call.count == (4 if cut == -60 else 5) and call.gemm == Gemm(48, 16, 32, "N", "N", *["f32"] * 4)
+        assert call.source == "x:6"
+        assert len(sink.problems) == problems, sink.problems
+
+
+def test_a_packed_trace_that_grows_without_end_is_cut(tmp_path):
+    """It is read as far as a trace can reasonably grow, in little memory, and the reason is named."""
+    import tracemalloc
+
+    bomb = tmp_path / "bomb.json.gz"
+    with gzip.open(bomb, "wb", compresslevel=1) as file:
+        file.write(trace_text(3)[:-2].encode() + b"," + b"\n" * 40)
+        for _ in range(300):
+            file.write(b" " * 2**20)
+    assert bomb.stat().st_size < 2 * 10**6
+    tracemalloc.start()
+    log = read(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert log.calls[0].count == 3 and peak < 50 * 2**20
+    assert any("unpacks from" in p.reason and "gunzip" in p.reason for p in log.problems), log.problems

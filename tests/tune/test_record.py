@@ -14,11 +14,12 @@ import pytest
 
 from lapwing.tune.gemm import Call, Gemm
 from lapwing.tune.readers import read
-from lapwing.tune.record import collect, record
+from lapwing.tune.readers.recording import collect, record
 
 FIXTURES = Path(__file__).parent / "fixtures"
 F32 = ["f32"] * 4
 FORWARD = Gemm(96, 10, 64, "T", "N", *F32, bias="f32")
+PLAIN = Gemm(96, 10, 64, "T", "N", *F32)
 BACKWARD = Gemm(64, 96, 10, "N", "N", *F32)
 SQUARE = Gemm(10, 10, 64, "T", "N", *F32)
 SCALED = {
@@ -36,7 +37,10 @@ torch.set_num_threads(1)
 x, linear = torch.randn(10, 64), torch.nn.Linear(64, 96)
 for _ in range(3):
     linear(x).sum().backward()
+threading.setprofile(lambda *_: None)  # as a program with a profiler of its own does
 thread = threading.Thread(target=lambda: [torch.mm(x, x.t()) for _ in range(5)]); thread.start(); thread.join()
+with torch.inference_mode():
+    linear(x), x @ x.t(), torch.nn.functional.linear(x, linear.weight)
 torch.baddbmm(torch.zeros(3, 4, 6), torch.ones(3, 4, 5), torch.ones(3, 5, 6), beta=0.5, alpha=2)
 torch.mm(x, x.t(), out=torch.empty(10, 10))
 eight, one = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.tensor(1.0)
@@ -93,10 +97,14 @@ def test_products_however_it_ends(program):
         assert before + out == "read hello\n", (out, errors)
         assert running.returncode == code, errors
         log = read(program.parent / f"{'kill' if running is killed else 'wait'}.csv")
-        assert {call.gemm: call.count for call in log.calls} == {FORWARD: 3, BACKWARD: 3, SQUARE: 7, BATCHED: 1} | SCALED, (
-            errors
-        )
-        assert "6 products, 17 calls of 2 processes" in errors
+        assert {call.gemm: call.count for call in log.calls} == {
+            FORWARD: 4,
+            PLAIN: 1,
+            BACKWARD: 3,
+            SQUARE: 8,
+            BATCHED: 1,
+        } | SCALED, errors
+        assert "7 products, 20 calls of 2 processes" in errors
 
 
 def test_logs_of_libraries_without_torch(tmp_path, monkeypatch):
@@ -119,7 +127,7 @@ def test_logs_of_libraries_without_torch(tmp_path, monkeypatch):
     assert counts[Gemm(7, 16, 4096, "T", "N")] == 1
     assert counts[Gemm(2048, 32, 1024)] == 4  # two ranks
     assert len(done.log.problems) == 2 and (tmp_path / "raw" / "cublaslt-12.log").exists()
-    with pytest.raises(ValueError, match="is not empty\nhint: name a new one"):
+    with pytest.raises(ValueError, match="is not empty\nhint: name a new folder"):
         record(["true"], keep=tmp_path / "raw")
     with pytest.raises(ValueError, match="watch is 'much'"):
         record(["true"], watch="much")
@@ -160,3 +168,37 @@ def test_a_broken_recording_still_gives_the_rest(tmp_path):
     (tmp_path / "torch-4.counts").write_bytes(b"")
     log, _ = collect(tmp_path)
     assert log.calls == () and len(log.problems) == 1
+
+
+WATCHED = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+assert _get_current_dispatch_mode() is None, "a mode would make every operator slower"
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+watched = [name for name in ("aten::add.Tensor", "aten::relu", "aten::mm") if has_kernel(name, "BackendSelect")]
+assert watched == ["aten::mm"], watched
+"""
+
+
+def test_only_products_pay():
+    """Nothing stands in the way of other operators: no mode, and kernels for products alone."""
+    pytest.importorskip("torch")
+    done = record([sys.executable, "-c", WATCHED], watch="torch")
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("watch", "program", "hint"),
+    [
+        ("torch", [sys.executable, "-c", "pass"], "did not import torch; --watch logs"),
+        ("all", [sys.executable, "-c", "pass"], "did not import torch"),
+        ("torch", [sys.executable, "-I", "-c", "pass"], "read PYTHONPATH"),
+        ("torch", ["true"], "read PYTHONPATH"),
+        ("logs", ["true"], "--watch torch"),
+    ],
+)
+def test_the_hint_of_an_empty_recording_leads_on(watch, program, hint):
+    """It must not name what was just tried."""
+    done = record(program, watch=watch)
+    assert not done.log.calls and hint in done.hint and f"--watch {watch} " not in done.hint
+    assert record(["true"], watch="all").hint.count("--watch") == 0

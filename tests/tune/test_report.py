@@ -9,9 +9,10 @@ import re
 
 import pytest
 
-from lapwing.tune import results
-from lapwing.tune.report import write as write_report
-from tune_cases import FakeBackend, FakeComparison, linear
+from lapwing.tune.validate import results
+from lapwing.tune.validate.pages import write as write_report
+from lapwing.tune.workdir import Trial
+from tune.cases import FakeBackend, FakeComparison, linear
 
 ROWS = [
     FakeComparison(linear(8, 32, 64), name="SSS_TN_0", percent=50, count=3, default_us=20, vendor_us=16, tuned_us=10),
@@ -71,8 +72,8 @@ def test_tables_and_pages(tmp_path):
     build(tmp_path, ROWS, backends={"fake": FakeBackend(device="NVIDIA H200")})
     (tmp_path / "trials").mkdir()
     times = [None, 3e-6, 5e-6, 2e-6, 1e-6]
-    trials = [{"time": t, "invalidity": "correct" if t else "compile", "stage": "screen"} for t in times]
-    lines = [*map(json.dumps, trials), '{"time": 1e-9, "invalidity": "correct", "stage": "confirm"}', '{"torn']
+    trials = [Trial("fake", 0, "key", {"x": i}, t, "correct" if t else "compile") for i, t in enumerate(times)]
+    lines = [*(t.to_json() for t in [*trials, Trial("fake", 0, "key", {"x": 9}, 1e-9, stage="confirm")]), '{"torn']
     (tmp_path / "trials" / "SSS_TN_0.jsonl").write_text("\n".join(lines))
     pytest.importorskip("matplotlib")
     path = write_report(tmp_path)
@@ -99,7 +100,7 @@ def test_report_without_pictures(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.parametrize(("name", "text"), [("metrics.json", "{}"), ("metrics.json", "[1]"), ("raw_results.csv", "a,b\n1,2\n")])
 def test_damaged_results_are_named(tmp_path, monkeypatch, name, text):
-    monkeypatch.setattr("lapwing.tune.report._draw", lambda *_: {})
+    monkeypatch.setattr("lapwing.tune.validate.pages._draw", lambda *_: {})
     results.write(tmp_path, ROWS)
     (tmp_path / "results" / name).write_text(text)
     with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: lapwing tune compare"):

@@ -17,13 +17,13 @@ import pytest
 from lapwing.tune import Gemm
 from lapwing.tune.backends.base import Refused
 from lapwing.tune.backends.cpu import BACKEND, DEFAULT
-from lapwing.tune.configure import configure
-from lapwing.tune.folder import Library
+from lapwing.tune.dispatch.installed import enable, use
+from lapwing.tune.library.folder import Library
 from lapwing.tune.readers import read
-from lapwing.tune.use import enable, use
+from lapwing.tune.search.selection import configure
+from lapwing.tune.search.worker import Worker
 from lapwing.tune.workdir import Trial, Workdir, lock_device
-from lapwing.tune.worker import Worker
-from tune_cases import FakeBackend, FakeComparison, fake_library, linear
+from tune.cases import FakeBackend, FakeComparison, fake_library, linear
 
 F32 = {"a_type": "f32", "b_type": "f32", "c_type": "f32", "d_type": "f32"}
 
@@ -170,7 +170,7 @@ def test_a_hostile_trial_is_passed_over(tmp_path, wrong):
 
 
 def test_the_environment_knows_how_many_threads_blas_takes():
-    from lapwing.tune.blas import blas_threads, control
+    from lapwing.tune.backends.processors import blas_threads, control
 
     before = BACKEND.environment(0)
     if (blas := control()) is None:

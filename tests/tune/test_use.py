@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from lapwing.tune.folder import Library
-from lapwing.tune.use import enable, use
-from tune_cases import FakeBackend, FakeComparison, fake_library, linear
+from lapwing.tune.dispatch.installed import enable, use
+from lapwing.tune.library.folder import Library
+from tune.cases import FakeBackend, FakeComparison, fake_library, linear
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -298,7 +298,7 @@ def test_layers_of_a_model(tuned, caplog):
     for entry in library.entries.values():
         object.__setattr__(entry, "backend", "cpu")
     with enable(model, library, compiled=False):
-        assert "are for NumPy's products" in caplog.text
+        assert "are for NumPy arrays" in caplog.text
 
 
 def test_eight_bit_floats_with_scales(tmp_path):
@@ -362,8 +362,8 @@ def test_compile_pass_replaces_products_of_fixed_shape(tuned):
     """The pass itself, on a graph as Inductor hands it over; running Inductor takes a compiler and half a minute."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from lapwing.tune.compiled import install, replace_products
-    from lapwing.tune.dispatch import Dispatcher
+    from lapwing.tune.dispatch.compiled import install, replace_products
+    from lapwing.tune.dispatch.dispatcher import Dispatcher
 
     library, backend = tuned
     graph = torch.fx.Graph()
@@ -401,7 +401,7 @@ def test_compile_pass_replaces_products_of_fixed_shape(tuned):
 def test_the_pass_waits_for_the_first_compile(tuned, monkeypatch):
     import sys
 
-    from lapwing.tune import compiled
+    from lapwing.tune.dispatch import compiled
 
     library, _ = tuned
     installed = []
@@ -510,3 +510,43 @@ def test_an_unpickled_model_can_be_enabled_again(tuned):
     with enable(again, library, compiled=False) as handle:
         again(x)
         assert handle.layers == 1 and len(backend.calls) == 1
+
+
+def test_a_report_counts_hits_and_misses(tmp_path):
+    """Which entries were hit, how often, which never, and which products have none."""
+    lw.tune.report(reset=True)
+    backend = FakeBackend()
+    path = fake_library(tmp_path, FakeComparison(linear(8, 32, 64)), FakeComparison(linear(8, 96, 64)), backend=backend)
+    x, w, other = torch.randn(8, 64), torch.randn(32, 64), torch.randn(7, 64)
+    with use(path, backends={"fake": backend}):
+        for _ in range(3):
+            F.linear(x, w)
+        F.linear(other, w)  # another number of tokens
+        for _ in range(2):
+            x @ x.t()
+        with torch.autocast("cpu", torch.bfloat16):
+            F.linear(x, w)
+    report = lw.tune.report()
+    ours = [u for u in report.entries if u.library == str(path)]
+    assert [(u.product, u.hits, u.passed, u.backend) for u in ours] == [
+        (str(linear(8, 32, 64)), 3, 1, "fake"),
+        (str(linear(8, 96, 64)), 0, 0, "fake"),
+    ]
+    assert {u.product: u.passed for u in report.misses} == {str(linear(7, 32, 64)): 1, "SSS_TN 8x8x64": 2}
+    text = str(report)
+    assert f"3  {linear(8, 32, 64)} by fake, 1 left to the framework" in text and "2 products have no entry, 3 calls" in text
+    lw.tune.report(reset=True)
+    assert not lw.tune.report().misses and not any(u.hits for u in lw.tune.report().entries)
+
+
+def test_a_report_of_numpy_arrays(tmp_path):
+    lw.tune.report(reset=True)
+    gemm = lw.tune.Gemm.row_major(8, 32, 64, dtype="f64")
+    backend = FakeBackend()
+    path = fake_library(tmp_path, FakeComparison(gemm), backend=backend)
+    x, w = np.ones((8, 64)), np.ones((64, 32))
+    with use(path, backends={"fake": backend}):
+        lw.matmul(x, w), lw.matmul(x, w), lw.matmul(x[:7], w)
+    report = lw.tune.report(reset=True)
+    assert [u.hits for u in report.entries if u.library == str(path)] == [2]
+    assert [(u.product, u.passed) for u in report.misses] == [("DDD_NN 32x7x64", 1)]

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from .tune_output import (
     Live,
     parse_budget,
-    parse_devices,
     plural,
+    print_configured,
+    print_path,
+    print_problems,
+    print_searched,
     products,
     say,
-    tell,
-    tell_configured,
-    tell_problems,
-    tell_searched,
 )
-from .tune_steps import LATER, add_step, add_workdir, asked_backends, measuring, searching, write_for_amd
+from .tune_steps import LATER, add_step, add_workdir, measuring, search_options, searching, write_for_amd
 from .usage import UsageError, check_output
 
 if TYPE_CHECKING:
@@ -48,13 +47,13 @@ def _all(steps: argparse._SubParsersAction) -> None:
     measuring(parser, "30m")
     searching(parser)
     parser.add_argument("--keep-thr", type=float, default=0.1, help="drop products below this percentage of the time (0.1)")
-    parser.add_argument("--threshold", type=float, default=1.03, help="keep what is at least this much faster (1.03)")
+    parser.add_argument("--threshold", type=float, default=1.03, help="keep what is at least this many times faster (1.03)")
 
 
 def run_all(options: argparse.Namespace) -> int:
     from ..tune import Metrics, RunSummary, all_steps
 
-    budget, devices = parse_budget(options.budget), parse_devices(options.devices)
+    search = search_options(options)
     if options.backend == "hipblaslt":
         options.device = 0
         return run_configure(options) or write_for_amd(options.workdir)
@@ -64,30 +63,25 @@ def run_all(options: argparse.Namespace) -> int:
     def done(what: object) -> None:
         live.clear()
         if isinstance(what, RunSummary):
-            tell_searched(what, share=True)
+            print_searched(what, share=True)
         elif isinstance(what, Metrics):
             print(what)
         elif isinstance(what, Path):
-            tell("library" if what.name == "final" else "report", what)
+            print_path("library" if what.name == "final" else "report", what)
         elif isinstance(what, tuple):
-            tell_configured(what, log, options.workdir)
+            print_configured(what, log, options.workdir)
 
     tuned = all_steps(
         log,
         options.workdir,
-        backend=asked_backends(options),
-        devices=devices,
-        budget=budget,
-        strategy=options.strategy,
-        seed=options.seed,
-        evaluations=options.evaluations,
+        **search,
         keep_thr=options.keep_thr,
         threshold=options.threshold,
         progress=live.step,
         done=done,
     )
     if any(c.kept and c.backend == "cpu" for c in tuned.comparisons):
-        print("on a CPU it serves NumPy arrays, by lapwing.matmul; torch's own products stay as they are")
+        print("on a CPU the library serves NumPy arrays, in lapwing.matmul; torch's own products stay as they are")
     return 0
 
 
@@ -95,7 +89,7 @@ def run_all(options: argparse.Namespace) -> int:
 
 
 def _record(steps: argparse._SubParsersAction) -> None:
-    parser = add_step(steps, "record", "run a program and write down its matrix products", run_record)
+    parser = add_step(steps, "record", "run a program and write a table of its matrix products", run_record)
     parser.usage = "lapwing tune record [-o FILE | --workdir W] [--watch ...] -- PROGRAM ..."
     parser.add_argument("-o", "--output", type=Path, help="the table of products (default: recorded.csv, in the workdir)")
     parser.add_argument("--workdir", type=Path, default=Path(), help="a folder for recorded.csv (default: here)")
@@ -103,18 +97,18 @@ def _record(steps: argparse._SubParsersAction) -> None:
         "--watch",
         choices=("auto", "torch", "logs", "all"),
         default="auto",
-        help="the libraries' logs, torch's operations, or all; auto: logs with a GPU",
+        help="the libraries' logs, torch's operators, or all; auto: logs on a machine with a GPU, else torch",
     )
     parser.add_argument("--keep-logs", type=Path, help="a new folder for the raw logs")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="after --: the program and its arguments")
 
 
 def run_record(options: argparse.Namespace) -> int:
-    from ..tune.record import record
+    from ..tune import record
 
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
-        raise UsageError("tune record: no program\nhint: lapwing tune record -- python serve.py")
+        raise UsageError("tune record: no program was given\nhint: lapwing tune record -- python serve.py")
     options.workdir.mkdir(parents=True, exist_ok=True)
     output = options.output or options.workdir / "recorded.csv"
     check_output("--output", output)
@@ -124,10 +118,10 @@ def run_record(options: argparse.Namespace) -> int:
         raise UsageError(f"tune record: {program[0]} cannot be started: {getattr(error, 'strerror', error)}") from error
     for note in done.notes:
         say(note)
-    tell_problems(done.log)
+    print_problems(done.log)
     if not done.log.calls:
         say("no matrix product was recorded")
-        say("hint: --watch torch sees every product of torch, --watch logs those of cuBLAS, cuBLASLt and hipBLASLt")
+        say(f"hint: {done.hint}")
     path = done.log.write_csv(output)
     say(f"{products(done.log)} of {plural(done.processes, 'process', 'processes')}: {path}")
     return done.code
@@ -141,7 +135,7 @@ def _read(steps: argparse._SubParsersAction) -> None:
     _logs(parser)
     parser.add_argument("-o", "--output", type=Path, help="write all products as a table")
     parser.epilog = (
-        "Understood are logs of hipBLASLt (masks 32, 64, 128), cuBLAS and cuBLASLt, files of TunableOp, traces of "
+        "It understands logs of hipBLASLt (masks 32, 64, 128), cuBLAS and cuBLASLt, files of TunableOp, traces of "
         "torch.profiler (.json, .json.gz; record_shapes=True), tables with a heading m,n,k,..., and products in words."
     )
 
@@ -157,7 +151,7 @@ def run_read(options: argparse.Namespace) -> int:
     if len(log.calls) > _SHOWN and not options.all:
         print(f"... and {len(log.calls) - _SHOWN} more; --all shows them")
     if options.output:
-        tell("table", log.write_csv(options.output))
+        print_path("table", log.write_csv(options.output))
     return 0
 
 
@@ -175,7 +169,7 @@ def _configure(steps: argparse._SubParsersAction) -> None:
 
 
 def run_configure(options: argparse.Namespace) -> int:
-    from ..tune.configure import configure
+    from ..tune import configure
 
     budget = parse_budget(options.budget) if options.budget else None
     log = _understood(options)
@@ -190,9 +184,9 @@ def run_configure(options: argparse.Namespace) -> int:
         progress=live.step,
     )
     live.clear()
-    tell_configured(chosen, log, options.workdir)
+    print_configured(chosen, log, options.workdir)
     if options.backend == "hipblaslt":
-        print("shares and times are estimates from the work of each product: nothing was measured")
+        print("shares and times are estimated from the work of each product: nothing was measured")
     return 0
 
 
@@ -206,8 +200,8 @@ def _understood(options: argparse.Namespace) -> Log:
     from ..tune.readers import read
 
     log = read(*options.log, ranks=options.ranks)
-    tell_problems(log, everything=options.all)
+    print_problems(log, everything=options.all)
     if not log.calls:
-        raise UsageError("tune: no product was found\nhint: lapwing tune read --help says which logs are understood")
+        raise UsageError("tune: no product was found\nhint: lapwing tune read --help lists the logs that are understood")
     say(products(log))
     return log

@@ -1,4 +1,4 @@
-"""What ``lapwing tune`` reads from the command line and what it says."""
+"""Options that ``lapwing tune`` parses, and what it prints."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
     "parse_budget",
     "parse_devices",
     "plural",
+    "print_configured",
+    "print_path",
+    "print_problems",
+    "print_searched",
     "products",
     "say",
-    "tell",
-    "tell_configured",
-    "tell_problems",
-    "tell_searched",
 ]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -41,7 +41,7 @@ def parse_budget(text: str) -> float:
         raise UsageError(f"--budget {text!r} is not a time\nhint: for example 30m, 90s or 1h30m")
     seconds = sum(float(n) * _UNITS[unit] for n, unit in parts)
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"--budget {text!r} is no time at all\nhint: for example 30m, 90s or 1h30m")
+        raise UsageError(f"--budget {text!r} is not a positive time\nhint: for example 30m, 90s or 1h30m")
     return seconds
 
 
@@ -53,15 +53,15 @@ def parse_devices(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(int(part) for part in text.split(",")))
 
 
-def tell_problems(log: Log, everything: bool = False) -> None:
+def print_problems(log: Log, everything: bool = False) -> None:
     for problem in log.problems[: None if everything else _SHOWN]:
         say(f"{problem}" + (f": {problem.text[:60]!r}" if problem.text else ""))
     if len(log.problems) > _SHOWN and not everything:
         say(f"... and {len(log.problems) - _SHOWN} more lines that were not understood")
 
 
-def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
-    from ..tune.coverage import read_coverage
+def print_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
+    from ..tune.search.coverage import read_coverage
 
     chosen = list(chosen)
     for config in chosen:
@@ -70,28 +70,28 @@ def tell_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
     print(f"{plural(len(chosen), 'product')} to tune, {dropped} dropped")
     if missing := str(read_coverage(workdir) or ""):
         print(missing)
-    tell("summary", workdir / "problems.csv")
-    tell("configurations", workdir / "configs")
+    print_path("summary", workdir / "problems.csv")
+    print_path("configurations", workdir / "configs")
 
 
-def tell_searched(summary: Any, share: bool = False) -> None:
-    """``share``: its budget was what other steps left of the user's."""
+def print_searched(summary: Any, share: bool = False) -> None:
+    """``share``: the budget of the search was the part that other steps left."""
+    doubtful = False
     for problem in summary.problems:
         if not problem.evaluations + problem.known:
             best = "not tried"
         elif not problem.uplift or problem.uplift < 1.0005:
             best = "nothing faster"
         else:
-            best = f"{problem.uplift:.3f}x, {problem.best_seconds * 1e6:.2f} us"
+            best, doubtful = f"~{problem.uplift:.3g}x, {problem.best_seconds * 1e6:.2f} us", True
         before = f" (and {problem.known} before)" if problem.known else ""
         print(f"{problem.name:12} {problem.evaluations:5} tried{before}, {problem.invalid} not valid: {best}")
         for note in problem.notes:
             print(f"{'':12} {note}")
-    ended = (
-        "everything was tried"
-        if summary.reason == "done"
-        else f"{'its share of the budget' if share else 'the budget'} is spent"
-    )
+    if doubtful:
+        print("~: a first look, which may be noise; compare decides")
+    spent = "its share of the budget" if share else "the budget"
+    ended = "everything was tried" if summary.reason == "done" else f"{spent} is spent"
     print(f"{plural(summary.evaluations, 'candidate')} in {summary.seconds:.0f} s: {ended}")
 
 
@@ -104,30 +104,30 @@ def plural(count: int, word: str, many: str = "") -> str:
 
 
 class Live:
-    """What is being done: one line that changes on a terminal; elsewhere a line now and then."""
+    """Shows progress: one line that changes on a terminal; elsewhere a line now and then."""
 
     def __init__(self, every: float = 5.0) -> None:
         self.stream = sys.stderr or io.StringIO()  # stderr may be closed
         self.terminal = self.stream.isatty()
         self.every = 0.1 if self.terminal else every
-        self.said = -math.inf
+        self.shown = -math.inf
 
     def step(self, what: object) -> None:
         now = time.monotonic()
-        if now - self.said >= self.every:
-            self.said = now
+        if now - self.shown >= self.every:
+            self.shown = now
             width = shutil.get_terminal_size().columns - 1
             self.stream.write(f"\r\x1b[K{str(what)[:width]}" if self.terminal else f"lapwing: {what}\n")
             self.stream.flush()
 
     def clear(self) -> None:
-        self.said = -math.inf  # what comes next is said at once
+        self.shown = -math.inf  # the next step is shown at once
         if self.terminal:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
 
 
-def tell(what: str, path: object) -> None:
+def print_path(what: str, path: object) -> None:
     print(f"{what}: {path}")
 
 

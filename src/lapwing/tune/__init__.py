@@ -1,24 +1,28 @@
-"""Make the matrix products of a real workload faster, and prove it.
+"""Make the matrix products of a program faster, and prove it.
 
-:func:`all_steps` does everything, as ``lapwing tune all`` does; :func:`read`, :func:`record`, :func:`configure`, :func:`run`,
-:func:`compare`, :func:`build` are its steps. :func:`use` and :func:`enable` let torch use what was found.
+:func:`all_steps` does everything, like ``lapwing tune all``. Its steps are :func:`record` or :func:`read`, :func:`configure`,
+:func:`run`, :func:`compare` and :func:`build`. :func:`use` and :func:`enable` let torch use the tuned library, and
+:func:`report` counts what it uses.
 """
 
 from __future__ import annotations
 
-from .buckets import widen
-from .compare import Comparison, compare
-from .configure import configure
-from .export import Export, export
+from .dispatch.counts import UseReport, report
+from .dispatch.installed import Handle, enable, use
 from .gemm import Call, Gemm
 from .library import Entry, EnvironmentMismatch, LedgerLine, Library, build, merge
+from .library.formats import Export, export
+from .library.tokens import widen
 from .readers import BadLine, Log, read
-from .record import Recorded, record
-from .results import Metrics
-from .run import RunSummary, Step, run
-from .use import Handle, enable, use
-from .workdir import Problem, Workdir
+from .readers.recording import Recorded, record
+from .search.selection import configure
+from .search.session import RunSummary, Step, run
+from .validate.comparison import Comparison, compare
+from .validate.results import Metrics
+from .workdir import Target, Workdir
 from .workflow import Tuned, all_steps
+
+Problem = Target  # its earlier name
 
 __all__ = [
     "BadLine",
@@ -37,7 +41,9 @@ __all__ = [
     "Recorded",
     "RunSummary",
     "Step",
+    "Target",
     "Tuned",
+    "UseReport",
     "Workdir",
     "all_steps",
     "build",
@@ -48,6 +54,7 @@ __all__ = [
     "merge",
     "read",
     "record",
+    "report",
     "run",
     "use",
     "widen",

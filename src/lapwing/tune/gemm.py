@@ -1,8 +1,8 @@
-"""The identity of a matrix product: everything that can change which kernel is best, or whether it is right.
+"""The identity of a matrix product: everything that can change which kernel is best, or whether it is correct.
 
-Sizes are BLAS's, column-major: D (m x n) = act(alpha op(A) op(B) + beta C + bias). ``Gemm.row_major`` is the one place where a
-row-major product, as frameworks have it, is turned round: y = x w^T with x (rows, inner) and w (columns, inner) is the
-column-major product D = w^T x, "TN", with m = columns and n = rows.
+Sizes are column-major, as in BLAS: D (m x n) = act(alpha op(A) op(B) + beta C + bias). Frameworks are row-major;
+``Gemm.row_major`` is the only place that converts: y = x w^T with x (rows, inner) and w (columns, inner) is the column-major
+product D = w^T x, "TN", with m = columns and n = rows.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-__all__ = ["TYPES", "Call", "Gemm", "total_flops"]
+__all__ = ["TYPES", "Call", "Gemm"]
 
-# our name of a type: bytes of an element, letters in configuration names
+# our name of a type: bytes of one element, and its letters in configuration names
 TYPES: dict[str, tuple[float, str]] = {
     "f64": (8, "D"),
     "f32": (4, "S"),
@@ -40,7 +40,7 @@ SCALES = ("none", "tensor", "row", "block")
 
 @dataclass(frozen=True)
 class Gemm:
-    """One matrix product. Leading dimensions and strides of 0 mean packed, and are filled in."""
+    """One matrix product. Leading dimensions and strides of 0 mean packed; they are replaced by the packed values."""
 
     m: int
     n: int
@@ -67,51 +67,51 @@ class Gemm:
     activation: str = "none"
     scale_a: str = "none"
     scale_b: str = "none"
-    deterministic: bool = False  # only kernels that give the same bits every time
-    fast_accum: bool = False  # sums of 8-bit floats may keep fewer bits (torch's use_fast_accum); False for other types
+    deterministic: bool = False  # only kernels that return the same bits every time
+    fast_accum: bool = False  # sums of 8-bit floats may use fewer bits (torch's use_fast_accum); always False for other types
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it may not be negative")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
         for name in ("trans_a", "trans_b"):
             if getattr(self, name) not in ("N", "T", "C"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be N, T or C")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be N, T or C")
         for name in ("a_type", "b_type", "c_type", "d_type", "compute"):
             if getattr(self, name) not in TYPES:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(TYPES)}")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(TYPES)}")
         if self.bias and self.bias not in TYPES:
-            raise ValueError(f"bias is {self.bias!r}; it may be {', '.join(TYPES)}, or empty")
+            raise ValueError(f"bias is {self.bias!r}; it must be empty or one of {', '.join(TYPES)}")
         for name, choices in (("activation", ACTIVATIONS), ("scale_a", SCALES), ("scale_b", SCALES)):
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(choices)}")
-        for name in ("alpha", "beta"):  # 1 and 1.0, 0.0 and -0.0 are equal, and must have one key
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
+        for name in ("alpha", "beta"):  # 1 and 1.0 are equal, as are 0.0 and -0.0, so each pair must have one key
             object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
         object.__setattr__(self, "fast_accum", bool(self.fast_accum) and self.a_type.startswith(("f8", "f4")))
         for x in "abcd":
             rows, columns = self.stored(x)
             ld = getattr(self, f"ld{x}") or max(rows, 1)
             if ld < rows:
-                raise ValueError(f"ld{x} is {ld}, less than the {rows} rows that {x.upper()} has")
+                raise ValueError(f"ld{x} is {ld}, less than the {rows} rows of {x.upper()}")
             object.__setattr__(self, f"ld{x}", ld)
             stride = getattr(self, f"stride_{x}")
-            # one matrix has no stride; logs print anything there
+            # a single matrix has no stride, whatever a log prints
             object.__setattr__(self, f"stride_{x}", 0 if self.batch == 1 else stride or ld * columns)
 
     @classmethod
     def row_major(
         cls, rows: int, columns: int, inner: int, *, left: Trans = "N", right: Trans = "N", dtype: str = "bf16", **other: Any
     ) -> Gemm:
-        """``y (rows, columns) = op(left) @ op(right)``, all row-major, packed unless ``other`` says more.
+        """``y (rows, columns) = op(left) @ op(right)``, all row-major, packed unless ``other`` has leading dimensions.
 
         A row-major matrix is the column-major matrix of its transpose, so y^T = op(right)^T op(left)^T: the operands change
-        places, and each keeps its letter. ``F.linear(x, w)`` has right = "T" here, and is "TN".
+        places, and each keeps its letter. ``F.linear(x, w)`` has right = "T", and is "TN".
         """
         types = {f"{x}_type": dtype for x in "abcd"} | {"compute": "f64" if dtype == "f64" else "f32"}
         return cls(m=columns, n=rows, k=inner, trans_a=right, trans_b=left, **(types | other))
 
     def stored(self, x: str) -> tuple[int, int]:
-        """Rows and columns of A, B, C or D as it lies in memory, column-major."""
+        """Rows and columns of A, B, C or D in column-major memory."""
         if x == "a":
             return (self.m, self.k) if self.trans_a == "N" else (self.k, self.m)
         if x == "b":
@@ -124,7 +124,7 @@ class Gemm:
 
     @property
     def kind(self) -> str:
-        """Types and layout, as configuration files are called: "BBS_TN", "F8BS_TN"."""
+        """Types and layout, as in the names of configurations: "BBS_TN", "F8BS_TN"."""
         letters = [TYPES[t][1] for t in (self.a_type, self.b_type, self.d_type, self.compute)]
         a, b, d, compute = letters
         return f"{a if a == b else a + b}{d}{compute}_{self.layout}"
@@ -140,16 +140,16 @@ class Gemm:
 
     @property
     def bytes(self) -> float:
-        """What must be moved at least: A, B, D once, and C if it is read."""
+        """Bytes that must be moved at least: A, B and D once, and C if it is read."""
         a, b, c, d = (TYPES[getattr(self, f"{x}_type")][0] for x in "abcd")
         matrix = a * self.m * self.k + b * self.k * self.n + (d + (c if self.beta else 0)) * self.m * self.n
         return matrix * self.batch
 
     @cached_property
     def key(self) -> str:
-        """A short name that is the same in every process: one for each different product."""
+        """A short name, different for every product and the same in every process."""
         values = self.to_dict()
-        if not self.fast_accum:  # younger than the others: files made before it was there keep their names
+        if not self.fast_accum:  # it is newer than the other fields: files written before it keep their names
             del values["fast_accum"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -179,7 +179,3 @@ class Call:
     gemm: Gemm
     count: int = 1
     source: str = ""  # file and line it came from
-
-
-def total_flops(calls: list[Call]) -> float:
-    return sum(call.gemm.flops * call.count for call in calls)

@@ -1,4 +1,4 @@
-"""Lapwing's own choices on this machine: measure its engines, and write the records by which the planner chooses."""
+"""Measure lapwing's own engines on this machine, and write the records from which the planner chooses."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["OPERATIONS", "Measuring", "Tuned", "tune"]
 
 OPERATIONS = (*RECORDS, "solve", "inv", "qr", "svd")
 _LIBRARIES = {"cpu": ("numpy",), "cuda": ("torch", "cupy", "jax")}
-_PLANNED = {"inv": "inverse"}  # where the planner has another name for what the benchmark calls so
-# Systems and decompositions: small ones in batches against one after the other, which is all there is to choose.
+_PLANNED = {"inv": "inverse"}  # names of the benchmark that differ in the planner
 _log = logging.getLogger("lapwing")
-_BUDGET = 900.0  # seconds, where nobody names any
-# What a point takes: pauses between turns, and some twenty calls by all engines. Where it takes longer, the rest will too.
+_BUDGET = 900.0  # seconds, when the caller gives no budget
+# the time of one point: pauses between turns, and about twenty calls of all engines
 _POINT = 0.6  # seconds
-_FLOPS = {"cpu": 2e9, "cuda": 1e12}  # of one call a second, divided by the number of calls
-_PART_SLOWER = 4.0  # a part of a spectrum, with its iterations
-_ANYWAY = 10.0  # seconds that a first part may take whatever the budget
+_FLOPS = {"cpu": 2e9, "cuda": 1e12}  # operations per second of one call, divided by the number of calls
+_PART_SLOWER = 4.0  # a part of a spectrum takes this many times longer, because of its iterations
+_ANYWAY = 10.0  # seconds that the first part may take whatever the budget
+# systems and decompositions: the only choice is between small ones in batches and one after the other
 _ORDERS, _QUICK, _BATCHES = (2, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256), (4, 16, 32, 64), (1, 8, 64, 512)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One record that was written, and what follows from it."""
+    """A written record, and the rules that follow from it."""
 
     record: Record
     path: Path
@@ -46,12 +46,12 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is about to be measured, and how long all of it may still take."""
+    """The point that is measured next, and an estimate of the remaining time."""
 
     case: Case
     place: int  # from 1
-    points: int  # of all records
-    left: float  # seconds, an estimate within the budget
+    points: int  # in all records
+    left: float  # estimated seconds, within the budget
 
     def __str__(self) -> str:
         minutes, seconds = divmod(round(self.left), 60)
@@ -69,24 +69,24 @@ def tune(
     quick: bool = False,
     step: Callable[[Measuring], None] = lambda measuring: None,
 ) -> tuple[Tuned, ...]:
-    """Measure every usable engine over a grid, and write what the planner reads.
+    """Measure every usable engine over a grid, and write records for the planner.
 
-    Each answer is checked before it is timed. Waits until all is measured.
+    Each result is checked before it is timed. Waits until everything is measured.
 
     Parameters
     ----------
     operations : sequence of str
-        Of "cholesky", "eigh", "solve", "inv", "qr", "svd". For "eigh" there is also a record for parts of a spectrum.
+        Any of "cholesky", "eigh", "solve", "inv", "qr", "svd". "eigh" also has a record for parts of a spectrum.
     sizes : sequence of int, optional
         Orders of the matrices; those of ``lapwing bench --record`` by default.
     dtypes : sequence of str, optional
         All four by default.
     budget : float, optional
-        Seconds for everything, 15 minutes by default; less is taken where the grids are done before. Grids that are too long
-        for it are exchanged for short ones, as by ``quick``. The largest and the smallest matrices of each record come first,
-        then those between; where the time does not suffice for them, the record is left out and a warning says so.
+        Seconds for everything, 15 minutes by default; it may end earlier. Grids that would take longer are replaced by short
+        ones, as with ``quick``. The largest and smallest matrices of each record are measured first, then those in between.
+        If there is no time for the first ones, the record is left out with a warning.
     out : path, optional
-        A folder for the records. By default they go where the planner looks first, and count from now on.
+        A folder for the records. By default they are written where the planner looks first, and take effect at once.
     device : str
         "cpu" or "cuda".
     quick : bool
@@ -101,9 +101,9 @@ def tune(
     Raises
     ------
     ValueError
-        For an operation, dtype or device that is not known.
+        For an unknown operation, dtype or device.
     lapwing.bench.record.WrongAnswer
-        Where an engine's answer fails the check; nothing is written then.
+        If the result of an engine fails the check; then nothing is written.
 
     Examples
     --------
@@ -116,11 +116,13 @@ def tune(
     grids = _grids(operations, sizes, dtypes, budget, device, quick)
     library = usable_library(_LIBRARIES[device], device)
     if planner.hardware_of(device) == "none" or library is None:
-        raise ValueError(f"tune solvers: there is nothing to choose between on {device}\nhint: lapwing info")
+        raise ValueError(f"tune solvers: there is only one engine on {device}\nhint: lapwing info lists the engines")
     if out is None:
         folder = cache_folder("records", make=True)
         if folder is None or not os.access(folder, os.W_OK):
-            raise ValueError("tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or name one")
+            raise ValueError(
+                "tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or pass a folder"
+            )
     clock = _Clock(monotonic() + (budget or _BUDGET), [p for g in grids for p in _parts(g, device)], step)
     records = []
     for place, grid in enumerate(grids):
@@ -142,14 +144,16 @@ def _grids(
     quick: bool,
 ) -> list[Grid]:
     choices = (("operation", operations, OPERATIONS), ("dtype", dtypes or (), DTYPES), ("device", [device], DEVICES))
-    for what, given, known in choices:
-        for name in given:
+    for what, names, known in choices:
+        for name in names:
             if name not in known:
                 raise ValueError(f"tune solvers: unknown {what} {name!r}\nhint: use {', '.join(known)}")
     if not operations or (sizes is not None and not all(n > 0 for n in sizes)):
-        raise ValueError(f"tune solvers: sizes {sizes} of operations {list(operations)}: name some, all positive")
+        raise ValueError(
+            f"tune solvers: sizes {sizes} of operations {list(operations)}\nhint: name at least one operation, and positive sizes"
+        )
     if budget is not None and not budget > 0:
-        raise ValueError(f"tune solvers: budget is {budget}; it must be more than 0")
+        raise ValueError(f"tune solvers: budget is {budget}; it must be greater than 0")
     parts = [part for name in dict.fromkeys(operations) for part in RECORDS.get(name, (name,))]
 
     def asked(part: str, quick: bool) -> Grid:
@@ -171,7 +175,7 @@ def _grid(device: str, quick: bool, operation: str) -> Grid:
 
 
 def _parts(grid: Grid, device: str) -> list[Grid]:
-    """One order of one dtype each. The ends come first, then what halves the gaps, so that any beginning is spread over all."""
+    """Parts with one order of one dtype each: first both ends, then the middles of the gaps, so that the first parts cover all."""
     by_dtype = []
     for dtype in grid.dtypes:
         parts = [replace(grid, orders=(n,), dtypes=(dtype,)) for n in sorted(set(grid.orders))]
@@ -204,7 +208,7 @@ def _expected(part: Grid, device: str) -> float:
 
 
 class _Clock:
-    """When all must end, and how much slower than expected this machine is."""
+    """The end of the budget, and how much slower than expected this machine is."""
 
     def __init__(self, ends: float, parts: Sequence[Grid], step: Callable[[Measuring], None]) -> None:
         self.ends, self.step = ends, step
@@ -213,7 +217,7 @@ class _Clock:
 
 
 def _measured(grid: Grid, device: str, library: str, clock: _Clock, until: float) -> list[Row]:
-    """The rows of one record, as many as fit; none where its ends do not, since they speak for all that lies beyond them."""
+    """The rows of one record, as many as fit; none if its ends do not fit, since they stand for all sizes beyond them."""
     parts = _parts(grid, device)
     rows: list[Row] = []
     missing: list[Grid] = []
@@ -222,7 +226,7 @@ def _measured(grid: Grid, device: str, library: str, clock: _Clock, until: float
         left, needs = until - monotonic(), clock.pace * _expected(part, device)
         if needs > max(1.1 * left, 0.0 if number else _ANYWAY):
             missing.append(part)
-            if part.orders[0] in _ends(parts, part.dtypes[0]):  # all that was measured would be for nothing
+            if part.orders[0] in _ends(parts, part.dtypes[0]):  # the rest would be useless
                 clock.ahead = [p for p in clock.ahead if p not in parts]
                 break
             continue
@@ -238,19 +242,19 @@ def _measured(grid: Grid, device: str, library: str, clock: _Clock, until: float
         begun = monotonic()
         seconds = max(0.01, left) * _expected(part, device) / behind
         rows += measure_record(replace(part, seconds=seconds), device, library, step=step)
-        # the worst of late: a busy machine stays busy
+        # the slowest recent pace: a busy machine stays busy
         clock.pace = max(0.7 * clock.pace if rows else 0.0, (monotonic() - begun) / _expected(part, device))
     if lost := [p for p in missing if p.orders[0] in _ends(parts, p.dtypes[0])]:
         needed = clock.pace * sum(_expected(p, device) for p in parts)
         _log.warning(
-            "tune solvers: no record for %s: its time did not suffice for n = %d, which speaks for all beyond\n"
-            "hint: all of it takes about %d s here; name a larger budget, or fewer operations",
+            "tune solvers: no record for %s: there was no time for n = %d, which stands for all sizes beyond it\n"
+            "hint: all of it takes about %d s here; give a larger budget, or fewer operations",
             grid.operation, lost[0].orders[0], needed,
         )  # fmt: skip
         return []
     if missing:
         orders = ", ".join(str(n) for n in sorted({p.orders[0] for p in missing}))
-        _log.warning("tune solvers: %s: no time was left for n = %s; its neighbours speak for it", grid.operation, orders)
+        _log.warning("tune solvers: %s: no time was left for n = %s; its neighbours are used instead", grid.operation, orders)
     order = [(c.dtype, c.n, c.batch, c.part) for c in grid.cases(device)]
     return sorted(rows, key=lambda row: order.index((row.case.dtype, row.case.n, row.case.batch, row.case.part)))
 

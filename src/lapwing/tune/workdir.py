@@ -1,4 +1,4 @@
-"""The folder in which a tuning run lives: what is in it, how it is written, and who may write."""
+"""The folder of a tuning run: its files, and the locks that keep two processes from disturbing each other."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from time import monotonic, sleep
 from typing import Any
 
 from .backends.base import Config
+from .files import parse_json, read_json, write_json
 from .gemm import Gemm
 from .search.space import canonical
 
 __all__ = [
-    "Problem",
+    "Target",
     "Trial",
     "Workdir",
-    "check_writable",
     "environment_hash",
     "lock_device",
     "ranked",
-    "umask",
-    "write_atomic",
 ]
 
 SCHEMA = 1
@@ -42,36 +40,36 @@ _log = logging.getLogger("lapwing")
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One product to tune, as W/configs/<name>.json has it."""
+class Target:
+    """One product to tune, as stored in W/configs/<name>.json."""
 
     name: str
     gemm: Gemm
     count: int = 1
-    seconds: float = 0.0  # of the default
-    percent: float = 0.0
+    seconds: float = 0.0  # one call of the default
+    percent: float = 0.0  # share of the measured time
 
     @property
     def weight(self) -> float:
-        """Its share of the program's time, unscaled."""
+        """Seconds of the program that this product takes."""
         return self.count * self.seconds
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate that was tried, or timed again: a line of W/trials/<name>.jsonl (T4)."""
+    """One candidate that was tried or timed again: a line of W/trials/<name>.jsonl."""
 
     backend: str
     device: int
-    gemm: str  # its key
+    gemm: str  # key of the product
     configuration: Config
     time: float | None  # median seconds
     invalidity: str = "correct"
     reason: str = ""
     environment: str = ""
     times: Mapping[str, Any] = field(default_factory=dict)  # compilation_time, runtimes, validation
-    stage: str = "screen"  # or "confirm": the best ones, side by side with more samples
-    took: float = 0.0  # seconds of the search, all in all
+    stage: str = "screen"  # "confirm" for the best ones, which are timed again with more samples
+    took: float = 0.0  # seconds that the search spent on it
     resources: Mapping[str, int] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)  # by probe
 
@@ -80,8 +78,8 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str) -> Trial:
-        """ValueError where it is not one."""
-        data = json.loads(text)
+        """Parse one line. ValueError when it is not a trial."""
+        data = parse_json(text)
         if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("invalidity") not in INVALIDITY:
             raise ValueError("not a trial of this schema")
         time = data.get("time")
@@ -101,7 +99,7 @@ class Workdir:
     Parameters
     ----------
     path : str or Path
-        Made when something is first written to it.
+        The folder is created when something is first written to it.
 
     Examples
     --------
@@ -115,47 +113,53 @@ class Workdir:
         self.state = self.path / "state"
         self.results = self.path / "results"
         self.final = self.path / "final"
+        self._warned: set[Path] = set()
 
-    def configs(self) -> tuple[Problem, ...]:
-        """The problems, those that take the most time first. ValueError names a file that is damaged."""
+    def configs(self) -> tuple[Target, ...]:
+        """Read the products to tune, those that take the most time first. ValueError names a damaged file."""
         found = []
         for path in sorted((self.path / "configs").glob("*.json")):
             try:
-                data = json.loads(path.read_text())
+                data = read_json(path)
                 if data["schema"] != SCHEMA:
                     raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
                 count, seconds, percent = int(data["count"]), float(data["seconds"] or 0), float(data["percent"] or 0)
-                found.append(Problem(_checked(str(data["name"])), Gemm.from_dict(data["gemm"]), count, seconds, percent))
+                found.append(Target(_checked(str(data["name"])), Gemm.from_dict(data["gemm"]), count, seconds, percent))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"tune: {path} is not a configuration: {error}\nhint: make it again with configure") from error
+                raise ValueError(
+                    f"tune: {path} is not a configuration: {error}\nhint: write it again with lapwing tune configure"
+                ) from error
         return tuple(sorted(found, key=lambda p: (-p.weight, p.name)))
 
-    def add_config(self, problem: Problem) -> Path:
-        path = self.path / "configs" / f"{_checked(problem.name)}.json"
-        numbers = {"count": problem.count, "seconds": problem.seconds, "percent": problem.percent}
-        data = {"schema": SCHEMA, "name": problem.name, "gemm": problem.gemm.to_dict(), **numbers}
-        write_atomic(path, json.dumps(data, indent=1) + "\n")
-        return path
+    def add_config(self, target: Target) -> Path:
+        numbers = {"count": target.count, "seconds": target.seconds, "percent": target.percent}
+        data = {"schema": SCHEMA, "name": target.name, "gemm": target.gemm.to_dict(), **numbers}
+        return write_json(self.path / "configs" / f"{_checked(target.name)}.json", data)
 
     def trials(self, name: str) -> Path:
-        """The file of a problem's trials, one a line, which only grows."""
+        """Path of a product's trials: one per line, and lines are only ever added."""
         return self.path / "trials" / f"{_checked(name)}.jsonl"
 
     def read_trials(self, name: str) -> list[Trial]:
-        """Every trial that can be read; a torn line is passed over."""
+        """Read every valid trial. Lines that are not trials are skipped, with one warning per file."""
         path, found = self.trials(name), []
         if not path.exists():
             return []
+        skipped = []
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             try:
                 found.append(Trial.from_json(line))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError) as error:
                 if line.strip():
-                    _log.info("%s line %d is torn and was passed over", path, number)
+                    skipped.append(f"line {number} ({str(error)[:80]})")
+        if skipped and path not in self._warned:
+            self._warned.add(path)
+            more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+            _log.warning("tune: %s: skipped %s%s: not a trial", path, skipped[0], more)
         return found
 
     def add_trial(self, name: str, trial: Trial) -> None:
-        """Append a line in one write, so that a reader sees all of it or, after a crash, a torn end."""
+        """Append one line in one write: after a crash only the last line can be incomplete."""
         path = self.trials(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -163,24 +167,22 @@ class Workdir:
             size = os.fstat(handle).st_size
             torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
             os.write(handle, (("\n" if torn else "") + trial.to_json() + "\n").encode())
-        except OSError as error:  # a full disk
+        except OSError as error:  # a full disk does not say which file
             error.filename = str(path)
             raise
         finally:
             os.close(handle)
 
     def add_environment(self, backend: str, environment: Mapping[str, str]) -> str:
-        """The short name that trials have of it. The whole of it is kept, so that another one can be told from it in words."""
+        """Store an environment and return its hash, which trials carry. The text is kept to explain differences later."""
         name = environment_hash(environment)
         path = self.state / f"environment-{name}.json"
         if not path.exists():
-            write_atomic(
-                path, json.dumps({"schema": SCHEMA, "backend": backend, "environment": dict(environment)}, indent=1) + "\n"
-            )
+            write_json(path, {"schema": SCHEMA, "backend": backend, "environment": dict(environment)})
         return name
 
     def elsewhere(self, trials: Sequence[Trial], here: Mapping[str, Mapping[str, str]]) -> str:
-        """In words how the environment of the last of these trials is not the one here, by backend; "" where it is."""
+        """Say in words how the environment of the last of these trials differs from the one here; "" when it does not."""
         for trial in reversed(trials):
             now = here.get(trial.backend)
             if now is not None and environment_hash(now) == trial.environment:
@@ -189,7 +191,7 @@ class Workdir:
             now = here.get(trial.backend)
             try:
                 path = self.state / f"environment-{re.sub('[^0-9a-f]', '', trial.environment)}.json"
-                then = dict(json.loads(path.read_text())["environment"])
+                then = dict(read_json(path)["environment"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if now is None:
@@ -201,29 +203,26 @@ class Workdir:
 
     @contextmanager
     def lock_problem(self, name: str, timeout: float | None = 0.0) -> Iterator[bool]:
-        """True inside when nobody else works on this problem; waits ``timeout`` seconds for that, None without end."""
+        """Yield True when no other process works on this product. Waits ``timeout`` seconds for that; None waits for ever."""
         self.state.mkdir(parents=True, exist_ok=True)
-        with _locked(self.state / f"{_checked(name)}.lock", timeout) as mine:
-            yield mine
-
-    def lock_device(self, device: int | str, family: str = "gpu", timeout: float | None = None) -> Any:
-        return lock_device(device, family, timeout)
+        with _locked(self.state / f"{_checked(name)}.lock", timeout) as locked:
+            yield locked
 
 
 @contextmanager
 def lock_device(device: int | str, family: str = "gpu", timeout: float | None = None) -> Iterator[bool]:
-    """While inside, no other process on this machine times on the device. It ends with the process, however that ends.
+    """Keep other processes on this machine from timing on the device. The lock ends with the process, however that ends.
 
-    GPUs are told apart by their place in the machine: what CUDA_VISIBLE_DEVICES renumbers is still the same GPU.
+    GPUs are named by their place in the machine: a GPU that CUDA_VISIBLE_DEVICES renumbers is still the same GPU.
     """
     shown = [x.strip() for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if family == "gpu" and isinstance(device, int) and device < len(shown) and shown[device]:
         device = shown[device]
     safe = re.sub(r"[^A-Za-z0-9_-]", "-", f"{family}-{device}")
-    if len(safe) > 100:  # the path of a recorded space is part of it, and a file's name may have 255 bytes
+    if len(safe) > 100:  # it contains the path of a recorded space, and a file name has at most 255 bytes
         safe = f"{safe[:60]}-{hashlib.sha256(safe.encode()).hexdigest()[:16]}"
-    with _locked(Path(tempfile.gettempdir()) / f"lapwing-device-{safe}.lock", timeout) as mine:
-        yield mine
+    with _locked(Path(tempfile.gettempdir()) / f"lapwing-device-{safe}.lock", timeout) as locked:
+        yield locked
 
 
 @contextmanager
@@ -231,71 +230,34 @@ def _locked(path: Path, timeout: float | None) -> Iterator[bool]:
     handle = _open_lock(path)
     try:
         end = None if timeout is None else monotonic() + timeout
-        mine = False
-        while not mine:
+        locked = False
+        while not locked:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if end is None else fcntl.LOCK_NB))
-                mine = True
+                locked = True
             except BlockingIOError:
                 if end is not None and monotonic() >= end:
                     break
                 sleep(0.02)
-        yield mine
+        yield locked
     finally:
-        os.close(handle)  # which also unlocks
+        os.close(handle)  # closing releases the lock
 
 
 def _open_lock(path: Path) -> int:
-    """Another user's lock file is good enough: only read access is needed to lock it."""
+    """Open a lock file. One that belongs to another user works too: locking needs only read access."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, flags)
     except FileNotFoundError:
         try:
             return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:  # somebody was quicker
+        except FileExistsError:  # another process created it first
             return os.open(path, flags)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """All of it or nothing, whatever happens in between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk
-            error.filename = str(path)
-        raise
-
-
-def check_writable(folder: Path, what: str) -> None:
-    """ValueError where nothing can be written there: before minutes are spent on what would be lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))
-            file.flush()
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ValueError(f"{what}: {folder} cannot be written: {why}\nhint: name another folder, or make room") from error
-
-
-def umask() -> int:
-    # there is no way to read it without setting it, so it is read from the kernel
-    try:
-        found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.M)
-    except OSError:
-        found = None
-    return int(found[1], 8) if found else 0o022
-
-
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """The valid candidates, the fastest first, each by its latest timing. One that failed later on is out."""
+    """Valid candidates, fastest first, each with its latest timing. A candidate that failed later is left out."""
     latest: dict[tuple[str, str], Trial] = {}
     for trial in trials:
         key = (trial.backend, canonical(trial.configuration))
@@ -310,5 +272,5 @@ def environment_hash(environment: Mapping[str, str]) -> str:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"tune: {name!r} is not a name for a configuration")
+        raise ValueError(f"tune: {name!r} is not a valid configuration name\nhint: use letters, digits, _, . and -")
     return name

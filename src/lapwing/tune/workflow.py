@@ -1,4 +1,4 @@
-"""All steps in one call: from what a program ran to a library that can be used."""
+"""All steps in one call: from the products of a program to a library that it can use."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from .buckets import widen
-from .compare import Comparison, compare
-from .configure import configure
 from .library import build
+from .library.tokens import widen
 from .readers import Log, read
-from .report import write as write_report
-from .results import Metrics
-from .results import write as write_results
-from .run import RunSummary, run
 from .search import check as check_strategy
-from .workdir import Problem
+from .search.selection import configure
+from .search.session import RunSummary, run
+from .validate.comparison import Comparison, compare
+from .validate.pages import write as write_report
+from .validate.results import Metrics
+from .validate.results import write as write_results
+from .workdir import Target
 
 __all__ = ["Tuned", "all_steps"]
 
-_FOR_CONFIGURING = 0.2  # of the budget, at most
-_FOR_REPORT = 5.0, 0.1  # seconds, and of the budget, at most: drawing takes a while
+_FOR_CONFIGURING = 0.2  # largest part of the budget for measuring shares
+_FOR_REPORT = 5.0, 0.1  # largest time for the report, in seconds and as part of the budget: drawing takes a while
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What :func:`all_steps` found, and where it is written."""
+    """The results of :func:`all_steps`, and their files."""
 
-    configured: tuple[Problem, ...]
+    configured: tuple[Target, ...]
     searched: RunSummary
     comparisons: tuple[Comparison, ...]
     metrics: Metrics
@@ -59,22 +59,23 @@ def all_steps(
     Parameters
     ----------
     log : Log, path or text
-        What :func:`read` gives, or takes.
+        The result of :func:`read`, or its argument.
     workdir : path
-        Results and the library, ``final``, are written there. A run that was stopped goes on when it is called again.
+        Receives the results and the library, ``final``. A run that was stopped continues when it is called again.
     backend, devices, strategy, seed, evaluations
         As for :func:`run`.
     budget : float
-        Seconds for all of it, the report included. What is under way when it ends, one product or candidate, is finished.
+        Seconds for everything in this call, the report included; earlier calls do not count. The product or candidate that
+        is being measured at the end is finished.
     keep_thr : float
-        Products below this percentage of the time are dropped.
+        Products below this percentage of the total time are dropped.
     threshold : float
         As for :func:`compare`.
     progress : callable, optional
-        Called with what is being done; ``str`` of it is a line.
+        Called with the current step; ``str`` of it is one line.
     done : callable, optional
-        Called with the result of each step as it ends: the configured products, the summary of the search, the metrics, the
-        path of the report, that of the library.
+        Called with the result of each step: the configured products, the summary of the search, the metrics, the path of the
+        report, the path of the library.
 
     Returns
     -------
@@ -88,8 +89,8 @@ def all_steps(
     >>> [c.name for c in tuned.comparisons], tuned.library.name
     (['SSS_NN_0'], 'final')
     """
-    check_strategy(strategy)  # before minutes are spent on measuring
-    told = done or (lambda what: None)
+    check_strategy(strategy)  # before minutes are spent
+    announce = done or (lambda result: None)
     known = log if isinstance(log, Log) else read(log)
     begun = monotonic()
     ends = begun + budget - min(_FOR_REPORT[0], _FOR_REPORT[1] * budget)
@@ -102,7 +103,7 @@ def all_steps(
         budget=_FOR_CONFIGURING * budget,
         progress=progress,
     )
-    told(configured)
+    announce(configured)
     left = max(ends - monotonic(), 1.0)
     each = (monotonic() - begun) / max(1, len(known.calls))
     searched = run(
@@ -115,21 +116,21 @@ def all_steps(
         evaluations=evaluations,
         progress=progress,
     )
-    told(searched)
+    announce(searched)
     comparisons = compare(workdir, threshold=threshold, devices=devices, until=ends)
     metrics = write_results(workdir, comparisons)
-    told(metrics)
+    announce(metrics)
     library = build(workdir, comparisons)
     widen(library, device=devices[0] if devices else 0, until=ends, progress=progress)
     report = Path(write_report(workdir))
-    told(report)
-    told(library)
+    announce(report)
+    announce(library)
     return Tuned(tuple(configured), searched, comparisons, metrics, report, library)
 
 
 def _for_comparing(left: float, problems: int, each: float) -> float:
-    """Seconds to keep for the comparison after the search: a little for each product, within reason.
+    """Seconds to reserve for the comparison after the search: some for each product, but at most half of what is left.
 
-    ``each`` is what it took to measure one product once: operands that are slow to make are made again.
+    ``each`` is the time that it took to measure one product, which includes creating its operands.
     """
     return min(max(1.5 * problems, 4 * each * problems, 0.2 * left), 0.5 * left)

@@ -1,4 +1,4 @@
 """Files for AMD's tools: TensileLite, hipblaslt-bench, library logic, the override file.
 
-None of this was run on AMD hardware. The tuning files were read by TensileLite's own parser (4.33).
+None of this was run on AMD hardware. TensileLite's own parser (4.33) has read the tuning files.
 """

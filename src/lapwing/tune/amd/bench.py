@@ -30,7 +30,7 @@ def unsupported(gemm: Gemm) -> str | None:
 
 
 def problem(gemm: Gemm, *, iters: int = 100, cold_iters: int = 50, count: int = 1) -> dict[str, Any]:
-    """One line of the YAML that ``hipblaslt-bench --yaml`` takes, with the fields of hipBLASLt's own log."""
+    """One entry of the YAML file for ``hipblaslt-bench --yaml``, with the fields of hipBLASLt's own log."""
     g = gemm
     strides = {f"stride_{x}": getattr(g, f"stride_{x}") for x in "abcd"}
     return {
@@ -76,9 +76,9 @@ def command(
 ) -> str:
     """A command line; ``method`` "heuristic" is the default, "all" tries every solution, "index" one of them."""
     if method not in ("heuristic", "all", "index"):
-        raise ValueError(f"hipblaslt-bench: method is {method!r}\nhint: it may be heuristic, all or index")
+        raise ValueError(f"hipblaslt-bench: method is {method!r}\nhint: use heuristic, all or index")
     if (method == "index") != (solution is not None):
-        raise ValueError("hipblaslt-bench: a solution goes with method index, and with no other")
+        raise ValueError("hipblaslt-bench: a solution needs method index, and method index needs a solution")
     p = problem(gemm)
     words: list[Any] = ["hipblaslt-bench", "--api_method", "c", "-m", p["M"], "-n", p["N"], "-k", p["K"]]
     for name in ("lda", "ldb", "ldc", "ldd"):
@@ -101,7 +101,7 @@ def command(
 
 
 def write(gemms: Sequence[Gemm], folder: str | Path) -> list[Path]:
-    """``bench.yaml`` and ``bench.sh`` of the same products; what hipblaslt-bench cannot do is a comment in the script."""
+    """Write ``bench.yaml`` and ``bench.sh``. Products that hipblaslt-bench does not support are comments in the script."""
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
     lines, commands = [], ["#!/bin/sh", "# Written by lapwing; not run on AMD hardware.", "set -eu"]
@@ -110,7 +110,7 @@ def write(gemms: Sequence[Gemm], folder: str | Path) -> list[Path]:
         if reason is not None:
             commands.append(f"# left out: {gemm}: {reason}")
             continue
-        # spaces inside the braces and small letters, as in hipBLASLt's logs
+        # spaces inside the braces and lower case, as in hipBLASLt's logs
         fields = {k: str(v).lower() if isinstance(v, bool) else v for k, v in problem(gemm).items()}
         words = ", ".join(f"{k}: {v}" for k, v in fields.items())
         lines.append(f"- {{ {words} }}\n")
@@ -123,19 +123,19 @@ def write(gemms: Sequence[Gemm], folder: str | Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Result:
-    """A line that hipblaslt-bench printed: a product, its time, and which solution it was."""
+    """One result of hipblaslt-bench: a product, its time, and the number of the solution."""
 
     gemm: Gemm
     us: float
     solution: int | None
-    error: float | None  # norm error, where it was asked for
+    error: float | None  # norm error, if it was requested
     line: int
 
 
 def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int, str], ...]]:
-    """What a run printed, from the file its output was kept in.
+    """Read the output of a run from a file.
 
-    A header and the line behind it make a result; everything else is passed over, since the output is mixed with logs.
+    A header and the line after it make a result. All other lines are skipped, since the output is mixed with logs.
 
     Returns
     -------
@@ -203,14 +203,14 @@ def _result(row: dict[str, str], number: int) -> Result:
     us = float(values["us"])
     if not math.isfinite(us) or us <= 0:
         raise ValueError(f"us is {values['us']}")
-    # hipblaslt-bench writes "soulution_index"; that may be put right one day
+    # hipblaslt-bench writes "soulution_index", which may be corrected one day
     index = values.get("solution_index") or values.get("soulution_index")
     error = values.get("norm_error")
     return Result(gemm, us, int(index) if index else None, float(error) if error else None, number)
 
 
 def best(results: Iterable[Result], *, worst_error: float = 0.03) -> dict[Gemm, Result]:
-    """The fastest solution of each product, without those whose error is too large; the smaller index at a tie."""
+    """The fastest solution of each product whose error is small enough; the smaller number if two are equally fast."""
     chosen: dict[Gemm, Result] = {}
     for result in results:
         if result.solution is None or (result.error is not None and not result.error < worst_error):

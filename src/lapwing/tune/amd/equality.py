@@ -1,7 +1,7 @@
-"""Library logic of TensileLite, merged: new exact sizes and their kernels go into an existing Equality file.
+"""Merge library logic of TensileLite: add new exact sizes and their kernels to an existing Equality file.
 
-The rules are those of AMD's TensileMergeLibrary. Logic is a list of twelve or a dict with the same names; both are taken.
-Nothing here was run on AMD hardware, and hipBLASLt must be built again with the result.
+The rules are those of AMD's TensileMergeLibrary. Logic may be a list of twelve items, or a dict with the same names. Nothing
+here was run on AMD hardware, and hipBLASLt must be built again with the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["LogicError", "Merged", "merge_logic"]
 
-# what stands where in the list
+# position of each item in the list
 PLACES = {
     "MinimumRequiredVersion": 0,
     "ScheduleName": 1,
@@ -25,16 +25,16 @@ PLACES = {
     "RangeLogic": 8,
     "LibraryType": 11,
 }
-_NAMED = ("SolutionIndex", "SolutionNameMin")  # of a solution, what does not make it another one
+_NAMED = ("SolutionIndex", "SolutionNameMin")  # fields that do not distinguish solutions
 
 
 class LogicError(ValueError):
-    """Two files that do not belong together."""
+    """The files do not belong together."""
 
 
 @dataclass
 class Merged:
-    """The merged logic, and what became of each size: "kept", "replaced", "added" or "refused", with the reason."""
+    """The merged logic, and what happened to each size: "kept", "replaced", "added" or "refused", with the reason."""
 
     logic: Any
     ledger: list[tuple[str, list[int], str]] = field(default_factory=list)
@@ -44,27 +44,27 @@ class Merged:
 
 
 def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool = False, folder: str = "Equality") -> Merged:
-    """Merge ``new`` into ``base``; both stay as they are.
+    """Merge ``new`` into a copy of ``base``.
 
     Parameters
     ----------
     base, new : list or dict
         Library logic as read from YAML.
     force : bool
-        A size that both have takes the new kernel always, as AMD's tool does by default; False: only if it is more efficient.
+        A size that both files have gets the new kernel, as in AMD's tool. False: only if the new kernel is more efficient.
     no_efficiency : bool
-        Stores 0 as efficiency. After that every later merge without force replaces too, since anything is more than 0.
+        Store 0 as efficiency. Then a later merge without force replaces the kernel too, since any efficiency is more than 0.
     folder : str
-        The folder that the base is in; its kind must be that of the new file.
+        The folder of the base, which must be the kind of both files.
 
     Returns
     -------
     Merged
-        In the form of ``base``. Kernels that no size uses are gone, and all have new numbers.
+        In the form of ``base``. Kernels that no size uses are removed, and the others are numbered again.
     """
     for name, logic in (("base", base), ("new", new)):
         if _get(logic, "LibraryType") != folder:
-            raise LogicError(f"equality: the {name} file has kind {_get(logic, 'LibraryType')!r}, and its folder is {folder}")
+            raise LogicError(f"equality: the {name} file is of kind {_get(logic, 'LibraryType')!r}, but its folder is {folder}")
     theirs, ours = _get(new, "ProblemType"), _get(base, "ProblemType")
     differ = sorted(k for k in {*ours} & {*theirs} if ours[k] != theirs[k])
     if differ:
@@ -72,7 +72,7 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
         raise LogicError(f"equality: the files are for different problems: {rows}")
     merged = Merged(copy.deepcopy(base))
     solutions: list[dict[str, Any]] = [_tidy(s) for s in _get(merged.logic, "Solutions")]
-    # what only an older TensileLite wrote is dropped, or no kernel would be known again
+    # fields that only an older TensileLite wrote are removed, or no kernel would be recognised
     for where in (_get(merged.logic, "ProblemType"), *(s["ProblemType"] for s in solutions if "ProblemType" in s)):
         for name in {*ours} - {*theirs}:
             where.pop(name, None)
@@ -84,7 +84,7 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
     numbers = {s.get("SolutionIndex", i): i for i, s in enumerate(solutions)}
     if missing := in_use - set(numbers):
         raise LogicError(f"equality: the base file names kernel {min(missing)}, which it does not have")
-    # sizes with the place of their kernel in ``solutions``
+    # sizes, with the index of their kernel in ``solutions``
     chosen = {size: (numbers[index], efficiency) for size, (index, efficiency) in table.items()}
     for size, (index, efficiency) in _exact(new).items():
         if index not in by_number:
@@ -96,20 +96,20 @@ def merge_logic(base: Any, new: Any, *, force: bool = True, no_efficiency: bool 
         chosen[size] = _place(solutions, by_number[index]), 0.0 if no_efficiency else efficiency
         reason = "new size" if known is None else f"efficiency {efficiency}, was {known[1]}{', forced' if force else ''}"
         merged.ledger.append(("added" if known is None else "replaced", list(size), reason))
-    told = {tuple(size) for _, size, _ in merged.ledger}
-    merged.ledger += [("kept", list(size), "only in the base") for size in chosen if size not in told]
+    listed = {tuple(size) for _, size, _ in merged.ledger}
+    merged.ledger += [("kept", list(size), "only in the base") for size in chosen if size not in listed]
     _put(merged.logic, solutions, chosen)
     return merged
 
 
 def _exact(logic: Any) -> dict[tuple[int, ...], tuple[int, float]]:
-    """Sizes to kernel and efficiency. Leading dimensions are dropped, as AMD's tool does; of equal sizes the last wins."""
+    """Kernel and efficiency of each size. Leading dimensions are dropped, as in AMD's tool; the last of equal sizes counts."""
     rows = _get(logic, "ExactLogic") or []
     return {tuple(size[:4]): (int(index), float(efficiency)) for size, (index, efficiency) in rows}
 
 
 def _place(solutions: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
-    """Where this kernel is in the list; it is added when it is not."""
+    """The index of this kernel in the list; it is added if it is missing."""
     for i, known in enumerate(solutions):
         if _same(known, wanted):
             return i
@@ -122,7 +122,7 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _tidy(solution: dict[str, Any]) -> dict[str, Any]:
-    """Without staggering, what depends on it means nothing."""
+    """Clear the fields that have no meaning without staggering."""
     if solution.get("StaggerU") == 0:
         solution |= dict.fromkeys(("StaggerUMapping", "StaggerUStride", "_staggerStrideShift"), 0)
     return solution

@@ -1,13 +1,12 @@
-"""Whole folders for AMD's tools: what to tune from a workdir, and what came back merged. Not run on AMD hardware."""
+"""Folders of files for AMD's tools: write what to tune, and merge what came back. Not run on AMD hardware."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from ..gemm import Gemm
+from ..workdir import Workdir
 from . import bench, override, tensile
 from .equality import LogicError, Merged, merge_logic
 
@@ -15,12 +14,12 @@ __all__ = ["emit", "merge_folders", "override_from_results"]
 
 
 def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = "gfx942") -> list[Path]:
-    """Write the tuning files, scripts and benchmark files of every configuration of a workdir.
+    """Write the tuning files, scripts and benchmark files for every configuration of a workdir.
 
     Parameters
     ----------
     workdir : Workdir or path
-        With ``configs/*.json``, as ``lapwing tune configure`` leaves it.
+        Contains ``configs/*.json``, which ``lapwing tune configure`` writes.
     folder : path, optional
         Default ``tunings`` in the workdir.
     architecture : {"gfx942", "gfx950"}
@@ -28,16 +27,10 @@ def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = 
     Returns
     -------
     list of Path
-        ``<name>.yaml`` and ``<name>.sh`` for each, ``bench.yaml``, ``bench.sh``, and ``left_out.txt`` where something was.
+        ``<name>.yaml`` and ``<name>.sh`` for each, ``bench.yaml``, ``bench.sh``, and ``left_out.txt`` if a product is left out.
     """
     root = Path(getattr(workdir, "path", workdir))
-    problems = {}
-    for path in sorted((root / "configs").glob("*.json")):
-        try:
-            config = json.loads(path.read_text())
-            problems[str(config["name"])] = Gemm.from_dict(config["gemm"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"tune: {path} is not a configuration: {error}\nhint: make it again with configure") from error
+    problems = {target.name: target.gemm for target in sorted(Workdir(root).configs(), key=lambda target: target.name)}
     if not problems:
         raise FileNotFoundError(f"tune: {root} has no configurations\nhint: lapwing tune configure LOG --workdir {root}")
     to = Path(folder) if folder is not None else root / "tunings"
@@ -45,7 +38,10 @@ def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = 
 
 
 def override_from_results(results: str | Path, path: str | Path, *, worst_error: float = 0.03) -> override.Override:
-    """The override file from what ``hipblaslt-bench --algo_method all --print_kernel_info`` printed: each product's fastest."""
+    """Write the override file with the fastest solutions, from the output of ``hipblaslt-bench --algo_method all``.
+
+    The output must include kernel names (``--print_kernel_info``).
+    """
     found, _ = bench.read_results(results)
     chosen = bench.best(found, worst_error=worst_error)
     return override.write({gemm: r.solution for gemm, r in chosen.items() if r.solution is not None}, path)
@@ -56,8 +52,8 @@ def merge_folders(
 ) -> dict[str, Merged | None]:
     """Merge a folder of library logic into another, as TensileMergeLibrary does. It needs PyYAML.
 
-    Files belong together by their names. One that only the new folder has is copied as it is (None in the answer). ``out`` may
-    be ``base``, whose name (``Equality``) must be the kind of the files. hipBLASLt must be built again with the result.
+    Files with equal names are merged. A file that only the new folder has is copied (None in the result). ``out`` may be
+    ``base``, whose name (``Equality``) must be the kind of the files. hipBLASLt must be built again with the result.
     """
     try:
         import yaml
@@ -67,7 +63,7 @@ def merge_folders(
     base, new, out = Path(base), Path(new), Path(out)
     names = sorted(p.name for p in new.glob("*.yaml"))
     if not names:
-        raise FileNotFoundError(f"equality: there is no library logic in {new}")
+        raise FileNotFoundError(f"equality: {new} has no library logic")
     merged: dict[str, Merged | None] = {}
     for name in names:  # all are merged before any is written
         if not (base / name).exists():
@@ -83,9 +79,9 @@ def merge_folders(
         for path in base.glob("*.yaml"):
             if path.name not in merged:
                 shutil.copyfile(path, out / path.name)
-    for name, made in merged.items():
-        if made is None:
+    for name, result in merged.items():
+        if result is None:
             shutil.copyfile(new / name, out / name)
         else:
-            (out / name).write_text(yaml.safe_dump(made.logic, default_flow_style=None, sort_keys=False))
+            (out / name).write_text(yaml.safe_dump(result.logic, default_flow_style=None, sort_keys=False))
     return merged

@@ -1,4 +1,4 @@
-"""What AMD's tools call types, scales and problems."""
+"""Names of types, scales and problems in AMD's tools."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..gemm import Gemm
 
 __all__ = ["LETTERS", "R_TYPES", "compute_type", "letters", "problem_name"]
 
-# hipblaslt-bench and logs
+# in hipblaslt-bench and in logs
 R_TYPES = {
     "f64": "f64_r",
     "f32": "f32_r",
@@ -41,13 +41,13 @@ def compute_type(gemm: Gemm) -> str:
 
 
 def letters(gemm: Gemm) -> str:
-    """A's and B's type in one: F8, or F8B8 where they differ."""
+    """The types of A and B: F8, or F8B8 if they differ."""
     a, b = LETTERS[gemm.a_type], LETTERS[gemm.b_type]
     return a if a == b else a.removesuffix("N") + b
 
 
 def problem_name(gemm: Gemm) -> str:
-    """How TensileLite calls the problem type that :mod:`tensile` writes."""
+    """TensileLite's name for the problem type that :mod:`tensile` writes."""
     a = "Ailk" if gemm.trans_a == "N" else "Alik"
     b = "Bljk" if gemm.trans_b == "N" else "Bjlk"
     if gemm.a_type in ("f32", "f64"):  # summed in its own type

@@ -1,8 +1,8 @@
-"""hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE): which solution a product takes. Not run on AMD hardware.
+"""hipBLASLt's override file (HIPBLASLT_TUNING_OVERRIDE_FILE): the solution of each product. Not run on AMD hardware.
 
-The file knows only transposes, sizes, batch, the types of A, B and C, and the compute type: no leading dimensions, no bias, no
-activation, no scales (hipBLASLt issue 1587). Two products that it cannot tell apart and that want different solutions are
-refused. Solution numbers hold for one release of hipBLASLt and one device only.
+The file has only transposes, sizes, batch, the types of A, B and C, and the compute type: no leading dimensions, bias,
+activation or scales (hipBLASLt issue 1587). If two products look the same in it but need different solutions, both are left
+out. Solution numbers are valid for one release of hipBLASLt and one device only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIELDS = ("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", 
 
 @dataclass(frozen=True)
 class Override:
-    """What was written, and what was not, with the reason."""
+    """The products that were written, and those that were left out, with the reason."""
 
     path: Path
     written: tuple[Gemm, ...]
@@ -35,7 +35,7 @@ class Override:
 
 
 def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
-    """Write the solutions of these products; products that collide in it are all left out. Without any there is no file."""
+    """Write the solutions of these products, without those that the file cannot distinguish. No file is written for none."""
     rows: dict[tuple[str, ...], list[Gemm]] = {}
     left_out: list[tuple[Gemm, str]] = []
     for gemm in solutions:
@@ -48,10 +48,10 @@ def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
     for row, gemms in rows.items():
         numbers = sorted({solutions[g] for g in gemms})
         if len(numbers) > 1:
-            why = f"the file cannot tell it from {len(gemms) - 1} more, which want solutions {numbers} (hipBLASLt issue 1587)"
+            why = f"the file cannot distinguish it from {len(gemms) - 1} more, with solutions {numbers} (hipBLASLt issue 1587)"
             left_out += [(g, why) for g in gemms]
             continue
-        # hipBLASLt looks for a line with "transA" and takes the one behind it
+        # hipBLASLt looks for a line with "transA" and reads the next one
         lines += [",".join(FIELDS), ",".join((*row, str(numbers[0])))]
         written += gemms
     to = Path(path)
@@ -62,7 +62,7 @@ def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
 
 
 def read(path: str | Path) -> dict[tuple[str, ...], int]:
-    """Rows and solution numbers, as hipBLASLt reads them: of equal rows the last."""
+    """Rows and solution numbers, as hipBLASLt reads them: the last of equal rows counts."""
     lines = Path(path).read_text().splitlines()
     found = {}
     for header, values in pairwise(lines):

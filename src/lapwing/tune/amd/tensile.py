@@ -1,4 +1,4 @@
-"""TensileLite: a tuning file and a script for each product, as AMD's kernel tuner takes them. Not run on AMD hardware."""
+"""TensileLite: a tuning file and a script for each product, for AMD's kernel tuner. Not run on AMD hardware."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gfx942": {"units": 304, "devices": ["Device 0049", "Device 0050"]},
     "gfx950": {"units": 256, "devices": ["Device 75a0"]},
 }
-# the matrix instructions of each architecture by type: M, N, K, blocks
+# matrix instructions by architecture and type: M, N, K, blocks
 _INSTRUCTIONS: dict[str, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
     "gfx942": {
         "bf16": ((16, 16, 16, 1), (32, 32, 8, 1)),
@@ -38,23 +38,23 @@ _INSTRUCTIONS: dict[str, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
         "f64": ((16, 16, 4, 1),),
     },
 }
-_MOST = 24  # matrix instructions in one file: all parameters are multiplied
+_MOST = 24  # matrix instructions in one file; their number multiplies with all other parameters
 
 
 def unsupported(gemm: Gemm, architecture: str = "gfx942") -> str | None:
-    """Why TensileLite is not asked to tune this product, in words."""
+    """Why TensileLite cannot tune this product, in words; None when it can."""
     if architecture not in ARCHITECTURES:
-        return f"{architecture} is not known; {', '.join(ARCHITECTURES)} are"
+        return f"unknown architecture {architecture}; known are {', '.join(ARCHITECTURES)}"
     if gemm.a_type not in _INSTRUCTIONS[architecture]:
         return f"{architecture} has no matrix instruction for {gemm.a_type}"
     if "C" in gemm.layout or 0 in (gemm.m, gemm.n, gemm.k):
-        return "it is empty or conjugated"
+        return "it is empty or has a conjugated operand"
     if {gemm.b_type, gemm.c_type, gemm.d_type} - set(LETTERS) or gemm.c_type != gemm.d_type:
-        return f"C and D of {gemm.c_type} and {gemm.d_type} are not one of its types"
+        return f"the types of C and D, {gemm.c_type} and {gemm.d_type}, are not supported"
     if gemm.a_type != gemm.b_type and not {gemm.a_type, gemm.b_type} <= {"f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"}:
-        return f"A and B of {gemm.a_type} and {gemm.b_type} do not go together"
+        return f"A of {gemm.a_type} and B of {gemm.b_type} cannot be combined"
     if gemm.scale_a != gemm.scale_b or "block" in (gemm.scale_a, gemm.scale_b):
-        return f"scales {gemm.scale_a} and {gemm.scale_b} are not written"
+        return f"scales {gemm.scale_a} and {gemm.scale_b} are not supported"
     return None
 
 
@@ -77,7 +77,7 @@ def tuning(gemm: Gemm, *, architecture: str = "gfx942", device: int = 0) -> dict
             "DataInitTypeC": 12,
             "DataInitTypeAlpha": 1,
             "DataInitTypeBeta": 0,
-            "RotatingBufferSize": 512,  # operands that are not in the cache when their turn comes
+            "RotatingBufferSize": 512,  # so that operands are not in the cache when they are used
             "CSVExportWinner": True,
             "CSVMergeSameProblemID": True,
             "MaxWorkspaceSize": 134217728,
@@ -94,7 +94,7 @@ def tuning(gemm: Gemm, *, architecture: str = "gfx942", device: int = 0) -> dict
 
 
 def problem(gemm: Gemm) -> dict[str, Any]:
-    """The problem type: everything of a product but its sizes. Epilogues are on, as in hipBLASLt's own library."""
+    """The problem type: everything about a product except its sizes. Epilogues are on, as in hipBLASLt's own library."""
     made: dict[str, Any] = {
         "OperationType": "GEMM",
         "DataType": letters(gemm),
@@ -146,13 +146,13 @@ def _benchmark(gemm: Gemm, architecture: str) -> dict[str, Any]:
 
 
 def sizes(gemm: Gemm) -> list[int]:
-    """[M, N, batch, K], and D's, C's, A's and B's leading dimensions where they are not packed."""
+    """[M, N, batch, K], followed by the leading dimensions of D, C, A and B if the product is not packed."""
     short = [gemm.m, gemm.n, gemm.batch, gemm.k]
     return short if gemm.packed else [*short, gemm.ldd, gemm.ldc, gemm.lda, gemm.ldb]
 
 
 def instructions(gemm: Gemm, architecture: str) -> list[list[int]]:
-    """With the tiles that waste least of the device: [M, N, K, B, block, tile M, tile N, waves M, waves N]."""
+    """Instructions with the tiles that use the device best: [M, N, K, B, block, tile M, tile N, waves M, waves N]."""
     units = ARCHITECTURES[architecture]["units"]
     scored = []
     for mi in _INSTRUCTIONS[architecture][gemm.a_type]:
@@ -170,21 +170,21 @@ def instructions(gemm: Gemm, architecture: str) -> list[list[int]]:
 
 
 def _cost(gemm: Gemm, rows: int, columns: int, units: int) -> float:
-    """Padded work in whole waves over the device, and what is read for it: a rough guess that orders tiles."""
+    """A rough estimate to rank tiles: padded work in whole waves over the device, and the bytes that it reads."""
     tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * gemm.batch
     waves = -(-tiles // units)
     return waves * rows * columns * (1 + 32 * (1 / rows + 1 / columns))
 
 
 def _splits(gemm: Gemm, architecture: str) -> list[int]:
-    """Split K only where the tiles do not fill the device."""
+    """Split K only if the tiles do not fill the device."""
     tiles = -(-gemm.m // 128) * -(-gemm.n // 128) * gemm.batch
     spare = ARCHITECTURES[architecture]["units"] // max(tiles, 1)
     return [s for s in (1, 2, 4, 8, 16) if s == 1 or (s <= 2 * spare and gemm.k >= 256 * s)]
 
 
 def script(name: str, gemm: Gemm) -> str:
-    """Runs TensileLite on ``<name>.yaml``; TENSILE names the folder of its programs."""
+    """A script that runs TensileLite on ``<name>.yaml``; the variable TENSILE names the folder of its programs."""
     return (
         "#!/bin/sh\n"
         f"# {gemm}. Written by lapwing; not run on AMD hardware.\n"
@@ -198,15 +198,15 @@ def script(name: str, gemm: Gemm) -> str:
 
 
 def write(problems: Mapping[str, Gemm], folder: str | Path, *, architecture: str = "gfx942") -> list[Path]:
-    """``<name>.yaml`` and ``<name>.sh`` for each product; what TensileLite cannot do is named in ``left_out.txt``."""
+    """Write ``<name>.yaml`` and ``<name>.sh`` for each product; ``left_out.txt`` lists those that TensileLite cannot tune."""
     if architecture not in ARCHITECTURES:
-        raise ValueError(f"tensile: architecture is {architecture!r}\nhint: it may be {', '.join(ARCHITECTURES)}")
+        raise ValueError(f"tensile: architecture is {architecture!r}\nhint: use one of {', '.join(ARCHITECTURES)}")
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
     made, left_out = [], []
     for name, gemm in problems.items():
         if not name.replace("_", "").replace("-", "").isalnum():
-            raise ValueError(f"tensile: {name!r} is no name of a configuration; letters, digits, _ and - are allowed")
+            raise ValueError(f"tensile: {name!r} is not a valid configuration name\nhint: use letters, digits, _ and -")
         reason = unsupported(gemm, architecture)
         if reason is not None:
             left_out.append(f"{name} ({gemm}): {reason}\n")

@@ -1,4 +1,4 @@
-"""As much YAML as AMD's tools need, written without a YAML library."""
+"""Write the YAML that AMD's tools need, without a YAML library."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 __all__ = ["flow", "write"]
 
-# words that a YAML reader would take for something else
+# words that YAML would read as another type
 _OTHER = re.compile(r"(?i)^(true|false|null|yes|no|on|off|~|[-+.\d].*|)$")
 _PLAIN = re.compile(r"[A-Za-z_][\w ./:-]*$")
 
 
 def write(value: Any, indent: int = 0) -> str:
-    """Block style; lists that hold only numbers and words stay on one line."""
+    """Block style; lists of numbers and words are on one line."""
     return "\n".join(_lines(value, indent)) + "\n"
 
 
 def flow(value: Any) -> str:
-    """On one line."""
+    """Flow style, on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -34,7 +34,7 @@ def _lines(value: Any, indent: int) -> list[str]:
             if _short(item):
                 made.append(f"{pad}{_scalar(key)}: {flow(item)}")
             else:
-                # a list in a dict may stand at the dict's own column, as AMD's files have it
+                # a list in a dict begins at the column of the dict, as in AMD's files
                 inner = _lines(item, indent if isinstance(item, (list, tuple)) else indent + 2)
                 made += [f"{pad}{_scalar(key)}:", *inner]
     else:

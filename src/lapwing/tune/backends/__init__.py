@@ -1,4 +1,4 @@
-"""One file per library that can do a product. ``get(name)`` opens one, ``usable()`` says which can run here."""
+"""One file for each library that can compute a product. ``get(name)`` opens one, ``usable()`` says which can run here."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import cast
 
 from .base import Backend
 
-__all__ = ["FROZEN", "GPU", "NAMES", "VENDOR", "choose", "get", "usable"]
+__all__ = ["FROZEN", "GPU", "NAMES", "VENDOR", "choose", "family", "get", "get_own", "usable"]
 
-GPU = ("cublaslt", "triton")  # the vendor's first: its default is what runs untuned
-FROZEN = ("triton_frozen",)  # right only for weights that nothing writes meanwhile: never used unasked
+GPU = ("cublaslt", "triton")  # the vendor's comes first: its default is what runs untuned
+FROZEN = ("triton_frozen",)  # correct only while nothing writes the weights, so never used unless asked for
 VENDOR = ("cublaslt", "hipblaslt")
 NAMES = (*GPU, *FROZEN, "hipblaslt", "cpu")
 
 
 @cache
 def get(name: str) -> Backend:
-    """The backend of a name.
+    """Open a backend by name.
 
     Parameters
     ----------
     name : str
         "cpu", "cublaslt", "triton", "triton_frozen", "hipblaslt"; "replay:FILE" for a recorded space; or
-        "package.module:object" for one of your own.
+        "package.module:object" for a backend of your own.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def get(name: str) -> Backend:
     'cpu'
     """
     if name in NAMES:
-        return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
+        return get_own(name)
     first, colon, rest = name.partition(":")
     if first == "replay" and rest:
         from .replay import Replay
@@ -49,8 +49,23 @@ def get(name: str) -> Backend:
     )
 
 
+@cache
+def get_own(name: str) -> Backend:
+    """One of lapwing's own backends. KeyError for any other name: a library's file must not name code to be loaded."""
+    if name not in NAMES:
+        raise KeyError(f"unknown backend {name!r}; pass one of your own as backends={{{name!r}: ...}}")
+    if name in FROZEN:
+        return cast(Backend, import_module(f"{__name__}.triton").FROZEN)
+    return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
+
+
+def family(backend: Backend) -> str:
+    """The name under which a backend locks its device: the GPU backends share theirs."""
+    return "gpu" if backend.name in (*GPU, *FROZEN) else backend.name
+
+
 def usable() -> dict[str, str | None]:
-    """For each of our backends None, or why it cannot be used here."""
+    """Each of our backends with None, or with the reason why it cannot be used here."""
     found: dict[str, str | None] = {}
     for name in NAMES:
         try:
@@ -61,24 +76,25 @@ def usable() -> dict[str, str | None]:
 
 
 def choose(names: str) -> tuple[str, ...]:
-    """The backends of "cublaslt,triton"; "auto" takes the usable ones for GPUs, else the CPU's. ValueError says why not.
+    """Split a list such as "cublaslt,triton" into names. ValueError says why a backend cannot be used.
 
-    "auto,triton_frozen" also searches kernels for weights that do not change.
+    "auto" stands for the usable GPU backends, or for "cpu" when there are none. "auto,triton_frozen" also searches kernels
+    for weights that do not change.
     """
-    said = [n.strip() for n in names.split(",") if n.strip()]
-    if "auto" in said:
+    asked = [n.strip() for n in names.split(",") if n.strip()]
+    if "auto" in asked:
         here = usable()
         automatic = [n for n in GPU if here[n] is None] or ["cpu"]
-        said = [m for n in said for m in (automatic if n == "auto" else [n])]
-    chosen = tuple(dict.fromkeys(said))
+        asked = [m for n in asked for m in (automatic if n == "auto" else [n])]
+    chosen = tuple(dict.fromkeys(asked))
     if not chosen:
-        raise ValueError("tune: no backend is named\nhint: auto, or names with commas between them")
+        raise ValueError("tune: no backend is named\nhint: use auto, or names separated by commas")
     for name in chosen:
         try:
             reason = get(name).missing()
-        except (ImportError, AttributeError) as error:  # as in usable(): a reason, not a traceback
+        except (ImportError, AttributeError) as error:
             reason = str(error)
         if reason is not None:
             raise ValueError(f"tune: backend {name} cannot be used here: {reason}")
-    # the vendor's first, since the first one's default is what the others are compared with
+    # the vendor's comes first: the others are compared with the default of the first
     return tuple(sorted(chosen, key=lambda n: n not in VENDOR))

@@ -1,4 +1,4 @@
-"""Products on the CPU with NumPy and its BLAS: measured for real, so that the whole workflow runs anywhere."""
+"""Products on the CPU with NumPy and its BLAS, so that the whole workflow runs on any machine."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import control, cores, threads_set
 from ..gemm import Gemm
-from ..validate import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
+from ..validate.probes import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
 from .base import Config, Kernel, Refused, Space
 from .cpu_product import Product
+from .processors import control, cores, threads_set
 
 __all__ = ["BACKEND", "Cpu", "CpuBench"]
 
 _DTYPES = {"f64": np.float64, "f32": np.float32, "c64": np.complex64, "c128": np.complex128}
 _AS_FLOAT32 = ("tf32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
-_ROTATED = 128 << 20  # bytes of operands walked through before one comes again
+_ROTATED = 128 << 20  # bytes of operands that are used in turn before the first is used again
 _MOST_SETS = 64
-_SAMPLE = 2e-3  # seconds that a sample fills with calls
+_SAMPLE = 2e-3  # seconds of calls in one sample
 _MOST_CALLS = 500
+_CORE_BYTES = 100e9  # bytes per second that one core can move at most, from any memory or outer cache
 DEFAULT: Config = {
     "order": "direct", "tile_m": 0, "tile_n": 0, "tile_k": 0, "split_k": 1, "threads": 0, "share": "blas", "pack": "none",
 }  # fmt: skip
 
 
 class Cpu:
-    """``numpy.matmul`` as it is, and around it: tiles, split sums, the transposed product, packed operands, threads."""
+    """``numpy.matmul``, also with tiles, split sums, the transposed product, packed operands, and a number of threads."""
 
     name = "cpu"
     precompiles = False
@@ -41,7 +42,7 @@ class Cpu:
         return None
 
     def environment(self, device: int) -> dict[str, str]:
-        # what OPENBLAS_NUM_THREADS says decides what the default costs
+        # the default depends on OPENBLAS_NUM_THREADS
         return {**dict(_environment()), "blas threads": str(threads_set())}
 
     def devices(self) -> list[int]:
@@ -50,34 +51,43 @@ class Cpu:
     def supports(self, gemm: Gemm) -> str | None:
         types = {gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type}
         if bad := sorted(types - set(_DTYPES) - set(_AS_FLOAT32)):
-            return f"there are no products of {', '.join(bad)} on the CPU"
+            return f"the CPU has no products of {', '.join(bad)}"
         if types & {"c64", "c128"} and len(types) > 1:
-            return "complex products have one type here"
+            return "complex operands must all have one type"
         if gemm.activation != "none" and types & {"c64", "c128"}:
-            return "an activation of complex numbers means nothing"
+            return "complex numbers have no activation"
         if "block" in (gemm.scale_a, gemm.scale_b):
-            return "block scales are not done on the CPU"
+            return "block scales are not supported on the CPU"
         return None
 
     def note(self, gemm: Gemm) -> str:
-        """What is not as the log has it, in words, or ""."""
-        other = _unlike_here(gemm)
+        """How the measurement differs from the product in the log, in words, or ""."""
+        other = _other_types(gemm)
         return (
             f"cpu: {', '.join(other)} runs in {self.arithmetic(gemm)}, since NumPy has no fast products of it" if other else ""
         )
 
     def arithmetic(self, gemm: Gemm) -> str:
-        """In what it is really timed and validated where that is not what the product says, "float32 arithmetic"; else ""."""
-        return f"{np.dtype(_dtype(gemm)).name} arithmetic" if _unlike_here(gemm) else ""
+        """The arithmetic of the measurement if it differs from the product's types, "float32 arithmetic"; else ""."""
+        return f"{np.dtype(_dtype(gemm)).name} arithmetic" if _other_types(gemm) else ""
 
     def default(self, gemm: Gemm) -> Config:
         return DEFAULT
+
+    def floor(self, gemm: Gemm, device: int) -> float:
+        """Seconds that no kernel can beat here: every core at its highest clock with the widest vectors there are."""
+        size = np.dtype(_dtype(gemm)).itemsize
+        # 64 operations a cycle of float32 (two AVX-512 units), half of float64; a complex product is four real ones
+        rate = cores() * _clock() * 64 * 4 / size * (2 if np.dtype(_dtype(gemm)).kind == "c" else 1)
+        work = gemm.flops * (4 if np.dtype(_dtype(gemm)).kind == "c" else 1)
+        moved = size * gemm.batch * (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n)
+        return float(max(work / rate, moved / (_CORE_BYTES * cores())))
 
     def space(self, gemm: Gemm, device: int) -> Space:
         return _space(gemm)
 
     def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
-        """Nothing is compiled here."""
+        """There is nothing to compile."""
 
     def open(self, gemm: Gemm, device: int, seed: int) -> CpuBench:
         if reason := self.supports(gemm):
@@ -87,8 +97,8 @@ class Cpu:
     def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
         """``f(x, w, bias=None, out=None, scale_x=None, scale_w=None)`` for NumPy arrays and CPU torch tensors.
 
-        ``x`` and ``w`` lie as the product has them: (rows, inner) and, for "TN", (columns, inner) as in F.linear. Types that
-        NumPy does not have (bfloat16) are computed in float32 and turned back. Waits for the result.
+        ``x`` is (rows, inner) and ``w``, for "TN", (columns, inner) as in F.linear. Types that NumPy does not have (bfloat16)
+        are computed in float32 and converted back. Waits for the result.
         """
         _check(config)
         return _Callable(gemm, config)
@@ -98,17 +108,17 @@ BACKEND = Cpu()
 
 
 def _check(config: Config) -> None:
-    """Files may be damaged, and a tile of -4 gives a wrong answer without a word."""
+    """Check the values: a file may be damaged, and a tile of -4 would silently give a wrong result."""
     if set(config) != set(DEFAULT):
-        raise Refused("constraints", f"the parameters are {', '.join(DEFAULT)}")
+        raise Refused("constraints", f"the parameters must be {', '.join(DEFAULT)}")
     for name, (low, high) in _RANGES.items():
         if type(value := config[name]) is not int or not low <= value <= high:
-            raise Refused("constraints", f"{name} is {value!r}; it may be {low} to {high}")
+            raise Refused("constraints", f"{name} is {value!r}; it must be {low} to {high}")
     for name, words in _WORDS.items():
         if config[name] not in words:
-            raise Refused("constraints", f"{name} is {config[name]!r}; it may be {', '.join(words)}")
+            raise Refused("constraints", f"{name} is {config[name]!r}; it must be one of {', '.join(words)}")
     if config["share"] == "tiles" and config["threads"] == 0:
-        raise Refused("constraints", "tiles are shared by a number of threads")
+        raise Refused("constraints", "share=tiles needs a number of threads")
 
 
 _RANGES = {"tile_m": (0, 2**31), "tile_n": (0, 2**31), "tile_k": (0, 2**31), "split_k": (1, 64), "threads": (0, 4096)}
@@ -145,7 +155,7 @@ def _space(gemm: Gemm) -> Space:
         return pieces(c) * max(1, gemm.k // (int(c["tile_k"]) or gemm.k or 1)) <= 4096
 
     def score(c: Config) -> float:
-        """In operations: calls cost some microseconds, packing a pass over memory, and one thread is one thread."""
+        """Estimated cost in operations: the work per thread, microseconds for each call, and a pass over memory for packing."""
         working = int(c["threads"]) or here
         if c["share"] == "tiles":
             working = min(working, pieces(c))
@@ -156,7 +166,7 @@ def _space(gemm: Gemm) -> Space:
 
     one, many = {**DEFAULT, "threads": 1}, {**DEFAULT, "threads": here, "share": "tiles"}
     wanted = [DEFAULT, one, {**DEFAULT, "order": "swapped"}, {**DEFAULT, "pack": "w"}, {**one, "order": "swapped"}]
-    # whole rows lie together: what comes after the product finds them in cache
+    # whole rows are contiguous, so that the activation finds them in the cache
     rows = [{**c, "tile_n": t} for t in (128, 256) for c in (one, many)]
     wanted[2:2] = rows if gemm.activation != "none" else []
     wanted += [{**many, "tile_m": t} for t in parameters["tile_m"]] + [{**many, "split_k": here}, many] + rows
@@ -165,7 +175,7 @@ def _space(gemm: Gemm) -> Space:
 
 
 class CpuBench:
-    """Operands in sets that are walked through, and a clock."""
+    """Several sets of operands that are used in turn, and a clock."""
 
     def __init__(self, gemm: Gemm, seed: int) -> None:
         self.gemm, self.seed = gemm, seed
@@ -197,7 +207,7 @@ class CpuBench:
         return found
 
     def _enough(self, kernel: Kernel) -> int:
-        """Calls that fill a sample; the first two wake threads and are not counted."""
+        """Number of calls in one sample. The first two calls wake threads and do not count."""
         if id(kernel) not in self._calls:
             times = []
             for i in range(3):
@@ -232,7 +242,7 @@ class CpuBench:
         return errors
 
     def _as_run(self, gemm: Gemm) -> Gemm:
-        """With the types that are really used: the bound is theirs."""
+        """The product with the types that are really used, which determine the error bound."""
         from dataclasses import replace
 
         name = next(n for n, d in _DTYPES.items() if d is self.dtype)
@@ -242,7 +252,7 @@ class CpuBench:
         self._operands, self._answers = [], {}
 
 
-def _unlike_here(gemm: Gemm) -> list[str]:
+def _other_types(gemm: Gemm) -> list[str]:
     return sorted({gemm.a_type, gemm.b_type, gemm.c_type, gemm.d_type, gemm.compute} & set(_AS_FLOAT32))
 
 
@@ -256,7 +266,7 @@ def _run(product: Product, o: Operands) -> None:
     if o.scale_a is None and o.scale_b is None:
         product(o.b, o.a, o.d, o.c, o.bias)
         return
-    # scales belong to the operands: what is added, and the activation, come after them
+    # scales belong to the operands, so C, bias and activation come after them
     product.sums(o.b, o.a, o.d)
     if o.scale_a is not None:
         np.multiply(o.d, o.scale_a, out=o.d)
@@ -279,12 +289,12 @@ class _Callable:
                 return y
             return out if given is not None and _same(out, given) else out.copy_(y)
         x, w = np.asarray(x), np.asarray(w)
-        if x.dtype == w.dtype == np.float16 and out is None:  # validated in float32, so it runs in float32
+        if x.dtype == w.dtype == np.float16 and out is None:  # it was validated in float32, so it runs in float32
             return self._product(x.astype(np.float32), w.astype(np.float32), bias, scale_x, scale_w, None).astype(x.dtype)
         return self._product(x, w, bias, scale_x, scale_w, out)
 
     def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
-        if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # more rows, as in a linear layer
+        if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # as in a linear layer
             flat = self._product(x.reshape(-1, x.shape[-1]), w, bias, scale_x, scale_w, None)
             return flat.reshape(*x.shape[:-1], flat.shape[-1])
         rows = x.shape[-2] if self.gemm.trans_b == "N" else x.shape[-1]
@@ -292,11 +302,11 @@ class _Callable:
         inner = [x.shape[-1 if self.gemm.trans_b == "N" else -2], w.shape[-2 if self.gemm.trans_a == "N" else -1]]
         shape = (*x.shape[:-2], rows, columns)
         if inner[0] != inner[1] or x.shape[:-2] != w.shape[:-2]:
-            raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not fit the {self.gemm.layout} product that was tuned")
+            raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not match the tuned {self.gemm.layout} product")
         if out is not None and out.shape != shape:
-            raise ValueError(f"matmul: out has shape {out.shape}, the product {shape}")
+            raise ValueError(f"matmul: out has shape {out.shape}, but the product has {shape}")
         y: np.ndarray = out
-        if out is None:  # beta multiplies what is in out, here nothing
+        if out is None:  # beta multiplies the contents of out, here zeros
             y = (np.zeros if self.gemm.beta else np.empty)(shape, np.result_type(x, w))
         if scale_x is None and scale_w is None:
             self.product(x, w, y, None, bias)
@@ -317,6 +327,16 @@ def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
 
 def _same(tensor: Any, array: np.ndarray) -> bool:
     return bool(tensor.data_ptr() == array.__array_interface__["data"][0])
+
+
+@cache
+def _clock() -> float:
+    """The highest clock of the processor in Hz, or more than any has."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq") as file:
+            return 1e3 * float(file.read())
+    except (OSError, ValueError):
+        return 6e9
 
 
 @cache

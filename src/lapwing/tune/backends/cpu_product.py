@@ -1,4 +1,4 @@
-"""A product on the CPU, done as a configuration says: in tiles, split, swapped, packed, on so many threads."""
+"""Compute a product on the CPU as a configuration says: with tiles, split, swapped, packed, on some threads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ..blas import blas_threads
 from ..gemm import Gemm
-from ..validate import activate
+from ..validate.probes import activate
 from .base import Config
+from .processors import blas_threads
 
 __all__ = ["Product"]
 
 
 @dataclass(frozen=True)
 class Product:
-    """y (n, m) = x (n, k) w (k, m) with what comes after it, all row-major views."""
+    """y (n, m) = x (n, k) w (k, m) and its epilogue; all are row-major views."""
 
     gemm: Gemm
     config: Config
@@ -30,7 +30,7 @@ class Product:
     def __call__(
         self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None
     ) -> None:
-        """``x`` and ``w`` as they are stored: B and A of the column-major product."""
+        """``x`` and ``w`` are B and A of the column-major product, as stored."""
         x, w = _turned(x, self.gemm.trans_b), _turned(w, self.gemm.trans_a)
         if c is None and self.gemm.beta:
             c = y.copy()
@@ -49,7 +49,7 @@ class Product:
                 self._joined(y, c, bias)
 
     def sums(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        """Only op(A) op(B): what comes after is done by ``finish``, when something comes between."""
+        """Compute only op(A) op(B). ``finish`` does the rest, if scales must be applied in between."""
         replace(self, gemm=replace(self.gemm, alpha=1.0, beta=0.0, activation="none"))(x, w, y)
 
     def finish(self, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None) -> None:
@@ -66,15 +66,15 @@ class Product:
     def _tasks(
         self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None
     ) -> Iterator[Callable[[], None]]:
-        """Parts of D that do not touch each other; with K split, parts of the sum."""
+        """Tasks for disjoint parts of D; if K is split, for parts of the sum."""
         n, m, k = y.shape[-2], y.shape[-1], x.shape[-1]
         tile_n, tile_m = int(self.config["tile_n"]) or max(n, 1), int(self.config["tile_m"]) or max(m, 1)
         split = int(self.config["split_k"])
         if split > 1:
             step = -(-k // split)
-            _own.parts = np.empty((split, *y.shape), y.dtype)
+            _local.parts = np.empty((split, *y.shape), y.dtype)
             for s in range(split):
-                part, at = _own.parts[s], slice(s * step, (s + 1) * step)
+                part, at = _local.parts[s], slice(s * step, (s + 1) * step)
                 yield partial(self._sum, x[..., at], w[..., at, :], part)
             return
         one_by_one = y.ndim == 3 and (self.config["share"] == "tiles" or self.config["order"] == "swapped")
@@ -89,8 +89,8 @@ class Product:
                     yield partial(self._tile, left, right, out, added, along)
 
     def _joined(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
-        np.sum(_own.parts, axis=0, out=y)
-        _own.parts = None
+        np.sum(_local.parts, axis=0, out=y)
+        _local.parts = None
         self._after(y, c, bias)
 
     def _tile(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
@@ -106,13 +106,13 @@ class Product:
         self._after(y, c, bias)
 
     def _sum(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        if self.config["order"] == "swapped":  # y^T = w^T x^T in memory of its own, for which BLAS takes another kernel
+        if self.config["order"] == "swapped":  # y^T = w^T x^T in new memory, for which BLAS uses another kernel
             y[...] = np.matmul(w.swapaxes(-1, -2), x.swapaxes(-1, -2)).swapaxes(-1, -2)
         else:
             np.matmul(x, w, out=y)
 
     def _after(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
-        """y <- act(alpha y + beta c + bias), while the tile is in cache."""
+        """y <- act(alpha y + beta c + bias), while the tile is in the cache."""
         if self.gemm.alpha != 1.0:
             y *= self.gemm.alpha
         if c is not None:
@@ -125,7 +125,7 @@ class Product:
             y[...] = activate(self.gemm.activation, y)
 
 
-_own = threading.local()  # the parts of a sum that a thread is about to join
+_local = threading.local()  # the parts of a sum that a thread is about to add
 
 
 def _turned(x: np.ndarray, letter: str) -> np.ndarray:
@@ -137,5 +137,5 @@ def _turned(x: np.ndarray, letter: str) -> np.ndarray:
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """One for each process: the threads of the parent are not in a fork, and would be waited for without end."""
+    """One pool for each process: a fork has no threads of its parent, and would wait for them for ever."""
     return ThreadPoolExecutor(threads, thread_name_prefix="lapwing-tiles")

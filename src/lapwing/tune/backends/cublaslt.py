@@ -1,16 +1,14 @@
-"""cuBLASLt: every algorithm the library offers for a product, each described by all of its attributes."""
+"""cuBLASLt: every algorithm that the library offers for a product, each described by all of its attributes."""
 
 from __future__ import annotations
 
 import ctypes as C
-import functools
-import importlib.util
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..gemm import Gemm
-from .base import Bench, Config, Refused, Space
+from .base import Config, Refused, Space
 from .cublaslt_api import (
     BIAS_POINTER,
     COMPUTE,
@@ -21,26 +19,22 @@ from .cublaslt_api import (
     SCALE_MODES,
     TYPES,
     WORKSPACE,
+    Descriptors,
     Found,
-    Problem,
     library,
 )
+from .cuda import CudaBackend, no_device
+from .cuda import Planned as CudaPlanned
 
 __all__ = ["CublasLtBackend"]
 
-DEFAULT = {"default": "torch"}
 
-
-class CublasLtBackend:
+class CublasLtBackend(CudaBackend):
     name = "cublaslt"
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec("torch") is None:
-            return "torch is not installed\nhint: pip install torch"
-        import torch
-
-        if not torch.cuda.is_available():
-            return "torch sees no CUDA device"
+        if reason := no_device("torch"):
+            return reason
         try:
             library()
         except OSError as error:
@@ -48,38 +42,30 @@ class CublasLtBackend:
         return None
 
     def environment(self, device: int) -> dict[str, str]:
-        from ..cuda_bench import environment
+        from .cuda_bench import environment
 
         return environment(device) | {"cublaslt": str(library().version)}
-
-    def devices(self) -> list[int]:
-        import torch
-
-        return list(range(torch.cuda.device_count()))
 
     def supports(self, gemm: Gemm) -> str | None:
         for x in "abcd":
             if getattr(gemm, f"{x}_type") not in TYPES:
-                return f"cuBLASLt is not asked for {getattr(gemm, f'{x}_type')}"
+                return f"lapwing does not ask cuBLASLt for {getattr(gemm, f'{x}_type')}"
         if gemm.compute not in COMPUTE:
             return f"cuBLASLt does not sum in {gemm.compute}"
         if ("b" if gemm.bias else "", gemm.activation) not in EPILOGUES:
             return f"cuBLASLt has no epilogue {gemm.activation}"
         if any(s != "none" and s not in SCALE_MODES for s in (gemm.scale_a, gemm.scale_b)):
-            return "block scales are not done here"
+            return "block scales are not supported"
         if min(gemm.m, gemm.n, gemm.k) < 1:
             return "a size is zero"
         return None
 
-    def default(self, gemm: Gemm) -> Config:
-        return dict(DEFAULT)
-
     def found(self, gemm: Gemm, device: int, **bounds: Any) -> Found:
-        """The algorithms with counts of where they come from."""
+        """List the algorithms, and count how each was found."""
         import torch
 
         with torch.cuda.device(device):
-            return Problem(library(), gemm).find(**bounds)
+            return Descriptors(library(), gemm).find(**bounds)
 
     def space(self, gemm: Gemm, device: int) -> Space:
         configs = self.found(gemm, device).configs
@@ -87,40 +73,28 @@ class CublasLtBackend:
         return Space(parameters, listed=configs, seeds=configs[:8])
 
     def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
-        """Nothing is compiled."""
+        """cuBLASLt compiles nothing."""
 
     def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
-        from ..cuda_bench import torch_default
+        from .cuda_bench import TorchDefault
 
-        return torch_default(gemm) if "default" in config else Planned(gemm, config, device)
-
-    def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
-        from ..cuda_bench import CudaBench
-
-        return CudaBench(gemm, device, seed, functools.partial(self.bind, device=device))
-
-    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
-        from .kernels.call import on_device, torch_callable
-
-        with on_device(device):
-            bound = self.bind(gemm, config, device)
-        return torch_callable(bound, gemm, device)
+        return TorchDefault(gemm) if "default" in config else Planned(gemm, config, device)
 
 
-class Planned:
+class Planned(CudaPlanned):
     """One algorithm for one product, with its descriptors."""
 
     compile_seconds = 0.0
 
     def __init__(self, gemm: Gemm, config: Config, device: int) -> None:
         self.gemm, self.device, self.lib = gemm, device, library()
-        self.problem = Problem(self.lib, gemm)
+        self.problem = Descriptors(self.lib, gemm)
         self.algorithm, self.workspace = self.problem.algorithm(config)
         if self.workspace > WORKSPACE:
-            raise Refused("constraints", f"{self.workspace} bytes of workspace; {WORKSPACE} are allowed")
+            raise Refused("constraints", f"it needs {self.workspace} bytes of workspace; {WORKSPACE} are allowed")
         self.resources: Mapping[str, int] = {"workspace": self.workspace}
         self._alpha, self._beta = self.problem.scalar(gemm.alpha), self.problem.scalar(gemm.beta)
-        # the arguments of a call, made once: only what is in these six cells changes
+        # the arguments of a call are packed once: only the values in these six cells change
         self._cells = pa, pb, pc, pd, room, stream = tuple(C.c_void_p(0) for _ in range(6))
         a, b, c, d = (C.c_void_p(x.value) for x in self.problem.layouts)
         alpha, beta, algorithm = (C.c_void_p(C.addressof(x)) for x in (self._alpha, self._beta, self.algorithm))
@@ -149,14 +123,6 @@ class Planned:
             status = self._call(*self._arguments)
         if status:
             raise Refused("runtime", f"{self.lib.c.cublasLtGetStatusString(status).decode()} ({status})")
-
-    def run(self, operands: Any) -> None:
-        import torch
-
-        names = ("a", "b", "c", "d", "bias", "scale_a", "scale_b")
-        tensors = [getattr(operands, name) for name in names]
-        pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
-        self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)
 
 
 BACKEND = CublasLtBackend()

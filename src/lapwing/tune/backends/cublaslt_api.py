@@ -1,4 +1,4 @@
-"""cuBLASLt by ctypes: descriptors, the list of algorithms, and one call. Descriptors work where there is no GPU."""
+"""cuBLASLt by ctypes: descriptors, the list of algorithms, and the call. Descriptors work without a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..gemm import Gemm
 from .base import Config, Refused
 from .kernels.nvrtc import shared_object
 
-__all__ = ["FIELDS", "Found", "Library", "Problem", "library", "solution_name"]
+__all__ = ["FIELDS", "Descriptors", "Found", "Library", "library", "solution_name"]
 
 # attributes of an algorithm, under the names and in the order of TunableOp's solution names (torch >= 2.14)
 FIELDS: dict[str, tuple[int, Any]] = {
@@ -34,22 +34,22 @@ CAPABILITIES = {
     "red": 1,
     "swizzle": 2,
     "custom": 7,
-}  # split-K?, mask of reductions, swizzle?, largest custom option
+}  # split-K, mask of reductions, swizzle, largest custom option
 CAP_TILES, CAP_STAGES = 6, 13
 TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 COMPUTE = {"f32": 68, "tf32": 77, "f64": 70, "i32": 72, "f16": 64}
-IN_PLACE = 1  # reduction in place: atomics, so the order of the sum varies
+IN_PLACE = 1  # reduction in place by atomics, in which the order of the sum varies
 EPILOGUES = {("", "none"): 1, ("", "relu"): 2, ("b", "none"): 4, ("b", "relu"): 6, ("", "gelu"): 32, ("b", "gelu"): 36}
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, SCALE_A, SCALE_B, BIAS_TYPE, MODE_A, MODE_B = 3, 4, 7, 8, 17, 18, 26, 31, 32
 FAST_ACCUM = 25
 SCALE_MODES = {"tensor": 0, "row": 3}  # CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, _OUTER_VEC_32F
 CLUSTERS = (2, 3, 4, 5, 6, 7)  # 1x1, 2x1, 4x1, 1x2, 2x2, 4x2
 CUSTOMS = 5
-WORKSPACE = 32 << 20  # as torch on Hopper
+WORKSPACE = 32 << 20  # the same as torch uses on Hopper
 
 
 def solution_name(config: Config) -> str:
-    """What TunableOp (torch >= 2.14) calls this algorithm in its result files."""
+    """The name of this algorithm in result files of TunableOp (torch >= 2.14)."""
     return "Gemm_Cublaslt_" + "_".join(f"{name}_{config[name]}" for name in FIELDS)
 
 
@@ -69,22 +69,22 @@ class Result(C.Structure):
 
 @dataclass(frozen=True)
 class Found:
-    """The algorithms of one product, and how many were looked at to find them."""
+    """The algorithms of one product, and how they were found."""
 
     configs: tuple[Config, ...]
-    heuristic: int  # of which the heuristic named so many, first
-    tried: int  # combinations put to the library
+    heuristic: int  # number of these, the first ones, that the heuristic named
+    tried: int  # combinations that the library was asked about
     ids: int
 
 
 class Library:
-    """The loaded library. ``handle`` is made at the first use that needs a GPU."""
+    """The loaded library. ``handle`` is created at the first use that needs a GPU."""
 
     def __init__(self, path: str | None = None) -> None:
         try:
             self.c = C.CDLL(path or shared_object("cublasLt"))
         except OSError as error:
-            raise OSError(f"cuBLASLt is not here: {error}\nhint: pip install nvidia-cublas") from None
+            raise OSError(f"cuBLASLt is not installed: {error}\nhint: pip install nvidia-cublas") from None
         self.c.cublasLtGetVersion.restype = C.c_size_t
         self.c.cublasLtGetStatusString.restype = C.c_char_p
         self.c.cublasLtMatmul.argtypes = (C.c_void_p,) * 13 + (C.c_void_p, C.c_size_t, C.c_void_p)
@@ -130,8 +130,8 @@ class Library:
         return list(values) or [0]
 
 
-class Problem:
-    """The descriptors of one product."""
+class Descriptors:
+    """One product, described to cuBLASLt."""
 
     def __init__(self, lib: Library, gemm: Gemm) -> None:
         self.lib, self.gemm = lib, gemm
@@ -146,7 +146,7 @@ class Problem:
             self.set(FAST_ACCUM, C.c_int8(1))
         if gemm.bias:
             self.set(BIAS_TYPE, C.c_int32(TYPES[gemm.bias]))
-            self.set(BIAS_POINTER, C.c_void_p(256))  # heuristics look only whether it is there and aligned
+            self.set(BIAS_POINTER, C.c_void_p(256))  # the heuristic only checks that the pointer exists and is aligned
         for mode, scale_kind, pointer in ((MODE_A, gemm.scale_a, SCALE_A), (MODE_B, gemm.scale_b, SCALE_B)):
             if scale_kind != "none":
                 if SCALE_MODES[scale_kind]:
@@ -178,7 +178,7 @@ class Problem:
         return made
 
     def heuristics(self, wanted: int, workspace: int = WORKSPACE) -> list[Config]:
-        """What the library ranks best, best first."""
+        """The algorithms that the library ranks best, the best first."""
         lib, preference = self.lib, C.c_void_p()
         lib.check(lib.c.cublasLtMatmulPreferenceCreate(C.byref(preference)), "preferences")
         reductions = 0x7 & ~IN_PLACE if self.gemm.deterministic else 0x7
@@ -189,7 +189,7 @@ class Problem:
         find = lib.c.cublasLtMatmulAlgoGetHeuristic
         status = find(lib.handle, self.operation, *self.layouts, preference, wanted, results, C.byref(got))
         lib.c.cublasLtMatmulPreferenceDestroy(preference)
-        if status in (7, 15):  # invalid value or not supported: the product has no algorithm
+        if status in (7, 15):  # invalid value, or not supported: there is no algorithm for the product
             return []
         lib.check(status, "asking for algorithms")
         return [lib.config(r.algorithm) for r in results[: got.value] if r.state == 0]
@@ -200,22 +200,22 @@ class Problem:
         return [] if status else list(found[: got.value])
 
     def algorithm(self, config: Config) -> tuple[Algorithm, int]:
-        """The library's own form of a config, and the workspace it takes. Refused when the library does not have it."""
+        """The library's form of a configuration, and its workspace. Refused if the library does not have it."""
         made, lib = Algorithm(), self.lib
         if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, int(config["id"]), C.byref(made)):
-            raise Refused("constraints", f"algorithm {config['id']} is not for this product")
+            raise Refused("constraints", f"algorithm {config['id']} does not support this product")
         for name in FIELDS:
             if name != "id" and not lib.set(made, name, int(config[name])) and int(config[name]):
-                raise Refused("constraints", f"algorithm {config['id']} takes no {name} {config[name]}")
+                raise Refused("constraints", f"algorithm {config['id']} does not support {name} {config[name]}")
         needs = self.fits(made)
         if needs is None:
-            raise Refused("constraints", f"{solution_name(config)} does not fit this product")
+            raise Refused("constraints", f"{solution_name(config)} does not support this product")
         return made, needs
 
     def combinations(self, algorithm_id: int) -> Iterator[Config]:
-        """What the capabilities of one algorithm allow, in an order in which any beginning is spread over all of it.
+        """Combinations that the capabilities of one algorithm allow, in an order whose first part covers the whole range.
 
-        Some allow millions, so none is made before its turn.
+        Some algorithms allow millions, so they are generated one by one.
         """
         base, lib = Algorithm(), self.lib
         if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, algorithm_id, C.byref(base)):
@@ -242,9 +242,9 @@ class Problem:
             yield found | {"swizzle": swizzle, "custom": custom} | fixed
 
     def variations(self, named: list[Config]) -> Iterator[Config]:
-        """Around what the heuristic names of the algorithms that have a cluster shape (those do not list their combinations).
+        """Variations of the algorithms that the heuristic named and that have a cluster shape; these do not list combinations.
 
-        First one attribute changed, then tile, custom option and cluster shape crossed.
+        First with one attribute changed, then all combinations of tile, custom option and cluster shape.
         """
         newer = [c for c in named if c["cluster"]]
         reduction = next((c["red"] for c in newer if c["red"]), 2)
@@ -261,17 +261,17 @@ class Problem:
             yield {**like, "tile": tile, "custom": custom, "cluster": cluster, "splitk": split, "red": red}
 
     def fits(self, algorithm: Algorithm) -> int | None:
-        """The workspace it takes; None when it is not for this product."""
+        """The workspace of an algorithm; None if it does not support this product."""
         result, call = Result(), self.lib.c.cublasLtMatmulAlgoCheck
         bad = call(self.lib.handle, self.operation, *self.layouts, C.byref(algorithm), C.byref(result)) or result.state
         return None if bad else int(result.workspace)
 
     def find(self, *, wanted: int = 256, seconds: float = 3.0, keep: int = 400, workspace: int = WORKSPACE) -> Found:
-        """Heuristics first, then what enumeration adds, ``keep`` at most.
+        """List what the heuristic names, then at most ``keep`` more that are found by trying combinations.
 
-        The library takes about a millisecond to judge one combination, and there are hundreds of thousands: ``seconds`` bounds
-        the enumeration. Two thirds go to variations of what the heuristic named, the rest to the algorithms that list their
-        combinations, walked so that each gets its share.
+        The library takes about a millisecond for each combination, and there are hundreds of thousands, so ``seconds`` limits
+        the time. Two thirds of it go to variations of what the heuristic named, the rest to the algorithms that list their
+        combinations, all in turn.
         """
         named = self.heuristics(wanted, workspace)
         seen = dict.fromkeys(tuple(c[f] for f in FIELDS) for c in named)

@@ -1,6 +1,6 @@
-"""hipBLASLt on AMD GPUs: files for AMD's own tools are written, nothing is run.
+"""hipBLASLt on AMD GPUs: this backend writes files for AMD's tools, and runs nothing.
 
-What is written follows the formats that AMD's tools read; none of it was run on AMD hardware.
+The files follow the formats that AMD's tools read; none was tried on AMD hardware.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHY = (
 
 
 class HipBlasLt:
-    """Emission only: a tuning file and a script for each product, and the same for ``hipblaslt-bench``."""
+    """Writes a tuning file and a script for each product, and both for ``hipblaslt-bench``."""
 
     name = "hipblaslt"
 
@@ -44,7 +44,7 @@ class HipBlasLt:
         return Space(parameters={}, listed=(self.default(gemm),))
 
     def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
-        """Nothing to do."""
+        """There is nothing to compile."""
 
     def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
         raise Refused("constraints", _WHY)
@@ -53,19 +53,19 @@ class HipBlasLt:
         raise Refused("constraints", _WHY)
 
     def emit(self, problems: dict[str, Gemm], folder: str | Path, *, architecture: str = "gfx942") -> list[Path]:
-        """Everything AMD's tools need for these products: ``<name>.yaml``, ``<name>.sh``, ``bench.yaml``, ``bench.sh``.
+        """Write all files for AMD's tools: ``<name>.yaml`` and ``<name>.sh`` for each product, ``bench.yaml``, ``bench.sh``.
 
         Parameters
         ----------
         problems : dict
-            Names as "BBS_TN_0", and their products.
+            Products by name, for example "BBS_TN_0".
         folder : path
         architecture : {"gfx942", "gfx950"}
 
         Returns
         -------
         list of Path
-            What was written. A product that TensileLite cannot do is left out, and named in ``left_out.txt``.
+            The files. Products that TensileLite cannot tune are left out, and listed in ``left_out.txt``.
         """
         made = tensile.write(problems, folder, architecture=architecture)
         return made + bench.write(list(problems.values()), folder)

@@ -1,4 +1,4 @@
-"""A recorded space in place of a device: every candidate has the time that it had when it was recorded."""
+"""A recorded space instead of a device: every candidate takes the time that it took when it was recorded."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Recorded:
 
 
 def read_space(path: str | Path) -> dict[str, Recorded]:
-    """The products of a file of T4 lines, plain or gzip, by key; a torn line is passed over, a later timing counts."""
+    """Read a file of trials, plain or gzip, by product. Other lines are skipped; a later timing replaces an earlier one."""
     path = Path(path)
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     found: dict[str, dict[str, Trial]] = {}
-    for line in text.splitlines():
-        try:
-            trial = Trial.from_json(line)
-        except (ValueError, TypeError):
-            continue
-        found.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        for line in file:
+            try:
+                trial = Trial.from_json(line)
+            except (ValueError, TypeError):
+                continue
+            found.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
     if not found:
         raise ValueError(f"tune: {path} holds no trials")
     return {key: Recorded(key, {c: t.time for c, t in trials.items()}, trials) for key, trials in found.items()}
 
 
 class Replay:
-    """``get("replay:FILE")``. Takes no time, so that a search can be tested without the device."""
+    """``get("replay:FILE")``. It takes no time, so that a search can be tested without the device."""
 
     precompiles = False
 
@@ -65,7 +65,7 @@ class Replay:
         return read_space(self.path)
 
     def missing(self) -> str | None:
-        return None if self.path.is_file() else f"there is no file {self.path}"
+        return None if self.path.is_file() else f"the file {self.path} does not exist"
 
     def environment(self, device: int) -> dict[str, str]:
         return {"device": "replay", "file": self.path.name}
@@ -74,10 +74,10 @@ class Replay:
         return [0]
 
     def supports(self, gemm: Gemm) -> str | None:
-        return None if gemm.key in self.recorded else f"{gemm} was not recorded in {self.path.name}"
+        return None if gemm.key in self.recorded else f"{gemm} is not in the recording {self.path.name}"
 
     def default(self, gemm: Gemm) -> Config:
-        """The first that was recorded: a run tries the default first."""
+        """The first recorded configuration: a run tries the default first."""
         trials = self.recorded[gemm.key].trials
         return next(iter(trials.values())).configuration
 
@@ -85,13 +85,13 @@ class Replay:
         return self.recorded[gemm.key].space()
 
     def precompile(self, gemm: Gemm, config: Config, device: int) -> None:
-        """Nothing is compiled here."""
+        """There is nothing to compile."""
 
     def open(self, gemm: Gemm, device: int, seed: int) -> _Bench:
         return _Bench(self.recorded[gemm.key])
 
     def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
-        raise Refused("runtime", "a recording cannot be run")
+        raise Refused("runtime", "a recording has no kernels to run")
 
 
 class _Bench:
@@ -103,7 +103,7 @@ class _Bench:
     def build(self, config: Config) -> Kernel:
         trial = self.recorded.trials.get(canonical(config))
         if trial is None:
-            raise Refused("constraints", "it was not recorded")
+            raise Refused("constraints", "it is not in the recording")
         if trial.time is None:
             raise Refused(trial.invalidity, trial.reason)
         return Kernel(config, lambda i: None, float(trial.times.get("compilation_time", 0.0)))
@@ -120,4 +120,4 @@ class _Bench:
         return dict(self.recorded.trials[canonical(kernel.config)].errors)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """There is nothing to close."""

@@ -1,16 +1,17 @@
-"""Our own kernels: Triton templates and a CUDA kernel for few columns. A configuration says everything about a kernel."""
+"""Our own kernels: Triton templates, and a CUDA kernel for few columns. A configuration describes a kernel completely."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..gemm import Gemm
-from .base import Bench, Config, Refused, Space
+from .base import Config, Refused, Space
+from .cuda import CudaBackend, no_device
+from .cuda import Planned as CudaPlanned
 from .kernels.compiled import compile_step
 from .kernels.plan import FETCHES, POINTERS, plan
 from .kernels.space import AHEAD, PARAMETERS, allowed, score, seeds
@@ -18,17 +19,17 @@ from .kernels.space import AHEAD, PARAMETERS, allowed, score, seeds
 __all__ = ["TritonBackend"]
 
 INPUTS = ("bf16", "f16", "f32", "f8e4m3", "f8e5m2")
-DEFAULT = {"default": "torch"}
 
 
-class TritonBackend:
-    """``overlap`` admits kernels that let the next one be placed before they end (parameter ``pdl``).
+class TritonBackend(CudaBackend):
+    """``overlap`` allows kernels that let the next kernel start before they end (parameter ``pdl``).
 
-    That gains up to a microsecond where one of our kernels follows another, and measured on an H200 costs 0.2 to 0.4 us behind
-    any other kernel, as in a model: it is off unless asked for.
+    On an H200 that gains up to a microsecond when one of our kernels follows another, but costs 0.2 to 0.4 us after any other
+    kernel, as in a model. So it is off by default.
 
-    ``frozen`` gives the backend "triton_frozen", of kernels that also begin to read A, the weights, before the kernel in front
-    has ended. They are right only where that kernel does not write them.
+    ``frozen`` makes the backend "triton_frozen". Its kernels also start to read A, the weights, before the previous kernel has
+    ended, so they are correct only if that kernel does not write the weights. It has a name of its own so that a library shows
+    which entries need this, and nobody gets them without asking.
     """
 
     precompiles = True
@@ -38,30 +39,22 @@ class TritonBackend:
         self.name = "triton_frozen" if frozen else "triton"
 
     def missing(self) -> str | None:
-        for package in ("torch", "triton"):
-            if importlib.util.find_spec(package) is None:
-                return f"{package} is not installed\nhint: pip install {package}"
         if "tensorflow" in sys.modules and "triton" not in sys.modules:
-            return "TensorFlow is loaded: its LLVM and Triton's end a process that has both\nhint: tune in a process without it"
+            return "TensorFlow is loaded, and a process with its LLVM and Triton's crashes\nhint: tune in another process"
+        if reason := no_device("torch", "triton"):
+            return reason
         import torch
 
-        if not torch.cuda.is_available():
-            return "torch sees no CUDA device"
         if torch.cuda.get_device_capability()[0] < 8:
-            return "the kernels are for compute capability 8.0 and later"
+            return "the kernels need compute capability 8.0 or later"
         return None
 
     def environment(self, device: int) -> dict[str, str]:
         import triton
 
-        from ..cuda_bench import environment
+        from .cuda_bench import environment
 
         return environment(device) | {"triton": triton.__version__}
-
-    def devices(self) -> list[int]:
-        import torch
-
-        return list(range(torch.cuda.device_count()))
 
     def supports(self, gemm: Gemm) -> str | None:
         if gemm.a_type not in INPUTS or gemm.b_type != gemm.a_type:
@@ -69,15 +62,12 @@ class TritonBackend:
         if gemm.compute not in ("f32", "tf32") or gemm.d_type not in ("bf16", "f16", "f32") or gemm.c_type != gemm.d_type:
             return f"the kernels sum in float32 and write bf16, f16 or f32, not {gemm.compute} and {gemm.d_type}"
         if "block" in (gemm.scale_a, gemm.scale_b) or "C" in gemm.layout:
-            return "the kernels have no block scales and no complex numbers"
+            return "the kernels do not support block scales or complex numbers"
         if self.frozen and (gemm.layout != "TN" or gemm.n > 128 or gemm.batch > 1):
-            return "weights are read ahead for at most 128 columns, layout TN, no batch"
+            return "weights are read ahead only for at most 128 columns, layout TN, without a batch"
         if min(gemm.m, gemm.n, gemm.k) < 1 or max(gemm.lda, gemm.ldb, gemm.ldc, gemm.ldd) >= 2**31:
             return "a size is zero, or too large"
         return None
-
-    def default(self, gemm: Gemm) -> Config:
-        return dict(DEFAULT)
 
     def space(self, gemm: Gemm, device: int) -> Space:
         multiprocessors = _multiprocessors(device)
@@ -94,25 +84,13 @@ class TritonBackend:
                 compile_step(gemm, step, _capability(device))
 
     def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
-        from ..cuda_bench import torch_default
+        from .cuda_bench import TorchDefault
 
         if "default" in config:
-            return torch_default(gemm)
+            return TorchDefault(gemm)
         if config["pdl"] in AHEAD and not self.frozen:
-            raise Refused("constraints", "it reads weights ahead: only the backend triton_frozen may use it")
+            raise Refused("constraints", "it reads weights ahead, which only the backend triton_frozen may do")
         return Planned(gemm, config, device)
-
-    def open(self, gemm: Gemm, device: int, seed: int) -> Bench:
-        from ..cuda_bench import CudaBench
-
-        return CudaBench(gemm, device, seed, functools.partial(self.bind, device=device))
-
-    def callable(self, gemm: Gemm, config: Config, device: int) -> Callable[..., Any]:
-        from .kernels.call import on_device, torch_callable
-
-        with on_device(device):
-            bound = self.bind(gemm, config, device)
-        return torch_callable(bound, gemm, device)
 
 
 def _capability(device: int) -> int:
@@ -121,7 +99,7 @@ def _capability(device: int) -> int:
 
         major, minor = torch.cuda.get_device_capability(device)
     except (ImportError, RuntimeError, AssertionError):
-        return 90  # compiling ahead, where there is no GPU
+        return 90  # compiling without a GPU
     return 10 * major + minor
 
 
@@ -135,14 +113,14 @@ def _multiprocessors(device: int) -> int:
         return 132
 
 
-class Planned:
-    """A configuration built for one product: its kernels, loaded, with everything but the pointers filled in."""
+class Planned(CudaPlanned):
+    """A configuration for one product: its kernels are loaded, and all arguments except pointers are set."""
 
     def __init__(self, gemm: Gemm, config: Config, device: int) -> None:
         from .kernels.launch import Function
 
         if not allowed(gemm, config):
-            raise Refused("constraints", f"{dict(config)} is not for {gemm}")
+            raise Refused("constraints", f"{dict(config)} does not support {gemm}")
         self.gemm, self.device = gemm, device
         self.ahead = config["pdl"] in AHEAD
         self.steps = plan(gemm, config, _multiprocessors(device))
@@ -162,7 +140,7 @@ class Planned:
         self._lock = threading.Lock()
 
     def launches(self, stream: int) -> list[tuple[Any, list[tuple[Any, int]]]]:
-        """The starts, each with the cells of its pointers: (cell, index into a, b, c, d, bias, scale_a, scale_b)."""
+        """The kernel launches, each with the cells of its pointers: (cell, index into a, b, c, d, bias, scale_a, scale_b)."""
         if stream not in self._bound:
             from .kernels.workspace import arena
 
@@ -184,20 +162,13 @@ class Planned:
         return self._bound[stream]
 
     def start(self, stream: int, pointers: tuple[int, ...], alone: bool = False) -> None:
-        """``pointers``: of a, b, c, d, bias, scale_a, scale_b; 0 where there is none. ``alone``: after all that is in front."""
+        """``pointers`` of a, b, c, d, bias, scale_a, scale_b; 0 for a missing one. ``alone``: wait for all earlier kernels."""
         with self._lock:
             for launch, cells in self._bound.get(stream) or self.launches(stream):
                 for cell, index in cells:
                     cell.value = pointers[index]
                 launch(stream, alone)
 
-    def run(self, operands: Any) -> None:
-        import torch
-
-        names = ("a", "b", "c", "d", "bias", "scale_a", "scale_b")
-        tensors = [getattr(operands, name) for name in names]
-        pointers = tuple(0 if t is None else t.data_ptr() for t in tensors)
-        self.start(torch.cuda.current_stream(self.device).cuda_stream, pointers)
-
 
 BACKEND = TritonBackend()
+FROZEN = TritonBackend(frozen=True)

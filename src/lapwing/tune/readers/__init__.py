@@ -1,4 +1,4 @@
-"""Logs of many kinds as one list of products with counts. One file for each kind of log."""
+"""Read logs of many kinds as one list of products with counts. Each kind of log has its own file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .cublas import CublasLtReader, CublasReader
 from .hipblaslt import HipblasltReader
 from .log import BadLine, Log, add_up, merge, not_below
 from .profiler import read_trace
-from .sink import Sink, Unreadable, is_file, lines, open_log, peek, whole
+from .sink import Sink, Unreadable, is_file, lines, open_log, peek, pieces
 from .table import TableReader, shape_like
 from .tunableop import TunableOpReader
 
 __all__ = ["NOTHING", "BadLine", "Log", "merge", "read"]
 
-# TunableOp first: its lines may end in an entry like those of hipBLASLt
+# TunableOp comes first: its lines may end with an entry that looks like hipBLASLt's
 _READERS = (TunableOpReader, HipblasltReader, CublasLtReader, CublasReader, TableReader)
 _JSON = re.compile(r'\s*(?:\{\s*(?:"|\}|$)|\[\s*(?:\{\s*"|\]|$))')
 _TWO_SIZES = re.compile(r"\s*\d+\s*[x×*]\s*\d+(?:\s.{0,200})?", re.IGNORECASE)
 RANKS = ("sum", "max")
-NOTHING = ("no product is in this line", "no product is in this file")
+NOTHING = ("this line has no product", "this file has no product")
 
 
 def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
@@ -33,17 +33,17 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
     Parameters
     ----------
     sources
-        Files, or text: lines of a log, or products in words such as ``"6144x16x4096 bf16 TN"``. The kind of a file is seen
-        from its lines: hipBLASLt (masks 32, 64, 128), TunableOp (untuned or results), torch.profiler's traces (``.json``,
-        ``.json.gz``), cuBLASLt, cuBLAS, tables with a heading. Files are only read.
+        Files, or text: lines of a log, or products in words such as ``"6144x16x4096 bf16 TN"``. The kind of each file is
+        recognised from its lines: hipBLASLt (masks 32, 64, 128), TunableOp (untuned or results), traces of torch.profiler
+        (``.json``, ``.json.gz``), cuBLASLt, cuBLAS, tables with a heading. Files are never changed.
     ranks
-        How counts of equal products in several files go together: ``"sum"``, or ``"max"`` when each file is one rank of the
-        same program and the work of one rank is wanted.
+        How to combine the counts of a product in several files: ``"sum"``, or ``"max"`` if each file is one rank of the same
+        program and you want the work of one rank.
 
     Returns
     -------
     Log
-        ``calls`` (each product once) and ``problems`` (each line that was not understood, with its reason).
+        ``calls`` (each product once) and ``problems`` (each line that was not understood, and why).
 
     Examples
     --------
@@ -53,7 +53,7 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
     BBS_TN 6144x16x4096 32
     """
     if ranks not in RANKS:
-        raise ValueError(f"read: ranks is {ranks!r}\nhint: it may be {' or '.join(RANKS)}")
+        raise ValueError(f"read: ranks is {ranks!r}\nhint: use {' or '.join(RANKS)}")
     counted: list[Call] = []
     listed: list[Call] = []
     above: list[Call] = []
@@ -70,7 +70,7 @@ def read(*sources: str | os.PathLike[str], ranks: str = "sum") -> Log:
     below = add_up(counted, ranks)
     with_counts = Log(add_up((*below, *not_below(add_up(above, ranks), below))))
     without = Log(add_up(listed, ranks))
-    # products that were only listed take their counts from the files that counted
+    # products that were only listed get their counts from the files with counts
     calls = merge(without, with_counts).calls if without.calls else with_counts.calls
     return Log(calls, tuple(problems))
 
@@ -82,7 +82,7 @@ def _read_one(source: str | os.PathLike[str]) -> Sink:
         return sink
     sink = Sink(os.fspath(source))
     if isinstance(source, str) and _TWO_SIZES.fullmatch(source) and not is_file(source):
-        sink.bad(0, "", 'there is no such file, and a product in words has three sizes: "256x64x512 f32 NN"')
+        sink.bad(0, "", 'the file does not exist, and a product in words has three sizes: "256x64x512 f32 NN"')
         return sink
     try:
         with open_log(Path(source)) as file:
@@ -99,7 +99,7 @@ def _read_bytes(file: io.BufferedReader, sink: Sink) -> None:
     elif b"\0" in head:
         sink.bad(0, "", "is not text" + (" of UTF-8" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else ""))
     elif _JSON.match(head.decode("utf-8", "replace").lstrip("\ufeff")):
-        read_trace(whole(file, sink), sink)
+        read_trace(pieces(file, sink), sink)
     else:
         _read_lines(lines(file, sink), sink)
 

@@ -1,4 +1,4 @@
-"""cuBLAS's own log (a paragraph for each call) and cuBLASLt's trace (a line for each call; hipBLASLt's is the same)."""
+"""cuBLAS's log (a paragraph for each call) and cuBLASLt's trace (a line for each call; hipBLASLt's looks the same)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALAR = re.compile(r"\s(alpha|beta)=([^\s\]]+)")
 
 
 class CublasReader(LineReader):
-    """CUBLAS_LOGINFO_DBG=1. Alpha and beta are pointers there: 1 and 0 are taken."""
+    """Reads logs made with CUBLAS_LOGINFO_DBG=1. They have only the addresses of alpha and beta: 1 and 0 are assumed."""
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -45,7 +45,7 @@ class CublasReader(LineReader):
             self.arguments.setdefault(argument[1].lower(), argument[2])
             return True
         if line.lstrip().startswith(("i!", "I!")):
-            self.close()  # time and thread end the paragraph
+            self.close()  # lines with time and thread end the paragraph
             return True
         return False
 
@@ -60,36 +60,36 @@ class CublasReader(LineReader):
             self.sink.bad(self.start, self.head, f"{routine[:40]}: {error}")
 
 
-def _classic(routine: str, given: dict[str, str]) -> tuple[Gemm, str]:
+def _classic(routine: str, fields: dict[str, str]) -> tuple[Gemm, str]:
     found = _ROUTINE.match(routine)
     if found is None or "Grouped" in routine:
-        raise ValueError("is not one matrix product")
+        raise ValueError("is not a single matrix product")
     values: dict[str, Any] = {}
     for name in ("m", "n", "k"):
-        if name not in given:
+        if name not in fields:
             raise ValueError(f"{name} is missing")
-        values[name] = number(given[name], name, high=LARGEST)
-    values["batch"] = number(given.get("batchcount", "1"), "batch", high=LARGEST)
+        values[name] = number(fields[name], name, high=LARGEST)
+    values["batch"] = number(fields.get("batchcount", "1"), "batch", high=LARGEST)
     for x in "ab":
-        values[f"trans_{x}"] = given.get(f"trans{x}", "CUBLAS_OP_N").removeprefix("CUBLAS_OP_")
+        values[f"trans_{x}"] = fields.get(f"trans{x}", "CUBLAS_OP_N").removeprefix("CUBLAS_OP_")
     for x in "abc":
-        values[f"ld{x}"] = number(given.get(f"ld{x}", "0"), f"ld{x}")
-        values[f"stride_{x}"] = number(given.get(f"stride{x}", "0"), f"stride_{x}")
+        values[f"ld{x}"] = number(fields.get(f"ld{x}", "0"), f"ld{x}")
+        values[f"stride_{x}"] = number(fields.get(f"stride{x}", "0"), f"stride_{x}")
     values["ldd"], values["stride_d"] = values["ldc"], values["stride_c"]
     plain = _LETTER.get((found[1] or "").upper())
     for x in "abc":
-        word = given.get(f"{x}type")
+        word = fields.get(f"{x}type")
         if word is None and plain is None:
             raise ValueError(f"the type of {x.upper()} is missing")
         values[f"{x}_type"] = type_name(word) if word else plain
     values["d_type"] = values["c_type"]
     wide = {"f64": "f64", "c128": "f64", "i8": "i32", "f16": "f16" if plain == "f16" else "f32"}.get(values["a_type"], "f32")
-    values["compute"] = compute_type(given["computetype"]) if "computetype" in given else wide
-    return make(**values), "separate matrices" if "aarray" in given else ""
+    values["compute"] = compute_type(fields["computetype"]) if "computetype" in fields else wide
+    return make(**values), "separate matrices" if "aarray" in fields else ""
 
 
 class CublasLtReader(LineReader):
-    """CUBLASLT_LOG_LEVEL=2 or more. Rows and columns are those of the matrix in memory, before it is transposed."""
+    """Reads logs made with CUBLASLT_LOG_LEVEL=2 or more. Rows and columns are those in memory, before transposing."""
 
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
@@ -100,9 +100,9 @@ class CublasLtReader(LineReader):
         if found is None:
             return False
         if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
-            return True  # other calls of the library
+            return True  # another function of the library
         try:
-            # pointers differ from call to call; only that they are there matters
+            # pointers differ between calls; it only matters whether they exist
             described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
             scalars = tuple(_SCALAR.findall(line))
             if not described:
@@ -141,7 +141,7 @@ def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
     values["k"] = sizes["a"][1] if values["trans_a"] == "N" else sizes["a"][0]
     inner = sizes["b"][0] if values["trans_b"] == "N" else sizes["b"][1]
     if inner != values["k"]:
-        raise ValueError(f"A and B do not fit: {values['k']} and {inner}")
+        raise ValueError(f"the inner sizes of A and B differ: {values['k']} and {inner}")
     values["compute"] = compute_type(compute.get("computetype", "COMPUTE_32F"))
     if "VECTOR" in compute.get("pointermode", "").upper():
         raise ValueError(f"alpha is a vector ({compute['pointermode'][:60]}), which is not supported")
@@ -149,12 +149,12 @@ def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
         try:
             values[name] = float(scalars.get(name, usual))
         except ValueError:
-            values[name] = usual  # "?": it lies on the device
+            values[name] = usual  # "?" means that it is on the device
         if values[name] - values[name] != 0:
             raise ValueError(f"{name} is {scalars[name][:40]!r}, not a number")
     for x in "ab":
         values[f"scale_{x}"] = _scale(compute, x)
-    # releases differ in the word
+    # the name of the field depends on the release
     values["fast_accum"] = any(truth(text) for name, text in compute.items() if name.startswith("fastaccu"))
     epilogue = compute.get("epilogue", "").strip("*")
     if "BIAS" in epilogue:
@@ -164,7 +164,7 @@ def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
     gradient = any(word in epilogue for word in ("BGRAD", "DRELU", "DGELU", "AUX"))
     if not any(word in epilogue for word in ("DRELU", "DGELU")):
         values["activation"] = "relu" if "RELU" in epilogue else "gelu" if "GELU" in epilogue else "none"
-    return make(**values), "its second output is left out" if gradient else ""
+    return make(**values), "its second output is ignored" if gradient else ""
 
 
 def _scale(compute: dict[str, str], x: str) -> str:

@@ -1,4 +1,4 @@
-"""hipBLASLt's logs: masks 64 and 128 (YAML, an entry for each product with its count) and 32 (a command for each call)."""
+"""hipBLASLt's logs: masks 64 and 128 (YAML with an entry and a count for each product) and 32 (a command for each call)."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from .values import number as as_number
 
 __all__ = ["HipblasltReader", "yaml_fields"]
 
-_FIELD = re.compile(r"\b([A-Za-z_]\w*)\s*:\s*([^,{}]*)")  # \b: one start for each word, however long
+_FIELD = re.compile(r"\b([A-Za-z_]\w*)\s*:\s*([^,{}]*)")  # \b: the search starts once for each word, however long it is
 _BLOCK_START = re.compile(r"\s*-\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
 _BLOCK_FIELD = re.compile(r"\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
-_LONGEST_ENTRY = 200  # lines over which one entry may be spread
-# options of hipblaslt-bench that stand alone, or whose short form differs
+_LONGEST_ENTRY = 200  # lines that one entry may have
+# options of hipblaslt-bench with another short form, and options without a value
 _SHORT = {"i": "iters", "j": "colditers", "r": "precision", "f": "function"}
 _ALONE = ("biasvector", "gradient", "usee", "groupedgemm", "scalealphavector", "amaxd")
 _EXTENDED = ("kernelname", "solutionname")  # only mask 128 prints them
 
 
 def yaml_fields(text: str) -> dict[str, str]:
-    """Fields of ``{ key: value, ... }``. What some versions print empty (": ," and ", ,") falls out by itself."""
+    """Fields of ``{ key: value, ... }``. Empty ones, which some versions print (": ," and ", ,"), are dropped."""
     return {fold(name): value.strip() for name, value in _FIELD.findall(text)}
 
 
 class HipblasltReader(LineReader):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
-        self.open: list[str] = []  # the lines of an entry that is not closed yet
+        self.open: list[str] = []  # lines of an entry that has not ended yet
         self.start = 0
-        self.block: dict[str, str] | None = None  # an entry with one field a line
+        self.block: dict[str, str] | None = None  # an entry with one field on each line
         self.known: dict[tuple[tuple[str, str], ...], tuple[Gemm, str]] = {}
 
     def take(self, number: int, line: str) -> bool:
@@ -43,7 +43,7 @@ class HipblasltReader(LineReader):
                 return True
             self._end_block()
         if "function:" in line and "{" in line:
-            # programs print too: the entry may begin anywhere on the line
+            # the program may have printed before the entry on the same line
             return self._begin(number, line[line.index("{") :])
         if line.lstrip().startswith("- {"):
             return self._begin(number, line)
@@ -68,7 +68,7 @@ class HipblasltReader(LineReader):
         return True
 
     def _continue(self, number: int, line: str) -> bool:
-        """An entry over several lines, as YAML writers wrap them; a new entry shows that this one was cut off."""
+        """Continue an entry that has several lines. If another entry begins first, this one was cut off."""
         if "{" in line or len(self.open) >= _LONGEST_ENTRY:
             self._cut()
             return self.take(number, line)
@@ -90,7 +90,7 @@ class HipblasltReader(LineReader):
     def _entry(self, number: int, line: str) -> None:
         first, *more = line.split("}")
         for piece in (first, *more):
-            if piece is first or "{" in piece:  # more than one: two processes wrote at once
+            if piece is first or "{" in piece:  # more than one if two processes wrote at the same time
                 self._product(number, line, yaml_fields(piece))
 
     def _product(self, number: int, line: str, fields: dict[str, str]) -> None:

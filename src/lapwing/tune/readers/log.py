@@ -1,26 +1,25 @@
-"""What was read: products with their counts, and every line that could not be read."""
+"""The contents of logs: products with counts, and every line that was not understood."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from ..files import write_atomic
 from ..gemm import Call, Gemm
-from ..workdir import umask
 
-__all__ = ["BadLine", "Log", "add_up", "merge", "not_below", "write_text"]
+__all__ = ["BadLine", "Log", "add_up", "merge", "not_below"]
 
 _COLUMNS = ("count", *(field.name for field in fields(Gemm)), "source")
 
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that gave no product. ``line`` counts from 1; 0 means the whole file."""
+    """A line without a product. ``line`` counts from 1; 0 means the whole file."""
 
     file: str
     line: int
@@ -34,34 +33,34 @@ class BadLine:
 
 @dataclass(frozen=True)
 class Log:
-    """Products, each once, those that are called most first as far as the log knows; and the lines that were not understood."""
+    """Products, each once, and the lines that were not understood."""
 
     calls: tuple[Call, ...] = ()
     problems: tuple[BadLine, ...] = ()
 
     @property
     def count(self) -> int:
-        """Calls in all."""
+        """Number of calls of all products."""
         return sum(call.count for call in self.calls)
 
     def write_csv(self, path: str | os.PathLike[str]) -> Path:
-        """One line for each product, in a form that ``read`` reads back to equal products and counts."""
+        """Write one line for each product; ``read`` returns the same products and counts."""
         out = io.StringIO()
         table = csv.writer(out, lineterminator="\n")
         table.writerow(_COLUMNS)
         for call in self.calls:
             values = call.gemm.to_dict()
-            # a source is a file's name and a line, and names may hold anything but must stay on their line
+            # a source contains a file name, which may have line breaks
             source = " ".join(call.source.split())
             table.writerow([call.count, *(values[name] for name in _COLUMNS[1:-1]), source])
-        return write_text(Path(path), out.getvalue())
+        return write_atomic(Path(path), out.getvalue())
 
 
 def merge(rows: Log, counts: Log) -> Log:
-    """Rows that were only listed (TunableOp's) get the counts of a log that counted (a profiler's trace).
+    """Give products that were only listed (by TunableOp) the counts of another log (a trace of the profiler).
 
-    A row takes the count of the equal product; failing that, of one with the same sizes, types and layout. Products that only
-    ``counts`` has stay, with their counts.
+    A product gets the count of the equal product, or else of one with the same sizes, types and layout. Products that only
+    ``counts`` has are kept too.
 
     Examples
     --------
@@ -75,14 +74,14 @@ def merge(rows: Log, counts: Log) -> Log:
     for gemm in left:
         alike.setdefault(_loose(gemm), []).append(gemm)
     named: dict[Gemm, Call] = {}
-    for call in rows.calls:  # exact ones first, so that a near relative cannot take their count
+    for call in rows.calls:  # equal products first, so that a similar one cannot take their count
         if call.gemm in left:
             named[call.gemm] = Call(call.gemm, left.pop(call.gemm).count, call.source)
     merged = []
     for call in rows.calls:
         if call.gemm not in named:
             near = [left.pop(gemm) for gemm in alike.get(_loose(call.gemm), ()) if gemm in left]
-            # what is listed does not say how sums are kept; what was counted does
+            # a list does not say whether fast_accum is set, a log with counts does
             fast = bool(near) and all(found.gemm.fast_accum for found in near)
             gemm = replace(call.gemm, fast_accum=fast or call.gemm.fast_accum)
             named[call.gemm] = Call(gemm, sum(found.count for found in near) or call.count, call.source)
@@ -91,7 +90,7 @@ def merge(rows: Log, counts: Log) -> Log:
 
 
 def add_up(calls: Iterable[Call], choose: str = "sum") -> tuple[Call, ...]:
-    """Equal products once, in the order in which they first came."""
+    """Combine equal products, in the order of their first occurrence."""
     counts: dict[Gemm, list[int]] = {}
     sources: dict[Gemm, str] = {}
     for call in calls:
@@ -102,28 +101,13 @@ def add_up(calls: Iterable[Call], choose: str = "sum") -> tuple[Call, ...]:
 
 
 def not_below(above: Iterable[Call], below: Iterable[Call]) -> list[Call]:
-    """Calls of cuBLAS that cuBLASLt, to which it hands them, did not log; only cuBLASLt knows beta and the epilogue."""
+    """Calls of cuBLAS that cuBLASLt did not log. cuBLAS passes its calls to cuBLASLt, which also logs beta and the epilogue."""
     seen: dict[Gemm, int] = {}
     for call in below:
         plain = replace(call.gemm, alpha=1.0, beta=0.0, bias="", activation="none")
         seen[plain] = seen.get(plain, 0) + call.count
     rest = [(call, call.count - seen.get(call.gemm, 0)) for call in above]
     return [replace(call, count=count) for call, count in rest if count > 0]
-
-
-def write_text(path: Path, text: str) -> Path:
-    """All of it or nothing: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
 
 
 def _loose(gemm: Gemm) -> tuple[object, ...]:

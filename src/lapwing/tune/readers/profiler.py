@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -14,7 +15,7 @@ from .values import LARGEST, make, type_name
 
 __all__ = ["PRODUCTS", "from_event", "read_trace"]
 
-# operations that are one product each: operand positions, and where bias or C is. linear and matmul call these.
+# operators that are one product each, with the positions of both operands and of the bias or C; linear and matmul call these
 PRODUCTS: dict[str, tuple[int, int, int | None]] = {
     "aten::mm": (0, 1, None),
     "aten::bmm": (0, 1, None),
@@ -24,7 +25,7 @@ PRODUCTS: dict[str, tuple[int, int, int | None]] = {
     "aten::_int_mm": (0, 1, None),
     "aten::_scaled_mm": (0, 1, 4),
 }
-# torch's numbers of types, as a trace gives an argument
+# torch numbers its types; a trace gives an argument as this number
 _SCALAR_TYPES = {
     "5": "f16",
     "6": "f32",
@@ -35,36 +36,48 @@ _SCALAR_TYPES = {
     "25": "f8e5m2fnuz",
     "26": "f8e4m3fnuz",
 }
-_GIVE_UP = 100  # broken events of one file
+_GIVE_UP = 100  # broken events, after which the rest of the file is not read
+_LONGEST = 2**24  # characters of one event, or before the first
 _NEXT = re.compile(r"[\s,]*")
 
 
-def read_trace(text: str, sink: Sink) -> None:
+def read_trace(pieces: Iterable[str], sink: Sink) -> None:
+    """Read a trace piece by piece: only the events of products are held, and each distinct one once."""
     known: dict[str, tuple[Gemm, str] | str] = {}
+    found: list[tuple[float, float, tuple[str, str], int, str]] = []  # start, duration, thread, line, key
+    for line, event in _events(pieces, sink):
+        if not (isinstance(event, dict) and event.get("name") in PRODUCTS and event.get("ph", "X") == "X"):
+            continue
+        key = json.dumps([event["name"], event.get("args") if _has_shapes(event) else None], sort_keys=True)
+        if key not in known:
+            known[key] = _product(event)
+        start, lasts = (float(v) if isinstance(v := event.get(field), (int, float)) else 0.0 for field in ("ts", "dur"))
+        thread = sys.intern(str(event.get("pid"))), sys.intern(str(event.get("tid")))
+        found.append((start, lasts, thread, line, key))
     ends: dict[tuple[str, str], float] = {}
-    found = _events(text, sink)
-    found.sort(key=lambda event: (event[0], -event[1]))
-    for start, lasts, thread, event in found:
+    for start, lasts, thread, line, key in sorted(found, key=lambda event: (event[0], -event[1])):
         if start < ends.get(thread, -inf):
-            continue  # one product that another one calls
+            continue  # a product that another product calls
         ends[thread] = start + lasts
-        key = json.dumps([event["name"], event.get("args")], sort_keys=True) if _has_shapes(event) else ""
-        if not key:
-            known[key] = "has no shapes; record with record_shapes=True"
-        elif key not in known:
-            try:
-                known[key] = from_event(event["name"], event["args"])
-            except (ValueError, TypeError, IndexError, KeyError) as error:
-                known[key] = str(error) if isinstance(error, ValueError) else "its arguments are not those of a product"
         result = known[key]
         if isinstance(result, str):
-            sink.bad(event["line"], json.dumps(event)[:200], f"{event['name']}: {result}")
+            sink.bad(line, key, f"{json.loads(key)[0]}: {result}")
         else:
-            sink.add("trace", result[0], 1, event["line"], result[1])
+            sink.add("trace", result[0], 1, line, result[1])
+
+
+def _product(event: Mapping[str, Any]) -> tuple[Gemm, str] | str:
+    """The product of an event and a remark, or the reason why it cannot be used."""
+    if not _has_shapes(event):
+        return "has no shapes; record with record_shapes=True"
+    try:
+        return from_event(event["name"], event["args"])
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        return str(error) if isinstance(error, ValueError) else "its arguments are not those of a product"
 
 
 def from_event(name: str, args: Mapping[str, Any]) -> tuple[Gemm, str]:
-    """The product of one event, and a remark about what torch has to copy first."""
+    """The product of one event, and a remark when torch copies an operand first."""
     left, right, extra = PRODUCTS[name]
     dims, strides, types = args["Input Dims"], args["Input Strides"], args["Input type"]
     batched = len(dims[left]) == 3
@@ -89,14 +102,14 @@ def from_event(name: str, args: Mapping[str, Any]) -> tuple[Gemm, str]:
         values |= {"batch": dims[left][0], "stride_a": w.step, "stride_b": x.step}
     values |= _epilogue(name, args, extra, columns)
     values |= {"m": columns, "n": rows, "k": inner}
-    make(**{k: v for k, v in values.items() if k in ("m", "n", "k", "batch")})  # sizes, before anything is built on them
+    make(**{k: v for k, v in values.items() if k in ("m", "n", "k", "batch")})  # check the sizes first
     values = {k: v for k, v in values.items() if k not in ("m", "n", "k")}
     remarks = [f"{side} operand {o.remark}" for side, o in (("left", x), ("right", w)) if o.remark]
     return Gemm.row_major(rows, columns, inner, left=x.letter, right=w.letter, **values), ", ".join(remarks)
 
 
 class _Operand:
-    """A matrix of torch as a product reads it: rows one after another ("N"), or columns ("T"); else it is copied first."""
+    """How a product reads a matrix of torch: by rows ("N") or by columns ("T"); any other matrix is copied first."""
 
     def __init__(self, shape: Sequence[int], strides: Sequence[int]) -> None:
         if any(type(n) is not int or not 0 <= n <= LARGEST for n in shape) or any(type(s) is not int for s in strides):
@@ -106,27 +119,27 @@ class _Operand:
         self.remark = ""
         self.letter: Any = "N"
         self.step = strides[0] if len(shape) == 3 else 0
-        # in torch's order, which decides for a single row or column
+        # the order of these tests is torch's: it matters for a single row or column
         if down == 1 and across >= max(rows, 1):
-            self.letter, self.ld = "T", across if columns > 1 else max(rows, 1)  # a single line has no step to the next
+            self.letter, self.ld = "T", across if columns > 1 else max(rows, 1)  # a single column has no step to the next
         elif across == 1 and down >= max(columns, 1):
             self.ld = down if rows > 1 else max(columns, 1)
-        else:  # torch makes a packed copy and multiplies that
+        else:  # torch multiplies a packed copy
             self.ld, self.step = max(columns, 1), 0
-            self.remark = "is spread from fewer numbers" if 0 in (down, across) else "is copied first"
+            self.remark = "is expanded from fewer numbers" if 0 in (down, across) else "is copied first"
         if len(shape) == 3 and shape[0] > 1 and strides[0] == 0:
             self.remark = "is one matrix for the whole batch"
         self.step = max(self.step, 0)
 
 
 def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: int) -> dict[str, Any]:
-    """What is added to the product: nothing, a bias vector, or a matrix C."""
+    """What is added to the product: nothing, a bias vector or a matrix C."""
     if extra is None:
         return {}
     dims, types, given = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
     if name == "aten::_scaled_mm":
         found: dict[str, Any] = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
-        # how the sums are kept is part of the product: its kernels differ in speed and in the last bits
+        # the precision of the sums is part of the product: kernels differ in speed and in the last bits
         found["fast_accum"] = str(given[7:8]).lower().find("true") >= 0
         return found | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
     beta, alpha = (_scalar(given, place, 1.0) for place in (3, 4))
@@ -153,7 +166,9 @@ def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
     if name == "aten::_scaled_mm":
         given = [str(x) for x in args.get("Concrete Inputs") or []]
         word = given[6] if len(given) > 6 else ""
-        return type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)  # a recording has the name
+        return (
+            type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
+        )  # a recording has the name of the type
     return operand
 
 
@@ -171,41 +186,56 @@ def _has_shapes(event: Mapping[str, Any]) -> bool:
     )
 
 
-def _events(text: str, sink: Sink) -> list[tuple[float, float, tuple[str, str], dict[str, Any]]]:
-    """Events of products: when, how long, on which thread, and the event."""
-    found = []
-    line, counted = 1, 0
-    for place, event in _objects(text, sink):
-        if isinstance(event, dict) and event.get("name") in PRODUCTS and event.get("ph", "X") == "X":
-            line, counted = line + text.count("\n", counted, place), place
-            event["line"] = line
-            start, lasts = (v if isinstance(v := event.get(key), (int, float)) else 0.0 for key in ("ts", "dur"))
-            found.append((float(start), float(lasts), (str(event.get("pid")), str(event.get("tid"))), event))
-    return found
+def _events(pieces: Iterable[str], sink: Sink) -> Iterator[tuple[int, Any]]:
+    """Line and value of each event. A trace that was cut off gives all events but its last."""
+    source, text, line = iter(pieces), "", 1  # ``text`` is not parsed yet, and begins on ``line``
 
+    def more() -> bool:
+        nonlocal text
+        piece = next(source, None)
+        text += piece or ""
+        return piece is not None
 
-def _objects(text: str, sink: Sink) -> Iterator[tuple[int, Any]]:
-    """Events one after another, so that a trace that was cut off gives all but its last."""
-    begin = text.find('"traceEvents"')
-    begin = text.find("[", max(begin, 0))
-    if begin < 0:
+    def begin() -> int:
+        """Where the list of events begins: at once, or in an object, perhaps behind a long description of the devices."""
+        named = text.find('"traceEvents"')
+        return text.find("[", max(named, 0)) if named >= 0 or text.lstrip("\ufeff \t\r\n").startswith("[") else -1
+
+    while (place := begin()) < 0 and len(text) < _LONGEST and more():
+        pass
+    place = (place if place >= 0 else text.find("[")) + 1
+    if not place:
         sink.bad(1, text[:200], "is JSON, but has no traceEvents")
         return
-    decode = json.JSONDecoder().raw_decode
-    place, broken = begin + 1, 0
+    decode, broken, counted = json.JSONDecoder().raw_decode, 0, 0
     while True:
         place = _NEXT.match(text, place).end()  # type: ignore[union-attr]
-        if place >= len(text) or text[place] == "]":
-            if place >= len(text):
-                sink.bad(text.count("\n") + 1, text[-200:], "the trace is cut off")
+        if place >= len(text):
+            line, text, place, counted = line + text.count("\n", counted), "", 0, 0
+            if more():
+                continue
+            sink.bad(line, "", "the trace is cut off")
             return
+        if text[place] == "]":
+            return
+        line, counted = line + text.count("\n", counted, place), place
         try:
-            event, end = decode(text, place)
-            yield place, event
-            place = end
-        except (ValueError, RecursionError):
-            broken += 1
-            sink.bad(text.count("\n", 0, place) + 1, text[place : place + 200], "is not an event")
-            place = text.find("\n  {", place + 1)  # where torch's next one begins
-            if place < 0 or broken >= _GIVE_UP:
+            event, place = decode(text, place)
+            yield line, event
+            continue
+        except ValueError:
+            if len(text) - place < _LONGEST:  # it may go on in the next piece
+                text, place, counted = text[place:], 0, 0
+                if more():
+                    continue
+        except RecursionError:
+            pass
+        broken += 1
+        sink.bad(line, text[place : place + 200], "is not an event")
+        if broken >= _GIVE_UP:
+            return
+        while (found := text.find("\n  {", place + 1)) < 0:  # where torch's next event begins
+            line, text, place, counted = line + text.count("\n", counted, len(text) - 3), text[-3:], -1, 0
+            if not more():
                 return
+        place = found

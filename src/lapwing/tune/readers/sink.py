@@ -1,7 +1,8 @@
-"""Where readers put what they find, and where lines come from."""
+"""Readers put products and errors into a Sink; lines and pieces of text come from files here."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import os
@@ -11,21 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..gemm import Call, Gemm
 from .log import BadLine
 
-__all__ = ["LineReader", "Sink", "Unreadable", "is_file", "lines", "open_log", "peek", "whole"]
+__all__ = ["LineReader", "Sink", "Unreadable", "is_file", "lines", "open_log", "peek", "pieces"]
 
-LONGEST_LINE = 2**20  # a kernel's line has 2 kB
-LARGEST_TRACE = 2**32  # unpacked
-_NAMED = 1000  # bad lines of one file that are named one by one
+LONGEST_LINE = 2**20  # bytes; a line about a kernel has 2 kB
+_GROWTH = 100  # a packed file may unpack to this many times its size; real logs and traces grow 10 to 30 times
+_ALWAYS = 2**26  # bytes that any file may unpack to
+_NAMED = 1000  # bad lines of one file that are listed one by one
 _SHOWN = 200  # characters of a bad line that are kept
 
 
 @dataclass
 class Sink:
-    """What one file held. ``tables`` keeps apart what several writers logged of the same calls."""
+    """The contents of one file. ``tables`` separates what several writers logged about the same calls."""
 
     file: str
     tables: dict[str, dict[Gemm, Call]] = field(default_factory=dict)
@@ -47,19 +50,19 @@ class Sink:
 
     @property
     def above(self) -> list[Call]:
-        """What cuBLAS was asked for. It hands most of it to cuBLASLt, which may have logged it too, here or elsewhere."""
+        """Calls of cuBLAS. It passes most of them to cuBLASLt, which may have logged them too, here or in another file."""
         return list(self.tables.get("cublas", {}).values())
 
     def close(self) -> tuple[list[Call], list[Call]]:
         """Products that were counted, and products that were only listed."""
         if self.more:
-            self.problems.append(BadLine(self.file, 0, "", f"{self.more} more lines that are not understood"))
+            self.problems.append(BadLine(self.file, 0, "", f"{self.more} more lines that were not understood"))
             self.more = 0
         counted: dict[Gemm, Call] = {}
         for name, table in self.tables.items():
             if name not in ("listed", "cublas"):
                 for gemm, call in table.items():
-                    # two tables of one file saw the same calls: masks 64 and 128
+                    # with masks 64 and 128 together, two tables of one file have the same calls
                     if gemm not in counted or counted[gemm].count < call.count:
                         counted[gemm] = call
         return list(counted.values()), list(self.tables.get("listed", {}).values())
@@ -72,20 +75,20 @@ class LineReader:
         self.sink = sink
 
     def take(self, number: int, line: str) -> bool:
-        """Whether the line is of this kind; then it has been dealt with."""
+        """Read a line of this kind and return True; False for any other line."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """No more lines."""
+        """End of the file."""
 
 
 class Unreadable(Exception):
-    """A whole file that cannot be read, and why."""
+    """The whole file cannot be read; the message says why."""
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[io.BufferedReader]:
-    """The file as bytes, unpacked if it is packed."""
+    """Open a file as bytes, and unpack it if it is packed."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -95,13 +98,13 @@ def open_log(path: Path) -> Iterator[io.BufferedReader]:
             raise Unreadable("is not a plain file")
         raw: io.BufferedReader = io.BufferedReader(io.FileIO(path), 2**16)
     except FileNotFoundError:
-        raise Unreadable("there is no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise Unreadable("the file does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: the name contains a zero byte
         raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
     with raw:
         if peek(raw)[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield io.BufferedReader(unpacked, 2**16)
+                yield io.BufferedReader(_Limited(unpacked, path.stat().st_size), 2**16)
         else:
             yield raw
 
@@ -114,7 +117,7 @@ def peek(file: io.BufferedReader) -> bytes:
 
 
 def lines(file: io.BufferedReader, sink: Sink) -> Iterator[tuple[int, str]]:
-    """Numbers and lines. A line that is too long is named and passed over, without ever being held."""
+    """Number and text of each line. A line that is too long is reported and skipped, without being held in memory."""
     number = 0
     try:
         while piece := file.readline(LONGEST_LINE):
@@ -129,20 +132,37 @@ def lines(file: io.BufferedReader, sink: Sink) -> Iterator[tuple[int, str]]:
         sink.bad(number, "", f"cannot be read further: {error}")
 
 
-def whole(file: io.BufferedReader, sink: Sink) -> str:
-    """All of it, as far as it can be read."""
-    pieces: list[bytes] = []
-    size = 0
+def pieces(file: io.BufferedReader, sink: Sink) -> Iterator[str]:
+    """The text of a file, piece by piece, as far as it can be read."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         while piece := file.read(2**20):
-            pieces.append(piece)
-            size += len(piece)
-            if size > LARGEST_TRACE:
-                sink.bad(0, "", f"has more than {LARGEST_TRACE >> 30} GiB; the rest is not read")
-                break
+            yield decoder.decode(piece)
     except (OSError, EOFError, zlib.error) as error:
         sink.bad(0, "", f"cannot be read further: {error}")
-    return b"".join(pieces).decode("utf-8", "replace").lstrip("\ufeff")
+    yield decoder.decode(b"", final=True)
+
+
+class _Limited(io.RawIOBase):
+    """An unpacked file that ends with an error where it has grown too much."""
+
+    def __init__(self, unpacked: gzip.GzipFile, packed: int) -> None:
+        self._unpacked, self._packed = unpacked, packed
+        self._left = max(_ALWAYS, _GROWTH * packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left <= 0:
+            raise OSError(
+                f"it unpacks from {self._packed} to more than {max(_ALWAYS, _GROWTH * self._packed) >> 20} MiB, which no log "
+                "does; the rest is ignored. If it is right, unpack it with gunzip first"
+            )
+        piece = self._unpacked.read(min(len(buffer), self._left))
+        self._left -= len(piece)
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 def is_file(text: str) -> bool:

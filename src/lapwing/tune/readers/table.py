@@ -55,7 +55,7 @@ class TableReader(LineReader):
             if len(cells) < len({"m", "n", "k"}):
                 raise ValueError("has too few cells")
             if len(cells) > len(self.heading) and any(cell.strip() for cell in cells[len(self.heading) :]):
-                raise ValueError(f"has {len(cells)} cells, the heading {len(self.heading)}")
+                raise ValueError(f"has {len(cells)} cells, but the heading has {len(self.heading)}")
             fields = dict(zip(self.heading, cells, strict=False))
             gemm, count, remark = product(fields)
             self.sink.add("table", gemm, 1 if count is None else count, number, remark)
@@ -68,11 +68,11 @@ def shape_like(text: str) -> bool:
 
 
 def shape(text: str) -> tuple[Gemm, int, str]:
-    """One product in words.
+    """Parse one product in words.
 
-    ``MxNxK``, sizes as BLAS has them (column-major, as in logs), then in any order: a type (``bf16``), a layout (``TN``),
-    ``name=value`` for any other field of a product, and ``count=``. ``linear`` instead of a layout says that the sizes are
-    those of a framework: y (M, N) = x (M, K) w^T, w (N, K). What we print for a product is understood too.
+    It is ``MxNxK``, with sizes as in BLAS (column-major, as in logs), followed in any order by a type (``bf16``), a layout
+    (``TN``), ``name=value`` for any other field of a product, and ``count=``. With ``linear`` instead of a layout the sizes are
+    those of a framework: y (M, N) = x (M, K) w^T, w (N, K). The text that we print for a product is understood too.
     """
     found = _SIZES.search(text)
     if found is None:
@@ -113,7 +113,7 @@ def shape(text: str) -> tuple[Gemm, int, str]:
             fields["dtype"] = word
     if framework:
         if "layout" in fields:
-            raise ValueError(f"{framework} has its own layout; leave {fields['layout']} out")
+            raise ValueError(f"{framework} implies a layout; leave {fields['layout']} out")
         fields |= {"m": fields["n"], "n": fields["m"], "layout": "TN" if framework == "linear" else "NN"}
     unknown = set(fields) - _FIELDS
     if unknown:

@@ -1,4 +1,4 @@
-"""TunableOp's files: untuned products and tuned results. Their fields hold bare commas, so they are no CSV."""
+"""TunableOp's files: untuned products and tuned results. Their fields contain commas, so they are not CSV."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TunableOpReader(LineReader):
         operation, _, rest = line.strip().partition(",")
         sizes, _, rest = rest.partition(",")
         try:
-            # rows are unique: how often each ran is not there
+            # each product has one row, without a count
             self.sink.add("listed", make(**_product(operation, sizes, rest)), 1, number)
         except ValueError as error:
             self.sink.bad(number, line, str(error))
@@ -36,10 +36,10 @@ class TunableOpReader(LineReader):
 
 
 def _product(operation: str, sizes: str, rest: str) -> dict[str, Any]:
-    # a program may have printed before it on the same line, but not much
+    # the program may have printed a little before it on the same line
     named, found = _OPERATION.search(operation[-200:].strip()), _SIZES.match(sizes.strip())
     if named is None:
-        raise ValueError(f"operation {operation[:60]!r} is not known")
+        raise ValueError(f"unknown operation {operation[:60]!r}")
     if found is None:
         reason = "stands for many sizes" if "*" in sizes else "is not of the form tn_m_n_k_ld_lda_ldb_ldc"
         raise ValueError(f"{sizes[:60]!r} {reason}")
@@ -51,7 +51,7 @@ def _product(operation: str, sizes: str, rest: str) -> dict[str, Any]:
     values["ldd"] = values["ldc"]
     types = _TYPE.findall(named[2])
     if len(types) not in (1, 2, 3):
-        raise ValueError(f"types {named[2][:40]!r} are not known")
+        raise ValueError(f"unknown types {named[2][:40]!r}")
     a, b, d = (types * 3 if len(types) == 1 else [types[0], *types] if len(types) == 2 else types)[:3]
     a, b, d = type_name(a), type_name(b), type_name(d)
     values |= {"a_type": a, "b_type": b, "c_type": d, "d_type": d}
@@ -66,13 +66,13 @@ def _product(operation: str, sizes: str, rest: str) -> dict[str, Any]:
 
 
 def _more(rest: str) -> dict[str, Any]:
-    """What BLAS_PARAMS adds. Its types and scales are not taken: they are printed even where they mean nothing."""
+    """Fields that BLAS_PARAMS adds. Its types and scales are ignored: they are printed even when they have no meaning."""
     if "{" not in rest:
         return {}
     fields = yaml_fields(rest[rest.index("{") :])
     more: dict[str, Any] = {}
     for name in ("alpha", "beta"):
-        with suppress(KeyError, ValueError):  # absent, or a complex number: then it is 1 and 0 as far as we know
+        with suppress(KeyError, ValueError):  # missing, or a complex number: then 1 and 0 are assumed
             more[name] = float(fields[name])
         if more.get(name, 0) - more.get(name, 0) != 0:
             raise ValueError(f"{name} is {fields[name]!r}, not a number")

@@ -1,4 +1,4 @@
-"""Words of logs as our values: names of types, numbers, and one product from named fields."""
+"""Convert words of logs: names of types, numbers, and a product from named fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..gemm import Gemm
 
 __all__ = ["compute_type", "fold", "make", "number", "product", "scale_mode", "truth", "type_name"]
 
-# every library has its own word; all are lower case here, without "cuda_", "c10::", "torch." in front and "_r" behind
+# the words of all libraries, in lower case, without the prefixes "cuda_", "c10::", "torch." and the suffix "_r"
 _TYPES = {
     "f64": "f64 fp64 float64 double r_64f d",
     "f32": "f32 fp32 float32 float single r_32f s tf32 xf32",
@@ -51,7 +51,7 @@ _COMPUTE = {
     "64f": "f64",
     "32i": "i32",
 }
-LARGEST = 2**31 - 1  # what a size may be: no library takes more
+LARGEST = 2**31 - 1  # largest size that any library supports
 _LARGEST_STEP = 2**62
 _WHOLE = re.compile(r"[+-]?\d{1,19}(?:\.0*)?", re.ASCII)
 
@@ -63,7 +63,7 @@ def type_name(text: str) -> str:
         word = word.removeprefix(front)
     found = _TYPE_OF.get(word) or _TYPE_OF.get(word.removesuffix("_r"))
     if found is None:
-        raise ValueError(f"type {text[:40]!r} is not known")
+        raise ValueError(f"unknown type {text[:40]!r}")
     return found
 
 
@@ -78,7 +78,7 @@ def compute_type(text: str) -> str:
     try:
         return {"c64": "f32", "c128": "f64"}.get(name := type_name(word), name)
     except ValueError:
-        raise ValueError(f"compute type {text[:40]!r} is not known") from None
+        raise ValueError(f"unknown compute type {text[:40]!r}") from None
 
 
 def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int:
@@ -87,7 +87,7 @@ def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int
         raise ValueError(f"{name} is {text[:40]!r}, not a whole number")
     value = int(word.partition(".")[0])
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}; it may be {low} to {high}")
+        raise ValueError(f"{name} is {value}; it must be {low} to {high}")
     return value
 
 
@@ -96,7 +96,7 @@ def truth(text: str) -> bool:
 
 
 def scale_mode(text: str) -> str:
-    """hipBLASLt counts: 0 none, 1 scalar, 2 a vector, more are blocks. TunableOp prints the scale's type."""
+    """hipBLASLt's numbers: 0 for none, 1 for a scalar, 2 for a vector, larger ones for blocks. TunableOp prints a type."""
     word = text.strip().strip("\"'").lower()
     if word in ("", "0", "none", "false"):
         return "none"
@@ -107,26 +107,26 @@ def scale_mode(text: str) -> str:
 
 @lru_cache(maxsize=1000)
 def fold(name: str) -> str:
-    """A field's name without what differs between writers: "batch_count" and "batchCount" are one."""
+    """The name of a field in a common form: "batch_count" and "batchCount" are the same."""
     return name.strip().strip("\"'").lower().replace("_", "").replace("-", "")
 
 
 def make(**values: Any) -> Gemm:
-    """A product whose sizes are checked; the message of the ValueError says what is wrong."""
+    """Create a product after checking its sizes; ValueError says what is wrong."""
     for name in ("m", "n", "k", "batch"):
         value = values.get(name, 1)
         if value == 0:
-            raise ValueError(f"{name} is 0: nothing to compute")
+            raise ValueError(f"{name} is 0, so there is nothing to compute")
         if not 0 < value <= LARGEST:
-            raise ValueError(f"{name} is {value}; it may be 1 to {LARGEST}")
+            raise ValueError(f"{name} is {value}; it must be 1 to {LARGEST}")
     return Gemm(**values)
 
 
 def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
-    """A product from fields with folded names: the product, its count if there is one, and a remark.
+    """Create a product from fields with folded names: the product, its count if there is one, and a remark.
 
-    hipBLASLt's YAML, hipblaslt-bench's options, its output and our own tables all have these fields; what one of them leaves
-    out or leaves empty has its usual value, and fields that do not matter are passed over.
+    hipBLASLt's YAML, hipblaslt-bench's options and output, and our own tables have these fields. A missing or empty field has
+    its usual value, and other fields are ignored.
     """
     fields = {name: value for name, value in given.items() if value.strip()}
     values: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
         values[name] = number(fields[name], name, high=LARGEST)
     values["batch"] = number(fields.get("batchcount") or fields.get("batch") or "1", "batch", high=LARGEST)
     if truth(fields.get("scalealphavector", "")):
-        # another product: merged with the plain one, that would be tuned for calls it cannot serve
+        # it must not be counted as the plain product, whose kernel cannot compute it
         raise ValueError("alpha is a vector (scaleAlpha_vector), which is not supported")
     values |= _layout(fields) | _types(fields) | _scalars(fields)
     remarks = []
@@ -151,11 +151,11 @@ def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
     for name in ("gradient", "usee", "groupedgemm"):
         if truth(fields.get(name, "")):
             if name == "groupedgemm":
-                raise ValueError("a grouped product")
-            remarks.append("its second output is left out")
+                raise ValueError("it is a grouped product, which is not supported")
+            remarks.append("its second output is ignored")
     for name, what in (("scalec", "scale of C"), ("scaled", "scale of D"), ("amaxd", "largest value of D")):
         if scale_mode(fields.get(name, "")) != "none":
-            remarks.append(f"its {what} is left out")
+            remarks.append(f"its {what} is ignored")
     counted = fields.get("callcount") or fields.get("count") or fields.get("calls")
     count = None if counted is None else number(counted, "count", 1)
     return make(**values), count, ", ".join(dict.fromkeys(remarks))
@@ -174,9 +174,9 @@ def _layout(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _types(fields: Mapping[str, str]) -> dict[str, str]:
-    """Types of A, B, C, D and of the sums; 8-bit operands give 16 bits with a scale each unless more is said."""
+    """Types of A, B, C, D and of the sums. By default, 8-bit operands have one scale each and a 16-bit result."""
     named = "atype" in fields
-    # with an a_type beside it "dtype" is d_type, folded; alone it is the type of everything
+    # together with a_type, "dtype" is the folded name of d_type; alone it is the type of all operands
     word = "" if named else fields.get("dtype") or fields.get("type") or fields.get("precision") or ""
     a = type_name(fields.get("atype") or word or "bf16")
     b = type_name(fields.get("btype") or word or a)
@@ -202,7 +202,7 @@ def _scalars(fields: Mapping[str, str]) -> dict[str, Any]:
         try:
             value = float(fields.get(name, usual))
         except ValueError:
-            value = usual if fields[name].strip() == "?" else math.nan  # "?": it lies on the device
+            value = usual if fields[name].strip() == "?" else math.nan  # "?" means that it is on the device
         if not math.isfinite(value):
             raise ValueError(f"{name} is {fields[name][:40]!r}, not a number")
         found[name] = value

@@ -1,4 +1,4 @@
-"""Which candidate to try next: ``make(name, space, seed)`` gives a search with ``ask`` and ``tell``."""
+"""Which candidate to try next: ``make(name, space, seed)`` returns a search with ``ask`` and ``tell``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .strategies import Anneal, Exhaustive, Genetic, Model, Random
 __all__ = ["STRATEGIES", "Search", "canonical", "check", "make"]
 
 STRATEGIES = ("auto", "genetic", "anneal", "random", "exhaustive", "model", "optuna", "kernel_tuner:<name>")
-_SMALL = 64  # a list of so many is tried whole, in its order; of a longer one the best are found sooner by learning
+_SMALL = 64  # a list of at most so many candidates is tried completely, in its order
 _OWN: dict[str, type[Search]] = {
     "anneal": Anneal,
     "exhaustive": Exhaustive,
@@ -23,10 +23,10 @@ _OWN: dict[str, type[Search]] = {
 
 
 def make(name: str, space: Space, seed: int = 0, *, evaluations: int | None = None) -> Search:
-    """A search by name.
+    """Create a search by name.
 
-    "auto" tries a short list whole, and anything else with seeds, moves and crossover that a model of the times so far
-    has looked through: of our strategies that one is the best on recorded and synthetic spaces (tests/tune/test_search.py).
+    "auto" tries a short list completely. Otherwise it is "model", in which a model of the times so far chooses among seeds,
+    moves and crossovers: it is our best strategy on recorded and synthetic spaces (tests/tune/test_search.py).
 
     Parameters
     ----------
@@ -34,9 +34,10 @@ def make(name: str, space: Space, seed: int = 0, *, evaluations: int | None = No
         "auto", "genetic", "anneal", "random", "exhaustive", "model", "optuna" or "kernel_tuner:<its strategy>".
     space : Space
     seed : int
-        The same seed gives the same candidates for the same times.
+        Equal seeds and equal times lead to the same candidates.
     evaluations : int, optional
-        How many will be tried, where that is known: annealing cools down by it, and "auto" tries a list whole up to it.
+        How many candidates will be tried, if known: annealing cools down accordingly, and "auto" tries a list of up to this
+        length completely.
 
     Examples
     --------
@@ -60,7 +61,7 @@ def make(name: str, space: Space, seed: int = 0, *, evaluations: int | None = No
 
 
 def check(name: str) -> None:
-    """ValueError for a strategy that is not known, ImportError for one whose package is not here: before minutes are spent."""
+    """Raise ValueError for an unknown strategy, ImportError for one whose package is missing, before minutes are spent."""
     if name not in (*_OWN, "auto", "optuna") and not name.startswith("kernel_tuner:"):
         raise ValueError(f"tune: unknown strategy {name!r}\nhint: use one of {', '.join(STRATEGIES)}")
     package = name.partition(":")[0]

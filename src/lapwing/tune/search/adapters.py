@@ -1,25 +1,34 @@
-"""Searches of other packages behind the same ask and tell: kernel_tuner and Optuna, where they are installed."""
+"""Searches of other packages, with the same ask and tell: kernel_tuner and Optuna, if they are installed.
+
+kernel_tuner has no public way to tune a Python function; this uses its runner, search space and options (checked with 1.5).
+"""
 
 from __future__ import annotations
 
+import queue
+import random
+import threading
+from collections import deque
 from typing import Any
+
+import numpy as np
 
 from ..backends.base import Space
 from .core import Search
-from .space import Point
+from .space import Point, Points
 
 __all__ = ["KernelTuner", "Optuna"]
 
 
 class Optuna(Search):
-    """Optuna's TPE over the places of each axis. What the rule forbids is told to it as pruned."""
+    """Optuna's TPE over the places of each axis. Points that the rule forbids are reported as pruned."""
 
     def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None) -> None:
         try:
             import optuna
         except ImportError as error:
             raise ImportError("tune: strategy optuna needs Optuna\nhint: pip install optuna") from error
-        # no print for each trial; put back at the end, since it is a setting of the whole process
+        # no output for each trial; restored below, since the level is a setting of the whole process
         self._optuna, level = optuna, optuna.logging.get_verbosity()
         self._trials: dict[Point, Any] = {}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -46,7 +55,7 @@ class Optuna(Search):
             self._study.tell(trial, value)
         elif trial is not None:
             self._study.tell(trial, state=states.FAIL)
-        elif value < float("inf"):  # a seed, or measured by an earlier run
+        elif value < float("inf"):  # a seed, or from an earlier run
             places = zip(self.points.names, self.points.sizes, point, strict=True)
             distributions = {n: self._optuna.distributions.IntDistribution(0, size - 1) for n, size, _ in places}
             params = dict(zip(self.points.names, point, strict=True))
@@ -54,13 +63,11 @@ class Optuna(Search):
 
 
 class KernelTuner(Search):
-    """A strategy of kernel_tuner. It wants to call and be answered, so it runs in a thread that waits at each question."""
+    """A strategy of kernel_tuner. It calls a function and waits for its result, so it runs in a thread of its own."""
 
     def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None, *, strategy: str) -> None:
-        from .kernel_tuner import Dialogue
-
         super().__init__(space, seed, evaluations)
-        self._dialogue = Dialogue(self.points, strategy, seed, evaluations or 10_000)
+        self._dialogue = _Dialogue(self.points, strategy, seed, evaluations or 10_000)
 
     @property
     def ready(self) -> bool:
@@ -68,3 +75,132 @@ class KernelTuner(Search):
 
     def propose(self) -> Point | None:
         return self._dialogue.question(self.told, self.asked)
+
+
+class _Dialogue:
+    """Runs a strategy step by step: ``question`` returns the next point that it wants to measure."""
+
+    def __init__(self, points: Points, strategy: str, seed: int, evaluations: int) -> None:
+        try:
+            from kernel_tuner.interface import strategy_map
+        except ImportError as error:
+            raise ImportError(
+                f"tune: strategy kernel_tuner:{strategy} needs kernel_tuner\nhint: pip install kernel_tuner"
+            ) from error
+        if strategy not in strategy_map:
+            raise ValueError(f"tune: kernel_tuner has no strategy {strategy!r}\nhint: it has {', '.join(sorted(strategy_map))}")
+        self._points, self._name, self._seed, self._most = points, strategy, seed, evaluations
+        self._questions: queue.SimpleQueue[list[Point] | BaseException | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
+        self._open: list[Point] = []  # points whose results the strategy waits for; may be a whole population
+        self._unasked: deque[Point] = deque()
+        self._thread: threading.Thread | None = None
+        self._over = False
+        self._random: Any = None  # state of the strategy's random generators, which it shares with the program
+
+    def ready(self, told: dict[Point, float], asked: set[Point]) -> bool:
+        """Whether the next question can be asked now, without waiting for a result."""
+        self._look(told, asked)
+        return self._over or bool(self._unasked)
+
+    def question(self, told: dict[Point, float], asked: set[Point]) -> Point | None:
+        """The next point; None at the end, or while results are missing."""
+        self._look(told, asked)
+        return self._unasked.popleft() if self._unasked else None
+
+    def _look(self, told: dict[Point, float], asked_before: set[Point]) -> None:
+        while not self._over:
+            while self._unasked and self._unasked[0] in asked_before:  # its result is known, or will be
+                self._unasked.popleft()
+            if self._unasked or not all(point in told for point in self._open):
+                return
+            asked = self._go_on([told[point] for point in self._open])
+            if isinstance(asked, BaseException):
+                self._over = True
+                raise ValueError(f"tune: kernel_tuner's {self._name} failed: {asked}") from asked
+            self._over = asked is None
+            self._open = asked or []
+            self._unasked = deque(self._open)
+
+    def _go_on(self, answers: list[float]) -> list[Point] | BaseException | None:
+        """Let the strategy run while the program waits, with random generators of its own."""
+        before = _generators()
+        if self._random is not None:
+            _set_generators(self._random)
+        try:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._search, daemon=True, name="lapwing-kernel-tuner")
+                self._thread.start()
+            else:
+                self._answers.put(answers)
+            return self._questions.get()
+        finally:
+            self._random = _generators()
+            _set_generators(before)
+
+    def _measure(self, points: list[Point]) -> list[float]:
+        self._questions.put(points)
+        return self._answers.get()
+
+    def _search(self) -> None:
+        try:
+            self._tune()
+            self._questions.put(None)
+        except BaseException as error:  # StopCriterionReached, or any error
+            self._questions.put(None if type(error).__name__ == "StopCriterionReached" else error)
+
+    def _tune(self) -> None:
+        from kernel_tuner.interface import Options, strategy_map
+        from kernel_tuner.runners.runner import Runner
+        from kernel_tuner.searchspace import Searchspace
+        from kernel_tuner.util import TuningBudget
+
+        points, measure = self._points, self._measure
+        names = [f"p{i}" for i in range(len(points.names))]
+        places = {name: list(range(size)) for name, size in zip(names, points.sizes, strict=True)}
+        seen: dict[Point, float] = {}
+
+        class Asking(Runner):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+
+            def get_device_info(self) -> Any:
+                return type("Device", (), {"max_threads": 1 << 30, "name": "lapwing"})()
+
+            def get_environment(self, options: Any) -> dict[str, str]:
+                return {}
+
+            def run(self, configs: Any, options: Any) -> list[dict[str, Any]]:
+                new = [c for c in dict.fromkeys(map(tuple, configs)) if c not in seen]
+                if new:
+                    answers = measure([tuple(int(i) for i in c) for c in new])
+                    seen.update(zip(new, answers, strict=True))
+                    options.budget.add_evaluations(len(new))
+                return [dict(zip(names, c, strict=True), time=_time(seen[tuple(c)])) for c in configs]
+
+        # kernel_tuner matches arguments by name, so the rule takes them all
+        rule = eval(f"lambda {', '.join(names)}: valid(({', '.join(names)},))", {"valid": points.valid})
+        # it uses the random generators of the process
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
+        space = Searchspace(places, [rule], max_threads=1 << 30)
+        limit = Options() if self._name == "brute_force" else Options(max_fevals=self._most)  # brute_force takes no limit
+        options = Options(
+            strategy_options=limit, objective=["time"], objective_higher_is_better=[False],
+            verbose=False, tune_params=places, budget=TuningBudget(None, self._most), cache={}, restrictions=None,
+            max_fevals=self._most,
+        )  # fmt: skip
+        strategy_map[self._name].tune(space, Asking(), options)
+
+
+def _generators() -> Any:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_generators(state: Any) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+def _time(value: float) -> float:
+    return float(min(value, 700.0)) + 1000.0  # logarithms may be negative, which kernel_tuner does not expect; inf is a failure

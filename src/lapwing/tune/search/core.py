@@ -1,4 +1,4 @@
-"""Ask and tell: what every search has in common."""
+"""Ask and tell: the part that all searches share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .space import Point, Points, canonical
 
 __all__ = ["Search", "canonical"]
 
-_TRIES = 60  # proposals that were tried before, until a random one is taken
-_DRAWS, _KEPT = 400, 12  # random points looked at by the space's own guess, and how many of them are tried first
+_TRIES = 60  # repeated proposals, after which a random candidate is taken
+_DRAWS, _KEPT = 400, 12  # random points ranked by the space's own estimate, and how many of the best are tried first
 
 
 class Search(ABC):
-    """Proposes candidates that were not proposed before. Several may be asked for before the first is told.
+    """Proposes new candidates. Several may be asked for before the first result is told.
 
-    ``tell`` also takes candidates that were never asked for: a neighbour's winner, or what an earlier run has measured.
+    ``tell`` also accepts candidates that were never asked for: the winner of a similar product, or one from an earlier run.
     """
 
     uses_score = True
@@ -28,7 +28,7 @@ class Search(ABC):
         self.points = Points(space)
         self.rng = Random(seed)
         self.planned = evaluations
-        self.told: dict[Point, float] = {}  # log of the seconds; inf for one that failed
+        self.told: dict[Point, float] = {}  # log of the seconds; inf for a candidate that failed
         self.asked: set[Point] = set()
         self.best: tuple[Config, float] | None = None
         self._first: deque[Point] = deque()
@@ -36,13 +36,13 @@ class Search(ABC):
             self.try_first(config)
         if self.uses_score:
             self._first += self.points.best_by_score(self.rng, _DRAWS, _KEPT)
-            if space.listed is not None and space.score is None:  # a vendor's list is ranked
+            if space.listed is not None and space.score is None:  # the vendor lists the best first
                 self._first += [self.points.point(c) for c in space.listed[: _KEPT // 2]]
         self._rest: deque[Point] | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether ``ask`` is worth calling now. False while it could only guess until more is told."""
+        """Whether ``ask`` should be called now. False while the strategy waits for results."""
         return True
 
     @property
@@ -50,7 +50,7 @@ class Search(ABC):
         return len(self.told)
 
     def try_first(self, config: Config) -> bool:
-        """Put a candidate at the end of those tried before the search begins; False where it is not in the space."""
+        """Add a candidate to those that are tried before the search begins; False if it is not in the space."""
         try:
             point = self.points.point(config)
         except KeyError:
@@ -61,7 +61,7 @@ class Search(ABC):
         return True
 
     def ask(self) -> Config | None:
-        """A new candidate; None when there is none left."""
+        """A new candidate; None when none is left."""
         point = self._next()
         if point is None:
             return None
@@ -69,10 +69,10 @@ class Search(ABC):
         return self.points.config(point)
 
     def tell(self, config: Config, seconds: float | None) -> None:
-        """What a candidate took; None or inf when it failed."""
+        """Report the seconds of a candidate; None or inf when it failed."""
         try:
             point = self.points.point(config)
-        except KeyError:  # measured before the space was changed
+        except KeyError:  # measured in an earlier version of the space
             return
         failed = seconds is None or not isfinite(seconds) or seconds <= 0
         value = inf if seconds is None or failed else log(seconds)
@@ -84,10 +84,10 @@ class Search(ABC):
 
     @abstractmethod
     def propose(self) -> Point | None:
-        """A point worth trying, perhaps one tried before."""
+        """A promising point, which may have been tried before."""
 
     def learn(self, point: Point, value: float) -> None:  # noqa: B027
-        """Called for each result."""
+        """Called with each result."""
 
     def elite(self, count: int) -> list[Point]:
         """The best points so far."""
@@ -105,7 +105,7 @@ class Search(ABC):
         return self._any()
 
     def _any(self) -> Point | None:
-        """A random new point, or, where that is hard to draw, the next of all of them."""
+        """A random new point; once these are hard to draw, the next of all remaining points."""
         if self._rest is None:
             for _ in range(_TRIES):
                 if (point := self.points.random(self.rng)) is None:

@@ -1,4 +1,4 @@
-"""A space seen as points: each parameter is an axis, each value a place on it."""
+"""A space as points: each parameter is an axis, each value a place on it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..backends.base import Config, Space
 __all__ = ["Point", "Points", "canonical"]
 
 Point = tuple[int, ...]
-_TRIES = 2000  # draws before a space is believed to have nothing new
-_MISSING = None  # the place of a parameter that a listed configuration does not have
+_TRIES = 2000  # failed draws, after which a space counts as empty
+_MISSING = None  # value of a parameter that a listed configuration does not have
 
 
 def canonical(config: Config) -> str:
-    """One text for equal configurations, whatever the order of their names."""
+    """The same text for equal configurations, whatever the order of their names."""
     return json.dumps(dict(config), sort_keys=True)
 
 
 class Points:
-    """Sampling and moving in a space, with its rule kept."""
+    """Samples and moves in a space, within its rule."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -40,7 +40,7 @@ class Points:
         self._place = [{v: i for i, v in enumerate(values)} for values in self.values]
         self.sizes = tuple(len(v) for v in self.values)
         self._free = [axis for axis, size in enumerate(self.sizes) if size > 1]
-        # a step along an axis of numbers is small; among words every change is as large as any other
+        # along an axis of numbers, neighbours are similar; words have no order
         self.ordered = tuple(all(isinstance(x, int) for x in v) and len(v) > 2 for v in self.values)
         if space.listed is not None:
             self.listed = {self.point(c): c for c in space.listed}
@@ -48,7 +48,7 @@ class Points:
             self._table = np.array(self._list, np.int64).reshape(len(self._list), len(self.names))
 
     def point(self, config: Config) -> Point:
-        """KeyError where it is not in the space."""
+        """The point of a configuration. KeyError if it is not in the space."""
         names = set(self.names)
         if not set(config) <= names or (self.space.listed is None and set(config) != names):
             raise KeyError(f"{dict(config)} does not have the parameters {', '.join(self.names)}")
@@ -68,7 +68,7 @@ class Points:
         return bool(self.space.allowed(self.config(point)))
 
     def random(self, rng: Random) -> Point | None:
-        """A valid point, evenly drawn; None when there seems to be none."""
+        """A valid point, drawn uniformly; None when there seems to be none."""
         if self.listed is not None and not self.listed:
             return None
         for _ in range(_TRIES):
@@ -86,7 +86,7 @@ class Points:
         return (tuple(p) for p in points if self.valid(tuple(p)))
 
     def moved(self, rng: Random, point: Point, hops: int, steps: int = 1) -> Point | None:
-        """``hops`` axes get any other value, then ``steps`` axes go one place up or down; None where that is not allowed."""
+        """Change ``hops`` axes to any other value, then ``steps`` axes by one place; None if the result is not allowed."""
         if self.listed is not None and rng.random() < 0.5:
             return self._listed_near(rng, point, hops + steps)
         place = list(point)
@@ -102,7 +102,7 @@ class Points:
         return moved if moved != point and self.valid(moved) else None
 
     def _listed_near(self, rng: Random, point: Point, reach: int) -> Point | None:
-        """One of the listed that differ in at most ``reach`` axes: a list has holes that single moves fall into."""
+        """A listed point that differs in at most ``reach`` axes: a list has gaps that single moves cannot cross."""
         differ = (self._table != np.array(point)).sum(1)
         least = int(np.min(differ[differ > 0], initial=len(point)))
         near = np.flatnonzero((differ > 0) & (differ <= max(reach, least)))
@@ -112,7 +112,7 @@ class Points:
         return found if self.valid(found) else None
 
     def crossed(self, rng: Random, a: Point, b: Point, mutation: float) -> Point | None:
-        """Each axis from one of the two; a few get a new value."""
+        """Take each axis from one of the two points, and give a few a new value."""
         child = tuple(
             [
                 int(rng.random() * size) if rng.random() < mutation else (x if rng.random() < 0.5 else y)
@@ -122,7 +122,7 @@ class Points:
         return child if self.valid(child) else None
 
     def features(self, points: list[Point]) -> np.ndarray:
-        """Places between 0 and 1 for axes of numbers, and one axis for each word."""
+        """Coordinates for a model: numbers become places between 0 and 1, and each word an axis of its own."""
         table = np.array(points, np.float64).reshape(len(points), len(self.names))
         parts = []
         for axis, size in enumerate(self.sizes):
@@ -134,7 +134,7 @@ class Points:
         return np.concatenate(parts, 1) if parts else np.zeros((len(points), 1))
 
     def best_by_score(self, rng: Random, draws: int, keep: int) -> list[Point]:
-        """The best of some random points by the space's own guess; none where it has no guess."""
+        """The best of some random points by the space's own estimate; empty if it has none."""
         score = self.space.score
         if score is None:
             return []

@@ -1,4 +1,4 @@
-"""Our strategies. Times are compared by their logarithms, so that a tenth is a tenth for any product."""
+"""Our strategies. They compare logarithms of times, so that 10 % counts the same for every product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random as PythonRandom
 
 import numpy as np
 
-from ..blas import blas_threads
+from ..backends.processors import blas_threads
 from .core import Search
 from .space import Point
 
@@ -22,7 +22,7 @@ class Random(Search):
 
 
 class Exhaustive(Search):
-    """Everything, the best by the space's own guess first, else in the listed order: a vendor's list is ranked."""
+    """Tries everything: by the space's own estimate, or in the listed order, since a vendor lists the best first."""
 
     uses_score = False
 
@@ -38,7 +38,7 @@ class Exhaustive(Search):
 
 
 class Genetic(Search):
-    """Steady state: one child at a time, of two that won a tournament among the best so far."""
+    """A genetic search with one child at a time, whose parents won a tournament among the best so far."""
 
     population = 24
 
@@ -46,7 +46,7 @@ class Genetic(Search):
         parents = self.elite(self.population)
         if len(parents) < 4:
             return self.points.random(self.rng)
-        if self.rng.random() < 0.25:  # a child of one: a small step from a good one
+        if self.rng.random() < 0.25:  # a child of one parent: a small step from a good point
             return self.points.moved(self.rng, _winner(self.rng, parents), self.rng.randrange(2))
         return self.points.crossed(
             self.rng, _winner(self.rng, parents), _winner(self.rng, parents), 1.0 / len(self.points.names)
@@ -54,12 +54,12 @@ class Genetic(Search):
 
 
 def _winner(rng: PythonRandom, ordered: list[Point]) -> Point:
-    """Of a tournament between two."""
+    """The winner of a tournament between two."""
     return ordered[min(rng.randrange(len(ordered)), rng.randrange(len(ordered)))]
 
 
 class Anneal(Search):
-    """Moves from a current point; a worse one is taken with a chance that falls. Goes back to the best when it is stuck."""
+    """Moves from a current point, and accepts worse ones with falling probability. When stuck, it returns to a good one."""
 
     hot, cold, usual = 0.15, 0.01, 100
 
@@ -93,16 +93,16 @@ class Anneal(Search):
 
 
 class Model(Search):
-    """Moves and crossover propose many; a Gaussian process fitted to the times so far picks the one that promises most.
+    """Moves and crossovers propose many points; a Gaussian process fitted to the times so far picks the most promising.
 
-    Half of its kernel is a product over the axes, half a sum, since most parameters of a kernel act alone. The length of both
-    is chosen by likelihood.
+    Half of its covariance is a product over the axes, half a sum, since most parameters of a kernel act independently. The
+    length scale of both is chosen by likelihood.
     """
 
     lengths = (0.35, 0.7, 1.4, 2.8)
     noise = 1e-3
-    rounds = 16  # of proposals for one candidate
-    refit = 8  # results after which the length is chosen anew
+    rounds = 16  # rounds of proposals for one candidate
+    refit = 8  # results after which the length scale is chosen again
     most = 400  # points that are fitted: the best and the latest
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -116,7 +116,7 @@ class Model(Search):
         pool = [p for p in dict.fromkeys(self._pool(good)) if p not in self.asked]
         if not pool:
             return None
-        with blas_threads(1):  # a small matrix gains nothing from more, and they would disturb what is being timed
+        with blas_threads(1):  # more threads do not help with a small matrix, and would disturb the timing
             mean, deviation, best = self._predict(pool)
         return pool[int(np.argmax(_improvement(mean, deviation, best)))]
 
@@ -136,7 +136,7 @@ class Model(Search):
             points = list(dict.fromkeys([*self.elite(self.most // 2), *points[-self.most // 2 :]]))
         values = np.array([self.told[p] for p in points])
         finite = values[values < inf]
-        # one that failed counts as slow; far outliers would bend the fit where it matters
+        # a failed candidate counts as slow; far outliers would spoil the fit among the good ones
         y = np.minimum(values, min(finite.max(), finite.min() + 2.0))
         y = (y - y.mean()) / max(y.std(), 1e-6)
         near, far = self.points.features(points), self.points.features(pool)

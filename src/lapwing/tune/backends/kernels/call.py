@@ -1,4 +1,4 @@
-"""A built product as a function on torch tensors, with as little Python in the way as possible."""
+"""A built product as a function on torch tensors, with as little Python overhead as possible."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...gemm import Gemm
 __all__ = ["on_device", "torch_callable", "unwritten"]
 
 
-Seen = dict[int, tuple[Any, int]]  # weights by identity: a reference, and how often it was written
+Seen = dict[int, tuple[Any, int]]  # weights by identity: a weak reference, and torch's count of writes
 
 
 def unwritten(seen: Seen, w: Any) -> bool:
-    """Whether this very tensor, or the one it is a view of, was met before and not written since, as far as torch counts."""
+    """Whether this tensor, or the one it is a view of, was seen before and not written since, by torch's own count."""
     owner = w if w._base is None else w._base
     if owner.is_inference():
         return False
@@ -28,7 +28,7 @@ def unwritten(seen: Seen, w: Any) -> bool:
 
 
 def on_device(device: int) -> AbstractContextManager[Any]:
-    """Kernels and handles are made in the context of their own device, whichever is current."""
+    """Make kernels and handles in the context of their own device, whichever device is current."""
     import torch
 
     return torch.cuda.device(device) if torch.cuda.is_available() else nullcontext()
@@ -37,16 +37,16 @@ def on_device(device: int) -> AbstractContextManager[Any]:
 def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     """``f(x, w, bias=None, out=None, scale_x=None, scale_w=None)``: x and w as in ``F.linear``, for the layout of ``gemm``.
 
-    The caller has looked at shapes, types and strides: that is what it found this function by. Pointers that are not aligned
-    to 16 bytes go to torch. A kernel that reads weights ahead does so only with a weight that has not been written since its
-    last call: torch counts that. One that torch does not count for (made in inference mode) is never read ahead.
+    The caller has checked shapes, types and strides. If a pointer is not aligned to 16 bytes, torch computes the product. A
+    kernel that reads weights ahead does so only if the weight was not written since the last call, by torch's own count. A
+    weight without such a count (made in inference mode) is never read ahead.
     """
     import torch
 
-    from ...cuda_bench import Operands, torch_default, torch_dtype
+    from ..cuda_bench import Operands, TorchDefault, torch_dtype
 
     start = getattr(bound, "start", None)
-    plain = torch_default(gemm)
+    plain = TorchDefault(gemm)
     empty, kind, where = torch.empty, torch_dtype(gemm.d_type), torch.device("cuda", device)
     current_stream = torch._C._cuda_getCurrentRawStream
     current_device = torch.cuda.current_device

@@ -1,4 +1,4 @@
-"""Compiles the kernels of a plan: Triton's by Triton, the CUDA one by NVRTC. No GPU is needed; results are cached on disk."""
+"""Compile the kernels of a plan, with Triton or NVRTC. This needs no GPU; results are cached on disk."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class Compiled:
 
 
 def compile_step(gemm: Gemm, step: Step, capability: int = 90) -> Compiled:
-    """Refused("compile", ...) when the compiler or the limits of the device say no."""
+    """Compile one kernel. Refused("compile", ...) if the compiler fails or a limit of the device is exceeded."""
     start = time.perf_counter()
     try:
         made = cuda(step, capability) if step.kernel == "skinny" else by_triton(gemm, step, capability)
     except Refused:
         raise
-    except Exception as error:  # compilers raise anything
+    except Exception as error:  # compilers raise all kinds of errors
         raise Refused("compile", f"{type(error).__name__}: {str(error)[:300]}") from error
     if made[3] > SHARED_MOST:
-        raise Refused("compile", f"{made[3]} bytes of shared memory; a block may have {SHARED_MOST}")
+        raise Refused("compile", f"{made[3]} bytes of shared memory; a block can have {SHARED_MOST}")
     return Compiled(*made, time.perf_counter() - start)
 
 
 def signature(gemm: Gemm, step: Step) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
-    """Types, constants and known divisibility of a Triton kernel's arguments, by its own order of arguments."""
+    """Types, constants and known divisibility of the arguments of a Triton kernel, in its own order."""
     pointers = {"WORK": "*fp32", "LOCKS": "*i32", "SA": "*fp32", "SB": "*fp32"}
     pointers |= {x.upper(): "*" + NAMES[getattr(gemm, f"{x}_type")] for x in "abcd"}
     pointers["BIAS"] = "*" + NAMES[gemm.bias or gemm.d_type]
     kinds = {"i32": "i32", "i64": "i64", "f32": "fp32"}
     types = {x.name: pointers[x.name] if x.kind == "pointer" else kinds[x.kind] for x in step.arguments}
-    # only what widens a load or store: every other mark would be one more kernel to compile for the same code
+    # only what widens a load or store: any other mark would compile another kernel for the same code
     useful = {"m", "k", "lda", "ldb", "ldc", "ldd", "step_a", "step_b", "step_c", "step_d"} | (
         {"n"} if gemm.trans_b != "N" else set()
     )

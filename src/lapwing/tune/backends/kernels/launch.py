@@ -1,7 +1,7 @@
-"""Starts compiled kernels through the CUDA driver, by ctypes.
+"""Start compiled kernels through the CUDA driver, by ctypes.
 
-Triton's own launcher costs several microseconds a call and is built by a C compiler on the user's machine. Here a kernel is a
-cubin and a list of arguments packed once; a call only changes the pointers.
+Triton's own launcher costs several microseconds per call and needs a C compiler on the user's machine. Here a kernel is a cubin
+and a list of arguments that is packed once; a call only changes the pointers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _LaunchConfig(C.Structure):
 
 @functools.cache
 def driver() -> Any:
-    """The driver's library; OSError where there is none."""
+    """The library of the driver; OSError if there is none."""
     library = C.CDLL("libcuda.so.1")
     if status := library.cuInit(0):
         raise OSError(f"the CUDA driver does not start (error {status})")
@@ -76,7 +76,7 @@ class Function:
         return {"registers": self.attribute(4), "spills": self.attribute(3), "shared": self.attribute(1) + self.shared}
 
     def parameters(self) -> int:
-        """How many arguments the kernel takes: compilers add hidden ones at the end."""
+        """Number of arguments of the kernel: compilers add hidden ones at the end."""
         count, offset, size = 0, C.c_size_t(), C.c_size_t()
         while driver().cuFuncGetParamInfo(self.handle, C.c_size_t(count), C.byref(offset), C.byref(size)) == 0:
             count += 1
@@ -87,7 +87,7 @@ class Function:
 
 
 class Launch:
-    """A kernel with all its arguments: ``cells[i].value`` is the i-th, and may be changed between calls."""
+    """A kernel with all its arguments: ``cells[i].value`` is the i-th, which may be changed between calls."""
 
     def __init__(self, function: Function, grid: Sequence[int], kinds: Sequence[str], values: Sequence[Any]) -> None:
         hidden = max(function.parameters() - len(kinds), 0)
@@ -97,7 +97,7 @@ class Launch:
         attributes = []
         if function.cluster > 1:
             attributes.append(_Attribute(CLUSTER, 0, (C.c_uint32 * 16)(function.cluster, 1, 1)))
-        if function.dependent:  # the last, so that it can be left out
+        if function.dependent:  # the last one, so that it can be left out
             attributes.append(_Attribute(DEPENDENT, 0, (C.c_uint32 * 16)(1)))
         self._attributes = (_Attribute * max(len(attributes), 1))(*attributes)
         self.config = _LaunchConfig(
@@ -111,10 +111,10 @@ class Launch:
         self._counts = len(attributes), len(attributes) - function.dependent
         self._call = driver().cuLaunchKernelEx
         self._fixed = (C.addressof(self.config), function.handle, C.addressof(self._arguments))
-        self.function = function  # keeps the module
+        self.function = function  # keeps the module loaded
 
     def __call__(self, stream: int, alone: bool = False) -> None:
-        """``alone``: not before all that is in front has ended, whatever the kernel was made for."""
+        """``alone``: start only after all earlier kernels have ended, even if the kernel can overlap with them."""
         self.config.stream = stream
         self.config.count = self._counts[alone]
         config, handle, arguments = self._fixed

@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ at run time, by ctypes: also where there is no GPU."""
+"""Compile CUDA C++ at run time, by ctypes, also without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["compile_source", "library"]
 
 
 def shared_object(name: str) -> str:
-    """A library of the CUDA toolkit: from the nvidia-* packages beside us, else the system's."""
+    """Path of a library of the CUDA toolkit: from the installed nvidia-* packages, else the name of the system's library."""
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         found = [p for p in glob.glob(os.path.join(folder, "*", "lib", f"lib{name}.so.*")) if "builtins" not in p]
@@ -33,7 +33,7 @@ def library() -> Any:
 def compile_source(
     text: str, name: str, definitions: dict[str, int], *, arch: str = "sm_90a", options: Sequence[str] = ()
 ) -> bytes:
-    """The cubin of a text; ``name`` stands in messages. RuntimeError with the compiler's words when it does not compile."""
+    """Compile source text to a cubin; ``name`` appears in messages. RuntimeError contains the compiler's output."""
     lib, program = library(), C.c_void_p()
     flags = [f"-arch={arch}", "-std=c++17", *options, *(f"-D{name}={value}" for name, value in definitions.items())]
     made = lib.nvrtcCreateProgram(C.byref(program), text.encode(), name.encode(), 0, None, None)

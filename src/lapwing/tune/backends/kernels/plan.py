@@ -1,4 +1,4 @@
-"""From a product and a configuration to the kernels to start, with grids and arguments. Pure: knows no GPU and no torch."""
+"""Turn a product and a configuration into kernel launches, with grids and arguments. Needs neither a GPU nor torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue"
 
 POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
 FETCHES = (3, 4)  # values of pdl that send weights to the cache ahead
-FETCHED = 24 << 20  # bytes that all blocks together send there: under half of it
+FETCHED = 24 << 20  # bytes that all blocks together send to the cache: less than half of its size
 REDUCE = {"none": 0, "atomic": 1, "two-pass": 2, "last": 3, "cluster": 4}
 ACTIVATION = {"none": 0, "relu": 1, "gelu": 2, "swish": 3}
 SCALES = {"none": 0, "tensor": 1, "row": 2}
@@ -23,12 +23,12 @@ SKINNY_TYPES = {"bf16": 0, "f16": 1, "f8e4m3": 2, "f32": 3}
 class Argument:
     name: str
     kind: str  # "pointer" | "i32" | "i64" | "f32"
-    value: int | float | str  # a pointer's is the name of the operand
+    value: int | float | str  # for a pointer, the name of the operand
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel start."""
+    """One kernel launch."""
 
     kernel: str  # "tile" | "stream" | "reduce" | "skinny"
     grid: tuple[int, int, int]
@@ -48,7 +48,7 @@ def blocks(size: int, block: int) -> int:
 
 
 def epilogue(gemm: Gemm) -> int:
-    """Which parts of the epilogue there are, as the templates count them."""
+    """The parts of the epilogue as a number, as the templates encode them."""
     bits = (1 if gemm.beta else 0) + (2 if gemm.bias else 0) + 4 * ACTIVATION[gemm.activation]
     return bits + 16 * SCALES[gemm.scale_a] + 64 * SCALES[gemm.scale_b]
 
@@ -152,7 +152,7 @@ def skinny(gemm: Gemm, config: Config) -> Step:
 
 
 def ahead(config: Config, step: int) -> int:
-    """How many steps of the sum go to the cache ahead, where ``step`` bytes are one of all blocks; a power of two."""
+    """How many steps of the sum are sent to the cache ahead, a power of two; one step of all blocks has ``step`` bytes."""
     if config["pdl"] not in FETCHES:
         return 0
     return 1 << max(int(FETCHED // step).bit_length() - 1, 0)

@@ -1,4 +1,4 @@
-"""The configurations of our kernels: parameters, what is allowed, a rough guess of the time, and where to start."""
+"""The configurations of our kernels: parameters, the rule, a rough estimate of the time, and the first candidates."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "reduce": ("none", "atomic", "two-pass", "last", "cluster"),
     "stages": (2, 3, 4, 5, 6, 8),
     "warps": (2, 4, 8, 16),
-    "group": (1, 2, 4, 8),  # blocks in a strip; of the skinny template: warps with rows of their own
+    "group": (1, 2, 4, 8),  # blocks in a strip; in the skinny template, warps with rows of their own
     "swap": (0, 1),
-    # 0; or the kernel behind may be placed when the reads of this one are done (1) or begin (2). Also, before the kernel in
-    # front has ended, weights are sent to the cache (3: the kernel behind may be placed at once, 4: when the reads are done),
-    # which is always right, or into registers (5, 6: likewise), which is right for weights that nothing in front writes
+    # 0: no overlap. The next kernel may start when the reads of this one are done (1) or begin (2). Before the previous
+    # kernel has ended, weights may be sent to the cache (3: the next kernel may start at once, 4: when the reads are done),
+    # which is always correct, or to registers (5, 6: likewise), which is correct if the previous kernel does not write them
     "pdl": (0, 1, 2, 3, 4, 5, 6),
 }
 _NEAREST = 3
-AHEAD = (5, 6)  # values of pdl that read weights before the kernel in front has ended
-# tile template, by columns: rows, depth, stages, warps, tokens on the left?; near the best of 13 products (H200, 2026-11-15)
+AHEAD = (5, 6)  # values of pdl that read weights before the previous kernel has ended
+# tile template, by columns: rows, depth, stages, warps, swap; good for 13 products (H200, 2026-11-15)
 TILES = {
     16: ((64, 64, 4, 4, 0), (128, 256, 3, 8, 0), (64, 128, 6, 8, 0), (64, 128, 4, 4, 0), (64, 64, 6, 4, 0), (128, 64, 4, 4, 0),
          (128, 128, 6, 8, 0), (64, 128, 6, 4, 0)),
@@ -44,7 +44,7 @@ TILES = {
           (128, 128, 3, 8, 0)),
     256: ((128, 64, 3, 8, 0), (128, 64, 4, 8, 0), (64, 64, 4, 8, 0)),
 }  # fmt: skip
-# rows, warps, loads under way, groups of the skinny template
+# skinny template: rows, warps, loads in flight, groups
 SKINNY = (
     (16, 4, 4, 1), (32, 4, 2, 1), (32, 8, 2, 1), (32, 4, 4, 1), (48, 4, 2, 1),
     (64, 8, 4, 2), (64, 8, 2, 2), (128, 8, 4, 4), (128, 8, 2, 4),
@@ -52,11 +52,11 @@ SKINNY = (
 
 
 def allowed(gemm: Gemm, config: Config) -> bool:
-    """Cheap and static: what cannot be built, or makes no sense, is not in the space."""
+    """A cheap, static rule that excludes what cannot be built or makes no sense."""
     template, reduce = config["template"], config["reduce"]
     bm, bn, bk, split, stages, warps = (int(config[x]) for x in ("bm", "bn", "bk", "split", "stages", "warps"))
     size, group = TYPES[gemm.a_type][0], int(config["group"])
-    rows = bm // group  # of one warp, in the skinny template
+    rows = bm // group  # rows of one warp, in the skinny template
     if template == "skinny":
         return (
             gemm.layout == "TN"
@@ -74,14 +74,14 @@ def allowed(gemm: Gemm, config: Config) -> bool:
             and (bk, config["swap"]) == (64, 0)
             and stages % 2 == 0
             and 8 * stages * (rows // 8 + bn // 8) // 2 + rows * bn // 32
-            <= 168  # registers of the loads under way and the sums
+            <= 168  # registers of the loads in flight and of the sums
             and 4 * (warps // group) * bn * (bm + 4) <= SHARED_MOST
             and gemm.k * size // 128 >= split * warps // group
             and ((split == 1) == (reduce == "none"))
             and (split == 1 or reduce == "last" or (reduce == "cluster" and split <= 8))
             and (reduce != "last" or blocks(gemm.m, bm) * blocks(gemm.n, bn) <= LOCKS)
         )
-    # what the loads under way and the sums take of a block's shared memory and registers
+    # shared memory and registers of a block that the loads in flight and the sums need
     shared = stages * (bm + bn) * bk * size
     sums = bm * bn // (32 * warps)
     steps = blocks(gemm.k, bk)
@@ -116,13 +116,13 @@ def allowed(gemm: Gemm, config: Config) -> bool:
 
 
 def _overlap_fits(gemm: Gemm, config: Config) -> bool:
-    """Of the tile template: weights are sent ahead by lines of 128 bytes along the summed index."""
+    """Whether the tile template can overlap: it sends weights ahead in lines of 128 bytes along the summed index."""
     lines = config["pdl"] in FETCHES
     return config["pdl"] in (1, 2) or (lines and gemm.trans_a == "T" and int(config["bk"]) * TYPES[gemm.a_type][0] >= 128)
 
 
 def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
-    """A rough guess of the time: waves, waste at the edges, bytes on their way, and the cost of putting a sum together."""
+    """A rough estimate of the time: waves, waste at the edges, bytes in flight, and the cost of adding split sums."""
     bm, bn, bk, split, stages, warps = (int(config[x]) for x in ("bm", "bn", "bk", "split", "stages", "warps"))
     size = TYPES[gemm.a_type][0]
     tiles = blocks(gemm.m, bm) * blocks(gemm.n, bn) * gemm.batch
@@ -146,8 +146,8 @@ def score(gemm: Gemm, multiprocessors: int, config: Config) -> float:
 
 
 def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> list[Config]:
-    """What was best on an H200 for the products most like this one, and what was near the best for this many columns, split so
-    that each multiprocessor has one or two blocks."""
+    """The best configurations on an H200 for similar products, and good ones for this number of columns, split so that each
+    multiprocessor has one or two blocks."""
     fitting = next((w for w in sorted(TILES) if w >= gemm.n), max(TILES))
     narrow = next((w for w in (8, 16, 32, 48, 64) if w >= gemm.n), 64)
     strips = 8 if gemm.n > 1024 else 1
@@ -197,13 +197,13 @@ def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> 
 
 
 def winners(gemm: Gemm) -> list[Config]:
-    """The measured best of the products nearest to this one, in ratios of its sizes; of each as many as were kept."""
+    """The best measured configurations of the products with the most similar sizes."""
 
-    def apart(product: dict) -> float:
+    def distance(product: dict) -> float:
         ratios = (max(1, getattr(gemm, x)) / product[x] for x in "mnk")
         return float(sum(abs(log(r)) for r in ratios) + 2 * (product["type"] != gemm.a_type))
 
-    near = sorted(_measured(), key=apart)[:_NEAREST]
+    near = sorted(_measured(), key=distance)[:_NEAREST]
     return list({str(c): c for product in near for c in product["configs"]}.values())
 
 

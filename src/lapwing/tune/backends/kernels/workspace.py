@@ -1,4 +1,4 @@
-"""Memory that kernels share between their programs: one arena for each stream, since calls on one stream never overlap."""
+"""Memory that the programs of a kernel share: one arena for each stream, since calls on one stream never overlap."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 __all__ = ["Arena", "arena"]
 
-LOCKS = 1 << 16  # counters, one for each block of a result
+LOCKS = 1 << 16  # number of counters, one for each block of a result
 NO_ROOM = (
-    "a tuned product needs memory that cannot be made while a graph is captured\n"
-    "hint: run the model once before, on the stream of the capture"
+    "a tuned product needs memory that cannot be allocated while a graph is captured\n"
+    "hint: run the model once before the capture, on the same stream"
 )
 _arenas: dict[tuple[int, int], Arena] = {}
 _spare: dict[int, Arena] = {}
@@ -19,19 +19,19 @@ _lock = threading.Lock()
 
 
 class Arena:
-    """``locks`` and ``sums`` are zero between calls, each kernel leaves them so; ``parts`` holds anything."""
+    """``locks`` and ``sums`` are zero between calls, because each kernel clears them; ``parts`` may contain anything."""
 
     def __init__(self, device: int) -> None:
         import torch
 
         self.device = device
         self.locks = torch.zeros(LOCKS, dtype=torch.int32, device=f"cuda:{device}")
-        self._held: list[Any] = []  # buffers that were too small: graphs may still use them
+        self._held: list[Any] = []  # older, smaller buffers, which graphs may still use
         self.sums = self.parts = torch.zeros(0, dtype=torch.float32, device=self.locks.device)
         torch.cuda.synchronize(device)
 
     def grow(self, *, sums: int = 0, parts: int = 0) -> Arena:
-        """Room for so many floats. Not while a graph is captured: the zeros would be written at each replay, and only there."""
+        """Make room for so many floats. Not during a capture: the zeros would be written at each replay, and only then."""
         import torch
 
         grown = False
@@ -43,15 +43,15 @@ class Arena:
                 setattr(self, name, torch.zeros(size, dtype=torch.float32, device=self.locks.device))
                 grown = True
         if grown:
-            torch.cuda.synchronize(self.device)  # the zeros are for another stream, it may be
+            torch.cuda.synchronize(self.device)  # another stream may use the zeros
         return self
 
 
 def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
-    """The arena of a stream. A stream first met while a graph is captured takes one that was made ahead.
+    """The arena of a stream. A stream that is first seen during a capture gets a spare one.
 
-    All of a device grow together, as far as there is memory: what ran on one stream can be captured on any that has an arena,
-    and on one more. Two graphs captured on one stream share an arena: they must not be replayed at the same time.
+    All arenas of a device grow together, as far as there is memory. So what ran on one stream can be captured on any other that
+    has an arena, and on one more. Two graphs captured on one stream share an arena, and must not be replayed at the same time.
     """
     import torch
 

@@ -1,1 +1,0 @@
-"""Copied beside a recorded program; nothing here is imported by lapwing."""

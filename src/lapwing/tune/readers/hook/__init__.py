@@ -1,0 +1,1 @@
+"""Files copied next to a recorded program; lapwing itself imports nothing from here."""
