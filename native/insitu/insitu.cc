@@ -1,5 +1,5 @@
 // The C interface of lapwing.insitu: each call finds the interpreter, keeps what is the solver's as it was, and hands the work
-// to lapwing.insitu.bridge. Nothing here throws, exits or aborts.
+// to lapwing.insitu.solver.bridge. Nothing here throws, exits or aborts.
 #include "context.h"
 #include "guard.h"
 

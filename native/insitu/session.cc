@@ -85,7 +85,7 @@ Ref find_bridge(std::string* problem) {
   finish_at_exit();
   Lock lock;
   const char* named = std::getenv("LAPWING_INSITU_BRIDGE");  // for tests of this library alone
-  Ref bridge(py.PyImport_ImportModule(named && *named ? named : "lapwing.insitu.bridge"));
+  Ref bridge(py.PyImport_ImportModule(named && *named ? named : "lapwing.insitu.solver.bridge"));
   if (!bridge) *problem = take_error();
   return bridge;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, burgers, run
+from insitu.cases import EPS, burgers, run
 from lapwing import insitu
 
 RNG = np.random.default_rng(0)

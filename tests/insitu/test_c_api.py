@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_drivers import (
+from insitu.harness import (
     CFLAGS,
     DRIVERS,
     INCLUDE,

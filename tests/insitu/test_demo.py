@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from insitu_drivers import compiler, need_embedding
+from insitu.harness import compiler, need_embedding
 from lapwing.__main__ import main
 from lapwing.cli import insitu_demo
 from lapwing.insitu.live.reader import Reader

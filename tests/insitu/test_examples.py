@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_drivers import CFLAGS, EXAMPLES, INCLUDE, LIBS, build, compiler, need_embedding, run
+from insitu.harness import CFLAGS, EXAMPLES, INCLUDE, LIBS, build, compiler, need_embedding, run
 
 BURGERS = EXAMPLES / "burgers"
 SCRIPT = BURGERS / "burgers_analysis.py"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 
 OK, WARN, STOP, ERR = 0, 1, 2, -1
 U = np.arange(4.0)
@@ -519,7 +519,7 @@ def test_a_probe_outside_and_whole_numbers_that_jump():
 
 def test_a_device_out_of_reach_leaves_the_host_alone(monkeypatch):
     """No GPU and no library for one: who wants the field says so once, the others run and finish."""
-    from lapwing.insitu import hub as module
+    from lapwing.insitu.solver import hub as module
 
     def nowhere(*_):
         raise RuntimeError("no such device")

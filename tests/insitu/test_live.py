@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu import bridge
 from lapwing.insitu.live import publisher
 from lapwing.insitu.live.plain import plain
 from lapwing.insitu.live.reader import Reader
+from lapwing.insitu.solver import bridge
 
 X = np.linspace(0, 2 * np.pi, 200, endpoint=False)
 

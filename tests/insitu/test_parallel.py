@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, burgers
+from insitu.cases import EPS, burgers
 from lapwing import insitu
-from lapwing.insitu.parallel import Alone, from_fortran, open_comm
+from lapwing.insitu.solver.parallel import Alone, from_fortran, open_comm
 
 _MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
@@ -41,7 +41,7 @@ import json, os, sys
 import numpy as np
 from mpi4py import MPI
 from lapwing import insitu
-from insitu_cases import burgers
+from insitu.cases import burgers
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
 out = os.environ["OUT"]
@@ -108,7 +108,7 @@ class Counting:
                 return value(*a, **k)
             return counted
         return value
-from lapwing.insitu.parallel import Ranks
+from lapwing.insitu.solver.parallel import Ranks
 counting = Counting(comm)
 pod = insitu.POD("u", rank=5, block=20)
 h = insitu.Hub([pod], comm=Ranks(counting), output=None, quiet=True)
@@ -274,7 +274,7 @@ def test_bridge_over_a_fortran_handle(tmp_path):
         "analyses = [insitu.POD('u', rank=3, block=8)]\n"
     )
     code = """
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 options = json.dumps({"output": out, "quiet": True})
 session = bridge.start(f"{out}/script.py", options, comm.py2f())
 assert session.error() == "" and session.hub.comm.size == size

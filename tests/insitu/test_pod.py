@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, PRINTED, SIGMA, burgers, run, with_spectrum
+from insitu.cases import EPS, PRINTED, SIGMA, burgers, run, with_spectrum
 from lapwing import insitu
 
 FAST = 10.0 ** -np.arange(0.0, 10.0, 0.5)

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from insitu_cases import burgers
+from insitu.cases import burgers
 from lapwing import insitu
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 
 HISTORY = burgers()[::20, 1:-1]
 

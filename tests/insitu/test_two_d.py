@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from insitu_drivers import EXAMPLES, environment
+from insitu.harness import EXAMPLES, environment
 
 SOLVER = EXAMPLES / "two_d" / "burgers_2d.py"
 POINTS, SNAPSHOTS, MODES, MEMORY = 128, 500, 20, 60  # the history has 131 MB, the rows of the stream 21

@@ -63,7 +63,7 @@ class Context:
     mesh : Mesh or None
         What the solver told about its mesh.
     comm : Alone or Ranks
-        Sums and maxima over the ranks of the run (`lapwing.insitu.parallel`); ``comm.mpi`` is the mpi4py communicator.
+        Sums and maxima over the ranks of the run (`lapwing.insitu.solver.parallel`); ``comm.mpi`` is the mpi4py communicator.
     rank, size : int
     options : dict
         Options the hub itself does not know, as the user gave them.

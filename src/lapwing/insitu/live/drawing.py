@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Sketch
-from ..arrays import library_of, to_host
+from ..solver.arrays import library_of, to_host
 
 __all__ = ["Fetch", "drawings"]
 

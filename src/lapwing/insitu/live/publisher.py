@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing._version import __version__
 
-from ..report import words
+from ..solver.report import words
 from .drawing import Fetch, drawings
 from .plain import plain
 
 if TYPE_CHECKING:
-    from ..hub import Hub
+    from ..solver.hub import Hub
 
 __all__ = ["STATUS_FILE", "Live"]
 

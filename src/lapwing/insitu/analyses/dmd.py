@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context
-from .arrays import to_host
+from ..analysis import Analysis, Context
+from ..solver.arrays import to_host
 from .pod import POD
 
 __all__ = ["DMD"]

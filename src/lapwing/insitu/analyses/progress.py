@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as clock
 from typing import Any
 
-from .analysis import Analysis, Context
+from ..analysis import Analysis, Context
 
 __all__ = ["Progress"]
 

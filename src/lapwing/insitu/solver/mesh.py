@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..memory import CPU, Memory
 from .arrays import to_host
 from .field import Field
-from .memory import CPU, Memory
 
 __all__ = ["Mesh"]
 

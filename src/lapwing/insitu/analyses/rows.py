@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import aligned, import_library, library_of
+from ..solver.arrays import aligned, import_library, library_of
 
 if TYPE_CHECKING:
     from .jax_rows import JaxRows

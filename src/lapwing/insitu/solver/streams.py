@@ -8,7 +8,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from .memory import CUDA, CUDA_HOST, CUDA_MANAGED
+from ..memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
 __all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
 

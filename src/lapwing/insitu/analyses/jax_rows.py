@@ -1,4 +1,4 @@
-"""The rows of `lapwing.insitu.rows` in a JAX array."""
+"""The rows of `lapwing.insitu.analyses.rows` in a JAX array."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import import_library
+from ..solver.arrays import import_library
+from ..solver.streams import wide
 from .rows import Layout
-from .streams import wide
 
 __all__ = ["JaxRows"]
 

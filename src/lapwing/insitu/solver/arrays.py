@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from ..memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
 from .streams import copy_on_device, wide
 
 __all__ = [

@@ -17,7 +17,7 @@ PACKAGE = Path(lapwing.__file__).resolve().parent
 INCLUDE = PACKAGE / "insitu" / "include"
 EXAMPLES = PACKAGE / "insitu" / "examples"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"
-HERE = Path(__file__).resolve().parent / "insitu"
+HERE = Path(__file__).resolve().parent
 DRIVERS = HERE / "drivers"
 
 CFLAGS = [f"-I{INCLUDE}"]

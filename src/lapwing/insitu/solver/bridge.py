@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import ERR, OK, Analysis, collect
-from .dlpack import memory_of_capsule
+from ..analysis import ERR, OK, Analysis, collect
+from ..dlpack import memory_of_capsule
+from ..memory import CPU, Memory
 from .field import Field
 from .hub import POLICIES, Hub
-from .memory import CPU, Memory
 from .parallel import Alone, Ranks, from_fortran
 from .report import words
 

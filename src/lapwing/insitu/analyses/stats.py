@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, Context, as_names
-from .arrays import host_as_numpy, import_library, library_of, to_host
-from .guard import Guard, check_shape
-from .streams import wide
+from ..analysis import AT_END, Analysis, Context, as_names
+from ..solver.arrays import host_as_numpy, import_library, library_of, to_host
+from ..solver.guard import Guard, check_shape
+from ..solver.streams import wide
 
 __all__ = ["Stats"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, CollectiveError, Context, as_names
-from .arrays import host_as_numpy, library_of, to_host
-from .guard import check_shape
+from ..analysis import AT_END, Analysis, CollectiveError, Context, as_names
+from ..solver.arrays import host_as_numpy, library_of, to_host
+from ..solver.guard import check_shape
 
 __all__ = ["Probe"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, CollectiveError, Context
-from .arrays import host_as_numpy, import_library, library_of, to_host
-from .guard import Guard, check_shape
+from ..analysis import AT_END, Analysis, CollectiveError, Context
+from ..solver.arrays import host_as_numpy, import_library, library_of, to_host
+from ..solver.guard import Guard, check_shape
+from ..solver.streams import wide
 from .stats import _put_back
-from .streams import wide
 
 __all__ = ["Spectrum"]
 

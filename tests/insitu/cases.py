@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lapwing import insitu
-from lapwing.insitu.blocks import BlockSVD, Decomposition
-from lapwing.insitu.rows import Layout, make_rows
+from lapwing.insitu.analyses.blocks import BlockSVD, Decomposition
+from lapwing.insitu.analyses.rows import Layout, make_rows
 
 EPS = np.finfo(float).eps
 

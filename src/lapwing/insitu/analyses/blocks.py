@@ -41,8 +41,8 @@ import numpy as np
 
 import lapwing as lw
 
-from .analysis import CollectiveError
-from .arrays import to_host
+from ..analysis import CollectiveError
+from ..solver.arrays import to_host
 from .jax_rows import JaxRows
 from .rows import Rows
 
@@ -98,8 +98,8 @@ class BlockSVD:
     Examples
     --------
     >>> import numpy as np
-    >>> from lapwing.insitu.blocks import BlockSVD
-    >>> from lapwing.insitu.rows import Layout, make_rows
+    >>> from lapwing.insitu.analyses.blocks import BlockSVD
+    >>> from lapwing.insitu.analyses.rows import Layout, make_rows
     >>> a = np.random.default_rng(0).standard_normal((40, 3)) @ np.random.default_rng(1).standard_normal((3, 500))
     >>> stream = BlockSVD(3)
     >>> stream.open(make_rows("numpy", a, Layout.of(["a"], [(500,)], True), stream.capacity, a.dtype))

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, Sketch, as_names
-from .arrays import device_of, empty_like_device, host_as_numpy, library_of, to_host
+from ..analysis import Analysis, Context, Sketch, as_names
+from ..solver.arrays import device_of, empty_like_device, host_as_numpy, library_of, to_host
+from ..solver.mesh import Mesh
 from .blocks import BlockSVD, Decomposition
-from .mesh import Mesh
 from .preview import sketch_modes
 from .rows import Layout, make_rows
 
@@ -19,7 +19,7 @@ __all__ = ["POD"]
 class POD(Analysis):
     """The modes that hold most of the energy of a field over the run, without keeping its history.
 
-    The singular value decomposition A = V diag(sigma) U of the snapshots (rows of A), in a stream: see `lapwing.insitu.blocks`
+    The singular value decomposition A = V diag(sigma) U of the snapshots (rows of A), in a stream: see `lapwing.insitu.analyses.blocks`
     for the method and its error bound. A snapshot is copied once, on its device, so that the solver may overwrite the field
     afterwards. Memory: 2 ``rank`` + ``block`` snapshots. With MPI each rank holds its part of the modes; a block costs one
     all-reduce of a small matrix.

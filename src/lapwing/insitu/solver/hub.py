@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from . import report, store
-from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
+from ..analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
+from ..live import Live
+from ..memory import HOST
+from . import checkpoint, report
 from .arrays import LIBRARIES, choose_library
 from .field import Field
-from .live import Live
-from .memory import HOST
 from .mesh import Mesh
 from .parallel import open_comm
 from .report import words
@@ -487,7 +487,7 @@ class Hub:
             self._start()
         with self._settled():
             states = [self._state_of(slot) for slot in self._slots]
-            return store.save(path, self.comm, self._header(), states)
+            return checkpoint.save(path, self.comm, self._header(), states)
 
     def _state_of(self, slot: _Slot) -> Any:
         """None for an analysis that is switched off, or cannot tell."""
@@ -503,7 +503,7 @@ class Hub:
         """Take up the state that `checkpoint` wrote; the run then goes on bit for bit as if it had not been interrupted."""
         if not self._started:
             self._start()
-        header, states = store.load(path, self.comm, self._header())
+        header, states = checkpoint.load(path, self.comm, self._header())
         before = [self._state_of(slot) for slot in self._slots]
         try:
             for slot, state in zip(self._slots, states, strict=True):
@@ -572,7 +572,7 @@ def _slots(analyses: Iterable[Analysis | Callable[..., Any]]) -> list[_Slot]:
         if not isinstance(analysis, Analysis):
             if not callable(analysis):
                 raise TypeError(f"Hub: {analysis!r} is no analysis")
-            from .analysis import on_step
+            from ..analysis import on_step
 
             analysis = on_step(analysis)
             assert isinstance(analysis, Function)

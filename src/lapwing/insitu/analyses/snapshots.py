@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
-from .arrays import to_host
+from ..analysis import Analysis, Context, as_names
+from ..solver.arrays import to_host
 
 __all__ = ["Snapshots"]
 

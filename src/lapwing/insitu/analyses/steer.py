@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, StopRun, as_names
-from .arrays import host_as_numpy, library_of, private_copy, to_host
-from .guard import check_shape
+from ..analysis import Analysis, Context, StopRun, as_names
+from ..solver.arrays import host_as_numpy, library_of, private_copy, to_host
+from ..solver.guard import check_shape
 from .stats import _put_back
 
 __all__ = ["Stop"]

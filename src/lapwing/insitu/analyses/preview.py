@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .analysis import Sketch
+from ..analysis import Sketch
 
 if TYPE_CHECKING:
     from .pod import POD
