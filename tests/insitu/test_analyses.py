@@ -99,7 +99,7 @@ def test_probe(library):
 
 @pytest.mark.parametrize(
     ("points", "words"),
-    [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "told nothing about its mesh")],
+    [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "did not describe its mesh")],
 )
 def test_bad_probes(points, words):
     hub = hand_over([insitu.Probe("u", points=points)], HISTORY)
@@ -266,7 +266,7 @@ def test_progress(capsys):
     assert progress.lines == 1 and shown.count("\n") == 1 and "step 0" in shown
     progress.seconds = 0
     hub.step(50, 25.0)
-    assert "step 50, t = 25" in (line := capsys.readouterr().err) and "left" in line and "ms a step" in line
+    assert "step 50, t = 25" in (line := capsys.readouterr().err) and "left" in line and "ms per step" in line
 
 
 def test_missing_extras_are_said(monkeypatch):

@@ -146,7 +146,7 @@ def test_device_memory_as_numpy():
     memory = Memory.describe("temperature", 0xDEAD0000, (4,), None, "f", 64, 2, 1, False)
     field = Field("temperature", memory=memory)
     for use in (lambda: np.asarray(field), lambda: field.array("numpy")):
-        with pytest.raises(TypeError, match="'temperature' lives on CUDA device 1"):
+        with pytest.raises(TypeError, match="'temperature' is on CUDA device 1"):
             use()
     assert field.__cuda_array_interface__["data"][0] == 0xDEAD0000 and field.__cuda_array_interface__["stream"] == 1
     with pytest.raises(AttributeError):

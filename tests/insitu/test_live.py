@@ -21,6 +21,7 @@ from lapwing.insitu.live import publisher
 from lapwing.insitu.live.plain import plain
 from lapwing.insitu.live.reader import Reader
 from lapwing.insitu.solver import bridge
+from lapwing.insitu.solver.arrays import to_host
 
 X = np.linspace(0, 2 * np.pi, 200, endpoint=False)
 
@@ -210,7 +211,7 @@ def test_modes_from_a_gpu(tmp_path, library):
     log = (tmp_path / "insitu-rank0.log").read_text()
     assert "live view" not in log, log
     found = status(tmp_path)
-    wanted = insitu.arrays.to_host(pod.modes())
+    wanted = to_host(pod.modes())
     lines = np.array(found["drawings"][0]["lines"])
     wanted = wanted * np.sign((lines * wanted).sum(axis=1, keepdims=True))
     assert np.abs(lines - wanted).max() <= 1e-4 * np.abs(wanted).max() and len(found["history"]["step"]) > 1

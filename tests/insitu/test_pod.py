@@ -186,7 +186,7 @@ def test_dmd_needs_equal_times():
     with insitu.Hub([dmd], output=None, quiet=True) as hub:
         for n in range(20):
             hub.step(n, 0.01 * n**2, u=np.sin(np.arange(10) + n))
-    assert hub.errors == 1 and "equally far apart" in hub.last_error
+    assert hub.errors == 1 and "equally spaced" in hub.last_error
 
 
 def test_dmd_of_nothing():
