@@ -52,7 +52,7 @@ def test_fast_spectrum(dtype, centre, block):
 def test_published_case():
     a = burgers()[:, 1:-1]
     made, found = stream(a, rank=10)
-    assert found.sigma[:8] == pytest.approx(SIGMA, rel=5e-9)
+    assert found.sigma[:8] == pytest.approx(SIGMA[:8], rel=5e-9)
     _, s, vh = reference(a)
     basis = check(made, found, a, 10)
     # the small ones relative to themselves, and the modes: the plain Gram method has 3e-10 and 3e-9 here

@@ -17,7 +17,7 @@ def test_published_case():
     pod = insitu.POD("u", rank=10)
     hub = run([pod], history[:, 1:-1])
     assert hub.errors == 0 and len(pod.steps) == 2001
-    assert pod.sigma[:8] == pytest.approx(SIGMA, rel=5e-9)
+    assert pod.sigma[:8] == pytest.approx(SIGMA[:8], rel=5e-9)
     assert np.abs(pod.coefficients @ pod.modes() - history[:, 1:-1]).max() < 2e-3
     assert "energy" in hub.summary() and "at most" in pod.summary()
     status = hub.status()

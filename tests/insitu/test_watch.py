@@ -336,7 +336,7 @@ def test_only_loopback_names_are_answered(folder, headers, status):
     with serving(folder) as server:
         for path in ("/", "/state.json", "/pictures/Field.png", "/page.js"):
             found, sent, data = get(server, path, **headers)
-            assert found == status and (status == 200 or b"localhost only" in data or b"itself only" in data)
+            assert found == status and (status == 200 or b"localhost only" in data or b"its own requests only" in data)
             assert "access-control-allow-origin" not in sent
 
 

@@ -172,9 +172,8 @@ class Session:
                 self._known[key] = field
             field._valid = True
             hub._fields[name] = field
-            place = array[5:8]
-            if place[0] != CPU and place not in hub._streams:
-                hub._streams.append(place)
+            if array[5] != CPU and array[5:8] not in hub._streams:
+                hub._streams.append(array[5:8])
         except BaseException as error:
             return self._refuse(name, error)
         return OK
@@ -199,7 +198,13 @@ class Session:
 
     def step(self, step: int, time: float) -> int:
         """Run the analyses that are due: 0 no errors, 1 an analysis has failed, 2 please stop, -1 the session is dead."""
-        return self._guarded(lambda hub: hub._run(step, time))
+        hub = self.hub  # not through _guarded: this is called at every step
+        if hub is None:
+            return self._dead
+        try:
+            return hub._run(step, time)
+        except BaseException:
+            return self._failed()
 
     def checkpoint(self, path: str) -> int:
         return self._guarded(lambda hub: hub.checkpoint(path))
@@ -227,14 +232,14 @@ class Session:
         return (self.hub.last_error if self.hub is not None else "") or self._error
 
     def _guarded(self, work: Callable[[Hub], Any]) -> int:
-        """The status that ``work`` returns, OK if it returns something else, ERR if it raises."""
+        """OK, or ERR if ``work`` raises."""
         if self.hub is None:
             return self._dead
         try:
-            status = work(self.hub)
+            work(self.hub)
         except BaseException:
             return self._failed()
-        return status if isinstance(status, int) else OK
+        return OK
 
     def _refuse(self, name: str, error: BaseException) -> int:
         self._error = traceback.format_exc()
