@@ -249,6 +249,23 @@ def test_a_broken_analysis_harms_neither_run_nor_view(tmp_path, where, error):
         assert [d["title"] for d in found["drawings"]] == ["nan"] and found["drawings"][0]["lines"] == [[0.0, 1.0]]
 
 
+def test_nan_in_the_mesh_and_in_sketches_is_no_nan_in_the_file(tmp_path):
+    class Strange(insitu.Analysis):
+        def sketch(self):
+            nan = float("nan")
+            lines = insitu.Sketch("lines", (np.float64(nan), "b"), np.ones((2, 3)), extent=(nan, np.inf))
+            return [lines, insitu.Sketch("images", ("a",), np.ones((1, 2, 2)), aspect=nan)]
+
+    mesh = {"spacing": (float("nan"),), "origin": (float("inf"),)}
+    hub = insitu.Hub([insitu.POD("u", rank=2, block=8), Strange()], output=tmp_path, live=True, quiet=True, mesh=mesh)
+    drive(hub, pause=0.001)
+    assert "live view" not in (tmp_path / "insitu-rank0.log").read_text()
+    text = (tmp_path / "status.json").read_text()
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert [d["title"] for d in found["drawings"]] == ["modes of u", "lines", "images"]
+    assert found["drawings"][0]["extent"] == [None, None] and found["drawings"][2]["aspect"] is None
+
+
 def test_errors_of_an_analysis_are_shown(tmp_path):
     @insitu.on_step
     def bad(ctx, u):

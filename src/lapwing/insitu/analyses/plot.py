@@ -134,14 +134,14 @@ class Plot(Analysis):
         modes = to_host(pod.modes())[: self.count].real
         squares, total = pod.sigma**2, pod.stream.total
         name, shape = (pod.fields or ("",))[0], modes.shape[1:]
-        titles = [f"mode {i + 1} ({square / total:.3g} of the energy)" for i, square in enumerate(squares[: len(modes)])]
+        titles = [f"mode {i + 1}: {100 * square / total:.3g} %" for i, square in enumerate(squares[: len(modes)])]
+        heading = f"Modes of {name}" + (", middle slice" if len(shape) > 2 else "") + ", with their shares of the energy"
         if len(shape) > 1:
-            where = f"Modes of {name}" + (", middle slice" if len(shape) > 2 else "")
-            figure.suptitle(where)
+            figure.suptitle(heading)
             _images(figure, [(t, _thin(_slice(m))) for t, m in zip(titles, modes, strict=True)], mesh, shape)
         else:
             curves = [(t, _thin(np.atleast_1d(m))) for t, m in zip(titles, modes, strict=True)]
-            _curves(figure, curves, mesh, shape, f"Modes of {name}", "mode", [f"C{i}" for i in range(len(curves))])
+            _curves(figure, curves, mesh, shape, heading, "mode", [f"C{i}" for i in range(len(curves))])
 
     def status(self) -> dict[str, Any]:
         return {"pictures": list(self.pictures)}
@@ -203,25 +203,27 @@ def _images(figure: Any, images: list[tuple[str, np.ndarray]], mesh: Mesh | None
     (y, ylabel), (x, xlabel) = (_axis(mesh, shape, direction) for direction in directions)
     extent = (*_ends(x), *_ends(y))
     width, height = extent[1] - extent[0], extent[3] - extent[2]
-    # wide images are drawn one below the other; a picture of extreme proportions would not show anything
-    stacked = len(images) > 1 and width > 1.5 * height
-    aspect = "equal" if 1 / 20 < height / width < 20 else "auto"
-    count = max(len(images), 1)
-    ratio = min(max(height / width, 0.15), 3.0)
-    figure.set_size_inches((8, 0.8 + count * (6.2 * ratio + 0.7)) if stacked else (1.5 + count * 4.2, 1.3 + 3.3 * ratio))
+    ratio = height / width
+    # wide images are drawn one below the other; in a picture of extreme proportions nothing could be seen
+    stacked = len(images) > 1 and ratio < 0.45
+    aspect, ratio = ("equal", ratio) if 1 / 20 < ratio < 20 else ("auto", 1.0)
+    rows, columns = (len(images), 1) if stacked else (1, max(len(images), 1))
+    inches = 6.0 if ratio < 0.45 else min(3.6, 6.0 / ratio)  # width of an image
+    figure.set_size_inches(columns * (inches + 1.1) + 0.4, max(rows, 1) * (inches * ratio + 0.55) + 0.7)
     for i, (title, values) in enumerate(images):
-        axes = figure.add_subplot(*((count, 1) if stacked else (1, count)), i + 1)
-        low, high = np.nanmin(values, initial=0.0), np.nanmax(values, initial=0.0)
+        axes = figure.add_subplot(rows, columns, i + 1)
+        finite = values[np.isfinite(values)]
+        low, high = finite.min(initial=0.0), finite.max(initial=0.0)
         if low < 0 < high:  # white is zero
             top = max(-low, high)
             colours: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -top, "vmax": top}
         else:
             colours = {"cmap": "viridis"}
         image = axes.imshow(values, origin="lower", aspect=aspect, extent=extent, **colours)
-        bar = figure.colorbar(image, ax=axes, shrink=0.9)
+        bar = figure.colorbar(image, cax=axes.inset_axes((1 + 0.1 / inches, 0, 0.12 / inches, 1)))
         bar.formatter.set_powerlimits((-3, 4))
         axes.set_title(title, fontsize="medium")
-        if not stacked or i == count - 1:
+        if i >= len(images) - columns:
             axes.set_xlabel(xlabel)
         if stacked or i == 0:
             axes.set_ylabel(ylabel)
