@@ -132,7 +132,7 @@ def _overhead(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from lapwing import insitu
-    from lapwing.insitu import bridge
+    from lapwing.insitu.solver import bridge
 
     u = np.zeros(258)
 

@@ -28,7 +28,7 @@ import torch
 import lapwing
 from lapwing import insitu
 from lapwing.bench.environment import environment
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 
 _RESULTS = Path(__file__).parent / "results"
 _PACKAGE = Path(lapwing.__file__).resolve().parent

@@ -20,11 +20,11 @@ extern char** environ;
 namespace lapwing::insitu {
 namespace {
 
-// An interpreter answers best itself: start-up scripts, conda, pyenv and user sites all look different from outside. That it
-// answers also shows that it starts in this environment.
+// The interpreter itself knows its paths best: start-up scripts, conda, pyenv and user sites all differ. An answer also shows
+// that it starts in this environment.
 const char* const QUESTION = R"(
 import importlib.util as u, os, sys, sysconfig as s
-sys.path[:] = [p for p in sys.path if p]  # the folder of a -c command is not in an embedded interpreter's path
+sys.path[:] = [p for p in sys.path if p]  # an embedded interpreter does not have the current folder, as -c does
 v = '%d.%d' % sys.version_info[:2]
 n = 'libpython' + v + getattr(sys, 'abiflags', '') + '.so'
 d = [s.get_config_var('LIBDIR'), s.get_config_var('LIBPL')]
@@ -34,9 +34,9 @@ f = [x for x in f if os.path.isfile(x)]
 print('lapwing-insitu-python', v, f[0] if f else '', sys.executable, 'yes' if u.find_spec('lapwing') else 'no', sep='\n')
 )";
 const char MARK[] = "lapwing-insitu-python\n";
-const int PATIENCE_MS = 60000;  // a cold file system of a cluster takes its time
+const int PATIENCE_MS = 60000;  // the file system of a cluster can be slow
 
-// True at the end of the output, false when nothing came for too long.
+// True at the end of the output, false if nothing arrives for too long.
 bool read_all(int descriptor, std::string* all) {
   char piece[4096];
   for (;;) {
@@ -51,7 +51,7 @@ bool read_all(int descriptor, std::string* all) {
   }
 }
 
-// posix_spawn, not fork: it copies no pages and runs no fork handlers, which MPI libraries dislike.
+// posix_spawn, not fork: it copies no pages and runs no fork handlers, which can break MPI libraries.
 std::string ask(const std::string& program) {
   std::string answer;
   int ends[2];
@@ -69,7 +69,7 @@ std::string ask(const std::string& program) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &every);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  // The solver's own SIGCHLD handler has no business with this child.
+  // the solver's own SIGCHLD handler must not see this child
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
   sigpending(&pending);
@@ -83,7 +83,7 @@ std::string ask(const std::string& program) {
     answer = std::strerror(failed);
   } else {
     if (!read_all(ends[0], &answer)) kill(pid, SIGKILL);
-    // Where SIGCHLD is ignored there is nobody to wait for: the answer counts, not the status.
+    // if SIGCHLD is ignored there is no child to wait for; only the answer matters
     while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
     timespec now{0, 0};
@@ -109,7 +109,7 @@ std::string last_line(std::string from) {
   return from.substr(from.rfind('\n') + 1);
 }
 
-// "" where it will do, else what it lacks.
+// "" if the interpreter can be used, else what it lacks.
 std::string examine(const std::string& program, Interpreter* found) {
   std::string answer = ask(program);
   size_t at = answer.find(MARK);
@@ -150,7 +150,7 @@ std::string installed_for() {
     std::string python = path.substr(name, path.find('/', name) - name);
     for (const std::string& prefix : {path.substr(0, at), std::string("/usr")})
       if (exists(prefix + "/bin/" + python)) return prefix + "/bin/" + python;
-    return python;  // a user's own site: by name, on the PATH
+    return python;  // a user site: search the PATH for its name
   }
   return "";
 }
@@ -180,7 +180,7 @@ std::string choose(Interpreter* chosen) {
     }
     reasons += "\n  " + program + " " + lack;
   }
-  return "no usable Python:" + reasons + "\nhint: LAPWING_INSITU_PYTHON=/path/to/python names the interpreter";
+  return "no usable Python:" + reasons + "\nhint: set LAPWING_INSITU_PYTHON=/path/to/python";
 }
 
 }  // namespace lapwing::insitu

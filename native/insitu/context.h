@@ -1,7 +1,7 @@
-// One coupling of a solver with Python, and what its calls share.
+// One connection of a solver with Python, and the functions that its calls share.
 #pragma once
 
-#pragma GCC visibility push(default)  // the functions of this header, and nothing else, are seen from outside
+#pragma GCC visibility push(default)  // only the functions of this header are exported
 #include "../../src/lapwing/insitu/include/lapwing_insitu.h"
 #pragma GCC visibility pop
 
@@ -13,10 +13,11 @@
 
 namespace lapwing::insitu {
 
-enum class State { live, off, dead };  // off: switched off by the user, and everything is well
+// off: the user has switched it off, which is not an error; dead: it could not start; finished: insitu_finalize was called
+enum class State { live, off, dead, finished };
 
-// One field as it was told, and the arguments made of it: a solver tells the same again at every step.
-struct Told {
+// One field as the solver described it, and the Python arguments built from it: a solver passes the same fields at every step.
+struct KnownField {
   std::string name;
   insitu_array array;
   int writable;
@@ -28,22 +29,49 @@ struct Told {
 }  // namespace lapwing::insitu
 
 struct insitu_ctx {
-  lapwing::insitu::State state = lapwing::insitu::State::dead;
-  bool parallel = false, said = false;
+  std::atomic<lapwing::insitu::State> state{lapwing::insitu::State::dead};
+  bool parallel = false, reported = false;
+  int calls = 0;  // calls that are running; like all below, only used while Python's lock is held
   lapwing::insitu::Ref session, field, step;
   int64_t steps = 0;
-  std::vector<lapwing::insitu::Told> told;
-  size_t next = 0;  // the entry of `told` that gives way
+  std::vector<lapwing::insitu::KnownField> known;
+  size_t next = 0;  // the entry of `known` that is replaced next
   std::string error;
 };
 
 namespace lapwing::insitu {
 
-// Calls under way: while there are any, the end of the process leaves Python alone.
+// Number of running calls: while there are any, the end of the process does not touch Python.
 extern std::atomic<int> busy;
 struct Busy {
   Busy() { ++busy; }
   ~Busy() { --busy; }
+};
+
+// A running call of a context; nested calls of one thread (an analysis that calls the interface) count too.
+class Running {
+ public:
+  explicit Running(insitu_ctx* ctx) : ctx_(ctx), outer_(inside) {
+    ++ctx_->calls;
+    inside = this;
+  }
+  ~Running() {
+    --ctx_->calls;
+    inside = outer_;
+  }
+  Running(const Running&) = delete;
+
+  // The calls of this thread on the context.
+  static int depth(const insitu_ctx* ctx) {
+    int count = 0;
+    for (Running* one = inside; one; one = one->outer_) count += one->ctx_ == ctx;
+    return count;
+  }
+
+ private:
+  static thread_local Running* inside;
+  insitu_ctx* ctx_;
+  Running* outer_;
 };
 
 // session.cc
@@ -58,12 +86,13 @@ insitu_status status_of(insitu_ctx* ctx, const Ref& result);
 void take_session_error(insitu_ctx* ctx);
 
 // fields.cc
-std::string wrong(const char* name, const insitu_array& array);
-// What the bridge's `field` takes, remembered from one step to the next; borrowed, null after a Python error.
+// Why the array cannot be used, or "".
+std::string problem_with(const char* name, const insitu_array& array);
+// The arguments of the bridge's `field`, kept from one step to the next; a borrowed reference, null after a Python error.
 Object* arguments_of(insitu_ctx* ctx, const char* name, const insitu_array& array, int writable);
-// What the bridge's `mesh` takes.
+// The argument of the bridge's `mesh`.
 Ref mesh_of(const insitu_mesh_info& mesh);
-// A capsule that owns the DLPack tensor, and what it does at its end.
+// A capsule that owns the DLPack tensor, and the call of the tensor's deleter.
 Ref capsule_of(void* tensor, bool versioned);
 void drop(void* tensor, bool versioned);
 

@@ -1,4 +1,4 @@
-// Fields, meshes and tensors as the bridge takes them.
+// Fields, meshes and tensors as arguments of the bridge.
 #include <cstring>
 
 #include "context.h"
@@ -6,17 +6,15 @@
 namespace lapwing::insitu {
 namespace {
 
-const size_t MOST_TOLD = 64;  // fields times buffers that are remembered
+const size_t MOST_KNOWN = 64;  // fields times buffers that are kept
 
-Ref numbers(const int64_t* values, int count) {
-  Ref tuple(py.PyTuple_New(count));
-  for (int i = 0; tuple && i < count; ++i) py.PyTuple_SetItem(tuple.get(), i, py.PyLong_FromLongLong(values[i]));
-  return tuple;
-}
+Object* number(int64_t value) { return py.PyLong_FromLongLong(value); }
+Object* number(double value) { return py.PyFloat_FromDouble(value); }
 
-Ref numbers(const double* values, int count) {
+template <class Number>
+Ref numbers(const Number* values, int count) {
   Ref tuple(py.PyTuple_New(count));
-  for (int i = 0; tuple && i < count; ++i) py.PyTuple_SetItem(tuple.get(), i, py.PyFloat_FromDouble(values[i]));
+  for (int i = 0; tuple && i < count; ++i) py.PyTuple_SetItem(tuple.get(), i, number(values[i]));
   return tuple;
 }
 
@@ -34,17 +32,17 @@ Ref describe(const char* name, const insitu_array& a, int writable) {
   return Ref(py.Py_BuildValue("(KOOsiiiKi)", data, s, t, code, bits, type, id, stream, writable));
 }
 
-bool same(const Told& told, const char* name, const insitu_array& a, int writable) {
-  const insitu_array& b = told.array;
+bool same(const KnownField& known, const char* name, const insitu_array& a, int writable) {
+  const insitu_array& b = known.array;
   size_t bytes = sizeof(int64_t) * a.ndim;
-  return a.data == b.data && a.ndim == b.ndim && a.code == b.code && a.bits == b.bits && writable == told.writable &&
+  return a.data == b.data && a.ndim == b.ndim && a.code == b.code && a.bits == b.bits && writable == known.writable &&
          a.device.device_type == b.device.device_type && a.device.device_id == b.device.device_id &&
-         a.device.stream == b.device.stream && told.name == name && told.has_strides == (a.strides != nullptr) &&
-         (bytes == 0 || (std::memcmp(told.shape.data(), a.shape, bytes) == 0 &&
-                         (!a.strides || std::memcmp(told.strides.data(), a.strides, bytes) == 0)));
+         a.device.stream == b.device.stream && known.name == name && known.has_strides == (a.strides != nullptr) &&
+         (bytes == 0 || (std::memcmp(known.shape.data(), a.shape, bytes) == 0 &&
+                         (!a.strides || std::memcmp(known.strides.data(), a.strides, bytes) == 0)));
 }
 
-// DLPack 1.x, declared here as its header does
+// the structs of DLPack 1.x
 struct Tensor {
   void* data;
   int32_t device[2], ndim;
@@ -65,7 +63,7 @@ struct Versioned {
 };
 const char PLAIN[] = "dltensor", VERSIONED[] = "dltensor_versioned";
 
-// A capsule that was used has another name; then its user calls the deleter.
+// A consumed capsule has another name; then its consumer calls the deleter.
 void drop_capsule(Object* capsule) {
   for (const char* name : {VERSIONED, PLAIN})
     if (py.PyCapsule_IsValid(capsule, name)) drop(py.PyCapsule_GetPointer(capsule, name), name == VERSIONED);
@@ -74,23 +72,23 @@ void drop_capsule(Object* capsule) {
 }  // namespace
 
 Object* arguments_of(insitu_ctx* ctx, const char* name, const insitu_array& array, int writable) {
-  for (Told& told : ctx->told)
-    if (same(told, name, array, writable)) return told.arguments.get();
-  Ref made = describe(name, array, writable);
-  if (!made) return nullptr;
-  Told told{name, array, writable, {}, {}, array.strides != nullptr, std::move(made)};
-  if (array.ndim) told.shape.assign(array.shape, array.shape + array.ndim);
-  if (array.ndim && array.strides) told.strides.assign(array.strides, array.strides + array.ndim);
-  if (ctx->told.size() < MOST_TOLD) {
-    ctx->told.push_back(std::move(told));
-    return ctx->told.back().arguments.get();
+  for (KnownField& known : ctx->known)
+    if (same(known, name, array, writable)) return known.arguments.get();
+  Ref arguments = describe(name, array, writable);
+  if (!arguments) return nullptr;
+  KnownField field{name, array, writable, {}, {}, array.strides != nullptr, std::move(arguments)};
+  if (array.ndim) field.shape.assign(array.shape, array.shape + array.ndim);
+  if (array.ndim && array.strides) field.strides.assign(array.strides, array.strides + array.ndim);
+  if (ctx->known.size() < MOST_KNOWN) {
+    ctx->known.push_back(std::move(field));
+    return ctx->known.back().arguments.get();
   }
-  Told& old = ctx->told[ctx->next++ % MOST_TOLD];
-  old = std::move(told);
-  return old.arguments.get();
+  KnownField& oldest = ctx->known[ctx->next++ % MOST_KNOWN];
+  oldest = std::move(field);
+  return oldest.arguments.get();
 }
 
-std::string wrong(const char* name, const insitu_array& a) {
+std::string problem_with(const char* name, const insitu_array& a) {
   if (!name || !*name) return "a field has no name";
   std::string field = std::string("field \"") + name + "\" ";
   if (a.ndim < 0 || a.ndim > 64) return field + "has " + std::to_string(a.ndim) + " dimensions";

@@ -1,4 +1,4 @@
-// What a solver owns and Python must not change: floating-point environment and signals.
+// Keeps the solver's floating-point environment and signals unchanged by Python.
 #pragma once
 
 #include <cfenv>
@@ -21,8 +21,8 @@ class FloatGuard {
   std::fenv_t saved_;
 };
 
-// Handlers and mask are put back as they were. A read costs a system call (about 0.1 us), so a step looks at the
-// signals that solvers catch; the rarer calls, in which libraries are imported, look at all of them.
+// Restores signal handlers and mask. Reading a handler costs a system call (about 0.1 us), so a step checks only the signals
+// that solvers catch; rarer calls, which may import libraries, check all of them.
 class SignalGuard {
  public:
   explicit SignalGuard(bool all) : all_(all) {
@@ -39,7 +39,7 @@ class SignalGuard {
   SignalGuard(const SignalGuard&) = delete;
 
  private:
-  static constexpr int LAST = 31;  // the real-time signals above it belong to nobody by default
+  static constexpr int LAST = 31;  // the real-time signals above it are not used by default
   static constexpr int OFTEN[] = {SIGINT, SIGTERM, SIGFPE, SIGSEGV, SIGUSR1, SIGUSR2};
 
   template <class Work>

@@ -19,7 +19,7 @@ namespace {
 std::mutex mutex;
 bool attached = false, started = false;
 std::atomic<bool> ended{false};
-std::string broken;  // a start that failed half-way cannot be tried again
+std::string broken;  // why the start failed: a failed start cannot be repeated
 
 std::string find_symbols(void* handle) {
 #define LAPWING_FIND(name, result, arguments)                                   \
@@ -50,8 +50,8 @@ int note_library(dl_phdr_info* info, size_t, void* found) {
   return 1;
 }
 
-// A Python that is in the process already: the program's own, or one that a plug-in has loaded for itself only. Its symbols are
-// made global then, because extension modules do not name libpython and look for them there.
+// Finds a Python that the process has already loaded: the program's own, or one that a plug-in has loaded privately. The
+// symbols of a private one are made global, because extension modules do not link libpython and look for them there.
 bool loaded(void** handle) {
   *handle = RTLD_DEFAULT;  // which is NULL
   if (dlsym(RTLD_DEFAULT, "Py_IsInitialized")) return true;
@@ -66,12 +66,12 @@ std::string failure(const Status& status) {
   return "Python does not start: " + message + (status.function ? std::string(" (") + status.function + ")" : "");
 }
 
-// UTF-8 whatever the locale: so Python leaves the locale of the process, and LC_CTYPE in its environment, alone.
+// UTF-8 for every locale: then Python changes neither the locale of the process nor LC_CTYPE in its environment.
 std::string prepare() {
   alignas(16) int config[64] = {};
   enum { PARSE_ARGV = 1, ISOLATED, USE_ENVIRONMENT, CONFIGURE_LOCALE, COERCE, COERCE_WARN, UTF8_MODE };
   py.PyPreConfig_InitPythonConfig(config);
-  // PyPreConfig has had these members since 3.8; where they read otherwise Python prepares itself in its own way.
+  // PyPreConfig has had these members since 3.8; if they have other values, Python uses its defaults.
   if (config[PARSE_ARGV] != 1 || config[ISOLATED] != 0 || config[USE_ENVIRONMENT] != 1 || config[CONFIGURE_LOCALE] != 1 ||
       config[COERCE] != -1 || config[COERCE_WARN] != -1 || config[UTF8_MODE] != -1)
     return "";
@@ -81,8 +81,8 @@ std::string prepare() {
   return py.PyStatus_Exception(status) ? failure(status) : "";
 }
 
-// The argument vector carries the program's name, from which Python knows its virtual environment: so no member of PyConfig
-// whose place differs between versions is touched. Py_Initialize would end the process where it fails; this returns.
+// Python finds its virtual environment from the program's name in the argument vector, so no member of PyConfig is needed whose
+// offset differs between versions. Py_Initialize would end the process on failure; this function returns.
 std::string start(const std::string& program) {
   std::string problem = prepare();
   if (!problem.empty()) return problem;
@@ -90,7 +90,7 @@ std::string start(const std::string& program) {
   py.PyConfig_InitPythonConfig(config);
   enum { ISOLATED = 1, USE_ENVIRONMENT, DEV_MODE, SIGNAL_HANDLERS };
   int* head = reinterpret_cast<int*>(config);
-  // The head of PyConfig is the same since 3.8. Were it not, the caller's guard still puts the handlers back.
+  // The head of PyConfig has not changed since 3.8. If it does, the caller's guard still restores the handlers.
   if (head[ISOLATED] == 0 && head[USE_ENVIRONMENT] == 1 && head[SIGNAL_HANDLERS] == 1) head[SIGNAL_HANDLERS] = 0;
   char* arguments[] = {const_cast<char*>(program.c_str()), nullptr};
   Status status = py.PyConfig_SetBytesArgv(config, 1, arguments);
@@ -123,7 +123,7 @@ std::string attach_once() {
   }
   if (version() != chosen.version)
     return "the program has libpython " + version() + " loaded, but " + chosen.program + " is Python " + chosen.version +
-           "\nhint: LAPWING_INSITU_PYTHON names an interpreter of version " + version();
+           "\nhint: set LAPWING_INSITU_PYTHON to an interpreter of version " + version();
   broken = start(chosen.program);
   started = broken.empty();
   return broken;
@@ -156,11 +156,12 @@ std::string text(Object* string) {
 std::string take_error() {
   Object *type = nullptr, *value = nullptr, *trace = nullptr;
   py.PyErr_Fetch(&type, &value, &trace);
+  if (!type) return "unknown Python error";
   py.PyErr_NormalizeException(&type, &value, &trace);
   Ref own_type(type), own_value(value), own_trace(trace);
   Ref traceback(py.PyImport_ImportModule("traceback"));
   Ref format(traceback ? py.PyObject_GetAttrString(traceback.get(), "format_exception") : nullptr);
-  // no traceback and no value become None
+  // a missing traceback or value is passed as None
   Ref arguments(format ? py.Py_BuildValue(value && trace ? "(OOO)" : value ? "(OOz)" : "(zzz)", type, value, trace) : nullptr);
   Ref lines(arguments ? py.PyObject_CallObject(format.get(), arguments.get()) : nullptr);
   Ref empty(py.Py_BuildValue("s", ""));

@@ -1,11 +1,11 @@
-// The running Python, found in the process or started; nothing of it is linked or included.
+// The running Python, found in the process or started. No header or library of Python is needed.
 #pragma once
 
 #include <string>
 
 namespace lapwing::insitu {
 
-struct Object;  // PyObject: only its address is used
+struct Object;  // PyObject; only its address is used
 struct Status {  // PyStatus, unchanged since 3.8
   int type;
   const char* function;
@@ -13,7 +13,7 @@ struct Status {  // PyStatus, unchanged since 3.8
   int exit_code;
 };
 
-// name, result, arguments: all of them belong to the stable ABI, but for those that start the interpreter (3.8 and later).
+// name, result, arguments: all belong to the stable ABI, except those that start the interpreter (3.8 and later).
 #define LAPWING_PYTHON(SYMBOL)                                                \
   SYMBOL(Py_IsInitialized, int, ())                                           \
   SYMBOL(Py_GetVersion, const char*, ())                                      \
@@ -61,16 +61,16 @@ struct Python {
 // Valid after attach() has succeeded.
 extern Python py;
 
-// Finds the running interpreter, or starts one; then nobody holds its lock. "" or the reason why not.
+// Finds the running interpreter or starts one; afterwards no thread holds its lock. Returns "", or why it failed.
 std::string attach();
-// False once the interpreter has ended: then nothing of it may be called.
+// False once the interpreter has ended: then no function of it may be called.
 bool alive();
-// True where attach() has started it: the process's end is then ours to arrange.
+// True if attach() has started it: then this library must also end it with the process.
 bool started_here();
-// No call may reach it any more.
+// Marks the interpreter as ended.
 void end();
 
-// The interpreter's lock, held as long as this lives.
+// Holds the interpreter's lock during its lifetime.
 class Lock {
  public:
   Lock() : state_(py.PyGILState_Ensure()) {}
@@ -107,10 +107,10 @@ class Ref {
   Object* object_;
 };
 
-// What Python raised, as text with its traceback; the error is cleared.
+// The current Python error as text with its traceback; the error is cleared.
 std::string take_error();
 std::string text(Object* string);
-// module.name(), whatever happens.
+// Calls module.name() and ignores errors.
 void call_quietly(const char* module, const char* name);
 
 }  // namespace lapwing::insitu

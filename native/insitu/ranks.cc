@@ -5,8 +5,8 @@
 namespace lapwing::insitu {
 namespace {
 
-// A communicator is an int in MPICH and its kin and a pointer in Open MPI: both travel in a register of this size. No constant
-// of a particular mpi.h is needed, which is why the ranks are counted by splitting and not by a reduction.
+// A communicator is an int in MPICH and similar libraries, and a pointer in Open MPI: both fit a register of this size. Ranks
+// are counted by splitting, not by a reduction, because a reduction needs constants of a particular mpi.h.
 using Handle = uintptr_t;
 
 template <class Function>
@@ -25,10 +25,10 @@ bool all_ready(int64_t comm_f, bool ready) {
     return ready;
   int begun = 0, over = 0;
   if (initialized(&begun) || finalized(&over) || !begun || over) return ready;
-  // in MPICH the conversion is a macro: the handles are the same
+  // in MPICH the conversion is a macro, and the handles are equal
   Handle comm = static_cast<uint32_t>(comm_f);
   if (find(&from_fortran, "MPI_Comm_f2c")) comm = from_fortran(static_cast<int>(comm_f));
-  Handle alike = 0;  // the ranks that are as ready as this one
+  Handle alike = 0;  // the ranks with the same answer as this one
   int all = 0, same = 0;
   if (size(comm, &all) || split(comm, ready, 0, &alike) || size(alike, &same)) return ready;
   release(&alike);

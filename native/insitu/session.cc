@@ -1,4 +1,5 @@
-// How a coupling begins and ends.
+// The beginning and the end of a connection.
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,22 +15,23 @@
 namespace lapwing::insitu {
 
 std::atomic<int> busy{0};
+thread_local Running* Running::inside = nullptr;
 
 namespace {
 
-std::atomic<pid_t> process{0};  // that started Python
+std::atomic<pid_t> process{0};  // the process that started Python
 
-// Contexts are never freed: a solver may ask for the error after the end, or end twice.
+// Contexts are never freed: a solver may read the error after the end, or finish twice.
 std::mutex mutex;
 std::vector<insitu_ctx*>& contexts() {
   static auto* all = new std::vector<insitu_ctx*>;
   return *all;
 }
 
-void say(insitu_ctx* ctx, const std::string& message) {
+void report(insitu_ctx* ctx, const std::string& message) {
   ctx->error = message;
-  if (ctx->said) return;  // a solver that repeats its mistake at every step would fill the log
-  ctx->said = true;
+  if (ctx->reported) return;  // a solver that repeats a mistake at every step would fill the log
+  ctx->reported = true;
   std::fprintf(stderr, "[lapwing.insitu] %s\n", message.c_str());
 }
 
@@ -42,24 +44,25 @@ void flush() {
   }
 }
 
-// The process ends and the interpreter is ours. Threads are waited for and exit functions run as Python does it; but it is not
-// torn down, because libraries it has loaded may be gone by now. The lock stays taken, so that daemon threads run no further.
+// The process ends, and this library has started the interpreter. As in Python, threads are joined and exit functions run. But
+// the interpreter is not finalized, because libraries it uses may be unloaded already. The lock stays locked, so that daemon
+// threads do not continue.
 void at_exit() {
-  if (busy.load() || !alive() || getpid() != process) return;  // the end of a forked child is not that of the run
+  if (busy.load() || !alive() || getpid() != process) return;  // the end of a forked child is not the end of the run
   try {
     FloatGuard floats;
     SignalGuard signals(true);
     py.PyGILState_Ensure();
     for (insitu_ctx* ctx : contexts()) {
       if (ctx->state != State::live) continue;
-      // Ranks talk in their finalize, and MPI may have ended.
+      // finalize communicates between the ranks, and MPI may have ended
       if (ctx->parallel)
         std::fprintf(stderr, "[lapwing.insitu] insitu_finalize was not called: results are missing\n");
       else
         finish(ctx);
     }
     call_quietly("threading", "_shutdown");
-    // In a thread of their own: what is local to this one has been destroyed already, and some exit functions (JAX's) use it.
+    // In a new thread: the thread-local objects of this one are destroyed already, and some exit functions (JAX's) use them.
     void* state = py.PyEval_SaveThread();
     std::thread([] {
       const int held = py.PyGILState_Ensure();
@@ -78,14 +81,14 @@ bool switched_off() {
   return value && std::strcmp(value, "0") == 0;
 }
 
-// The bridge's module, or the reason why there is none.
+// The module of the bridge; if it cannot be imported, `problem` has the reason.
 Ref find_bridge(std::string* problem) {
   *problem = attach();
   if (!problem->empty()) return Ref();
   finish_at_exit();
   Lock lock;
   const char* named = std::getenv("LAPWING_INSITU_BRIDGE");  // for tests of this library alone
-  Ref bridge(py.PyImport_ImportModule(named && *named ? named : "lapwing.insitu.bridge"));
+  Ref bridge(py.PyImport_ImportModule(named && *named ? named : "lapwing.insitu.solver.bridge"));
   if (!bridge) *problem = take_error();
   return bridge;
 }
@@ -101,7 +104,7 @@ void open_session(insitu_ctx* ctx, Object* bridge, const char* script, const cha
     ctx->step = Ref(py.PyObject_GetAttrString(ctx->session.get(), "step"));
   }
   py.Py_DecRef(bridge);
-  if (!ctx->field || !ctx->step) return say(ctx, "switched off: " + take_error());
+  if (!ctx->field || !ctx->step) return report(ctx, "switched off: " + take_error());
   ctx->parallel = comm >= 0;
   ctx->state = State::live;
 }
@@ -123,25 +126,34 @@ void open(insitu_ctx* ctx, const char* script, const char* options, int64_t comm
   if (off)
     ctx->state = State::off;
   else if (!problem.empty())
-    say(ctx, "switched off: " + problem);
+    report(ctx, "switched off: " + problem);
   else
     open_session(ctx, bridge, script, options, comm);
 }
 
+// New calls are refused from here on; those of other threads that are running end first.
 insitu_status finish(insitu_ctx* ctx) {
+  const int own = Running::depth(ctx);
+  if (own > 1) return fail(ctx, "insitu_finalize was called inside another call on the same context");
+  ctx->state = State::finished;
+  while (ctx->calls > own) {
+    void* state = py.PyEval_SaveThread();
+    timespec pause{0, 1000000};
+    nanosleep(&pause, nullptr);
+    py.PyEval_RestoreThread(state);
+  }
   Ref result = call_method(ctx->session, "finalize");
   insitu_status status = status_of(ctx, result);
   take_session_error(ctx);
   flush();
-  ctx->state = State::dead;
-  ctx->told.clear();
+  ctx->known.clear();
   ctx->field = Ref();
   ctx->step = Ref();
   ctx->session = Ref();
   return status;
 }
 
-// The last one registered runs first: after the libraries that analyses import have registered theirs, it is ours again.
+// The function registered last runs first. It is registered again after analyses have imported libraries with their own ones.
 void finish_at_exit() {
   process = getpid();
   static std::atomic<int> registered{0};
@@ -149,7 +161,7 @@ void finish_at_exit() {
 }
 
 insitu_status fail(insitu_ctx* ctx, const std::string& message) {
-  say(ctx, message);
+  report(ctx, message);
   return INSITU_ERR;
 }
 
@@ -164,7 +176,8 @@ insitu_status status_of(insitu_ctx* ctx, const Ref& result) {
   if (!result) return fail(ctx, take_error());
   long value = py.PyLong_AsLong(result.get());
   if (value == -1 && py.PyErr_Occurred()) return fail(ctx, take_error());
-  if (value < INSITU_ERR || value > INSITU_STOP) return fail(ctx, "the bridge gave the status " + std::to_string(value));
+  if (value < INSITU_ERR || value > INSITU_STOP)
+    return fail(ctx, "the bridge returned the unknown status " + std::to_string(value));
   return static_cast<insitu_status>(value);
 }
 

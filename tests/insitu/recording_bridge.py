@@ -1,6 +1,6 @@
-"""A bridge for tests of the C library alone (LAPWING_INSITU_BRIDGE=recording_bridge): it reports what it is called with.
+"""A bridge for tests of the C library alone (LAPWING_INSITU_BRIDGE=recording_bridge): it prints the calls it receives.
 
-It needs no NumPy, so that any interpreter can run it. The script's name says how it misbehaves.
+It needs no NumPy, so that any interpreter can run it. The name of the script selects how it misbehaves.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from time import sleep
 from typing import Any
 
 VERBOSE = not os.environ.get("RECORDING_QUIET")
@@ -23,6 +24,7 @@ class Session:
     def __init__(self, script: str) -> None:
         self.script = script
         self.traceback = ""
+        self.running = 0
 
     def field(self, name: str, pointer: int, *rest: Any) -> int:
         if self.script == "raise in field":
@@ -49,6 +51,11 @@ class Session:
             return "fine"
         if self.script == "strange status":
             return 17
+        if self.script == "slow":
+            self.running += 1
+            sleep(0.005)  # lets other threads in
+            self.running -= 1
+            return 0
         if self.script == "divide":
             assert float("1e308") * 10 == float("inf")
             sys.stderr.flush()
@@ -68,7 +75,9 @@ class Session:
         return 1
 
     def finalize(self) -> int:
-        report("finalize")
+        report("finalize", **({"running": self.running} if self.script == "slow" else {}))
+        if self.script == "slow":
+            sleep(0.05)
         return 0
 
     def error(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, burgers, run
+from insitu.cases import EPS, burgers, run
 from lapwing import insitu
 
 RNG = np.random.default_rng(0)
@@ -99,7 +99,7 @@ def test_probe(library):
 
 @pytest.mark.parametrize(
     ("points", "words"),
-    [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "told nothing about its mesh")],
+    [([(9, 0)], "outside the field 'u'"), ([(1,)], "outside"), ([(0.5, 0.5)], "did not describe its mesh")],
 )
 def test_bad_probes(points, words):
     hub = hand_over([insitu.Probe("u", points=points)], HISTORY)
@@ -199,6 +199,48 @@ def test_pictures_of_two_dimensions_and_refresh(tmp_path):
         insitu.Plot(3)
 
 
+class Kept(insitu.Plot):
+    """Keeps the last figure."""
+
+    def _modes(self, figure, mesh, pod):
+        super()._modes(figure, mesh, pod)
+        self.figure = figure
+
+    def _field(self, figure, mesh):
+        super()._field(figure, mesh)
+        self.figure = figure
+
+
+def test_pictures_have_physical_axes_and_true_proportions(tmp_path):
+    pytest.importorskip("matplotlib")
+    y, x = np.meshgrid(1 + 0.5 * np.arange(20), -3 + 0.25 * np.arange(30), indexing="ij")
+    pod = insitu.POD("u", rank=2)
+    field, modes, positive = Kept("u", file="u.png"), Kept(pod, file="modes.png"), Kept("p", file="p.png")
+    mesh = {"spacing": (0.5, 0.25), "origin": (1.0, -3.0)}
+    with insitu.Hub([pod, field, modes, positive], output=tmp_path, quiet=True, mesh=mesh) as hub:
+        for n in range(4):
+            hub.step(n, 0.0, u=np.sin(x - 0.1 * n) * y, p=1 + n + np.abs(x))
+    assert hub.errors == 0, hub.last_error
+    for picture, images in ((field, 1), (modes, 2), (positive, 1)):
+        axes = picture.figure.get_axes()
+        assert len(axes) == images, "colour bars are inside their axes"
+        for one in axes:
+            (image,) = one.get_images()
+            assert image.get_extent() == [-3.125, 4.375, 0.75, 10.75] and one.get_aspect() == 1
+            assert image.colorbar is not None
+            low, high = image.get_clim()
+            if picture is positive:
+                assert image.get_cmap().name == "viridis" and low > 0
+            else:
+                assert image.get_cmap().name == "RdBu_r" and low == -high
+    # one dimension
+    pod = insitu.POD("u", rank=1)
+    lines = Kept(pod, file="line.png")
+    with insitu.Hub([pod, lines], output=tmp_path, quiet=True, mesh={"spacing": (0.1,), "origin": (5.0,)}) as hub:
+        hub.step(0, 0.0, u=np.sin(np.arange(40.0)))
+    assert lines.figure.get_axes()[0].get_lines()[0].get_xdata() == pytest.approx(5 + 0.1 * np.arange(40))
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 def test_stop_when_steady(library):
     history = [np.float32(1) + np.exp(-np.float32(n)) * np.ones(10, np.float32) for n in range(30)]
@@ -266,7 +308,7 @@ def test_progress(capsys):
     assert progress.lines == 1 and shown.count("\n") == 1 and "step 0" in shown
     progress.seconds = 0
     hub.step(50, 25.0)
-    assert "step 50, t = 25" in (line := capsys.readouterr().err) and "left" in line and "ms a step" in line
+    assert "step 50, t = 25" in (line := capsys.readouterr().err) and "left" in line and "ms per step" in line
 
 
 def test_missing_extras_are_said(monkeypatch):

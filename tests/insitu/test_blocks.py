@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, SIGMA, burgers, stream, with_spectrum
-from lapwing.insitu.blocks import BlockSVD, NotFinite
+from insitu.cases import EPS, SIGMA, burgers, stream, with_spectrum
+from lapwing.insitu.analyses.blocks import BlockSVD, NotFinite
 
 FAST = 10.0 ** -np.arange(0.0, 12.0, 0.5)  # a smooth field: down to rounding errors
 SLOW = 1.0 / np.arange(1.0, 61.0)
@@ -52,7 +52,7 @@ def test_fast_spectrum(dtype, centre, block):
 def test_published_case():
     a = burgers()[:, 1:-1]
     made, found = stream(a, rank=10)
-    assert found.sigma[:8] == pytest.approx(SIGMA, rel=5e-9)
+    assert found.sigma[:8] == pytest.approx(SIGMA[:8], rel=5e-9)
     _, s, vh = reference(a)
     basis = check(made, found, a, 10)
     # the small ones relative to themselves, and the modes: the plain Gram method has 3e-10 and 3e-9 here
@@ -200,7 +200,7 @@ def test_bad_snapshots_are_left_out_and_named():
     bad = a.copy()
     bad[5, 3], bad[7, 0], bad[8, 49] = np.nan, np.inf, 1e200
     made = BlockSVD(4, block=40, centre=True)
-    from lapwing.insitu.rows import Layout, make_rows
+    from lapwing.insitu.analyses.rows import Layout, make_rows
 
     made.open(make_rows("numpy", a, Layout.of(["a"], [(50,)], True), made.capacity, a.dtype))
     for i, x in enumerate(bad):

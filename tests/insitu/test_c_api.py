@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_drivers import (
+from insitu.harness import (
     CFLAGS,
     DRIVERS,
     INCLUDE,
@@ -29,6 +29,7 @@ from insitu_drivers import (
     shared_python,
 )
 from lapwing import __version__
+from lapwing.insitu.__main__ import main as flags_of
 
 RECORDING = "recording_bridge"
 
@@ -104,16 +105,14 @@ def test_the_library_names_no_python():
 def test_flags_of_the_command(tmp_path):
     need_library()
 
-    def ask(*options: str) -> str:
-        return run(sys.executable, "-m", "lapwing.insitu", *options).stdout.strip()
-
-    assert ask("--version") == __version__
-    assert Path(ask("--cmakedir"), "LapwingInsituConfig.cmake").is_file()
-    assert Path(ask("--fortran")).is_file() and Path(ask("--examples"), "burgers", "burgers.cpp").is_file()
-    assert ask("--libfile") == str(LIBRARY)
-    driver = build(tmp_path / "driver", "-x", "c", DRIVERS / "driver.c", "-lm", *ask("--cflags", "--libs").split())
+    asked = ["--version", "--cmakedir", "--fortran", "--examples", "--libfile", "--cflags", "--libs"]
+    version, cmake, fortran, examples, library, *flags = run(sys.executable, "-m", "lapwing.insitu", *asked).stdout.split()
+    assert version == __version__ and library == str(LIBRARY)
+    assert Path(cmake, "LapwingInsituConfig.cmake").is_file()
+    assert Path(fortran).is_file() and Path(examples, "burgers", "burgers.cpp").is_file()
+    driver = build(tmp_path / "driver", "-x", "c", DRIVERS / "driver.c", "-lm", *flags)
     assert "done" in run(driver, "plain", "x", LAPWING_INSITU="0").stdout
-    assert subprocess.run([sys.executable, "-m", "lapwing.insitu"], env=environment(), capture_output=True).returncode == 2
+    assert flags_of([]) == 2
 
 
 # --------------------------------------------------------------------------------------------------- what reaches the bridge
@@ -183,6 +182,14 @@ def test_mistakes_of_the_solver_are_named(driver, script):
         assert set(statuses(done.stdout, name)) == {-1}, name
     assert statuses(done.stdout, "step") == [1]
     assert "'u'" in done.stdout.partition("error <")[2]
+    assert "after <the run was finished by insitu_finalize" in done.stdout, "not an older error"
+
+
+def test_finalize_waits_for_the_step_of_another_thread(driver):
+    done = run(driver, "race", "slow", LAPWING_INSITU_BRIDGE=RECORDING)
+    assert recorded(done.stdout)[-1] == ("finalize", {"running": 0})
+    assert statuses(done.stdout, "finalize") == [0] and statuses(done.stdout, "raced") == [-1]
+    assert "error <the run was finished by insitu_finalize" in done.stdout and not done.stderr
 
 
 def test_dlpack_is_given_back_once(driver, script):

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from insitu_drivers import compiler, need_embedding
+from insitu.cases import check_burgers
+from insitu.harness import compiler, need_embedding
 from lapwing.__main__ import main
 from lapwing.cli import insitu_demo
 from lapwing.insitu.live.reader import Reader
@@ -16,6 +17,7 @@ from lapwing.insitu.live.reader import Reader
 
 def check(text: str, folder, how: str) -> None:
     assert how in text and text.count("  right   ") == 5 and "WRONG" not in text, text
+    check_burgers(text)
     assert "u[10]    0.0733873" in text and "exact (Cole-Hopf) solution at t = 2.001: 5.0e-02" in text
     view = Reader(folder / "insitu").read()
     assert view.state == "finished" and view.status["step"] == 2000

@@ -32,7 +32,7 @@ def test_import_loads_no_extras():
     code = """
 import sys, logging, signal, threading, os
 before = (signal.getsignal(signal.SIGINT), logging.root.handlers[:], threading.active_count(), dict(os.environ))
-import lapwing.insitu, lapwing.insitu.bridge
+import lapwing.insitu, lapwing.insitu.solver.bridge
 extras = {"torch", "jax", "cupy", "mpi4py", "h5py", "matplotlib", "scipy", "tensorflow"}
 assert not extras & {m.partition(".")[0] for m in sys.modules}
 assert before == (signal.getsignal(signal.SIGINT), logging.root.handlers[:], threading.active_count(), dict(os.environ))

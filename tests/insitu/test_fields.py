@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu import bridge
 from lapwing.insitu.dlpack import _alive, capsule_of_memory, memory_of_capsule
-from lapwing.insitu.field import Field
 from lapwing.insitu.memory import Memory
+from lapwing.insitu.solver import bridge
+from lapwing.insitu.solver.field import Field
 
 CODES = {"float32": ("f", 32), "float64": ("f", 64), "complex64": ("c", 64), "complex128": ("c", 128), "int32": ("i", 32),
          "uint8": ("u", 8), "int64": ("i", 64), "bool": ("b", 8), "float16": ("f", 16)}  # fmt: skip
@@ -146,7 +146,7 @@ def test_device_memory_as_numpy():
     memory = Memory.describe("temperature", 0xDEAD0000, (4,), None, "f", 64, 2, 1, False)
     field = Field("temperature", memory=memory)
     for use in (lambda: np.asarray(field), lambda: field.array("numpy")):
-        with pytest.raises(TypeError, match="'temperature' lives on CUDA device 1"):
+        with pytest.raises(TypeError, match="'temperature' is on CUDA device 1"):
             use()
     assert field.__cuda_array_interface__["data"][0] == 0xDEAD0000 and field.__cuda_array_interface__["stream"] == 1
     with pytest.raises(AttributeError):
@@ -154,7 +154,7 @@ def test_device_memory_as_numpy():
 
 
 def test_no_library_for_a_device(monkeypatch):
-    from lapwing.insitu import arrays
+    from lapwing.insitu.solver import arrays
 
     monkeypatch.setattr(arrays, "_installed", lambda name: False)
     with pytest.raises(TypeError, match="CUDA device 0"):
@@ -326,7 +326,7 @@ def test_gpu_zero_copy_and_stream(library):
 def test_gpu_pod(library, dtype):
     pytest.importorskip(library)
     torch = pytest.importorskip("torch")
-    from insitu_cases import with_spectrum
+    from insitu.cases import with_spectrum
 
     a = with_spectrum(100, 70_000, 10.0 ** -np.arange(0.0, 8.0, 0.5), dtype)
     on_gpu = torch.from_numpy(a).cuda()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 
 OK, WARN, STOP, ERR = 0, 1, 2, -1
 U = np.arange(4.0)
@@ -236,7 +236,7 @@ def test_decorator_takes_names_of_arguments():
         ({"on_error": "ignore"}, "disable, warn, stop, abort"),
         ({"xp": "tensorflow"}, "auto, numpy, cupy, torch, jax"),
         ({"every": 0}, "positive whole number"),
-        ({"mesh": {"size": 3}}, "a mesh has no size"),
+        ({"mesh": {"size": 3}}, "no entry size"),
     ],
 )
 def test_bad_options(wrong, words):
@@ -247,7 +247,7 @@ def test_bad_options(wrong, words):
 def test_bad_analyses():
     with pytest.raises(TypeError, match=r"Record\(...\)"):
         insitu.Hub([Record])
-    with pytest.raises(TypeError, match="no analysis"):
+    with pytest.raises(TypeError, match="not an analysis"):
         insitu.Hub([3])
     with pytest.raises(ValueError, match=r"Record.every"):
         insitu.Hub([Record(every=0)])
@@ -332,7 +332,7 @@ def test_script_beside_a_module(tmp_path):
         ("1/0\n", "ZeroDivisionError"),
         ("def (:\n", "SyntaxError"),
         ("pass\n", "has no analyses"),
-        ("def analyses(): return [3]\n", "no analysis"),
+        ("def analyses(): return [3]\n", "not an analysis"),
     ],
 )
 def test_bad_scripts(text, words, tmp_path, capsys):
@@ -444,7 +444,7 @@ def test_an_output_that_cannot_be_made(tmp_path, capfd):
     with insitu.Hub([stats, insitu.Writer("u")], output=tmp_path / "solver" / "results") as hub:
         assert hub.step(0, 0.0, u=np.ones(3)) == 1
     assert stats.count() == 1 and hub.errors == 1
-    assert "cannot be made" in capfd.readouterr().err
+    assert "cannot be created" in capfd.readouterr().err
 
 
 class Unprintable(Exception):
@@ -504,7 +504,7 @@ def test_strides_that_are_no_multiples_are_refused():
     pytest.importorskip("torch")
     table = np.zeros(4, [("a", "f8"), ("b", "i4")])
     with insitu.Hub([insitu.on_step(fields=["u"])(lambda ctx, u: None)], output=None, quiet=True, xp="torch") as hub:
-        assert hub.step(0, 0.0, u=table["a"]) == 1 and "no multiples" in hub.last_error
+        assert hub.step(0, 0.0, u=table["a"]) == 1 and "not multiples" in hub.last_error
 
 
 def test_a_probe_outside_and_whole_numbers_that_jump():
@@ -519,7 +519,7 @@ def test_a_probe_outside_and_whole_numbers_that_jump():
 
 def test_a_device_out_of_reach_leaves_the_host_alone(monkeypatch):
     """No GPU and no library for one: who wants the field says so once, the others run and finish."""
-    from lapwing.insitu import hub as module
+    from lapwing.insitu.solver import hub as module
 
     def nowhere(*_):
         raise RuntimeError("no such device")

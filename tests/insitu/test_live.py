@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu import bridge
 from lapwing.insitu.live import publisher
 from lapwing.insitu.live.plain import plain
 from lapwing.insitu.live.reader import Reader
+from lapwing.insitu.solver import bridge
+from lapwing.insitu.solver.arrays import to_host
 
 X = np.linspace(0, 2 * np.pi, 200, endpoint=False)
 
@@ -210,7 +211,7 @@ def test_modes_from_a_gpu(tmp_path, library):
     log = (tmp_path / "insitu-rank0.log").read_text()
     assert "live view" not in log, log
     found = status(tmp_path)
-    wanted = insitu.arrays.to_host(pod.modes())
+    wanted = to_host(pod.modes())
     lines = np.array(found["drawings"][0]["lines"])
     wanted = wanted * np.sign((lines * wanted).sum(axis=1, keepdims=True))
     assert np.abs(lines - wanted).max() <= 1e-4 * np.abs(wanted).max() and len(found["history"]["step"]) > 1
@@ -246,6 +247,23 @@ def test_a_broken_analysis_harms_neither_run_nor_view(tmp_path, where, error):
     if not where:
         assert found["analyses"]["Broken"]["figure"] == 1.5 and found["analyses"]["Broken"]["nothing"] is None
         assert [d["title"] for d in found["drawings"]] == ["nan"] and found["drawings"][0]["lines"] == [[0.0, 1.0]]
+
+
+def test_nan_in_the_mesh_and_in_sketches_is_no_nan_in_the_file(tmp_path):
+    class Strange(insitu.Analysis):
+        def sketch(self):
+            nan = float("nan")
+            lines = insitu.Sketch("lines", (np.float64(nan), "b"), np.ones((2, 3)), extent=(nan, np.inf))
+            return [lines, insitu.Sketch("images", ("a",), np.ones((1, 2, 2)), aspect=nan)]
+
+    mesh = {"spacing": (float("nan"),), "origin": (float("inf"),)}
+    hub = insitu.Hub([insitu.POD("u", rank=2, block=8), Strange()], output=tmp_path, live=True, quiet=True, mesh=mesh)
+    drive(hub, pause=0.001)
+    assert "live view" not in (tmp_path / "insitu-rank0.log").read_text()
+    text = (tmp_path / "status.json").read_text()
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert [d["title"] for d in found["drawings"]] == ["modes of u", "lines", "images"]
+    assert found["drawings"][0]["extent"] == [None, None] and found["drawings"][2]["aspect"] is None
 
 
 def test_errors_of_an_analysis_are_shown(tmp_path):

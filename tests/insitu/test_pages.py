@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_drivers import environment, need_embedding
+from insitu.harness import environment, need_embedding
 from lapwing import insitu
 
 ROOT = Path(__file__).parents[2]

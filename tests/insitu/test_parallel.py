@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, burgers
+from insitu.cases import EPS, burgers
+from insitu.harness import MPI_ENVIRONMENT
 from lapwing import insitu
-from lapwing.insitu.parallel import Alone, from_fortran, open_comm
+from lapwing.insitu.solver.parallel import Alone, from_fortran, open_comm
 
 _MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
@@ -28,7 +29,7 @@ def mpi(ranks: int, code: str, tmp_path: Path, timeout: float = 60, check: bool 
     script.write_text(PREAMBLE + code)
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join([str(Path(insitu.__file__).parents[2]), tests, os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OUT": str(tmp_path)}
+    environment = os.environ | MPI_ENVIRONMENT | {"PYTHONPATH": path, "OUT": str(tmp_path)}
     command = [_MPIEXEC, "-n", str(ranks), sys.executable, "-W", "ignore", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
     if check:
@@ -36,15 +37,17 @@ def mpi(ranks: int, code: str, tmp_path: Path, timeout: float = 60, check: bool 
     return done
 
 
+RANKS = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size, out = comm.Get_rank(), comm.Get_size(), os.environ["OUT"]
+"""
 PREAMBLE = """
 import json, os, sys
 import numpy as np
-from mpi4py import MPI
 from lapwing import insitu
-from insitu_cases import burgers
-comm = MPI.COMM_WORLD
-rank, size = comm.Get_rank(), comm.Get_size()
-out = os.environ["OUT"]
+from insitu.cases import burgers
+{ranks}
 history = burgers()[::4, 1:-1]
 mine = np.array_split(np.arange(256), size)[rank]
 mesh = {"global_shape": (256,), "offset": (int(mine[0]),), "spacing": (0.1,)}
@@ -53,15 +56,48 @@ def hub(analyses, **options):
 def save(**values):
     with open(f"{out}/{size}-{rank}.json", "w") as file:
         json.dump({k: np.asarray(v).tolist() for k, v in values.items()}, file)
+""".replace("{ranks}", RANKS)
+
+
+# the cases that end well run in one start of the ranks, each in a folder of its own
+RUNS = {2: ["AGREE", "REDUCTIONS", "WARNS", "NAN", "STOPS", "RESTART", "BRIDGE", "LIVE", "PICTURES"], 4: ["AGREE", "FAILS"]}
+RUN_ALL = """
+import traceback
+for name, code in json.load(open(f"{out}/cases.json")).items():
+    os.environ["OUT"] = f"{out}/{name}"
+    try:
+        exec(compile(code, name, "exec"), {})
+    except BaseException:
+        traceback.print_exc()
+        comm.Abort(1)
+    open(f"{out}/{name}/done-{rank}", "w").close()
 """
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """Runs the cases of a number of ranks at the first call; returns the folder of a case that has ended well."""
+    starts: dict[int, tuple[Path, subprocess.CompletedProcess[str]]] = {}
+
+    def result(size: int, name: str) -> Path:
+        if size not in starts:
+            folder = tmp_path_factory.mktemp(f"ranks{size}")
+            (folder / "cases.json").write_text(json.dumps({case: PREAMBLE + globals()[case] for case in RUNS[size]}))
+            for case in RUNS[size]:
+                (folder / case).mkdir()
+            starts[size] = folder, mpi(size, RUN_ALL, folder, timeout=120, check=False)
+        folder, done = starts[size]
+        assert len(list((folder / name).glob("done-*"))) == size, done.stdout + done.stderr
+        return folder / name
+
+    return result
 
 
 def saved(tmp_path: Path, size: int) -> list[dict]:
     return [json.loads((tmp_path / f"{size}-{rank}.json").read_text()) for rank in range(size)]
 
 
-def test_ranks_agree_with_one(tmp_path):
-    code = """
+AGREE = """
 pod = insitu.POD("u", rank=8, block=16)
 centred = insitu.POD("u", rank=4, centre=True, weights="mesh")
 grown = insitu.POD("u", rank=2, tol=1e-5, block=16)
@@ -75,11 +111,14 @@ save(sigma=pod.sigma, centred=centred.sigma, grown=grown.sigma, modes=pod.modes(
      bound=pod.bound, energy=pod.energy, overall=list(stats.overall().values()), probe=probe.values(),
      eigenvalues=np.sort(np.abs(dmd.eigenvalues)))
 """
+
+
+def test_ranks_agree_with_one(together, tmp_path):
     history = burgers()[::4, 1:-1]
-    results = {}
-    for size in (1, 2, 4):
-        mpi(size, code, tmp_path)
-        results[size] = saved(tmp_path, size)
+    (tmp_path / "alone").mkdir()
+    alone = PREAMBLE.replace(RANKS, f"comm, rank, size, out = None, 0, 1, {str(tmp_path / 'alone')!r}")
+    exec(alone + AGREE, {})
+    results = {1: saved(tmp_path / "alone", 1)} | {size: saved(together(size, "AGREE"), size) for size in (2, 4)}
     s = np.linalg.svd(history, compute_uv=False)
     for size, ranks in results.items():
         for one in ranks:
@@ -96,8 +135,7 @@ save(sigma=pod.sigma, centred=centred.sigma, grown=grown.sigma, modes=pod.modes(
         assert np.abs(rebuilt - history).max() < 5e-3
 
 
-def test_one_all_reduce_a_block_and_no_gather(tmp_path):
-    code = """
+REDUCTIONS = """
 class Counting:
     def __init__(self, comm): self.comm, self.calls = comm, []
     def __getattr__(self, name):
@@ -108,7 +146,7 @@ class Counting:
                 return value(*a, **k)
             return counted
         return value
-from lapwing.insitu.parallel import Ranks
+from lapwing.insitu.solver.parallel import Ranks
 counting = Counting(comm)
 pod = insitu.POD("u", rank=5, block=20)
 h = insitu.Hub([pod], comm=Ranks(counting), output=None, quiet=True)
@@ -121,12 +159,13 @@ assert all(n == 2 for _, n in flags) and [n for _, n in matrices] == [20**2 + 2]
 h.finish()
 assert {name for name, _ in counting.calls} == {"Allreduce"}
 """
-    mpi(2, code, tmp_path)
 
 
-def test_a_rank_that_fails_locally(tmp_path):
-    """All ranks skip the collective part and switch the analysis off; the others, and the solver, go on."""
-    code = """
+def test_one_all_reduce_a_block_and_no_gather(together):
+    together(2, "REDUCTIONS")
+
+
+FAILS = """
 class Failing(insitu.Analysis):
     fields = ("u",)
     def __init__(self): self.together = []
@@ -142,15 +181,17 @@ assert status[2] == 0 and status[4] == 1
 assert pod.stream.count == 20
 save(errors=h.errors, status=status)
 """
-    mpi(3, code, tmp_path)
-    assert [r["errors"] for r in saved(tmp_path, 3)] == [0, 1, 0]
-    assert "only here" in (tmp_path / "insitu-rank1.log").read_text()
-    assert "another rank" in (tmp_path / "insitu-rank0.log").read_text()
 
 
-def test_a_rank_that_fails_with_the_policy_warn(tmp_path):
-    """The block is dropped on all ranks, so that they stay in step."""
-    code = """
+def test_a_rank_that_fails_locally(together):
+    """All ranks skip the collective part and switch the analysis off; the others, and the solver, go on."""
+    folder = together(4, "FAILS")
+    assert [r["errors"] for r in saved(folder, 4)] == [0, 1, 0, 0]
+    assert "only here" in (folder / "insitu-rank1.log").read_text()
+    assert "another rank" in (folder / "insitu-rank0.log").read_text()
+
+
+WARNS = """
 class Bad(insitu.POD):
     def on_step(self, ctx, *arrays):
         if ctx.rank == 0 and ctx.step == 5: raise ValueError("once")
@@ -161,11 +202,14 @@ with hub([pod], on_error="warn") as h:
 assert pod.steps == [n for n in range(20) if n not in (4, 5, 6, 7)], pod.steps
 assert np.allclose(pod.sigma, np.linalg.svd(history[pod.steps], compute_uv=False)[:3])
 """
-    mpi(2, code, tmp_path)
 
 
-def test_nan_on_one_rank(tmp_path):
-    code = """
+def test_a_rank_that_fails_with_the_policy_warn(together):
+    """The block is dropped on all ranks, so that they stay in step."""
+    together(2, "WARNS")
+
+
+NAN = """
 pod = insitu.POD("u", rank=3, block=8)
 with hub([pod], on_error="warn") as h:
     for n, u in enumerate(history[:32]):
@@ -176,11 +220,13 @@ assert h.errors == 1 and "step 11" in h.last_error, h.last_error
 assert ("'u'" in h.last_error) == (rank == 1)
 assert 11 not in pod.steps and len(pod.steps) == 31
 """
-    mpi(2, code, tmp_path)
 
 
-def test_all_ranks_stop_together(tmp_path):
-    code = """
+def test_nan_on_one_rank(together):
+    together(2, "NAN")
+
+
+STOPS = """
 stop = insitu.Stop("u", when=lambda ctx, u: ctx.rank == size - 1 and ctx.step == 7)
 with hub([stop]) as h:
     for n, u in enumerate(history):
@@ -199,12 +245,14 @@ with hub([Fails()], on_error="stop") as h:
         if h.step(n, 0.0) == 2: break
 assert n == 2, n
 """
-    mpi(2, code, tmp_path)
-    assert len({r["stopped"] for r in saved(tmp_path, 2)}) == 1
 
 
-def test_restart_of_ranks(tmp_path):
-    code = """
+def test_all_ranks_stop_together(together):
+    folder = together(2, "STOPS")
+    assert len({r["stopped"] for r in saved(folder, 2)}) == 1
+
+
+RESTART = """
 def make(): return [insitu.POD("u", rank=4, block=8, centre=True), insitu.Stats("u"), insitu.Probe("u", points=[3, 250])]
 whole = make()
 with hub(whole) as h:
@@ -231,7 +279,10 @@ except insitu.CheckpointError as error:
 else:
     raise SystemExit("restored")
 """
-    mpi(2, code, tmp_path)
+
+
+def test_restart_of_ranks(together):
+    together(2, "RESTART")
 
 
 def test_an_error_in_the_collective_part_aborts(tmp_path):
@@ -267,14 +318,14 @@ print("not reached")
     assert done.returncode != 0 and "not reached" not in done.stdout and time.monotonic() - begin < 30
 
 
-def test_bridge_over_a_fortran_handle(tmp_path):
-    (tmp_path / "script.py").write_text(
-        "from lapwing import insitu\nimport os\n"
-        "if os.environ.get('FAIL') == os.environ.get('PMI_RANK', '0'): import no_such_module\n"
-        "analyses = [insitu.POD('u', rank=3, block=8)]\n"
-    )
-    code = """
-from lapwing.insitu import bridge
+BRIDGE = """
+if rank == 0:
+    with open(f"{out}/script.py", "w") as file:
+        file.write("from lapwing import insitu\\nimport os\\n"
+                   "if os.environ.get('FAIL') == os.environ.get('PMI_RANK', '0'): import no_such_module\\n"
+                   "analyses = [insitu.POD('u', rank=3, block=8)]\\n")
+comm.Barrier()
+from lapwing.insitu.solver import bridge
 options = json.dumps({"output": out, "quiet": True})
 session = bridge.start(f"{out}/script.py", options, comm.py2f())
 assert session.error() == "" and session.hub.comm.size == size
@@ -291,7 +342,10 @@ session = bridge.start(f"{out}/script.py", options, comm.py2f())
 assert not session.alive and session.step(0, 0.0) == -1
 assert ("no_such_module" if rank == 1 else "another rank") in session.error(), session.error()
 """
-    mpi(2, code, tmp_path)
+
+
+def test_bridge_over_a_fortran_handle(together):
+    together(2, "BRIDGE")
 
 
 def test_alone():
@@ -310,8 +364,7 @@ def test_a_communicator_without_mpi4py(monkeypatch):
         from_fortran(0)
 
 
-def test_live_view_is_written_by_the_first_rank(tmp_path):
-    code = """
+LIVE = """
 import threading
 h = hub([insitu.POD("u", rank=3, block=16)], live=True)
 with h:
@@ -320,7 +373,23 @@ with h:
     mine_too = [t.name for t in threading.enumerate() if "live" in t.name]
 assert bool(mine_too) == (rank == 0), (rank, mine_too)
 """
-    mpi(2, code, tmp_path)
-    found = json.loads((tmp_path / "status.json").read_text())
+
+
+def test_live_view_is_written_by_the_first_rank(together):
+    folder = together(2, "LIVE")
+    found = json.loads((folder / "status.json").read_text())
     assert (found["size"], found["rank"], found["state"], found["step"]) == (2, 0, "finished", 99)
     assert found["drawings"][0]["extent"] == [0.0, pytest.approx(12.7)], "the part of the first rank"
+
+
+PICTURES = """
+with hub([insitu.Plot("u")]) as h:
+    for n, u in enumerate(history[:3]): h.step(n, 0.0, u=u[mine])
+assert h.errors == 0, h.last_error
+"""
+
+
+def test_each_rank_draws_its_part(together):
+    pytest.importorskip("matplotlib")
+    folder = together(2, "PICTURES")
+    assert {p.name for p in folder.glob("*.png")} == {"Field_evolution-rank0.png", "Field_evolution-rank1.png"}

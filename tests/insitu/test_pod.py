@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from insitu_cases import EPS, PRINTED, SIGMA, burgers, run, with_spectrum
+from insitu.cases import EPS, PRINTED, SIGMA, burgers, run, with_spectrum
 from lapwing import insitu
 
 FAST = 10.0 ** -np.arange(0.0, 10.0, 0.5)
@@ -17,7 +17,7 @@ def test_published_case():
     pod = insitu.POD("u", rank=10)
     hub = run([pod], history[:, 1:-1])
     assert hub.errors == 0 and len(pod.steps) == 2001
-    assert pod.sigma[:8] == pytest.approx(SIGMA, rel=5e-9)
+    assert pod.sigma[:8] == pytest.approx(SIGMA[:8], rel=5e-9)
     assert np.abs(pod.coefficients @ pod.modes() - history[:, 1:-1]).max() < 2e-3
     assert "energy" in hub.summary() and "at most" in pod.summary()
     status = hub.status()
@@ -186,7 +186,7 @@ def test_dmd_needs_equal_times():
     with insitu.Hub([dmd], output=None, quiet=True) as hub:
         for n in range(20):
             hub.step(n, 0.01 * n**2, u=np.sin(np.arange(10) + n))
-    assert hub.errors == 1 and "equally far apart" in hub.last_error
+    assert hub.errors == 1 and "equally spaced" in hub.last_error
 
 
 def test_dmd_of_nothing():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from insitu_cases import burgers
+from insitu.cases import burgers
+from insitu.harness import environment
 from lapwing import insitu
-from lapwing.insitu import bridge
+from lapwing.insitu.solver import bridge
 
 HISTORY = burgers()[::20, 1:-1]
 
@@ -187,6 +191,79 @@ def test_another_version_or_rank(tmp_path):
     for change, words in (({"version": 99}, "version 99"), ({"size": 4}, "rank 0 of 4")):
         np.savez(path, about=np.frombuffer(json.dumps(about | change).encode(), np.uint8), **arrays)
         refuse(tmp_path, [insitu.Stats("u")], words)
+
+
+HEADERS = [
+    *({name: bad} for name in ("step", "steps", "rank", "size") for bad in ("7", float("nan"), 1e30, 10**30, None, True, [])),
+    *({"time": bad} for bad in ("soon", None, 10**400)),
+    *({name: bad} for name in ("analyses", "states") for bad in (None, "x", {}, [], [3], [None, None])),
+]
+
+
+@pytest.mark.parametrize("change", HEADERS, ids=lambda change: str(change)[:40])
+def test_damaged_headers(tmp_path, change):
+    path = saved(tmp_path, [insitu.Stats("u")])
+    with np.load(path) as file:
+        arrays = {k: file[k] for k in file.files}
+    about = json.loads(bytes(arrays.pop("about")))
+    np.savez(path, about=np.frombuffer(json.dumps(about | change).encode(), np.uint8), **arrays)
+    assert isinstance(refuse(tmp_path, [insitu.Stats("u")], "damaged"), insitu.CheckpointError)
+
+
+@pytest.mark.parametrize("name", ["name", "class", "fields", "every", "calls", "errors", "disabled"])
+@pytest.mark.parametrize("bad", [float("nan"), 1e30, 10**30, {"a": 1}, [1, 2]], ids=str)
+def test_damaged_analyses_in_a_header(tmp_path, name, bad):
+    path = saved(tmp_path, [insitu.Stats("u")])
+    with np.load(path) as file:
+        arrays = {k: file[k] for k in file.files}
+    about = json.loads(bytes(arrays.pop("about")))
+    about["analyses"][0][name] = bad
+    np.savez(path, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+    error = refuse(tmp_path, [insitu.Stats("u")], f"{name} of analysis 1 is")
+    assert isinstance(error, insitu.CheckpointError)
+
+
+def test_damaged_states(tmp_path):
+    path = saved(tmp_path, [insitu.POD("u", rank=3)])
+    with np.load(path) as file:
+        arrays = {k: file[k] for k in file.files}
+    about = json.loads(bytes(arrays.pop("about")))
+    for state in ({"dict": {}}, {"value": 3}, {"array": "none"}, {"list": 3}, {"dict": {"stream": {"value": "x"}}}, {}):
+        np.savez(path, about=np.frombuffer(json.dumps(about | {"states": [state]}).encode(), np.uint8), **arrays)
+        assert isinstance(refuse(tmp_path, [insitu.POD("u", rank=3)], "damaged"), insitu.CheckpointError)
+
+
+def test_unfinished_checkpoints_of_killed_runs_are_removed(tmp_path):
+    """Only files that have our names, belong to this user, and that no living process writes."""
+    code = f"""
+import os, sys
+import numpy as np
+from lapwing import insitu
+from lapwing.insitu.solver import checkpoint
+checkpoint.os.fsync = lambda handle: (print("writing", flush=True), sys.stdin.read())
+hub = insitu.Hub([insitu.Stats("u")], output=None, quiet=True)
+hub.step(0, 0.0, u=np.zeros(1000))
+hub.checkpoint({str(tmp_path / "old")!r})
+"""
+    writers = []
+    for _ in range(2):
+        command = [sys.executable, "-c", code]
+        writers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()))
+        assert writers[-1].stdout.readline() == b"writing\n"
+    killed, living = writers
+    killed.kill()
+    killed.communicate()
+    names = {f"old.rank0.npz.{writer.pid}.partial" for writer in writers}
+    assert {p.name for p in tmp_path.iterdir()} == names
+    others = {"notes.partial", "old.rank0.npz.partial", f"old.rank0.npz.{os.getpid()}.partial", "a.npz.99999999.partial"}
+    for name in others:
+        (tmp_path / name).touch()
+    (tmp_path / "link.rank0.npz.99999999.partial").symlink_to(tmp_path / "notes.partial")
+    saved(tmp_path, [insitu.Stats("u")])
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == others | {"link.rank0.npz.99999999.partial", f"old.rank0.npz.{living.pid}.partial", "c.rank0.npz"}
+    living.communicate()
+    assert living.returncode == 0 and (tmp_path / "old.rank0.npz").exists()
 
 
 def test_state_that_cannot_be_saved(tmp_path):

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from insitu_drivers import EXAMPLES, environment
+from insitu.harness import EXAMPLES, environment
 
 SOLVER = EXAMPLES / "two_d" / "burgers_2d.py"
-POINTS, SNAPSHOTS, MODES, MEMORY = 128, 500, 20, 60  # the history has 131 MB, the rows of the stream 21
+POINTS, SNAPSHOTS, MODES, MEMORY = 128, 300, 20, 60  # the history has 79 MB, the rows of the stream 21
 # BLAS threads have buffers of their own, and their number is the machine's
 ONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
@@ -25,7 +26,7 @@ from lapwing import insitu
 from lapwing.__main__ import main
 from lapwing.insitu.live import terminal, words
 from lapwing.insitu.live.reader import Reader, View
-from lapwing.insitu.live.server import Server
+from lapwing.insitu.live.server import Handler, Server
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"picture"
 SPITE = '<script>alert(1)</script>"\x1b[2J'
@@ -336,8 +337,57 @@ def test_only_loopback_names_are_answered(folder, headers, status):
     with serving(folder) as server:
         for path in ("/", "/state.json", "/pictures/Field.png", "/page.js"):
             found, sent, data = get(server, path, **headers)
-            assert found == status and (status == 200 or b"localhost only" in data or b"itself only" in data)
+            assert found == status and (status == 200 or b"localhost only" in data or b"its own requests only" in data)
             assert "access-control-allow-origin" not in sent
+
+
+def exchange(server, request: bytes) -> bytes:
+    with socket.create_connection(server.server_address, timeout=10) as client:
+        client.sendall(request)
+        return client.recv(1 << 16)
+
+
+def test_addresses_that_cannot_be_parsed(folder, capsys):
+    with serving(folder) as server:
+        for target in (b"http://[", b"http://[x]/", b"http://localhost/state.json", b"/%ff", b"?"):
+            answer = exchange(server, b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 400" if b"[" in target else b"HTTP/1.1 "), answer
+        assert exchange(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[\r\n\r\n").startswith(b"HTTP/1.1 403")
+    assert not capsys.readouterr().err
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def test_many_idle_clients_hold_few_threads(folder, monkeypatch):
+    monkeypatch.setattr(Handler, "timeout", 1)
+    before = threading.active_count()
+    with serving(folder) as server:
+        with contextlib.ExitStack() as clients:
+            for _ in range(100):
+                clients.enter_context(socket.create_connection(server.server_address))
+                assert threading.active_count() <= before + 34
+            until(lambda: threading.active_count() <= before + 1)
+            assert get(server, "/state.json")[0] == 200, "the idle ones were closed"
+        until(lambda: threading.active_count() <= before + 1)
+        while server._free.acquire(blocking=False):
+            pass
+        assert get(server, "/state.json")[0] == 503, "all places are taken"
+
+
+def test_numbers_that_are_not_json(folder, tmp_path):
+    """A file written by something else: the page must still be able to read the answer."""
+    text = (folder / "status.json").read_text()
+    strange = ', "sigma": [NaN, 1e999, 2.5], "history": {"step": [-Infinity, 3]}}'
+    (tmp_path / "status.json").write_text(text[:-1] + strange)
+    assert Reader(tmp_path).read().status["sigma"] == [None, None, 2.5]
+    with serving(tmp_path) as server:
+        status, _, data = get(server, "/state.json")
+    found = json.loads(data, parse_constant=lambda name: pytest.fail(name))
+    assert status == 200 and found["sigma"] == [2.5] and found["history"]["step"] == [None, 3]
 
 
 def test_it_listens_on_loopback_only(folder):

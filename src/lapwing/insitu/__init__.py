@@ -17,21 +17,21 @@ A solver in Python gives its fields to a `Hub` at every step; one in C, C++ or F
 (2, 200)
 """
 
+from .analyses.dmd import DMD
+from .analyses.plot import Plot
+from .analyses.pod import POD
+from .analyses.probe import Probe
+from .analyses.progress import Progress
+from .analyses.snapshots import Snapshots
+from .analyses.spectrum import Spectrum
+from .analyses.stats import Stats
+from .analyses.steer import Stop
+from .analyses.writer import Writer
 from .analysis import Analysis, CollectiveError, Context, Sketch, StopRun, on_step
-from .dmd import DMD
-from .field import Field
-from .hub import Hub
-from .mesh import Mesh
-from .plot import Plot
-from .pod import POD
-from .probe import Probe
-from .progress import Progress
-from .snapshots import Snapshots
-from .spectrum import Spectrum
-from .stats import Stats
-from .steer import Stop
-from .store import CheckpointError
-from .writer import Writer
+from .solver.checkpoint import CheckpointError
+from .solver.field import Field
+from .solver.hub import Hub
+from .solver.mesh import Mesh
 
 __all__ = [
     "DMD",

@@ -1,9 +1,9 @@
-"""What an analysis is: a class with a few methods, or a function with a decorator."""
+"""The contract of an analysis: a class with a few methods, or a function with a decorator."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +11,19 @@ from typing import Any
 
 __all__ = ["Analysis", "CollectiveError", "Context", "Sketch", "StopRun", "on_step"]
 
-OK, WARN, STOP, ERR = 0, 1, 2, -1  # what the solver is told after a step
-AT_END = 1 << 62  # for collective_every: the ranks meet when the run ends
+OK, WARN, STOP, ERR = 0, 1, 2, -1  # status of a step
+AT_END = 1 << 62  # for collective_every: the ranks communicate only when the run ends
 
 
 class StopRun(Exception):
-    """Raised by an analysis to ask the solver to stop after this step. It is not counted as an error."""
+    """Raise this in an analysis to ask the solver to stop after this step. It does not count as an error."""
 
 
 class CollectiveError(RuntimeError):
-    """An error that every rank raises alike, at the same place.
+    """An error that every rank raises at the same place.
 
-    Raised inside ``on_collective`` it is treated by the error policy. Any other exception there may have left the other ranks
-    waiting, so that with more than one rank the only safe answer to it is to abort the run.
+    Inside ``on_collective`` the error policy handles it. Any other exception there may have left the other ranks waiting, so
+    with more than one rank it aborts the run.
     """
 
 
@@ -37,11 +37,14 @@ class Sketch:
     labels : tuple of str
         One for each line or image.
     values : array
-        Of any library and device; at most 16384 numbers.
+        An array of any library, on any device; at most 16384 numbers.
     extent : (float, float)
         Coordinates of the first and last point of a line.
     free_sign : bool
-        The sign means nothing: each is drawn with the first of its largest values positive, so that it does not jump.
+        Whether the sign has no meaning. If so, each line or image is drawn with the first of its largest values positive, so
+        that the picture does not flip during the run.
+    aspect : float
+        Height of an image divided by its width.
     """
 
     title: str
@@ -49,30 +52,32 @@ class Sketch:
     values: Any
     extent: tuple[float, float] = (0.0, 1.0)
     free_sign: bool = False
+    aspect: float = 1.0
 
 
 class Context:
-    """What an analysis may ask about the run.
+    """The state of the run, as an analysis sees it.
 
     Attributes
     ----------
     step, time : int, float
-        Of the step in progress.
+        Number and time of the current step.
     fields : dict of str to Field
         The fields of this step: shape, dtype, device, and the array on request. Not valid after the step.
     mesh : Mesh or None
-        What the solver told about its mesh.
+        The mesh, if the solver described it.
     comm : Alone or Ranks
-        Sums and maxima over the ranks of the run (`lapwing.insitu.parallel`); ``comm.mpi`` is the mpi4py communicator.
+        Sums and maxima over the ranks of the run (`lapwing.insitu.solver.parallel`); ``comm.mpi`` is the mpi4py communicator.
     rank, size : int
+        Number of this rank, and number of ranks.
     options : dict
-        Options the hub itself does not know, as the user gave them.
+        The user's options that are not options of the hub.
     output : pathlib.Path
         Folder for files. It exists.
     xp : str
-        The array library asked for: "auto", "numpy", "cupy", "torch" or "jax".
+        The requested array library: "auto", "numpy", "cupy", "torch" or "jax".
     stream : int
-        The solver's CUDA stream of this step's fields, 0 on a CPU.
+        The solver's CUDA stream for this step's fields, 0 on a CPU.
     """
 
     __slots__ = ("_log", "_stop", "comm", "fields", "mesh", "options", "output", "rank", "size", "step", "stream", "time", "xp")
@@ -93,27 +98,27 @@ class Context:
         self._stop: str | None = None
 
     def log(self, text: str) -> None:
-        """One line for the log file of this rank, shown on stderr too unless the hub is quiet."""
+        """Write a line to the log file of this rank, and to stderr unless the hub is quiet."""
         self._log(text)
 
-    def stop(self, reason: str = "asked by an analysis") -> None:
+    def stop(self, reason: str = "requested by an analysis") -> None:
         """Ask the solver to stop after this step; the other analyses of the step still run."""
         self._stop = reason
 
 
 class Analysis:
-    """Base of every analysis. Override what is needed; every method may be left out.
+    """Base class of every analysis. Override the methods you need; none is required.
 
     Attributes
     ----------
     fields : tuple of str, or None
-        Names of the fields wanted; ``on_step`` gets their arrays in this order. None means every field of the step.
+        Names of the fields that ``on_step`` receives, in this order. None means every field of the step.
     every : int
         Run at steps whose number is a multiple of this.
     collective : bool
-        True if the analysis talks to other ranks. It is worked out from the class: overriding ``on_collective`` makes it so.
+        Whether the analysis communicates with other ranks. A class that overrides ``on_collective`` is collective.
     collective_every : int
-        Call ``on_collective`` after every so many calls of ``on_step``.
+        Number of ``on_step`` calls between two calls of ``on_collective``.
 
     Examples
     --------
@@ -145,42 +150,42 @@ class Analysis:
             cls.collective = True
 
     def on_start(self, ctx: Context) -> None:
-        """Once, before the first step; the mesh is known."""
+        """Called once, before the first step. The mesh is known."""
 
     def on_step(self, ctx: Context, *arrays: Any) -> None:
-        """At every step that is due. Local to the rank: do not communicate here."""
+        """Called at every step that is due. It is local to the rank: do not communicate here."""
 
     def on_collective(self, ctx: Context) -> None:
-        """After ``on_step``, on all ranks, and only if none of them failed. Communicate here."""
+        """Called after ``on_step`` on all ranks, if no rank failed. Communicate here."""
 
     def on_skipped(self, ctx: Context) -> None:
-        """Instead of ``on_collective`` when some rank failed: forget what was gathered since the last one."""
+        """Called instead of ``on_collective`` if a rank failed: discard what was collected since the last call."""
 
     def on_finish(self, ctx: Context) -> None:
-        """Once, at the end. If the analysis is collective: on all ranks, and only if none of them failed."""
+        """Called once, at the end. A collective analysis: on all ranks, and only if no rank failed."""
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs: numbers, strings, NumPy arrays, and lists and dicts of them."""
+        """The state that a restart needs: numbers, strings, arrays, and lists and dicts of them."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take up the state that ``state`` gave."""
+        """Load what ``state`` returned."""
 
     def status(self) -> dict[str, Any]:
-        """A few figures for the live view; plain Python values."""
+        """A few figures for the live view, as plain Python values."""
         return {}
 
     def sketch(self) -> list[Sketch]:
-        """Small arrays for pictures in the live view; called now and then after a step, and cheap."""
+        """Small arrays that the live view draws. Called after some steps; it must be cheap."""
         return []
 
     def summary(self) -> str:
-        """One line for the final summary, or nothing."""
+        """One line for the final summary, or an empty string."""
         return ""
 
 
 class Function(Analysis):
-    """An analysis made of one function ``f(ctx, *arrays)``."""
+    """An analysis that calls one function ``f(ctx, *arrays)``."""
 
     def __init__(self, function: Callable[..., Any], *, every: int, fields: tuple[str, ...] | None) -> None:
         self.function = function
@@ -196,26 +201,26 @@ class Function(Analysis):
         return self.function(*args, **kwargs)
 
 
-# lists that gather decorated functions; the innermost one gets them
+# lists of decorated functions; a function is added to the innermost list
 _collecting: list[list[Analysis]] = []
 
 
 def on_step(
     function: Callable[..., Any] | None = None, /, *, every: int = 1, fields: str | list[str] | tuple[str, ...] | None = None
 ) -> Any:
-    """Make an analysis of a function ``f(ctx, u, v)``.
+    """Turn a function ``f(ctx, u, v)`` into an analysis.
 
     Parameters
     ----------
     every : int
         Run at steps whose number is a multiple of this.
     fields : names, optional
-        Fields to hand over. Left out, they are the names of the function's arguments after the first.
+        Fields that the function receives. By default the names of its arguments after the first.
 
     Returns
     -------
     Analysis
-        For `Hub`; it can still be called like the function. In a script run by the C library it need not be listed.
+        Pass it to `Hub`; it can still be called like the function. A script run by the C library need not list it.
 
     Examples
     --------
@@ -234,21 +239,21 @@ def on_step(
 
     def decorate(f: Callable[..., Any]) -> Analysis:
         names = tuple(list(inspect.signature(f).parameters)[1:]) if fields is None else as_names(fields)
-        made = Function(f, every=every, fields=names)
+        analysis = Function(f, every=every, fields=names)
         if _collecting:
-            _collecting[-1].append(made)
-        return made
+            _collecting[-1].append(analysis)
+        return analysis
 
     return decorate if function is None else decorate(function)
 
 
 @contextmanager
 def collect() -> Iterator[list[Analysis]]:
-    """Gather the functions decorated while the block runs."""
-    found: list[Analysis] = []
-    _collecting.append(found)
+    """Collect the functions that are decorated while the block runs."""
+    decorated: list[Analysis] = []
+    _collecting.append(decorated)
     try:
-        yield found
+        yield decorated
     finally:
         _collecting.pop()
 
@@ -258,5 +263,13 @@ def as_names(fields: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"insitu: a field is named by a string, got {name!r}")
+            raise TypeError(f"insitu: the name of a field must be a string, got {name!r}")
     return names
+
+
+def choose_name(who: str, field: str | None, names: Iterable[str]) -> str:
+    """The name of a field, the first by default; ValueError if the analysis does not have it."""
+    known = list(names)
+    if field is not None and field not in known:
+        raise ValueError(f"{who}: no field {field!r}; the fields are {', '.join(known)}")
+    return known[0] if field is None else field

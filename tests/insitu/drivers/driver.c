@@ -110,6 +110,7 @@ static void mistakes(void) {
   finish();
   show("finalize again", insitu_finalize(run));
   show("step after", insitu_step(run, 1, 0));
+  printf("after <%s>\n", insitu_error(run));
 }
 
 static void traps(void) {
@@ -221,7 +222,25 @@ static void thread(void) {
   finish();
 }
 
-/* DLPack, declared here as its header does */
+static void *keep_stepping(void *unused) {
+  int status = 0;
+  for (int n = 0; n < 10000 && status != INSITU_ERR; ++n) status = insitu_step(run, n, 0);
+  show("raced", status);
+  return unused;
+}
+
+/* One thread finishes the run while another one is inside its steps */
+static void race(void) {
+  pthread_t other;
+  run = insitu_init(script, options, -1);
+  pthread_create(&other, NULL, keep_stepping, NULL);
+  usleep(20000);
+  show("finalize", insitu_finalize(run));
+  pthread_join(other, NULL);
+  printf("error <%s>\n", insitu_error(run));
+}
+
+/* the structs of DLPack */
 typedef struct {
   void *data;
   int32_t device[2], ndim;
@@ -279,7 +298,7 @@ int main(int count, char **arguments) {
   } all[] = {{"plain", plain},     {"everything", everything}, {"mistakes", mistakes},
              {"traps", traps},     {"signals", signals},       {"cost", cost},
              {"compute", compute}, {"no_finalize", no_finalize}, {"twice", twice},
-             {"thread", thread},   {"dlpack", dlpack}};
+             {"thread", thread},   {"dlpack", dlpack},         {"race", race}};
   script = count > 2 ? arguments[2] : NULL;
   options = count > 3 ? arguments[3] : NULL;
   for (size_t i = 0; count > 1 && i < sizeof all / sizeof *all; ++i)

@@ -1,5 +1,6 @@
-! lapwing_insitu.f90: the interface of lapwing_insitu.h for Fortran 2018. Compile this file with the solver and link with what
-! `python -m lapwing.insitu --libs` prints.
+! lapwing_insitu.f90: the interface of lapwing_insitu.h for Fortran 2018. Compile this file together with the solver, and link
+! with the flags that `python -m lapwing.insitu --libs` prints. It includes lapwing_insitu_field.inc from the same folder: if you
+! copy one of the two files, copy both.
 !
 !   use lapwing_insitu
 !   type(c_ptr) :: run
@@ -11,9 +12,9 @@
 !   end do
 !   status = insitu_finalize(run)
 !
-! Arrays of any rank are handed over where they lie, with their column-major strides: u(i, j) is u[i-1, j-1] in Python. Sections
-! such as u(1:n:2, :) are handed over too (up to rank 4), without a copy. The memory is used until insitu_step returns; the compiler
-! cannot see that, so the array should have the TARGET attribute, above all where writable=.true.
+! Arrays of any rank are passed without a copy, with their column-major strides: u(i, j) is u[i-1, j-1] in Python. Sections such as
+! u(1:n:2, :) are passed without a copy too (up to rank 4). The memory is used until insitu_step returns. The compiler does not
+! know that, so the array should have the TARGET attribute, especially with writable=.true.
 module lapwing_insitu
   use, intrinsic :: iso_c_binding
   use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
@@ -25,7 +26,7 @@ module lapwing_insitu
   integer(c_int32_t), parameter, public :: INSITU_CPU = 1, INSITU_CUDA = 2, INSITU_CUDA_HOST = 3, INSITU_ROCM = 10, &
                                            INSITU_ROCM_HOST = 11, INSITU_CUDA_MANAGED = 13
 
-  ! Where a field lives (a DLPack device type), and the stream the solver works on
+  ! The device of a field (a DLPack device type), and the stream on which the solver computes it
   type, bind(c) :: insitu_device
     integer(c_int32_t) :: device_type = 1
     integer(c_int32_t) :: device_id = 0
@@ -59,7 +60,7 @@ module lapwing_insitu
       character(kind=c_char), intent(in) :: name(*)
       integer(c_int), value :: ndim, bits, writable
       integer(c_int64_t), intent(in) :: shape(*), strides(*)
-      integer(c_signed_char), value :: code ! a char: some compilers hand over the address of a character variable
+      integer(c_signed_char), value :: code ! a char: some compilers pass the address of a character variable
       type(insitu_device), value :: device
     end function
     integer(c_int) function c_mesh(ctx, mesh) bind(c, name='insitu_mesh')
@@ -83,7 +84,7 @@ module lapwing_insitu
       type(c_ptr), value :: ctx
       character(kind=c_char), intent(in) :: path(*)
     end function
-    ! Finishes the analyses; under MPI on all ranks and before MPI_Finalize
+    ! Finishes the analyses; with MPI, call it on all ranks and before MPI_Finalize
     integer(c_int) function insitu_finalize(ctx) bind(c, name='insitu_finalize')
       import :: c_ptr, c_int
       type(c_ptr), value :: ctx
@@ -106,14 +107,14 @@ module lapwing_insitu
     module procedure field_r4, field_r8, field_i4, field_i8, field_c4, field_c8
   end interface
 
-  ! status = insitu_step(ctx, step, time), with a default or a 64-bit integer
+  ! status = insitu_step(ctx, step, time); step is a 32-bit or a 64-bit integer
   interface insitu_step
     module procedure step_i4, step_i8
   end interface
 
 contains
 
-  ! comm: an MPI communicator's handle (with mpi_f08: comm%MPI_VAL)
+  ! comm: the handle of an MPI communicator (with mpi_f08: comm%MPI_VAL)
   type(c_ptr) function insitu_init(script, options, comm)
     character(*), intent(in) :: script
     character(*), intent(in), optional :: options
@@ -178,7 +179,7 @@ contains
     end do
   end function
 
-  ! Each array has as many numbers as the field has dimensions. offset counts from 0. weights has the field's shape and is copied.
+  ! Each array has one number per dimension of the field. offset counts from 0. weights has the field's shape and is copied.
   integer(c_int) function insitu_mesh(ctx, global_shape, offset, spacing, origin, weights)
     type(c_ptr), intent(in) :: ctx
     integer, intent(in), optional :: global_shape(:), offset(:)
@@ -226,13 +227,13 @@ contains
     insitu_mesh = c_mesh(ctx, mesh)
   end function
 
-  ! Address of an element, as a number
+  ! The address of an element as an integer
   integer(c_intptr_t) function address(element)
     type(*), intent(in), target :: element
     address = transfer(c_loc(element), 0_c_intptr_t)
   end function
 
-  ! extent: of each dimension; apart: bytes between neighbours along it (0: not known, the array is contiguous)
+  ! extent: size of each dimension; apart: bytes between neighbours along it (0: the array is contiguous)
   integer(c_int) function send(ctx, name, data, extent, apart, code, bits, device, writable)
     type(c_ptr), intent(in) :: ctx, data
     character(*), intent(in) :: name
@@ -258,256 +259,46 @@ contains
                    place, may_write)
   end function
 
-  integer(c_int) function field_r4(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_r4(ctx, name, a, device, writable) result(status)
     real(real32), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_r4 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'f', 32, device, writable)
+    character, parameter :: code = 'f'
+    integer, parameter :: bits = 32
+    include 'lapwing_insitu_field.inc'
   end function
 
-  integer(c_int) function field_r8(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_r8(ctx, name, a, device, writable) result(status)
     real(real64), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_r8 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'f', 64, device, writable)
+    character, parameter :: code = 'f'
+    integer, parameter :: bits = 64
+    include 'lapwing_insitu_field.inc'
   end function
 
-  integer(c_int) function field_i4(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_i4(ctx, name, a, device, writable) result(status)
     integer(int32), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_i4 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'i', 32, device, writable)
+    character, parameter :: code = 'i'
+    integer, parameter :: bits = 32
+    include 'lapwing_insitu_field.inc'
   end function
 
-  integer(c_int) function field_i8(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_i8(ctx, name, a, device, writable) result(status)
     integer(int64), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_i8 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'i', 64, device, writable)
+    character, parameter :: code = 'i'
+    integer, parameter :: bits = 64
+    include 'lapwing_insitu_field.inc'
   end function
 
-  integer(c_int) function field_c4(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_c4(ctx, name, a, device, writable) result(status)
     complex(real32), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_c4 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'c', 64, device, writable)
+    character, parameter :: code = 'c'
+    integer, parameter :: bits = 64
+    include 'lapwing_insitu_field.inc'
   end function
 
-  integer(c_int) function field_c8(ctx, name, a, device, writable)
-    type(c_ptr), intent(in) :: ctx
-    character(*), intent(in) :: name
+  function field_c8(ctx, name, a, device, writable) result(status)
     complex(real64), intent(in), target :: a(..)
-    type(insitu_device), intent(in), optional :: device
-    logical, intent(in), optional :: writable
-    integer(c_int64_t) :: apart(15), extent(15)
-    type(c_ptr) :: first
-    integer :: i
-    apart = 0
-    do i = 1, rank(a)
-      extent(i) = size(a, i, c_int64_t)
-    end do
-    first = c_null_ptr
-    if (size(a) > 0 .and. is_contiguous(a)) then
-      first = c_loc(a)
-    else if (size(a) > 0) then
-      select rank (a)
-      rank (1)
-        first = c_loc(a(1))
-        if (extent(1) > 1) apart(1) = address(a(2)) - address(a(1))
-      rank (2)
-        first = c_loc(a(1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1)) - address(a(1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2)) - address(a(1, 1))
-      rank (3)
-        first = c_loc(a(1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1)) - address(a(1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1)) - address(a(1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2)) - address(a(1, 1, 1))
-      rank (4)
-        first = c_loc(a(1, 1, 1, 1))
-        if (extent(1) > 1) apart(1) = address(a(2, 1, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(2) > 1) apart(2) = address(a(1, 2, 1, 1)) - address(a(1, 1, 1, 1))
-        if (extent(3) > 1) apart(3) = address(a(1, 1, 2, 1)) - address(a(1, 1, 1, 1))
-        if (extent(4) > 1) apart(4) = address(a(1, 1, 1, 2)) - address(a(1, 1, 1, 1))
-      end select
-    end if
-    ! a section of rank 5 or more has no address here: the library says that the field has a null pointer
-    field_c8 = send(ctx, name, first, extent(:rank(a)), apart(:rank(a)), 'c', 128, device, writable)
+    character, parameter :: code = 'c'
+    integer, parameter :: bits = 128
+    include 'lapwing_insitu_field.inc'
   end function
 
 end module

@@ -1,14 +1,14 @@
 /* lapwing_insitu_stub.h: the functions of lapwing_insitu.h without a library to link.
  *
- * Include it instead of lapwing_insitu.h; with a C library before glibc 2.34 link with -ldl. liblapwing_insitu.so is loaded at
- * the first call: from LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's own path,
- * or from the environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. Where there is none every call does nothing and
- * returns INSITU_OK, silently unless LAPWING_INSITU_VERBOSE is set: so an instrumented solver builds and runs without Python.
+ * Include it instead of lapwing_insitu.h; before glibc 2.34 link with -ldl. The first call loads liblapwing_insitu.so from
+ * LAPWING_INSITU_LIB (`python -m lapwing.insitu --libfile` prints the path), from the loader's search path, or from the
+ * environment that LAPWING_INSITU_PYTHON or VIRTUAL_ENV names. If it is not found, every call does nothing and returns
+ * INSITU_OK, so the same solver builds and runs without Python. Set LAPWING_INSITU_VERBOSE to see why it was not found.
  */
 #ifndef LAPWING_INSITU_STUB_H
 #define LAPWING_INSITU_STUB_H
 
-/* The header's names belong to this file's functions; the library's are found by dlsym. */
+/* The names in the header are needed for the functions of this file; dlsym finds those of the library. */
 #define insitu_init lapwing_insitu_library_init
 #define insitu_field lapwing_insitu_library_field
 #define insitu_dlpack lapwing_insitu_library_dlpack
@@ -43,7 +43,7 @@
 #endif
 
 typedef struct lapwing_insitu_stub_table {
-  int state; /* 0: not looked for yet, 1: loaded, -1: absent */
+  int state; /* 0: not tried yet, 1: loaded, -1: not found */
   const char *reason;
   insitu_ctx *(*init)(const char *, const char *, int64_t);
   insitu_status (*field)(insitu_ctx *, const char *, void *, int, const int64_t *, const int64_t *, char, int, insitu_device,
@@ -58,7 +58,7 @@ typedef struct lapwing_insitu_stub_table {
   const char *(*version)(void);
 } lapwing_insitu_stub_table;
 
-/* folder/lib/python3.N/site-packages/lapwing/liblapwing_insitu.so, whichever N there is */
+/* folder/lib/python3.N/site-packages/lapwing/liblapwing_insitu.so, for any N */
 LAPWING_INSITU_STUB void *lapwing_insitu_stub_in(const char *folder) {
   static const char *const FORMAT = "%s/lib/python3.%d/site-packages/lapwing/liblapwing_insitu.so";
   size_t room = strlen(folder) + strlen(FORMAT) + 16;
@@ -99,7 +99,7 @@ LAPWING_INSITU_STUB void *lapwing_insitu_stub_open(void) {
   return handle;
 }
 
-/* By memcpy: ISO C has no cast from an object pointer to a function pointer. */
+/* With memcpy, because ISO C has no cast from an object pointer to a function pointer. */
 #define LAPWING_INSITU_FIND(member, symbol)                           \
   do {                                                                \
     void *found = dlsym(handle, symbol);                              \
@@ -135,7 +135,7 @@ LAPWING_INSITU_STUB lapwing_insitu_stub_table *lapwing_insitu_stub_get(void) {
 }
 #undef LAPWING_INSITU_FIND
 
-/* the deleter of a tensor that nobody takes */
+/* Calls the deleter of a tensor that is not used. */
 LAPWING_INSITU_STUB void lapwing_insitu_stub_drop(void *tensor, int versioned) {
   /* DLManagedTensorVersioned: version, owner, deleter. DLManagedTensor: DLTensor (48 bytes), owner, deleter. */
   void (*deleter)(void *);
@@ -189,7 +189,7 @@ LAPWING_INSITU_STUB insitu_status insitu_finalize(insitu_ctx *ctx) {
   return t->state > 0 ? t->finalize(ctx) : INSITU_OK;
 }
 
-/* Where the library is absent: the reason, though nothing is wrong. */
+/* If the library was not found: the reason, although that is not an error. */
 LAPWING_INSITU_STUB const char *insitu_error(insitu_ctx *ctx) {
   lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
   return t->state > 0 ? t->error(ctx) : t->reason;

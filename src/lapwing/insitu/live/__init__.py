@@ -1,6 +1,6 @@
-"""The live view: a thread of the hub writes ``status.json``; a terminal or a local web page shows it.
+"""The live view: a thread of the hub writes ``status.json``, and a terminal or a local web page shows it.
 
-`publisher` runs inside the simulation; everything else here only reads the output folder, in another process.
+`publisher`, `drawing` and `plain` run inside the simulation; the other modules read the output folder from another process.
 """
 
 from .publisher import STATUS_FILE, Live

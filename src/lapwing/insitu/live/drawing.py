@@ -1,4 +1,4 @@
-"""Small arrays for pictures: brought from the device without making the solver wait, and packed for ``status.json``."""
+"""Small arrays for pictures: copied from the device without making the solver wait, and packed for ``status.json``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from ..analysis import Sketch
-from ..arrays import library_of, to_host
+from ..solver.arrays import library_of, to_host
+from .plain import plain
 
 __all__ = ["Fetch", "drawings"]
 
-_POINTS = 1 << 14  # numbers of one sketch
+_POINTS = 1 << 14  # most numbers of one sketch
 _DIGITS = 5
 
 
 class Fetch:
-    """Sketches on their way to the host.
+    """Copy sketches to the host without waiting.
 
-    On a GPU the arrays come into being some time after they were asked for, in the order of the solver's stream. `ready` tells
-    without waiting; `take` then copies on a stream of our own, which does not wait for what the solver has queued since.
+    A GPU computes the arrays some time after the call, in the order of the solver's stream. `ready` says whether it has,
+    without waiting; `take` then copies them on a separate stream, which does not wait for the solver's later work.
     """
 
     def __init__(self, sketches: list[tuple[str, Sketch]]) -> None:
@@ -36,8 +37,8 @@ class Fetch:
 
 
 def drawings(taken: list[tuple[str, Sketch, np.ndarray]]) -> list[dict[str, Any]]:
-    """What the page draws: lines as numbers, images as bytes between their least and largest value."""
-    made: list[dict[str, Any]] = []
+    """The entries that the page draws: lines as numbers, images as one byte per pixel."""
+    entries: list[dict[str, Any]] = []
     for name, sketch, values in taken:
         values = np.asarray(values.real, np.float64)
         if values.ndim not in (2, 3):
@@ -45,27 +46,28 @@ def drawings(taken: list[tuple[str, Sketch, np.ndarray]]) -> list[dict[str, Any]
         finite = np.where(np.isfinite(values), values, 0.0)
         if sketch.free_sign:
             flat = finite.reshape(len(finite), -1)
-            # the first of the largest: an odd mode has two, and which is larger is a matter of rounding
+            # the first of the largest: an odd mode has two of the same size, and rounding decides which one is larger
             size = np.abs(flat)
             first = (size >= 0.99 * size.max(axis=1, keepdims=True)).argmax(axis=1)
             signs = np.where(flat[np.arange(len(flat)), first] < 0, -1.0, 1.0)
             finite = finite * signs.reshape(-1, *[1] * (values.ndim - 1))
-        one: dict[str, Any] = {"analysis": name, "title": sketch.title, "labels": list(sketch.labels)}
+        # the user may have written the sketch: nothing but plain values may reach the file
+        entry: dict[str, Any] = plain({"analysis": name, "title": sketch.title, "labels": list(sketch.labels)})
         if values.ndim == 2:
-            one |= {"kind": "lines", "lines": _rounded(finite).tolist(), "extent": list(sketch.extent)}
+            entry |= {"kind": "lines", "lines": _rounded(finite).tolist(), "extent": plain(list(sketch.extent))}
         else:
-            # zero in the middle: the colours of a mode tell its sign
+            # zero is in the middle, so that the colours show the sign
             top = np.abs(finite).max(axis=(1, 2), keepdims=True)
             pixels = np.rint(127.5 + 127.5 * finite / np.where(top > 0, top, 1.0)).astype(np.uint8)
             images = [base64.b64encode(image.tobytes()).decode() for image in pixels]
-            one |= {"kind": "images", "rows": values.shape[1], "columns": values.shape[2], "images": images}
-            one["top"] = _rounded(top.reshape(-1)).tolist()
-        made.append(one)
-    return made
+            entry |= {"kind": "images", "rows": values.shape[1], "columns": values.shape[2], "images": images}
+            entry |= {"top": _rounded(top.reshape(-1)).tolist(), "aspect": plain(float(sketch.aspect))}
+        entries.append(entry)
+    return entries
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """A few digits of the largest: the eye sees no more, and the file stays small."""
+    """Rounded to a few digits of the largest value: the picture shows no more, and the file stays small."""
     top = float(np.abs(values).max(initial=0.0))
     return np.round(values, _DIGITS - int(np.floor(np.log10(top)))) if top > 1e-300 else np.zeros_like(values)
 
@@ -75,7 +77,7 @@ def _size(array: Any) -> int:
 
 
 def _event(array: Any) -> Any:
-    """A question whether the array is there; None if it is."""
+    """A function that says whether the array is computed; None if it already is."""
     library = library_of(array)
     if library == "cupy":
         import cupy

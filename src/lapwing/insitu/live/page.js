@@ -1,11 +1,11 @@
-// Asks for the state once a second and draws it. Numbers come as finished HTML from the server, which has escaped them; everything
-// drawn here is text nodes and numeric attributes.
+// Requests the state once a second and draws it. Numbers arrive as HTML that the server has escaped; this file only creates text
+// nodes and numeric attributes.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 640, HEIGHT = 270, LEFT = 58, RIGHT = 12, TOP = 8, BOTTOM = 42;
 const byId = (id) => document.getElementById(id);
-const shown = new Map(); // what each part was last made of: an unchanged part is left alone
+const shown = new Map(); // the data of each part as last drawn: an unchanged part is not drawn again
 
 function make(name, attributes = {}, ...children) {
   const svg = ["svg", "path", "line", "text", "rect", "g", "title"].includes(name);
@@ -47,13 +47,13 @@ function label(value) {
   return size >= 1e5 || size < 1e-3 ? value.toExponential(0).replace("e+", "e") : String(Number(value.toPrecision(4)));
 }
 
-// log: [x, y]; the scales of a chart that holds all the points
+// the scales of a chart that shows all points; log: [x is logarithmic, y is logarithmic]
 function scales(xs, ys, log, zero) {
   const span = (values, logarithmic) => {
     let low = Infinity, high = -Infinity;
     for (const v of values) if (v < low) low = v;
     for (const v of values) if (v > high) high = v;
-    if (logarithmic && values === ys) { // whole decades: at least one of them has a name
+    if (logarithmic && values === ys) { // whole decades, so that the axis has at least one label
       const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
       return [10 ** first, 10 ** Math.max(last, first + 1)];
     }
@@ -118,7 +118,7 @@ function spectrum(sigma) {
   const values = sigma.filter((v) => v > 0);
   if (!values.length) return null;
   const title = "singular values";
-  const low = Math.min(...values) / 1.5, high = Math.max(...values) * 1.3; // the smallest has a bar too
+  const low = Math.min(...values) / 1.5, high = Math.max(...values) * 1.3; // so that the smallest value has a bar too
   const s = scales([0.4, values.length + 0.6], [low, high], [false, true], false);
   const svg = frame({ ...s, x: [1, 0] }, [false, true], "mode", title);
   const room = s.px(2) - s.px(1), every = Math.ceil(values.length / 20);
@@ -132,28 +132,39 @@ function spectrum(sigma) {
   return card(title, svg);
 }
 
-// blue below zero, red above, the paper's colour between
+// blue below zero, red above zero, the colour of the page at zero
 function colour(t, dark) {
   const middle = dark ? [27, 32, 41] : [255, 255, 255], end = t < 0 ? [37, 99, 201] : [201, 52, 40];
   const a = Math.min(Math.abs(t), 1) ** 0.85;
   return middle.map((m, i) => m + (end[i] - m) * a);
 }
 
-function image(drawing, index, dark) {
-  const { rows, columns } = drawing;
-  const bytes = Uint8Array.from(atob(drawing.images[index]), (c) => c.charCodeAt(0));
-  if (bytes.length !== rows * columns) return make("p", {}, "?");
-  const canvas = make("canvas", { width: columns, height: rows, role: "img", "aria-label": drawing.labels[index] ?? "" });
+function paint(name, bytes, rows, columns, dark) {
+  const canvas = make("canvas", { width: columns, height: rows, role: "img", "aria-label": name });
   const context = canvas.getContext("2d"), pixels = context.createImageData(columns, rows);
   for (let i = 0; i < bytes.length; i++) {
-    const row = rows - 1 - Math.floor(i / columns); // the first row is below
+    const row = rows - 1 - Math.floor(i / columns); // the first row is at the bottom
     const [r, g, b] = colour((bytes[i] - 127.5) / 127.5, dark);
     pixels.data.set([r, g, b, 255], 4 * (row * columns + (i % columns)));
   }
   context.putImageData(pixels, 0, 0);
-  const top = Number(drawing.top?.[index]);
-  const caption = `${drawing.labels[index] ?? ""}${Number.isFinite(top) ? `, |values| to ${top.toPrecision(3)}` : ""}`;
-  return make("figure", {}, canvas, make("figcaption", {}, caption));
+  return canvas;
+}
+
+function image(drawing, index, dark) {
+  const { rows, columns } = drawing, name = String(drawing.labels[index] ?? "");
+  const bytes = Uint8Array.from(atob(drawing.images[index]), (c) => c.charCodeAt(0));
+  if (bytes.length !== rows * columns) return make("p", {}, "?");
+  const canvas = paint(name, bytes, rows, columns, dark);
+  canvas.style.aspectRatio = String(1 / Math.min(Math.max(Number(drawing.aspect) || 1, 0.1), 4)); // width over height
+  const parts = [canvas], top = Number(drawing.top?.[index]);
+  if (Number.isFinite(top)) {
+    const bar = paint("colour bar", Uint8Array.from({ length: 256 }, (_, i) => i), 1, 256, dark);
+    bar.className = "bar";
+    const ends = make("div", { class: "ends" }, ...[-top, 0, top].map((v) => make("span", {}, v ? v.toPrecision(2) : "0")));
+    parts.push(bar, ends);
+  }
+  return make("figure", {}, ...parts, make("figcaption", {}, name));
 }
 
 function drawn(drawing, dark) {
@@ -208,7 +219,7 @@ function show(state) {
   for (const [id, [from, build]] of Object.entries(parts)) {
     if (!changed(id, from)) continue;
     let made = [];
-    try { made = build().filter(Boolean); } catch (error) { console.error(id, error); } // a strange file: the rest is still shown
+    try { made = build().filter(Boolean); } catch (error) { console.error(id, error); } // the other parts are still shown
     byId(id).replaceChildren(...made);
   }
   document.title = `${state.state} - lapwing insitu`;
@@ -216,7 +227,7 @@ function show(state) {
 
 function lost() {
   if (!changed("state", "lost")) return;
-  const pill = make("span", { class: "pill lost" }, "the viewer has ended");
+  const pill = make("span", { class: "pill lost" }, "the viewer has stopped");
   byId("state").replaceChildren(pill);
 }
 

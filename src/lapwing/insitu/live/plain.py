@@ -1,4 +1,4 @@
-"""Values of any analysis as JSON that every reader takes: no NaN, nothing long, nothing strange."""
+"""Turn the values of any analysis into valid JSON of bounded size, without NaN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEPTH = 6
 
 
 def plain(value: Any, depth: int = _DEPTH) -> Any:
-    """The value in dicts, lists, strings and finite numbers; NaN and infinities become None, long texts keep their end.
+    """Convert to dicts, lists, strings and finite numbers. NaN and infinities become None; long texts keep their end.
 
     >>> plain({"a": float("nan"), "b": (1, 2.5), 3: object})
     {'a': None, 'b': [1, 2.5], '3': "<class 'object'>"}
@@ -23,11 +23,11 @@ def plain(value: Any, depth: int = _DEPTH) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return value[-_LETTERS:].encode("utf-8", "replace").decode()  # a lone surrogate is no text for a file
+        return value[-_LETTERS:].encode("utf-8", "replace").decode()  # a lone surrogate cannot be written to a file
     if depth and isinstance(value, dict):
         return {str(key)[:200]: plain(item, depth - 1) for key, item in list(value.items())[:_ITEMS]}
     if depth and isinstance(value, list | tuple):
         return [plain(item, depth - 1) for item in value[:_ITEMS]]
     if depth and hasattr(value, "tolist") and getattr(value, "size", _ITEMS + 1) <= _ITEMS:
-        return plain(value.tolist(), depth - 1)  # NumPy's numbers and small arrays
+        return plain(value.tolist(), depth - 1)  # NumPy scalars and small arrays
     return plain(str(value))

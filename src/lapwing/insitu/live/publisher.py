@@ -1,7 +1,7 @@
-"""Inside the simulation: a thread that writes what the hub last dropped into a slot.
+"""The part inside the simulation: a thread that writes ``status.json``.
 
-The solver's thread only collects a few figures, when the writing thread has asked for them, and never waits for it. What goes
-wrong in the writing thread is told once in the log.
+The solver's thread only collects a few figures when the writing thread has asked for them, and never waits for it. An error in
+the writing thread is logged once.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from lapwing._version import __version__
 
-from ..report import words
+from ..solver.report import words
 from .drawing import Fetch, drawings
 from .plain import plain
 
 if TYPE_CHECKING:
-    from ..hub import Hub
+    from ..solver.hub import Hub
 
 __all__ = ["STATUS_FILE", "Live"]
 
 STATUS_FILE = "status.json"
 FORMAT = 1
-_PERIOD = 0.5  # seconds between two writings
-_SHARE = 0.01  # of the solver's time that collecting may take: then it is asked for less often
+_PERIOD = 0.5  # seconds between two files
+_SHARE = 0.01  # largest share of the solver's time that collecting may take; beyond it the period grows
 _HISTORY = 240  # points of the curves over the run; beyond this every second one is dropped
-_PATIENCE = 5.0  # seconds the end of the run waits for the last writing; a dead file system must not keep it
+_PATIENCE = 5.0  # seconds that the end of the run waits for the last file; a dead file system must not block it
 
 
 class Live:
@@ -42,16 +42,16 @@ class Live:
     Parameters
     ----------
     hub : Hub
-        Held weakly: a hub that is dropped ends the thread.
+        Held by a weak reference: the thread ends when the hub is deleted.
     folder : Path
     """
 
     def __init__(self, hub: Hub, folder: Path, period: float = _PERIOD) -> None:
-        self.wanted = False  # set by the writing thread, looked at by the solver's
+        self.wanted = False  # set by the writing thread, read by the solver's thread
         self._hub = weakref.ref(hub)
         self._folder = folder
         self._period = self._pause = period
-        self._slot: deque[tuple[dict[str, Any], list[Any]]] = deque(maxlen=1)  # its operations are atomic: no lock
+        self._slot: deque[tuple[dict[str, Any], list[Any]]] = deque(maxlen=1)  # its operations are atomic and need no lock
         self._fetch: Fetch | None = None
         self._drawn: list[Any] = []
         self._end: tuple[str, str] | None = None  # how it ended, and why
@@ -67,7 +67,7 @@ class Live:
     # ------------------------------------------------------------------------------------------------- the solver's thread
 
     def start(self) -> None:
-        """Begin to write. A signal to the process is for the solver's threads: ours blocks them all."""
+        """Start the thread. It blocks all signals: they are meant for the solver's threads."""
         thread = threading.Thread(target=self._loop, name="lapwing-insitu-live", daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -81,7 +81,7 @@ class Live:
         self.wanted = True
 
     def take(self, hub: Hub, at_end: bool = False) -> None:
-        """Drop the figures of this step into the slot. Called in the solver's thread and in the order of its stream."""
+        """Put the figures of this step into the slot. Called by the solver's thread, in the order of its stream."""
         self.wanted = False
         begin = clock.perf_counter()
         try:
@@ -96,13 +96,13 @@ class Live:
             self._slot.append((status, self._drawn))
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # an analysis of the user gave the figures
+        except BaseException as error:  # the user's analyses provide the figures
             self._fetch = None
             self._complain(error)
         self._pause = max(self._period, (clock.perf_counter() - begin) / _SHARE)
 
     def close(self, hub: Hub, state: str, message: str = "") -> None:
-        """The last figures, and how it ended: "finished", "stopped" or "failed". Waits some seconds at most."""
+        """Write the last figures and how the run ended: "finished", "stopped" or "failed". Waits a few seconds at most."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -126,18 +126,18 @@ class Live:
             ended = self._ended.wait(self._pause)
             hub = self._hub()
             if hub is None and not ended:
-                self._end, ended = ("stopped", "the hub was dropped without finish()"), True
+                self._end, ended = ("stopped", "the hub was deleted without finish()"), True
             del hub
             self.wanted = not ended
 
     def _write(self) -> None:
-        end = self._end  # looked at before the slot: the last figures are then in it
+        end = self._end  # read before the slot, so that the slot then has the last figures
         if self._slot:
             status, drawn = self._slot.pop()
             self._remember(status)
             self._known = plain(status) | {"drawings": drawings(drawn), "history": self._curves()}
         self._beat += 1
-        made = self._known | {
+        content = self._known | {
             "format": FORMAT,
             "lapwing": __version__,
             "state": end[0] if end else "running" if self._known else "starting",
@@ -149,18 +149,18 @@ class Live:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        if (hub := self._hub()) is not None:  # a slow step: how far it is, although nothing was collected since
-            made |= plain({"step": hub.ctx.step, "time": hub.ctx.time, "steps": hub.steps})
-        text = json.dumps(made, allow_nan=False, separators=(",", ":"))
+        if (hub := self._hub()) is not None:  # during a slow step nothing is collected, but its number is known
+            content |= plain({"step": hub.ctx.step, "time": hub.ctx.time, "steps": hub.steps})
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
         partial = self._folder / f".{STATUS_FILE}.partial"
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, self._folder / STATUS_FILE)  # a reader never meets half a file
+        os.replace(partial, self._folder / STATUS_FILE)  # a reader never sees half a file
 
     def _remember(self, status: dict[str, Any]) -> None:
-        """One more point of the curves: milliseconds per step since the last one."""
+        """Add a point to the curves: milliseconds per step since the last point."""
         solver, analysis, steps = status.pop("_seconds")
         before, self._before = self._before, (solver, analysis, steps)
-        if before is None or steps <= before[2]:  # the first, or restored
+        if before is None or steps <= before[2]:  # the first point, or the run was restored
             return
         count = (steps - before[2]) / 1e3
         point = ((solver - before[0]) / count, (analysis - before[1]) / count, status.get("energy"))

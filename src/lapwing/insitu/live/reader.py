@@ -1,8 +1,9 @@
-"""What a viewer knows of a run: its ``status.json``, whether it still lives, and its pictures."""
+"""Read the state of a run: its ``status.json``, whether it is still alive, and its pictures."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
@@ -15,7 +16,7 @@ from .publisher import FORMAT, STATUS_FILE
 
 __all__ = ["Picture", "Reader", "View", "open_picture"]
 
-_LARGEST = 8 << 20  # bytes of a status; ours has some thousand
+_LARGEST = 8 << 20  # bytes of status.json; usually a few thousand
 _LARGEST_PICTURE = 64 << 20
 _PICTURES = 24
 _PICTURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,120}\.png")
@@ -31,7 +32,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a folder. ``state``: waiting, starting, running, silent, finished, stopped or failed."""
+    """The state of a folder at one time. ``state``: waiting, starting, running, silent, finished, stopped or failed."""
 
     folder: Path
     state: str
@@ -46,16 +47,16 @@ class View:
 
 
 class Reader:
-    """Looks at an output folder again and again.
+    """Reads an output folder again and again.
 
-    A run that was killed cannot say so. It is called silent when its heartbeat stays the same for some seconds: by the clock of
-    this machine at the first look, afterwards by what was seen, since the clocks of two machines may differ.
+    A killed run cannot report that. It is called silent when its heartbeat has not changed for some seconds. The first reading
+    compares it with the clock of this machine; later readings count from the last change, because clocks may differ.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._beat: Any = None
-        self._seen = 0.0  # when the beat was first seen, on a clock that is never set
+        self._seen = 0.0  # when this heartbeat was first read, on the monotonic clock
         self._first_age = 0.0
         self._good: dict[str, Any] = {}
 
@@ -67,7 +68,7 @@ class Reader:
         age = self._age(status)
         limit = max(_SILENT, 4 * _number(status.get("period"), 0.0))
         if state not in _ENDED and age > limit:
-            message = f"no sign of life for {_duration(age)}: it was killed, or hangs" + (f" ({message})" if message else "")
+            message = f"no sign of life for {_duration(age)}: it was killed, or it hangs" + (f" ({message})" if message else "")
             state = "silent"
         elif state not in (*_ENDED, "starting"):
             state = "running"
@@ -76,7 +77,8 @@ class Reader:
     def _load(self) -> tuple[dict[str, Any] | None, str]:
         try:
             data = _read(self.folder / STATUS_FILE, _LARGEST)
-            status = json.loads(data)
+            # NaN and 1e999 are no valid JSON, and a browser would refuse what the page passes on
+            status = json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
         except FileNotFoundError:
             if not self.folder.is_dir():
                 return None, f"there is no folder {self.folder} yet"
@@ -84,7 +86,7 @@ class Reader:
         except (OSError, ValueError, RecursionError) as error:
             return None, f"{self.folder / STATUS_FILE} cannot be read: {error}"
         if not isinstance(status, dict) or status.get("format") != FORMAT:
-            return None, f"{self.folder / STATUS_FILE} is of another version of lapwing"
+            return None, f"{self.folder / STATUS_FILE} belongs to another version of lapwing"
         return status, ""
 
     def _age(self, status: dict[str, Any]) -> float:
@@ -96,7 +98,7 @@ class Reader:
 
 
 def pictures(folder: Path) -> tuple[Picture, ...]:
-    """The PNG files of the folder, by name. Links are left out: they could lead anywhere."""
+    """The PNG files of the folder, sorted by name. Links are left out: they could point anywhere."""
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -120,15 +122,20 @@ def open_picture(folder: Path, name: str) -> bytes | None:
 
 
 def _read(path: Path, largest: int) -> bytes:
-    """A regular file, not too long; neither a link nor something that would make us wait."""
+    """The content of a regular file of limited size; links, pipes and devices are refused."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ValueError("it is not a plain file")
+            raise ValueError("it is not a regular file")
         data = file.read(largest + 1)
     if len(data) > largest:
         raise ValueError("it is too long")
     return data
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def _number(value: Any, otherwise: float) -> float:

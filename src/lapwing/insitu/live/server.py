@@ -1,7 +1,7 @@
 """The live view as a local web page.
 
-It listens on 127.0.0.1 only, answers GET for a fixed list of names, and only when the request names a loopback host: a page of
-another site that gets its name to point here (DNS rebinding) is refused.
+It listens on 127.0.0.1 only, answers GET for a fixed list of names, and only if the request names a loopback host: a page of
+another site whose name points to this address (DNS rebinding) is refused.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -23,6 +24,8 @@ from .reader import Reader, View, open_picture
 
 __all__ = ["Server", "serve"]
 
+_CLIENTS = 32  # connections served at once; each one needs a thread
+_IDLE = 10  # seconds after which a silent connection is closed; the page asks every second
 # any port: the page may be reached through a tunnel
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 _FILES = {"/page.js": "text/javascript; charset=utf-8", "/page.css": "text/css; charset=utf-8"}
@@ -36,18 +39,39 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\nRetry-After: 10\r\n\r\n"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the view of one folder; port 0 takes a free one."""
+    """Serves the view of one folder; port 0 chooses a free port."""
 
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder = folder
         self._reader = Reader(folder)
-        self._lock = Lock()  # several viewers share what was seen of the heartbeat
+        self._lock = Lock()  # several viewers share one reader
+        self._free = BoundedSemaphore(_CLIENTS)
         super().__init__(("127.0.0.1", port), Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            with suppress(OSError):
+                request.settimeout(1)
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no more threads
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     @property
     def url(self) -> str:
@@ -58,7 +82,7 @@ class Server(ThreadingHTTPServer):
             return self._reader.read()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A viewer that goes away in the middle of an answer is no news."""
+        """Say nothing about a viewer that disconnects during an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -66,11 +90,11 @@ class Server(ThreadingHTTPServer):
 def serve(folder: Path, port: int = 0) -> int:
     """Serve until Ctrl-C."""
     with Server(folder, port) as server:
-        print(f"{folder} is shown at {server.url}  (Ctrl-C ends it)", flush=True)
+        print(f"{folder} is shown at {server.url}  (stop with Ctrl-C)", flush=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print("\nended", flush=True)
+            print("\nstopped", flush=True)
     return 0
 
 
@@ -79,14 +103,18 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "lapwing"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = 30  # a viewer that says nothing holds its thread no longer
+    timeout = _IDLE
 
     def do_GET(self) -> None:
         refused = self._refused()
         if refused:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain; charset=utf-8", refused.encode())
             return
-        path = urlsplit(self.path).path
+        try:
+            path = urlsplit(self.path).path
+        except ValueError:  # for example "http://["
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", b"this is not a valid address\n")
+            return
         if path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page(self.server.view()).encode())
         elif path in _FILES:
@@ -103,9 +131,9 @@ class Handler(BaseHTTPRequestHandler):
     def _refused(self) -> str:
         host, origin = self.headers.get_all("Host") or [], self.headers.get("Origin")
         if len(host) != 1 or not _LOOPBACK.fullmatch(host[0].strip()):
-            return "this page answers to localhost only\n"
-        if origin is not None and not _LOOPBACK.fullmatch(urlsplit(origin).netloc):
-            return "this page answers to itself only\n"
+            return "this page answers requests to localhost only\n"
+        if origin is not None and not _LOOPBACK.fullmatch(origin.partition("://")[2]):
+            return "this page answers its own requests only\n"
         return ""
 
     def _answer(self, status: HTTPStatus, kind: str, data: bytes) -> None:
@@ -117,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a poll a second is not worth a line."""
+        """Log nothing: the page sends a request every second."""
 
 
 @lru_cache
@@ -126,14 +154,14 @@ def own_file(name: str) -> bytes:
 
 
 def page(view: View) -> str:
-    """The whole page, with the numbers in it: they can be read without JavaScript."""
+    """The whole page. The numbers are part of it, so they can be read without JavaScript."""
     text = own_file("page.html").decode()
     parts = fragments(view) | {"folder": escape(str(view.folder)), "pictures": _pictures(view)}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
 
 
 def state(view: View) -> bytes:
-    """What the page asks for every second: the numbers as HTML, the arrays to draw, the names of the pictures."""
+    """The data that the page requests every second: numbers as HTML, arrays to draw, names of the pictures."""
     s = view.status
     known = s.get("analyses")
     powers = {
@@ -141,7 +169,7 @@ def state(view: View) -> bytes:
         for name, own in (known.items() if isinstance(known, dict) else ())
         if isinstance(own, dict) and own.get("power")
     }
-    made = {
+    content = {
         "state": view.state,
         "fragments": fragments(view),
         "sigma": words.numbers(s.get("sigma")),
@@ -150,11 +178,11 @@ def state(view: View) -> bytes:
         "drawings": s.get("drawings"),
         "pictures": [{"name": p.name, "version": str(p.version)} for p in view.pictures],
     }
-    return json.dumps(made).encode()
+    return json.dumps(content, allow_nan=False).encode()
 
 
 def fragments(view: View) -> dict[str, str]:
-    """Pieces of HTML by the id of the element they belong into."""
+    """Pieces of HTML by the id of the element that shows them."""
     said, message = words.headline(view)
     step = next((f"step {value}" for name, value in words.facts(view) if name == "step"), "")
     return {
@@ -177,15 +205,15 @@ def _table(view: View) -> str:
     rows = words.analyses(view)
     if not rows:
         return ""
-    made = []
+    lines = []
     for row in rows:
         share = f'<meter max="1" value="{row.share:.4f}"></meter> {100 * row.share:.1f} %'
         cells = [f'<th scope="row">{escape(row.name)}</th>', f'<td class="number">{escape(row.ms)}</td>', f"<td>{share}</td>"]
         cells += [f'<td class="number">{row.errors}</td>', f"<td>{escape(row.note)}</td>"]
-        made.append(f"<tr{' class=alarm' if row.errors else ''}>{''.join(cells)}</tr>")
+        lines.append(f"<tr{' class=alarm' if row.errors else ''}>{''.join(cells)}</tr>")
     names = (("analysis", ""), ("per step", " class=number"), ("share of the time", ""), ("errors", " class=number"), ("", ""))
     head = "".join(f"<th{kind}>{name}</th>" for name, kind in names)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(made)}</tbody></table>"
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 def _pictures(view: View) -> str:

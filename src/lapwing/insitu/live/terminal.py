@@ -1,4 +1,4 @@
-"""The live view in a terminal: plain ANSI where there is one, plain lines where not."""
+"""The live view in a terminal; where the output is no terminal, as plain lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIGMAS = 12
 
 
 def watch(reader: Reader, *, interval: float = 1.0, once: bool = False, stream: TextIO | None = None) -> int:
-    """Show the run until it has ended. 0: it was seen, 1: it failed, or there was nothing to see (``once``)."""
+    """Show the run until it ends. Returns 1 if the run failed, or with ``once`` if there is no run to show; else 0."""
     stream = stream or sys.stdout
     screen = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     if once:
@@ -40,7 +40,7 @@ def watch(reader: Reader, *, interval: float = 1.0, once: bool = False, stream: 
 
 
 def _on_screen(reader: Reader, interval: float, stream: TextIO) -> int:
-    stream.write("\x1b[?25l")  # no cursor
+    stream.write("\x1b[?25l")  # hide the cursor
     height = 0
     try:
         while True:
@@ -60,7 +60,7 @@ def _on_screen(reader: Reader, interval: float, stream: TextIO) -> int:
 
 
 def _in_lines(reader: Reader, interval: float, stream: TextIO) -> int:
-    """A line when something has changed; all of it at the end."""
+    """Print a line when something has changed, and the whole view at the end."""
     last = ""
     while True:
         view = reader.read()
@@ -68,9 +68,9 @@ def _in_lines(reader: Reader, interval: float, stream: TextIO) -> int:
             print(render(view, stream, colour=False), file=stream, flush=True)
             return int(view.state == "failed")
         state, message = words.headline(view)
-        said = ", ".join(f"{name} {value}" for name, value in words.facts(view) if not name.startswith(("largest", "share")))
-        # the age in the message of a silent run changes all the time
-        line = f"{state}: {message}" if view.state in ("waiting", "silent") else f"{state}: {said}"
+        facts = ", ".join(f"{name} {value}" for name, value in words.facts(view) if not name.startswith(("largest", "share")))
+        line = f"{state}: {message}" if view.state in ("waiting", "silent") else f"{state}: {facts}"
+        # the message of a silent run contains its age, which always changes
         key = state if view.state == "silent" else line
         if key != last:
             print(_writable(line, stream), file=stream, flush=True)
@@ -110,7 +110,7 @@ def render(view: View, stream: TextIO | None = None, *, colour: bool = False) ->
 
 
 def _spectrum(view: View, width: int, fancy: bool) -> list[str]:
-    """Singular values as bars, on a logarithmic scale."""
+    """Draw the singular values as bars, on a logarithmic scale."""
     sigma = [s for s in words.numbers(view.status.get("sigma")) if s > 0][:_SIGMAS]
     if not sigma:
         return []
@@ -126,7 +126,7 @@ def _spectrum(view: View, width: int, fancy: bool) -> list[str]:
 
 
 def _modes(view: View, width: int, fancy: bool) -> list[str]:
-    """Each line of the drawings as one row of small bars."""
+    """Draw each line of the sketches as one row of small bars."""
     lines: list[str] = []
     sparks = _SPARKS if fancy else _SPARKS_ASCII
     drawings = view.status.get("drawings")
@@ -137,10 +137,10 @@ def _modes(view: View, width: int, fancy: bool) -> list[str]:
         labels: Any = drawing.get("labels")
         labels = labels if isinstance(labels, list) else []
         for i, values in enumerate(drawing["lines"][:4]):
-            found = words.numbers(values)
-            if found:
+            numbers = words.numbers(values)
+            if numbers:
                 label = words.clean(str(labels[i]))[:10] if i < len(labels) else ""
-                lines.append(f"  {label:<10} {_sparkline(found, width - 14, sparks)}")
+                lines.append(f"  {label:<10} {_sparkline(numbers, width - 14, sparks)}")
     return lines
 
 
@@ -153,13 +153,13 @@ def _sparkline(values: list[float], room: int, sparks: str) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    made, line = [], " "
+    lines, line = [], " "
     for word in text.split():
         if len(line) + len(word) + 1 > width and line.strip():
-            made.append(line)
+            lines.append(line)
             line = " "
         line += f" {word}"
-    return [*made, line]
+    return [*lines, line]
 
 
 def _painter(on: bool) -> Any:

@@ -1,6 +1,6 @@
-"""A view in words and numbers: what the terminal and the page have in common.
+"""The words and numbers of a view, shared by the terminal and the page.
 
-Everything comes from a file that others may have written: values are checked here, and texts lose their control characters.
+All values come from a file that others may have written: they are checked here, and control characters are removed from texts.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ class Row:
 
     name: str
     ms: str
-    share: float  # of all the time, solver and analyses
+    share: float  # of the time of solver and analyses together
     errors: int
     note: str
 
 
 def headline(view: View) -> tuple[str, str]:
-    """The state in a word or three, and what is to be said about it."""
+    """The state in one to four words, and a message about it."""
     return _SAID.get(view.state, view.state), clean(view.message)
 
 
 def facts(view: View) -> list[tuple[str, str]]:
-    """Name and value, in the order of their weight."""
+    """Names and values, the most important first."""
     s = view.status
     if not s:
         return []
-    made = [("step", whole(s.get("step"))), ("time", short(s.get("time"), 6))]
+    rows = [("step", whole(s.get("step"))), ("time", short(s.get("time"), 6))]
     solver, analysis = number(s.get("solver_ms")), number(s.get("analysis_ms"))
     if solver is not None and analysis is not None:
-        made += [("solver per step", milliseconds(solver)), ("analyses per step", milliseconds(analysis))]
+        rows += [("solver per step", milliseconds(solver)), ("analyses per step", milliseconds(analysis))]
         if solver + analysis > 0:
-            made.append(("share of analyses", f"{100 * analysis / (solver + analysis):.1f} %"))
+            rows.append(("share of analyses", f"{100 * analysis / (solver + analysis):.1f} %"))
     energy = number(s.get("energy"))
     if energy is not None:
-        made.append(("energy captured", percent(energy)))
+        rows.append(("energy captured", percent(energy)))
     sigma = numbers(s.get("sigma"))
     if sigma:
-        made.append(("largest sigma", short(sigma[0], 9)))
+        rows.append(("largest sigma", short(sigma[0], 9)))
     if number(s.get("bound")) is not None:
-        made.append(("its error at most", short(s.get("bound"), 2)))
+        rows.append(("its error at most", short(s.get("bound"), 2)))
     ranks = number(s.get("size")) or 1
     if ranks > 1:
-        made.append(("ranks", f"{ranks:.0f} (shown: the first)"))
-    made.append(("errors", whole(s.get("errors", 0))))
-    return made
+        rows.append(("ranks", f"{ranks:.0f} (rank 0 is shown)"))
+    rows.append(("errors", whole(s.get("errors", 0))))
+    return rows
 
 
 def analyses(view: View) -> list[Row]:
@@ -83,21 +83,21 @@ def analyses(view: View) -> list[Row]:
 
 
 def _notes(own: dict[str, Any]) -> list[str]:
-    """The other figures of an analysis, the short ones."""
+    """The other short figures of an analysis."""
     known = ("ms", "errors", "disabled", "sigma", "power")
-    made: list[str] = []
+    notes: list[str] = []
     for name, value in own.items():
-        if name in known or len(made) == 6:
+        if name in known or len(notes) == 6:
             continue
         if name == "energy":
-            made.append(f"energy {percent(number(value) or 0.0)}")
+            notes.append(f"energy {percent(number(value) or 0.0)}")
         elif number(value) is not None:
-            made.append(f"{clean(str(name))} {short(value, 6)}")
+            notes.append(f"{clean(str(name))} {short(value, 6)}")
         elif isinstance(value, str) and len(value) <= 60:
-            made.append(f"{clean(str(name))} {clean(value)}")
+            notes.append(f"{clean(str(name))} {clean(value)}")
         elif name == "pictures" and isinstance(value, list):
-            made += [clean(str(picture)) for picture in value[:3]]
-    return made
+            notes += [clean(str(picture)) for picture in value[:3]]
+    return notes
 
 
 def errors(view: View) -> str:
@@ -106,7 +106,7 @@ def errors(view: View) -> str:
 
 
 def clean(text: str, lines: bool = False) -> str:
-    """Without control characters: a terminal would obey them."""
+    """Remove control characters: a terminal would act on them."""
     return "".join(c if (c.isprintable() or (lines and c == "\n")) else " " for c in text)
 
 
@@ -131,7 +131,7 @@ def short(value: Any, digits: int) -> str:
 
 
 def percent(value: float) -> str:
-    """With two digits of what is missing, if there is little."""
+    """A percentage; close to 100 % it shows two digits of the missing part."""
     missing = 1.0 - value
     digits = 2 if missing > 0.01 or missing <= 0 else min(1 - math.floor(math.log10(100 * missing)), 10)
     text = f"{100 * value:.{digits}f} %"

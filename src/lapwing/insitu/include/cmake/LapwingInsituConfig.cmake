@@ -1,11 +1,11 @@
-# find_package(LapwingInsitu REQUIRED HINTS <what `python -m lapwing.insitu --cmakedir` prints>)
+# find_package(LapwingInsitu REQUIRED HINTS <the folder that `python -m lapwing.insitu --cmakedir` prints>)
 #
 # Targets:
-#   Lapwing::insitu        include folder and library; programs of the build tree find it at run time
-#   Lapwing::insitu_stub   lapwing_insitu_stub.h: no library to link, loaded at run time where there is one
+#   Lapwing::insitu        include folder and library, which programs in the build tree find at run time
+#   Lapwing::insitu_stub   lapwing_insitu_stub.h: no library to link; it is loaded at run time if it is found
 # Variables:
-#   LapwingInsitu_FORTRAN  path of lapwing_insitu.f90, to be compiled with a Fortran solver
-#   LapwingInsitu_LIBRARY  path of the library; empty where lapwing was installed without a compiler
+#   LapwingInsitu_FORTRAN  path of lapwing_insitu.f90, compile it together with a Fortran solver
+#   LapwingInsitu_LIBRARY  path of the library; empty if lapwing was installed without a compiler
 
 get_filename_component(LapwingInsitu_INCLUDE_DIR "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 get_filename_component(LapwingInsitu_LIBRARY "${CMAKE_CURRENT_LIST_DIR}/../../../liblapwing_insitu.so" ABSOLUTE)
@@ -28,6 +28,6 @@ if(EXISTS "${LapwingInsitu_LIBRARY}")
 else()
   set(LapwingInsitu_LIBRARY "")
   if(NOT LapwingInsitu_FIND_QUIETLY)
-    message(STATUS "LapwingInsitu: liblapwing_insitu.so was not built; only Lapwing::insitu_stub is there")
+    message(STATUS "LapwingInsitu: liblapwing_insitu.so was not built; only Lapwing::insitu_stub is available")
   endif()
 endif()

@@ -1,4 +1,4 @@
-# The version of the lapwing this file belongs to.
+# The version of lapwing.
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../../../_version.py" _lapwing_line REGEX "^__version__")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" PACKAGE_VERSION "${_lapwing_line}")
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)

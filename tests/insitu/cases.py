@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from lapwing import insitu
-from lapwing.insitu.blocks import BlockSVD, Decomposition
-from lapwing.insitu.rows import Layout, make_rows
+from lapwing.insitu.analyses.blocks import BlockSVD, Decomposition
+from lapwing.insitu.analyses.rows import Layout, make_rows
 
 EPS = np.finfo(float).eps
 
-# the published Burgers case: u[10] after 2001 steps as it is printed, and the singular values of its history
+# the published Burgers case: u[10] after 2001 steps as it is printed, the singular values of its history by LAPACK, and the
+# error against the exact solution
 PRINTED = "0.0733873"
-SIGMA = [471.259287, 104.637607, 26.8645742, 8.45897393, 3.29372214, 1.30649948, 0.494681012, 0.185077677]
+SIGMA = [471.259287, 104.637607, 26.8645742, 8.45897393, 3.29372214, 1.30649948, 0.494681012, 0.185077677, 0.0690872733]
+SIGMA += [0.0255615264]
+ERRORS = {"0.500": 2.4e-4, "1.000": 1.1e-3, "1.500": 4.7e-2, "2.001": 5.0e-2}
+
+
+def check_burgers(output: str, steps: int = 2001) -> None:
+    """The output of an example solver against the published case."""
+    assert f"{steps} steps" in output
+    (value,) = re.findall(r"solution array: *([\d.]+)", output)
+    assert value == PRINTED
+    (sigma,) = re.findall(r"singular values (.*)", output)
+    found = np.array([float(x) for x in sigma.split()])
+    # nine digits are printed; the streamed values are off by 1e-8 of the first at most
+    assert np.abs(found - SIGMA).max() <= 1e-8 * SIGMA[0] and np.allclose(found[:4], SIGMA[:4], rtol=2e-9, atol=0)
+    errors = dict(re.findall(r"t = ([\d.]+): off the exact solution by ([\d.e+-]+)", output))
+    assert {t: float(e) for t, e in errors.items()} == ERRORS
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""What a run cost and what failed: for the final summary and the live view."""
+"""Times and errors of a run, for the final summary and the live view."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Times", "status", "summary", "words"]
 
 @dataclass
 class Times:
-    """Seconds of the solver and of all analyses, over the run and in the last step."""
+    """Seconds spent in the solver and in all analyses, over the run and in the last step."""
 
     steps: int = 0
     solver: float = 0.0
@@ -18,7 +18,7 @@ class Times:
     last_solver: float = 0.0
     last_analysis: float = 0.0
     last_end: float = 0.0
-    resumed: int = 0  # steps before a restart: their times are not known
+    resumed: int = 0  # steps before a restart, whose times are not known
 
     @property
     def solver_each(self) -> float:
@@ -30,7 +30,7 @@ class Times:
 
 
 def words(error: BaseException) -> str:
-    """The message of an error; one that cannot be printed must not be the next error."""
+    """The message of an error; a message that cannot be printed must not raise the next error."""
     try:
         return str(error)
     except BaseException:
@@ -38,7 +38,7 @@ def words(error: BaseException) -> str:
 
 
 def summary(slots: list[Any], times: Times) -> str:
-    """A line for the run and one for each analysis."""
+    """One line for the run and one for each analysis."""
     errors = sum(slot.errors for slot in slots)
     lines = [
         f"{times.steps} steps; per step: solver {_duration(times.solver_each)}, analyses {_duration(times.analysis_each)};"
@@ -46,7 +46,7 @@ def summary(slots: list[Any], times: Times) -> str:
     ]
     steps = max(times.steps - times.resumed, 1)
     for slot in slots:
-        parts = [f"  {slot.name}: {_duration(slot.seconds / steps)} per step", _own_words(slot.analysis)]
+        parts = [f"  {slot.name}: {_duration(slot.seconds / steps)} per step", _summary_of(slot.analysis)]
         parts.append(_errors(slot.errors) if slot.errors else "")
         parts.append(f"switched off ({slot.disabled})" if slot.disabled else "")
         lines.append("; ".join(part for part in parts if part))
@@ -54,7 +54,7 @@ def summary(slots: list[Any], times: Times) -> str:
 
 
 def status(slots: list[Any], times: Times) -> dict[str, Any]:
-    """Plain values by name; sigma, energy and bound are those of the first analysis that has them."""
+    """Plain values by name. ``sigma``, ``energy`` and ``bound`` come from the first analysis that has them."""
     analyses: dict[str, Any] = {}
     first: dict[str, Any] = {}
     pictures: list[str] = []
@@ -78,8 +78,8 @@ def status(slots: list[Any], times: Times) -> dict[str, Any]:
     }
 
 
-def _own_words(analysis: Any) -> str:
-    """What the analysis says of itself; it is the last thing in a run, and must not end it."""
+def _summary_of(analysis: Any) -> str:
+    """The summary of an analysis. An error in it must not end the run in its last moment."""
     try:
         return str(analysis.summary())
     except BaseException as error:

@@ -1,24 +1,24 @@
-"""One line now and then about how the run goes."""
+"""A line of progress every few seconds."""
 
 from __future__ import annotations
 
 import time as clock
 from typing import Any
 
-from .analysis import Analysis, Context
+from ..analysis import Analysis, Context
 
 __all__ = ["Progress"]
 
 
 class Progress(Analysis):
-    """A line in the log, and on stderr, at most every few seconds, on the first rank.
+    """Write a line of progress to the log and to stderr, at most every few seconds, on the first rank.
 
     Parameters
     ----------
     total : int, optional
-        Steps the run will have: the time left is then shown.
+        Number of steps of the run; if known, the line shows the time left.
     seconds : float
-        Least time between two lines; 0 shows every step.
+        Minimum time between two lines; 0 shows every step.
     every : int
 
     Examples
@@ -51,7 +51,7 @@ class Progress(Analysis):
         done = ctx.step - first
         if done > 0:
             each = (now - began) / done
-            text += f", {1e3 * each:.3g} ms a step"
+            text += f", {1e3 * each:.3g} ms per step"
             if self.total is not None:
                 text += f", {_duration(max(self.total - 1 - ctx.step, 0) * each)} left"
         ctx.log(text)

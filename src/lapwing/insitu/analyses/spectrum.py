@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, CollectiveError, Context
-from .arrays import host_as_numpy, import_library, library_of, to_host
-from .guard import Guard, check_shape
-from .stats import _put_back
-from .streams import wide
+from ..analysis import AT_END, Analysis, CollectiveError, Context
+from ..solver.arrays import host_as_numpy, import_library, library_of, restore_array, to_host
+from ..solver.guard import Guard, check_shape
+from ..solver.streams import wide
 
 __all__ = ["Spectrum"]
 
@@ -18,26 +17,26 @@ __all__ = ["Spectrum"]
 class Spectrum(Analysis):
     """Power of the Fourier modes along one axis of a field, averaged over the other axes, the steps and the ranks.
 
-    With u_hat = fft(u) / N of N points, the power of wavenumber k is |u_hat_k|^2 + |u_hat_-k|^2: the sum over all k is the mean
-    square of the field (Parseval). For a spectrum in time, take the history of a `Probe`.
+    With u_hat = fft(u) / N for N points, the power of wavenumber k is |u_hat_k|^2 + |u_hat_-k|^2; the sum over all k is the
+    mean square of the field (Parseval). For a spectrum in time, transform the history that a `Probe` records.
 
     Parameters
     ----------
     field : str
     axis : int
-        Along which to transform; a rank must hold the whole of it.
+        Axis of the transform; each rank must hold all its points.
     window : {None, "hann"}
-        A window for fields that are not periodic; scaled so that the mean square of noise is kept.
+        A window for fields that are not periodic, scaled so that it keeps the mean square of noise.
     every : int
 
     Attributes
     ----------
     power : array
-        Mean over the run.
+        Power of each wavenumber, mean over the run.
     last : array
-        Of the last step.
+        Power in the last step.
     wavenumbers : array
-        2 pi k / L with the spacing the solver told, else whole numbers k.
+        2 pi k / L if the mesh has a spacing, else whole numbers k.
 
     Examples
     --------
@@ -77,7 +76,7 @@ class Spectrum(Analysis):
         name = (self.fields or ("",))[0]
         shape = tuple(u.shape)
         if self._shape is None:
-            self._open(ctx, name, shape)
+            self._open(name, shape)
         assert self._shape is not None
         check_shape("Spectrum", ctx.step, name, shape, self._shape)
         self._guard.check(ctx.step, name, u)
@@ -85,7 +84,7 @@ class Spectrum(Analysis):
         self._sum = self._last if self._sum is None else self._sum + self._last
         self.count += 1
 
-    def _open(self, ctx: Context, name: str, shape: tuple[int, ...]) -> None:
+    def _open(self, name: str, shape: tuple[int, ...]) -> None:
         if not -len(shape) <= self.axis < len(shape):
             raise ValueError(f"Spectrum: field {name!r} of shape {shape} has no axis {self.axis}")
         axis = self.axis % len(shape)
@@ -94,7 +93,7 @@ class Spectrum(Analysis):
         if mesh is not None and mesh.global_shape is not None and mesh.global_shape[axis] != n:
             raise ValueError(
                 f"Spectrum: this rank has {n} of the {mesh.global_shape[axis]} points of axis {axis} of field {name!r}"
-                "\nhint: choose an axis that is not cut over the ranks"
+                "\nhint: choose an axis that is not split between the ranks"
             )
         self._shape = shape
         if self.window == "hann":
@@ -116,14 +115,14 @@ class Spectrum(Analysis):
         return self._of(xp.fft, xp, xp.moveaxis(u, self.axis, -1), "axis")
 
     def _of(self, fft: Any, xp: Any, u: Any, axis: str) -> Any:
-        """|u_hat|^2 by wavenumber 0, 1, ..., n/2; both signs together; mean over the other axes."""
+        """|u_hat|^2 for the wavenumbers 0, 1, ..., n/2, both signs added, mean over the other axes."""
         n = u.shape[-1]
         half = n // 2 + 1
         if self._taper is not None:
-            u = u * _put_back(library_of(u), self._taper)
+            u = u * restore_array(library_of(u), self._taper)
         power = abs(fft.fft(u, **{axis: -1}) / n) ** 2
         power = power.reshape(-1, n).mean(**{axis: 0})
-        # wavenumber k and n - k are one; 0, and n/2 if n is even, stand alone
+        # k and n - k are the same wavenumber; 0, and n/2 if n is even, have no partner
         paired = (n - 1) // 2
         positive = power[:half] + 0
         other = power[n - paired :]
@@ -137,15 +136,17 @@ class Spectrum(Analysis):
             return
         size = float(np.prod(self._shape)) if self._shape else 0.0
         here = len(self.wavenumbers)
-        # a rank without a part of the field has no wavenumbers, and no say
+        # a rank without a part of the field has no wavenumbers and is left out of the comparison
         length, shortest = ctx.comm.maximum(np.array([here, -here if here else -(1 << 62)], np.int64))
         if length and -shortest != length:
-            raise CollectiveError(f"Spectrum: ranks have {-shortest} to {length} wavenumbers; the axis must be whole on each")
-        mine = np.zeros(int(length) + 1)
+            raise CollectiveError(
+                f"Spectrum: the ranks have {-shortest} to {length} wavenumbers; each rank must hold all points of the axis"
+            )
+        local = np.zeros(int(length) + 1)
         if self.count and size:
-            mine[:-1] = size * to_host(self._sum) / self.count
-            mine[-1] = size
-        total = ctx.comm.sum(mine)
+            local[:-1] = size * to_host(self._sum) / self.count
+            local[-1] = size
+        total = ctx.comm.sum(local)
         self._mean = total[:-1] / total[-1] if total[-1] else total[:-1]
 
     @property
@@ -182,7 +183,7 @@ class Spectrum(Analysis):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
-        self._sum = _put_back(state["library"], state["sum"])
-        self._last = _put_back(state["library"], state["last"])
+        self._sum = restore_array(state["library"], state["sum"])
+        self._last = restore_array(state["library"], state["last"])
         if state["shape"] is not None:
-            self._open(None, (self.fields or ("",))[0], tuple(state["shape"]))  # type: ignore[arg-type]
+            self._open((self.fields or ("",))[0], tuple(state["shape"]))

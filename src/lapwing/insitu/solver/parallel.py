@@ -1,4 +1,4 @@
-"""The few collective operations the analyses need: over an mpi4py communicator, or alone."""
+"""The collective operations that the analyses need, over an mpi4py communicator or for a single process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Alone", "Ranks", "from_fortran", "open_comm"]
 
 
 class Alone:
-    """One process: every reduction is the value itself."""
+    """A single process: every reduction returns its argument."""
 
     rank = 0
     size = 1
@@ -29,7 +29,7 @@ class Alone:
         return values
 
     def abort(self, code: int = 1) -> None:
-        """End the process at once; buffers of the standard streams are written first."""
+        """End the process at once, after flushing the standard streams."""
         _flush()
         os._exit(code)
 
@@ -81,46 +81,46 @@ class Ranks:
 
 
 def open_comm(comm: Any) -> Alone | Ranks:
-    """A communicator of ours from None, an mpi4py communicator, or one of ours.
+    """Wrap None or an mpi4py communicator; `Alone` and `Ranks` are returned as they are.
 
-    An mpi4py communicator is duplicated, so that our messages never meet the solver's.
+    An mpi4py communicator is duplicated, so that our messages never mix with the solver's.
     """
     if comm is None:
         return Alone()
     if isinstance(comm, Alone | Ranks):
         return comm
     if not hasattr(comm, "Allreduce"):
-        raise TypeError(f"insitu: comm must be an mpi4py communicator or None, got {type(comm).__name__}")
+        raise TypeError(f"Hub: comm must be an mpi4py communicator or None, got {type(comm).__name__}")
     if comm.Get_size() == 1:
         return Alone()
     own = comm.Dup()
     from mpi4py import MPI
 
-    own.Set_errhandler(MPI.ERRORS_RETURN)  # an error of ours becomes an exception
+    own.Set_errhandler(MPI.ERRORS_RETURN)  # MPI errors in our calls become exceptions
     return Ranks(own, owned=True)
 
 
 def from_fortran(handle: int) -> Alone | Ranks:
-    """The communicator behind a Fortran handle, as ``MPI_Comm_c2f`` gives it; a negative one means no MPI."""
+    """The communicator of a Fortran handle, as ``MPI_Comm_c2f`` returns it; a negative handle means no MPI."""
     if handle < 0:
         return Alone()
     try:
         import mpi4py
     except ImportError:
         raise RuntimeError(
-            "insitu: the solver handed over an MPI communicator, but mpi4py is not installed\nhint: pip install mpi4py"
+            "insitu_init: the solver passed an MPI communicator, but mpi4py is not installed\nhint: pip install mpi4py"
         ) from None
     if "mpi4py.MPI" not in sys.modules:
-        mpi4py.rc.initialize = False  # the solver does that, and ends it
+        mpi4py.rc.initialize = False  # the solver starts and ends MPI
         mpi4py.rc.finalize = False
-        mpi4py.rc.errors = "default"  # what the solver's own calls do on an error stays the solver's choice
+        mpi4py.rc.errors = "default"  # the solver's own error handler stays in place
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
         raise RuntimeError(
-            f"insitu: the solver handed over an MPI communicator, but MPI is not initialised in the library mpi4py uses"
+            f"insitu_init: the solver passed an MPI communicator, but MPI is not initialised in the library that mpi4py uses"
             f" ({MPI.Get_library_version().splitlines()[0].strip()})"
-            "\nhint: solver and mpi4py must use the same MPI library"
+            "\nhint: the solver and mpi4py must use the same MPI library"
         )
     return open_comm(MPI.Comm.f2py(handle))
 

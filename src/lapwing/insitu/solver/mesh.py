@@ -1,4 +1,4 @@
-"""What the solver told about its mesh."""
+"""The mesh of the solver, as far as the solver describes it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import numpy as np
 
 from .arrays import to_host
 from .field import Field
-from .memory import CPU, Memory
 
 __all__ = ["Mesh"]
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """What the solver told about its mesh; every entry may be missing.
+    """The mesh of the solver; every entry may be missing.
 
     Parameters
     ----------
     global_shape : tuple of int
         Shape of the whole field over all ranks.
     offset : tuple of int
-        Index of this rank's first point in it.
+        Index of this rank's first point in the whole field.
     spacing, origin : tuple of float
-        Of a regular mesh: point i lies at origin + (offset + i) * spacing.
+        For a regular mesh: point i is at origin + (offset + i) * spacing.
     weights : array
-        Volume (or quadrature weight) of each local point: the inner product of `POD` and the means of `Stats` can use it.
+        Volume (or quadrature weight) of each local point: the inner product of `POD` can use it.
     coordinates : tuple of arrays
         Coordinates of the local points of an irregular mesh, one array for each direction.
 
@@ -48,13 +47,13 @@ class Mesh:
 
     @classmethod
     def of(cls, spec: Mesh | dict[str, Any] | None) -> Mesh | None:
-        """From a dict with the names above; arrays may also be described as a field is, and are copied to the host."""
+        """From a dict with the names above. Arrays are copied to the host; the C library passes them as descriptions."""
         if spec is None or isinstance(spec, Mesh):
             return spec
         unknown = set(spec) - set(cls.__dataclass_fields__)
         if unknown:
             raise ValueError(
-                f"insitu: a mesh has no {', '.join(sorted(unknown))}; it has {', '.join(cls.__dataclass_fields__)}"
+                f"Mesh: no entry {', '.join(sorted(unknown))}; the entries are {', '.join(cls.__dataclass_fields__)}"
             )
         known: dict[str, Any] = {k: v for k, v in spec.items() if v is not None}
         for name, kind in (("global_shape", int), ("offset", int), ("spacing", float), ("origin", float)):
@@ -74,41 +73,36 @@ class Mesh:
                 return len(known)
         return 0
 
-    def nearest(self, point: tuple[float, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Index in the local block, of shape ``shape``, of the mesh point nearest to ``point``.
+    def axis(self, direction: int, count: int) -> np.ndarray | None:
+        """Coordinates of the ``count`` local points along a direction of a regular mesh; None if the spacing is not known."""
+        if self.spacing is None or direction >= len(self.spacing):
+            return None
+        origin = self.origin[direction] if self.origin is not None else 0.0
+        offset = self.offset[direction] if self.offset is not None else 0
+        return origin + self.spacing[direction] * (offset + np.arange(count))  # type: ignore[no-any-return]
 
-        On a regular mesh None says that the point belongs to another rank; on an irregular one it is the nearest local point.
+    def nearest(self, point: tuple[float, ...], shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Index of the mesh point nearest to ``point`` in the local block, which has the shape ``shape``.
+
+        On a regular mesh the result is None if the point belongs to another rank; on an irregular mesh it is the nearest local
+        point.
         """
         if self.coordinates is not None:
             distance = sum((np.asarray(x).reshape(-1) - p) ** 2 for x, p in zip(self.coordinates, point, strict=True))
             return tuple(int(i) for i in np.unravel_index(int(np.argmin(distance)), shape))
         if self.spacing is None:
-            raise ValueError("insitu: a point was given by coordinates, but the solver told neither spacing nor coordinates")
+            raise ValueError(f"Mesh: the point {point} has coordinates, but the mesh has neither spacing nor coordinates")
         origin = self.origin or (0.0,) * len(self.spacing)
         offset = self.offset or (0,) * len(self.spacing)
         if not len(point) == len(self.spacing) == len(origin) == len(offset) == len(shape):
             raise ValueError(
-                f"insitu: the point {point} does not fit a field of shape {shape} on a mesh of {self.dimensions} dimensions"
+                f"Mesh: the point {point} does not fit a field of shape {shape} on a mesh of {self.dimensions} dimensions"
             )
         index = tuple(round((p - x) / h) - o for p, x, h, o in zip(point, origin, self.spacing, offset, strict=True))
         return index if all(0 <= i < n for i, n in zip(index, shape, strict=True)) else None
 
 
 def _mesh_array(name: str, value: Any) -> np.ndarray:
-    if isinstance(value, dict):
-        value = (
-            value["pointer"],
-            value["shape"],
-            value.get("strides"),
-            value["code"],
-            value["bits"],
-            value.get("device_type", CPU),
-            value.get("device_id", 0),
-            value.get("stream", 0),
-            value.get("writable", False),
-        )
-    if isinstance(value, tuple) and len(value) == 9:
-        pointer, shape, strides, code, bits, device_type, device_id, stream, writable = value
-        memory = Memory.describe(name, pointer, shape, strides, code, bits, device_type, device_id, writable)
-        return Field(name, memory=memory, stream=stream).to_host()
+    if isinstance(value, tuple) and len(value) == 9 and isinstance(value[3], str):  # described by the C library
+        return Field.described(name, value).to_host()
     return np.array(to_host(value), copy=True)

@@ -1,4 +1,4 @@
-"""Files: fields as the run goes on, results of other analyses at its end."""
+"""Write files: fields during the run, results of other analyses at its end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
-from .arrays import to_host
+from ..analysis import Analysis, Context, as_names
+from ..solver.arrays import to_host
 
 __all__ = ["Writer"]
 
@@ -18,18 +18,18 @@ class Writer(Analysis):
     """Writes fields at steps that are due, and the results of analyses at the end.
 
     npz: ``fields-000100.npz`` for each step, with the fields, ``step`` and ``time``. HDF5 (needs h5py): one file ``fields.h5``
-    with a group ``000100`` for each step. Results: ``pod.npz``, ``stats.npz``, ... by the name of the analysis. With several
-    ranks each writes its own files, ``...-rank1``, and the place of its part in the whole field, if the mesh tells it.
+    with a group ``000100`` for each step. Results: ``pod.npz``, ``stats.npz``, ..., named after the analysis. With several
+    ranks each rank writes its own files, ``...-rank1``, with the offset of its part in the whole field if the mesh has it.
 
     Parameters
     ----------
     *what : str or Analysis
-        Names of fields, and analyses of the same hub, listed before this one.
+        Names of fields, and analyses of the same hub that are listed before this one.
     every : int
     format : {"npz", "hdf5"}
-        Of the fields and the results.
+        Format of all files.
     name : str
-        Start of the files' names.
+        Start of the names of the field files.
 
     Examples
     --------
@@ -77,12 +77,12 @@ class Writer(Analysis):
             self._hdf5(ctx.output / f"{self.prefix}{_rank(ctx)}.h5", f"{ctx.step:06d}", data)
 
     def on_finish(self, ctx: Context) -> None:
-        taken: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for source in self.sources:
             name = (source.name or type(source).__name__).lower()
-            taken[name] = taken.get(name, 0) + 1
-            if taken[name] > 1:
-                name = f"{name}-{taken[name]}"
+            counts[name] = counts.get(name, 0) + 1
+            if counts[name] > 1:
+                name = f"{name}-{counts[name]}"
             data = source.results()  # type: ignore[attr-defined]
             if self.format == "npz":
                 self._npz(ctx.output / f"{name}{_rank(ctx)}.npz", data)
@@ -94,22 +94,22 @@ class Writer(Analysis):
         try:
             with open(partial, "wb") as file:
                 np.savez(file, **data)
-            os.replace(partial, path)  # a reader never meets half a file
+            os.replace(partial, path)  # a reader never sees half a file
         finally:
             partial.unlink(missing_ok=True)
         self._wrote(path)
 
     def _hdf5(self, path: Path, group: str, data: dict[str, Any]) -> None:
-        # opened for each step: a run that is killed leaves a whole file
+        # opened for each step, so that a killed run leaves a complete file
         with _h5py().File(path, "a") as file:
             if group in file:
                 del file[group]
-            made = file.create_group(group)
+            entries = file.create_group(group)
             for name, value in data.items():
                 if np.ndim(value):
-                    made.create_dataset(name, data=value)
+                    entries.create_dataset(name, data=value)
                 else:
-                    made.attrs[name] = value
+                    entries.attrs[name] = value
         self._wrote(path)
 
     def _wrote(self, path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Long rows of numbers on the solver's device: stored, multiplied with each other, and rotated, in bounded memory.
+"""Long rows on the solver's device: stored, multiplied with each other and rotated, in bounded memory.
 
-A row is the state of the simulation at one step: all its fields, one after the other. Rows are cut into chunks, and the
-storage has the shape (chunks, rows, width): the rows of one chunk lie together, so that every product works on plain
-matrices, and temporary memory is that of one chunk.
+A row is the state of the simulation at one step: all its fields, one after the other. Rows are divided into chunks, and the
+storage has the shape (chunks, rows, width): each chunk is a contiguous matrix, so products need no strided access, and
+temporary memory is never larger than one chunk.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arrays import aligned, import_library, library_of
+from ..solver.arrays import aligned, import_library, library_of
 
 if TYPE_CHECKING:
     from .jax_rows import JaxRows
 
 __all__ = ["Layout", "Rows", "make_rows"]
 
-# columns worked on at a time: on a CPU the chunk of 80 rows (2.6 MB) stays in the second-level cache; on a GPU the product of a
-# chunk must fill the card. CPU: widths from 512 to 16384 differ by less than the noise (80 x 131072, OpenBLAS, one thread)
+# columns of a chunk: on a CPU a chunk of 80 rows (2.6 MB) stays in the second-level cache; on a GPU the product of one chunk
+# must keep the whole GPU busy. CPU: widths from 512 to 16384 differ by less than the noise (80 x 131072, OpenBLAS, one thread)
 _HOST_WIDTH = 4096
 _DEVICE_WIDTH = 1 << 20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the fields of a step lie in a row: each in whole chunks of its own, the last one filled up with zeros."""
+    """The order of the fields in a row: each field has whole chunks of its own, the last one padded with zeros."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Chunks of each field."""
+        """Number of chunks of each field."""
         return tuple(_over(size, self.width) for size in self.sizes)
 
     @property
@@ -63,9 +63,16 @@ class Layout:
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
-        """Of each field: its first chunk, the number of full ones, and the numbers left over for the last."""
+        """For each field: its first chunk, the number of full chunks, and the number of values in the last one."""
         first = np.cumsum([0, *self.counts])
         return [(int(c), size // self.width, size % self.width) for c, size in zip(first, self.sizes, strict=False)]
+
+    def split(self, vector: Any) -> list[Any]:
+        """Divide an array (..., chunks, width) into one array (..., *shape) for each field."""
+        lead = tuple(vector.shape[:-2])
+        parts = (vector[..., first : first + full + bool(rest), :] for first, full, rest in self.places)
+        flat = (p.reshape(*lead, p.shape[-2] * self.width) for p in parts)
+        return [p[..., : prod(shape)].reshape(*lead, *shape) for p, shape in zip(flat, self.shapes, strict=True)]
 
 
 def _over(a: int, b: int) -> int:
@@ -74,7 +81,7 @@ def _over(a: int, b: int) -> int:
 
 
 def make_rows(library: str, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> Rows | JaxRows:
-    """Storage for ``capacity`` rows in ``library``, on the device of the array ``like``."""
+    """Allocate ``capacity`` rows in ``library``, on the device of the array ``like``."""
     if library == "jax":
         from .jax_rows import JaxRows
 
@@ -83,7 +90,7 @@ def make_rows(library: str, like: Any, layout: Layout, capacity: int, dtype: np.
 
 
 class Rows:
-    """Rows in NumPy, CuPy or torch memory; they are changed in place."""
+    """Rows in NumPy, CuPy or torch arrays, changed in place."""
 
     def __init__(self, library: str, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> None:
         self.library, self.layout, self.dtype, self.capacity = library, layout, dtype, capacity
@@ -92,21 +99,15 @@ class Rows:
         self.data = self._zeros((layout.chunks, capacity, layout.width), dtype)
 
     def grow(self, capacity: int) -> None:
-        """Room for more rows; those there stay."""
+        """Make room for more rows and keep the existing ones."""
         old = self.data
         self.data = self._zeros((self.layout.chunks, capacity, self.layout.width), self.dtype)
         self.data[:, : self.capacity] = old
         self.capacity = capacity
 
     def put(self, row: int, arrays: Sequence[Any], scale: Any = None, shift: Any = None) -> None:
-        """row <- scale * (fields) - shift: the one copy of a snapshot."""
-        width = self.layout.width
-        for (first, full, rest), array in zip(self.layout.places, arrays, strict=True):
-            flat = self._flat(array)
-            if full:
-                self.data[first : first + full, row] = flat[: full * width].reshape(full, width)
-            if rest:
-                self.data[first + full, row, :rest] = flat[full * width :]
+        """row <- scale * (fields) - shift: the only copy of a snapshot."""
+        self._fill(self.data[:, row], arrays)
         with np.errstate(all="ignore"):
             if scale is not None:
                 self.data[:, row] *= scale
@@ -118,17 +119,16 @@ class Rows:
 
     def not_finite(self, row: int) -> list[str]:
         """Names of the fields with NaN or Inf in this row."""
-        parts = self.fields_of(self.data[:, row])
+        parts = self.layout.split(self.data[:, row])
         return [name for name, x in zip(self.layout.names, parts, strict=True) if not bool(self._xp.isfinite(x).all())]
 
     def gram(self, count: int, left: np.ndarray | None = None) -> np.ndarray:
-        """G = X X^H of the first ``count`` rows X, or of C X with C = ``left``; summed in double precision, on the host."""
+        """G = X X^H for the first ``count`` rows X, or for C X with C = ``left``; summed in double precision, on the host."""
         size = count if left is None else left.shape[0]
         total = self._zeros((size, size), np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64))
         left = None if left is None else self._small(left)
-        with np.errstate(all="ignore"):  # NaN and overflow are found by whoever reads the result
+        with np.errstate(all="ignore"):  # the caller checks the result for NaN and overflow
             for chunk in self.data:
-                # a narrow field is widened chunk by chunk: the data stay as they are, the sum is in double precision
                 x = self._double(chunk[:count])
                 if left is not None:
                     x = left @ x
@@ -136,22 +136,22 @@ class Rows:
         return self._host(total)
 
     def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:
-        """X[:k] <- W^H X, with W of ``count`` x k; returns e X for one more row of weights ``extra``."""
+        """X[:k] <- W^H X, with W of shape (``count``, k); returns e X for one more row of weights e = ``extra``."""
         k = w.shape[1]
         factor = w.conj().T if extra is None else np.vstack([w.conj().T, extra])
         factor = self._small(factor, self.dtype)
-        beside = None if extra is None else self._zeros((self.layout.chunks, self.layout.width), self.dtype)
+        combined = None if extra is None else self._zeros((self.layout.chunks, self.layout.width), self.dtype)
         for index, chunk in enumerate(self.data):
             product = factor @ chunk[:count]
             chunk[:k] = product[:k]
-            if beside is not None:
-                beside[index] = product[k]
-        return beside
+            if combined is not None:
+                combined[index] = product[k]
+        return combined
 
     def combine(self, count: int, c: np.ndarray, scale: Any = None) -> list[Any]:
-        """C X for each field, in its shape: a list of arrays (rows of C, *shape). ``scale`` multiplies every row."""
+        """C X as a list of arrays (rows of C, *shape), one for each field. ``scale`` multiplies every row."""
         factor = self._small(c, self.dtype)
-        made = []
+        arrays = []
         for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
             flat = self._zeros((c.shape[0], prod(shape)), self.dtype)
             for index in range(full + bool(rest)):
@@ -161,40 +161,31 @@ class Rows:
                 if scale is not None:
                     product = product * scale[first + index, :width]
                 flat[:, start : start + width] = product
-            made.append(flat.reshape(c.shape[0], *shape))
-        return made
+            arrays.append(flat.reshape(c.shape[0], *shape))
+        return arrays
 
     def pick(self, chunks: np.ndarray, columns: np.ndarray, factors: np.ndarray, scale: Any = None) -> Any:
-        """A few columns of the first rows, each row times its factor, each column divided by its ``scale``: (rows, columns)."""
+        """Some columns of the first rows, shape (rows, columns): rows times their factors, columns divided by ``scale``."""
         c, j = self._take(chunks), self._take(columns)
         values = self.data[c, : len(factors), j] * self._small(factors, np.dtype(self.dtype.char.lower()))
         return (values if scale is None else values / scale[c, j][:, None]).T
 
     def fields_of(self, vector: Any) -> list[Any]:
-        """A vector in the chunks' layout as one array for each field."""
-        made = []
-        for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
-            size = prod(shape)
-            made.append(vector[first : first + full + bool(rest)].reshape(-1)[:size].reshape(shape))
-        return made
+        """One array for each field, from a vector in the layout of the rows."""
+        return self.layout.split(vector)
 
     def vector(self, arrays: Sequence[Any] | None = None, dtype: np.dtype | None = None) -> Any:
-        """A vector in the chunks' layout: zeros, or the fields given."""
-        made = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
-        width = self.layout.width
-        for (first, full, rest), array in zip(self.layout.places, arrays or (), strict=False):
-            flat = self._flat(self._take(array))
-            if full:
-                made[first : first + full] = flat[: full * width].reshape(full, width)
-            if rest:
-                made[first + full, :rest] = flat[full * width :]
-        return made
+        """A vector in the layout of the rows: the fields in ``arrays``, or zeros."""
+        vector = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
+        if arrays is not None:
+            self._fill(vector, [self._take(array) for array in arrays])
+        return vector
 
-    def take_vector(self, vector: np.ndarray) -> Any:
-        """A vector in the chunks' layout from the host."""
-        made = self._zeros(vector.shape, vector.dtype)
-        made[...] = self._take(vector)
-        return made
+    def take_vector(self, values: np.ndarray) -> Any:
+        """Copy a vector in the layout of the rows from the host."""
+        vector = self._zeros(values.shape, values.dtype)
+        vector[...] = self._take(values)
+        return vector
 
     def to_host(self, count: int) -> np.ndarray:
         return np.array(self._host(self.data[:, :count]))
@@ -202,13 +193,23 @@ class Rows:
     def from_host(self, rows: np.ndarray) -> None:
         self.data[:, : rows.shape[1]] = self._take(rows)
 
-    # the few things in which the libraries differ
+    def _fill(self, vector: Any, arrays: Sequence[Any]) -> None:
+        """Copy the fields into a vector in the layout of the rows."""
+        width = self.layout.width
+        for (first, full, rest), array in zip(self.layout.places, arrays, strict=True):
+            flat = self._flat(array)
+            if full:
+                vector[first : first + full] = flat[: full * width].reshape(full, width)
+            if rest:
+                vector[first + full, :rest] = flat[full * width :]
+
+    # the few operations in which the libraries differ
 
     def _zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if self.library == "numpy":
-            made = aligned(shape, dtype)
-            made[...] = 0
-            return made
+            zeros = aligned(shape, dtype)
+            zeros[...] = 0
+            return zeros
         if self.library == "torch":
             return self._xp.zeros(shape, dtype=getattr(self._xp, dtype.name), device=self._device)
         return self._xp.zeros(shape, dtype)
@@ -219,7 +220,7 @@ class Rows:
         return array.reshape(-1)
 
     def _take(self, array: Any) -> Any:
-        """A host array in this library."""
+        """Convert a host array to this library."""
         if library_of(array) == self.library:
             return array
         if self.library == "torch":
@@ -230,6 +231,7 @@ class Rows:
         return self._take(np.ascontiguousarray(matrix if dtype is None else matrix.astype(dtype, copy=False)))
 
     def _double(self, x: Any) -> Any:
+        """Widen one chunk, so that the stored rows can stay in single precision."""
         if self.dtype.itemsize == (16 if self.dtype.kind == "c" else 8):
             return x
         wider = "complex128" if self.dtype.kind == "c" else "float64"

@@ -1,45 +1,44 @@
-"""The rows of `lapwing.insitu.rows` in a JAX array."""
+"""The rows of `lapwing.insitu.analyses.rows` in a JAX array."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from .arrays import import_library
+from ..solver.arrays import import_library
+from ..solver.streams import wide
 from .rows import Layout
-from .streams import wide
 
 __all__ = ["JaxRows"]
 
 
 class JaxRows:
-    """Rows in a JAX array on an accelerator. Each change gives XLA the old array to write into."""
+    """Rows in a JAX array on a GPU. Each change donates the old array, so that XLA can reuse its memory."""
 
     def __init__(self, like: Any, layout: Layout, capacity: int, dtype: np.dtype) -> None:
         self.library, self.layout, self.dtype, self.capacity = "jax", layout, dtype, capacity
         self._jax = import_library("jax")
         self._device = next(iter(like.devices()))
-        with self._wide():
+        with wide():
             self.data = self._zeros((layout.chunks, capacity, layout.width), dtype)
 
     def grow(self, capacity: int) -> None:
-        with self._wide():
+        with wide():
             more = self._zeros((self.layout.chunks, capacity - self.capacity, self.layout.width), self.dtype)
             self.data = self._jax.numpy.concatenate([self.data, more], axis=1)
         self.capacity = capacity
 
     def put(self, row: int, arrays: Sequence[Any], scale: Any = None, shift: Any = None) -> None:
-        with self._wide():
+        with wide():
             self.data = _jax_put()(self.data, row, tuple(arrays), scale, shift, self.layout)
-            # the copy is complete before the solver goes on: it may donate or overwrite its arrays
+            # the copy must be complete before the solver continues, because it may donate or overwrite its arrays
             self.data.block_until_ready()
 
     def zero(self, row: int) -> None:
-        with self._wide():
+        with wide():
             self.data = self.data.at[:, row].set(0)
 
     def not_finite(self, row: int) -> list[str]:
@@ -47,65 +46,57 @@ class JaxRows:
         return [name for name, x in zip(self.layout.names, parts, strict=True) if not bool(self._jax.numpy.isfinite(x).all())]
 
     def gram(self, count: int, left: np.ndarray | None = None) -> np.ndarray:
-        with self._wide():
+        with wide():
             return np.asarray(_jax_gram()(self.data, count, left))
 
     def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:
         factor = w.conj().T if extra is None else np.vstack([w.conj().T, extra])
-        with self._wide():
-            self.data, beside = _jax_rotate()(self.data, count, factor.astype(self.dtype), w.shape[1])
-        return beside
+        with wide():
+            self.data, combined = _jax_rotate()(self.data, count, factor.astype(self.dtype), w.shape[1])
+        return combined
 
     def combine(self, count: int, c: np.ndarray, scale: Any = None) -> list[Any]:
-        with self._wide():
-            product = _jax_combine()(self.data, count, c.astype(self.dtype), scale)
-            made = []
-            for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True):
-                part = product[:, first : first + full + bool(rest)].reshape(c.shape[0], -1)
-                made.append(part[:, : prod(shape)].reshape(c.shape[0], *shape))
-            return made
+        with wide():
+            return self.layout.split(_jax_combine()(self.data, count, c.astype(self.dtype), scale))
 
     def pick(self, chunks: np.ndarray, columns: np.ndarray, factors: np.ndarray, scale: Any = None) -> Any:
-        with self._wide():
+        with wide():
             values = self.data[chunks, : len(factors), columns] * factors
             return (values if scale is None else values / scale[chunks, columns][:, None]).T
 
     def fields_of(self, vector: Any) -> list[Any]:
-        with self._wide():
-            return [
-                vector[first : first + full + bool(rest)].reshape(-1)[: prod(shape)].reshape(shape)
-                for (first, full, rest), shape in zip(self.layout.places, self.layout.shapes, strict=True)
-            ]
+        with wide():
+            return self.layout.split(vector)
 
     def vector(self, arrays: Sequence[Any] | None = None, dtype: np.dtype | None = None) -> Any:
-        with self._wide():
-            made = self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
-            width = self.layout.width
-            for (first, full, rest), array in zip(self.layout.places, arrays or (), strict=False):
-                flat = self._jax.numpy.asarray(array, made.dtype).reshape(-1)
-                if full:
-                    made = made.at[first : first + full].set(flat[: full * width].reshape(full, width))
-                if rest:
-                    made = made.at[first + full, :rest].set(flat[full * width :])
-            return made
+        with wide():
+            if arrays is None:
+                return self._zeros((self.layout.chunks, self.layout.width), dtype or self.dtype)
+            fields = [self._jax.numpy.asarray(array, dtype or self.dtype) for array in arrays]
+            return self._jax.device_put(_join(self._jax.numpy, fields, self.layout), self._device)
 
-    def take_vector(self, vector: np.ndarray) -> Any:
-        with self._wide():
-            return self._jax.device_put(vector, self._device)
+    def take_vector(self, values: np.ndarray) -> Any:
+        with wide():
+            return self._jax.device_put(values, self._device)
 
     def to_host(self, count: int) -> np.ndarray:
-        with self._wide():
+        with wide():
             return np.array(self.data[:, :count])
 
     def from_host(self, rows: np.ndarray) -> None:
-        with self._wide():
+        with wide():
             self.data = self.data.at[:, : rows.shape[1]].set(rows)
 
     def _zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         return self._jax.device_put(self._jax.numpy.zeros(shape, dtype), self._device)
 
-    def _wide(self) -> Any:
-        return wide()
+
+def _join(jnp: Any, arrays: Sequence[Any], layout: Layout) -> Any:
+    """One vector (chunks, width) from the fields."""
+    pieces = []
+    for count, array in zip(layout.counts, arrays, strict=True):
+        pieces.append(jnp.pad(array.reshape(-1), (0, count * layout.width - array.size)).reshape(count, layout.width))
+    return jnp.concatenate(pieces)
 
 
 @lru_cache
@@ -113,11 +104,7 @@ def _jax_put() -> Any:
     import jax
 
     def put(data: Any, row: Any, arrays: Any, scale: Any, shift: Any, layout: Layout) -> Any:
-        pieces = []
-        for count, array in zip(layout.counts, arrays, strict=True):
-            flat = array.reshape(-1).astype(data.dtype)
-            pieces.append(jax.numpy.pad(flat, (0, count * layout.width - flat.size)).reshape(count, layout.width))
-        x = jax.numpy.concatenate(pieces)
+        x = _join(jax.numpy, [array.astype(data.dtype) for array in arrays], layout)
         if scale is not None:
             x = x * scale
         if shift is not None:
@@ -153,11 +140,10 @@ def _jax_rotate() -> Any:
     def rotate(data: Any, count: int, factor: Any, k: int) -> Any:
         def turn(carry: Any, chunk: Any) -> Any:
             product = jax.numpy.matmul(factor, chunk[:count], precision="highest")
-            beside = product[k] if factor.shape[0] > k else jax.numpy.zeros(0, data.dtype)
-            return carry, (chunk.at[:k].set(product[:k]), beside)
+            combined = product[k] if factor.shape[0] > k else jax.numpy.zeros(0, data.dtype)
+            return carry, (chunk.at[:k].set(product[:k]), combined)
 
-        _, (turned, beside) = jax.lax.scan(turn, 0, data)
-        return turned, beside
+        return jax.lax.scan(turn, 0, data)[1]
 
     return jax.jit(rotate, static_argnums=(1, 3), donate_argnums=0)
 

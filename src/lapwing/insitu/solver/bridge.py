@@ -1,4 +1,4 @@
-"""What the C library calls. Nothing here raises: a failure is a status, and `Session.error` tells why."""
+"""The functions that the C library calls. None of them raises: a failure is a status, and `Session.error` has the reason."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .analysis import ERR, OK, Analysis, collect
-from .dlpack import memory_of_capsule
+from ..analysis import ERR, OK, Analysis, collect
+from ..dlpack import memory_of_capsule
+from ..memory import CPU
 from .field import Field
 from .hub import POLICIES, Hub
-from .memory import CPU, Memory
 from .parallel import Alone, Ranks, from_fortran
 from .report import words
 
 __all__ = ["Session", "start"]
 
-_CACHED = 64  # fields remembered with their arrays: a solver with two buffers comes back to the same pointers
+_CACHED = 64  # fields kept with their arrays: a solver with two buffers passes the same pointers again
 _HUB_OPTIONS = ("on_error", "output", "xp", "every", "quiet", "debug", "live")
 _sessions = 0
 
 
 def start(script: str, options_json: str = "{}", comm_f: int = -1) -> Session:
-    """Open a session: load the script, build its analyses.
+    """Open a session: load the script and build its analyses.
 
     Parameters
     ----------
@@ -38,14 +39,14 @@ def start(script: str, options_json: str = "{}", comm_f: int = -1) -> Session:
         Path of a Python file, or "module:name". The file defines ``analyses()`` or a list ``analyses``, or decorates functions
         with ``insitu.on_step``.
     options_json : str
-        A JSON object: on_error, output, xp, every, quiet, debug, live; everything else is for the analyses (``ctx.options``).
+        A JSON object: on_error, output, xp, every, quiet, debug, live; all other options go to the analyses (``ctx.options``).
     comm_f : int
         Fortran handle of the MPI communicator, or -1.
 
     Returns
     -------
     Session
-        Never an exception. A session that could not be opened answers every call with -1 and tells the reason in ``error()``.
+        This function never raises. A session that could not be opened answers every call with -1; ``error()`` says why.
     """
     if os.environ.get("LAPWING_INSITU") == "0":
         return Session(None, off=True)
@@ -57,20 +58,20 @@ def start(script: str, options_json: str = "{}", comm_f: int = -1) -> Session:
         script = os.environ.get("LAPWING_INSITU_SCRIPT") or script or ""
         options = json.loads(options_json or "{}")
         if not isinstance(options, dict):
-            raise ValueError(f"insitu: the options must be a JSON object, got {options_json!r}")
+            raise ValueError(f"insitu_init: the options must be a JSON object, got {options_json!r}")
         policy = os.environ.get("LAPWING_INSITU_ON_ERROR") or options.get("on_error", "disable")
         if policy not in POLICIES:
-            raise ValueError(f"insitu: on_error must be one of {', '.join(POLICIES)}, got {policy!r}")
+            raise ValueError(f"insitu_init: on_error must be one of {', '.join(POLICIES)}, got {policy!r}")
         session = _open(script, options | {"on_error": policy}, comm)
     except BaseException:
         problem = traceback.format_exc()
-    # a rank that could not start must not leave the others waiting later
+    # if one rank cannot start, none starts: the others would wait for it later
     failed = bool(problem)
     if comm is not None and comm.size > 1:
         failed = bool(comm.maximum(np.array([failed], np.int32))[0])
     if failed:
         session = Session(None)
-        session._error = problem or "insitu: the analyses could not be started on another rank"
+        session._error = problem or "insitu_init: the analyses could not be started on another rank"
         if problem:
             print(
                 f"[insitu] the analyses could not be started; the simulation goes on without them\n{problem}", file=sys.stderr
@@ -82,71 +83,68 @@ def start(script: str, options_json: str = "{}", comm_f: int = -1) -> Session:
 
 def _open(script: str, options: dict[str, Any], comm: Alone | Ranks) -> Session:
     hub_options = {name: options.pop(name) for name in _HUB_OPTIONS if name in options}
+    if not script:
+        raise ValueError("insitu_init: no script was named\nhint: pass its path to insitu_init, or set LAPWING_INSITU_SCRIPT")
     folder = None
-    if script and not Path(script).exists() and ":" in script:
-        with collect():
-            found = _of_module(script)
-    elif not script:
-        raise ValueError("insitu: no script was named\nhint: give its path to insitu_init, or set LAPWING_INSITU_SCRIPT")
-    else:
-        # modules beside the script are found, as with "python script.py"
-        folder = str(Path(script).resolve().parent)
-        if folder in sys.path:
-            folder = None
+    with collect() as decorated:
+        if not Path(script).exists() and ":" in script:
+            analyses = _from_module(script)
         else:
-            sys.path.append(folder)
-        with collect() as decorated:
-            found = _of_script(script, decorated)
-    hub = Hub(found, comm=comm, options=options, **hub_options)
+            # modules in the script's folder can be imported, as with "python script.py"
+            folder = str(Path(script).resolve().parent)
+            if folder in sys.path:
+                folder = None
+            else:
+                sys.path.append(folder)
+            analyses = _from_script(script, decorated)
+    hub = Hub(analyses, comm=comm, options=options, **hub_options)
     hub._embedded = True
     return Session(hub, folder=folder)
 
 
-def _of_script(script: str, decorated: list[Analysis]) -> list[Any]:
+def _from_script(script: str, decorated: list[Analysis]) -> list[Any]:
     global _sessions
     path = Path(script)
     if not path.is_file():
-        raise FileNotFoundError(f"insitu: there is no script {script!r} (looked from {Path.cwd()})")
+        raise FileNotFoundError(f"insitu_init: there is no script {script!r} (the current folder is {Path.cwd()})")
     _sessions += 1
     name = f"_lapwing_insitu_script_{_sessions}"
     spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, str(path)))
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and the like look for it
+    sys.modules[name] = module  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
         listed = getattr(module, "analyses", None)
-        found = list(listed()) if callable(listed) else list(listed or ())
+        analyses = list(listed()) if callable(listed) else list(listed or ())
     except BaseException:
         del sys.modules[name]
         raise
-    found += [a for a in decorated if not any(a is b for b in found)]
-    if not found:
+    analyses += [a for a in decorated if not any(a is b for b in analyses)]
+    if not analyses:
         raise ValueError(
-            f"insitu: {script} has no analyses"
-            "\nhint: define analyses() returning a list, or decorate a function with @insitu.on_step"
+            f"insitu_init: {script} has no analyses"
+            "\nhint: define analyses() that returns a list, or decorate a function with @insitu.on_step"
         )
-    return found
+    return analyses
 
 
-def _of_module(script: str) -> list[Any]:
+def _from_module(script: str) -> list[Any]:
     module, _, name = script.partition(":")
     value: Any = importlib.import_module(module)
     for part in name.split("."):
         value = getattr(value, part)
-    return list(value()) if callable(value) and not isinstance(value, Analysis) else _as_list(value)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return [value] if isinstance(value, Analysis) else list(value)
+    if isinstance(value, Analysis):
+        return [value]
+    return list(value() if callable(value) else value)
 
 
 class Session:
-    """One coupling of a solver with its analyses."""
+    """One connection between a solver and its analyses."""
 
     def __init__(self, hub: Hub | None, *, off: bool = False, folder: str | None = None) -> None:
         self.hub = hub
-        self._dead = OK if off else ERR  # what a session without a hub answers
+        self._dead = OK if off else ERR  # the answer of a session without a hub
         self._folder = folder
         self._error = ""
         self._known: dict[Any, Field] = {}
@@ -155,44 +153,33 @@ class Session:
     def alive(self) -> bool:
         return self.hub is not None
 
-    def field(
-        self,
-        name: str,
-        pointer: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...] | None,
-        code: str,
-        bits: int,
-        device_type: int,
-        device_id: int,
-        stream: int,
-        writable: bool,
-    ) -> int:
-        """Describe a field of the next step; strides are in elements, None means row-major."""
+    def field(self, name: str, *array: Any) -> int:
+        """Describe a field of the next step.
+
+        ``array`` is (pointer, shape, strides, code, bits, device_type, device_id, stream, writable); strides are in elements,
+        None means row-major.
+        """
         hub = self.hub
         if hub is None:
             return OK
         try:
-            key = (name, pointer, shape, strides, code, bits, device_type, device_id, stream, writable)
+            key = (name, *array)
             field = self._known.get(key)
             if field is None:
-                memory = Memory.describe(name, pointer, shape, strides, code, bits, device_type, device_id, writable)
-                field = Field(name, memory=memory, stream=stream, writable=writable, library=hub._xp, debug=hub._debug)
+                field = Field.described(name, array, library=hub._xp, debug=hub._debug)
                 if len(self._known) >= _CACHED:
                     self._known.clear()
                 self._known[key] = field
             field._valid = True
             hub._fields[name] = field
-            if device_type != CPU:
-                place = (device_type, device_id, stream)
-                if place not in hub._streams:
-                    hub._streams.append(place)
+            if array[5] != CPU and array[5:8] not in hub._streams:
+                hub._streams.append(array[5:8])
         except BaseException as error:
             return self._refuse(name, error)
         return OK
 
     def dlpack(self, name: str, capsule: Any) -> int:
-        """A field as a DLPack capsule. It is given back after the step."""
+        """Pass a field as a DLPack capsule. It is released after the step."""
         hub = self.hub
         if hub is None:
             return OK
@@ -206,41 +193,24 @@ class Session:
         return OK
 
     def mesh(self, spec: dict[str, Any]) -> int:
-        """See `lapwing.insitu.Mesh`. An array is a tuple of what `field` takes after the name."""
-        if self.hub is None:
-            return OK
-        try:
-            self.hub.mesh(spec)
-        except BaseException:
-            return self._failed()
-        return OK
+        """Set the mesh, see `lapwing.insitu.Mesh`. An array is a tuple of what `field` takes after the name."""
+        return OK if self.hub is None else self._guarded(lambda hub: hub.mesh(spec))
 
     def step(self, step: int, time: float) -> int:
-        """Run what is due: 0 well, 1 an analysis has failed, 2 please stop, -1 the session is dead."""
-        if self.hub is None:
+        """Run the analyses that are due: 0 no errors, 1 an analysis has failed, 2 please stop, -1 the session is dead."""
+        hub = self.hub  # not through _guarded: this is called at every step
+        if hub is None:
             return self._dead
         try:
-            return self.hub._run(step, time)
+            return hub._run(step, time)
         except BaseException:
             return self._failed()
 
     def checkpoint(self, path: str) -> int:
-        if self.hub is None:
-            return self._dead
-        try:
-            self.hub.checkpoint(path)
-            return OK
-        except BaseException:
-            return self._failed()
+        return self._guarded(lambda hub: hub.checkpoint(path))
 
     def restore(self, path: str) -> int:
-        if self.hub is None:
-            return self._dead
-        try:
-            self.hub.restore(path)
-            return OK
-        except BaseException:
-            return self._failed()
+        return self._guarded(lambda hub: hub.restore(path))
 
     def finalize(self) -> int:
         """Finish the analyses and print the summary. The session is dead afterwards, but `error` still answers."""
@@ -260,6 +230,16 @@ class Session:
     def error(self) -> str:
         """The last traceback, or an empty string."""
         return (self.hub.last_error if self.hub is not None else "") or self._error
+
+    def _guarded(self, work: Callable[[Hub], Any]) -> int:
+        """OK, or ERR if ``work`` raises."""
+        if self.hub is None:
+            return self._dead
+        try:
+            work(self.hub)
+        except BaseException:
+            return self._failed()
+        return OK
 
     def _refuse(self, name: str, error: BaseException) -> int:
         self._error = traceback.format_exc()

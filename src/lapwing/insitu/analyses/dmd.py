@@ -1,4 +1,4 @@
-"""Dynamic mode decomposition, on the coefficients of a streamed POD."""
+"""Dynamic mode decomposition, computed from the coefficients of a streaming POD."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context
-from .arrays import to_host
+from ..analysis import Analysis, Context
+from ..solver.arrays import to_host
 from .pod import POD
 
 __all__ = ["DMD"]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     eigenvalues: np.ndarray
     vectors: np.ndarray
     amplitudes: np.ndarray
@@ -25,26 +25,28 @@ class _Found:
 class DMD(Analysis):
     """Modes that grow, decay and oscillate, each with one complex frequency: x(n + 1) = A x(n) with A of low rank.
 
-    The snapshots are x = U^T c with the modes U and coefficients c of a POD, so A is found among the small vectors c: nothing
-    of the length of a field is touched until modes are asked for.
+    The snapshots are x = U^T c with the modes U and the coefficients c of a POD. A is computed from the small vectors c;
+    nothing as long as a field is used until you ask for modes.
 
     Parameters
     ----------
     *source : str, or one POD
-        Fields, for which a POD of its own runs; or a POD of the same hub, listed before this one, whose results are used.
+        Names of fields, for which this analysis runs a POD itself; or a POD of the same hub that is listed before this one.
     rank : int, optional
-        Singular values of the coefficients that are used; default all that are above rounding errors.
+        Number of singular values of the coefficients to use; by default all that exceed rounding errors.
+    modes : int
+        Rank of the POD that this analysis runs.
     **pod
-        For the POD of its own: modes=, that is its rank, and tol, weights, every, block.
+        Other options of that POD: tol, weights, every, block.
 
     Attributes
     ----------
     eigenvalues : (r,) complex
-        Factor per snapshot, in the order of falling amplitude.
+        Growth factor of each mode from one snapshot to the next, sorted by falling amplitude.
     frequencies, growth : (r,)
-        Of exp((growth + 2 pi i frequency) t), per unit of time.
+        A mode evolves as exp((growth + 2 pi i frequency) t).
     amplitudes : (r,) complex
-        Of each mode in the first snapshot.
+        Amplitude of each mode in the first snapshot.
 
     Examples
     --------
@@ -63,7 +65,7 @@ class DMD(Analysis):
     def __init__(self, *source: str | POD, rank: int | None = None, modes: int = 10, **pod: Any) -> None:
         if len(source) == 1 and isinstance(source[0], POD):
             if pod:
-                raise TypeError(f"DMD: {', '.join(pod)} belong to the POD that was given")
+                raise TypeError(f"DMD: {', '.join(pod)}: set these options on the POD that you pass")
             self.pod, self._own = source[0], False
         else:
             self.pod, self._own = POD(*source, rank=modes, **pod), True  # type: ignore[arg-type]
@@ -74,7 +76,7 @@ class DMD(Analysis):
             raise ValueError(f"DMD: rank must be positive, got {rank}")
         self.collective = self._own
         self.rank = rank
-        self._found: _Found | None = None
+        self._known: _Result | None = None
 
     def on_start(self, ctx: Context) -> None:
         if self._own:
@@ -98,12 +100,12 @@ class DMD(Analysis):
     def _solve(self) -> None:
         c = self.pod.coefficients
         if c is None:
-            raise ValueError("DMD: the POD keeps no coefficients (right=False)")
+            raise ValueError("DMD: the POD keeps no coefficients, because it has right=False")
         before, dt = _pairs(np.array(self.pod.steps), np.array(self.pod.times))
         # X, Y: columns are consecutive snapshots; X = P S Q^H
         x, y = c[before].T, c[before + 1].T
         if not x.size:
-            self._found = _Found(np.zeros(0, complex), np.zeros((c.shape[1], 0), complex), np.zeros(0, complex), dt)
+            self._known = _Result(np.zeros(0, complex), np.zeros((c.shape[1], 0), complex), np.zeros(0, complex), dt)
             return
         p, s, qh = np.linalg.svd(x, full_matrices=False)
         r = int(np.sum(s > max(x.shape) * np.finfo(float).eps * s[0]))
@@ -111,13 +113,13 @@ class DMD(Analysis):
         p, s, q = p[:, :r], s[:r], qh[:r].conj().T
         # A in the basis P: P^H Y Q S^-1
         values, w = np.linalg.eig(p.conj().T @ y @ (q / s))
-        # modes of A itself: Y Q S^-1 w / lambda; of a mode that vanishes at once, its projection
+        # modes of A itself: Y Q S^-1 w / lambda; where lambda is 0, the projected mode P w
         vectors = y @ (q / s) @ w
         fast = np.abs(values) > np.finfo(float).eps
         vectors = np.where(fast, vectors / np.where(fast, values, 1), p @ w)
         amplitudes = np.linalg.lstsq(vectors, c[0].astype(complex), rcond=None)[0]
         order = np.argsort(-np.abs(amplitudes), kind="stable")
-        self._found = _Found(values[order], vectors[:, order], amplitudes[order], dt)
+        self._known = _Result(values[order], vectors[:, order], amplitudes[order], dt)
 
     @property
     def eigenvalues(self) -> np.ndarray:
@@ -141,23 +143,19 @@ class DMD(Analysis):
         return np.tensordot(self._result.vectors.T, u, axes=1)
 
     @property
-    def _result(self) -> _Found:
-        if self._found is None:
+    def _result(self) -> _Result:
+        if self._known is None:
             self._solve()
-        assert self._found is not None
-        return self._found
+        assert self._known is not None
+        return self._known
 
     def results(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "eigenvalues": self.eigenvalues,
-            "amplitudes": self.amplitudes,
-            "growth": self.growth,
-            "frequencies": self.frequencies,
-        }
-        return made | {f"modes_{name}": self.modes(name) for name in self.pod.fields or ()}
+        """All results, for `Writer`."""
+        results = {name: getattr(self, name) for name in ("eigenvalues", "amplitudes", "growth", "frequencies")}
+        return results | {f"modes_{name}": self.modes(name) for name in self.pod.fields or ()}
 
     def summary(self) -> str:
-        if self._found is None:
+        if self._known is None:
             return "no result"
         pairs = [f"{f:.4g} ({g:+.3g})" for f, g in zip(self.frequencies[:3], self.growth[:3], strict=True)]
         return f"{len(self.eigenvalues)} modes, frequency (growth): {', '.join(pairs) or 'none'}"
@@ -168,11 +166,11 @@ class DMD(Analysis):
     def restore(self, state: dict[str, Any]) -> None:
         if self._own:
             self.pod.restore(state["pod"])
-        self._found = None
+        self._known = None
 
 
 def _pairs(steps: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
-    """Indices of the snapshots that have a next one, and the time between the two; a left-out snapshot has neither."""
+    """Indices of the snapshots that are followed by the next one, and the time between the two."""
     gaps = np.diff(steps)
     if not len(gaps):
         return np.zeros(0, int), 1.0
@@ -181,7 +179,7 @@ def _pairs(steps: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
     spans = np.diff(times)[before]
     dt = float(np.median(spans))
     if not dt > 0:
-        return before, float(gap)  # no times were given: per step
+        return before, float(gap)  # the solver passed no times: count in steps
     if np.abs(spans - dt).max() > 1e-3 * dt:
-        raise ValueError(f"DMD: snapshots must be equally far apart in time; they are {spans.min():g} to {spans.max():g} apart")
+        raise ValueError(f"DMD: snapshots must be equally spaced in time; they are {spans.min():g} to {spans.max():g} apart")
     return before, dt

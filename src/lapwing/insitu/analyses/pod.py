@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, Sketch, as_names
-from .arrays import device_of, empty_like_device, host_as_numpy, library_of, to_host
+from ..analysis import Analysis, Context, Sketch, as_names, choose_name
+from ..solver.arrays import device_of, empty_like_device, host_as_numpy, library_of, numpy_dtype, to_host
+from ..solver.guard import check_shape
+from ..solver.mesh import Mesh
 from .blocks import BlockSVD, Decomposition
-from .mesh import Mesh
 from .preview import sketch_modes
 from .rows import Layout, make_rows
 
@@ -17,46 +18,46 @@ __all__ = ["POD"]
 
 
 class POD(Analysis):
-    """The modes that hold most of the energy of a field over the run, without keeping its history.
+    """The modes that hold most of the energy of a field over the run, computed without storing its history.
 
-    The singular value decomposition A = V diag(sigma) U of the snapshots (rows of A), in a stream: see `lapwing.insitu.blocks`
-    for the method and its error bound. A snapshot is copied once, on its device, so that the solver may overwrite the field
-    afterwards. Memory: 2 ``rank`` + ``block`` snapshots. With MPI each rank holds its part of the modes; a block costs one
-    all-reduce of a small matrix.
+    This is the singular value decomposition A = V diag(sigma) U of the snapshots (the rows of A), computed block by block:
+    `lapwing.insitu.analyses.blocks` has the method and its error bound. Each snapshot is copied once, on its device, so the
+    solver may overwrite the field afterwards. Memory: 2 ``rank`` + ``block`` snapshots. With MPI each rank holds its part of
+    the modes; a block costs one all-reduce of a small matrix.
 
     Parameters
     ----------
     *fields : str
-        Fields taken together as one state, for instance "u", "v".
+        Names of the fields that form one state, for instance "u", "v".
     rank : int, optional
-        Modes to report, K. Twice as many are kept inside.
+        Number of modes to report, K. Twice as many are kept inside.
     tol : float, optional
-        Report more, until what lies outside the modes is at most ``tol`` times the whole (Frobenius norm); never more than
-        ``max_rank``.
+        Report more modes, until the part of the snapshots outside of them is at most ``tol`` times the whole (Frobenius norm),
+        but never more than ``max_rank``.
     weights : array, float, dict or "mesh", optional
-        Weights of the inner product, positive: an array of the field's shape (or broadcast to it), one for each field in a
-        dict, or those of the mesh (its weights, or the volume of its cells).
+        Weights of the inner product, positive: an array of the field's shape (or one that broadcasts to it), a dict with one
+        for each field, or "mesh" for the weights of the mesh (or the volume of its cells).
     centre : bool
-        Decompose the fluctuations about the mean of all snapshots. Exact, although the mean is only known at the end.
+        Decompose the fluctuations about the mean of all snapshots. This is exact, although the mean is only known at the end.
     every, block : int, optional
-        Take steps whose number is a multiple of ``every``; take in ``block`` snapshots at once (default 2 ``rank``).
+        Use steps whose number is a multiple of ``every``; process ``block`` snapshots at once (default 2 ``rank``).
     right : bool
-        Keep what the coefficients need, about 4 K numbers a snapshot at the default block size.
+        Keep the data for ``coefficients``, about 4 K numbers per snapshot at the default block size.
 
     Attributes
     ----------
     sigma : (K,) array
-        Singular values. While the run goes on: of the complete blocks.
+        Singular values; during the run, those of the complete blocks.
     bounds, bound : (K,) array, float
-        How far each true singular value can lie above the computed one; the largest of them.
+        How far each true singular value can be above the computed one, and the largest of these bounds.
     weyl : float
-        The sum of the largest values dropped: the plain, larger bound for all of them.
+        The sum of the largest values dropped: a simpler, larger bound for all of them.
     energy : float
-        Fraction of the sum of squares of all snapshots held by the K modes, exact.
+        Fraction of the sum of squares of all snapshots that the K modes hold. It is exact.
     right, coefficients : (N, K) arrays
         V, and V diag(sigma): the value of each mode in each snapshot. Both are None with ``right=False``.
     steps, times : lists
-        Of the snapshots.
+        Steps and times of the snapshots.
 
     Examples
     --------
@@ -95,7 +96,7 @@ class POD(Analysis):
         self.collective_every = self.stream.block
         self.steps: list[int] = []
         self.times: list[float] = []
-        self._pending: list[float] = []  # times of the block
+        self._pending: list[float] = []  # times of the snapshots in the current block
         self._layout: Layout | None = None
         self._kind: tuple[str, np.dtype] | None = None
         self._result: Decomposition | None = None
@@ -117,8 +118,8 @@ class POD(Analysis):
         self._pending.append(ctx.time)
 
     def on_collective(self, ctx: Context) -> None:
-        """Take the block in."""
-        labels, times, taken = self.stream.labels, self._pending, self.stream.count
+        """Process the block."""
+        labels, times, before = self.stream.labels, self._pending, self.stream.count
         self._pending = []
         refused: set[int] = set()
         try:
@@ -127,7 +128,7 @@ class POD(Analysis):
             refused = {step for step, _ in getattr(error, "refused", ())}
             raise
         finally:
-            if self.stream.count > taken:
+            if self.stream.count > before:
                 kept = [i for i, step in enumerate(labels) if step not in refused]
                 self.steps += [labels[i] for i in kept]
                 self.times += [times[i] for i in kept]
@@ -145,7 +146,7 @@ class POD(Analysis):
                 self._modes = self.stream.modes(self._result)
 
     def _open(self, library: str, like: Any, shapes: list[tuple[int, ...]], dtype: np.dtype) -> None:
-        """Room for the rows, on the device of the array ``like``."""
+        """Allocate the rows on the device of the array ``like``."""
         layout = Layout.of(self.fields or (), shapes, on_host=library == "numpy")
         weights = self._weights(layout)
         rows = make_rows(library, like, layout, self.stream.capacity, dtype)
@@ -158,33 +159,30 @@ class POD(Analysis):
     def _weights(self, layout: Layout) -> list[np.ndarray] | None:
         if self.weights is None:
             return None
-        given = self.weights
-        if isinstance(given, str):
-            if given != "mesh":
-                raise ValueError(f"POD: weights must be an array, a number, a dict or 'mesh', got {given!r}")
+        weights = self.weights
+        if isinstance(weights, str):
+            if weights != "mesh":
+                raise ValueError(f"POD: weights must be an array, a number, a dict or 'mesh', got {weights!r}")
             mesh = self._mesh
             if mesh is None or (mesh.weights is None and mesh.spacing is None):
-                raise ValueError("POD: weights='mesh', but the solver told neither weights nor spacing of its mesh")
-            given = mesh.weights if mesh.weights is not None else float(np.prod(mesh.spacing or ()))
-        made = []
+                raise ValueError("POD: weights='mesh', but the mesh has neither weights nor spacing")
+            weights = mesh.weights if mesh.weights is not None else float(np.prod(mesh.spacing or ()))
+        arrays = []
         for name, shape in zip(layout.names, layout.shapes, strict=True):
-            w = np.asarray(to_host(given[name] if isinstance(given, dict) else given), np.float64)
+            w = np.asarray(to_host(weights[name] if isinstance(weights, dict) else weights), np.float64)
             try:
                 w = np.broadcast_to(w, shape)
             except ValueError:
                 raise ValueError(f"POD: weights of shape {w.shape} do not fit the field {name!r} of shape {shape}") from None
             if not (np.isfinite(w).all() and (w > 0).all()):
                 raise ValueError(f"POD: the weights of the field {name!r} must be positive and finite")
-            made.append(w)
-        return made
+            arrays.append(w)
+        return arrays
 
     def _check(self, ctx: Context, arrays: tuple[Any, ...]) -> None:
         assert self._layout and self._kind
         for name, shape, array in zip(self._layout.names, self._layout.shapes, arrays, strict=True):
-            if tuple(array.shape) != shape:
-                raise ValueError(
-                    f"POD: field {name!r} has the shape {tuple(array.shape)} at step {ctx.step}, and had {shape} before"
-                )
+            check_shape("POD", ctx.step, name, array.shape, shape)
             library = library_of(array)
             if library != self._kind[0]:
                 raise TypeError(f"POD: field {name!r} is a {library} array at step {ctx.step}, and was {self._kind[0]} before")
@@ -195,7 +193,7 @@ class POD(Analysis):
     # ----------------------------------------------------------------------------------------------------------- results
 
     def result(self) -> Decomposition:
-        """The decomposition: of all snapshots after the run; of the complete blocks before. Not during a run with MPI."""
+        """The decomposition of all snapshots, or during the run of the complete blocks. Not during a run with MPI."""
         return self._result if self._result is not None else self.stream.result()
 
     @property
@@ -204,7 +202,7 @@ class POD(Analysis):
 
     @property
     def rank(self) -> int:
-        """Modes found; fewer than asked for if the snapshots have no more."""
+        """Number of modes; fewer than requested if the snapshots have a smaller rank."""
         return len(self.sigma)
 
     @property
@@ -229,40 +227,38 @@ class POD(Analysis):
 
     @property
     def coefficients(self) -> np.ndarray | None:
-        found = self.result()
-        return None if found.right is None else found.right * found.sigma
+        result = self.result()
+        return None if result.right is None else result.right * result.sigma
 
     def modes(self, field: str | None = None) -> Any:
         """Modes of a field (the first by default), shape (K, *shape of the field), in the library of the field's arrays.
 
-        They are orthonormal, in the inner product of the weights, over all fields together.
+        They are orthonormal over all fields together, in the inner product of the weights.
         """
-        made = self._modes if self._modes is not None else self.stream.modes(self.result())
-        return made[self._index(field)]
+        modes = self._modes if self._modes is not None else self.stream.modes(self.result())
+        return modes[self._index(field)]
 
     def mean(self, field: str | None = None) -> Any:
         """Mean of a field over the snapshots; only with ``centre``."""
         if not self.stream.centre:
-            raise ValueError("POD: the mean is known with centre=True only")
+            raise ValueError("POD: the mean is only computed with centre=True")
         return self.stream.means()[self._index(field)]
 
     def _index(self, field: str | None) -> int:
         names = self.fields or ()
-        if field is not None and field not in names:
-            raise ValueError(f"POD: no field {field!r}; there is {', '.join(names)}")
-        return 0 if field is None else names.index(field)
+        return names.index(choose_name("POD", field, names))
 
     def results(self) -> dict[str, Any]:
-        """Everything, for `Writer`."""
-        made: dict[str, Any] = {"sigma": self.sigma, "bounds": self.bounds, "energy": self.energy, "weyl": self.weyl}
-        made |= {"steps": np.array(self.steps), "times": np.array(self.times)}
+        """All results, for `Writer`."""
+        results: dict[str, Any] = {"sigma": self.sigma, "bounds": self.bounds, "energy": self.energy, "weyl": self.weyl}
+        results |= {"steps": np.array(self.steps), "times": np.array(self.times)}
         if self.coefficients is not None:
-            made["coefficients"] = self.coefficients
+            results["coefficients"] = self.coefficients
         for name in self.fields or ():
-            made[f"modes_{name}"] = to_host(self.modes(name))
+            results[f"modes_{name}"] = to_host(self.modes(name))
             if self.stream.centre:
-                made[f"mean_{name}"] = to_host(self.mean(name))
-        return made
+                results[f"mean_{name}"] = to_host(self.mean(name))
+        return results
 
     def status(self) -> dict[str, Any]:
         return {
@@ -281,7 +277,7 @@ class POD(Analysis):
         if not self.stream.count:
             return "no snapshots"
         left = 1.0 - self.energy
-        # 100.000000% would tell nothing
+        # 100.000000% would not show how much is missing
         energy = f"{self.energy:.6%}" if left > 1e-6 else f"all but {left:.1e}" if left > 1e-15 else "all"
         text = f"{self.stream.count} snapshots, {self.rank} modes, sigma {sigma or 'none'}, energy {energy}"
         text += f", error of sigma at most {self.bound:.2g}"
@@ -316,7 +312,7 @@ class POD(Analysis):
 
 
 def _storage(arrays: tuple[Any, ...]) -> np.dtype:
-    """The type snapshots are stored in: the widest of the fields', at least float32; of whole numbers float64."""
-    kinds = [np.dtype(str(a.dtype).removeprefix("torch.")) for a in arrays]
+    """The dtype of the stored snapshots: the widest dtype of the fields, at least float32; float64 for integers."""
+    kinds = [numpy_dtype(a) for a in arrays]
     widest = np.result_type(*(kind if kind.kind in "fc" else np.float64 for kind in kinds), np.float32)
     return widest if widest.char in "fdFD" else np.dtype(np.float64)

@@ -1,4 +1,4 @@
-"""Order on the solver's CUDA stream."""
+"""Run the analyses in order with the solver's work on its CUDA stream."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from .memory import CUDA, CUDA_HOST, CUDA_MANAGED
+from ..memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
 __all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
 
 
 class _Foreign:
-    """A stream of the solver in the protocol that CUDA libraries share."""
+    """A stream of the solver, offered through the protocol that CUDA libraries share."""
 
     def __init__(self, stream: int) -> None:
         self.stream = stream
@@ -26,7 +26,7 @@ class _Foreign:
 @lru_cache(maxsize=64)
 def _external_stream(library: str, device: int, stream: int) -> Any:
     if stream == 1:
-        stream = 0  # the legacy default stream has two names
+        stream = 0  # 0 and 1 both mean the legacy default stream
     if library == "cupy":
         import cupy
 
@@ -42,7 +42,7 @@ def _external_stream(library: str, device: int, stream: int) -> Any:
 
 @contextlib.contextmanager
 def stream_context(library: str, device: int, stream: int) -> Any:
-    """Run a block on the solver's device and stream: work queued in it comes after the solver's and before its next."""
+    """Run a block on the solver's device and stream: its work runs after what the solver has queued so far."""
     if library == "cupy":
         import cupy
 
@@ -54,14 +54,14 @@ def stream_context(library: str, device: int, stream: int) -> Any:
         with torch.cuda.device(device), torch.cuda.stream(_external_stream("torch", device, stream)):
             yield
     elif library == "jax":
-        with wide():  # its arrays were made complete before: order is not the question
+        with wide():  # JAX has streams of its own; its copies of the fields are complete already
             yield
     else:
         yield
 
 
 def wide() -> Any:
-    """64-bit types of JAX stay 64-bit inside the block, whatever the process-wide flag says; the flag itself is left alone."""
+    """Keep JAX's 64-bit types 64-bit inside the block, without changing the process-wide flag."""
     jax: Any = importlib.import_module("jax")
     if jax.config.jax_enable_x64:
         return contextlib.nullcontext()
@@ -69,9 +69,9 @@ def wide() -> Any:
 
 
 def synchronise(device_type: int, device: int, stream: int | None) -> None:
-    """Wait on the host for a stream of the solver, or with None for all work on the device.
+    """Wait on the host for a stream of the solver, or for all work on the device if ``stream`` is None.
 
-    Needed where streams cannot be ordered among each other: for JAX, which has its own, and for memory the host reads.
+    Needed for JAX, which has streams of its own, and for memory that the host reads.
     """
     if device_type not in (CUDA, CUDA_HOST, CUDA_MANAGED):
         return
@@ -89,7 +89,7 @@ def copy_on_device(device: int, stream: int, to: int, source: int, size: int) ->
 
 @contextlib.contextmanager
 def _context(device: int) -> Any:
-    """The driver, with the context that all CUDA libraries share made current."""
+    """Make the context current that all CUDA libraries share, and return the driver."""
     driver = _driver()
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuDeviceGet(ctypes.byref(handle), device) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
@@ -104,7 +104,7 @@ def _context(device: int) -> Any:
 
 def _check(status: int) -> None:
     if status:
-        raise RuntimeError(f"insitu: the solver's CUDA stream has failed (error {status})")
+        raise RuntimeError(f"insitu: work on the solver's CUDA stream has failed (CUDA error {status})")
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""Arrays over memory that somebody else owns, and between array libraries."""
+"""Arrays over memory that the solver owns, and conversions between array libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from ..memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
 from .streams import copy_on_device, wide
 
 __all__ = [
@@ -25,8 +25,10 @@ __all__ = [
     "jax_copy",
     "library_of",
     "memory_of",
+    "numpy_dtype",
     "poison",
     "private_copy",
+    "restore_array",
     "to_host",
 ]
 
@@ -34,7 +36,7 @@ LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
 
 
 class _Exposed:
-    """An object NumPy, CuPy or torch can look at, with one attribute: an array interface."""
+    """An object with one array interface, from which NumPy, CuPy or torch makes a view."""
 
     def __init__(self, memory: Memory, attribute: str, writable: bool) -> None:
         self.memory = memory  # keeps the owner alive
@@ -42,14 +44,14 @@ class _Exposed:
 
 
 def choose_library(memory: Memory) -> str:
-    """The array library for memory of this device."""
+    """Choose an array library that can read this memory."""
     if memory.device[0] in HOST:
         return "numpy"
     for library in ("cupy", "torch", "jax"):
         if _installed(library):
             return library
     raise TypeError(
-        f"insitu: a field lives on {memory.place}, and no library for it is installed\nhint: pip install cupy-cuda13x"
+        f"insitu: a field is on {memory.place}, and no array library for it is installed\nhint: pip install cupy-cuda13x"
     )
 
 
@@ -63,8 +65,8 @@ def _installed(library: str) -> bool:
 def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.ndarray:
     if memory.device[0] not in HOST:
         raise TypeError(
-            f"field {name!r} lives on {memory.place}; it is not memory that NumPy can read"
-            "\nhint: take it as a CuPy, torch or JAX array (xp=...), or copy it with field.to_host()"
+            f"field {name!r} is on {memory.place}; NumPy cannot read this memory"
+            "\nhint: use it as a CuPy, torch or JAX array (xp=...), or copy it with field.to_host()"
         )
     if not prod(memory.shape):
         empty = np.empty(memory.shape, memory.dtype)
@@ -78,7 +80,7 @@ def _cupy_view(name: str, memory: Memory) -> Any:
     _on_gpu(name, memory, "CuPy")
     if not prod(memory.shape):
         return cupy.empty(memory.shape, memory.dtype)
-    start, size = memory.span  # in bytes, as CuPy wants it
+    start, size = memory.span  # in bytes
     block = cupy.cuda.UnownedMemory(start, size, memory, memory.device[1])
     pointer = cupy.cuda.MemoryPointer(block, memory.pointer - start)
     return cupy.ndarray(memory.shape, memory.dtype, pointer, memory.byte_strides)
@@ -87,9 +89,9 @@ def _cupy_view(name: str, memory: Memory) -> Any:
 def _torch_view(name: str, memory: Memory) -> Any:
     torch = import_library("torch")
     if any(s < 0 for s in memory.strides):
-        raise TypeError(f"field {name!r} has negative strides {memory.strides}, which torch does not have")
+        raise TypeError(f"field {name!r} has negative strides {memory.strides}, which torch does not support")
     if memory.device[0] in HOST:
-        # torch knows no read-only memory and warns about it
+        # torch has no read-only tensors and would warn
         return torch.from_numpy(_numpy_view(name, memory, writable=True))
     if not prod(memory.shape):
         return torch.empty(memory.shape, dtype=getattr(torch, memory.dtype.name), device=f"cuda:{memory.device[1]}")
@@ -98,25 +100,26 @@ def _torch_view(name: str, memory: Memory) -> Any:
 
 
 def jax_copy(name: str, memory: Memory, stream: int) -> Any:
-    """A JAX array with the field's numbers, complete when this returns."""
+    """Copy a field into a JAX array; the copy is complete when this returns."""
     jax = import_library("jax")
     if memory.device[0] in HOST:
-        # into memory of our own, aligned as XLA wants it, so that JAX takes it over without a second copy
+        # into new memory with the alignment XLA needs, so that JAX uses it without a second copy
         copy = aligned(memory.shape, memory.dtype)
         copy[...] = _numpy_view(name, memory)
         with wide():
             return jax.numpy.asarray(copy)
     if contiguous_strides(memory) is None:
-        raise TypeError(f"field {name!r} has strides {memory.strides}; JAX takes row-major arrays without gaps from a GPU")
+        raise TypeError(f"field {name!r} has strides {memory.strides}; on a GPU, JAX needs row-major fields without gaps")
     if memory.device[0] == ROCM:
-        raise TypeError(f"field {name!r} lives on {memory.place}, from where it cannot be copied for JAX")
-    # into memory that JAX made: it wants an alignment that ghost cells break, and nobody else has seen this array yet
+        raise TypeError(f"field {name!r} is on {memory.place}; copying it for JAX is not supported")
+    # into memory that JAX allocated: JAX needs an alignment that fields with ghost cells do not have, and nothing else can
+    # have read this new array yet
     with wide():
-        made = jax.device_put(jax.numpy.zeros(memory.shape, memory.dtype), jax.devices("gpu")[memory.device[1]])
-        made.block_until_ready()
-    if made.size:
-        copy_on_device(memory.device[1], stream, made.unsafe_buffer_pointer(), memory.pointer, made.nbytes)
-    return made
+        array = jax.device_put(jax.numpy.zeros(memory.shape, memory.dtype), jax.devices("gpu")[memory.device[1]])
+        array.block_until_ready()
+    if array.size:
+        copy_on_device(memory.device[1], stream, array.unsafe_buffer_pointer(), memory.pointer, array.nbytes)
+    return array
 
 
 VIEWS: dict[str, Any] = {"numpy": _numpy_view, "cupy": _cupy_view, "torch": _torch_view}
@@ -124,7 +127,7 @@ VIEWS: dict[str, Any] = {"numpy": _numpy_view, "cupy": _cupy_view, "torch": _tor
 
 def _on_gpu(name: str, memory: Memory, library: str) -> None:
     if memory.device[0] not in (CUDA, ROCM, CUDA_MANAGED):
-        raise TypeError(f"field {name!r} lives on {memory.place}; {library} reads GPU memory\nhint: xp='numpy' or xp='torch'")
+        raise TypeError(f"field {name!r} is on {memory.place}; {library} reads GPU memory\nhint: xp='numpy' or xp='torch'")
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -136,7 +139,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def library_of(array: Any) -> str | None:
-    """The library an array belongs to, by its type's module; None if it is of none we know."""
+    """The library an array belongs to, by the module of its type; None if the library is not supported."""
     if isinstance(array, np.ndarray):
         return "numpy"
     first = type(array).__module__.partition(".")[0]
@@ -144,10 +147,10 @@ def library_of(array: Any) -> str | None:
 
 
 def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
-    """``array`` in ``library``, without a copy where the two libraries can share memory."""
+    """Convert ``array`` to ``library``, without a copy where the two libraries can share memory."""
     own = library_of(array)
     if own is None:
-        raise TypeError(f"field {name!r} is a {type(array).__name__}; give a NumPy, CuPy, torch or JAX array")
+        raise _not_an_array(name, array)
     if library in ("auto", own):
         if own == "numpy" and array.flags.writeable != writable:
             array = array.view()
@@ -157,7 +160,7 @@ def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
     place = memory_of(name, array, writable)
     if library == "numpy":
         if place.device[0] not in HOST:
-            return _numpy_view(name, place)  # raises, in words
+            return _numpy_view(name, place)  # raises the error
         view = np.asarray(array.detach() if own == "torch" else array).view()
         if own != "jax" and not writable:
             view.flags.writeable = False
@@ -176,7 +179,8 @@ def memory_of(name: str, array: Any, writable: bool) -> Memory:
         item = array.dtype.itemsize or 1
         if any(s % item for s in array.strides):
             raise TypeError(
-                f"field {name!r} has strides of {array.strides} bytes, no multiples of its {item}\nhint: give a copy of it"
+                f"field {name!r} has strides of {array.strides} bytes, which are not multiples of its itemsize {item}"
+                "\nhint: pass a copy of it"
             )
         strides = tuple(s // item for s in array.strides)
         pointer = array.__array_interface__["data"][0]
@@ -186,8 +190,7 @@ def memory_of(name: str, array: Any, writable: bool) -> Memory:
         return Memory(array.data.ptr, array.shape, strides, array.dtype, (CUDA, array.device.id), writable, array)
     if own == "torch":
         device = (CPU, 0) if array.device.type == "cpu" else (CUDA, array.device.index or 0)
-        kind = np.dtype(str(array.dtype).removeprefix("torch."))
-        return Memory(array.data_ptr(), tuple(array.shape), tuple(array.stride()), kind, device, writable, array)
+        return Memory(array.data_ptr(), tuple(array.shape), tuple(array.stride()), numpy_dtype(array), device, writable, array)
     if own == "jax":
         device = (CPU, 0)
         placed = next(iter(array.devices()))
@@ -196,11 +199,15 @@ def memory_of(name: str, array: Any, writable: bool) -> Memory:
         shape = tuple(array.shape)
         plain = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
         return Memory(array.unsafe_buffer_pointer(), shape, plain, np.dtype(array.dtype), device, False, array)
-    raise TypeError(f"field {name!r} is a {type(array).__name__}; give a NumPy, CuPy, torch or JAX array")
+    raise _not_an_array(name, array)
+
+
+def _not_an_array(name: str, value: Any) -> TypeError:
+    return TypeError(f"field {name!r} is a {type(value).__name__}; pass a NumPy, CuPy, torch or JAX array")
 
 
 def to_host(array: Any) -> np.ndarray:
-    """A NumPy array with the numbers of an array of any library; no copy if it is one already."""
+    """Convert an array of any library to NumPy; host memory is not copied."""
     own = library_of(array)
     if own == "torch":
         return array.detach().cpu().numpy()  # type: ignore[no-any-return]
@@ -210,22 +217,22 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def host_as_numpy(array: Any) -> Any:
-    """An array of any library in host memory as a NumPy view; an array on another device as it is."""
+    """A NumPy view of an array in host memory; an array on another device is returned as it is."""
     own = library_of(array)
     if own == "torch" and array.device.type == "cpu":
         return array.detach().numpy()
     if own == "jax" and all(d.platform == "cpu" for d in array.devices()):
-        return np.asarray(array)  # waits until it is computed
+        return np.asarray(array)  # waits until JAX has computed it
     return array
 
 
 def device_of(array: Any) -> int:
-    """Number of the device an array lives on."""
+    """Number of the device that holds an array."""
     return 0 if isinstance(array, np.ndarray) else memory_of("", array, False).device[1]
 
 
 def empty_like_device(library: str, device: int) -> Any:
-    """An array without elements, in ``library``, on the accelerator with this number."""
+    """An array without elements, in ``library``, on the device with this number."""
     if library == "numpy":
         return np.empty(0)
     module = import_library(library)
@@ -248,18 +255,36 @@ def private_copy(array: Any) -> Any:
 
 
 def poison(array: Any) -> None:
-    """Make every later use of a debug copy visible."""
+    """Overwrite a debug copy, so that a later use of it shows."""
     own = library_of(array)
     if own == "jax":
-        array.delete()  # JAX itself then refuses it
+        array.delete()  # JAX then raises an error on every use
         return
-    kind = np.dtype(str(array.dtype).removeprefix("torch."))
+    kind = numpy_dtype(array)
     if own == "numpy":
         array.flags.writeable = True
     if kind.kind in "fc":
         array[...] = float("nan")
     elif kind.kind in "iu":
         array[...] = np.iinfo(kind).max
+
+
+def restore_array(library: str | None, value: Any) -> Any:
+    """Convert a NumPy array from a checkpoint back to the library it came from."""
+    if not isinstance(value, np.ndarray) or library in (None, "numpy"):
+        return value
+    module = import_library(library or "numpy")
+    if library == "torch":
+        return module.from_numpy(value).to("cuda" if module.cuda.is_available() else "cpu")
+    if library == "jax":
+        with wide():
+            return module.numpy.asarray(value)
+    return module.asarray(value)
+
+
+def numpy_dtype(array: Any) -> np.dtype:
+    """The NumPy dtype of an array of any library."""
+    return np.dtype(str(array.dtype).removeprefix("torch."))
 
 
 def import_library(name: str) -> Any:
@@ -270,5 +295,5 @@ def import_library(name: str) -> Any:
     except ImportError:
         wheel = {"cupy": "cupy-cuda13x"}.get(name, name)
         raise ImportError(
-            f"insitu: arrays of {name} were asked for, and it is not installed\nhint: pip install {wheel}"
+            f"insitu: {name} arrays were requested, but {name} is not installed\nhint: pip install {wheel}"
         ) from None

@@ -1,4 +1,4 @@
-"""Steering: end the run when it has done its work, or when it has failed."""
+"""Stop the run when it has reached its goal, or when it has diverged."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, StopRun, as_names
-from .arrays import host_as_numpy, library_of, private_copy, to_host
-from .guard import check_shape
-from .stats import _put_back
+from ..analysis import Analysis, Context, StopRun, as_names
+from ..solver.arrays import host_as_numpy, library_of, private_copy, restore_array, to_host
+from ..solver.guard import check_shape
 
 __all__ = ["Stop"]
 
@@ -24,9 +23,9 @@ class Stop(Analysis):
     ----------
     *fields : str
     when : callable, "steady" or "diverged"
-        A function ``f(ctx, *arrays)`` that is true (or a string: the reason) when it is time; one rank is enough.
-        "steady": between two calls the fields change by at most ``tol`` times their size, in the 2-norm over all ranks.
-        "diverged": a number is not finite, or larger than ``limit``.
+        A function ``f(ctx, *arrays)`` that returns True, or the reason as a string, when the run should stop; one rank is
+        enough. "steady": between two calls the fields change by at most ``tol`` times their size, in the 2-norm over all ranks.
+        "diverged": a value is not finite, or its size exceeds ``limit``.
     tol, limit : float
     every : int
 
@@ -69,7 +68,7 @@ class Stop(Analysis):
             if isinstance(answer, str) and answer:
                 raise StopRun(answer)
             if bool(answer):
-                raise StopRun(f"asked by {getattr(self.when, '__name__', 'a function')}")
+                raise StopRun(f"requested by {getattr(self.when, '__name__', 'a function')}")
             return
         arrays = tuple(host_as_numpy(a) for a in arrays)
         if self.when == "diverged":
@@ -79,29 +78,27 @@ class Stop(Analysis):
         for name, old, new in zip(self.fields or (), self._before, arrays, strict=False):
             check_shape("Stop", ctx.step, name, new.shape, old.shape)
             new, old = _widened(new), _widened(old)
-            # over the largest number here: squares of tiny and huge ones would leave the range
-            most = max(_largest(new), _largest(old))
-            by = most if np.isfinite(most) and most > 0 else 1.0
-            self._sums.append(np.array([by, _square((new - old) / by), _square(new / by)]))
+            # scaled by the largest value: squares of tiny and huge values would under- or overflow
+            largest = max(_largest(new), _largest(old))
+            unit = largest if np.isfinite(largest) and largest > 0 else 1.0
+            self._sums.append(np.array([unit, _square((new - old) / unit), _square(new / unit)]))
         self._before = [private_copy(a) for a in arrays]
 
     def _diverged(self, ctx: Context, arrays: tuple[Any, ...]) -> None:
         for name, array in zip(self.fields or (), arrays, strict=True):
-            if not array.size if isinstance(array, np.ndarray) else not np.prod(array.shape):
-                continue
-            largest = float(abs(_widened(array)).max())  # of NaN and anything, NaN
+            largest = _largest(_widened(array))  # NaN if one value is NaN
             if not np.isfinite(largest) or largest > self.limit:
                 raise StopRun(f"diverged: field {name!r} reaches {largest:g} at step {ctx.step}")
 
     def on_collective(self, ctx: Context) -> None:
         if self.when != "steady":
             return
-        # a rank before its second step has no sums, and then no rank has
+        # before the second step there are no sums yet, on any rank
         if not self._sums:
             return
-        mine = np.array(self._sums)
-        most = ctx.comm.maximum(mine[:, 0].copy())
-        total = ctx.comm.sum(mine[:, 1:] * ((mine[:, 0] / most) ** 2)[:, None])
+        local = np.array(self._sums)
+        units = ctx.comm.maximum(local[:, 0].copy())
+        total = ctx.comm.sum(local[:, 1:] * ((local[:, 0] / units) ** 2)[:, None])
         worst = 0.0
         for name, (change, size) in zip(self.fields or (), total, strict=True):
             relative = float(np.sqrt(change / size)) if size > 0 else (0.0 if change == 0 else float("inf"))
@@ -123,12 +120,12 @@ class Stop(Analysis):
         return {"before": self._before, "change": self.change, "library": [library_of(x) for x in self._before]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._before = [_put_back(lib, x) for lib, x in zip(state["library"], state["before"], strict=True)]
+        self._before = [restore_array(lib, x) for lib, x in zip(state["library"], state["before"], strict=True)]
         self.change = state["change"]
 
 
 def _widened(x: Any) -> Any:
-    """Whole numbers and booleans as float64, so that differences and sizes do not wrap around."""
+    """Integers and booleans as float64, so that differences do not wrap around."""
     return x.astype(np.float64) if isinstance(x, np.ndarray) and x.dtype.kind in "biu" else x
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, CollectiveError, Context, as_names
-from .arrays import host_as_numpy, library_of, to_host
-from .guard import check_shape
+from ..analysis import AT_END, Analysis, CollectiveError, Context, as_names, choose_name
+from ..solver.arrays import host_as_numpy, library_of, to_host
+from ..solver.guard import check_shape
 
 __all__ = ["Probe"]
 
-_WAITING = 64  # samples that wait on a device before they are fetched
+_WAITING = 64  # samples held on a device before they are copied to the host
 
 
 class Probe(Analysis):
@@ -23,14 +23,15 @@ class Probe(Analysis):
     ----------
     *fields : str
     points : list
-        Each an index (whole numbers, one for each dimension; negative ones count from the end) or a place (floating-point
-        numbers): the nearest point of the mesh the solver told of is then taken. With MPI an index is that of the whole field,
-        so the mesh must give ``global_shape`` and ``offset``.
+        Each point is an index (integers, one for each dimension; negative ones count from the end) or a place (floating-point
+        coordinates), which selects the nearest point of the solver's mesh. With MPI, indices refer to the whole field, so the
+        mesh must have ``global_shape`` and ``offset``.
     every : int
 
     Attributes
     ----------
     steps, times : lists
+        Steps and times of the samples.
 
     Examples
     --------
@@ -66,7 +67,7 @@ class Probe(Analysis):
         self._all: dict[str, np.ndarray] = {}
 
     def on_step(self, ctx: Context, *arrays: Any) -> None:
-        taken = []
+        samples = []
         for name, array in zip(self.fields or (), arrays, strict=True):
             array = host_as_numpy(array)
             shape = tuple(array.shape)
@@ -74,12 +75,12 @@ class Probe(Analysis):
                 self._places[name] = [_place(point, shape, name, ctx) for point in self.points]
                 self._shapes[name] = shape
             check_shape("Probe", ctx.step, name, shape, self._shapes[name])
-            # a number of NumPy is a copy; one point of a device array is fetched later, but must be copied now
+            # an element of a NumPy array is a copy; an element of a device array stays a view and must be copied now
             values = [0.0 if p is None else array[p] for p in self._places[name]]
             if not isinstance(array, np.ndarray) and library_of(array) != "jax":
                 values = [v if isinstance(v, float) else v + 0 for v in values]
-            taken.append((name, values))
-        self._waiting += taken
+            samples.append((name, values))
+        self._waiting += samples
         self.steps.append(ctx.step)
         self.times.append(ctx.time)
         if len(self._waiting) >= _WAITING:
@@ -88,24 +89,22 @@ class Probe(Analysis):
     def on_finish(self, ctx: Context) -> None:
         self._fetch()
         for name in self.fields or ():
-            mine = np.array(self._samples[name]).reshape(-1, len(self.points))
+            local = np.array(self._samples[name]).reshape(-1, len(self.points))
             if ctx.size == 1:
-                self._all[name] = mine
+                self._all[name] = local
                 continue
             owned = np.array([p is not None for p in self._places.get(name, [None] * len(self.points))], np.float64)
             owners = ctx.comm.sum(owned)
             if (owners == 0).any():
                 missing = [self.points[i] for i in np.flatnonzero(owners == 0)]
-                raise CollectiveError(f"Probe: no rank has the points {missing} of the field {name!r}")  # on all of them
-            # a point in the halo of a neighbour has two owners, with the same value
-            total = ctx.comm.sum((mine * owned).view(np.float64)).view(mine.dtype).reshape(mine.shape)
+                raise CollectiveError(f"Probe: no rank has the points {missing} of the field {name!r}")  # raised on all ranks
+            # a point in a halo has two owners with the same value
+            total = ctx.comm.sum((local * owned).view(np.float64)).view(local.dtype).reshape(local.shape)
             self._all[name] = total / owners
 
     def values(self, field: str | None = None) -> np.ndarray:
-        """(steps, points) of a field, the first by default; during a run with MPI, of the points of this rank."""
-        name = field or (self.fields or ("",))[0]
-        if name not in self._samples:
-            raise ValueError(f"Probe: no field {name!r}; there is {', '.join(self._samples)}")
+        """Values of a field (the first by default), shape (steps, points); during a run with MPI, at this rank's points."""
+        name = choose_name("Probe", field, self._samples)
         self._fetch()
         return self._all[name] if name in self._all else np.array(self._samples[name]).reshape(-1, len(self.points))
 
@@ -115,8 +114,9 @@ class Probe(Analysis):
             self._samples[name].append(np.array([to_host(v) if library_of(v) else v for v in values]))
 
     def results(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"steps": np.array(self.steps), "times": np.array(self.times)}
-        return made | {name: self.values(name) for name in self.fields or ()}
+        """All results, for `Writer`."""
+        results: dict[str, Any] = {"steps": np.array(self.steps), "times": np.array(self.times)}
+        return results | {name: self.values(name) for name in self.fields or ()}
 
     def summary(self) -> str:
         return f"{len(self.steps)} samples at {len(self.points)} point{'' if len(self.points) == 1 else 's'}"
@@ -140,10 +140,10 @@ class Probe(Analysis):
 
 
 def _place(point: tuple[Any, ...], shape: tuple[int, ...], name: str, ctx: Context) -> tuple[int, ...] | None:
-    """Index of a point in this rank's part of the field, or None if another rank has it."""
+    """Index of a point in this rank's part of the field, or None if another rank holds it."""
     if not all(isinstance(x, int | np.integer) for x in point):
         if ctx.mesh is None:
-            raise ValueError(f"Probe: the point {point} is a place, but the solver told nothing about its mesh")
+            raise ValueError(f"Probe: the point {point} has coordinates, but the solver did not describe its mesh")
         place = ctx.mesh.nearest(tuple(float(x) for x in point), shape)
         if place is None and ctx.size == 1:
             raise ValueError(f"Probe: the place {point} is outside the field {name!r}")
@@ -152,7 +152,7 @@ def _place(point: tuple[Any, ...], shape: tuple[int, ...], name: str, ctx: Conte
     if ctx.mesh is not None and ctx.mesh.global_shape is not None and ctx.mesh.offset is not None:
         whole, offset = ctx.mesh.global_shape, ctx.mesh.offset
     elif ctx.size > 1:
-        raise ValueError("Probe: with several ranks an index needs the mesh's global_shape and offset")
+        raise ValueError("Probe: with several ranks, a point given by its index needs the mesh's global_shape and offset")
     if len(point) != len(whole) or any(not -n <= i < n for i, n in zip(point, whole, strict=True)):
         raise ValueError(f"Probe: the point {point} is outside the field {name!r} of shape {whole}")
     index = tuple(int(i) % n - o for i, n, o in zip(point, whole, offset, strict=True))

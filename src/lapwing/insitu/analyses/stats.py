@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import AT_END, Analysis, Context, as_names
-from .arrays import host_as_numpy, import_library, library_of, to_host
-from .guard import Guard, check_shape
-from .streams import wide
+from ..analysis import AT_END, Analysis, Context, as_names, choose_name
+from ..solver.arrays import host_as_numpy, import_library, library_of, numpy_dtype, restore_array, to_host
+from ..solver.guard import Guard, check_shape
+from ..solver.streams import wide
 
 __all__ = ["Stats"]
 
@@ -17,8 +17,8 @@ __all__ = ["Stats"]
 class _Moments:
     """Running moments of one field, on its device, in double precision.
 
-    One snapshot x more (Welford): d = x - mean, mean += d/n, m2 += conj(d) (x - new mean).
-    Two runs together (Chan): mean += d n2/n, m2 += m2' + |d|^2 n1 n2/n, with d the difference of the means.
+    Add one snapshot x (Welford): d = x - mean, mean += d/n, m2 += conj(d) (x - new mean).
+    Merge two runs (Chan): mean += d n2/n, m2 += m2' + |d|^2 n1 n2/n, with d the difference of the means.
     """
 
     def __init__(self) -> None:
@@ -34,29 +34,28 @@ class _Moments:
         if library == "jax":
             jax = import_library("jax")
             with wide():
-                self._add(jax.numpy, x.astype(_double(x.dtype)), x)
+                self._add(jax.numpy, x.astype(_double(x.dtype)))
         elif library == "torch":
             torch = import_library("torch")
-            x = x.detach()
-            self._add(torch, x.to(torch.complex128 if x.is_complex() else torch.float64), x)
+            self._add(torch, x.detach().to(torch.complex128 if x.is_complex() else torch.float64))
         else:
             xp = np if library == "numpy" else import_library("cupy")
-            self._add(xp, x.astype(_double(x.dtype)), x)
+            self._add(xp, x.astype(_double(x.dtype)))
 
-    def _add(self, xp: Any, wide_x: Any, x: Any) -> None:
-        real = not np.issubdtype(_numpy_dtype(x), np.complexfloating)
+    def _add(self, xp: Any, x: Any) -> None:
+        real = numpy_dtype(x).kind != "c"
         if self.mean is None:
-            self.mean = wide_x + 0  # of our own: widening may have given the solver's array itself
-            self.m2 = xp.zeros_like(wide_x.real)
+            self.mean = x + 0  # a copy: the conversion may have returned the solver's own array
+            self.m2 = xp.zeros_like(x.real)
             if real:
-                self.low, self.high = wide_x + 0, wide_x + 0
+                self.low, self.high = x + 0, x + 0
             return
-        d = wide_x - self.mean
+        d = x - self.mean
         self.mean = self.mean + d / self.count
-        after = wide_x - self.mean
+        after = x - self.mean
         self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
         if real:
-            self.low, self.high = xp.minimum(self.low, wide_x), xp.maximum(self.high, wide_x)
+            self.low, self.high = xp.minimum(self.low, x), xp.maximum(self.high, x)
 
     def merge(self, other: _Moments) -> None:
         if not other.count:
@@ -82,7 +81,7 @@ class Stats(Analysis):
     *fields : str
     every : int
     spread : int
-        Degrees of freedom taken off in the variance: 0, or 1 for the estimate from a sample.
+        Degrees of freedom subtracted in the variance: 0, or 1 for the estimate from a sample.
 
     Examples
     --------
@@ -127,12 +126,12 @@ class Stats(Analysis):
             self._overall[name] = self._over_space(self._moments[name], ctx.comm)
 
     def _over_space(self, moments: _Moments, comm: Any) -> dict[str, float]:
-        """Over all points, steps and ranks: three small reductions."""
+        """The statistics over all points, steps and ranks, in three small reductions."""
         have = moments.count > 0 and moments.mean.shape != (0,) and to_host(moments.mean).size > 0
         mean = np.abs(to_host(moments.mean)) if have and moments.low is None else to_host(moments.mean) if have else np.zeros(0)
         sums = comm.sum(np.array([float(mean.sum()), float(mean.size)]))
         centre = sums[0] / sums[1] if sums[1] else np.nan
-        # the variance over space and time is the mean variance in time plus that of the means in space
+        # the variance over space and time is the mean variance in time plus the variance of the means in space
         spread = float(to_host(moments.m2).sum() / moments.count + ((mean - centre) ** 2).sum()) if have else 0.0
         variance = comm.sum(np.array([spread]))[0] / sums[1] if sums[1] else np.nan
         known = have and moments.low is not None
@@ -141,7 +140,7 @@ class Stats(Analysis):
         return {"mean": float(centre), "variance": float(variance), "min": float(-low), "max": float(high)}
 
     def merge(self, other: Stats) -> None:
-        """Add the statistics of another run of the same fields (another part of the time, or of an ensemble)."""
+        """Add the statistics of another run with the same fields (another time span, or another member of an ensemble)."""
         for name in self.fields or ():
             self._moments[name].merge(other._moments[name])
 
@@ -162,27 +161,22 @@ class Stats(Analysis):
         return self._of(field).high
 
     def overall(self, field: str | None = None) -> dict[str, float]:
-        """mean, variance, min, max over all points, steps and ranks; after the run."""
-        return self._overall[field or (self.fields or ("",))[0]]
+        """mean, variance, min and max over all points, steps and ranks; known after the run."""
+        return self._overall[choose_name("Stats", field, self._moments)]
 
     def _of(self, field: str | None) -> _Moments:
-        name = field or (self.fields or ("",))[0]
-        if name not in self._moments:
-            raise ValueError(f"Stats: no field {name!r}; there is {', '.join(self._moments)}")
-        return self._moments[name]
+        return self._moments[choose_name("Stats", field, self._moments)]
 
     def results(self) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        """All results, for `Writer`."""
+        results: dict[str, Any] = {}
         for name, m in self._moments.items():
             if m.count:
-                made |= {
-                    f"mean_{name}": to_host(m.mean),
-                    f"variance_{name}": to_host(self.variance(name)),
-                    f"count_{name}": m.count,
-                }
+                results[f"mean_{name}"], results[f"count_{name}"] = to_host(m.mean), m.count
+                results[f"variance_{name}"] = to_host(self.variance(name))
                 if m.low is not None:
-                    made |= {f"min_{name}": to_host(m.low), f"max_{name}": to_host(m.high)}
-        return made
+                    results[f"min_{name}"], results[f"max_{name}"] = to_host(m.low), to_host(m.high)
+        return results
 
     def summary(self) -> str:
         return "; ".join(
@@ -198,24 +192,7 @@ class Stats(Analysis):
             saved = state[name]
             library = saved.pop("library")
             for key, value in saved.items():
-                setattr(m, key, _put_back(library, value))
-
-
-def _put_back(library: str | None, value: Any) -> Any:
-    """A host array in the library it came from."""
-    if not isinstance(value, np.ndarray) or library in (None, "numpy"):
-        return value
-    module = import_library(library or "numpy")
-    if library == "torch":
-        return module.from_numpy(value).to("cuda" if module.cuda.is_available() else "cpu")
-    if library == "jax":
-        with wide():
-            return module.numpy.asarray(value)
-    return module.asarray(value)
-
-
-def _numpy_dtype(x: Any) -> np.dtype:
-    return np.dtype(str(x.dtype).removeprefix("torch."))
+                setattr(m, key, restore_array(library, value))
 
 
 def _double(dtype: Any) -> np.dtype:

@@ -1,4 +1,4 @@
-"""Finding NaN and Inf without making the solver's device wait."""
+"""Checks of fields that do not make the solver's device wait."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from .arrays import library_of
 
-_WAITING = 64  # sums held on a device before they are looked at
+_WAITING = 64  # sums held on a device before they are checked
 
 
 class Guard:
-    """Checks arrays: those on the host at once, those on a device every 64 arrays, by their sums."""
+    """Finds NaN and Inf: in arrays on the host at once, in arrays on a device by their sums, 64 arrays at a time."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -20,7 +20,7 @@ class Guard:
 
     def check(self, step: int, name: str, array: Any) -> None:
         if isinstance(array, np.ndarray):
-            # a sum costs one pass and no memory; only if it overflows must every number be looked at
+            # a sum costs one pass and no memory; only if it is not finite every value must be checked
             with np.errstate(all="ignore"):
                 total = array.sum()
             if not np.isfinite(total) and not np.isfinite(array).all():
@@ -31,7 +31,7 @@ class Guard:
             self.flush()
 
     def flush(self) -> None:
-        """Look at the sums that wait on the device."""
+        """Check the sums that are still on the device."""
         sums, self._sums = self._sums, []
         for step, name, total in sums:
             if not np.isfinite(complex(total) if library_of(total) else total):
@@ -42,6 +42,6 @@ class Guard:
 
 
 def check_shape(who: str, step: int, name: str, shape: tuple[int, ...], before: tuple[int, ...]) -> None:
-    """A field that changes shape is an error that says so."""
+    """Raise ValueError if a field has changed its shape."""
     if tuple(shape) != tuple(before):
         raise ValueError(f"{who}: field {name!r} has the shape {tuple(shape)} at step {step}, and had {tuple(before)} before")

@@ -1,4 +1,4 @@
-"""A history of fields that never outgrows the memory it is given."""
+"""A history of fields in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from .analysis import Analysis, Context, as_names
-from .arrays import to_host
+from ..analysis import Analysis, Context, as_names, choose_name
+from ..solver.arrays import to_host
 
 __all__ = ["Snapshots"]
 
 
 class Snapshots(Analysis):
-    """Copies of fields on the host, within a limit.
+    """Copies of fields on the host, within a memory limit.
 
-    When they reach it, every second one is dropped, and from then on the steps between two are twice as many: the history
-    always covers the whole run, evenly.
+    When the copies reach the limit, every second one is dropped, and from then on half as many are made: the history always
+    covers the whole run evenly.
 
     Parameters
     ----------
     *fields : str
-        Default: all the solver gives.
+        Names of the fields; by default all fields of the solver.
     every : int
     limit : float
         Memory in bytes, default 1e9.
@@ -29,7 +29,7 @@ class Snapshots(Analysis):
     Attributes
     ----------
     steps, times : lists
-        Of the snapshots kept.
+        Steps and times of the snapshots that are kept.
 
     Examples
     --------
@@ -61,40 +61,39 @@ class Snapshots(Analysis):
         if calls % self._stride:
             return
         names = tuple(ctx.fields) if self.fields is None else self.fields
-        taken = {name: np.array(to_host(a), copy=True) for name, a in zip(names, arrays, strict=True)}
-        size = sum(a.nbytes for a in taken.values())
+        snapshot = {name: np.array(to_host(a), copy=True) for name, a in zip(names, arrays, strict=True)}
+        size = sum(a.nbytes for a in snapshot.values())
         if size > self.limit:
             raise MemoryError(f"Snapshots: one snapshot has {size} bytes, the limit is {self.limit:g}")
         while self._kept and self.bytes + size > self.limit:
             self._thin()
             if calls % self._stride:
                 return
-        self._kept.append(taken)
+        self._kept.append(snapshot)
         self.steps.append(ctx.step)
         self.times.append(ctx.time)
         self.bytes += size
 
     def _thin(self) -> None:
-        """Keep every second one, and take half as many from now on."""
+        """Keep every second snapshot, and make half as many from now on."""
         self._stride *= 2
         self._kept, self.steps, self.times = self._kept[::2], self.steps[::2], self.times[::2]
-        self.bytes = sum(a.nbytes for taken in self._kept for a in taken.values())
+        self.bytes = sum(a.nbytes for snapshot in self._kept for a in snapshot.values())
 
     def history(self, field: str | None = None) -> np.ndarray:
-        """(snapshots, *shape) of a field, the first by default."""
+        """The snapshots of a field (the first by default), shape (snapshots, *shape of the field)."""
         if not self._kept:
-            raise ValueError("Snapshots: none yet")
-        name = field or next(iter(self._kept[0]))
-        if name not in self._kept[0]:
-            raise ValueError(f"Snapshots: no field {name!r}; there is {', '.join(self._kept[0])}")
-        return np.stack([taken[name] for taken in self._kept])
+            raise ValueError("Snapshots: there are no snapshots yet")
+        name = choose_name("Snapshots", field, self._kept[0])
+        return np.stack([snapshot[name] for snapshot in self._kept])
 
     def results(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"steps": np.array(self.steps), "times": np.array(self.times)}
-        return made | ({name: self.history(name) for name in self._kept[0]} if self._kept else {})
+        """All results, for `Writer`."""
+        results: dict[str, Any] = {"steps": np.array(self.steps), "times": np.array(self.times)}
+        return results | ({name: self.history(name) for name in self._kept[0]} if self._kept else {})
 
     def summary(self) -> str:
-        thinned = f", every {self._stride}th of those due" if self._stride > 1 else ""
+        thinned = f", one of every {self._stride} steps that were due" if self._stride > 1 else ""
         return f"{len(self.steps)} snapshots, {self.bytes / 1e6:.3g} MB{thinned}"
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The hub: hands each step's fields to the analyses, keeps their errors away from the solver, and measures both."""
+"""The hub passes each step's fields to the analyses, keeps their errors away from the solver, and times both."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from . import report, store
-from .analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, Function, StopRun
+from ..analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, StopRun, on_step
+from ..live import Live
+from ..memory import HOST
+from . import checkpoint, report
 from .arrays import LIBRARIES, choose_library
 from .field import Field
-from .live import Live
-from .memory import HOST
 from .mesh import Mesh
 from .parallel import open_comm
 from .report import words
@@ -27,7 +27,7 @@ from .streams import stream_context, synchronise, wide
 __all__ = ["Hub"]
 
 POLICIES = ("disable", "warn", "stop", "abort")
-_SHOWN = 5  # with the policy "warn", so many errors of one analysis are shown; all are in the log file
+_SHOWN = 5  # errors of one analysis shown on stderr under the policy "warn"; the log file has all of them
 
 
 class _Slot:
@@ -54,9 +54,9 @@ class _Slot:
         self.fields = analysis.fields if analysis.fields is None else tuple(analysis.fields)
         self.collective = bool(analysis.collective)
         self.collective_every = _positive(analysis.collective_every, f"{name}.collective_every")
-        self.calls = 0  # steps that were due, whether it could run or not: the same number on every rank
-        self.disabled = ""  # the reason
-        self.failed = False  # since the ranks last agreed
+        self.calls = 0  # steps that were due, also those it could not run: the same number on every rank
+        self.disabled = ""  # why it is switched off
+        self.failed = False  # whether it failed since the ranks last agreed
         self.errors = 0
         self.seconds = 0.0
 
@@ -67,29 +67,32 @@ class Hub:
     Parameters
     ----------
     analyses : list of Analysis
-        They run in this order. Plain functions ``f(ctx, u)`` are taken too.
+        They run in this order. Plain functions ``f(ctx, u)`` are accepted too.
     output : path or None
-        Folder for the files of the analyses and the log of each rank; made if missing. None: no log, files go to the current
-        folder.
+        Folder for the files of the analyses and the log of each rank; created if missing. None: no log, and files go to the
+        current folder.
     on_error : {"disable", "warn", "stop", "abort"}
-        What an exception in an analysis does. "disable" switches that analysis off and goes on; "warn" reports and goes on;
+        What happens when an analysis raises. "disable" switches that analysis off and goes on; "warn" reports it and goes on;
         "stop" asks the solver to stop; "abort" ends the run at once, on all ranks.
     comm : mpi4py communicator, optional
-        Its ranks run the same analyses, each on its part of the fields. It is duplicated.
+        Its ranks run the same analyses, each on its part of the fields. The hub works on a duplicate of it.
     xp : {"auto", "numpy", "cupy", "torch", "jax"}
-        The library of the arrays handed over; "auto" leaves an array in its own.
+        The array library in which analyses receive the fields; "auto" keeps each array in its own library.
     every : int
-        Look only at steps whose number is a multiple of this.
+        Run the analyses only at steps whose number is a multiple of this.
     mesh : Mesh or dict, optional
         See `Mesh`.
     live : bool
-        Write ``status.json`` into the output folder a few times a second, by a thread of the first rank, for
-        ``lapwing insitu watch``. The environment variable LAPWING_INSITU_LIVE (1 or 0) overrides it.
-    quiet, debug, writable : bool
-        No lines on stderr; hand out copies that are spoiled after the step, so that a later use shows; let analyses write into
-        the fields.
+        Write ``status.json`` into the output folder a few times a second, for ``lapwing insitu watch``; a thread of the first
+        rank does it. The environment variable LAPWING_INSITU_LIVE (1 or 0) overrides this argument.
+    quiet : bool
+        Print nothing on stderr.
+    debug : bool
+        Give the analyses copies of the fields and overwrite them with NaN after the step, so that a use after the step shows.
+    writable : bool
+        Let analyses write into the fields.
     options : dict
-        For the analyses: ``ctx.options``.
+        Options for the analyses: ``ctx.options``.
 
     Examples
     --------
@@ -131,32 +134,32 @@ class Hub:
         self.comm = open_comm(comm)
         self._output = None if output is None else Path(output).absolute()  # the solver may go to another folder
         if self._output is not None and self._output.exists() and not self._output.is_dir():
-            raise NotADirectoryError(f"Hub: the output {str(self._output)!r} is a file\nhint: name another folder with output=")
+            raise NotADirectoryError(f"Hub: the output {str(self._output)!r} is a file\nhint: set output= to a folder")
         self._quiet, self._debug, self._writable, self._xp = quiet, debug, writable, xp
         self.ctx = Context(self.comm, dict(options or {}), self._output or Path(), xp, self._log)
         self.ctx.mesh = Mesh.of(mesh)
         self.last_error = ""  # the last traceback
         self._fields: dict[str, Field] = {}
         self._refused: dict[str, str] = {}
-        self._streams: list[tuple[int, int, int]] = []  # device type, device, stream of this step's fields
-        self._place: tuple[str, int, int, int] | None = None  # library, device type, device, stream of the last ones
-        self._embedded = False  # True: not even KeyboardInterrupt may leave step()
+        self._streams: list[tuple[int, int, int]] = []  # (device type, device, stream) of this step's fields
+        self._place: tuple[str, int, int, int] | None = None  # (library, device type, device, stream) of the last step
+        self._embedded = False  # True inside a C solver: not even KeyboardInterrupt may leave step()
         self._started = self._finished = False
         self._stop = ""
         self._warned = OK
         self._times = report.Times()
         self._live = self._open_live(live)
 
-    def _open_live(self, asked: bool) -> Live | None:
-        told = os.environ.get("LAPWING_INSITU_LIVE", "")
-        if not isinstance(asked, bool):
-            raise ValueError(f"Hub: live must be True or False, got {asked!r}")
-        if told not in ("", "0", "1"):
-            raise ValueError(f"Hub: LAPWING_INSITU_LIVE must be 0 or 1, got {told!r}")
-        if not (told == "1" if told else asked):
+    def _open_live(self, live: bool) -> Live | None:
+        variable = os.environ.get("LAPWING_INSITU_LIVE", "")
+        if not isinstance(live, bool):
+            raise ValueError(f"Hub: live must be True or False, got {live!r}")
+        if variable not in ("", "0", "1"):
+            raise ValueError(f"Hub: LAPWING_INSITU_LIVE must be 0 or 1, got {variable!r}")
+        if not (variable == "1" if variable else live):
             return None
         if self._output is None:
-            if told:  # set for all hubs of the process: one without a folder has nothing to show
+            if variable:  # it is set for all hubs of the process; one without a folder has nothing to show
                 return None
             raise ValueError("Hub: live=True needs an output folder")
         return None if self.comm.rank else Live(self, self._output)
@@ -176,18 +179,18 @@ class Hub:
         return sum(slot.errors for slot in self._slots)
 
     def mesh(self, mesh: Mesh | dict[str, Any]) -> None:
-        """Tell the analyses about the mesh; before the first step."""
+        """Set the mesh that the analyses see. Call it before the first step."""
         self.ctx.mesh = Mesh.of(mesh)
 
     # ------------------------------------------------------------------------------------------------------------ a step
 
     def step(self, step: int, time: float = 0.0, /, **fields: Any) -> int:
-        """Hand over the fields of a step, by name, and run what is due.
+        """Give the hub the fields of a step, by name, and run the analyses that are due.
 
         Returns
         -------
         int
-            0: all well. 1: an analysis has failed. 2: please stop; the reason is in ``stop_reason``.
+            0: no errors. 1: an analysis has failed, now or earlier. 2: the solver should stop; ``stop_reason`` says why.
         """
         current = self._fields
         for name, array in fields.items():
@@ -199,7 +202,7 @@ class Hub:
         if not self._started:
             self._start()
         if self._finished:
-            raise RuntimeError("insitu: the run was finished; a new one needs a new Hub")
+            raise RuntimeError("Hub: the run is finished\nhint: create a new Hub for a new run")
         times = self._times
         if times.last_end:
             times.last_solver = begin - times.last_end
@@ -243,14 +246,13 @@ class Hub:
 
     def _enter_stream(self, stack: contextlib.ExitStack) -> None:
         first, *others = self._streams
-        # "auto" settles on a library when a field is first turned into an array; ask for it here
         library = self._xp
         if library == "auto":
             library = next((choose_library(f.memory) for f in self._fields.values() if f.memory.device[0] == first[0]), "numpy")
-        # several streams at once cannot be joined without the host, nor can the host read before they are done
+        # the host must wait where it reads the fields itself, and where several streams would have to wait for each other
         for place in self._streams if others or library == "numpy" else ():
             synchronise(*place)
-        # what earlier steps left on another stream must be done before this one touches it
+        # work of earlier steps on another stream must be complete before this step uses its results
         if self._place is not None and self._place != (library, *first):
             synchronise(self._place[1], self._place[2], None)
         stack.enter_context(stream_context(library, first[1], first[2]))
@@ -258,14 +260,14 @@ class Hub:
         self._place = (library, *first)
 
     def _refuse_devices(self, error: BaseException) -> None:
-        """The fields on a device cannot be reached: their analyses will say so, the others go on."""
+        """Leave out the fields on a device that cannot be used; the analyses of the other fields still run."""
         for name in [name for name, field in self._fields.items() if field.memory.device[0] not in HOST]:
-            self._refused[name] = f"the field {name!r} cannot be reached on its device: {words(error)}"
+            self._refused[name] = f"field {name!r} cannot be reached on its device: {words(error)}"
             del self._fields[name]
         self._streams.clear()
 
     def _settled(self) -> Any:
-        """Outside of a step: wait for the device, then work on its default stream; the solver's may be gone."""
+        """Wait for the device, then use its default stream: outside of a step the solver's stream may no longer exist."""
         if self._place is None:
             return contextlib.nullcontext()
         library, kind, device, _ = self._place
@@ -305,18 +307,18 @@ class Hub:
             return [fields[name].array() for name in names]
         except KeyError:
             missing = next(name for name in slot.fields or () if name not in fields)
-            why = self._refused.get(missing)
-            if why:
-                raise ValueError(why) from None
-            given = ", ".join(fields) or "none"
+            reason = self._refused.get(missing)
+            if reason:
+                raise ValueError(reason) from None
+            passed = ", ".join(fields) or "none"
             raise ValueError(
-                f"{slot.name} wants the field {missing!r}; at step {self.ctx.step} the solver gave: {given}"
+                f"{slot.name} needs the field {missing!r}; at step {self.ctx.step} the solver passed: {passed}"
             ) from None
 
     # ---------------------------------------------------------------------------------------------------------- together
 
     def _together(self, step: int) -> None:
-        """The collective parts, on the analyses no rank has failed in."""
+        """Run the collective parts of the analyses that failed on no rank."""
         self._agree()
         for slot in self._collective:
             if step % slot.every or slot.calls % slot.collective_every or slot.disabled:
@@ -336,26 +338,26 @@ class Hub:
             self.ctx._stop = None
 
     def _agree(self) -> None:
-        """One all-reduce: which analyses failed anywhere, and whether some rank asked to stop."""
+        """Find out, in one all-reduce, which analyses failed on any rank and whether a rank asked to stop."""
         if self.comm.size == 1:
             return
         flags = np.array([*(s.failed for s in self._collective), bool(self._stop)], np.int32)
-        found = self.comm.maximum(flags)
-        for slot, here, anywhere in zip(self._collective, flags, found, strict=False):
+        maxima = self.comm.maximum(flags)
+        for slot, here, anywhere in zip(self._collective, flags, maxima, strict=False):
             if anywhere and not here:
                 slot.failed = True
                 if self.on_error == "disable" and not slot.disabled:
                     slot.disabled = "it failed on another rank"
                     self._warned = WARN
-                    self._log(f"{slot.name} switched off: it failed on another rank")
-        if found[-1] and not self._stop:
-            self._asked_to_stop("another rank asked for it")
+                    self._log(f"{slot.name} is switched off: it failed on another rank")
+        if maxima[-1] and not self._stop:
+            self._asked_to_stop("another rank asked to stop")
 
     # ------------------------------------------------------------------------------------------------------------ errors
 
     def _caught(self, slot: _Slot, error: BaseException, together: bool = False) -> None:
         if isinstance(error, StopRun):
-            self._asked_to_stop(words(error) or f"asked by {slot.name}")
+            self._asked_to_stop(words(error) or f"requested by {slot.name}")
             return
         if isinstance(error, KeyboardInterrupt) and not self._embedded:
             raise error
@@ -367,7 +369,7 @@ class Hub:
         text = words(error)
         what = f"step {self.ctx.step}: {slot.name} raised {kind}: {text}"
         if self.on_error == "abort" or (together and self.comm.size > 1 and not isinstance(error, CollectiveError)):
-            # in the collective part the other ranks may be waiting for us: nothing else is safe
+            # in the collective part the other ranks may be waiting for this one: only an abort is safe
             self._log(f"{what}\n{self.last_error}the run is aborted", shown=True)
             self._close_live("failed", f"{what}; the run is aborted")
             self.comm.abort(1)
@@ -397,8 +399,8 @@ class Hub:
         if self._output is not None:
             try:
                 self._output.mkdir(parents=True, exist_ok=True)
-            except OSError as error:  # analyses that write will fail by themselves, the others need no folder
-                self._log(f"the folder {self._output} cannot be made: {error}", shown=True)
+            except OSError as error:  # analyses that write files will fail themselves, the others need no folder
+                self._log(f"the folder {self._output} cannot be created: {error}", shown=True)
         if self._live is not None:
             self._live.start()
         for slot in self._slots:
@@ -435,7 +437,7 @@ class Hub:
     def _finish_all(self, together: bool) -> None:
         for slot in self._slots:
             if slot.collective and self.comm.size > 1 and slot.failed and not slot.disabled:
-                slot.disabled = "it failed on a rank, so that the ranks have no common result"
+                slot.disabled = "it failed on a rank, so the ranks have no common result"
                 self._warned = WARN
                 self._log(f"{slot.name} is not finished: {slot.disabled}")
             if slot.disabled or (slot.collective and self.comm.size > 1 and not together):
@@ -455,16 +457,16 @@ class Hub:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        # when this rank's solver fails the others are not here: no collective work
+        # if the solver failed on this rank, the other ranks are still computing: no collective work
         failure = "" if error is None else f"the solver raised {type(error).__name__}: {words(error)}"
         self._finish(together=error is None or self.comm.size == 1, failure=failure)
 
     def summary(self) -> str:
-        """What ran, what it cost, what failed."""
+        """A text that says what ran, how long it took and what failed."""
         return report.summary(self._slots, self._times)
 
     def status(self) -> dict[str, Any]:
-        """Figures for a live view; plain Python values. Cheap, and may be called from another thread."""
+        """Figures for a live view, as plain Python values. Cheap, and safe to call from another thread."""
         run = {
             "step": self.ctx.step,
             "time": self.ctx.time,
@@ -479,18 +481,18 @@ class Hub:
     # ----------------------------------------------------------------------------------------------------------- restart
 
     def checkpoint(self, path: str | os.PathLike[str]) -> Path:
-        """Write the state of every analysis to ``PATH.rankR.npz``, one file for each rank; returns its name.
+        """Write the state of every analysis to ``PATH.rankR.npz``, one file per rank, and return the name of this rank's file.
 
-        The file appears under its name only when it is complete.
+        The file gets its name only when it is complete. Unfinished files of killed runs in the same folder are removed.
         """
         if not self._started:
             self._start()
         with self._settled():
             states = [self._state_of(slot) for slot in self._slots]
-            return store.save(path, self.comm, self._header(), states)
+            return checkpoint.save(path, self.comm, self._header(), states)
 
     def _state_of(self, slot: _Slot) -> Any:
-        """None for an analysis that is switched off, or cannot tell."""
+        """The state of an analysis; None if it is switched off or its ``state`` fails."""
         if slot.disabled:
             return None
         try:
@@ -500,24 +502,28 @@ class Hub:
             return None
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Take up the state that `checkpoint` wrote; the run then goes on bit for bit as if it had not been interrupted."""
+        """Load the state that `checkpoint` wrote; the run then continues bit for bit as if it had not been interrupted."""
         if not self._started:
             self._start()
-        header, states = store.load(path, self.comm, self._header())
+        header, states = checkpoint.load(path, self.comm, self._header())
         before = [self._state_of(slot) for slot in self._slots]
         try:
             for slot, state in zip(self._slots, states, strict=True):
                 if state is not None:
                     slot.analysis.restore(state)
-        except BaseException:  # all of them, or none
+        except BaseException as error:  # restore all analyses, or none
+            name = slot.name
             for slot, state in zip(self._slots, before, strict=True):
                 if state is not None:
                     slot.analysis.restore(state)
+            if isinstance(error, AttributeError | LookupError | TypeError | ArithmeticError):
+                message = f"restore: the state of {name} in {path} is damaged ({type(error).__name__}: {words(error)})"
+                raise checkpoint.CheckpointError(message) from error
             raise
-        for slot, kept, state in zip(self._slots, header["analyses"], states, strict=True):
-            slot.calls, slot.errors, slot.disabled = kept["calls"], kept["errors"], kept["disabled"]
+        for slot, saved, state in zip(self._slots, header["analyses"], states, strict=True):
+            slot.calls, slot.errors, slot.disabled = saved["calls"], saved["errors"], saved["disabled"]
             if state is None and not slot.disabled:
-                slot.disabled = "the checkpoint has no state of it"
+                slot.disabled = "the checkpoint has no state for it"
         self._warned = WARN if any(slot.disabled or slot.errors for slot in self._slots) else self._warned
         self._times = report.Times(steps=header["steps"], resumed=header["steps"])
         self.ctx.step, self.ctx.time = header["step"], header["time"]
@@ -548,7 +554,7 @@ class Hub:
     def _log(self, text: str, shown: bool = False, to_stderr: bool = True) -> None:
         if shown or (to_stderr and not self._quiet):
             tag = f"[insitu {self.comm.rank}] " if self.comm.size > 1 else "[insitu] "
-            # a screen that is closed must not end the run
+            # a closed terminal must not end the run
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 sys.stderr.write("".join(f"{tag}{line}\n" for line in text.splitlines()))
                 sys.stderr.flush()
@@ -556,7 +562,7 @@ class Hub:
             return
         try:
             self._output.mkdir(parents=True, exist_ok=True)
-            # opened for each line: lines are few, and a run that is killed loses none
+            # opened for each message: messages are few, and a killed run loses none
             with open(self._output / f"insitu-rank{self.comm.rank}.log", "a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{clock.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
         except OSError:
@@ -565,20 +571,18 @@ class Hub:
 
 def _slots(analyses: Iterable[Analysis | Callable[..., Any]]) -> list[_Slot]:
     slots: list[_Slot] = []
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for analysis in analyses:
         if isinstance(analysis, type):
-            raise TypeError(f"Hub: {analysis.__name__} is a class\nhint: give an object, {analysis.__name__}(...)")
+            raise TypeError(f"Hub: {analysis.__name__} is a class\nhint: pass an object, {analysis.__name__}(...)")
         if not isinstance(analysis, Analysis):
             if not callable(analysis):
-                raise TypeError(f"Hub: {analysis!r} is no analysis")
-            from .analysis import on_step
-
+                raise TypeError(f"Hub: {analysis!r} is not an analysis")
             analysis = on_step(analysis)
-            assert isinstance(analysis, Function)
+            assert isinstance(analysis, Analysis)
         name = analysis.name or type(analysis).__name__
-        taken[name] = taken.get(name, 0) + 1
-        slots.append(_Slot(analysis, name if taken[name] == 1 else f"{name} {taken[name]}"))
+        counts[name] = counts.get(name, 0) + 1
+        slots.append(_Slot(analysis, name if counts[name] == 1 else f"{name} {counts[name]}"))
     return slots
 
 

@@ -1,0 +1,1 @@
+"""The ready-made analyses. Each one is a class derived from `lapwing.insitu.Analysis`."""
