@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from ..core import libraries
+
 __all__ = ["blas_threads", "control", "cores", "threads_set"]
 
 
@@ -52,12 +54,7 @@ _depth_lock = threading.Lock()
 @cache
 def control() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """Ask for and set the number of threads of the BLAS that NumPy uses; None where that is not to be had."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file if "openblas" in line}
-    except OSError:
-        paths = set()
-    for path in sorted(paths, key=lambda p: "numpy" not in p):
+    for path in sorted(libraries.loaded("*openblas*"), key=lambda p: "numpy" not in p):
         for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
             try:
                 library = ctypes.CDLL(path)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ....core.libraries import find
 from ....core.problem import DTYPES
-from .nccl import find, load, nccl
+from .nccl import load, nccl
 
 __all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
 

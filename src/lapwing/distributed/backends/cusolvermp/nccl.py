@@ -11,75 +11,17 @@ import sys
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ....core.settings import cuda_paths
+from ....core import libraries
 from ...ranks.protocol import Communicator, agree
 
-__all__ = ["Nccl", "NcclComm", "Runtime", "find", "load", "nccl", "open_nccl", "runtime"]
-
-# what newer libraries of the same name are tried first
-_NAMES = {
-    "cudart": ("libcudart.so.13", "libcudart.so.12"),
-    "cublas": ("libcublas.so.13", "libcublas.so.12"),
-    "cublasLt": ("libcublasLt.so.13", "libcublasLt.so.12"),
-    "cusolver": ("libcusolver.so.12", "libcusolver.so.11"),
-    "cusparse": ("libcusparse.so.12",),
-    "nvJitLink": ("libnvJitLink.so.13", "libnvJitLink.so.12"),
-    "nccl": ("libnccl.so.2",),
-    "cublasmp": ("libcublasmp.so.0",),
-    "cusolverMp": ("libcusolverMp.so.0",),
-}
-_PACKAGE = {"nccl": "nvidia-nccl-cu13", "cusolverMp": "nvidia-cusolvermp-cu13", "cublasmp": "nvidia-cublasmp-cu13"}
-
-
-def find(library: str) -> str:
-    """Path or name to open, or "" where nothing was found but the system may know."""
-    names = _NAMES[library]
-    chosen = [Path(folder) for folder in cuda_paths().split(":") if folder]
-    if path := _in(chosen, names):
-        return path
-    loaded = _loaded()
-    for name in names:
-        if name in loaded:
-            return loaded[name]
-    patterns = ("nvidia/*/lib", "nvidia/*/*/lib")
-    return _in([p for root in sys.path if root for pattern in patterns for p in Path(root).glob(pattern)], names)
-
-
-def _in(folders: list[Path], names: tuple[str, ...]) -> str:
-    return next((str(folder / name) for name in names for folder in folders if (folder / name).exists()), "")
-
-
-def _loaded() -> dict[str, str]:
-    """Shared libraries of this process: file name to path."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return {}
-    paths = (line[line.index("/") :] for line in lines if "/" in line and ".so" in line)
-    return {Path(path).name: path for path in paths}
+__all__ = ["Nccl", "NcclComm", "Runtime", "load", "nccl", "open_nccl", "runtime"]
 
 
 def load(library: str) -> ctypes.CDLL:
-    """Open a library for all later ones: those of NVIDIA find each other by name.
-
-    Raises
-    ------
-    OSError
-        With what to install.
-    """
-    path = find(library)
-    tried = [path] if path else list(_NAMES[library])
-    why = ""
-    for name in tried:
-        try:
-            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            why = str(error)
-    package = _PACKAGE.get(library, f"nvidia-{library.lower()}")
-    raise OSError(f"distributed: {_NAMES[library][0]} could not be loaded: {why}\nhint: pip install {package}")
+    """Open one of NVIDIA's libraries for all later ones: they find each other by name."""
+    return libraries.load(library, operation="distributed", shared=True)
 
 
 class Runtime:
