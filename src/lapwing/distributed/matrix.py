@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.memory import library_of, moves, on_device
+from ..core.memory import device_operations, library_of, on_device
 from .files import FORMAT, block_name, clear, read_block, tried, write_manifest
 from .layout import Layout
 from .parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
@@ -210,7 +210,7 @@ class ShardedMatrix:
             whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
         if self.on_gpu:
-            return moves().gather(self, root)
+            return device_operations().gather(self, root)
         move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ class ShardedMatrix:
         if layout == self.layout:
             return self
         if self.on_gpu:
-            return moves().redistribute(self, layout)  # type: ignore[no-any-return]
+            return device_operations().redistribute(self, layout)  # type: ignore[no-any-return]
         move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
@@ -240,7 +240,7 @@ class ShardedMatrix:
         ranks = self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
         agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
-        local = moves().to_numpy(self.local) if self.on_gpu else self.local
+        local = device_operations().to_numpy(self.local) if self.on_gpu else self.local
         error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
         agree(ranks, "ShardedMatrix.save", {}, error=error)
         told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
@@ -297,15 +297,15 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        made = moves().conj(self.local) if self.on_gpu else self.local.conj()
+        made = device_operations().conj(self.local) if self.on_gpu else self.local.conj()
         return ShardedMatrix(made, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        made = device_operations().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
         return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        made = device_operations().copy(self.local) if self.on_gpu else self.local.copy(order="K")
         return ShardedMatrix(made, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.memory import on_device, seen
+from ..core.memory import matrix_memory, on_device
 from ..core.problem import DTYPES
 from .exchange import exchange
 from .layout import Axis, Layout
@@ -22,9 +22,9 @@ def checked(name: str, local: Any) -> Any:
             "\nhint: numpy.asarray(block); torch DTensors and JAX arrays with a NamedSharding are taken as they are"
         )
     try:
-        block = seen(local) if there else local
-    except TypeError as wrong:
-        raise TypeError(f"{name}: {wrong}") from None
+        block = matrix_memory(local) if there else local
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from None
     if block.dtype.name not in DTYPES or not block.dtype.isnative:
         raise TypeError(f"{name}: dtype {block.dtype} is not supported\nhint: use one of {', '.join(DTYPES)}")
     if len(block.shape) != 2:
@@ -87,6 +87,6 @@ def on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
 
 
 def move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to: Layout) -> None:
-    if ranks.size > 1 and not hasattr(ranks, "own"):  # all ranks alike
+    if ranks.size > 1 and not hasattr(ranks, "isend"):  # all ranks alike
         raise TypeError("ShardedMatrix: blocks on the host move over MPI\nhint: an mpi4py communicator, or blocks on GPUs")
     exchange(ranks, source, layout, target, to)
