@@ -129,6 +129,25 @@ class Axis:
         shared = mine[other.owner(mine) == other_part]
         return _places(self.local(shared)), _places(other.local(shared))
 
+    def as_json(self) -> dict[str, Any]:
+        known = {"n": self.n, "parts": self.parts, "tile": self.tile, "sizes": list(self.sizes)}
+        return known | ({"skip": self.skip} if self.skip else {})
+
+    @classmethod
+    def from_json(cls, values: Any) -> Axis:
+        """The axis of :meth:`as_json`; ValueError for anything else."""
+        wrong = ValueError(f"layout: {values!r:.80} does not describe an axis")
+        if not isinstance(values, dict) or not isinstance(values.get("sizes"), list):
+            raise wrong
+        numbers = [values.get("n"), values.get("parts"), values.get("tile"), values.get("skip", 0), *values["sizes"]]
+        if not all(type(x) is int and 0 <= x < 2**63 for x in numbers):
+            raise wrong
+        n, parts, tile, skip, *sizes = numbers
+        fits = not sizes if tile else len(sizes) == parts and sum(sizes) == n and not skip
+        if not parts or not fits:
+            raise wrong
+        return cls(n, parts, tile, tuple(sizes), skip)
+
 
 def _places(local: np.ndarray) -> Any:
     if len(local) == 0:
@@ -269,13 +288,14 @@ class Layout:
 
     def as_json(self) -> dict[str, Any]:
         axes = {"rows": self.rows, "columns": self.columns}
-        cut = {k: {"n": x.n, "parts": x.parts, "tile": x.tile, "sizes": list(x.sizes)} for k, x in axes.items()}
-        return {**cut, "order": self.order}
+        return {**{name: axis.as_json() for name, axis in axes.items()}, "order": self.order}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Layout:
-        rows, columns = (Axis(x["n"], x["parts"], x["tile"], tuple(x["sizes"])) for x in (told["rows"], told["columns"]))
-        return cls(rows, columns, told["order"])
+    def from_json(cls, values: Any) -> Layout:
+        """The layout of :meth:`as_json`; ValueError for anything else."""
+        if not isinstance(values, dict) or values.get("order") not in ("R", "C"):
+            raise ValueError(f"layout: {values!r:.80} does not describe a layout")
+        return cls(Axis.from_json(values.get("rows")), Axis.from_json(values.get("columns")), values["order"])
 
     def __str__(self) -> str:
         return f"{_axis(self.rows, 'rows')}, {_axis(self.columns, 'columns')} on a {self.grid[0]} x {self.grid[1]} grid"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.memory import device_operations, library_of, on_device
-from .files import FORMAT, block_name, clear, read_block, tried, write_manifest
+from . import files
 from .layout import Layout
 from .parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
 from .ranks.protocol import agree, open_communicator
@@ -232,25 +231,32 @@ class ShardedMatrix:
         return ShardedMatrix(block, layout, self.ranks)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """One .npy file for each rank and a manifest, in a folder that all ranks see; what was saved there is replaced.
+        """Write one .npy file for each rank and a manifest into a folder that all ranks see.
 
-        The manifest comes last: a folder with one is complete.
+        A matrix that was saved there before is replaced when the new one is complete, and stays as it is when the save fails.
+        There must be room for both.
         """
-        path = Path(folder)
-        ranks = self.ranks
+        name, path, ranks = "ShardedMatrix.save", Path(folder), self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
-        agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
-        local = device_operations().to_numpy(self.local) if self.on_gpu else self.local
-        error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
-        agree(ranks, "ShardedMatrix.save", {}, error=error)
-        told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
-        agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
+        error = files.reason(lambda: path.mkdir(parents=True, exist_ok=True), path, 0) if ranks.rank == 0 else None
+        label = agree(ranks, name, facts, error=error, mine=files.new_label())[0]
+        saved = files.Saved(self.layout, self.dtype, label)
+        error = None
+        if self.layout.place(ranks.rank):
+            local = device_operations().to_numpy(self.local) if self.on_gpu else self.local
+            error = files.reason(lambda: files.write_block(path, saved, ranks.rank, local), path, local.nbytes)
+        try:
+            agree(ranks, name, {}, error=error)
+        except BaseException:
+            files.discard(path, saved, ranks.rank)
+            raise
+        agree(ranks, name, {}, error=files.reason(lambda: files.finish(path, saved), path, 0) if ranks.rank == 0 else None)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], comm: Any, *, layout: Layout | None = None) -> ShardedMatrix:
-        """What :meth:`save` wrote, on any number of ranks: each reads only what it needs.
+        """Read what :meth:`save` wrote, on any number of ranks: each reads only its part.
 
-        By default in the layout in which it was saved, where there are as many ranks, else in blocks of rows.
+        The layout is by default the saved one if the number of ranks is the same, else blocks of rows.
         """
         name = "ShardedMatrix.load"
         ranks = open_communicator(comm)
@@ -258,18 +264,18 @@ class ShardedMatrix:
         error: Exception | None = None
         block, target = np.empty((0, 0)), layout
         try:
-            told = json.loads((path / "manifest.json").read_text())
-            if told.get("format") != FORMAT:
-                raise ValueError(f"{name}: {path / 'manifest.json'} is not of the format {FORMAT!r}")
-            saved = Layout.from_json(told["layout"])
-            if layout is None and saved.size == ranks.size:
-                target = saved
-            target = layout_for(name, tuple(told["shape"]), target, ranks)
-            block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
-        except FileNotFoundError as wrong:
-            error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
-        except (OSError, ValueError, KeyError) as wrong:
-            error = wrong if str(wrong).startswith(name) else ValueError(f"{name}: {path} cannot be read: {wrong}")
+            saved = files.read_manifest(path)
+            if layout is None and saved.layout.size == ranks.size:
+                target = saved.layout
+            target = layout_for(name, saved.layout.shape, target, ranks)
+            block = files.read_block(path, saved, target, ranks.rank)
+        except FileNotFoundError as missing:
+            error = FileNotFoundError(f"{name}: {missing.filename} does not exist\nhint: all ranks must see the folder")
+        except MemoryError as full:
+            error = MemoryError(f"{name}: {full}\nhint: load it on more ranks")
+        except (OSError, ValueError, OverflowError) as damage:
+            words = str(damage)
+            error = damage if words.startswith(name) else ValueError(f"{name}: {path} cannot be read: {words}")
         agree(ranks, name, {"folder": str(path), "layout": target}, error=error)
         assert target is not None
         return cls(block, target, ranks)
