@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ....core.problem import ITEMSIZE
+from ...cost import tile_for
 from ...layout import Layout, best_grid
 from ...ranks.protocol import Communicator, MissingRanksError, agree
-from ...scaling import tile_for
 from .blocks import Given
 from .exchange import Block, exchange
 from .library import DATA, check, check_blas, library
