@@ -1,4 +1,4 @@
-"""A matrix whose blocks lie on the ranks of a communicator, in the memory of the host or of GPUs."""
+"""A matrix with one block on each rank of a communicator, in the memory of the host or of GPUs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["ShardedMatrix"]
 
 
 class ShardedMatrix:
-    """A matrix over the ranks of a communicator: this rank's block, who owns what, and the communicator.
+    """A matrix over the ranks of a communicator: this rank's block, the layout, and the communicator.
 
-    Make one with :meth:`from_local`, :meth:`from_function`, :meth:`scatter` or :meth:`load`; the public functions
-    (``lapwing.solve``, ``lapwing.eigh``, ...) take it and give results in its layout. All methods are collective but those that
-    only look at this rank's block.
+    Create one with :meth:`from_local`, :meth:`from_function`, :meth:`scatter` or :meth:`load`; the public functions
+    (``lapwing.solve``, ``lapwing.eigh``, ...) accept it and return results in its layout. All methods are collective, except
+    those that only use this rank's block.
 
     Attributes
     ----------
     local : numpy.ndarray, or an array on a GPU
-        The block of this rank, row-major or column-major. On a GPU: of CuPy, torch, or any library whose arrays have
-        ``__cuda_array_interface__`` or ``__dlpack__``. Such matrices go to cuSOLVERMp, and results are of the same library.
+        The block of this rank, row-major or column-major. On a GPU: an array of CuPy, torch, or any library with
+        ``__cuda_array_interface__`` or ``__dlpack__``. cuSOLVERMp works on such matrices, and returns arrays of that library.
     layout : Layout
         Which rows and columns each rank owns.
     comm : mpi4py communicator or None
-        As it was given. For blocks on GPUs it may be a torch process group.
+        The communicator of the caller. For blocks on GPUs it may be a torch process group.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class ShardedMatrix:
     ndim = 2
 
     def __init__(self, local: Any, layout: Layout, comm: Any) -> None:
-        """From parts that are known to fit, without talking to the other ranks; see :meth:`from_local`."""
+        """For blocks that are known to match the layout; no communication. See :meth:`from_local`."""
         self.ranks = open_communicator(comm)
         self.local, self.layout = local, layout
         expected = layout.local_shape(self.ranks.rank)
@@ -69,19 +69,19 @@ class ShardedMatrix:
         grid: tuple[int, int] | None = None,
         layout: Layout | None = None,
     ) -> ShardedMatrix:
-        """From the block that each rank has; nothing is copied.
+        """A matrix of the blocks of all ranks, without a copy.
 
         Parameters
         ----------
         local : array, shape (rows, columns)
-            Of NumPy, or on a GPU. Blocks may be uneven and empty.
+            A NumPy array, or one on a GPU. Blocks may be uneven and empty.
         comm : mpi4py communicator
         axis : int, optional
-            0: the blocks are stacked in the order of the ranks, which is the default. 1: they stand side by side.
+            0 (default): the blocks are stacked in the order of the ranks. 1: they are side by side.
         grid : (p, q), optional
             The blocks fill a grid, row by row.
         layout : Layout, optional
-            Any other: ``Layout.cyclic(shape, tile, grid)``.
+            Any other layout, such as ``Layout.cyclic(shape, tile, grid)``.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class ShardedMatrix:
         Raises
         ------
         ValueError, TypeError
-            On all ranks alike: blocks that do not fit together, dtypes that differ.
+            On all ranks: blocks do not fit together, or dtypes differ.
         """
         name = "ShardedMatrix.from_local"
         ranks = open_communicator(comm)
@@ -102,11 +102,11 @@ class ShardedMatrix:
             if axis not in (None, 0, 1):
                 raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
             if grid is not None and (len(grid) != 2 or grid[0] * grid[1] != ranks.size):
-                raise ValueError(f"{name}: grid={grid!r} has not as many places as there are ranks, {ranks.size}")
+                raise ValueError(f"{name}: grid={grid!r} does not match the number of ranks, {ranks.size}")
             if layout is not None and layout.size > ranks.size:
-                raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
-        except (TypeError, ValueError) as wrong:
-            error, local = wrong, np.empty((0, 0))
+                raise ValueError(f"{name}: the layout ({layout}) needs {layout.size} ranks, and there are {ranks.size}")
+        except (TypeError, ValueError) as invalid:
+            error, local = invalid, np.empty((0, 0))
         facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
         shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
@@ -129,14 +129,14 @@ class ShardedMatrix:
         *,
         layout: Layout | None = None,
     ) -> ShardedMatrix:
-        """Each rank makes its own block.
+        """A matrix of which each rank computes its own block.
 
         Parameters
         ----------
         shape : (m, n)
         dtype : dtype
         f : callable
-            ``f(rows, columns)`` gives the block of these global indices, two arrays. It is not called for an empty block.
+            ``f(rows, columns)`` returns the block with these global indices (two arrays). Not called for an empty block.
         comm : mpi4py communicator
         layout : Layout, optional
             Blocks of rows by default.
@@ -157,38 +157,38 @@ class ShardedMatrix:
             expected = chosen.local_shape(ranks.rank)
             block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
             if on_device(block):
-                raise TypeError(f"{name}: f gave a block on a GPU\nhint: ShardedMatrix.from_local takes those")
+                raise TypeError(f"{name}: f returned a block on a GPU\nhint: use ShardedMatrix.from_local")
             block = np.asarray(block, dtype)
             if block.shape != expected:
-                raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
+                raise ValueError(f"{name}: f returned a block of shape {block.shape}, and the layout needs {expected}")
             block = checked(name, block)
-        except Exception as wrong:  # whatever f raises: the other ranks must not wait for this one
-            error = wrong
+        except Exception as raised:  # of any type: the other ranks must not wait for this one
+            error = raised
         agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
         assert chosen is not None
         return cls(block, chosen, ranks)
 
     @classmethod
     def scatter(cls, a: Any, comm: Any, *, root: int = 0, layout: Layout | None = None) -> ShardedMatrix:
-        """From a whole matrix on rank ``root``; what the other ranks give is not looked at. Blocks of rows by default."""
+        """Distribute a matrix of rank ``root``, by default in blocks of rows. ``a`` is ignored on the other ranks."""
         name = "ShardedMatrix.scatter"
         ranks = open_communicator(comm)
         error: Exception | None = None
-        mine = None
+        facts_of_root = None
         try:
             if not 0 <= root < ranks.size:
                 raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
             if ranks.rank == root:
                 if on_device(a):
                     raise TypeError(
-                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
+                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array, or use from_local with blocks on GPUs"
                     )
                 a = checked(name, a)
-                mine = a.shape, a.dtype.name
+                facts_of_root = a.shape, a.dtype.name
                 layout_for(name, a.shape, layout, ranks)
-        except (TypeError, ValueError) as wrong:
-            error = wrong
-        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=mine)[root]
+        except (TypeError, ValueError) as invalid:
+            error = invalid
+        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=facts_of_root)[root]
         target = layout_for(name, shape, layout, ranks)
         block = np.empty(target.local_shape(ranks.rank), dtype)
         source = on_one(shape, root, ranks.size)
@@ -197,7 +197,7 @@ class ShardedMatrix:
         return cls(block, target, ranks)
 
     def gather(self, root: int | None = 0) -> Any:
-        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
+        """The whole matrix on rank ``root`` and None elsewhere; on all ranks for ``root=None``. On GPUs it stays on a GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
         target = on_one(self.shape, root or 0, ranks.size)
         error: Exception | None
@@ -216,7 +216,7 @@ class ShardedMatrix:
         return whole if root is None or ranks.rank == root else None
 
     def redistribute(self, layout: Layout) -> ShardedMatrix:
-        """The same matrix in another layout; blocks that already are there are not copied."""
+        """The same matrix in another layout; the matrix itself if it has that layout already."""
         name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
         error = misfit(name, self.shape, layout, self.ranks)
@@ -290,7 +290,7 @@ class ShardedMatrix:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the blocks lie on GPUs."""
+        """Whether the blocks are on GPUs."""
         return on_device(self.local)
 
     @property
@@ -303,20 +303,20 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        made = device_operations().conj(self.local) if self.on_gpu else self.local.conj()
-        return ShardedMatrix(made, self.layout, self.ranks)
+        local = device_operations().conj(self.local) if self.on_gpu else self.local.conj()
+        return ShardedMatrix(local, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        made = device_operations().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
-        return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
+        local = device_operations().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        return ShardedMatrix(checked("ShardedMatrix.astype", local), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        made = device_operations().copy(self.local) if self.on_gpu else self.local.copy(order="K")
-        return ShardedMatrix(made, self.layout, self.ranks)
+        local = device_operations().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        return ShardedMatrix(local, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(
-            "ShardedMatrix: no rank holds all of it\nhint: .gather() brings it to rank 0, .local is this rank's block"
+            "ShardedMatrix: no rank holds the whole matrix\nhint: .gather() copies it to rank 0, .local is this rank's block"
         )
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Finding and loading a ScaLAPACK: Intel's from pip (64-bit integers), Debian's, or a site's (32-bit integers).
+"""Find and open a ScaLAPACK: Intel's from pip (64-bit integers), Debian's, or a site's own (32-bit integers).
 
-Nothing is linked: the libraries are opened when the first sharded matrix needs them, beside the MPI library that mpi4py has
-loaded, which they must match. A library that LD_PRELOAD puts before them, as SLATE's ``libslate_scalapack_api.so``, is heeded.
+The libraries are opened when the first sharded matrix needs them. They must match the MPI library that mpi4py has loaded. A
+library in LD_PRELOAD, such as SLATE's ``libslate_scalapack_api.so``, comes first.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ _MKL = "mkl_scalapack_ilp64"
 
 
 class ScalapackMissing(RuntimeError):
-    """No ScaLAPACK could be loaded; the message says what was tried."""
+    """No ScaLAPACK could be loaded; the message lists the attempts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """An open ScaLAPACK. ``largest`` is the largest integer it knows."""
+    """An open ScaLAPACK."""
 
     name: str
     integer: Any  # the ctypes type of a Fortran INTEGER
     dtype: Any  # the same for arrays
-    world_only: bool = False  # it cannot take a communicator, only MPI_COMM_WORLD
+    world_only: bool = False  # it works on MPI_COMM_WORLD only
     _symbols: Any = field(default_factory=lambda: C.CDLL(None), repr=False)
 
     @property
     def largest(self) -> int:
+        """The largest integer of its interface."""
         return int(np.iinfo(self.dtype).max)
 
     def symbol(self, name: str) -> Any:
-        """A routine, by LD_PRELOAD first: all libraries were opened for everybody."""
+        """A routine, from LD_PRELOAD first: all libraries share their symbols."""
         try:
             return getattr(self._symbols, name)
         except AttributeError:
@@ -52,24 +53,24 @@ class Library:
         return hasattr(self._symbols, name)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A Fortran call: all by reference, the lengths of the strings at the end. int, float, bytes, arrays, or ctypes."""
-        given: list[Any] = []
+        """A Fortran call with int, bytes, array or ctypes arguments: all by reference, the lengths of strings at the end."""
+        references: list[Any] = []
         strings = 0
         for value in arguments:
             if isinstance(value, np.ndarray):
-                given.append(value.ctypes.data_as(C.c_void_p))
+                references.append(value.ctypes.data_as(C.c_void_p))
             elif isinstance(value, bytes):
-                given.append(C.create_string_buffer(value))
+                references.append(C.create_string_buffer(value))
                 strings += 1
             elif isinstance(value, int):
-                given.append(C.byref(self.integer(value)))
+                references.append(C.byref(self.integer(value)))
             else:
-                given.append(C.byref(value))
-        self.symbol(name)(*given, *[C.c_size_t(1)] * strings)
+                references.append(C.byref(value))
+        self.symbol(name)(*references, *[C.c_size_t(1)] * strings)
 
 
 class Grid:
-    """p x q ranks of a communicator as BLACS knows them; made by all of its ranks together."""
+    """A BLACS grid of p x q ranks of a communicator. Creating it is collective."""
 
     def __init__(self, lib: Library, comm: Any, p: int, q: int, order: str) -> None:
         self._lib, self.p, self.q, self.order = lib, p, q, order
@@ -95,8 +96,8 @@ class Grid:
             same = MPI.Comm.Compare(comm.mpi, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
             if not same:
                 raise ScalapackMissing(
-                    f"scalapack: {lib.name} takes MPI_COMM_WORLD only, not another communicator"
-                    "\nhint: with pip's mpich instead of Open MPI any communicator works"
+                    f"scalapack: {lib.name} works on MPI_COMM_WORLD only, not on another communicator"
+                    "\nhint: install mpich with pip in place of Open MPI: then any communicator works"
                 )
             value = lib.integer()
             lib.symbol("Cblacs_get")(lib.integer(0), lib.integer(0), C.byref(value))
@@ -108,7 +109,7 @@ class Grid:
 
 
 def grid_of(comm: Any, p: int, q: int, order: str = "R") -> Grid:
-    """The grid, made once for each communicator; collective at first."""
+    """The grid, created once for each communicator. The first call is collective."""
     key = ("blacs", p, q, order)
     if key not in comm.kept:
         comm.kept[key] = Grid(library(comm.MPI), comm, p, q, order)
@@ -119,10 +120,10 @@ _OPEN: Library | None = None
 
 
 def library(MPI: Any) -> Library:
-    """The ScaLAPACK that fits the MPI library of mpi4py, whose module ``MPI`` is given; opened once."""
+    """The ScaLAPACK that matches the MPI library of mpi4py (``MPI`` is its module); opened once."""
     global _OPEN
     if MPI is None:
-        raise ScalapackMissing(f"scalapack: it needs the ranks of an mpi4py communicator\nhint: {_HINT}")
+        raise ScalapackMissing(f"scalapack: the ranks must come from an mpi4py communicator\nhint: {_HINT}")
     if _OPEN is None:
         _OPEN = _open(MPI)
     return _OPEN
