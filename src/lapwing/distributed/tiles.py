@@ -96,8 +96,8 @@ def padding(n: int, tile: int, grid: int | tuple[int, int], *, exchange: bool = 
 
 
 # Each rank should own several tiles, or the ranks wait for each other. CPU: the time is flat from 64 to 128 on 2 cores
-# (n = 2000 and 4000, 2026-11-15). GPU: larger tiles are better for factorisations, smaller ones for the reduction to tridiagonal form,
-# according to the published runs of JAXMg on cuSOLVERMp.
+# (n = 2000 and 4000, 2026-11-15). GPU: larger tiles are better for factorisations, smaller ones for the reduction to
+# tridiagonal form, according to the published runs of JAXMg on cuSOLVERMp.
 _TILES = {
     "scalapack": {"": 64, "cholesky": 128, "solve": 128, "inv": 128, "slogdet": 128, "factor": 128},
     "elpa": {"": 32},
