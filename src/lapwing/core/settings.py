@@ -2,7 +2,7 @@
 
 LAPWING_CACHE      folder for compiled kernels and own records (default: $XDG_CACHE_HOME/lapwing or ~/.cache/lapwing);
                    empty turns the cache off
-LAPWING_CUDA_PATH  folders, separated by ":", searched first for libcuda, libcusolver and libnvrtc
+LAPWING_CUDA_PATH  folders, separated by ":", searched first for every library of NVIDIA (see core/libraries.py)
 """
 
 from __future__ import annotations
