@@ -292,7 +292,7 @@ def _cupy() -> ArrayLibrary:
 
 
 def _jax() -> ArrayLibrary:
-    """Results are written into arrays that were made for them, and that nobody else has seen."""
+    """Results are written into new arrays, before anybody else can read them."""
     jax: Any = sys.modules["jax"]
     jnp = jax.numpy
 

@@ -214,7 +214,7 @@ class Session:
     def _new_grid(self, layout: Layout) -> tuple[int, NcclComm | None, Any]:
         part: Any = None
         box: list[NcclComm] = [self.world]
-        made = c_void_p()
+        grid = c_void_p()
         if layout.size < self.size:
             part = self.comm.split(0 if layout.place(self.rank) is not None else None, self.rank)
             box.clear()
@@ -225,19 +225,19 @@ class Session:
                 box.append(open_nccl(part, self.device))
             if box:
                 p, q = layout.grid
-                status = self.library.mp.cusolverMpCreateDeviceGrid(self._handle, byref(made), box[0].handle, p, q, 1)
+                status = self.library.mp.cusolverMpCreateDeviceGrid(self._handle, byref(grid), box[0].handle, p, q, 1)
                 check(status, f"a grid of {p} x {q}")
 
         try:
             self.together(make)
         except BaseException:
-            if made.value:
-                self.library.mp.cusolverMpDestroyGrid(made)
+            if grid.value:
+                self.library.mp.cusolverMpDestroyGrid(grid)
             if box and box[0] is not self.world:
                 box[0].close()
             _close(part)
             raise
-        return made.value or 0, box[0] if box else None, part
+        return grid.value or 0, box[0] if box else None, part
 
     def call(self, name: str, layout: Layout, *arguments: Any, dtype: str, skip: tuple[int, ...] = ()) -> int:
         """Run a routine; returns its status, the same on all ranks. A :class:`Block` becomes pointer, row, column, descriptor.
@@ -298,13 +298,13 @@ class Session:
         return int(min((info for info in statuses if info > 0), default=min(statuses)))
 
     def _descriptor(self, grid: int | None, block: Block) -> int:
-        made, layout = c_void_p(), block.layout
+        descriptor, layout = c_void_p(), block.layout
         shape, tiles = layout.shape, (layout.rows.tile, layout.columns.tile)
         status = self.library.mp.cusolverMpCreateMatrixDesc(
-            byref(made), grid, DATA[block.dtype], *shape, *tiles, 0, 0, block.lead
+            byref(descriptor), grid, DATA[block.dtype], *shape, *tiles, 0, 0, block.lead
         )
         check(status, "a descriptor")
-        return made.value or 0
+        return descriptor.value or 0
 
     def done(self) -> None:
         """Wait for the results, and free the buffers."""
