@@ -152,8 +152,7 @@ def _as_plan(problem: Problem, decision: _Decision, others: Sequence[tuple[str, 
         predicted_seconds=_predict(problem, decision.engine),
         missing=decision.refusal,
         others=tuple(
-            Alternative(name, other.device_bytes, other.host_bytes, _predict(problem, name))
-            for name, other in others
+            Alternative(name, other.device_bytes, other.host_bytes, _predict(problem, name)) for name, other in others
         ),
     )
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import lapwing
 from lapwing.distributed import MissingRanksError, RanksDisagreeError, ShardedMatrix
-from lapwing.distributed.ranks.protocol import Alone, JaxRanks, agree, open_communicator, patience, ranks_in_words
+from lapwing.distributed.ranks.jax import JaxRanks
+from lapwing.distributed.ranks.protocol import Alone, agree, open_communicator, patience, ranks_in_words
 
 
 class Store:
@@ -82,6 +89,57 @@ def test_a_rank_that_does_not_come_is_named():
         return error.value.missing
 
     assert on_ranks(3, work)[0] == [None, (0,), (0,)]
+
+
+def test_ranks_of_a_torch_process_group():
+    """Two processes with gloo: values, parts, an exchange, and a rank that is late."""
+    pytest.importorskip("torch")
+    code = """
+import sys, time
+import numpy as np, torch.distributed as dist
+from lapwing.distributed import Layout, MissingRanksError, patience
+from lapwing.distributed.exchange import exchange
+from lapwing.distributed.ranks.protocol import open_communicator
+from lapwing.distributed.ranks.torch import TorchRanks
+
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
+comm = TorchRanks(dist)
+assert comm.allgather(rank**2) == [0, 1] and comm.broadcast(b"word" if rank else None, 1) == b"word"
+assert TorchRanks(dist).allgather(rank) == [0, 1]  # a second one of the same group
+assert open_communicator(dist.group.WORLD).allgather(rank + 1) == [1, 2]
+part = comm.split(0, -rank)
+assert part.allgather(rank) == [1, 0] and part.rank == 1 - rank
+whole = np.arange(20.0).reshape(4, 5)
+source, target = Layout.rows_of((4, 5), 2), Layout.columns_of((4, 5), 2)
+block = np.empty(target.local_shape(rank))
+exchange(comm, whole[source.indices(rank)[0]], source, block, target)
+assert (block == whole[:, target.indices(rank)[1]]).all()
+
+def missing(expected, work):
+    comm.barrier()
+    if rank == 1:
+        time.sleep(1.5)
+        return
+    start = time.monotonic()
+    try:
+        with patience(0.5): work()
+    except MissingRanksError as error: assert error.missing == expected, error
+    else: raise SystemExit("no error")
+    assert time.monotonic() - start < 1.2
+
+missing((1,), lambda: comm.allgather(0, "solve"))
+if rank == 1: assert comm.allgather(0, "solve") == [0, 0]  # late, not lost
+missing((1,), lambda: exchange(comm, whole[:2], source, block, target))
+print("done", flush=True)
+import os; os._exit(0)  # gloo's connections are broken by now
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(lapwing.__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+        started = [subprocess.Popen([sys.executable, "-c", code, folder, str(rank)], **pipes) for rank in range(2)]
+        texts = [process.communicate(timeout=100)[0] for process in started]
+    assert all("done" in text for text in texts), texts
 
 
 def test_one_process_alone_and_refusals():

@@ -11,8 +11,6 @@ import pytest
 
 import lapwing
 from distributed import harness
-from lapwing.distributed.backends.cusolvermp import exchange as device_exchange
-from lapwing.distributed.layout import Axis, Layout
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++") or shutil.which("c++")
@@ -177,24 +175,3 @@ def test_nothing_installed():
     environment = os.environ | {"LAPWING_CUDA_PATH": "", "PYTHONPATH": str(Path(lapwing.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "\n" or "hint: pip install nvidia-" in done.stdout  # the machine may have them
-
-
-def test_exchange_moves_each_number_once():
-    """The runs of all pairs of ranks together are the matrix, for any two layouts and a part of the columns."""
-    source = Layout(Axis.blocks((0, 7, 4)), Axis.cyclic(9, 2, 2))
-    target = Layout.cyclic((11, 5), 3, (2, 2))
-    moved = set()
-    for a in range(source.size):
-        for b in range(target.size):
-            shared = device_exchange._shared(source, source.place(a), target, target.place(b), (0, 3))
-            rows, columns = shared or ((), ())
-            for i, k, height in rows:
-                for j, l, width in columns:
-                    for x in range(height):
-                        for y in range(width):
-                            here = source.indices(a)[0][i + x], source.indices(a)[1][j + y]
-                            there = target.indices(b)[0][k + x], target.indices(b)[1][l + y]
-                            assert here == (there[0], there[1] + 3)
-                            assert there not in moved
-                            moved.add(there)
-    assert len(moved) == 11 * 5

@@ -67,6 +67,36 @@ print("named")
     assert "slogdet: rank 0 has waited 0.2 s for rank 1; it gives up after 0.5 s" in done.stderr
 
 
+def test_no_call_waits_for_ever(tmp_path):
+    """The first matrix on a communicator, a broadcast, a sum and an exchange of blocks, each without rank 1."""
+    code = """
+from lapwing.distributed import Layout
+from lapwing.distributed.exchange import exchange
+
+def missing(number, work):
+    comm.Barrier()
+    if comm.rank == 1:
+        time.sleep(1.2)  # longer than the others wait
+    else:
+        start = time.monotonic()
+        try:
+            with patience(0.4): work()
+        except MissingRanksError as error: print(f"case {number}: {error.missing}", flush=True)
+        assert time.monotonic() - start < 1.0, number
+    comm.Barrier()
+
+ranks, other = a.ranks, comm.Dup()
+missing(1, lambda: ShardedMatrix.scatter(4 * np.eye(3), other))
+missing(2, lambda: ranks.broadcast(b"word" if comm.rank == 1 else None, 1))
+missing(3, lambda: ranks.sum(np.ones(3)))
+source, target = Layout.rows_of((30, 30), 2), Layout.columns_of((30, 30), 2)
+missing(4, lambda: exchange(ranks, np.ones((15, 30)), source, np.empty((30, 15)), target))
+os._exit(0)  # the calls that were given up are still on their way
+"""
+    done = fail(tmp_path, code, ranks=2)
+    assert done.stdout.splitlines() == ["case 1: ()", "case 2: ()", "case 3: ()", "case 4: (1,)"], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("code", ["sys.exit(5)", "raise SystemExit('words')"])
 def test_a_rank_that_leaves(tmp_path, code):
     done = fail(tmp_path, f"if comm.rank == 0: {code}\nlw.solve(a, np.ones(30))", ranks=2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.insitu.dlpack import _alive, capsule_of_memory, memory_of_capsule
+from lapwing.core.memory import _exported, capsule_of_memory, memory_of_capsule
 from lapwing.insitu.memory import Memory
 from lapwing.insitu.solver import bridge
 from lapwing.insitu.solver.field import Field
@@ -203,19 +203,19 @@ def test_empty(shape, library):
 def test_dlpack_out(library):
     module = pytest.importorskip(library)
     gc.collect()
-    before = len(_alive)
+    before = len(_exported)
     a = np.arange(12.0, dtype=np.float32).reshape(3, 4)
     field = Field("u", memory=described(a, writable=True))
     made = (module.dlpack if library == "jax" else module).from_dlpack(field)
     assert np.array_equal(np.asarray(made), a)
     del made
     gc.collect()
-    assert len(_alive) == before  # given back
+    assert len(_exported) == before  # given back
     del a
     unused = capsule_of_memory(field.memory)
-    assert len(_alive) == before + 1
+    assert len(_exported) == before + 1
     del unused
-    assert len(_alive) == before
+    assert len(_exported) == before
 
 
 @pytest.mark.parametrize("name", ["plain", "fortran", "strided", "negative"])

@@ -235,7 +235,9 @@ def test_options_inside_jit_and_vmap(assume):
 
 def test_names_that_cannot_apply():
     a = np.eye(4)
-    with pytest.raises(ValueError, match="engine='cusolver' cannot take this call.*\nhint: use one of 'auto', 'batched', 'lapack'"):
+    with pytest.raises(
+        ValueError, match="engine='cusolver' cannot take this call.*\nhint: use one of 'auto', 'batched', 'lapack'"
+    ):
         lw.cholesky(a, engine="cusolver")
     with pytest.raises(ValueError, match="is not known\nhint: use one of 'auto'"):
         lw.cholesky(a, engine="nosuch")

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import ctypes
 
+from ..core import libraries
+
 __all__ = ["device_supports_vmm"]
 
-_DRIVERS = ("libcuda.so.1", "libcuda.so")
 _VIRTUAL_MEMORY_MANAGEMENT = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 
 
 def device_supports_vmm(device: int = 0) -> bool:
     """Whether a GPU can map memory by itself, as the driver tells it. RuntimeError where there is no driver or no such GPU."""
     name = "device_supports_vmm"
-    for library in _DRIVERS:
-        try:
-            driver = ctypes.CDLL(library)
-            break
-        except OSError:
-            continue
-    else:
-        raise RuntimeError(f"{name}: no NVIDIA driver, {_DRIVERS[0]} was not found")
+    try:
+        driver = libraries.load("cuda", operation=name)
+    except OSError as error:
+        raise RuntimeError(str(error)) from None
     if code := driver.cuInit(0):
         raise RuntimeError(f"{name}: the NVIDIA driver does not start (CUresult {code})")
     handle, value = ctypes.c_int(), ctypes.c_int()

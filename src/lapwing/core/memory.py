@@ -1,6 +1,7 @@
-"""Blocks on GPUs, of any library: where they lie, by the two protocols that all of them speak. No library is imported here.
+"""Memory of any array library: where it is, its strides, dtype and device; read and exported without importing a library.
 
-What moves such blocks is above this layer, and says so with :func:`register`.
+:func:`memory_of_array` reads NumPy, CuPy, torch and JAX arrays by their attributes, and all others through
+``__cuda_array_interface__`` or DLPack. :func:`memory_of_capsule` reads a DLPack capsule, :func:`capsule_of_memory` makes one.
 """
 
 from __future__ import annotations
@@ -8,49 +9,144 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
-__all__ = ["DeviceBlock", "library_of", "moves", "on_device", "register", "seen"]
+__all__ = [
+    "Memory",
+    "capsule_of_memory",
+    "device_operations",
+    "library_of",
+    "matrix_memory",
+    "memory_of_array",
+    "memory_of_capsule",
+    "on_device",
+    "register",
+]
 
-_CUDA, _MANAGED = 2, 13  # DLPack's devices
-_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLPack's types that NumPy has
-_MOVES: list[Callable[[], Any]] = []
+# DLPack's device codes
+CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED = 1, 2, 3, 10, 11, 13
+HOST = (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED)
+GPU = (CUDA, ROCM, CUDA_MANAGED)
+DEVICES = {
+    CPU: "the CPU",
+    CUDA: "CUDA device",
+    CUDA_HOST: "pinned CUDA host memory",
+    ROCM: "ROCm device",
+    ROCM_HOST: "pinned ROCm host memory",
+    CUDA_MANAGED: "CUDA managed memory",
+}
+UNKNOWN = -1  # the number of a device that an array does not report; the driver knows it from the pointer
+_BITS = {"f": (16, 32, 64), "i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "c": (64, 128), "b": (8,)}
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLPack's type codes by NumPy's kinds
 
 
 @dataclass(frozen=True)
-class DeviceBlock:
-    """A matrix in the memory of a GPU."""
+class Memory:
+    """Memory that an array or a program owns. ``strides`` are in elements, ``device`` is DLPack's type and number."""
 
     pointer: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: np.dtype
-    row_major: bool
-    column_major: bool
-    device: int | None  # None: only its pointer tells
-    owner: Any  # keeps the memory
+    device: tuple[int, int]
+    writable: bool
+    owner: Any = None  # keeps the memory alive
+
+    @classmethod
+    def describe(
+        cls,
+        name: str,
+        pointer: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        code: str,
+        bits: int,
+        device_type: int,
+        device_id: int,
+        writable: bool,
+        owner: Any = None,
+    ) -> Memory:
+        """Check a description that came through a C interface. ``name`` is the field that the errors name; "" for none."""
+        what = _subject(name)
+        if bits not in _BITS.get(code, ()):
+            raise ValueError(f"{what} has no known type: code {code!r} with {bits} bits")
+        if device_type not in DEVICES:
+            raise ValueError(f"{what} is on a device of unknown type {device_type}")
+        shape = tuple(int(n) for n in shape)
+        if any(n < 0 for n in shape):
+            raise ValueError(f"{what} has the shape {shape}")
+        strides = row_major_strides(shape) if strides is None else tuple(strides)
+        if len(strides) != len(shape):
+            raise ValueError(f"{what} has {len(shape)} dimensions but {len(strides)} strides")
+        if not pointer and 0 not in shape:
+            raise ValueError(f"{what} has a null pointer")
+        dtype = np.dtype(np.bool_) if code == "b" else np.dtype(f"{code}{bits // 8}")
+        return cls(pointer, shape, strides, dtype, (device_type, device_id), bool(writable), owner)
+
+    @property
+    def place(self) -> str:
+        """The device in words."""
+        words = DEVICES[self.device[0]]
+        return f"{words} {self.device[1]}" if self.device[0] in (CUDA, ROCM) else words
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte of the elements, and the number of bytes up to the last one. Strides may be negative."""
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
+        return self.pointer + low * self.dtype.itemsize, (high - low + 1) * self.dtype.itemsize
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        return tuple(s * self.dtype.itemsize for s in self.strides)
+
+    @property
+    def row_major(self) -> bool:
+        """The elements follow each other in row-major order, without gaps."""
+        return self._has_strides(row_major_strides(self.shape))
+
+    @property
+    def column_major(self) -> bool:
+        return self._has_strides(row_major_strides(self.shape[::-1])[::-1])
+
+    def _has_strides(self, expected: tuple[int, ...]) -> bool:
+        # the stride of an axis of length 1 is never used
+        return 0 in self.shape or all(n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True))
+
+    def interface(self, writable: bool) -> dict[str, Any]:
+        """The value of ``__array_interface__`` and ``__cuda_array_interface__``."""
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, not writable),
+            "strides": self.byte_strides,
+        }
 
 
-def register(make: Callable[[], Any]) -> None:
-    """``make()`` gives what moves blocks on GPUs; it is called when the first one has to be moved."""
-    _MOVES[:] = [make]
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def moves() -> Any:
-    """What moves blocks on GPUs: ``gather``, ``redistribute``, ``to_numpy``, ``copy``, ``conj``, ``astype``."""
-    if not _MOVES:
-        raise RuntimeError("distributed: blocks on GPUs need lapwing itself\nhint: import lapwing")
-    return _MOVES[0]()
+def _subject(name: str) -> str:
+    return f"insitu: field {name!r}" if name else "the array"
+
+
+# ---- arrays ----
 
 
 def library_of(x: Any) -> str:
-    """ "numpy", "cupy", "torch", ...: the package of its type."""
-    return type(x).__module__.partition(".")[0]
+    """The package of an array's type: "numpy", "cupy", "torch", "jax", ..."""
+    package = type(x).__module__.partition(".")[0]
+    return "jax" if package == "jaxlib" else package
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array lies on a GPU."""
+    """Whether an array is on a GPU."""
     if type(x) is np.ndarray:
         return False
     if library_of(x) == "torch":  # a tensor that is differentiated has no interface, but it has a device
@@ -58,58 +154,81 @@ def on_device(x: Any) -> bool:
     if hasattr(x, "__cuda_array_interface__"):
         return True
     device = getattr(x, "__dlpack_device__", None)
-    return device is not None and device()[0] in (_CUDA, _MANAGED)
+    return device is not None and device()[0] in (CUDA, CUDA_MANAGED)
 
 
-def seen(x: Any) -> DeviceBlock:
-    """Where it lies. Raises TypeError for memory that cannot be told of."""
-    if getattr(x, "requires_grad", False):
-        raise TypeError("this tensor is part of a differentiated computation\nhint: .detach() it; DTensors have derivatives")
-    if getattr(x, "is_conj", bool)() or getattr(x, "is_neg", bool)():
-        raise TypeError("this tensor is conjugated or negated in name only\nhint: .resolve_conj().resolve_neg()")
-    if hasattr(x, "block_until_ready"):  # JAX: what is not dispatched yet is on no stream that could be waited for
+def memory_of_array(x: Any, *, name: str = "", writable: bool = True) -> Memory:
+    """The memory of an array of any library; ``name`` is for the errors.
+
+    Raises
+    ------
+    TypeError
+        The array has no memory that can be described.
+    """
+    library = library_of(x)
+    if isinstance(x, np.ndarray) and not hasattr(x, "__cuda_array_interface__"):
+        pointer = x.__array_interface__["data"][0]
+        return _in_bytes(name, pointer, x.shape, x.dtype, x.strides, (CPU, 0), writable and x.flags.writeable, x)
+    if library == "torch":
+        device = (CPU, 0) if x.device.type == "cpu" else (CUDA, x.device.index or 0)
+        dtype = np.dtype(str(x.dtype).removeprefix("torch."))
+        return Memory(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, device, writable, x)
+    if library == "jax":
         x.block_until_ready()
+        (placed,) = x.devices()
+        device = (CPU, 0) if placed.platform == "cpu" else (CUDA, placed.local_hardware_id or 0)
+        shape = tuple(x.shape)
+        return Memory(x.unsafe_buffer_pointer(), shape, row_major_strides(shape), np.dtype(x.dtype), device, False, x)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is None:
-        return _by_dlpack(x)
+        if not hasattr(x, "__dlpack__"):
+            raise TypeError(f"{_subject(name)} is a {type(x).__name__}, which has no DLPack and no array interface")
+        return memory_of_capsule(name, x.__dlpack__(stream=-1))  # the caller waits for the whole device
     if interface.get("mask") is not None:
-        raise TypeError("a masked array has no matrix under its mask")
-    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-    return _block(int(interface["data"][0] or 0), shape, dtype, interface.get("strides"), _device(x), x)
+        raise TypeError(f"{_subject(name)} is masked\nhint: fill the masked elements first")
+    pointer, read_only = interface["data"]
+    dtype, device = np.dtype(interface["typestr"]), (CUDA, _device_number(x))
+    writable = writable and not read_only
+    return _in_bytes(name, int(pointer or 0), tuple(interface["shape"]), dtype, interface.get("strides"), device, writable, x)
 
 
-def _block(pointer: int, shape: tuple[int, ...], dtype: np.dtype, strides: Any, device: int | None, owner: Any) -> DeviceBlock:
-    """``strides`` in bytes; None is row-major."""
-    row = column = 0 in shape
-    if not row:
-        steps = tuple(strides) if strides is not None else _steps(shape, dtype.itemsize)
-        # the step along an axis of length 1 is not taken
-        taken = [step for step, n in zip(steps, shape, strict=True) if n > 1]
-        row = taken == [step for step, n in zip(_steps(shape, dtype.itemsize), shape, strict=True) if n > 1]
-        column = taken == [s for s, n in zip(_steps(shape[::-1], dtype.itemsize)[::-1], shape, strict=True) if n > 1]
-    return DeviceBlock(pointer, shape, dtype, row, column, device, owner)
+def matrix_memory(x: Any) -> Memory:
+    """As :func:`memory_of_array`; refuses tensors whose memory does not hold their values, or that carry a gradient."""
+    if getattr(x, "requires_grad", False):
+        raise TypeError("this tensor requires a gradient\nhint: use .detach(); torch DTensors have derivatives")
+    if getattr(x, "is_conj", bool)() or getattr(x, "is_neg", bool)():
+        raise TypeError("this tensor is a lazy conjugate or negative\nhint: use .resolve_conj().resolve_neg()")
+    return memory_of_array(x)
 
 
-def _steps(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    steps = [size]
-    for n in shape[:0:-1]:
-        steps.append(steps[-1] * n)
-    return tuple(reversed(steps)) if shape else ()
+def _in_bytes(
+    name: str, pointer: int, shape: tuple[int, ...], dtype: Any, strides: Any, device: tuple[int, int], writable: bool, x: Any
+) -> Memory:
+    """``strides`` in bytes; None for row-major."""
+    item = dtype.itemsize or 1
+    if strides is not None and any(s % item for s in strides):
+        raise TypeError(
+            f"{_subject(name)} has strides of {tuple(strides)} bytes, which are no multiples of its element size {item}"
+            "\nhint: make a copy"
+        )
+    steps = row_major_strides(shape) if strides is None else tuple(s // item for s in strides)
+    return Memory(pointer, shape, steps, dtype, device, writable, x)
 
 
-def _device(x: Any) -> int | None:
-    """Libraries call its number by different names."""
+def _device_number(x: Any) -> int:
+    """Libraries call it by different names."""
     device = getattr(x, "device", None)
     for name in ("index", "local_hardware_id", "id"):  # JAX's id counts the devices of all processes
         number = getattr(device, name, None)
         if isinstance(number, int):
             return number
-    return None
+    return UNKNOWN
+
+
+# ---- DLPack capsules ----
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor, which a DLManagedTensor begins with."""
-
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -124,15 +243,98 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def _by_dlpack(x: Any) -> DeviceBlock:
-    capsule = x.__dlpack__(stream=-1)  # who uses the memory waits for the whole device first
-    # a prototype of our own: the types of ctypes.pythonapi's are everybody's
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    told = _Tensor.from_address(prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, b"dltensor"))
-    if told.code not in _KINDS or told.lanes != 1:
-        raise TypeError("its elements are not numbers that NumPy has")
-    dtype = np.dtype(f"{_KINDS[told.code]}{told.bits // 8}")
-    shape = tuple(told.shape[: told.ndim])
-    strides = tuple(step * dtype.itemsize for step in told.strides[: told.ndim]) if told.strides else None
-    # the capsule was not taken: it gives the memory back when it goes
-    return _block((told.data or 0) + told.byte_offset, shape, dtype, strides, told.device_id, (x, capsule))
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("managed", ctypes.c_void_p * 2),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of Python's C interface, with a prototype of our own: those of ctypes.pythonapi belong to everybody."""
+    function = getattr(ctypes.pythonapi, name)
+    return ctypes.PYFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def memory_of_capsule(name: str, capsule: Any) -> Memory:
+    """Read a DLPack capsule, versioned or not. The memory keeps the capsule alive, which frees the tensor in the end."""
+    valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+    get = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    read_only = False
+    if valid(capsule, b"dltensor_versioned"):
+        versioned = _Versioned.from_address(get(capsule, b"dltensor_versioned"))
+        if versioned.version[0] != 1:
+            major, minor = versioned.version
+            raise ValueError(f"{_subject(name)} came as DLPack {major}.{minor}; only 1.x is supported")
+        tensor, read_only = versioned.tensor, bool(versioned.flags & 1)
+    elif valid(capsule, b"dltensor"):
+        tensor = _Managed.from_address(get(capsule, b"dltensor")).tensor
+    else:
+        raise ValueError(f"{_subject(name)} is not a DLPack capsule, or it was used before")
+    if tensor.lanes != 1:
+        raise ValueError(f"{_subject(name)} has vectors of {tensor.lanes} as elements")
+    kind = {number: letter for letter, number in _CODES.items()}.get(tensor.code, "?")
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    device = tensor.device_type, tensor.device_id
+    return Memory.describe(name, pointer, shape, strides, kind, tensor.bits, *device, not read_only, capsule)
+
+
+_exported: dict[int, Any] = {}  # tensors in use by their consumers
+_CAPSULE = b"dltensor"  # a capsule keeps the pointer to its name
+
+
+def capsule_of_memory(memory: Memory) -> Any:
+    """A DLPack capsule over the memory. Its consumer keeps the memory's owner alive."""
+    dims = len(memory.shape)
+    shape, strides = ((ctypes.c_int64 * max(dims, 1))(*values) for values in (memory.shape, memory.strides))
+    pointer = ctypes.POINTER(ctypes.c_int64)
+    kind = _CODES[memory.dtype.kind], memory.dtype.itemsize * 8, 1
+    tensor = _Tensor(memory.pointer, *memory.device, dims, *kind, ctypes.cast(shape, pointer), ctypes.cast(strides, pointer), 0)
+    delete_tensor, delete_capsule = _deleters()
+    managed = _Managed(tensor, None, ctypes.cast(delete_tensor, ctypes.c_void_p).value)
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, shape, strides, memory)
+    new = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(address, _CAPSULE, ctypes.cast(delete_capsule, ctypes.c_void_p))
+
+
+@cache
+def _deleters() -> tuple[Any, Any]:
+    """What a consumer calls when it is done with the tensor, and what Python calls for a capsule that nobody consumed."""
+    # a plain pointer: counting references to an object that is being freed would revive it
+    valid = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+    get = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+
+    def delete_tensor(address: int) -> None:
+        _exported.pop(address, None)
+
+    def delete_capsule(capsule: int) -> None:
+        if valid(capsule, _CAPSULE):
+            _exported.pop(get(capsule, _CAPSULE), None)
+
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(delete_tensor), ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(delete_capsule)
+
+
+# ---- blocks of sharded matrices on GPUs ----
+
+_OPERATIONS: list[Callable[[], Any]] = []
+
+
+def register(make: Callable[[], Any]) -> None:
+    """``make()`` returns the module with :func:`device_operations`; it is called when the first block has to be moved."""
+    _OPERATIONS[:] = [make]
+
+
+def device_operations() -> Any:
+    """``gather``, ``redistribute``, ``to_numpy``, ``copy``, ``conj`` and ``astype`` for blocks on GPUs."""
+    if not _OPERATIONS:
+        raise RuntimeError("distributed: blocks on GPUs need the whole package\nhint: import lapwing")
+    return _OPERATIONS[0]()

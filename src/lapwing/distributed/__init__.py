@@ -1,8 +1,8 @@
-"""Matrices that one device cannot hold: the public functions take them as they take ordinary arrays.
+"""Matrices that are too large for one device: the public functions accept them like ordinary arrays.
 
-A :class:`ShardedMatrix` lies in blocks on the ranks of an MPI communicator. ``lapwing.cholesky``, ``solve``, ``inv``,
-``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` take it. They are then
-collective over its ranks, and give results in its layout; eigenvalues, singular values and determinants come on all ranks.
+A :class:`ShardedMatrix` has one block on each rank of an MPI communicator. ``lapwing.cholesky``, ``solve``, ``inv``,
+``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` accept it. The calls
+are collective over its ranks and return matrices in its layout; eigenvalues, singular values and determinants are on all ranks.
 
 Start the ranks with ``lapwing launch -n 4 script.py``::
 
@@ -17,20 +17,15 @@ Start the ranks with ``lapwing launch -n 4 script.py``::
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
-from .layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
-from .matrix import ShardedMatrix
-from .plot import plot_layout
-from .ranks.protocol import MissingRanksError, RanksDisagreeError, patience
-
-
-def __getattr__(name: str) -> Any:
-    if name == "shard":  # it loads JAX
-        return importlib.import_module(".shard", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+if TYPE_CHECKING:
+    from . import shard
+    from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
+    from .layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
+    from .matrix import ShardedMatrix
+    from .plot import plot_layout
+    from .ranks.protocol import MissingRanksError, RanksDisagreeError, patience
 
 __all__ = [
     "CPU_CLUSTER",
@@ -52,3 +47,26 @@ __all__ = [
     "shard",
     "valid_tiles",
 ]
+
+# The module of each name. They are loaded at first use: meeting an ordinary JAX array imports this package too.
+_MODULES = {
+    ".cost": ("CPU_CLUSTER", "H200", "Cost", "Machine", "largest_n", "predict"),
+    ".layout": ("Axis", "Layout", "best_grid", "default_tile", "padding", "valid_tiles"),
+    ".matrix": ("ShardedMatrix",),
+    ".plot": ("plot_layout",),
+    ".ranks.protocol": ("MissingRanksError", "RanksDisagreeError", "patience"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "shard":
+        return importlib.import_module(".shard", __name__)
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module, __name__), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

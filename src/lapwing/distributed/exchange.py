@@ -1,13 +1,14 @@
-"""Blocks of one layout become blocks of another: each rank sends each other what they share, in turn.
+"""Redistribute a matrix: blocks of one layout become blocks of another.
 
-Any layout to any other, uneven blocks, permuted rows and transposes too, which the libraries' own routines do not have; and
-the buffers are small.
+:func:`plan` says which rank sends which rows and columns to which, in portions. It handles any two layouts, also uneven blocks
+and transposes, which the libraries' own routines do not. Two carriers follow it: :func:`exchange` here, with NumPy blocks over
+MPI or torch, and ``backends/cusolvermp/exchange.py``, with blocks on GPUs over NCCL.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -16,17 +17,74 @@ import numpy as np
 
 from .layout import Axis, Layout
 
-__all__ = ["column_sums", "copy_triangle", "diagonal_places", "exchange", "finite_triangle", "keep_triangle", "mirror"]
+__all__ = [
+    "Portion",
+    "Step",
+    "column_sums",
+    "copy_triangle",
+    "diagonal_places",
+    "exchange",
+    "finite_triangle",
+    "keep_triangle",
+    "mirror",
+    "packed",
+    "plan",
+    "total",
+    "unpacked",
+]
 
 _TAG = 21
-_PORTION = 1 << 23  # bytes of a message: in the cache when it is unpacked, and no second copy of what two ranks share
-_STEP = 1 << 21  # the same of a triangle: small steps along the diagonal take little of the other side along
-_FEW = 24  # rows: with shorter runs one copy by indices is quicker than many copies of tiles
+_PORTION = 1 << 23  # bytes of a message: it stays in the cache, and the buffers stay small
+_STEP = 1 << 21  # bytes of a message of a triangle: short steps along the diagonal send little of the other triangle
+_FEW = 24  # rows: for shorter runs one copy by indices is faster than many copies of tiles
 _TILE = 64
 
 Put = Callable[[np.ndarray, tuple[Any, Any], np.ndarray], None]
-Run = tuple[int, int, int]  # where it starts here, where there, how long
-Shared = tuple[tuple[Run, ...], tuple[Run, ...]]  # runs of rows and of columns
+Run = tuple[int, int, int]  # first index in the source's block, first index in the target's block, length
+Portion = tuple[tuple[Run, ...], tuple[Run, ...]]  # runs of rows and of columns
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's part of a plan: portions that it sends to one rank, and portions that it receives from another.
+
+    The k-th portions of all ranks travel together. In the first step both ranks are the own one.
+    """
+
+    to_rank: int
+    leaving: list[Portion]
+    from_rank: int
+    coming: list[Portion]
+
+
+def plan(
+    rank: int,
+    size: int,
+    source: Layout,
+    target: Layout,
+    itemsize: int,
+    *,
+    portion: int = _PORTION,
+    offset: tuple[int, int] = (0, 0),
+    upper: bool | None = None,
+) -> Iterator[Step]:
+    """The steps of one rank, in which the blocks of ``source``[offset:] become blocks of ``target``.
+
+    ``portion``: bytes of a message, at most (but one row at least). ``upper``: only the upper triangle is needed, or only the
+    lower one, with the diagonal; parts of the other one close to the diagonal are sent along.
+    """
+    held, wanted = (None, None) if upper is None else (source.indices(rank), target.indices(rank))
+    here, there = source.place(rank), target.place(rank)
+    for step in range(size):
+        to_rank, from_rank = (rank + step) % size, (rank - step) % size
+        leaving = _shared(source, here, target, target.place(to_rank), offset)
+        coming = _shared(source, source.place(from_rank), target, there, offset)
+        yield Step(
+            to_rank,
+            _portions(leaving, itemsize, portion, held, 0, upper),
+            from_rank,
+            _portions(coming, itemsize, portion, wanted, 1, upper),
+        )
 
 
 def exchange(
@@ -40,58 +98,51 @@ def exchange(
     put: Put | None = None,
     upper: bool | None = None,
 ) -> int:
-    """``target`` <- ``source``: the blocks of one matrix in two layouts. Collective; ``comm`` has an mpi4py one as ``own``.
+    """``target`` <- ``source``: the blocks of one matrix in two layouts. Collective; ``comm`` has ``isend`` and ``irecv``.
 
-    ``column_major`` says how the blocks lie, the same on all ranks; a wrong word costs time only. ``put(target, there, piece)``
-    may take the place of ``target[there] = piece``. ``upper``: only the upper triangle is wanted, or only the lower one, with
-    the diagonal; of the other one some come along, no further from the diagonal than the number returned.
+    ``column_major`` is the order of the blocks, the same on all ranks; a wrong value only costs time. ``put(target, index,
+    piece)`` may replace ``target[index] = piece``. ``upper``: see :func:`plan`. Returns how far from the diagonal, in rows,
+    entries of the other triangle were sent along.
     """
     if column_major:
         source, layout, target, to = source.T, layout.transposed, target.T, to.transposed
         upper = None if upper is None else not upper
-    here, there = layout.place(comm.rank), to.place(comm.rank)
-    held, wanted = (None, None) if upper is None else (layout.indices(comm.rank), to.indices(comm.rank))
-    buffers: list[np.ndarray] = []
-    beside = 0
-    for step in range(comm.size):
-        to_rank, from_rank = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        leaving = _portions(_shared(layout, here, to, to.place(to_rank)), source.itemsize, held, upper)
-        if step == 0:
-            beside = _widest(leaving, held)
-            for portion in leaving:
-                _copy(target, source, *portion, put)
+    most = _PORTION if upper is None else _STEP
+    send_buffer = receive_buffer = np.empty(0, source.dtype)
+    held, wanted = layout.indices(comm.rank)[0], to.indices(comm.rank)[0]
+    width = 0
+    for step in plan(comm.rank, comm.size, layout, to, source.itemsize, portion=most, upper=upper):
+        if upper is not None:
+            width = max(width, _width(step.leaving, 0, held), _width(step.coming, 1, wanted))
+        if step.to_rank == comm.rank:
+            for rows, columns in step.leaving:
+                _copy(target, source, rows, columns, put)
             continue
-        coming = _portions(_shared(to, there, layout, layout.place(from_rank)), source.itemsize, wanted, upper)
-        beside = max(beside, _widest(coming, wanted))
-        # the k-th portions of all ranks travel together, so that nobody waits for one that is not on its way
-        for out, into in zip_longest(leaving, coming):
-            if not buffers:
-                buffers = [np.empty(0, source.dtype), np.empty(0, source.dtype)]
+        for leaving, coming in zip_longest(step.leaving, step.coming):
             requests = []
-            if into is not None:
-                packed = _room(buffers, 0, into)
-                requests.append(comm.own.Irecv(_bytes(packed), from_rank, _TAG))
-            if out is not None:
-                sent = _room(buffers, 1, out)
-                _copy(sent, source, _packed(out[0]), _packed(out[1]), None)
-                requests.append(comm.own.Isend(_bytes(sent), to_rank, _TAG))
-            _wait_all(comm, requests)
-            if into is not None:
-                turned = [tuple((k, i, length) for i, k, length in _packed(runs)) for runs in into]
-                _copy(target, packed, turned[0], turned[1], put)
-    return beside
+            if coming is not None:
+                receive_buffer, received = _room(receive_buffer, coming)
+                requests.append(comm.irecv(_bytes(received), step.from_rank, _TAG))
+            if leaving is not None:
+                send_buffer, sent = _room(send_buffer, leaving)
+                _copy(sent, source, packed(leaving[0]), packed(leaving[1]), None)
+                requests.append(comm.isend(_bytes(sent), step.to_rank, _TAG))
+            comm.wait_all(requests, "exchange", tuple(sorted({step.from_rank, step.to_rank})))
+            if coming is not None:
+                _copy(target, received, unpacked(coming[0]), unpacked(coming[1]), put)
+    return width
 
 
 def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False, conjugate: bool = True) -> None:
-    """A <- the Hermitian (or symmetric) matrix of which one triangle is read, the upper one if ``upper``; in place.
+    """A <- the Hermitian (or symmetric) matrix whose lower or ``upper`` triangle is in A; in place.
 
-    What is read never is what is written, so that the same memory serves both.
+    One triangle is read and the other one is written, so the same memory serves both.
     """
     rows, columns = layout.indices(comm.rank)
 
     def put(target: np.ndarray, there: tuple[Any, Any], piece: np.ndarray) -> None:
         i, j = rows[there[0]].reshape(-1), columns[there[1]].reshape(-1)
-        if (i[-1] < j[0]) if upper else (i[0] > j[-1]):  # all of it is what was read
+        if (i[-1] < j[0]) if upper else (i[0] > j[-1]):  # all in the triangle that is read
             return
         piece = piece.conj() if conjugate else piece
         if (i[0] > j[-1]) if upper else (i[-1] < j[0]):
@@ -109,9 +160,9 @@ def mirror(comm: Any, block: np.ndarray, layout: Layout, *, upper: bool = False,
 def keep_triangle(
     block: np.ndarray, layout: Layout, rank: int, *, upper: bool, fill: Any = 0, beside: int | None = None
 ) -> None:
-    """Set what is not in the triangle, diagonal included, to ``fill``. No communication.
+    """Set everything outside the triangle (which includes the diagonal) to ``fill``. No communication.
 
-    ``beside``: only what is so many rows beside the diagonal, or a little more; the rest is ``fill`` already.
+    ``beside``: only entries up to about this distance from the diagonal have to be set; the rest is ``fill`` already.
     """
     for rows, columns, part in _parts(layout, rank, not upper, 1, beside):
         if part is None:
@@ -121,15 +172,15 @@ def keep_triangle(
 
 
 def copy_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> np.ndarray:
-    """A column-major copy of the triangle of this rank's block, diagonal included; zero beside it. No communication."""
-    out = np.zeros(block.shape, block.dtype, order="F")  # memory that is not written to is not there yet
+    """A column-major copy of the triangle of this rank's block, with the diagonal; zero elsewhere. No communication."""
+    out = np.zeros(block.shape, block.dtype, order="F")  # the system provides the pages when they are written
     for rows, columns, part in _parts(layout, rank, upper, 0):
         np.copyto(out[rows, columns], block[rows, columns], where=True if part is None else part)
     return out
 
 
 def finite_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> bool:
-    """No NaN and no Inf in the triangle of this rank's block."""
+    """Whether the triangle of this rank's block has no NaN and no Inf."""
     for rows, columns, part in _parts(layout, rank, upper, 0):
         finite = np.isfinite(block[rows, columns])
         if not (finite if part is None else finite | ~part).all():
@@ -138,9 +189,9 @@ def finite_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool
 
 
 def column_sums(block: np.ndarray, layout: Layout, rank: int, *, upper: bool | None, mirrored: bool = False) -> np.ndarray:
-    """Sums of |a_ij| over what this rank has of each column, of a triangle or with None of all. No communication.
+    """Sums of |a_ij| over this rank's part of each column, in a triangle or (None) everywhere. No communication.
 
-    ``mirrored``: the other triangle is the image of the one that is read.
+    ``mirrored``: the other triangle is the mirror image of this one, and is counted too.
     """
     i, j = layout.indices(rank)
     sums = np.zeros(layout.shape[1])
@@ -154,9 +205,7 @@ def column_sums(block: np.ndarray, layout: Layout, rank: int, *, upper: bool | N
 
 def diagonal_places(layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The diagonal entries of a rank: their global index, and their row and column in its block."""
-    rows, columns = layout.indices(rank)
-    found, i, j = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
-    return found, i, j
+    return np.intersect1d(*layout.indices(rank), assume_unique=True, return_indices=True)
 
 
 def _by_rows(count: int, each: int = 256) -> list[slice]:
@@ -166,9 +215,9 @@ def _by_rows(count: int, each: int = 256) -> list[slice]:
 def _parts(
     layout: Layout, rank: int, upper: bool, distance: int, beside: int | None = None
 ) -> Iterator[tuple[slice, slice, np.ndarray | None]]:
-    """The triangle of a block as rectangles of some columns each, and on the diagonal as small ones with a mask.
+    """The triangle of a block, as rectangles of some columns each, and on the diagonal as small rectangles with a mask.
 
-    ``distance`` is 1 without the diagonal. ``beside``: no rectangles further from the diagonal than that.
+    ``distance`` is 1 without the diagonal. ``beside``: the largest distance of a rectangle from the diagonal.
     """
     rows, columns = layout.indices(rank)
     if not len(rows):
@@ -176,7 +225,7 @@ def _parts(
     for first in range(0, len(columns), _TILE):
         here = slice(first, min(first + _TILE, len(columns)))
         some = columns[here]
-        # rows and columns ascend: of each column the rows before a place are meant, or those from it on
+        # rows and columns ascend: the triangle has the rows of a column up to some place, or from it on
         low, high = (int(np.searchsorted(rows, c + (1 - distance if upper else distance))) for c in (some[0], some[-1]))
         near = rows[low:high, None]
         yield slice(low, high), here, near <= some - distance if upper else near >= some + distance
@@ -186,80 +235,95 @@ def _parts(
             yield slice(high, None if beside is None else int(np.searchsorted(rows, some[-1] + beside + 1))), here, None
 
 
-def _shared(layout: Layout, here: Any, other: Layout, there: Any) -> Shared | None:
-    """Runs of rows and of columns that a place of one layout and a place of another have in common; None for nothing."""
+def _shared(source: Layout, here: Any, target: Layout, there: Any, offset: tuple[int, int]) -> Portion | None:
+    """The rows and columns that a place of the source and a place of the target share; None for none."""
     if here is None or there is None:
         return None
-    rows = _runs(layout.rows, here[0], other.rows, there[0])
-    columns = _runs(layout.columns, here[1], other.columns, there[1]) if rows else ()
+    rows = _runs(source.rows, here[0], target.rows, there[0], offset[0])
+    columns = _runs(source.columns, here[1], target.columns, there[1], offset[1]) if rows else ()
     return (rows, columns) if rows and columns else None
 
 
 @lru_cache(maxsize=4096)
-def _runs(axis: Axis, part: int, other: Axis, other_part: int) -> tuple[Run, ...]:
-    mine = axis.indices(part)
-    shared = mine[other.owner(mine) == other_part]
+def _runs(axis: Axis, part: int, other: Axis, other_part: int, offset: int) -> tuple[Run, ...]:
+    indices = axis.indices(part)
+    if offset or other.n < axis.n:
+        indices = indices[(indices >= offset) & (indices < offset + other.n)]
+    shared = indices[other.owner(indices - offset) == other_part]
     if not len(shared):
         return ()
-    here, there = axis.local(shared), other.local(shared)
+    here, there = axis.local(shared), other.local(shared - offset)
     breaks = np.flatnonzero((np.diff(here) != 1) | (np.diff(there) != 1)) + 1
     edges = [0, *breaks.tolist(), len(shared)]
     return tuple((int(here[a]), int(there[a]), b - a) for a, b in pairwise(edges))
 
 
-def _packed(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """The same runs one after the other."""
-    start, out = 0, []
-    for first, _, length in runs:
-        out.append((first, start, length))
-        start += length
-    return tuple(out)
+def packed(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """From the source's block to a buffer, in which the runs follow each other."""
+    return tuple((here, start, length) for start, (here, _, length) in _starts(runs))
 
 
-def _total(runs: tuple[Run, ...]) -> int:
+def unpacked(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """From that buffer to the target's block."""
+    return tuple((start, there, length) for start, (_, there, length) in _starts(runs))
+
+
+def _starts(runs: tuple[Run, ...]) -> Iterator[tuple[int, Run]]:
+    start = 0
+    for run in runs:
+        yield start, run
+        start += run[2]
+
+
+def total(runs: tuple[Run, ...]) -> int:
+    """Rows, or columns, in all runs together."""
     return sum(length for _, _, length in runs)
 
 
 def _portions(
-    shared: Shared | None, itemsize: int, indices: tuple[np.ndarray, np.ndarray] | None = None, upper: bool | None = None
-) -> list[Shared]:
-    """What two ranks share in portions of some rows each, the same ones on both sides.
+    shared: Portion | None,
+    itemsize: int,
+    most: int,
+    indices: tuple[np.ndarray, np.ndarray] | None,
+    side: int,
+    upper: bool | None,
+) -> list[Portion]:
+    """The shared rows in portions of at most ``most`` bytes, the same ones on both ranks.
 
-    With ``upper``, each only as wide as that triangle; ``indices`` are then the global ones of the places here.
+    With ``upper``, each has only the columns of that triangle; ``indices`` are then the global ones of the block on this rank,
+    which is the source's for ``side`` 0 and the target's for 1.
     """
     if shared is None:
         return []
+    portions = _rows_each(shared, itemsize, most)
     if indices is not None:
-        cut = [_beside_diagonal(portion, indices, bool(upper)) for portion in _rows_each(shared, itemsize, _STEP)]
-        return [portion for portion in cut if portion[1]]
-    return _rows_each(shared, itemsize, _PORTION)
+        portions = [_cut_triangle(portion, indices, side, bool(upper)) for portion in portions]
+    return [portion for portion in portions if portion[1]]
 
 
-def _widest(portions: list[Shared], indices: tuple[np.ndarray, np.ndarray] | None) -> int:
-    """From the first row to the last one of a portion, at most."""
-    if indices is None:
-        return 0
-    return max((int(indices[0][rows[-1][0] + rows[-1][2] - 1] - indices[0][rows[0][0]]) for rows, _ in portions), default=0)
+def _width(portions: list[Portion], side: int, rows: np.ndarray) -> int:
+    """The largest distance from the first row to the last one of a portion."""
+    ends = ((runs[0][side], runs[-1][side] + runs[-1][2] - 1) for runs, _ in portions)
+    return max((int(rows[last] - rows[first]) for first, last in ends), default=0)
 
 
-def _beside_diagonal(portion: Shared, indices: tuple[np.ndarray, np.ndarray], upper: bool) -> Shared:
+def _cut_triangle(portion: Portion, indices: tuple[np.ndarray, np.ndarray], side: int, upper: bool) -> Portion:
     """The columns from the first row on, or up to the last row."""
     rows, columns = portion
-    i, _, length = rows[0 if upper else -1]
-    edge = indices[0][i] if upper else indices[0][i + length - 1] + 1
+    run = rows[0 if upper else -1]
+    edge = indices[0][run[side]] if upper else indices[0][run[side] + run[2] - 1] + 1
     kept = []
-    for j, l, width in columns:
-        at = int(np.searchsorted(indices[1][j : j + width], edge))
-        run = (j + at, l + at, width - at) if upper else (j, l, at)
-        if run[2]:
-            kept.append(run)
-    return rows, tuple(kept)
+    for here, there, length in columns:
+        first = (here, there)[side]
+        at = int(np.searchsorted(indices[1][first : first + length], edge))
+        kept.append((here + at, there + at, length - at) if upper else (here, there, at))
+    return rows, tuple(run for run in kept if run[2])
 
 
-def _rows_each(shared: Shared, itemsize: int, most: int) -> list[Shared]:
+def _rows_each(shared: Portion, itemsize: int, most: int) -> list[Portion]:
     rows, columns = shared
-    each = max(most // (_total(columns) * itemsize), 1)
-    portions: list[Shared] = []
+    each = max(most // (total(columns) * itemsize), 1)
+    portions: list[Portion] = []
     portion: list[Run] = []
     room = each
     for i, k, length in rows:
@@ -274,17 +338,17 @@ def _rows_each(shared: Shared, itemsize: int, most: int) -> list[Shared]:
     return [*portions, (tuple(portion), columns)] if portion else portions
 
 
-def _room(buffers: list[np.ndarray], which: int, shared: Shared) -> np.ndarray:
-    """A buffer for a portion, row by row as both sides pack it; the memory is used again."""
-    shape = _total(shared[0]), _total(shared[1])
-    if buffers[which].size < shape[0] * shape[1]:
-        buffers[which] = np.empty(shape[0] * shape[1], buffers[which].dtype)
-    return buffers[which][: shape[0] * shape[1]].reshape(shape)
+def _room(buffer: np.ndarray, portion: Portion) -> tuple[np.ndarray, np.ndarray]:
+    """The buffer, larger if it has to be, and the part of it for a portion."""
+    shape = total(portion[0]), total(portion[1])
+    count = shape[0] * shape[1]
+    buffer = np.empty(count, buffer.dtype) if buffer.size < count else buffer
+    return buffer, buffer[:count].reshape(shape)
 
 
 def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put | None) -> None:
-    """target[there] <- source[here], run by run; short runs by their indices."""
-    if min(_total(rows) / len(rows), _total(columns) / len(columns)) < _FEW and len(rows) * len(columns) > 1:
+    """target <- source, run by run; short runs by their indices."""
+    if min(total(rows) / len(rows), total(columns) / len(columns)) < _FEW and len(rows) * len(columns) > 1:
         here: Any = np.ix_(_flat(rows, 0), _flat(columns, 0))
         there: Any = np.ix_(_flat(rows, 1), _flat(columns, 1))
         if put is not None:
@@ -304,7 +368,7 @@ def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns
 
 
 def _cut(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Runs no longer than a tile that fits the cache both ways: for copies that transpose."""
+    """Runs no longer than a tile that fits into the cache both ways: for copies that transpose."""
     return tuple((i + at, k + at, min(_TILE, length - at)) for i, k, length in runs for at in range(0, length, _TILE))
 
 
@@ -314,12 +378,3 @@ def _flat(runs: tuple[Run, ...], side: int) -> np.ndarray:
 
 def _bytes(buffer: np.ndarray) -> np.ndarray:
     return buffer.reshape(-1).view(np.uint8)
-
-
-def _wait_all(comm: Any, requests: list[Any]) -> None:
-    """As MPI_Waitall, but asleep between two looks after a moment, so that others may have the core."""
-    start, nap = time.monotonic(), 1e-5
-    while not comm.MPI.Request.Testall(requests):
-        if time.monotonic() - start > 1e-3:
-            time.sleep(nap)
-            nap = min(nap * 2, 1e-3)

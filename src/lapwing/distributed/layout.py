@@ -1,13 +1,13 @@
-"""Who owns what: a matrix cut into blocks, block-cyclic or not, over a grid of ranks.
+"""Layouts: which rank of a grid owns which rows and columns of a matrix, in blocks or block-cyclic.
 
-Both axes of a matrix are cut on their own (:class:`Axis`), and the grid has a row of ranks for each part of the rows and a
-column for each part of the columns (:class:`Layout`). Rank r stands at (r // q, r % q) of a p x q grid, or at (r % p, r // p)
-for order "C"; ranks beyond p q own nothing.
+The rows and the columns are divided independently (:class:`Axis`); the grid has a row of ranks for each part of the rows and a
+column of ranks for each part of the columns (:class:`Layout`). Rank r is at (r // q, r % q) of a p x q grid, or at
+(r % p, r // p) for order "C"; ranks from p q on own nothing.
 
-ScaLAPACK, cuBLASMp and cuSOLVERMp know column-major blocks of block-cyclic layouts only (:class:`Descriptor`). A row-major
-block is a column-major block of the transpose, so that most shards are one of theirs without a copy.
+ScaLAPACK, cuBLASMp and cuSOLVERMp accept only column-major blocks of block-cyclic layouts (:class:`Descriptor`). A row-major
+block is a column-major block of the transpose, so they accept most shards without a copy.
 
-All of it is arithmetic on sizes: no data, no communication, no framework.
+This is arithmetic on sizes: no data, no communication, no framework.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Axis:
-    """The n rows, or columns, of a matrix, dealt out to the parts of one side of the grid.
+    """The n rows, or columns, of a matrix, divided among the parts of one side of the grid.
 
-    ``sizes``: contiguous blocks of any lengths, also 0. ``tile``: tiles of that many rows to each part in turn. One of them.
-    Use :meth:`blocks`, :meth:`even`, :meth:`cyclic` or :meth:`whole` to make one. ``skip``, of tiles only: the n rows are those
-    after so many others, which were dealt out before them and still lie in the blocks.
+    Create one with :meth:`blocks`, :meth:`even`, :meth:`cyclic` or :meth:`whole`. It has either ``sizes``, the lengths of
+    contiguous blocks, which may be 0, or ``tile``: tiles of that many rows go to each part in turn. With tiles there may be
+    ``skip`` other rows before these n, which are in the blocks too.
     """
 
     n: int
@@ -54,7 +54,7 @@ class Axis:
     def blocks(cls, sizes: tuple[int, ...] | list[int]) -> Axis:
         sizes = tuple(int(s) for s in sizes)
         if not sizes or min(sizes) < 0:
-            raise ValueError(f"layout: blocks of {sizes!r} rows are not sizes from 0 on")
+            raise ValueError(f"layout: blocks of {sizes!r} rows; sizes must be 0 or more, and at least one")
         return cls(sum(sizes), len(sizes), 0, sizes)
 
     @classmethod
@@ -64,17 +64,17 @@ class Axis:
     @classmethod
     def cyclic(cls, n: int, tile: int, parts: int) -> Axis:
         if tile < 1 or parts < 1 or n < 0:
-            raise ValueError(f"layout: {n} rows in tiles of {tile} on {parts} parts: no such layout")
+            raise ValueError(f"layout: {n} rows in tiles of {tile} on {parts} parts is not possible")
         return cls(n, parts, tile)
 
     @classmethod
     def whole(cls, n: int) -> Axis:
-        """Not cut."""
+        """One part with all rows."""
         return cls.blocks((n,))
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Of contiguous blocks: where each begins, and n."""
+        """The first row of each contiguous block, and n."""
         return tuple(accumulate(self.sizes, initial=0))
 
     def length(self, part: int) -> int:
@@ -84,19 +84,19 @@ class Axis:
     def indices(self, part: int) -> np.ndarray:
         """The global indices of a part, in the order in which it holds them (ascending)."""
         if self.tile:
-            dealt = global_indices(self.skip + self.n, self.tile, part, self.parts) - self.skip
-            return dealt[dealt >= 0] if self.skip else dealt
+            indices = global_indices(self.skip + self.n, self.tile, part, self.parts) - self.skip
+            return indices[indices >= 0] if self.skip else indices
         return np.arange(self.starts[part], self.starts[part + 1])
 
     def owner(self, index: Any) -> Any:
         """The part that holds a global index, or an array of them."""
         if self.tile:
             return (index + self.skip) // self.tile % self.parts
-        # an empty block starts where the next one does: the last that starts there owns it
+        # an empty block has the same start as the next one: the last of them owns the index
         return np.searchsorted(self.starts[1:], index, side="right")
 
     def local(self, index: Any) -> Any:
-        """Where its owner holds a global index, or an array of them."""
+        """The index in the owner's block of a global index, or of an array of them."""
         if self.tile:
             index = index + self.skip
             return index // (self.tile * self.parts) * self.tile + index % self.tile
@@ -104,17 +104,16 @@ class Axis:
 
     @cached_property
     def as_tile(self) -> int | None:
-        """The tile with which a block-cyclic layout is the same one; None where there is none."""
+        """The tile of the block-cyclic layout that is the same as this one; None if there is none."""
         if self.tile:
             return self.tile
-        tile = max(self.sizes)  # blocks but the last ones are of one length: it is one tile for each part
-        tile = max(tile, 1)
+        tile = max(1, *self.sizes)  # one tile for each part, where only the last blocks are shorter
         return tile if all(self.sizes[i] == numroc(self.n, tile, i, self.parts) for i in range(self.parts)) else None
 
     def permuted_tile(self, wanted: int) -> int | None:
-        """The largest tile up to ``wanted`` whose block-cyclic layout gives each part as many rows as it has; else None.
+        """The largest tile up to ``wanted`` whose block-cyclic layout gives each part the same number of rows; else None.
 
-        Read with that tile, the same blocks are those of P A P^T, with one permutation P if rows and columns are cut alike.
+        Read with that tile, the blocks are those of P A P^T; P is one permutation if rows and columns are divided alike.
         """
         if self.tile:
             return self.tile
@@ -124,10 +123,29 @@ class Axis:
         return None
 
     def meeting(self, part: int, other: Axis, other_part: int) -> tuple[Any, Any]:
-        """Where ``part`` here and ``other_part`` there hold the indices that they share: a slice or an array of places each."""
-        mine = self.indices(part)
-        shared = mine[other.owner(mine) == other_part]
+        """The indices that ``part`` shares with ``other_part`` of another axis, in the blocks of both: slices or arrays."""
+        indices = self.indices(part)
+        shared = indices[other.owner(indices) == other_part]
         return _places(self.local(shared)), _places(other.local(shared))
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"n": self.n, "parts": self.parts, "tile": self.tile, "sizes": list(self.sizes)}
+        return known | ({"skip": self.skip} if self.skip else {})
+
+    @classmethod
+    def from_json(cls, values: Any) -> Axis:
+        """The axis of :meth:`as_json`; ValueError for anything else."""
+        wrong = ValueError(f"layout: {values!r:.80} does not describe an axis")
+        if not isinstance(values, dict) or not isinstance(values.get("sizes"), list):
+            raise wrong
+        numbers = [values.get("n"), values.get("parts"), values.get("tile"), values.get("skip", 0), *values["sizes"]]
+        if not all(type(x) is int and 0 <= x < 2**63 for x in numbers):
+            raise wrong
+        n, parts, tile, skip, *sizes = numbers
+        fits = not sizes if tile else len(sizes) == parts and sum(sizes) == n and not skip
+        if not parts or not fits:
+            raise wrong
+        return cls(n, parts, tile, tuple(sizes), skip)
 
 
 def _places(local: np.ndarray) -> Any:
@@ -139,10 +157,10 @@ def _places(local: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Column-major blocks of a block-cyclic matrix, as ScaLAPACK, cuBLASMp and cuSOLVERMp want them.
+    """Column-major blocks of a block-cyclic matrix, as ScaLAPACK, cuBLASMp and cuSOLVERMp describe them.
 
-    ``transposed``: the matrix described is the transpose of the one meant. ``order`` as in BLACS: "R", ranks go along the rows
-    of the grid, or "C".
+    ``transposed``: it describes the transpose of the matrix. ``order`` as in BLACS: "R" numbers the ranks along the rows of the
+    grid, "C" down its columns.
     """
 
     m: int
@@ -162,7 +180,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Layout:
-    """A matrix cut over a grid of ranks.
+    """A matrix divided over a grid of ranks.
 
     Examples
     --------
@@ -193,7 +211,7 @@ class Layout:
 
     @classmethod
     def blocks(cls, shape: tuple[int, int], grid: tuple[int, int], order: str = "R") -> Layout:
-        """One block for each place of the grid, as even as possible."""
+        """One block for each rank of the grid, as even as possible."""
         p, q = grid_of(grid)
         return cls(Axis.even(shape[0], p), Axis.even(shape[1], q), order)
 
@@ -201,7 +219,7 @@ class Layout:
     def cyclic(
         cls, shape: tuple[int, int], tile: int | tuple[int, int], grid: int | tuple[int, int], order: str = "R"
     ) -> Layout:
-        """Block-cyclic: tiles dealt out to the rows and the columns of the grid in turn. One number is one row."""
+        """Block-cyclic: tiles go to the rows and columns of the grid in turn. ``grid=4`` is one row of 4 ranks."""
         p, q = grid_of(grid)
         mb, nb = (tile, tile) if isinstance(tile, int) else tile
         return cls(Axis.cyclic(shape[0], mb, p), Axis.cyclic(shape[1], nb, q), order)
@@ -221,7 +239,7 @@ class Layout:
 
     @property
     def transposed(self) -> Layout:
-        """The layout of the transpose, each rank holding the transpose of its block."""
+        """The layout of the transpose, in which each rank holds the transpose of its block."""
         return Layout(self.columns, self.rows, "C" if self.order == "R" else "R")
 
     def place(self, rank: int) -> tuple[int, int] | None:
@@ -231,7 +249,7 @@ class Layout:
         return divmod(rank, self.columns.parts) if self.order == "R" else divmod(rank, self.rows.parts)[::-1]
 
     def rank(self, i: int, j: int) -> int:
-        """Which rank stands at (i, j)."""
+        """The rank at (i, j)."""
         return i * self.columns.parts + j if self.order == "R" else i + j * self.rows.parts
 
     def local_shape(self, rank: int) -> tuple[int, int]:
@@ -250,11 +268,11 @@ class Layout:
         return rows * columns * itemsize
 
     def of_shape(self, shape: tuple[int, int]) -> Layout:
-        """The same kind of layout for a matrix of another shape: an axis of another length is dealt out anew."""
+        """The same kind of layout for a matrix of another shape: an axis of another length is divided again."""
         return replace(self, rows=_resized(self.rows, shape[0]), columns=_resized(self.columns, shape[1]))
 
     def descriptor(self, row_major: bool) -> Descriptor | None:
-        """How a library sees these blocks, row-major or column-major, without a copy; None where it cannot."""
+        """The descriptor of these blocks, row-major or column-major; None if a library needs a copy."""
         if row_major:
             turned = self.transposed.descriptor(False)
             return None if turned is None else replace(turned, transposed=True)
@@ -262,20 +280,21 @@ class Layout:
         return None if mb is None or nb is None else Descriptor(*self.shape, mb, nb, *self.grid, self.order)
 
     def permuted_tile(self, wanted: int) -> int | None:
-        """On a square grid: the tile with which the blocks are those of P A P^T in block-cyclic layout; else None."""
+        """On a square grid: the tile for which these are the blocks of P A P^T in block-cyclic layout; else None."""
         if self.grid[0] != self.grid[1] or self.rows != self.columns:
             return None
         return self.rows.permuted_tile(wanted)
 
     def as_json(self) -> dict[str, Any]:
         axes = {"rows": self.rows, "columns": self.columns}
-        cut = {k: {"n": x.n, "parts": x.parts, "tile": x.tile, "sizes": list(x.sizes)} for k, x in axes.items()}
-        return {**cut, "order": self.order}
+        return {**{name: axis.as_json() for name, axis in axes.items()}, "order": self.order}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Layout:
-        rows, columns = (Axis(x["n"], x["parts"], x["tile"], tuple(x["sizes"])) for x in (told["rows"], told["columns"]))
-        return cls(rows, columns, told["order"])
+    def from_json(cls, values: Any) -> Layout:
+        """The layout of :meth:`as_json`; ValueError for anything else."""
+        if not isinstance(values, dict) or values.get("order") not in ("R", "C"):
+            raise ValueError(f"layout: {values!r:.80} does not describe a layout")
+        return cls(Axis.from_json(values.get("rows")), Axis.from_json(values.get("columns")), values["order"])
 
     def __str__(self) -> str:
         return f"{_axis(self.rows, 'rows')}, {_axis(self.columns, 'columns')} on a {self.grid[0]} x {self.grid[1]} grid"

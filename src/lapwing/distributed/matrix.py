@@ -1,8 +1,7 @@
-"""A matrix whose blocks lie on the ranks of a communicator, in the memory of the host or of GPUs."""
+"""A matrix with one block on each rank of a communicator, in the memory of the host or of GPUs."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.memory import library_of, moves, on_device
-from .files import FORMAT, block_name, clear, read_block, tried, write_manifest
+from ..core.memory import device_operations, library_of, on_device
+from . import files
 from .layout import Layout
 from .parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
 from .ranks.protocol import agree, open_communicator
@@ -20,21 +19,21 @@ __all__ = ["ShardedMatrix"]
 
 
 class ShardedMatrix:
-    """A matrix over the ranks of a communicator: this rank's block, who owns what, and the communicator.
+    """A matrix over the ranks of a communicator: this rank's block, the layout, and the communicator.
 
-    Make one with :meth:`from_local`, :meth:`from_function`, :meth:`scatter` or :meth:`load`; the public functions
-    (``lapwing.solve``, ``lapwing.eigh``, ...) take it and give results in its layout. All methods are collective but those that
-    only look at this rank's block.
+    Create one with :meth:`from_local`, :meth:`from_function`, :meth:`scatter` or :meth:`load`; the public functions
+    (``lapwing.solve``, ``lapwing.eigh``, ...) accept it and return results in its layout. All methods are collective, except
+    those that only use this rank's block.
 
     Attributes
     ----------
     local : numpy.ndarray, or an array on a GPU
-        The block of this rank, row-major or column-major. On a GPU: of CuPy, torch, or any library whose arrays have
-        ``__cuda_array_interface__`` or ``__dlpack__``. Such matrices go to cuSOLVERMp, and results are of the same library.
+        The block of this rank, row-major or column-major. On a GPU: an array of CuPy, torch, or any library with
+        ``__cuda_array_interface__`` or ``__dlpack__``. cuSOLVERMp works on such matrices, and returns arrays of that library.
     layout : Layout
         Which rows and columns each rank owns.
     comm : mpi4py communicator or None
-        As it was given. For blocks on GPUs it may be a torch process group.
+        The communicator of the caller. For blocks on GPUs it may be a torch process group.
 
     Examples
     --------
@@ -50,7 +49,7 @@ class ShardedMatrix:
     ndim = 2
 
     def __init__(self, local: Any, layout: Layout, comm: Any) -> None:
-        """From parts that are known to fit, without talking to the other ranks; see :meth:`from_local`."""
+        """For blocks that are known to match the layout; no communication. See :meth:`from_local`."""
         self.ranks = open_communicator(comm)
         self.local, self.layout = local, layout
         expected = layout.local_shape(self.ranks.rank)
@@ -70,19 +69,19 @@ class ShardedMatrix:
         grid: tuple[int, int] | None = None,
         layout: Layout | None = None,
     ) -> ShardedMatrix:
-        """From the block that each rank has; nothing is copied.
+        """A matrix of the blocks of all ranks, without a copy.
 
         Parameters
         ----------
         local : array, shape (rows, columns)
-            Of NumPy, or on a GPU. Blocks may be uneven and empty.
+            A NumPy array, or one on a GPU. Blocks may be uneven and empty.
         comm : mpi4py communicator
         axis : int, optional
-            0: the blocks are stacked in the order of the ranks, which is the default. 1: they stand side by side.
+            0 (default): the blocks are stacked in the order of the ranks. 1: they are side by side.
         grid : (p, q), optional
             The blocks fill a grid, row by row.
         layout : Layout, optional
-            Any other: ``Layout.cyclic(shape, tile, grid)``.
+            Any other layout, such as ``Layout.cyclic(shape, tile, grid)``.
 
         Returns
         -------
@@ -91,7 +90,7 @@ class ShardedMatrix:
         Raises
         ------
         ValueError, TypeError
-            On all ranks alike: blocks that do not fit together, dtypes that differ.
+            On all ranks: blocks do not fit together, or dtypes differ.
         """
         name = "ShardedMatrix.from_local"
         ranks = open_communicator(comm)
@@ -103,11 +102,11 @@ class ShardedMatrix:
             if axis not in (None, 0, 1):
                 raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
             if grid is not None and (len(grid) != 2 or grid[0] * grid[1] != ranks.size):
-                raise ValueError(f"{name}: grid={grid!r} has not as many places as there are ranks, {ranks.size}")
+                raise ValueError(f"{name}: grid={grid!r} does not match the number of ranks, {ranks.size}")
             if layout is not None and layout.size > ranks.size:
-                raise ValueError(f"{name}: the layout ({layout}) wants {layout.size} ranks, and there are {ranks.size}")
-        except (TypeError, ValueError) as wrong:
-            error, local = wrong, np.empty((0, 0))
+                raise ValueError(f"{name}: the layout ({layout}) needs {layout.size} ranks, and there are {ranks.size}")
+        except (TypeError, ValueError) as invalid:
+            error, local = invalid, np.empty((0, 0))
         facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
         shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
@@ -130,14 +129,14 @@ class ShardedMatrix:
         *,
         layout: Layout | None = None,
     ) -> ShardedMatrix:
-        """Each rank makes its own block.
+        """A matrix of which each rank computes its own block.
 
         Parameters
         ----------
         shape : (m, n)
         dtype : dtype
         f : callable
-            ``f(rows, columns)`` gives the block of these global indices, two arrays. It is not called for an empty block.
+            ``f(rows, columns)`` returns the block with these global indices (two arrays). Not called for an empty block.
         comm : mpi4py communicator
         layout : Layout, optional
             Blocks of rows by default.
@@ -158,38 +157,38 @@ class ShardedMatrix:
             expected = chosen.local_shape(ranks.rank)
             block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
             if on_device(block):
-                raise TypeError(f"{name}: f gave a block on a GPU\nhint: ShardedMatrix.from_local takes those")
+                raise TypeError(f"{name}: f returned a block on a GPU\nhint: use ShardedMatrix.from_local")
             block = np.asarray(block, dtype)
             if block.shape != expected:
-                raise ValueError(f"{name}: f gave a block of shape {block.shape} where {expected} was asked for")
+                raise ValueError(f"{name}: f returned a block of shape {block.shape}, and the layout needs {expected}")
             block = checked(name, block)
-        except Exception as wrong:  # whatever f raises: the other ranks must not wait for this one
-            error = wrong
+        except Exception as raised:  # of any type: the other ranks must not wait for this one
+            error = raised
         agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
         assert chosen is not None
         return cls(block, chosen, ranks)
 
     @classmethod
     def scatter(cls, a: Any, comm: Any, *, root: int = 0, layout: Layout | None = None) -> ShardedMatrix:
-        """From a whole matrix on rank ``root``; what the other ranks give is not looked at. Blocks of rows by default."""
+        """Distribute a matrix of rank ``root``, by default in blocks of rows. ``a`` is ignored on the other ranks."""
         name = "ShardedMatrix.scatter"
         ranks = open_communicator(comm)
         error: Exception | None = None
-        mine = None
+        facts_of_root = None
         try:
             if not 0 <= root < ranks.size:
                 raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
             if ranks.rank == root:
                 if on_device(a):
                     raise TypeError(
-                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array; from_local takes blocks on GPUs"
+                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array, or use from_local with blocks on GPUs"
                     )
                 a = checked(name, a)
-                mine = a.shape, a.dtype.name
+                facts_of_root = a.shape, a.dtype.name
                 layout_for(name, a.shape, layout, ranks)
-        except (TypeError, ValueError) as wrong:
-            error = wrong
-        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=mine)[root]
+        except (TypeError, ValueError) as invalid:
+            error = invalid
+        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=facts_of_root)[root]
         target = layout_for(name, shape, layout, ranks)
         block = np.empty(target.local_shape(ranks.rank), dtype)
         source = on_one(shape, root, ranks.size)
@@ -198,7 +197,7 @@ class ShardedMatrix:
         return cls(block, target, ranks)
 
     def gather(self, root: int | None = 0) -> Any:
-        """The whole matrix on rank ``root``, None elsewhere; with ``root=None`` on all ranks. Blocks on GPUs: on its GPU."""
+        """The whole matrix on rank ``root`` and None elsewhere; on all ranks for ``root=None``. On GPUs it stays on a GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
         target = on_one(self.shape, root or 0, ranks.size)
         error: Exception | None
@@ -210,14 +209,14 @@ class ShardedMatrix:
             whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
         if self.on_gpu:
-            return moves().gather(self, root)
+            return device_operations().gather(self, root)
         move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
         return whole if root is None or ranks.rank == root else None
 
     def redistribute(self, layout: Layout) -> ShardedMatrix:
-        """The same matrix in another layout; blocks that already are there are not copied."""
+        """The same matrix in another layout; the matrix itself if it has that layout already."""
         name, block = "ShardedMatrix.redistribute", self.local
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
         error = misfit(name, self.shape, layout, self.ranks)
@@ -227,30 +226,37 @@ class ShardedMatrix:
         if layout == self.layout:
             return self
         if self.on_gpu:
-            return moves().redistribute(self, layout)  # type: ignore[no-any-return]
+            return device_operations().redistribute(self, layout)  # type: ignore[no-any-return]
         move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """One .npy file for each rank and a manifest, in a folder that all ranks see; what was saved there is replaced.
+        """Write one .npy file for each rank and a manifest into a folder that all ranks see.
 
-        The manifest comes last: a folder with one is complete.
+        A matrix that was saved there before is replaced when the new one is complete, and stays as it is when the save fails.
+        There must be room for both.
         """
-        path = Path(folder)
-        ranks = self.ranks
+        name, path, ranks = "ShardedMatrix.save", Path(folder), self.ranks
         facts = {"folder": str(path), "layout": self.layout, "dtype": self.dtype.name}
-        agree(ranks, "ShardedMatrix.save", facts, error=tried(lambda: clear(path)) if ranks.rank == 0 else None)
-        local = moves().to_numpy(self.local) if self.on_gpu else self.local
-        error = tried(lambda: np.save(path / block_name(ranks.rank), local)) if self.layout.place(ranks.rank) else None
-        agree(ranks, "ShardedMatrix.save", {}, error=error)
-        told = {"format": FORMAT, "dtype": self.dtype.name, "shape": list(self.shape), "layout": self.layout.as_json()}
-        agree(ranks, "ShardedMatrix.save", {}, error=tried(lambda: write_manifest(path, told)) if ranks.rank == 0 else None)
+        error = files.reason(lambda: path.mkdir(parents=True, exist_ok=True), path, 0) if ranks.rank == 0 else None
+        label = agree(ranks, name, facts, error=error, mine=files.new_label())[0]
+        saved = files.Saved(self.layout, self.dtype, label)
+        error = None
+        if self.layout.place(ranks.rank):
+            local = device_operations().to_numpy(self.local) if self.on_gpu else self.local
+            error = files.reason(lambda: files.write_block(path, saved, ranks.rank, local), path, local.nbytes)
+        try:
+            agree(ranks, name, {}, error=error)
+        except BaseException:
+            files.discard(path, saved, ranks.rank)
+            raise
+        agree(ranks, name, {}, error=files.reason(lambda: files.finish(path, saved), path, 0) if ranks.rank == 0 else None)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], comm: Any, *, layout: Layout | None = None) -> ShardedMatrix:
-        """What :meth:`save` wrote, on any number of ranks: each reads only what it needs.
+        """Read what :meth:`save` wrote, on any number of ranks: each reads only its part.
 
-        By default in the layout in which it was saved, where there are as many ranks, else in blocks of rows.
+        The layout is by default the saved one if the number of ranks is the same, else blocks of rows.
         """
         name = "ShardedMatrix.load"
         ranks = open_communicator(comm)
@@ -258,18 +264,18 @@ class ShardedMatrix:
         error: Exception | None = None
         block, target = np.empty((0, 0)), layout
         try:
-            told = json.loads((path / "manifest.json").read_text())
-            if told.get("format") != FORMAT:
-                raise ValueError(f"{name}: {path / 'manifest.json'} is not of the format {FORMAT!r}")
-            saved = Layout.from_json(told["layout"])
-            if layout is None and saved.size == ranks.size:
-                target = saved
-            target = layout_for(name, tuple(told["shape"]), target, ranks)
-            block = read_block(path, saved, target, ranks.rank, np.dtype(told["dtype"]))
-        except FileNotFoundError as wrong:
-            error = FileNotFoundError(f"{name}: {wrong.filename} is not there\nhint: all ranks must see the folder")
-        except (OSError, ValueError, KeyError) as wrong:
-            error = wrong if str(wrong).startswith(name) else ValueError(f"{name}: {path} cannot be read: {wrong}")
+            saved = files.read_manifest(path)
+            if layout is None and saved.layout.size == ranks.size:
+                target = saved.layout
+            target = layout_for(name, saved.layout.shape, target, ranks)
+            block = files.read_block(path, saved, target, ranks.rank)
+        except FileNotFoundError as missing:
+            error = FileNotFoundError(f"{name}: {missing.filename} does not exist\nhint: all ranks must see the folder")
+        except MemoryError as full:
+            error = MemoryError(f"{name}: {full}\nhint: load it on more ranks")
+        except (OSError, ValueError, OverflowError) as damage:
+            words = str(damage)
+            error = damage if words.startswith(name) else ValueError(f"{name}: {path} cannot be read: {words}")
         agree(ranks, name, {"folder": str(path), "layout": target}, error=error)
         assert target is not None
         return cls(block, target, ranks)
@@ -284,7 +290,7 @@ class ShardedMatrix:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the blocks lie on GPUs."""
+        """Whether the blocks are on GPUs."""
         return on_device(self.local)
 
     @property
@@ -297,20 +303,20 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        made = moves().conj(self.local) if self.on_gpu else self.local.conj()
-        return ShardedMatrix(made, self.layout, self.ranks)
+        local = device_operations().conj(self.local) if self.on_gpu else self.local.conj()
+        return ShardedMatrix(local, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        made = moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
-        return ShardedMatrix(checked("ShardedMatrix.astype", made), self.layout, self.ranks)
+        local = device_operations().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        return ShardedMatrix(checked("ShardedMatrix.astype", local), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        made = moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
-        return ShardedMatrix(made, self.layout, self.ranks)
+        local = device_operations().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        return ShardedMatrix(local, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise TypeError(
-            "ShardedMatrix: no rank holds all of it\nhint: .gather() brings it to rank 0, .local is this rank's block"
+            "ShardedMatrix: no rank holds the whole matrix\nhint: .gather() copies it to rank 0, .local is this rank's block"
         )
 
     def __repr__(self) -> str:

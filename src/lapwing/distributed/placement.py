@@ -1,4 +1,4 @@
-"""How a matrix lies on a mesh of devices: which axes of the mesh split its rows, and which its columns."""
+"""The placement of a matrix on a mesh of devices: which axes of the mesh split its rows, and which its columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Grid", "Placement"]
 class Grid:
     """Contiguous blocks: rows over the mesh axes ``rows``, columns over ``columns``, each a tuple of (name, size).
 
-    ``order`` are the names of all of them, as the engine counts its devices; a turned grid keeps it.
+    ``order`` has the names of all of them, in the order in which the engine counts its devices; :meth:`turned` keeps it.
     """
 
     rows: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ class Grid:
         return self.p * self.q
 
     def turned(self) -> Grid:
-        """Of the transposed matrix."""
+        """The grid of the transposed matrix."""
         return Grid(self.columns, self.rows, self.order)
 
     def with_order(self, order: tuple[str, ...]) -> Grid:
@@ -54,9 +54,9 @@ class Grid:
 
 @dataclass(frozen=True)
 class Placement:
-    """A grid on a mesh of the framework (anything that can be hashed).
+    """A grid on a mesh of the framework (any hashable object).
 
-    ``certain``: the array is known to be split. Else it may be, and the grid is what it is asked for.
+    ``certain``: the array is known to be split. If not, it may be, and the grid is the one that the caller asked for.
     """
 
     mesh: Any

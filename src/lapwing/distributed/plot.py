@@ -1,4 +1,4 @@
-"""A picture of who owns what."""
+"""A picture of the rank that owns each part of a matrix."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .layout import Layout
 
 __all__ = ["plot_layout"]
 
-_MOST = 48  # rows drawn with lines between tiles; more would be a grey square
+_MOST = 48  # tiles drawn with lines between them; more lines would make a grey square
 
 
 def plot_layout(
     n: int | tuple[int, int], tile: int, grid: int | tuple[int, int], *, before: Layout | None = None, order: str = "R"
 ) -> tuple[Any, Any]:
-    """Draw which rank owns which part of a matrix: as it is sharded, and in the tiles in which the engines work.
+    """Draw which rank owns which part of a matrix: as it is sharded, and in the tiles of the engines.
 
     Parameters
     ----------
@@ -24,16 +24,16 @@ def plot_layout(
         Shape of the matrix.
     tile : int
     grid : int or (p, q)
-        Ranks in one row, or in a grid.
+        The number of ranks in one row, or the grid of ranks.
     before : Layout, optional
-        How the matrix is sharded. By default in one block for each rank, on the same grid.
+        How the matrix is sharded; by default one block for each rank, on the same grid.
     order : str
-        "R": ranks go along the rows of the grid. "C": down its columns.
+        "R": ranks are numbered along the rows of the grid; "C": down its columns.
 
     Returns
     -------
     figure, axes
-        Of matplotlib, two axes.
+        A matplotlib figure and its two axes.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def plot_layout(
     after = Layout.cyclic(shape, tile, grid, order)
     first = Layout.blocks(shape, after.grid, order) if before is None else before
     if first.shape != after.shape:
-        raise ValueError(f"plot_layout: before is a layout of {first.shape}, and the matrix is {after.shape}")
+        raise ValueError(f"plot_layout: before is a layout for shape {first.shape}, and the matrix has shape {after.shape}")
     p, q = after.grid
     figure = Figure(figsize=(9, 4.9), layout="constrained")
     axes = figure.subplots(1, 2)
@@ -72,14 +72,14 @@ def plot_layout(
 
 def owners(layout: Layout) -> np.ndarray:
     """The rank that owns each entry."""
-    found = np.empty(layout.shape, int)
+    ranks = np.empty(layout.shape, int)
     for rank in range(layout.size):
-        found[np.ix_(*layout.indices(rank))] = rank
-    return found
+        ranks[np.ix_(*layout.indices(rank))] = rank
+    return ranks
 
 
 def _colour(rank: int, ranks: int) -> tuple[float, float, float]:
-    """Light ones, neighbours far apart: black numbers stay readable."""
+    """Light colours, on which black numbers are readable; those of neighbours differ much."""
     import colorsys
 
     return colorsys.hls_to_rgb((rank * 0.61803) % 1.0, 0.70 + 0.12 * (rank % 2), 0.55 + 0.2 * (rank * 7 % 3 == 0))
@@ -94,7 +94,7 @@ def _lines(ax: Any, owner: np.ndarray, tile: int | None) -> None:
 
 
 def _names(ax: Any, owner: np.ndarray) -> None:
-    """The number of the rank in the middle of its first block."""
+    """Write the number of each rank into its first block."""
     size = 13 if owner.max() < 16 else 8
     for rank in range(int(owner.max()) + 1):
         places = np.argwhere(owner == rank)

@@ -1,4 +1,4 @@
-"""Sizes of tiles and grids: how many rows a rank gets, which tiles fit, which grid is best. Arithmetic alone."""
+"""Sizes of tiles and grids: how many rows a rank gets, which tiles fit, which grid is best. Only arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["best_grid", "block_sizes", "default_tile", "global_indices", "grid_o
 
 
 def numroc(n: int, tile: int, part: int, parts: int) -> int:
-    """How many of n rows, dealt out in tiles to ``parts`` in turn, ``part`` gets.
+    """The number of rows of ``part``, when n rows in tiles go to ``parts`` in turn.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def numroc(n: int, tile: int, part: int, parts: int) -> int:
 
 
 def global_indices(n: int, tile: int, part: int, parts: int) -> np.ndarray:
-    """Which rows those are, in the order in which ``part`` holds them.
+    """The indices of these rows, in the order in which ``part`` holds them.
 
     Examples
     --------
@@ -56,14 +56,14 @@ def valid_tiles(n: int, grid: int | tuple[int, int], *, exchange: bool = False) 
     n : int
         Order of the matrix.
     grid : int or (p, q)
-        The ranks, in one row or in a grid.
+        The number of ranks in one row, or the grid of ranks.
     exchange : bool
-        Also that one all-to-all makes a block layout cyclic: each rank must have as many tiles for each other rank.
+        Also require that one all-to-all makes a block layout cyclic: each rank has equally many tiles for each other rank.
 
     Returns
     -------
     tuple of int
-        Ascending. Empty where n cannot be divided among the ranks: see :func:`padding`.
+        Ascending. Empty if n cannot be divided among the ranks: see :func:`padding`.
 
     Examples
     --------
@@ -95,9 +95,9 @@ def padding(n: int, tile: int, grid: int | tuple[int, int], *, exchange: bool = 
     return -n % (tile * (lcm(p * p, q * q) if exchange else lcm(p, q)))
 
 
-# Of n rows each rank should own a few tiles, or the ranks wait for each other. CPU: 64 to 128 is flat on 2 cores (n = 2000 and
-# 4000, 2026-11-15); GPU: larger tiles serve factorisations, smaller ones the reduction to tridiagonal form, by the published
-# runs of JAXMg on cuSOLVERMp.
+# Each rank should own several tiles, or the ranks wait for each other. CPU: the time is flat from 64 to 128 on 2 cores
+# (n = 2000 and 4000, 2026-11-15). GPU: larger tiles are better for factorisations, smaller ones for the reduction to
+# tridiagonal form, according to the published runs of JAXMg on cuSOLVERMp.
 _TILES = {
     "scalapack": {"": 64, "cholesky": 128, "solve": 128, "inv": 128, "slogdet": 128, "factor": 128},
     "elpa": {"": 32},
@@ -108,9 +108,9 @@ _TILES_EACH = 4
 
 
 def default_tile(n: int, grid: int | tuple[int, int], operation: str = "", engine: str = "scalapack") -> int:
-    """The tile for an operation (by its public name) of an engine; every row and column of the grid owns at least one.
+    """The default tile of an engine for an operation (its public name); every row and column of the grid owns at least one.
 
-    Where the n rows are few, the tile shrinks until each rank has some; n below the grid gives 1: see :func:`best_grid`.
+    For few rows the tile shrinks until each rank has some; it is 1 if n is smaller than the grid: see :func:`best_grid`.
 
     Examples
     --------
@@ -122,13 +122,13 @@ def default_tile(n: int, grid: int | tuple[int, int], operation: str = "", engin
     parts = max(grid_of(grid))
     if n >= wanted * parts * _TILES_EACH:
         return wanted
-    few = max(n // (parts * _TILES_EACH), 1)
-    return min(1 << (few.bit_length() - 1), wanted)
+    small = max(n // (parts * _TILES_EACH), 1)
+    return min(1 << (small.bit_length() - 1), wanted)
 
 
 @lru_cache(maxsize=256)
 def best_grid(ranks: int, rows: int, columns: int) -> tuple[int, int]:
-    """p x q with p q <= ranks: nearly all of them, blocks as square as possible, nobody without a row or a column.
+    """p x q with p q <= ranks: nearly all ranks, blocks as square as possible, no rank without a row or a column.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def best_grid(ranks: int, rows: int, columns: int) -> tuple[int, int]:
 
     def cost(p: int, q: int) -> tuple[float, int]:
         aspect = (max(rows, 1) / p) / (max(columns, 1) / q)
-        # work per rank, and messages along the longer side of a block, which weigh the more the more ranks there are
+        # work per rank, and messages along the longer side of a block, whose weight grows with the ranks
         return (1 + 0.02 * max(aspect, 1 / aspect)) / (p * q), p
 
     most = max(rows, 1), max(columns, 1)
@@ -149,5 +149,5 @@ def best_grid(ranks: int, rows: int, columns: int) -> tuple[int, int]:
 def grid_of(grid: int | tuple[int, int]) -> tuple[int, int]:
     p, q = (1, grid) if isinstance(grid, int) else grid
     if p < 1 or q < 1:
-        raise ValueError(f"layout: grid={grid!r} has no ranks\nhint: a number of ranks, or (rows, columns) of them")
+        raise ValueError(f"layout: grid={grid!r} has no ranks\nhint: use a number of ranks, or (rows, columns)")
     return p, q

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes as C
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...core import libraries
 from ..exchange import mirror
 from ..layout import Axis
 from ..ranks.protocol import Alone
@@ -18,18 +20,16 @@ from .scalapack.routines import Blocks
 
 __all__ = ["eigh", "missing"]
 
-_NAMES = ("libelpa.so.19", "libelpa.so.20", "libelpa.so.18", "libelpa.so", "libelpa_openmp.so")
 _API = 20211125  # of the C interface: ELPA 2021.11 and later know it
 _LETTER = {"float32": "f", "float64": "d", "complex64": "fc", "complex128": "dc"}
 _ONE_STAGE, _TWO_STAGE = 1, 2
-_OPEN: Any = None
 
 
 def missing() -> str:
     """ "" or why there is no ELPA here."""
     try:
         _library()
-    except RuntimeError as error:
+    except (OSError, RuntimeError) as error:
         return str(error)
     return ""
 
@@ -104,22 +104,14 @@ def _solve(a: Blocks, z: Blocks, values: np.ndarray, count: int, solver: int, co
         lib.elpa_deallocate(handle, C.byref(C.c_int()))
 
 
+@cache
 def _library() -> Any:
-    global _OPEN
-    if _OPEN is not None:
-        return _OPEN
-    for name in _NAMES:
-        try:
-            lib = C.CDLL(name, mode=C.RTLD_GLOBAL)
-        except OSError:
-            continue
-        lib.elpa_init.argtypes, lib.elpa_init.restype = [C.c_int], C.c_int
-        lib.elpa_allocate.argtypes, lib.elpa_allocate.restype = [C.POINTER(C.c_int)], C.c_void_p
-        lib.elpa_set_integer.argtypes = [C.c_void_p, C.c_char_p, C.c_int, C.POINTER(C.c_int)]
-        lib.elpa_setup.argtypes, lib.elpa_setup.restype = [C.c_void_p], C.c_int
-        lib.elpa_deallocate.argtypes = [C.c_void_p, C.POINTER(C.c_int)]
-        if lib.elpa_init(_API) != 0:
-            raise RuntimeError(f"{name} does not know the interface of {_API}\nhint: ELPA 2021.11 or later")
-        _OPEN = lib
-        return lib
-    raise RuntimeError("no libelpa was found\nhint: apt install libelpa19, or LD_LIBRARY_PATH to a site's")
+    lib = libraries.load("elpa", operation="elpa", shared=True)
+    lib.elpa_init.argtypes, lib.elpa_init.restype = [C.c_int], C.c_int
+    lib.elpa_allocate.argtypes, lib.elpa_allocate.restype = [C.POINTER(C.c_int)], C.c_void_p
+    lib.elpa_set_integer.argtypes = [C.c_void_p, C.c_char_p, C.c_int, C.POINTER(C.c_int)]
+    lib.elpa_setup.argtypes, lib.elpa_setup.restype = [C.c_void_p], C.c_int
+    lib.elpa_deallocate.argtypes = [C.c_void_p, C.POINTER(C.c_int)]
+    if lib.elpa_init(_API) != 0:
+        raise RuntimeError(f"{lib._name} does not have interface {_API}\nhint: install ELPA 2021.11 or later")
+    return lib

@@ -1,1 +1,1 @@
-"""Who the ranks are, and how they agree: MPI, torch.distributed, JAX's processes."""
+"""Groups of ranks: MPI, torch.distributed and jax.distributed behind one protocol."""

@@ -1,4 +1,4 @@
-"""Whether MPI started this process, and as which rank, without starting MPI: that would wait for the other ranks."""
+"""Whether MPI started this process, and as which rank. MPI itself is not started: that would wait for the other ranks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _STARTED = (*[name for pair in _NAMES for name in pair if name], "MPI_LOCALRANKI
 @dataclass(frozen=True)
 class Place:
     rank: int
-    size: int | None  # None: not told
+    size: int | None  # None: unknown
 
 
 def under_mpi() -> bool:
-    """Without mpiexec, importing mpi4py would start an MPI of one rank for nothing."""
+    """Whether MPI started this process. If not, importing mpi4py would start an MPI of one rank for nothing."""
     return any(name in os.environ for name in _STARTED) or "mpi4py.MPI" in sys.modules
 
 
 def own() -> Place | None:
-    """By MPI itself where it runs already, else by what mpiexec left in the environment; None without MPI or mpi4py."""
+    """The own rank: from MPI where it runs already, else from the environment of mpiexec; None without MPI or mpi4py."""
     MPI = sys.modules.get("mpi4py.MPI")
     if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized():
         return Place(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
     if find_spec("mpi4py") is None:
         return None
     for rank, size in _NAMES:
-        told = os.environ.get(rank, "")
-        if told.isdigit():
+        number = os.environ.get(rank, "")
+        if number.isdigit():
             count = os.environ.get(size, "")
-            return Place(int(told), int(count) if count.isdigit() else None)
+            return Place(int(number), int(count) if count.isdigit() else None)
     return None

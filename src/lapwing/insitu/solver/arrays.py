@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import CPU, CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from ...core.memory import memory_of_array
+from ..memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
 from .streams import copy_on_device, wide
 
 __all__ = [
@@ -174,32 +175,9 @@ def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
 
 def memory_of(name: str, array: Any, writable: bool) -> Memory:
     """Pointer, shape, strides, dtype and device of a NumPy, CuPy, torch or JAX array."""
-    own = library_of(array)
-    if own == "numpy":
-        item = array.dtype.itemsize or 1
-        if any(s % item for s in array.strides):
-            raise TypeError(
-                f"field {name!r} has strides of {array.strides} bytes, which are not multiples of its itemsize {item}"
-                "\nhint: pass a copy of it"
-            )
-        strides = tuple(s // item for s in array.strides)
-        pointer = array.__array_interface__["data"][0]
-        return Memory(pointer, array.shape, strides, array.dtype, (CPU, 0), writable and array.flags.writeable, array)
-    if own == "cupy":
-        strides = tuple(s // array.dtype.itemsize for s in array.strides)
-        return Memory(array.data.ptr, array.shape, strides, array.dtype, (CUDA, array.device.id), writable, array)
-    if own == "torch":
-        device = (CPU, 0) if array.device.type == "cpu" else (CUDA, array.device.index or 0)
-        return Memory(array.data_ptr(), tuple(array.shape), tuple(array.stride()), numpy_dtype(array), device, writable, array)
-    if own == "jax":
-        device = (CPU, 0)
-        placed = next(iter(array.devices()))
-        if placed.platform != "cpu":
-            device = (CUDA, placed.local_hardware_id or 0)
-        shape = tuple(array.shape)
-        plain = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        return Memory(array.unsafe_buffer_pointer(), shape, plain, np.dtype(array.dtype), device, False, array)
-    raise _not_an_array(name, array)
+    if library_of(array) is None:
+        raise _not_an_array(name, array)
+    return memory_of_array(array, name=name, writable=writable)
 
 
 def _not_an_array(name: str, value: Any) -> TypeError:

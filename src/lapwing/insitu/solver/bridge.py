@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ...core.memory import memory_of_capsule
 from ..analysis import ERR, OK, Analysis, collect
-from ..dlpack import memory_of_capsule
 from ..memory import CPU
 from .field import Field
 from .hub import POLICIES, Hub

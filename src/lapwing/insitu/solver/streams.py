@@ -8,6 +8,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
+from ...core import libraries
 from ..memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
 __all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
@@ -90,7 +91,7 @@ def copy_on_device(device: int, stream: int, to: int, source: int, size: int) ->
 @contextlib.contextmanager
 def _context(device: int) -> Any:
     """Make the context current that all CUDA libraries share, and return the driver."""
-    driver = _driver()
+    driver = libraries.load("cuda", operation="insitu")
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     if driver.cuDeviceGet(ctypes.byref(handle), device) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle):
         raise RuntimeError(f"insitu: CUDA device {device} cannot be opened")
@@ -105,8 +106,3 @@ def _context(device: int) -> Any:
 def _check(status: int) -> None:
     if status:
         raise RuntimeError(f"insitu: work on the solver's CUDA stream has failed (CUDA error {status})")
-
-
-@lru_cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")

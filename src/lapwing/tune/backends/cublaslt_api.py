@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ...core import libraries
 from ..gemm import Gemm
 from .base import Config, Refused
-from .kernels.nvrtc import shared_object
 
 __all__ = ["FIELDS", "Descriptors", "Found", "Library", "library", "solution_name"]
 
@@ -81,10 +81,7 @@ class Library:
     """The loaded library. ``handle`` is created at the first use that needs a GPU."""
 
     def __init__(self, path: str | None = None) -> None:
-        try:
-            self.c = C.CDLL(path or shared_object("cublasLt"))
-        except OSError as error:
-            raise OSError(f"cuBLASLt is not installed: {error}\nhint: pip install nvidia-cublas") from None
+        self.c = libraries.load("cublasLt", operation="tune", path=path or "")
         self.c.cublasLtGetVersion.restype = C.c_size_t
         self.c.cublasLtGetStatusString.restype = C.c_char_p
         self.c.cublasLtMatmul.argtypes = (C.c_void_p,) * 13 + (C.c_void_p, C.c_size_t, C.c_void_p)

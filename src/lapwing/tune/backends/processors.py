@@ -11,6 +11,8 @@ from functools import cache
 from time import monotonic, process_time
 from typing import Any
 
+from ...core import libraries
+
 __all__ = ["OtherPrograms", "blas_threads", "control", "cores", "threads_set"]
 
 
@@ -53,12 +55,7 @@ _depth_lock = threading.Lock()
 @cache
 def control() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """Functions that get and set the number of threads of NumPy's BLAS; None when they are not available."""
-    try:
-        with open("/proc/self/maps") as file:
-            paths = {line.split(maxsplit=5)[-1].strip() for line in file if "openblas" in line}
-    except OSError:
-        paths = set()
-    for path in sorted(paths, key=lambda p: "numpy" not in p):
+    for path in sorted(libraries.loaded("*openblas*"), key=lambda p: "numpy" not in p):
         for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
             try:
                 library = ctypes.CDLL(path)

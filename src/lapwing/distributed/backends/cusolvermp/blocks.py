@@ -1,4 +1,4 @@
-"""Blocks on a GPU: as a framework has them, their diagonal, the identity, and what the host puts into them."""
+"""Blocks on a GPU: operands, the diagonal, the identity, and copies from and to the host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from ...layout import Layout
 from .exchange import Block
 
-__all__ = ["Given", "diagonal", "diagonal_indices", "diagonal_places", "identity", "local_of", "put"]
+__all__ = ["Operand", "diagonal", "diagonal_indices", "diagonal_places", "identity", "local_of", "put"]
 
 
 @dataclass(frozen=True)
-class Given:
-    """The block of a rank as its framework has it: memory on the device, which nobody else writes to meanwhile."""
+class Operand:
+    """The block of one rank of an operand: memory on the device, which nobody else writes to during the call."""
 
     pointer: int
     layout: Layout
@@ -24,29 +24,29 @@ class Given:
     owner: Any = None
 
     def block(self, rank: int) -> Block:
-        """Column-major: of the transpose, where the memory is row-major."""
+        """As a column-major block; row-major memory is one of the transpose."""
         layout = self.layout.transposed if self.row_major else self.layout
         return Block(self.pointer, layout, self.dtype, max(layout.local_shape(rank)[0], 1), self.owner)
 
 
 def identity(session: Any, layout: Layout, dtype: str, into: Block | None = None) -> Block:
     """1 on the diagonal, 0 elsewhere; in the memory of ``into``, which has the same layout, or in new memory. Collective."""
-    made = into or session.empty(layout, dtype)
-    runtime, size = session.runtime, made.itemsize
+    block = into or session.empty(layout, dtype)
+    runtime, size = session.runtime, block.itemsize
     rows, columns = layout.local_shape(session.rank)
-    runtime.zero(made.pointer, rows * columns * size, session.stream)
+    runtime.zero(block.pointer, rows * columns * size, session.stream)
     ones = np.ones(layout.rows.tile, dtype)
-    there, keep = session.reserve(ones.nbytes)
-    runtime.copy(there, ones.ctypes.data, ones.nbytes, 1, session.stream)
+    device_ones, keep = session.reserve(ones.nbytes)
+    runtime.copy(device_ones, ones.ctypes.data, ones.nbytes, 1, session.stream)
     for row, column, count in diagonal_places(layout, session.rank):
-        runtime.copy_2d(made.at(row, column), (made.lead + 1) * size, there, size, size, count, 3, session.stream)
-    runtime.wait(session.stream)  # ``ones`` and their copy must live until they were read
+        runtime.copy_2d(block.at(row, column), (block.lead + 1) * size, device_ones, size, size, count, 3, session.stream)
+    runtime.wait(session.stream)  # both arrays of ones must live until they are read
     del keep
-    return made
+    return block
 
 
 def diagonal(session: Any, block: Block) -> np.ndarray:
-    """Of a square matrix in tiles, the part that this rank holds. Collective."""
+    """This rank's part of the diagonal of a square matrix in tiles. Collective."""
     parts, size, start = diagonal_places(block.layout, session.rank), block.itemsize, 0
     total = sum(count for _, _, count in parts)
     packed, keep = session.reserve(total * size)
@@ -54,41 +54,42 @@ def diagonal(session: Any, block: Block) -> np.ndarray:
         to = packed + start * size
         session.runtime.copy_2d(to, size, block.at(row, column), (block.lead + 1) * size, size, count, 3, session.stream)
         start += count
-    found: np.ndarray = session.to_host(packed, total, block.dtype)
+    values: np.ndarray = session.to_host(packed, total, block.dtype)
     del keep
-    return found
+    return values
 
 
 def put(session: Any, layout: Layout, local: np.ndarray) -> Block:
-    """A block with what this rank has on the host. Collective."""
-    made = session.empty(layout, local.dtype.name)
+    """A block with the values of an array on the host. Collective."""
+    block = session.empty(layout, local.dtype.name)
     local = np.asfortranarray(local)
-    session.runtime.copy(made.pointer, local.ctypes.data, local.nbytes, 1, session.stream)
+    session.runtime.copy(block.pointer, local.ctypes.data, local.nbytes, 1, session.stream)
     session.runtime.wait(session.stream)
-    return made  # type: ignore[no-any-return]
+    return block  # type: ignore[no-any-return]
 
 
 def local_of(session: Any, block: Block) -> np.ndarray:
-    """What this rank holds, on the host."""
+    """This rank's block, on the host."""
     rows, columns = block.layout.local_shape(session.rank)
     flat: np.ndarray = session.to_host(block.pointer, rows * columns, block.dtype)
     return flat.reshape(columns, rows).T
 
 
 def diagonal_places(layout: Layout, rank: int) -> list[tuple[int, int, int]]:
-    """Where the diagonal runs through this rank's tiles: local row, local column, how far."""
+    """Where the diagonal runs through this rank's tiles: local row, local column, length."""
     place = layout.place(rank)
     if place is None:
         return []
     n, tile = min(layout.shape), layout.rows.tile
-    found = []
+    places = []
     for start in range(0, n, tile):
         number = start // tile
         if (number % layout.grid[0], number % layout.grid[1]) == place:
-            found.append((int(layout.rows.local(start)), int(layout.columns.local(start)), min(tile, n - start)))
-    return found
+            places.append((int(layout.rows.local(start)), int(layout.columns.local(start)), min(tile, n - start)))
+    return places
 
 
 def diagonal_indices(layout: Layout, rank: int) -> np.ndarray:
+    """The global indices of those entries."""
     rows = layout.indices(rank)[0]
     return np.concatenate([rows[i : i + count] for i, _, count in diagonal_places(layout, rank)] or [np.arange(0)])

@@ -1,4 +1,4 @@
-"""Factored matrices on cuSOLVERMp: L L^H or P L U in tiles on the GPUs, and what is made of them."""
+"""Factored matrices on cuSOLVERMp: L L^H or P L U in tiles on the GPUs; solutions, inverses and determinants from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ....core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ...layout import Axis, Layout
-from .blocks import Given, diagonal, diagonal_indices, identity, local_of, put
+from .blocks import Operand, diagonal, diagonal_indices, identity, local_of, put
 from .exchange import Block
 from .session import Session
 
@@ -21,13 +21,13 @@ _DIGIT = 1024  # numbers below it are exact in every format that a product may b
 
 @dataclass(eq=False)
 class Factored:
-    """What is left of a matrix: its memory is given back with this object. All methods are collective, and wait."""
+    """The factors of a matrix; their memory is freed with this object. All methods are collective, and wait for the device."""
 
     session: Session
     block: Block  # the lower triangle is L; or L below the diagonal and U
     pivots: tuple[int, Any] | None  # None: Cholesky
-    upper: bool  # the upper triangle was given: L is the factor of conj(A)
-    rows_sign: int = 0  # of the permutation of the rows; 0: not asked for yet
+    upper: bool  # the upper triangle of A was read: L is the factor of conj(A)
+    rows_sign: int = 0  # the sign of the permutation of the rows; 0: not computed yet
 
     @property
     def layout(self) -> Layout:
@@ -37,7 +37,7 @@ class Factored:
     def dtype(self) -> str:
         return self.block.dtype
 
-    def solve(self, b: Given) -> Given:
+    def solve(self, b: Operand) -> Operand:
         """A^-1 B in the layout of ``b``."""
         session = self.session
         x = session.bring(b, sides_of(self.layout, b.layout.shape))
@@ -47,36 +47,36 @@ class Factored:
             x = conjugated(session, x) if turned else x
             self._apply(x)
             x = conjugated(session, x) if turned else x
-        made = session.give(x, b.layout)
+        result = session.give(x, b.layout)
         session.done()
-        return made
+        return result
 
-    def inv(self, to: Layout) -> Given:
-        """A^-1, by a solve with the identity: the library has no routine of its own for it."""
+    def inv(self, to: Layout) -> Operand:
+        """A^-1, by a solve with the identity: the library has no routine for it."""
         x = identity(self.session, self.layout, self.dtype)
         self._apply(x)
-        made = self.session.give(x, to, "T" if self.upper else "N")
+        result = self.session.give(x, to, "T" if self.upper else "N")
         self.session.done()
-        return made
+        return result
 
-    def triangle(self, to: Layout) -> Given:
-        """L, or its adjoint where the upper triangle was given. Beside it is what was there: the caller clears that."""
-        made = self.session.give(self.block, to, "T" if self.upper else "N")
+    def triangle(self, to: Layout) -> Operand:
+        """L, or its adjoint where the upper triangle was read. The other triangle is not cleared: the caller does that."""
+        result = self.session.give(self.block, to, "T" if self.upper else "N")
         self.session.done()
-        return made
+        return result
 
     def slogdet(self, *, destroy: bool = False) -> tuple[Any, float]:
         """Sign and logarithm of the absolute determinant, the same on all ranks. ``destroy``: the factor is not used again."""
         pivots = diagonal(self.session, self.block)
         size = np.abs(pivots)
         logabs = float(np.sum(np.log(size.astype(np.float64))))
-        told = self.session.told((complex(np.prod(pivots / size)), logabs), "slogdet")
-        total = sum(part for _, part in told)
+        parts = self.session.allgather((complex(np.prod(pivots / size)), logabs), "slogdet")
+        total = sum(part for _, part in parts)
         if self.pivots is None:
             return np.ones((), self.dtype)[()], 2 * total
         if not self.rows_sign:
             self.rows_sign = self._sign_of_rows(destroy)
-        sign = complex(np.prod([phase for phase, _ in told])) * self.rows_sign
+        sign = complex(np.prod([phase for phase, _ in parts])) * self.rows_sign
         return np.asarray(sign if self.dtype.startswith("complex") else sign.real).astype(self.dtype)[()], total
 
     def _apply(self, x: Block) -> None:
@@ -90,8 +90,8 @@ class Factored:
     def _sign_of_rows(self, destroy: bool) -> int:
         """1 or -1, for an even or odd permutation.
 
-        Which rank holds which pivots is not documented, so the library itself is asked: with L = U = 1 a solve only permutes,
-        here the numbers of the rows, digit by digit.
+        Which rank holds which pivots is not documented, so the library itself permutes: with L = U = 1 a solve does nothing
+        else. It permutes the numbers of the rows, digit by digit.
         """
         session, n = self.session, self.layout.shape[0]
         unit = identity(session, self.layout, self.dtype, self.block if destroy else None)
@@ -103,16 +103,18 @@ class Factored:
         weights = _DIGIT ** columns.astype(np.int64)
         x = put(session, layout, (rows[:, None] // weights % _DIGIT).astype(self.dtype))
         Factored(session, unit, self.pivots, False)._apply(x)
-        found = np.zeros(n, np.int64)
-        mine = (local_of(session, x).real.round().astype(np.int64) * weights).sum(1)
-        for rank, part in enumerate(session.told(mine, "slogdet")):
+        order = np.zeros(n, np.int64)
+        own = (local_of(session, x).real.round().astype(np.int64) * weights).sum(1)
+        for rank, part in enumerate(session.allgather(own, "slogdet")):
             if len(part):
-                found[layout.indices(rank)[0]] += part
+                order[layout.indices(rank)[0]] += part
         session.done()
-        return _parity(found)
+        return _parity(order)
 
 
-def factor(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: int | None = None, operation: str) -> Factored:
+def factor(
+    session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None, operation: str
+) -> Factored:
     """Factor a copy of ``a``.
 
     Raises
@@ -126,30 +128,30 @@ def factor(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: 
     return Factored(session, *lu_of(session, a, layout, operation), False)
 
 
-def _positive(session: Session, a: Given, layout: Layout, upper: bool, operation: str) -> Block:
-    """L of A = L L^H; of conj(A) where A is given by its upper triangle.
+def _positive(session: Session, a: Operand, layout: Layout, upper: bool, operation: str) -> Block:
+    """L of A = L L^H; of conj(A) where the upper triangle is read.
 
-    Of NaN and Inf in the input only those on the diagonal are named as such here; the caller's framework can look at all of it.
+    Only NaN and Inf on the diagonal are reported as such; the caller's framework can look at the whole matrix.
     """
     lower = session.bring(a, layout, "T" if upper else "N")
-    finite = bool(np.isfinite(diagonal(session, lower)).all())  # behind a failing pivot the routine leaves NaN itself
+    finite = bool(np.isfinite(diagonal(session, lower)).all())  # after a failing pivot the routine writes NaN itself
     info = session.call("Potrf", layout, _LOWER, layout.shape[0], lower, dtype=a.dtype)
     pivots = diagonal(session, lower)
     bad = ~(np.isfinite(pivots) & (pivots.real > 0))
     places = diagonal_indices(layout, session.rank)[bad]
-    mine = int(places.min()) + 1 if len(places) else 0
-    # what is NaN may go through the routine without a word
-    told = session.told((mine, finite), operation)
-    if info or any(place for place, _ in told):
+    failed = int(places.min()) + 1 if len(places) else 0
+    # the routine may not report NaN
+    reports = session.allgather((failed, finite), operation)
+    if info or any(place for place, _ in reports):
         del lower
-        nonfinite = not all(fine for _, fine in told)
+        nonfinite = not all(fine for _, fine in reports)
         minor = info if info > 0 else _first_minor(session, a, layout, upper)
         raise NotPositiveDefiniteError(operation, minor=minor, nonfinite=nonfinite)
     return lower
 
 
-def _first_minor(session: Session, a: Given, layout: Layout, upper: bool) -> int:
-    """The first leading minor that is not positive, where the routine did not say: by bisection."""
+def _first_minor(session: Session, a: Operand, layout: Layout, upper: bool) -> int:
+    """The first leading minor that is not positive, by bisection: for routines that do not report it."""
     low, high = 0, layout.shape[0]
     while high - low > 1:
         middle = (low + high) // 2
@@ -160,23 +162,23 @@ def _first_minor(session: Session, a: Given, layout: Layout, upper: bool) -> int
         bad = not (np.isfinite(pivots) & (pivots.real > 0)).all()
         if info > 0:
             return info
-        low, high = (low, middle) if any(session.told(bool(info) or bad, "cholesky")) else (middle, high)
+        low, high = (low, middle) if any(session.allgather(bool(info) or bad, "cholesky")) else (middle, high)
     return high
 
 
-def lu_of(session: Session, a: Given, layout: Layout, operation: str) -> tuple[Block, tuple[int, Any]]:
-    """L and U in tiles, and the pivots: where they lie, and what keeps them."""
+def lu_of(session: Session, a: Operand, layout: Layout, operation: str) -> tuple[Block, tuple[int, Any]]:
+    """L and U in tiles, and the pivots: their pointer, and the object that keeps their memory."""
     lu = session.bring(a, layout)
     rows, columns = layout.local_shape(session.rank)
-    # the library's own pages differ on whether pivots go with the rows or the columns: room for either
+    # the library's own pages differ on whether pivots follow the rows or the columns: room for either
     pivots = session.reserve(8 * (max(rows, columns) + layout.rows.tile))
     n = layout.shape[0]
     info = session.call("Getrf", layout, n, n, lu, pivots[0], dtype=a.dtype)
-    found = diagonal(session, lu)
-    bad = np.flatnonzero((found == 0) | ~np.isfinite(found))  # the routine divides by zero and goes on
+    diagonal_u = diagonal(session, lu)
+    bad = np.flatnonzero((diagonal_u == 0) | ~np.isfinite(diagonal_u))  # the routine divides by zero and goes on
     places = diagonal_indices(layout, session.rank)[bad]
-    mine = (int(places.min()) + 1, float(np.abs(found[bad[places.argmin()]]))) if len(bad) else (n + 1, 1.0)
-    place, size = min(session.told(mine, operation), key=lambda x: x[0])
+    first = (int(places.min()) + 1, float(np.abs(diagonal_u[bad[places.argmin()]]))) if len(bad) else (n + 1, 1.0)
+    place, size = min(session.allgather(first, operation), key=lambda x: x[0])
     if info or place <= n:
         del lu
         singular = info > 0 or size == 0 or (np.isnan(size) and not _may_overflow(session, a, layout, operation))
@@ -185,15 +187,15 @@ def lu_of(session: Session, a: Given, layout: Layout, operation: str) -> tuple[B
     return lu, pivots
 
 
-def _may_overflow(session: Session, a: Given, layout: Layout, operation: str) -> bool:
-    """NaN is what the routine may make of a zero pivot, and of numbers too large to add: those are found by their size."""
+def _may_overflow(session: Session, a: Operand, layout: Layout, operation: str) -> bool:
+    """Whether the numbers are too large to add. The routine may make NaN of these, and of a zero pivot too."""
     work = session.bring(a, layout)
-    largest = max(session.told(float(np.abs(local_of(session, work)).max(initial=0)), operation))
+    largest = max(session.allgather(float(np.abs(local_of(session, work)).max(initial=0)), operation))
     return not largest * layout.shape[0] < np.finfo(a.dtype).max  # NaN too
 
 
 def sides_of(layout: Layout, shape: tuple[int, int]) -> Layout:
-    """Right-hand sides in the same tiles and on the same grid: the library wants square ones."""
+    """Right-hand sides in the same tiles and on the same grid: the library wants square tiles."""
     return Layout(
         Axis.cyclic(shape[0], layout.rows.tile, layout.rows.parts),
         Axis.cyclic(shape[1], layout.rows.tile, layout.columns.parts),
@@ -201,7 +203,7 @@ def sides_of(layout: Layout, shape: tuple[int, int]) -> Layout:
 
 
 def conjugated(session: Session, block: Block) -> Block:
-    """conj(X), by turning it twice: the transpose conjugated, the other one not."""
+    """X <- conj(X), by two transposes, one with and one without conjugation."""
     turned = session.empty(block.layout.transposed, block.dtype)
     rows, columns = block.layout.local_shape(session.rank)
     if rows and columns:
@@ -214,14 +216,14 @@ def conjugated(session: Session, block: Block) -> Block:
 def _parity(rows: np.ndarray) -> int:
     """1 or -1: each cycle of even length is an odd permutation."""
     if not np.array_equal(np.sort(rows), np.arange(len(rows))):
-        raise RuntimeError("slogdet: cuSOLVERMp did not permute the rows as it says")
+        raise RuntimeError("slogdet: cuSOLVERMp did not apply its own permutation of the rows")
     order: list[int] = rows.tolist()
-    seen = bytearray(len(order))
+    visited = bytearray(len(order))
     sign = 1
     for start in range(len(order)):
         length, at = 0, start
-        while not seen[at]:
-            seen[at] = 1
+        while not visited[at]:
+            visited[at] = 1
             at, length = order[at], length + 1
         if length and length % 2 == 0:
             sign = -sign

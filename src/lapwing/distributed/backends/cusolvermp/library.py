@@ -1,4 +1,4 @@
-"""cuSOLVERMp 0.8 to 0.9: which one can be loaded here, and what its routines take."""
+"""cuSOLVERMp 0.8 to 0.9: loading it, and the arguments of its routines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ....core.libraries import find
 from ....core.problem import DTYPES
-from .nccl import find, load, nccl
+from .nccl import load, nccl
 
 __all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
 
@@ -30,7 +31,7 @@ _ROUTINES = {
     "Syevd": "p i l A p B i",
     "Gesvd": "p i i l l A p B B i",
 }
-# arguments that the query of the workspace does not take
+# routines whose query for the workspace takes other arguments
 _NOT_ASKED = {"Geqrf": "l l A i"}
 _EXPANDED = {"A": "pllp", "B": "pllp"}
 _TYPES = {"p": c_void_p, "l": c_int64, "i": c_int}
@@ -51,14 +52,16 @@ class Routine:
 
 
 class Library:
-    """cuSOLVERMp, with cuBLAS for transposes and cuBLASMp where it is there."""
+    """cuSOLVERMp, with cuBLAS for transposes and cuBLASMp if it is installed."""
 
     def __init__(self) -> None:
         for name in ("nvJitLink", "cusparse", "cublasLt", "cublas", "cusolver"):
-            _load_if_there(name)
+            # cuSOLVERMp finds what its wheel was installed with by itself; this is for one without its wheel
+            if find(name):
+                load(name)
         self.mp = load("cusolverMp")
         self.blas = load("cublas")
-        self.version = 0  # known once there is a handle
+        self.version = 0  # read from the first handle
         mp = self.mp
         mp.cusolverMpCreate.argtypes = [c_void_p, c_int, c_void_p]
         mp.cusolverMpGetVersion.argtypes = [c_void_p, c_void_p]
@@ -69,7 +72,7 @@ class Library:
             getattr(mp, f"cusolverMp{name}").argtypes = [c_void_p]
         for letter in "SDCZ":
             call = getattr(self.blas, f"cublas{letter}geam")
-            summand = [c_void_p, c_void_p, c_int]  # its weight, where it is, numbers from one column to the next
+            summand = [c_void_p, c_void_p, c_int]  # weight, pointer, elements from one column to the next
             call.argtypes = [c_void_p, *[c_int] * 4, *summand, *summand, c_void_p, c_int]
         for name in ("Snrm2", "Dnrm2", "Scnrm2", "Dznrm2"):
             getattr(self.blas, f"cublas{name}_v2").argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p]
@@ -77,7 +80,7 @@ class Library:
         self.blas.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
 
     def routine(self, name: str) -> Routine:
-        """Raises NotImplementedError where this version does not have it."""
+        """A routine; NotImplementedError if this version does not have it."""
         try:
             run, ask = getattr(self.mp, f"cusolverMp{name}"), getattr(self.mp, f"cusolverMp{name}_bufferSize")
         except AttributeError:
@@ -97,36 +100,30 @@ class Library:
 
     @property
     def eigenvectors(self) -> bytes:
-        """The letter that asks Syevd for vectors."""
+        """The letter with which Syevd computes vectors."""
         return b"V" if self.version >= 900 else b"Z"
 
     @property
     def values_alone(self) -> bool:
-        """Syevd can leave the vectors out."""
+        """Whether Syevd can compute eigenvalues alone."""
         return self.version >= 900
 
     def opened(self, handle: int) -> None:
-        """Look at the version, which only a handle tells."""
+        """Read and check the version, for which the library needs a handle."""
         number = c_int()
         check(self.mp.cusolverMpGetVersion(handle, byref(number)), "version")
         self.version = number.value
         if self.version < _OLDEST:
             raise RuntimeError(
-                f"distributed: cuSOLVERMp {self.version_in_words} is too old: answers on grids that are not square are wrong"
+                f"distributed: cuSOLVERMp {self.version_in_words} is too old: wrong results on grids that are not square"
                 "\nhint: pip install 'nvidia-cusolvermp-cu13>=0.8,<0.10'"
             )
-
-
-def _load_if_there(name: str) -> None:
-    # cuSOLVERMp finds by itself what its wheel was installed with; these serve one that lies alone
-    if find(name):
-        load(name)
 
 
 _STATUS = {
     1: "it is not initialised",
     2: "no memory",
-    3: "a value it does not take",
+    3: "an invalid value",
     4: "this GPU is too old",
     6: "the device reports an error",
     7: "an internal error",
@@ -137,9 +134,9 @@ _STATUS = {
 _BLAS_STATUS = {
     1: "it is not initialised",
     3: "no memory",
-    7: "a value it does not take",
+    7: "an invalid value",
     8: "this GPU is too old",
-    11: "memory that it cannot reach",
+    11: "memory that is not accessible",
     13: "the device reports an error",
     14: "an internal error",
     15: "not supported",
@@ -154,7 +151,7 @@ def check(status: int, what: str) -> None:
 
 
 def check_blas(status: int) -> None:
-    """cuBLAS has numbers of its own."""
+    """As :func:`check`, with the status codes of cuBLAS."""
     if status:
         raise RuntimeError(f"distributed: cuBLAS: {_BLAS_STATUS.get(status, f'status {status}')}")
 
@@ -166,20 +163,20 @@ def library() -> Library:
     Raises
     ------
     OSError
-        It is not there, or needs a newer NCCL: ctypes binds all symbols at once, so that is found before loading.
+        It is not installed, or needs a newer NCCL. ctypes binds all symbols at once, so this is checked before loading.
     """
     if needs_newer_nccl():
         version = nccl().version
         words = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
         raise OSError(
             f"distributed: cuSOLVERMp 0.9 needs NCCL 2.29 or newer, and this process has {words}"
-            "\nhint: pip install 'nvidia-nccl-cu13>=2.29', or 'nvidia-cusolvermp-cu13<0.9', which takes NCCL 2.27"
+            "\nhint: pip install 'nvidia-nccl-cu13>=2.29', or 'nvidia-cusolvermp-cu13<0.9', which works with NCCL 2.27"
         )
     return Library()
 
 
 def needs_newer_nccl() -> bool:
-    """0.9 is built on cuBLASMp, 0.8 is not: the names of the libraries that it wants tell them apart before one is loaded."""
+    """0.9 uses cuBLASMp and 0.8 does not: its name in the file tells them apart before one is loaded."""
     path = find("cusolverMp")
     if not path or nccl().version >= _NCCL_FOR_09:
         return False
@@ -196,7 +193,7 @@ def needs_newer_nccl() -> bool:
 
 
 def missing() -> str:
-    """Why the engine cannot be used here; "" where it can."""
+    """Why the engine cannot be used here; "" if it can."""
     try:
         nccl()
         library()

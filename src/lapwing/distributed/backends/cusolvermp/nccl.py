@@ -1,8 +1,4 @@
-"""NVIDIA's libraries by ctypes: finding them, the few runtime calls the distributed engine makes, and NCCL communicators.
-
-Nothing is loaded before the first call that needs it. Of each library one in LAPWING_CUDA_PATH is taken, else the one that the
-process already has (torch or JAX brought it), else one of the nvidia wheels, else the system's.
-"""
+"""The CUDA runtime and NCCL by ctypes: the few calls that the distributed engine makes. Loaded at first use."""
 
 from __future__ import annotations
 
@@ -11,79 +7,21 @@ import sys
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ....core.settings import cuda_paths
+from ....core import libraries
 from ...ranks.protocol import Communicator, agree
 
-__all__ = ["Nccl", "NcclComm", "Runtime", "find", "load", "nccl", "open_nccl", "runtime"]
-
-# what newer libraries of the same name are tried first
-_NAMES = {
-    "cudart": ("libcudart.so.13", "libcudart.so.12"),
-    "cublas": ("libcublas.so.13", "libcublas.so.12"),
-    "cublasLt": ("libcublasLt.so.13", "libcublasLt.so.12"),
-    "cusolver": ("libcusolver.so.12", "libcusolver.so.11"),
-    "cusparse": ("libcusparse.so.12",),
-    "nvJitLink": ("libnvJitLink.so.13", "libnvJitLink.so.12"),
-    "nccl": ("libnccl.so.2",),
-    "cublasmp": ("libcublasmp.so.0",),
-    "cusolverMp": ("libcusolverMp.so.0",),
-}
-_PACKAGE = {"nccl": "nvidia-nccl-cu13", "cusolverMp": "nvidia-cusolvermp-cu13", "cublasmp": "nvidia-cublasmp-cu13"}
-
-
-def find(library: str) -> str:
-    """Path or name to open, or "" where nothing was found but the system may know."""
-    names = _NAMES[library]
-    chosen = [Path(folder) for folder in cuda_paths().split(":") if folder]
-    if path := _in(chosen, names):
-        return path
-    loaded = _loaded()
-    for name in names:
-        if name in loaded:
-            return loaded[name]
-    patterns = ("nvidia/*/lib", "nvidia/*/*/lib")
-    return _in([p for root in sys.path if root for pattern in patterns for p in Path(root).glob(pattern)], names)
-
-
-def _in(folders: list[Path], names: tuple[str, ...]) -> str:
-    return next((str(folder / name) for name in names for folder in folders if (folder / name).exists()), "")
-
-
-def _loaded() -> dict[str, str]:
-    """Shared libraries of this process: file name to path."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return {}
-    paths = (line[line.index("/") :] for line in lines if "/" in line and ".so" in line)
-    return {Path(path).name: path for path in paths}
+__all__ = ["Nccl", "NcclComm", "Runtime", "load", "nccl", "open_nccl", "runtime"]
 
 
 def load(library: str) -> ctypes.CDLL:
-    """Open a library for all later ones: those of NVIDIA find each other by name.
-
-    Raises
-    ------
-    OSError
-        With what to install.
-    """
-    path = find(library)
-    tried = [path] if path else list(_NAMES[library])
-    why = ""
-    for name in tried:
-        try:
-            return ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            why = str(error)
-    package = _PACKAGE.get(library, f"nvidia-{library.lower()}")
-    raise OSError(f"distributed: {_NAMES[library][0]} could not be loaded: {why}\nhint: pip install {package}")
+    """Open one of NVIDIA's libraries for all later ones: they find each other by name."""
+    return libraries.load(library, operation="distributed", shared=True)
 
 
 class Runtime:
-    """The calls of the CUDA runtime that are needed, on one device."""
+    """The calls of the CUDA runtime that the engine needs."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -100,7 +38,7 @@ class Runtime:
     def _check(self, status: int, what: str) -> None:
         if status:
             text = self._library.cudaGetErrorString(status)
-            self._library.cudaGetLastError()  # or the next call reports it again
+            self._library.cudaGetLastError()  # clears it: the next call would report it again
             raise RuntimeError(f"distributed: {what}: {text.decode() if text else status}")
 
     def set_device(self, device: int) -> None:
@@ -112,9 +50,9 @@ class Runtime:
         return number.value
 
     def stream(self) -> int:
-        made = c_void_p()
-        self._check(self._library.cudaStreamCreateWithFlags(byref(made), 1), "no stream")
-        return made.value or 0
+        stream = c_void_p()
+        self._check(self._library.cudaStreamCreateWithFlags(byref(stream), 1), "no stream")
+        return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
         self._library.cudaStreamDestroy(stream)
@@ -126,20 +64,20 @@ class Runtime:
         return number.value
 
     def device_of(self, pointer: int) -> int:
-        """The device on which memory lies."""
-        told = (c_int * 64)()  # kind, device, and pointers; newer versions write more
-        self._check(self._library.cudaPointerGetAttributes(told, pointer), "this is no memory of a GPU")
-        if told[0] not in (2, 3):  # on the device, managed
-            raise RuntimeError("distributed: this is no memory of a GPU")
-        return told[1]
+        """The device of some memory."""
+        attributes = (c_int * 64)()  # kind, device, and pointers; newer versions write more
+        self._check(self._library.cudaPointerGetAttributes(attributes, pointer), "this memory is not on a GPU")
+        if attributes[0] not in (2, 3):  # on the device, managed
+            raise RuntimeError("distributed: this memory is not on a GPU")
+        return attributes[1]
 
     def allocate(self, count: int) -> tuple[int, Any]:
-        """Pointer, and what keeps the memory; the default allocator of the engine."""
+        """Pointer, and the object that keeps the memory: the default allocator of the engine."""
         pointer = c_void_p()
         status = self._library.cudaMalloc(byref(pointer), max(count, 1))
         if status == 2:
             self._library.cudaGetLastError()
-            raise MemoryError(f"distributed: the device has no room for {count} bytes more")
+            raise MemoryError(f"distributed: the device has no room for another {count} bytes")
         self._check(status, "no memory")
         return pointer.value or 0, _Freed(self._library, pointer.value)
 
@@ -167,7 +105,7 @@ class Runtime:
 
 
 class _Freed:
-    """Device memory that goes with this object."""
+    """Device memory that is freed with this object."""
 
     def __init__(self, library: ctypes.CDLL, pointer: int | None) -> None:
         self._free, self._pointer = library.cudaFree, pointer
@@ -187,7 +125,7 @@ class _UniqueId(ctypes.Structure):
 
 
 class Nccl:
-    """The library."""
+    """The NCCL library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
@@ -208,7 +146,7 @@ class Nccl:
             text = self.library.ncclGetErrorString(status)
             raise RuntimeError(
                 f"distributed: NCCL: {text.decode() if text else status}"
-                "\nhint: NCCL_DEBUG=WARN in the environment makes it say more; each process needs a GPU of its own"
+                "\nhint: set NCCL_DEBUG=WARN in the environment for details; each process needs its own GPU"
             )
 
 
@@ -218,13 +156,13 @@ def nccl() -> Nccl:
 
 
 class NcclComm:
-    """An own NCCL communicator: never the framework's, whose calls could come in another order."""
+    """A communicator of the engine alone: calls on the framework's own could come in another order."""
 
     def __init__(self, handle: int, rank: int, size: int) -> None:
         self.handle, self.rank, self.size = handle, rank, size
 
     def swap(self, sent: tuple[int, int, int], received: tuple[int, int, int], stream: int) -> None:
-        """(pointer, bytes, rank) to one rank, and (pointer, bytes, rank) from one; nothing for 0 bytes."""
+        """Send (pointer, bytes, rank) to a rank and receive (pointer, bytes, rank) from one; 0 bytes send nothing."""
         library, check = nccl().library, nccl().check
         check(library.ncclGroupStart())
         try:
@@ -236,20 +174,20 @@ class NcclComm:
             check(library.ncclGroupEnd())
 
     def abort(self) -> None:
-        """End what waits for a rank that does not come. It cannot be used again."""
+        """End messages that wait for a missing rank. The communicator cannot be used again."""
         handle, self.handle = self.handle, 0
         if handle:
             nccl().library.ncclCommAbort(handle)
 
     def close(self) -> None:
-        """Collective over the ranks of a node. The work on it must be done."""
+        """Collective over the ranks of a node. The work on it must be complete."""
         if self.handle:
             nccl().library.ncclCommDestroy(self.handle)
             self.handle = 0
 
 
 def open_nccl(comm: Communicator, device: int) -> NcclComm:
-    """Collective: rank 0 makes an id, whatever the ranks already talk over carries it, NCCL does the rest."""
+    """A new communicator. Collective: rank 0 makes an id, ``comm`` broadcasts it, NCCL does the rest."""
     library = nccl()
     identity = _UniqueId()
 
@@ -261,19 +199,19 @@ def open_nccl(comm: Communicator, device: int) -> NcclComm:
     agree(comm, "distributed", {}, error=tried(make))
     data = comm.broadcast(bytes(identity) if comm.rank == 0 else None, 0)
     ctypes.memmove(byref(identity), data, 128)
-    made = c_void_p()
-    status = library.library.ncclCommInitRank(byref(made), comm.size, identity, comm.rank)
+    handle = c_void_p()
+    status = library.library.ncclCommInitRank(byref(handle), comm.size, identity, comm.rank)
     try:
         agree(comm, "distributed", {}, error=tried(lambda: library.check(status)))
     except BaseException:
-        if made.value:  # others have none: it cannot be closed together
-            library.library.ncclCommAbort(made)
+        if handle.value:  # other ranks have none, so closing, which is collective, is not possible
+            library.library.ncclCommAbort(handle)
         raise
-    return NcclComm(made.value or 0, comm.rank, comm.size)
+    return NcclComm(handle.value or 0, comm.rank, comm.size)
 
 
 def tried(work: Callable[[], Any]) -> Exception | None:
-    """The error of a step that this rank does alone: the others must learn of it before they wait."""
+    """The error of a step that this rank does alone, for :func:`agree`; None if it succeeds."""
     try:
         work()
     except Exception as error:

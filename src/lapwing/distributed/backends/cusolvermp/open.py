@@ -1,4 +1,4 @@
-"""Sessions are made once for each communicator and device, kept with it, and closed with it or at the end of the process."""
+"""One session for each communicator and device: opened at first use, closed with the communicator or with the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["open_session"]
 
 
 def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
-    """The session of a communicator on a device, made at its first use (collective).
+    """The session of a communicator on a device, created at its first use (collective).
 
-    It is closed with the communicator where that is freed (``kept`` of MPI's ranks); else at the end of the process, where no
-    other rank is needed for that. Call :meth:`Session.release` after the work.
+    It is stored in ``kept`` of the communicator, and closed with it. The session of a process alone is closed when the process
+    ends. Call :meth:`Session.release` after the work.
     """
     kept: dict[Any, Any] = comm.__dict__.setdefault("kept", {}) if comm.size > 1 else _ALONE
     key = ("cusolvermp", device)
@@ -28,7 +28,7 @@ def open_session(comm: Communicator, device: int, allocate: Allocator | None = N
         session = kept[key] = Session(comm, device)
     session.runtime.set_device(device)
     session.allocate = allocate or session.runtime.allocate
-    session.runtime.wait_all()  # what the caller's streams are still writing
+    session.runtime.wait_all()  # the caller's streams may still write to the operands
     return session  # type: ignore[no-any-return]
 
 
@@ -36,7 +36,7 @@ _ALONE: dict[Any, Session] = {}
 
 
 def _close_alone() -> None:
-    """At the end of the process. After an error the device may not answer any more."""
+    """At the end of the process; not after an error, when the device may not answer any more."""
     if getattr(sys, "last_value", None) is None:
         for session in reversed(_ALONE.values()):
             session.close()

@@ -1,8 +1,8 @@
 """The polar decomposition of a square matrix by Newton's iteration, from LU factorisations and solves alone.
 
-X <- (g X + X^-H / g) / 2 goes to the unitary factor of a nonsingular matrix: 6 to 10 steps of 8/3 n^3 each, with g from the
-Frobenius norms of both (Higham). The library's own routine comes with version 0.9, and its singular values too: this one serves
-all versions, and needs nothing that was not tried on a GPU.
+X <- (g X + X^-H / g) / 2 converges to the unitary factor of a nonsingular matrix: 6 to 10 steps of 8/3 n^3 flops each, with g
+from the Frobenius norms of both (Higham). The library's own routine came with version 0.9; this one works with all versions,
+and uses only routines that were tried on a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ....core.errors import ConvergenceError
 from ....core.problem import REAL
 from ...layout import Layout
-from .blocks import Given, identity
+from .blocks import Operand, identity
 from .exchange import Block, exchange
 from .factor import Factored, lu_of
 from .library import check_blas
@@ -24,20 +24,20 @@ from .session import Session, scalar
 __all__ = ["polar"]
 
 _STEPS = 40
-_PART = 1 << 30  # numbers that cuBLAS counts at once
+_PART = 1 << 30  # elements for one call of cuBLAS, which counts in 32 bits
 _NORM = {"float32": "Snrm2", "float64": "Dnrm2", "complex64": "Scnrm2", "complex128": "Dznrm2"}
 _SUM = {"float32": "Sgeam", "float64": "Dgeam", "complex64": "Cgeam", "complex128": "Zgeam"}
 
 
 def polar(
-    session: Session, a: Given, *, left: bool = False, to: tuple[Layout, Layout] | None = None, tile: int | None = None
-) -> tuple[Given, Given]:
+    session: Session, a: Operand, *, left: bool = False, to: tuple[Layout, Layout] | None = None, tile: int | None = None
+) -> tuple[Operand, Operand]:
     """U and P of A = U P, or of A = P U where ``left``; for square matrices.
 
     Raises
     ------
     SingularMatrixError
-        U of a singular matrix is not unique, and the iteration does not find one.
+        U of a singular matrix is not unique, and the iteration finds none.
     ConvergenceError
     """
     layout = session.tiles(a.layout.shape, "solve", tile)
@@ -47,13 +47,13 @@ def polar(
     _iterate(session, u)
     # U P = A: the solve is a product with U^H
     p = session.bring(a, layout, turned)
-    Factored(session, *lu_of(session, _given(u), layout, "polar"), False)._apply(p)
+    Factored(session, *lu_of(session, _operand(u), layout, "polar"), False)._apply(p)
     other = _adjoint(session, p)
     _add(session, 0.5, p, 0.5, other, p)
     to_u, to_p = to or (a.layout, a.layout)
-    made = session.give(u, to_u, turned), session.give(p, to_p, turned)
+    results = session.give(u, to_u, turned), session.give(p, to_p, turned)
     session.done()
-    return made
+    return results
 
 
 def _iterate(session: Session, x: Block) -> None:
@@ -61,7 +61,7 @@ def _iterate(session: Session, x: Block) -> None:
     n = x.layout.shape[0]
     eps = float(np.finfo(REAL[x.dtype]).eps)
     for _ in range(_STEPS):
-        work, pivots = lu_of(session, _given(x), x.layout, "polar")
+        work, pivots = lu_of(session, _operand(x), x.layout, "polar")
         inverse = identity(session, x.layout, x.dtype)
         Factored(session, work, pivots, False)._apply(inverse)
         y = _adjoint(session, inverse)
@@ -71,27 +71,27 @@ def _iterate(session: Session, x: Block) -> None:
         size, other = _norm(session, x), _norm(session, y)
         if not np.isfinite([away, size, other]).all():
             raise ConvergenceError("polar", nonfinite=True)
-        # near the end the steps are Newton's own, which square the distance
-        g = 1.0 if away < 0.1 else other**0.5 / size**0.5  # the quotient may leave the range
+        # close to the end, plain Newton steps, which square the distance
+        g = 1.0 if away < 0.1 else other**0.5 / size**0.5  # the quotient may over- or underflow
         _add(session, g / 2, x, 0.5 / g, y, x)
         session.runtime.wait(session.stream)
-        if away <= max(eps**0.5, n * eps):  # what is left is at most its square
+        if away <= max(eps**0.5, n * eps):  # the distance after this step is at most its square
             return
     raise ConvergenceError("polar", nonfinite=False)
 
 
-def _given(x: Block) -> Given:
-    return Given(x.pointer, x.layout, x.dtype, False, x.owner)
+def _operand(x: Block) -> Operand:
+    return Operand(x.pointer, x.layout, x.dtype, False, x.owner)
 
 
 def _adjoint(session: Session, x: Block) -> Block:
-    made = exchange(session, x, x.layout, lambda: session._empty(x.layout, x.dtype), "C")
+    adjoint = exchange(session, x, x.layout, lambda: session._empty(x.layout, x.dtype), "C")
     session.runtime.wait(session.stream)
-    return made
+    return adjoint
 
 
 def _add(session: Session, alpha: float, x: Block, beta: float, y: Block, out: Block) -> None:
-    """out <- alpha X + beta Y, which lie alike."""
+    """out <- alpha X + beta Y, all in the same layout."""
     rows, columns = x.layout.local_shape(session.rank)
     if rows and columns:
         call = getattr(session.library.blas, f"cublas{_SUM[x.dtype]}")
@@ -104,13 +104,13 @@ def _norm(session: Session, x: Block) -> float:
     """Frobenius norm, the same on all ranks."""
     rows, columns = x.layout.local_shape(session.rank)
     call: Any = getattr(session.library.blas, f"cublas{_NORM[x.dtype]}_v2")
-    found = [0.0]
+    norms = [0.0]
     for start in range(0, rows * columns, _PART):  # the columns follow each other
         part = (c_float if REAL[x.dtype] == "float32" else c_double)()
         count = min(_PART, rows * columns - start)
         check_blas(call(session.blas, count, x.pointer + start * x.itemsize, 1, byref(part)))
-        found.append(part.value)
-    parts = np.concatenate(session.told(np.array(found), "polar"))
+        norms.append(part.value)
+    parts = np.concatenate(session.allgather(np.array(norms), "polar"))
     largest = float(parts.max())
-    # squares of what is not about 1 may leave the range
+    # scaled: the squares may over- or underflow
     return largest * float(np.linalg.norm(parts / largest)) if 0 < largest < np.inf else largest

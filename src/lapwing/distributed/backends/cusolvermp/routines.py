@@ -1,13 +1,13 @@
 """cuSOLVERMp: matrices spread over NVIDIA GPUs, one process for each GPU, an NCCL communicator of its own.
 
-Each operation here: the blocks are brought into tiles over a grid (:mod:`device_exchange`), one or two routines of the library
-run in that copy, all ranks compare what they report, and the results go back into the layout that was asked for. The calls wait
-for the device, as the library's own do.
+Each operation copies its operands into tiles over a grid (:mod:`.exchange`), runs one or two routines of the library on the
+copy, compares the statuses of all ranks, and moves the results into the layout that was asked for. The calls wait for the
+device, as the library's own do.
 
-Blocks are row-major or column-major (:class:`Given`); the library knows column-major ones of the lower triangle only. The upper
-triangle of A is the lower one of its transpose, which is the conjugate of A: then the same memory is read without turning it.
+Blocks are row-major or column-major (:class:`Operand`); the library takes column-major blocks and lower triangles only. The
+upper triangle of A is the lower one of its transpose, which is the conjugate of A, so the same memory is read as it is.
 
-More than one GPU: the same code over NCCL. It was run against a stand-in on several ranks, and on one H200 with one rank.
+This code was run on several ranks with a stand-in for the libraries, and on one H200 with one rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from ....core.errors import ConvergenceError, SingularMatrixError
 from ....core.problem import ITEMSIZE, REAL
 from ...layout import Layout
-from .blocks import Given, diagonal
+from .blocks import Operand, diagonal
 from .factor import Factored, conjugated, factor, sides_of
 from .library import check, missing
 from .open import open_session
@@ -30,6 +30,7 @@ from .session import Session, on_device
 __all__ = [
     "Factored",
     "Given",
+    "Operand",
     "Session",
     "cholesky",
     "eigh",
@@ -47,26 +48,36 @@ __all__ = [
 ]
 
 _LOWER, _NO_TRANSPOSE = 0, 0
+Given = Operand  # another name, for the callers in fronts/
 
 
-def cholesky(session: Session, a: Given, *, upper: bool = False, tile: int | None = None, operation: str = "cholesky") -> Given:
-    """The factor in the layout of ``a``. The other triangle is not cleared: the caller's framework does that."""
+def cholesky(
+    session: Session, a: Operand, *, upper: bool = False, tile: int | None = None, operation: str = "cholesky"
+) -> Operand:
+    """The factor in the layout of ``a``. The other triangle is not cleared: the caller does that."""
     return factor(session, a, pos=True, upper=upper, tile=tile, operation=operation).triangle(a.layout)
 
 
 def solve(
-    session: Session, a: Given, b: Given, *, pos: bool, upper: bool = False, tile: int | None = None, operation: str = "solve"
-) -> Given:
+    session: Session,
+    a: Operand,
+    b: Operand,
+    *,
+    pos: bool,
+    upper: bool = False,
+    tile: int | None = None,
+    operation: str = "solve",
+) -> Operand:
     """X of A X = B, in the layout of ``b``."""
     return factor(session, a, pos=pos, upper=upper, tile=tile, operation=operation).solve(b)
 
 
-def inv(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: int | None = None) -> Given:
+def inv(session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None) -> Operand:
     """The inverse, in the layout of ``a``."""
     return factor(session, a, pos=pos, upper=upper, tile=tile, operation="inv").inv(a.layout)
 
 
-def slogdet(session: Session, a: Given, *, pos: bool, upper: bool = False, tile: int | None = None) -> tuple[Any, float]:
+def slogdet(session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None) -> tuple[Any, float]:
     """Sign and logarithm of the absolute determinant, the same on all ranks.
 
     Raises
@@ -74,21 +85,21 @@ def slogdet(session: Session, a: Given, *, pos: bool, upper: bool = False, tile:
     NotPositiveDefiniteError
         Where ``pos``.
     SingularMatrixError
-        With ``nonfinite`` where it has a determinant that is not 0, or none: numbers too large to add, or NaN.
+        With ``nonfinite`` where the determinant is not 0: numbers too large to add, or NaN.
     """
     return factor(session, a, pos=pos, upper=upper, tile=tile, operation="slogdet").slogdet(destroy=True)
 
 
 def eigh(
     session: Session,
-    a: Given,
+    a: Operand,
     *,
     vectors: bool = True,
     upper: bool = False,
     part: tuple[int, int] | None = None,
     to: Layout | None = None,
     tile: int | None = None,
-) -> tuple[np.ndarray, Given | None]:
+) -> tuple[np.ndarray, Operand | None]:
     """Eigenvalues, the same on all ranks, and vectors in the layout ``to`` (by default that of ``a``); ``part``: first, count.
 
     All of them are computed: the library has no routine for a part of the spectrum.
@@ -103,13 +114,8 @@ def eigh(
     letter = session.library.eigenvectors if vectors or not session.library.values_alone else b"N"
     job = (c_char * 2)(letter, b"\0")
     info = session.call("Syevd", layout, job, _LOWER, n, work, values, q, dtype=a.dtype)
-    w = session.to_host(values, n, REAL[a.dtype]) if layout.place(session.rank) is not None else None
-    if layout.size < session.size:
-        w = session.told(w, "eigh")[0]
-    assert w is not None
+    w = _values(session, "eigh", layout, values, n, REAL[a.dtype], info)
     del keep, work
-    if info or not np.isfinite(w).all():
-        raise ConvergenceError("eigh", nonfinite=not np.isfinite(w).all())
     w = w[first : first + count]
     if not vectors:
         session.done()
@@ -120,12 +126,14 @@ def eigh(
     return w, _finish(session, session.give(q, target, "N", (0, first)))
 
 
-def qr(session: Session, a: Given, *, to: tuple[Layout, Layout] | None = None, tile: int | None = None) -> tuple[Given, Given]:
-    """Q (m x n) and R (n x n) for m >= n. Below R's diagonal is not cleared: the caller's framework does that."""
+def qr(
+    session: Session, a: Operand, *, to: tuple[Layout, Layout] | None = None, tile: int | None = None
+) -> tuple[Operand, Operand]:
+    """Q (m x n) and R (n x n) for m >= n. The lower triangle of R is not cleared: the caller does that."""
     m, n = a.layout.shape
     if m < n:
         raise NotImplementedError(
-            f"qr: cuSOLVERMp forms Q of matrices with at least as many rows as columns, and this one is {m} x {n}"
+            f"qr: cuSOLVERMp forms Q only for at least as many rows as columns, and this matrix is {m} x {n}"
             "\nhint: qr of the conjugate transpose, A^H = Q R, gives A = R^H Q^H"
         )
     layout = session.tiles(a.layout.shape, "qr", tile)
@@ -139,12 +147,12 @@ def qr(session: Session, a: Given, *, to: tuple[Layout, Layout] | None = None, t
     return _finish(session, session.give(work, q_layout)), r
 
 
-def lstsq(session: Session, a: Given, b: Given, *, to: Layout | None = None, tile: int | None = None) -> Given:
+def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None, tile: int | None = None) -> Operand:
     """The least-squares solution for m >= n and full rank."""
     (m, n), k = a.layout.shape, b.layout.shape[1]
     if m < n:
         raise NotImplementedError(
-            f"lstsq: cuSOLVERMp takes at least as many rows as columns, and this matrix is {m} x {n}"
+            f"lstsq: cuSOLVERMp needs at least as many rows as columns, and this matrix is {m} x {n}"
             "\nhint: the x of least norm is A^H y, with (A A^H) y = b: lapwing.solve(..., assume='pos')"
         )
     layout = session.tiles(a.layout.shape, "lstsq", tile)
@@ -156,12 +164,12 @@ def lstsq(session: Session, a: Given, b: Given, *, to: Layout | None = None, til
 
 def svd(
     session: Session,
-    a: Given,
+    a: Operand,
     *,
     vectors: bool = True,
     to: tuple[Layout, Layout] | None = None,
     tile: int | None = None,
-) -> tuple[Given | None, np.ndarray, Given | None]:
+) -> tuple[Operand | None, np.ndarray, Operand | None]:
     """U (m x k), the singular values on all ranks, V^H (k x n), k = min(m, n). Needs cuSOLVERMp 0.9."""
     m, n = a.layout.shape
     k = min(m, n)
@@ -180,13 +188,8 @@ def svd(
         info = session.call("Gesvd", layout, settings, job, job, rows, columns, work, values, u, vh, dtype=a.dtype)
     finally:
         library.cusolverMpGesvdDescriptorDestroy(settings)
-    s = session.to_host(values, k, REAL[a.dtype]) if layout.place(session.rank) is not None else None
-    if layout.size < session.size:
-        s = session.told(s, "svd")[0]
-    assert s is not None
+    s = _values(session, "svd", layout, values, k, REAL[a.dtype], info)
     del keep, work
-    if info or not np.isfinite(s).all():
-        raise ConvergenceError("svd", nonfinite=not np.isfinite(s).all())
     if not vectors:
         session.done()
         return None, s, None
@@ -196,14 +199,25 @@ def svd(
     return session.give(left, to_u, turned), s, _finish(session, session.give(right, to_vh, turned))
 
 
-def _finish(session: Session, given: Given) -> Given:
+def _values(session: Session, operation: str, layout: Layout, pointer: int, count: int, dtype: str, info: int) -> np.ndarray:
+    """Eigenvalues or singular values, on all ranks; ConvergenceError if the routine failed."""
+    values = session.to_host(pointer, count, dtype) if layout.place(session.rank) is not None else None
+    if layout.size < session.size:
+        values = session.allgather(values, operation)[0]
+    assert values is not None
+    finite = bool(np.isfinite(values).all())
+    if info or not finite:
+        raise ConvergenceError(operation, nonfinite=not finite)
+    return values
+
+
+def _finish(session: Session, result: Operand) -> Operand:
     session.done()
-    return given
+    return result
 
 
 def agree_finite(session: Session, operation: str, sample: np.ndarray) -> None:
-    """NaN on the diagonal is told by all ranks before an iteration starts, which some versions would not leave."""
-    lost = session.told(bool(not np.isfinite(sample).all()), operation)
-    if any(lost):
+    """All ranks raise for NaN on the diagonal of one, before an iteration that some versions would not end."""
+    if any(session.allgather(bool(not np.isfinite(sample).all()), operation)):
         session.done()
         raise ConvergenceError(operation, nonfinite=True)

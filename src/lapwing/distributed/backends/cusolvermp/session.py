@@ -1,4 +1,4 @@
-"""One process, one GPU, one NCCL communicator: what the operations on cuSOLVERMp share."""
+"""One process, one GPU, one NCCL communicator: the state that all operations on cuSOLVERMp share."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ....core.problem import ITEMSIZE
+from ...cost import tile_for
 from ...layout import Layout, best_grid
 from ...ranks.protocol import Communicator, MissingRanksError, agree
-from ...scaling import tile_for
-from .blocks import Given
+from .blocks import Operand
 from .exchange import Block, exchange
 from .library import DATA, check, check_blas, library
 from .nccl import NcclComm, open_nccl, runtime, tried
@@ -23,24 +23,24 @@ __all__ = ["Allocator", "Session", "on_device", "scalar"]
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
 _MAY_FAIL = ("Potrf", "Getrf", "Syevd", "Gesvd")
-_UNKNOWN = -(1 << 30)  # it failed, and did not say where
+_UNKNOWN = -(1 << 30)  # the status of a routine that failed without saying where
 _LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 _NOTHING = (0, 0, None)
 
 
 class Session:
-    """A device, its stream and the communicators of a group of ranks; kept between calls. See :mod:`cusolvermp_open`."""
+    """A device, its stream and the communicators of a group of ranks; kept between calls, see :mod:`.open`."""
 
     def __init__(self, comm: Communicator, device: int) -> None:
         self.comm, self.rank, self.size, self.device = comm, comm.rank, comm.size, device
         self.library, self.runtime = library(), runtime()
         self.allocate: Allocator = self.runtime.allocate
         self.stream = 0
-        self._unusable = ""  # why
+        self._unusable = ""  # the reason
         self._handle, self.blas = c_void_p(), c_void_p()
         self._grids: dict[tuple[int, int], tuple[int, NcclComm | None, Any]] = {}
         self._buffers: list[tuple[int, int, Any]] = [_NOTHING, _NOTHING]
-        self.workspace = (0, 0)  # of the last call: bytes on the device and on the host
+        self.workspace = (0, 0)  # bytes on the device and on the host in the last call
         self.world: NcclComm = open_nccl(comm, device)
 
         def make() -> None:
@@ -60,13 +60,13 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Give back what the libraries hold, what was made last first. Collective; a second time it does nothing.
+        """Free what the libraries hold, the last first. Collective; a second call does nothing.
 
-        After a rank was missing neither: the libraries would wait for it, and the end of the process takes all.
+        After a missing rank nothing is freed: the libraries would wait for it. The end of the process frees all.
         """
         if self._unusable:
             return
-        with suppress(RuntimeError), on_device(self.device):  # of a device that has failed nothing can be waited for
+        with suppress(RuntimeError), on_device(self.device):  # a device that has failed cannot be waited for
             self._close()
 
     def _close(self) -> None:
@@ -91,20 +91,20 @@ class Session:
         self.stream = 0
 
     def _abort(self) -> None:
-        """A rank is missing: messages to and from it would be waited for without end."""
+        """After a missing rank: end the messages to and from it, which would wait without end."""
         self._unusable = "a rank was missing in an earlier call"
         for _, comm, _ in self._grids.values():
             if comm is not None:
                 comm.abort()
         self.world.abort()
 
-    # ---- what the exchange needs ----
+    # ---- for the exchange ----
 
     def buffers(self, *counts: int) -> tuple[int, ...]:
-        """To send and to receive; they grow, and live until the call is done."""
+        """Pointers of buffers to send and to receive. They grow, and live until the call ends."""
         for i, count in enumerate(counts):
             if count > self._buffers[i][1]:
-                self.runtime.wait(self.stream)  # a message of the last exchange may still be on its way from there
+                self.runtime.wait(self.stream)  # a message of the last exchange may still use it
                 self._buffers[i] = _NOTHING
                 pointer, owner = self.allocate(count)
                 self._buffers[i] = (pointer, count, owner)
@@ -124,9 +124,11 @@ class Session:
     # ---- blocks ----
 
     def together(self, work: Callable[[], T]) -> T:
-        """What each rank does alone; where it fails on one, all raise, and none waits for it in the next exchange."""
+        """Work that each rank does alone. Where it fails on one rank, all raise, and none waits in the next exchange."""
         if self._unusable:  # the same on all ranks
-            raise RuntimeError(f"distributed: this cannot be used any more: {self._unusable}\nhint: make it anew")
+            raise RuntimeError(
+                f"distributed: this communicator cannot be used any more: {self._unusable}\nhint: create it again"
+            )
         box: list[T] = []
         self._agreed("distributed", tried(lambda: box.append(work())))
         return box[0]
@@ -138,12 +140,12 @@ class Session:
             self._abort()
             raise
         except BaseException:
-            # the memory of what is given up goes now, and the stream may still write to it
+            # memory is freed after this, and the stream may still write to it
             with suppress(RuntimeError):
                 self.runtime.wait(self.stream)
             raise
 
-    def told(self, value: T, operation: str) -> list[T]:
+    def allgather(self, value: T, operation: str) -> list[T]:
         """The value of each rank."""
         try:
             return [value] if self.size == 1 else self.comm.allgather(value, operation)
@@ -151,8 +153,10 @@ class Session:
             self._abort()
             raise
 
+    told = allgather  # another name, for the callers in fronts/
+
     def reserve(self, count: int) -> tuple[int, Any]:
-        """Memory on all ranks: pointer, and what keeps it."""
+        """Memory on all ranks: its pointer, and the object that keeps it."""
         return self.together(lambda: self.allocate(count))
 
     def empty(self, layout: Layout, dtype: str) -> Block:
@@ -163,83 +167,82 @@ class Session:
         pointer, owner = self.allocate(rows * columns * ITEMSIZE[dtype])
         return Block(pointer, layout, dtype, max(rows, 1), owner)
 
-    def bring(self, given: Given, layout: Layout, operation: str = "N") -> Block:
-        """A copy of op(given) in tiles."""
-        source, operation = given.block(self.rank), _compose(operation, given.row_major)
-        return exchange(self, source, layout, lambda: self._empty(layout, given.dtype), operation)
+    def bring(self, operand: Operand, layout: Layout, operation: str = "N") -> Block:
+        """A copy of op(operand) in tiles."""
+        source, operation = operand.block(self.rank), _compose(operation, operand.row_major)
+        return exchange(self, source, layout, lambda: self._empty(layout, operand.dtype), operation)
 
-    def give(self, block: Block, layout: Layout, operation: str = "N", offset: tuple[int, int] = (0, 0)) -> Given:
+    def give(self, block: Block, layout: Layout, operation: str = "N", offset: tuple[int, int] = (0, 0)) -> Operand:
         """op(block)[offset:] as row-major blocks of a layout."""
         turned = layout.transposed
-        made = exchange(self, block, turned, lambda: self._empty(turned, block.dtype), _compose(operation, True), offset[::-1])
-        return Given(made.pointer, layout, block.dtype, True, made.owner)
+        moved = exchange(self, block, turned, lambda: self._empty(turned, block.dtype), _compose(operation, True), offset[::-1])
+        return Operand(moved.pointer, layout, block.dtype, True, moved.owner)
 
-    def move(self, given: Given, layout: Layout) -> Given:
+    def move(self, operand: Operand, layout: Layout) -> Operand:
         """The same matrix as row-major blocks of another layout."""
-        source, turned = given.block(self.rank), layout.transposed
-        made = exchange(self, source, turned, lambda: self._empty(turned, given.dtype), "N" if given.row_major else "T")
+        source, turned = operand.block(self.rank), layout.transposed
+        moved = exchange(self, source, turned, lambda: self._empty(turned, operand.dtype), "N" if operand.row_major else "T")
         self.done()
-        return Given(made.pointer, layout, given.dtype, True, made.owner)
+        return Operand(moved.pointer, layout, operand.dtype, True, moved.owner)
 
     def to_host(self, pointer: int, count: int, dtype: Any) -> np.ndarray:
-        found = np.empty(count, dtype)
-        self.runtime.copy(found.ctypes.data, pointer, found.nbytes, 2, self.stream)
+        values = np.empty(count, dtype)
+        self.runtime.copy(values.ctypes.data, pointer, values.nbytes, 2, self.stream)
         self.runtime.wait(self.stream)
-        return found
+        return values
 
     # ---- the library ----
 
     def tiles(self, shape: tuple[int, int], operation: str, tile: int | None = None) -> Layout:
-        """The layout of a matrix in tiles, on a grid where every row and column owns some."""
+        """The layout of a matrix in tiles, on a grid whose rows and columns all own some."""
         grid = best_grid(self.size, *shape)
         tile = tile or tile_for(shape, grid, operation, "cusolvermp")
-        wanted = -(-shape[0] // tile) >= grid[0] and -(-shape[1] // tile) >= grid[1]
-        if not wanted:
+        if -(-shape[0] // tile) < grid[0] or -(-shape[1] // tile) < grid[1]:
             raise ValueError(
-                f"{operation}: with tile={tile} some of the {grid[0]} x {grid[1]} grid own nothing of {shape[0]} x {shape[1]}"
+                f"{operation}: with tile={tile} parts of the {grid[0]} x {grid[1]} grid own nothing of {shape[0]} x {shape[1]}"
                 f"\nhint: use a smaller tile, at most {max(min(shape[0] // grid[0], shape[1] // grid[1]), 1)}"
             )
         return Layout.cyclic(shape, tile, grid)
 
     def grid(self, layout: Layout) -> int | None:
         """The library's grid; None on a rank that is not in it. Collective at its first use."""
-        found = self._grids.get(layout.grid)
-        if found is None:
-            found = self._grids[layout.grid] = self._new_grid(layout)
-        return found[0] if found[1] is not None else None
+        if layout.grid not in self._grids:
+            self._grids[layout.grid] = self._new_grid(layout)
+        grid, comm, _ = self._grids[layout.grid]
+        return grid if comm is not None else None
 
     def _new_grid(self, layout: Layout) -> tuple[int, NcclComm | None, Any]:
         part: Any = None
         box: list[NcclComm] = [self.world]
-        made = c_void_p()
+        grid = c_void_p()
         if layout.size < self.size:
             part = self.comm.split(0 if layout.place(self.rank) is not None else None, self.rank)
             box.clear()
 
-        # those outside wait for those inside, and learn of their errors
+        # ranks outside the grid wait for those inside, and raise their errors too
         def make() -> None:
             if part is not None:
                 box.append(open_nccl(part, self.device))
             if box:
                 p, q = layout.grid
-                status = self.library.mp.cusolverMpCreateDeviceGrid(self._handle, byref(made), box[0].handle, p, q, 1)
+                status = self.library.mp.cusolverMpCreateDeviceGrid(self._handle, byref(grid), box[0].handle, p, q, 1)
                 check(status, f"a grid of {p} x {q}")
 
         try:
             self.together(make)
         except BaseException:
-            if made.value:
-                self.library.mp.cusolverMpDestroyGrid(made)
+            if grid.value:
+                self.library.mp.cusolverMpDestroyGrid(grid)
             if box and box[0] is not self.world:
                 box[0].close()
             _close(part)
             raise
-        return made.value or 0, box[0] if box else None, part
+        return grid.value or 0, box[0] if box else None, part
 
     def call(self, name: str, layout: Layout, *arguments: Any, dtype: str, skip: tuple[int, ...] = ()) -> int:
-        """Run a routine; its status, the same on all ranks. A :class:`Block` stands for pointer, row, column, descriptor.
+        """Run a routine; returns its status, the same on all ranks. A :class:`Block` becomes pointer, row, column, descriptor.
 
-        ``skip``: arguments that the question for the workspace does not have. The work is done when this returns.
+        ``skip``: arguments that the query for the workspace does not take. The work is complete when this returns.
         """
         routine = self.library.routine(name)
         grid = self.grid(layout)
@@ -262,7 +265,7 @@ class Session:
                 status = routine.ask(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
                 check(status, f"{name}, workspace")
                 self.workspace = sizes[0].value, sizes[1].value
-                # not cleared: it may be as large as the matrix
+                # not cleared, as it may be as large as the matrix
                 work.extend((self.allocate(sizes[0].value), np.empty(max(sizes[1].value, 1), np.uint8), self.allocate(4)))
                 self.runtime.zero(work[2][0], 4, self.stream)
 
@@ -273,43 +276,43 @@ class Session:
             status = routine.run(
                 self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info
             )
-            found = int(self.to_host(info, 1, np.int32)[0])
+            reported = int(self.to_host(info, 1, np.int32)[0])
             # a matrix that is not positive definite is an "internal error" for potrf (0.8.0 on an H200)
             if status == 7 and name in _MAY_FAIL:
-                return found if found > 0 else _UNKNOWN
+                return reported if reported > 0 else _UNKNOWN
             check(status, name)
-            if found < 0:
-                raise RuntimeError(f"distributed: cuSOLVERMp ({name}): argument {-found} is one it does not take")
-            return found
+            if reported < 0:
+                raise RuntimeError(f"distributed: cuSOLVERMp ({name}): it refuses argument {-reported}")
+            return reported
 
         try:
             # one rank without memory must not leave the others waiting inside the library
             self._agreed(name.lower(), tried(prepare))
             box: list[int] = []
             error = tried(lambda: box.append(run()))
-            told = self._agreed(name.lower(), error, box[0] if box else 0)
+            statuses = self._agreed(name.lower(), error, box[0] if box else 0)
         finally:
             for descriptor in held:
                 self.library.mp.cusolverMpDestroyMatrixDesc(descriptor)
-        # the ranks need not know the same: the first that failed, else that it failed
-        return int(min((info for info in told if info > 0), default=min(told)))
+        # the ranks may report different statuses: the smallest failing pivot, else only that it failed
+        return int(min((info for info in statuses if info > 0), default=min(statuses)))
 
     def _descriptor(self, grid: int | None, block: Block) -> int:
-        made, layout = c_void_p(), block.layout
+        descriptor, layout = c_void_p(), block.layout
         shape, tiles = layout.shape, (layout.rows.tile, layout.columns.tile)
         status = self.library.mp.cusolverMpCreateMatrixDesc(
-            byref(made), grid, DATA[block.dtype], *shape, *tiles, 0, 0, block.lead
+            byref(descriptor), grid, DATA[block.dtype], *shape, *tiles, 0, 0, block.lead
         )
         check(status, "a descriptor")
-        return made.value or 0
+        return descriptor.value or 0
 
     def done(self) -> None:
-        """The results are there, and the buffers go."""
+        """Wait for the results, and free the buffers."""
         self.runtime.wait(self.stream)
         self._buffers = [_NOTHING, _NOTHING]
 
     def release(self) -> None:
-        """As :meth:`done`; and the memory is no longer that of the caller's framework, whose allocator may hold an array."""
+        """As :meth:`done`, and forget the allocator of the caller's framework, which may keep an array alive."""
         try:
             if self.stream and not self._unusable:
                 self.runtime.wait(self.stream)
@@ -320,7 +323,7 @@ class Session:
 
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
-    """The process's current device is this one inside the block, and what it was after it."""
+    """Make this the current device of the process inside the block."""
     before = runtime().device()
     runtime().set_device(device)
     try:
@@ -330,13 +333,13 @@ def on_device(device: int) -> Iterator[None]:
 
 
 def _close(part: Any) -> None:
-    """Ranks of torch.distributed and jax.distributed have nothing to give back."""
+    """Ranks of torch.distributed and jax.distributed have nothing to free."""
     if hasattr(part, "close"):
         part.close()
 
 
 def _compose(operation: str, turned: bool) -> str:
-    """op, of memory that holds the transpose."""
+    """The operation on memory that holds the transpose, if ``turned``."""
     if not turned:
         return operation
     return {"N": "T", "T": "N"}[operation]

@@ -1,53 +1,49 @@
-"""Finding and loading a ScaLAPACK: Intel's from pip (64-bit integers), Debian's, or a site's (32-bit integers).
+"""Find and open a ScaLAPACK: Intel's from pip (64-bit integers), Debian's, or a site's own (32-bit integers).
 
-Nothing is linked: the libraries are opened when the first sharded matrix needs them, beside the MPI library that mpi4py has
-loaded, which they must match. A library that LD_PRELOAD puts before them, as SLATE's ``libslate_scalapack_api.so``, is heeded.
+The libraries are opened when the first sharded matrix needs them. They must match the MPI library that mpi4py has loaded. A
+library in LD_PRELOAD, such as SLATE's ``libslate_scalapack_api.so``, comes first.
 """
 
 from __future__ import annotations
 
 import ctypes as C
-import glob
 import os
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ....core import libraries
+
 __all__ = ["Grid", "Library", "ScalapackMissing", "grid_of", "library", "missing"]
 
 _HINT = "pip install mkl mpich mpi4py, or apt install libscalapack-openmpi2.2 with an mpi4py built for Open MPI"
-# by the MPI library: names to try, the most specific first
-_PLAIN = ("libscalapack.so.2.2", "libscalapack.so.2", "libscalapack.so")
-_SITE = {
-    "mpich": ("libscalapack-mpich.so.2.2", "libscalapack-mpich.so", *_PLAIN),
-    "openmpi": ("libscalapack-openmpi.so.2.2", "libscalapack-openmpi.so.2.1", "libscalapack-openmpi.so", *_PLAIN),
-}
+_MKL = "mkl_scalapack_ilp64"
 
 
 class ScalapackMissing(RuntimeError):
-    """No ScaLAPACK could be loaded; the message says what was tried."""
+    """No ScaLAPACK could be loaded; the message lists the attempts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """An open ScaLAPACK. ``largest`` is the largest integer it knows."""
+    """An open ScaLAPACK."""
 
     name: str
     integer: Any  # the ctypes type of a Fortran INTEGER
     dtype: Any  # the same for arrays
-    world_only: bool = False  # it cannot take a communicator, only MPI_COMM_WORLD
+    world_only: bool = False  # it works on MPI_COMM_WORLD only
     _symbols: Any = field(default_factory=lambda: C.CDLL(None), repr=False)
 
     @property
     def largest(self) -> int:
+        """The largest integer of its interface."""
         return int(np.iinfo(self.dtype).max)
 
     def symbol(self, name: str) -> Any:
-        """A routine, by LD_PRELOAD first: all libraries were opened for everybody."""
+        """A routine, from LD_PRELOAD first: all libraries share their symbols."""
         try:
             return getattr(self._symbols, name)
         except AttributeError:
@@ -57,24 +53,24 @@ class Library:
         return hasattr(self._symbols, name)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """A Fortran call: all by reference, the lengths of the strings at the end. int, float, bytes, arrays, or ctypes."""
-        given: list[Any] = []
+        """A Fortran call with int, bytes, array or ctypes arguments: all by reference, the lengths of strings at the end."""
+        references: list[Any] = []
         strings = 0
         for value in arguments:
             if isinstance(value, np.ndarray):
-                given.append(value.ctypes.data_as(C.c_void_p))
+                references.append(value.ctypes.data_as(C.c_void_p))
             elif isinstance(value, bytes):
-                given.append(C.create_string_buffer(value))
+                references.append(C.create_string_buffer(value))
                 strings += 1
             elif isinstance(value, int):
-                given.append(C.byref(self.integer(value)))
+                references.append(C.byref(self.integer(value)))
             else:
-                given.append(C.byref(value))
-        self.symbol(name)(*given, *[C.c_size_t(1)] * strings)
+                references.append(C.byref(value))
+        self.symbol(name)(*references, *[C.c_size_t(1)] * strings)
 
 
 class Grid:
-    """p x q ranks of a communicator as BLACS knows them; made by all of its ranks together."""
+    """A BLACS grid of p x q ranks of a communicator. Creating it is collective."""
 
     def __init__(self, lib: Library, comm: Any, p: int, q: int, order: str) -> None:
         self._lib, self.p, self.q, self.order = lib, p, q, order
@@ -100,8 +96,8 @@ class Grid:
             same = MPI.Comm.Compare(comm.mpi, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
             if not same:
                 raise ScalapackMissing(
-                    f"scalapack: {lib.name} takes MPI_COMM_WORLD only, not another communicator"
-                    "\nhint: with pip's mpich instead of Open MPI any communicator works"
+                    f"scalapack: {lib.name} works on MPI_COMM_WORLD only, not on another communicator"
+                    "\nhint: install mpich with pip in place of Open MPI: then any communicator works"
                 )
             value = lib.integer()
             lib.symbol("Cblacs_get")(lib.integer(0), lib.integer(0), C.byref(value))
@@ -113,7 +109,7 @@ class Grid:
 
 
 def grid_of(comm: Any, p: int, q: int, order: str = "R") -> Grid:
-    """The grid, made once for each communicator; collective at first."""
+    """The grid, created once for each communicator. The first call is collective."""
     key = ("blacs", p, q, order)
     if key not in comm.kept:
         comm.kept[key] = Grid(library(comm.MPI), comm, p, q, order)
@@ -124,22 +120,20 @@ _OPEN: Library | None = None
 
 
 def library(MPI: Any) -> Library:
-    """The ScaLAPACK that fits the MPI library of mpi4py, whose module ``MPI`` is given; opened once."""
+    """The ScaLAPACK that matches the MPI library of mpi4py (``MPI`` is its module); opened once."""
     global _OPEN
     if MPI is None:
-        raise ScalapackMissing(f"scalapack: it needs the ranks of an mpi4py communicator\nhint: {_HINT}")
+        raise ScalapackMissing(f"scalapack: the ranks must come from an mpi4py communicator\nhint: {_HINT}")
     if _OPEN is None:
         _OPEN = _open(MPI)
     return _OPEN
 
 
 def missing() -> str:
-    """ "" or why there is no ScaLAPACK here."""
-    try:
-        import mpi4py  # noqa: F401
-    except ImportError:
+    """ "" or why no ScaLAPACK can be used here."""
+    if find_spec("mpi4py") is None:
         return f"mpi4py is not installed\nhint: {_HINT}"
-    if _OPEN is not None or any(True for _ in _mkl_folders()) or any(_findable(n) for names in _SITE.values() for n in names):
+    if _OPEN is not None or any(map(libraries.find, (_MKL, "scalapack-mpich", "scalapack-openmpi"))):
         return ""
     return f"no ScaLAPACK library was found\nhint: {_HINT}"
 
@@ -147,70 +141,33 @@ def missing() -> str:
 def _open(MPI: Any) -> Library:
     vendor = MPI.get_vendor()[0]
     family = "openmpi" if vendor == "Open MPI" else "mpich"  # MPICH, Intel MPI, MVAPICH and Cray share an interface
-    tried = []
-    _promote_mpi()
-    for folder in _mkl_folders():
+    # mpi4py opens its MPI library for itself alone, and ScaLAPACK must use the same one
+    for path in (*libraries.loaded("libmpi.so*"), *libraries.loaded("libmpich*")):
+        libraries.open_lazily(path)
+    problems = []
+    if libraries.find(_MKL):
         try:
-            return _open_mkl(folder, family)
+            return _open_mkl(family)
         except OSError as error:
-            tried.append(f"{folder}: {error}")
-    for name in _SITE[family]:
-        try:
-            C.CDLL(name, mode=C.RTLD_GLOBAL)
-        except OSError as error:
-            if "cannot open shared object" not in str(error):
-                tried.append(f"{name}: {error}")
-            continue
-        return Library(f"{name} with {vendor}", C.c_int32, np.int32)
-    told = "".join(f"\n  {line}" for line in tried)
-    raise ScalapackMissing(f"scalapack: no library was found that fits {vendor}{told}\nhint: {_HINT}")
+            problems.append(f"MKL: {error}")
+    try:
+        opened = libraries.load(f"scalapack-{family}", operation="scalapack", shared=True)
+    except OSError as error:
+        problems.append(str(error).partition("\n")[0])
+        listed = "".join(f"\n  {line}" for line in problems)
+        raise ScalapackMissing(f"scalapack: no library works with {vendor}:{listed}\nhint: {_HINT}") from None
+    return Library(f"{Path(opened._name).name} with {vendor}", C.c_int32, np.int32)
 
 
-def _open_mkl(folder: Path, family: str) -> Library:
+def _open_mkl(family: str) -> Library:
     """64-bit integers: no size wraps around. With Open MPI its BLACS cannot take a communicator (seen with Open MPI 5)."""
     threads = os.environ.get("MKL_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "1"
-    layer = ("libmkl_sequential",) if threads == "1" else ("libiomp5", "libmkl_intel_thread")
-    blacs = "libmkl_blacs_openmpi_ilp64" if family == "openmpi" else "libmkl_blacs_intelmpi_ilp64"
-    for name in ("libmkl_core", *layer, "libmkl_intel_ilp64", blacs, "libmkl_scalapack_ilp64"):
-        found = sorted(glob.glob(str(folder / f"{name}.so*")))
-        if not found:
-            raise OSError(f"there is no {name}")
-        _open_lazily(found[0])
+    layer = ("mkl_sequential",) if threads == "1" else ("iomp5", "mkl_intel_thread")
+    blacs = "mkl_blacs_openmpi_ilp64" if family == "openmpi" else "mkl_blacs_intelmpi_ilp64"
+    folder = Path(libraries.find(_MKL)).parent  # all parts from one release
+    for name in ("mkl_core", *layer, "mkl_intel_ilp64", blacs, _MKL):
+        paths = sorted(folder.glob(f"lib{name}.so*"))
+        if not paths:
+            raise OSError(f"{folder} has no lib{name}")
+        libraries.open_lazily(str(paths[0]))
     return Library(f"mkl (ILP64) with {family}", C.c_int64, np.int64, world_only=family == "openmpi")
-
-
-def _open_lazily(path: str) -> None:
-    """ctypes would resolve all symbols at once, but those of MKL's layers are in one another."""
-    dl = C.CDLL(None)
-    dl.dlopen.restype, dl.dlopen.argtypes = C.c_void_p, [C.c_char_p, C.c_int]
-    if not dl.dlopen(path.encode(), os.RTLD_LAZY | os.RTLD_GLOBAL):
-        dl.dlerror.restype = C.c_char_p
-        raise OSError((dl.dlerror() or b"").decode())
-
-
-def _promote_mpi() -> None:
-    """mpi4py opens its MPI library for itself alone; a ScaLAPACK must find the same one."""
-    if not Path("/proc/self/maps").exists():
-        return
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line}
-    for path in sorted(p for p in paths if Path(p).name.startswith(("libmpi.so", "libmpich"))):
-        _open_lazily(path)
-
-
-def _mkl_folders() -> Iterator[Path]:
-    """Where pip, conda and Intel's own installer put it."""
-    roots = [Path(sys.prefix, "lib"), Path(sys.base_prefix, "lib")]
-    roots += [parent for entry in sys.path if entry.endswith("site-packages") for parent in [Path(entry).parent.parent]]
-    if os.environ.get("MKLROOT"):
-        roots += [Path(os.environ["MKLROOT"], "lib"), Path(os.environ["MKLROOT"], "lib", "intel64")]
-    roots += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    for root in dict.fromkeys(roots):
-        if glob.glob(str(root / "libmkl_scalapack_ilp64.so*")):
-            yield root
-
-
-def _findable(name: str) -> bool:
-    folders = ["/usr/lib", "/usr/local/lib", "/lib", *glob.glob("/usr/lib/*-linux-gnu")]
-    folders += [p for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    return any(Path(folder, name).exists() for folder in folders)

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ....core import libraries
+
 __all__ = ["Function", "driver"]
 
 SHARED_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -37,7 +39,7 @@ class _LaunchConfig(C.Structure):
 @functools.cache
 def driver() -> Any:
     """The library of the driver; OSError if there is none."""
-    library = C.CDLL("libcuda.so.1")
+    library = libraries.load("cuda", operation="tune")
     if status := library.cuInit(0):
         raise OSError(f"the CUDA driver does not start (error {status})")
     library.cuLaunchKernelEx.argtypes = (C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p)

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import ctypes as C
 import functools
-import glob
-import importlib.util
-import os
 from collections.abc import Sequence
 from typing import Any
+
+from ....core import libraries
 
 __all__ = ["compile_source", "library"]
 
 
-def shared_object(name: str) -> str:
-    """Path of a library of the CUDA toolkit: from the installed nvidia-* packages, else the name of the system's library."""
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        found = [p for p in glob.glob(os.path.join(folder, "*", "lib", f"lib{name}.so.*")) if "builtins" not in p]
-        if found:
-            return sorted(found)[-1]
-    return f"lib{name}.so"
-
-
 @functools.cache
 def library() -> Any:
-    lib = C.CDLL(shared_object("nvrtc"))
+    lib = libraries.load("nvrtc", operation="tune")
     lib.nvrtcGetErrorString.restype = C.c_char_p
     return lib
 
