@@ -19,7 +19,7 @@ from lapwing.bench.libraries import installed, open_library
 from lapwing.bench.matrices import make_matrix
 from lapwing.bench.measure import every_engine, measure, peer_entries
 from lapwing.bench.operations import operation_of
-from lapwing.bench.plot_eigh import workspace_of
+from lapwing.bench.plot import workspace_of
 from lapwing.bench.record import Grid, grid_for, measure_record, record_of, rule_in_words
 from lapwing.cli import record as record_command
 from lapwing.core.native import native

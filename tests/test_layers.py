@@ -37,7 +37,7 @@ ALLOWED = {
         "__init__",
         "_version",
     },
-    "compat": {"compat", "distributed", "__init__"},
+    "compat": {"compat", "distributed", "gram", "__init__"},
     "tune": {"tune", "bench", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "distributed": {"distributed", "ops", "engines", "frameworks", "core", "__init__", "_version"},
     "insitu": {"insitu", "__init__", "_version", "__main__"},

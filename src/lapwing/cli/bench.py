@@ -15,8 +15,7 @@ from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
 from ..bench.matrices import MATRICES
 from ..bench.measure import copy_bandwidth, every_engine, fitting, measure, peer_entries, usable_library, why_not
 from ..bench.operations import operation_of
-from ..bench.plot import KINDS, can_plot, plot_rows
-from ..bench.plot_eigh import plot_eigh
+from ..bench.plot import KINDS, can_plot, plot_eigh, plot_rows
 from ..bench.record import RECORDS
 from ..bench.report import make_report, write_report
 from ..bench.table import UNSTEADY, Table
@@ -25,7 +24,17 @@ from ..core.plan import bytes_in_words
 from ..engines import planner
 from .progress import Progress
 from .record import run_record
-from .usage import UsageError, add_device, add_subset, check_output, parse_dtypes, parse_sizes, parse_subset, parse_words
+from .usage import (
+    UsageError,
+    add_device,
+    add_subset,
+    check_output,
+    parse_dtypes,
+    parse_sizes,
+    parse_subset,
+    parse_words,
+    sentence,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -41,7 +50,7 @@ _ARRAYS = 3  # that a library holds at the same time: the input, the answer, one
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "check the answer, then time lapwing and its peers side by side"
-    parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
+    parser = commands.add_parser("bench", help=text, description=sentence(text) + ".")
     add = parser.add_argument
     add("operation", choices=_OPERATIONS)
     add("--sizes", help="orders n, for tall matrices columns, by commas (default: 4,16,64,256)")

@@ -16,7 +16,7 @@ from ..core.native import native
 from ..engines import planner
 from ..ops.cholesky import cholesky
 from .progress import Progress
-from .usage import program, python
+from .usage import program, python, sentence
 
 __all__ = ["add_parser", "run"]
 
@@ -27,7 +27,7 @@ _PICTURE = Path("lapwing-demo.png")
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "two factorisations, a small race against NumPy, a picture"
-    parser = commands.add_parser("demo", help=text, description=text.capitalize() + ". Takes less than a minute.")
+    parser = commands.add_parser("demo", help=text, description=sentence(text) + ". Takes less than a minute.")
     parser.add_argument("--quick", action="store_true", help="fewer sizes, a few seconds")
     parser.set_defaults(run=run)
 

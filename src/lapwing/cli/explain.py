@@ -15,7 +15,7 @@ from ..ops.lstsq import lstsq
 from ..ops.qr import qr
 from ..ops.solve import ASSUME, inv, slogdet, solve
 from ..ops.svd import polar, svd, svdvals
-from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset
+from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
 
 __all__ = ["add_parser", "run"]
 
@@ -33,7 +33,7 @@ _TAKES = {
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "which engine a call would use, why, and what it would cost"
-    parser = commands.add_parser("explain", help=text, description=text.capitalize() + ". Nothing is run.")
+    parser = commands.add_parser("explain", help=text, description=sentence(text) + ". Nothing is run.")
     parser.add_argument("operation", choices=list(_OPERATIONS))
     parser.add_argument("--shape", required=True, help="64x64, or 1000x64x64 for a batch")
     parser.add_argument("--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)")
