@@ -127,17 +127,21 @@ def _overhead(repeat: int) -> list[Verdict]:
     from lapwing.bench.case import Case
     from lapwing.bench.libraries import open_library
     from lapwing.bench.matrices import make_matrix
+    from lapwing.bench.operations import operation_of
+    from lapwing.bench.peers import peer_of
     from lapwing.bench.table import seconds_in_words
     from lapwing.bench.timing import Contender, interleave
 
-    host = make_matrix(Case(4))
+    case = Case(4)
+    host, through = make_matrix(case), operation_of("cholesky").through
     contenders = []
     for label in _OVERHEAD:
         library = open_library(label.split()[0])
         a = library.put(host, "cpu")
         if "grad" in label:
             a = a.clone().requires_grad_(True)
-        for who, call in (("own", library.own(False)), ("lapwing", library.through(False, "auto"))):
+        calls = {"own": peer_of(library, case, library.name).call, "lapwing": through(library, case, "auto", "raise")}
+        for who, call in calls.items():
             contenders.append(Contender(f"{label} {who}", library.waited(call, a)))
     times = {t.name: t.minimum for t in interleave(contenders, max(repeat, 20))}
     print("\none 4 x 4: " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))

@@ -136,7 +136,7 @@ def test_points_that_are_not_finite_fill_their_own_row_and_column(backend, kerne
             assert np.isnan(got[bad]).all() and np.isnan(got[:, bad]).all()
 
 
-SCALES = {"float32": (1e-40, 1e-30, 1e-20, 1e20, 1e30, 1e200), "float64": (5e-324, 1e-200, 1e-163, 1e-155, 1e155, 1e200)}
+SCALES = {"float32": (1e-40, 1e-20, 1e20, 1e200), "float64": (5e-324, 1e-163, 1e-155, 1e155, 1e200)}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -235,10 +235,11 @@ def differentiable(request):
         yield opened
 
 
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("d", [3, 20])
+@pytest.mark.parametrize(("d", "alone"), [(3, False), (20, True), (3, True), (20, False)])
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "ntk_sphere"])
 def test_gradients(differentiable, kernel, d, alone):
+    if kernel not in EVERY_SHAPE and (d == 3) is alone:
+        pytest.skip("the formulas share the code that tells these cases apart")
     x, y = points(6, d, "float64", 1), None if alone else points(5, d, "float64", 2)
     weights = points(6, 6 if alone else 5, "float64", 3)
     got = gradient_of(differentiable, kernel, x, y, weights)
@@ -293,8 +294,8 @@ def test_the_length_scale_has_a_gradient(differentiable):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_torch_transforms():
     torch = pytest.importorskip("torch")
-    for d in (3, 20):
-        x = torch.from_numpy(points(6, d, "float64", 1))
+    for d in (3, 9):  # by differences, and by a product
+        x = torch.from_numpy(points(4, d, "float64", 1))
         batch = torch.stack([x, 2 * x])
         each = torch.stack([gram.laplacian(b) for b in batch])
         assert torch.allclose(torch.vmap(gram.laplacian)(batch), each)
@@ -307,8 +308,8 @@ def test_torch_transforms():
 def test_jax_transforms():
     jax = pytest.importorskip("jax")
     with open_backend("jax", "cpu") as backend:
-        for d in (3, 20):
-            x = backend.put(points(6, d, "float64", 1))
+        for d in (3, 9):  # by differences, and by a product
+            x = backend.put(points(4, d, "float64", 1))
             batch = jax.numpy.stack([x, 2 * x])
             each = jax.numpy.stack([gram.laplacian(b) for b in batch])
             assert jax.numpy.allclose(jax.jit(jax.vmap(gram.laplacian))(batch), each)
@@ -339,7 +340,7 @@ def test_memory_is_the_result_and_a_little():
 import resource, numpy as np
 from lapwing import gram
 for d in (2, 40):
-    x = np.random.default_rng(0).standard_normal((6000, d))
+    x = np.random.default_rng(0).standard_normal((4000, d))
     gram.laplacian(x[:600])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     k = gram.laplacian(x)

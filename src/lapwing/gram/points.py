@@ -18,7 +18,7 @@ __all__ = ["Points", "check_count", "check_number", "check_points", "check_posit
 
 _DTYPES = ("float32", "float64")
 _ORDINARY = {"float32": 32, "float64": 256}  # length scales of 2^-k to 2^k, whose squares neither over- nor underflow
-_MOST = {"float32": 60, "float64": 480}  # powers of two by which points are multiplied at most
+_SHIFTS = {"float32": (-120, 60), "float64": (-1000, 480)}  # powers of two that points may be multiplied by
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,12 @@ def in_safe_range(points: Points, scale: Any, gamma: Any = 1.0) -> tuple[Points,
     exponent = frexp(scale)[1] if gamma == 1 else round(log2(scale) / gamma)
     if abs(exponent) <= _ORDINARY[dtype]:
         return points, scale
-    shift = max(-_MOST[dtype], min(-exponent, _MOST[dtype]))
-    limits = np.finfo(dtype)
+    least, most = _SHIFTS[dtype]
+    shift = max(least, min(-exponent, most))
     scale = ldexp(scale, shift) if gamma == 1 else _exp2(log2(scale) + gamma * shift)
-    return points.mapped(lambda x: x * 2.0**shift), min(max(scale, float(limits.tiny)), float(limits.max))
+    # XLA turns d2 / scale / scale into d2 / scale^2, so the square must be in range too
+    limits = np.finfo(dtype)
+    return points.mapped(lambda x: x * 2.0**shift), min(max(scale, float(limits.tiny) ** 0.5), float(limits.max) ** 0.5)
 
 
 def _exp2(power: float) -> float:
