@@ -212,7 +212,7 @@ def test_command(operation, tmp_path, capsys):
         (["eigh", "--subset", "1:9:2"], "--subset '1:9:2' is not a slice"),
         (["eigh", "--subset", "5:5"], "--subset 5:5 selects none of 4 eigenvalues"),
         (["eigh", "--record", "--subset", "-4:"], "--record measures its own grid; --subset has no effect"),
-        (["eigvalsh", "--record"], "values alone go where the vectors go"),
+        (["eigvalsh", "--record"], "eigvalsh uses the record of eigh"),
         (["eigh", "--engine", "krylov"], "engine='krylov' cannot take this call"),
     ],
 )

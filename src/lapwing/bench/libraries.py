@@ -14,7 +14,7 @@ from .library import Call, Library, first_of, quietly, silenced, spin_cycles
 __all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
 
 PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
-LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # scipy has no arrays of its own
+LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # SciPy has no arrays of its own
 
 
 def installed(name: str) -> bool:

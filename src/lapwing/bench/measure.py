@@ -112,7 +112,8 @@ def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Cont
     """The contender, and the answer of its first call."""
     on_gpu = case.device != "cpu"
     if entry.engine is None:
-        _, call, later = peer_of(library, case, entry.name)
+        _, call, queued_call = peer_of(library, case, entry.name)
+        later = queued_call or call
     else:
         through = operation_of(case.operation).through
         call = through(library, case, entry.engine, "raise")

@@ -25,7 +25,8 @@ def fill(xp: Any, out: Any, x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, 
     """out <- the kernel between the rows of ``x`` and ``y``; ``y`` None compares ``x`` with itself."""
     same = y is None
     x, y = x + x * 0, None if same else y + y * 0  # Inf becomes NaN, which then fills its row and column
-    r = c = None
+    r: Any = None
+    c: Any = None
     if kernel.directions:
         x, r = directions(xp, x)
         y, c = (None, r) if same else directions(xp, y)
