@@ -33,8 +33,8 @@ class WrongAnswer(Exception):
 class Grid:
     """Orders, batches and dtypes; points beyond ``flops`` or ``bytes`` are left out.
 
-    For "eigh_part" the batches are numbers of values at the upper end of one Wishart matrix. Its values are close together, so an
-    iteration that is faster there is faster on most matrices.
+    For "eigh_part" the batches are numbers of values at the upper end of one Wishart matrix. Its values are close together:
+    an iteration that is faster there is faster on most matrices.
     """
 
     orders: tuple[int, ...]

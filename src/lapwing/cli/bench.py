@@ -84,7 +84,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--condition",
         type=float,
         metavar="C",
-        help="make matrices with singular values from 1 down to 1/C; not for cholesky and eigenvalues",
+        help="singular values from 1 down to 1/C; not for cholesky and eigenvalues",
     )
     add("--threads", type=int, help="CPU threads for every library")
     add("--upper", action="store_true", help="use the upper triangle")

@@ -44,9 +44,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--upper", action="store_true", help="use the upper triangle")
     parser.add_argument("--assume", choices=ASSUME, help="what solve, inv and slogdet may assume about the matrix")
     parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
-    parser.add_argument(
-        "--devices", type=_count, help="number of devices that the matrix is spread over (GPUs, or ranks on CPUs)"
-    )
+    parser.add_argument("--devices", type=_count, help="number of devices that hold the matrix (GPUs, or ranks on CPUs)")
     parser.add_argument("--grid", help="the same as a grid of devices: 8x8")
     parser.add_argument("--tile", type=int, help="order of the tiles over that grid (default: the engine's own)")
     add_subset(parser)
