@@ -127,17 +127,21 @@ def _overhead(repeat: int) -> list[Verdict]:
     from lapwing.bench.case import Case
     from lapwing.bench.libraries import open_library
     from lapwing.bench.matrices import make_matrix
+    from lapwing.bench.operations import operation_of
+    from lapwing.bench.peers import peer_of
     from lapwing.bench.table import seconds_in_words
     from lapwing.bench.timing import Contender, interleave
 
-    host = make_matrix(Case(4))
+    case = Case(4)
+    host, through = make_matrix(case), operation_of("cholesky").through
     contenders = []
     for label in _OVERHEAD:
         library = open_library(label.split()[0])
         a = library.put(host, "cpu")
         if "grad" in label:
             a = a.clone().requires_grad_(True)
-        for who, call in (("own", library.own(False)), ("lapwing", library.through(False, "auto"))):
+        calls = {"own": peer_of(library, case, library.name).call, "lapwing": through(library, case, "auto", "raise")}
+        for who, call in calls.items():
             contenders.append(Contender(f"{label} {who}", library.waited(call, a)))
     times = {t.name: t.minimum for t in interleave(contenders, max(repeat, 20))}
     print("\none 4 x 4: " + ", ".join(f"{k} {seconds_in_words(v)}" for k, v in times.items()))
@@ -150,8 +154,8 @@ def _overhead(repeat: int) -> list[Verdict]:
     return verdicts
 
 
-# The 16 largest, or smallest, of one matrix: which matrix, the part, and by whom lapwing must be how many times as fast.
-# "eigsh" is scipy's Lanczos iteration to the same residual.
+# The 16 largest, or smallest, of one matrix: the matrix, the part, and for each peer how many times faster lapwing must be.
+# "eigsh" is SciPy's Lanczos iteration to the same residual.
 _EIGH_PARTS = (
     ("kernel", "largest", {"scipy": 10.0, "eigsh": 1.0}),
     ("wishart", "largest", {"scipy": 3.0, "eigsh": 1.0}),
@@ -209,8 +213,8 @@ def _eigh_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
     return rows, verdicts
 
 
-# Many small systems, inverses and singular values: by what factor lapwing must be faster than the best of numpy, scipy, torch
-# and jax, by n. For lstsq torch takes a factorisation that gives no singular values, and is cheaper.
+# Many small systems, inverses and singular values: by n, the factor by which lapwing must be faster than the best of numpy,
+# scipy, torch and jax. For lstsq torch uses a cheaper factorisation that gives no singular values.
 _SMALL = {3: 200_000, 4: 200_000, 5: 100_000, 6: 100_000, 7: 50_000, 8: 50_000, 16: 10_000, 32: 4_000}  # n and batch
 _POS_FACTORS = {3: 5.0, 4: 5.0, 5: 5.0, 6: 5.0, 7: 5.0, 8: 5.0, 16: 3.0, 32: 2.0}
 _LU_FACTORS = {3: 4.0, 4: 4.0, 5: 4.0, 6: 4.0, 7: 4.0, 8: 4.0, 16: 1.0, 32: 1.0}
@@ -223,7 +227,7 @@ _SMALL_FACTORS = {
     ("svd", "general"): _SVD_FACTORS,
     ("lstsq", "general"): {3: 3.0, 4: 3.0, 8: 1.0},
 }
-# One matrix: order, what else the case says, whom it is compared with (None: all), and by what factor lapwing must be faster.
+# One matrix: order, other fields of the case, the peers (None: all), and the factor by which lapwing must be faster.
 _ONE = (
     (4000, {"operation": "inv", "assume": "pos"}, ("numpy",), 1.8),
     (
@@ -241,7 +245,7 @@ _ONE = (
         if operation != "lstsq"
     ],
 )
-_LOOPS = ("cho_solve", "lu_solve")  # scipy goes through a batch in Python there, which takes minutes
+_LOOPS = ("cho_solve", "lu_solve")  # SciPy loops over a batch in Python, which takes minutes
 _TORCH_SHARE = 0.9  # of the speed of its MKL at one large matrix
 
 
@@ -254,14 +258,14 @@ def _solve_batched(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
         for dtype in ("float32", "float64"):
             for n, factor in factors.items():
                 if not quick or n in (4, 16):
-                    slow = 10 if operation in ("svd", "lstsq") else 1  # LAPACK takes seconds for as many
+                    slow = 10 if operation in ("svd", "lstsq") else 1  # LAPACK takes seconds for that many
                     batch = _SMALL[n] // (100 if quick else slow)
                     found.append(_best(Case(n, batch, dtype, operation=operation, assume=assume), None, factor, repeat))
     return [row for row, _ in found], [verdict for _, each in found for verdict in each]
 
 
 def _solve_one(quick: bool, repeat: int) -> tuple[list, list[Verdict]]:
-    """One matrix as a torch tensor, for which lapwing uses torch's LAPACK, against all of them; as an array against NumPy's."""
+    """One matrix as a torch tensor (lapwing then uses torch's LAPACK) against all libraries; as an array against NumPy's."""
     from lapwing.bench.case import Case
 
     found = []
@@ -284,7 +288,7 @@ def _best(
     torch_share: float = 1.0,
     library: str = "numpy",
 ) -> tuple:
-    """The row, and the verdict on it, unless nobody else could do it."""
+    """The row, and the verdict on it if a peer could run it."""
     from lapwing.bench.case import Entry
     from lapwing.bench.measure import measure, peer_entries
 
@@ -303,7 +307,7 @@ def _best(
 
 
 def _report(row: object) -> dict[str, float]:
-    """Print the times and what was wrong; the times by name."""
+    """Print the times and what was wrong; return the times by name."""
     from lapwing.bench.table import seconds_in_words
 
     times = {t.name: t.minimum for t in (*row.ours, *row.peers)}

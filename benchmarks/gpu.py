@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
-# JAX would take most of the GPU's memory from the others; read when it is imported
+# read at JAX's import: otherwise it takes most of the GPU's memory
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from lapwing import planner
@@ -41,14 +41,14 @@ _BATCHED = (
 _SINGLE = tuple(2**k for k in range(6, 16))
 _COMPLEX_BATCHED = ((8, 100_000), (32, 20_000), (128, 2_000))
 _COMPLEX_SINGLE = (256, 1024, 4096)
-# long enough on the device that no host is too slow to keep it busy
+# long enough on the device that every host can keep it busy
 _FRAMEWORKS = ((8, 2_000_000), (32, 200_000), (128, 20_000), (1024, 64), (8192, 1))
 _AGREE = 0.10
 
 
 @dataclass
 class Run:
-    """What the parts share."""
+    """The state that all parts of a run share."""
 
     options: argparse.Namespace
     library: str
@@ -64,13 +64,13 @@ class Run:
         return self.options.seconds - (perf_counter() - self.begun)
 
     def measure(self, case: Case, entries: list[Entry], table: Table, limit: float = 4.0) -> Row | None:
-        """Measure, print and keep, unless the time is up."""
+        """Measure a case, print the row and keep it, unless the time is up."""
         if self.left < 0:
             self.note(f"left out, as the time was up: {case}")
             return None
         try:
             row = measure(case, entries, repeat=self.options.repeat, limit=limit, bandwidth=self.bandwidth)
-        except Exception as error:  # a run of half an hour goes on
+        except Exception as error:  # a run of half an hour continues
             self.failed.append(f"{case}: {type(error).__name__}: {error}")
             self.note(f"failed: {self.failed[-1]}")
             return None
@@ -78,7 +78,7 @@ class Run:
         print(table.line(row), flush=True)
         for a in row.absent:
             self.note(f"{case}: without {a.name}: {a.reason}")
-        _write(self, {})  # what was measured is kept when the run is cut short
+        _write(self, {})  # keeps the measurements if the run is cut short
         return row
 
     def note(self, text: str) -> None:
@@ -133,7 +133,7 @@ def _race(run: Run, title: str, cases: list[Case]) -> dict:
     table = Table([*names, *[p.name for p in run.peers]], on_gpu=run.bandwidth is not None)
     print(f"\n{title}\n{table.header()}")
     for case in cases:
-        chosen = planner.plan(case.problem).engine  # timed already
+        chosen = planner.plan(case.problem).engine  # already timed as "lapwing"
         usable = [n for n in names if n != chosen and not planner.refusal(n, case.problem) and not _hopeless(n, case)]
         run.measure(
             case,
@@ -144,7 +144,7 @@ def _race(run: Run, title: str, cases: list[Case]) -> dict:
 
 
 def _hopeless(engine: str, case: Case) -> bool:
-    """cuSOLVER takes the matrices one after the other; a tile is 64 x 64."""
+    """Whether an engine is far too slow: cuSOLVER runs one matrix after the other, and a tile is 64 x 64."""
     return (engine == "cusolver" and case.batch > 16) or (engine == "tiled" and case.n <= 32)
 
 
@@ -168,22 +168,22 @@ def _frameworks(run: Run) -> dict:
     return {"spread": apart}
 
 
-# lapwing must be so many times as fast as cuSOLVER's own routine for a part (Xsyevdx) at finding the 16 largest
+# how many times as fast as cuSOLVER's routine for a part (Xsyevdx) lapwing must find the 16 largest
 _PART_ORDER, _PART_COUNT = 16384, 16
 _PART_BARS = {"kernel": 80.0, "wishart": 10.0}
-# ... as jax at many small ones, at each of these batches
+# the same against jax for many small matrices, at each of these batches
 _EIGH_BATCHED = (
     (2, 400_000, 3.0), (3, 400_000, 3.0), (4, 200_000, 3.0), (8, 100_000, 3.0), (16, 50_000, 3.0), (32, 20_000, 3.0),
     (64, 5_000, 1.2), (128, 1_000, 1.2), (256, 200, 1.2), (512, 50, 1.2),
 )  # fmt: skip
-# ... as the best of torch, jax and cupy at one matrix
+# the same against the best of torch, jax and cupy for one matrix
 _EIGH_SINGLE = (64, 256, 1024, 2048, 4096, 8192)
-# and find the top 5 % of this order, of the kernel that kernel_tools was measured with, in so many seconds
+# order of the kernel matrix that kernel_tools was measured with, and seconds for its top 5 %
 _TOP, _TOP_SECONDS = 20_000, 5.0
 
 
 def _eigh(run: Run) -> dict:
-    """The bars for eigenvalues."""
+    """Compare eigenvalues with their bars."""
     on_gpu = run.options.device == "cuda"
     direct = "cusolver" if on_gpu else "lapack"
     names = [direct, *[p.name for p in run.peers]]
@@ -218,11 +218,11 @@ def _eigh(run: Run) -> dict:
     return {"verdicts": verdicts}
 
 
-# One system: order, what else the case says, the peers, and by what factor lapwing must be faster than the best of them. A
-# float32 factor pays for a benign matrix; the two others take many steps of refinement, or none that would do.
+# One system: order, other fields of the case, the peers, and the factor by which lapwing must be faster than the best of them.
+# A float32 factor pays for the first matrix; the other two need many steps of refinement, or do not converge at all.
 _TORCH_DRIVERS = ("torch", "gesvd", "gesvdj", "gesvda")
 _MIXED = {"operation": "solve", "assume": "pos", "precision": "mixed"}
-# the longest to prepare and to check come last
+# those that take longest to prepare and check come last
 _SOLVE_ONE = (
     (64, {"operation": "svd", "rows": 1_000_000, "condition": 1e10}, _TORCH_DRIVERS, 4.0),
     (16384, {"operation": "inv", "assume": "pos"}, ("torch",), 2.0),
@@ -232,7 +232,7 @@ _SOLVE_ONE = (
     (32768, {**_MIXED, "condition": 1e5}, ("torch",), 0.65),
 )
 _SOLVE_BATCHED = ((4, 400_000), (8, 200_000), (16, 100_000), (32, 50_000))
-# torch.cholesky_inverse takes the matrices one after the other; torch.linalg.inv takes them together
+# torch.cholesky_inverse runs one matrix after the other; torch.linalg.inv runs them together
 _SOLVE_PEERS = {"solve": ("torch", "jax", "torch_solve", "jax_solve"), "inv": ("torch_inv", "jax", "jax_inv")}
 _SOLVE_FACTOR = 8.0
 # torch and jax call gesvdjBatched here
@@ -242,7 +242,7 @@ _SVD_FACTOR = 4.0
 
 
 def _solve(run: Run) -> dict:
-    """The bars for systems, inverses and singular values."""
+    """Compare systems, inverses and singular values with their bars."""
     verdicts: list[dict] = []
     device = run.options.device
     small = device == "cpu" or run.options.quick
@@ -282,7 +282,7 @@ def _verdict(what: str, value: float | None, bar: float, at_most: bool = False) 
 
 
 def _ratio(row: Row, name: str) -> float | None:
-    """How many times faster than that one lapwing is."""
+    """How many times faster lapwing is than this peer."""
     times = {t.name: t.minimum for t in (*row.ours, *row.peers)}
     return times[name] / times["lapwing"] if name in times and "lapwing" in times else None
 
@@ -293,7 +293,7 @@ def _eigh_record(run: Run) -> dict:
 
 
 def _record(run: Run, operation: str = "cholesky") -> dict:
-    """Every engine over the grid: the planner's rules follow from it."""
+    """Measure every engine over the grid, for the planner's rules."""
     options = run.options
     grid = grid_for(options.device, quick=options.quick, operation=operation)
     if options.device == "cpu":

@@ -1,15 +1,16 @@
-"""Writes the tables and pictures of docs/performance.md, and the table of docs/insitu.md, from the raw results in
-benchmarks/results.
+"""Write the tables and pictures of docs/performance.md, and the tables of docs/insitu.md, from benchmarks/results.
 
     python docs/make_performance.py
 
-The text of the pages is kept; what stands between the marker lines is replaced.
+Only the lines between the markers of a page are replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def main() -> None:
     PAGE.write_text(filled(PAGE.read_text(), tables))
     INSITU_PAGE.write_text(filled(INSITU_PAGE.read_text(), insitu))
     draw_gpu(batched, single)
+    draw_eigh([row for data in eigh for row in data["rows"]])
     draw_cpu(cpu)
 
 
@@ -64,7 +66,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def ours(row: dict[str, Any]) -> tuple[str, float]:
-    """The engine the planner takes for this problem on this GPU, and its measured time."""
+    """The engine that lapwing chooses for this problem on this GPU, and its measured time."""
     by_engine = {row["engine"] if t["name"] == "lapwing" else t["name"]: t["minimum"] for t in row["lapwing"]}
     problem = Problem("cholesky", row["dtype"], row["batch"], row["n"], "cuda")
     engine = planner.plan_on(problem, GPU).engine
@@ -99,20 +101,21 @@ def gpu_table(data: dict[str, Any]) -> str:
 
 
 def eigh_table(rows: list[dict[str, Any]], names: tuple[str, ...]) -> str:
-    """Each row against every other that was timed beside it, an engine by name among them."""
+    """Each row against every other contender of the same run, among them lapwing's engines by name."""
     lines = [f"| dtype | n | batch | values | engine | lapwing | {' | '.join(names)} | over the best of them |"]
     lines.append("|---" * (lines[0].count("|") - 1) + "|")
     for row in rows:
         times = {t["name"]: t["minimum"] for t in (*row["lapwing"], *row["peers"])}
-        mine = times.pop("lapwing", None) or times.pop("lapwing/numpy")
+        lapwing = times.pop("lapwing", None) or times.pop("lapwing/numpy")
         others = {name: times[name] for name in names if name in times}
         part = row.get("part")
         values = f"{part[1]} {'largest' if part[0] else 'smallest'}, {row['matrix']}" if part else "all"
         cells = " | ".join(milliseconds(others[name]) if name in others else "-" for name in names)
-        ratio = f"{min(others.values()) / mine:.3g}x" if others else "-"
+        ratio = f"{min(others.values()) / lapwing:.3g}x" if others else "-"
         engine = row.get("engine") or "batched"
         lines.append(
-            f"| {row['dtype']} | {row['n']} | {row['batch']} | {values} | {engine} | {milliseconds(mine)} | {cells} | {ratio} |"
+            f"| {row['dtype']} | {row['n']} | {row['batch']} | {values} | {engine} "
+            f"| {milliseconds(lapwing)} | {cells} | {ratio} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -145,7 +148,7 @@ def cpu_table(data: dict[str, Any]) -> str:
 
 
 def insitu_table(data: dict[str, Any]) -> str:
-    """What a step of coupling costs, and the streaming POD beside the SVD of the stored history."""
+    """The cost of a coupled step, and the streaming POD against the SVD of the stored history."""
     pod, about, each = data["pod"], data["environment"], data["overhead"]
     stream, batch = pod["stream"], pod["batch"]
     first = pod["sigma_reference"][0]
@@ -167,7 +170,7 @@ def insitu_table(data: dict[str, Any]) -> str:
 
 
 def insitu_gpu_table(data: dict[str, Any]) -> str:
-    """The streaming POD over the time of its products and copies, and a step of the solver with each analysis."""
+    """The time of the streaming POD against that of its products and copies, and a solver step with each analysis."""
     lines = [
         "| POD of 2^24 unknowns, 20 modes | dtype | solver, ms a step | POD | its floor | ratio | error / sigma_0 |",
         "|---|---|---|---|---|---|---|",
@@ -220,11 +223,11 @@ def tune_table(data: dict[str, Any]) -> str:
 
 
 def solve_table(rows: list[dict[str, Any]]) -> str:
-    """Milliseconds of lapwing and of the fastest other way."""
+    """Milliseconds of lapwing and of the fastest peer."""
     heads = ("problem", "dtype", "size", "batch", "engine", "lapwing", "the best other", "ratio")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
-        mine = min(t["minimum"] for t in row["lapwing"])
+        seconds = min(t["minimum"] for t in row["lapwing"])
         others = peers(row)
         if not others:
             continue
@@ -236,8 +239,8 @@ def solve_table(rows: list[dict[str, Any]]) -> str:
             known = f", condition {row['condition']:.0e}"
         size = f"{row['rows']} x {row['n']}" if row["rows"] else str(row["n"])
         lines.append(
-            f"| {what}{known} | {row['dtype']} | {size} | {row['batch']} | {row['engine']} | {milliseconds(mine)} "
-            f"| {milliseconds(best)} ({name}) | {best / mine:.2f}x |"
+            f"| {what}{known} | {row['dtype']} | {size} | {row['batch']} | {row['engine']} | {milliseconds(seconds)} "
+            f"| {milliseconds(best)} ({name}) | {best / seconds:.2f}x |"
         )
     return "\n".join(lines) + "\n"
 
@@ -246,56 +249,92 @@ COLOURS = {"float32": "#d1495b", "float64": "#4477aa"}
 
 
 def draw_gpu(batched: dict[str, Any], single: dict[str, Any]) -> None:
-    from matplotlib.figure import Figure
+    def ratio(row: dict[str, Any]) -> float:
+        return min(peers(row).values()) / ours(row)[1]
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    bars(left, [r for r in batched["rows"] if r["batch"] >= 100], lambda r: min(peers(r).values()) / ours(r)[1])
-    left.set(title="Batches on one H200", xlabel="order n (batch)", ylabel="times faster than the best of torch, jax, cupy")
-    for dtype, colour in COLOURS.items():
-        rows = [r for r in single["rows"] if r["dtype"] == dtype]
-        right.plot([r["n"] for r in rows], [min(peers(r).values()) / ours(r)[1] for r in rows], "o-", color=colour, label=dtype)
-    right.axhline(1, color="black", linewidth=1)
-    right.set_xscale("log", base=2)
-    orders = sorted({r["n"] for r in single["rows"] if r["dtype"] in COLOURS})
-    right.set_xticks(orders, [str(n) for n in orders], fontsize=7)
-    right.set_ylim(0)
-    right.set(title="One matrix on one H200", xlabel="order n", ylabel="times faster than the best of torch, jax, cupy")
-    right.legend(frameon=False)
-    figure.savefig(IMAGES / "h200.png", dpi=110)
+    title = "Cholesky on one H200: how many times faster lapwing is than the best of torch, jax and cupy"
+    with picture("h200.png", title, 2, same_scale=True) as axes:
+        bars(axes[0], [r for r in batched["rows"] if r["batch"] >= 100], ratio)
+        axes[0].set_title("many matrices at once")
+        bars(axes[1], single["rows"], ratio)
+        axes[1].set_title("one matrix")
+        axes[1].tick_params(labelleft=True)
+
+
+def draw_eigh(rows: list[dict[str, Any]]) -> None:
+    def ratio(row: dict[str, Any]) -> float:
+        times = {t["name"]: t["minimum"] for t in (*row["lapwing"], *row["peers"])}
+        return min(seconds for name, seconds in times.items() if name in ("torch", "jax", "cupy")) / times["lapwing"]
+
+    whole = [r for r in rows if not r.get("part") and r["peers"]]
+    with picture("eigh.png", "Eigenvalues and eigenvectors on one H200", 2) as axes:
+        bars(axes[0], [r for r in whole if r["batch"] > 1], ratio)
+        axes[0].set_title("all of many matrices: times faster than the best of torch, jax, cupy")
+        few(axes[1], [r for r in rows if r.get("part") and len(r["lapwing"]) > 1])
+        axes[1].set_title("the 16 largest of one matrix, n = 16384, float64")
+
+
+def few(axes: Any, rows: list[dict[str, Any]]) -> None:
+    """Seconds of the iteration and of the direct routine, for each kind of matrix."""
+    times = [{t["name"]: t["minimum"] for t in r["lapwing"]} for r in rows]
+    for k, (name, label) in enumerate((("lapwing", "lapwing (krylov)"), ("cusolver", "cuSOLVER's direct routine"))):
+        drawn = axes.bar([i + 0.4 * k - 0.2 for i in range(len(rows))], [t[name] for t in times], 0.38, label=label)
+        for bar in drawn:
+            bar.set_color(list(COLOURS.values())[k])
+        words = [f"{t[name] * 1e3:.0f} ms" + (f"\n({t['cusolver'] / t[name]:.0f}x faster)" if k == 0 else "") for t in times]
+        axes.bar_label(drawn, words, fontsize=8, padding=1)
+    axes.set_ylim(top=3.8)
+    axes.yaxis.set_major_formatter("{x:g} s")
+    kinds = {"kernel": "Gaussian kernel", "wishart": "Wishart"}
+    axes.set_xticks(range(len(rows)), [f"{kinds[r['matrix']]} matrix" for r in rows])
+    axes.set_ylabel("time, lower is better")
+    axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_cpu(data: dict[str, Any]) -> None:
-    from matplotlib.figure import Figure
-
     def ratio(row: dict[str, Any]) -> float:
         times = {t["name"]: t["minimum"] for t in row["lapwing"]}
         return min(peers(row).values()) / times["lapwing/numpy"]
 
+    with picture(
+        "cpu.png", "Cholesky on two CPU threads: how many times faster lapwing is than the best of numpy, torch and jax"
+    ) as axes:
+        bars(axes[0], data["rows"], ratio)
+        axes[0].set_title("Xeon with AVX-512")
+
+
+@contextlib.contextmanager
+def picture(name: str, title: str, across: int = 1, same_scale: bool = False) -> Iterator[Any]:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 4.6), layout="constrained")
-    axes = figure.subplots()
-    bars(axes, data["rows"], ratio)
-    axes.set(
-        title="Cholesky on two threads of a Xeon with AVX-512",
-        xlabel="order n (batch)",
-        ylabel="times faster than the best of numpy, torch, jax",
-    )
-    figure.savefig(IMAGES / "cpu.png", dpi=110)
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    yield figure.subplots(1, across, squeeze=False, sharey=same_scale)[0]
+    figure.savefig(IMAGES / name, dpi=110)
 
 
-def bars(axes: Any, rows: list[dict[str, Any]], ratio: Any) -> None:
+def bars(axes: Any, rows: list[dict[str, Any]], ratio: Callable[[dict[str, Any]], float]) -> None:
+    """How many times faster, by n and batch; each bar starts at 1, which means equal."""
     rows = [r for r in rows if r["dtype"] in COLOURS]
     places = sorted({(r["n"], -r["batch"]) for r in rows})
     for k, (dtype, colour) in enumerate(COLOURS.items()):
-        found = {(r["n"], -r["batch"]): ratio(r) for r in rows if r["dtype"] == dtype}
-        x = [i + 0.4 * k - 0.2 for i, p in enumerate(places) if p in found]
-        drawn = axes.bar(x, [found[p] for p in places if p in found], 0.38, color=colour, label=dtype)
-        axes.bar_label(drawn, fmt="%.1f", fontsize=7, padding=1)
+        ratios = {(r["n"], -r["batch"]): ratio(r) for r in rows if r["dtype"] == dtype}
+        x = [i + 0.4 * k - 0.2 for i, p in enumerate(places) if p in ratios]
+        heights = [ratios[p] for p in places if p in ratios]
+        drawn = axes.bar(x, [h - 1 for h in heights], 0.38, bottom=1, color=colour, label=dtype)
+        words = [f"{h:.{2 if h < 1 else 1 if h < 99.95 else 0}f}" for h in heights]
+        axes.bar_label(drawn, words, fontsize=7, padding=1)
     axes.axhline(1, color="black", linewidth=1)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xticks(range(len(places)), [f"{n}\n({count(-b)})" for n, b in places], fontsize=7)
-    axes.legend(frameon=False)
+    low, high = axes.get_ylim()
+    ticks = [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low <= t <= high]
+    axes.set_yticks(ticks, [f"{t:g}x" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xticks(range(len(places)), [f"{n}\n({count(-b)})" if b < -1 else str(n) for n, b in places], fontsize=7)
+    axes.set(xlabel="order n (matrices in the batch)" if any(b < -1 for _, b in places) else "order n")
+    axes.set_ylabel("times faster (1x = equal)")
+    axes.legend(frameon=False, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
 
 

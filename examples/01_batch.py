@@ -18,7 +18,7 @@ took = time.perf_counter() - start
 (bad,) = np.nonzero(info)
 print(f"{len(covariances)} factors in {took * 1e3:.1f} ms; not positive definite: {bad.tolist()}")
 
-# the log-determinant of every good one
+# the log-determinant of every matrix that could be factored
 diagonal = np.diagonal(factors, axis1=-2, axis2=-1)
 logdet = 2 * np.log(diagonal).sum(-1)
 print(f"mean log-determinant of the others: {np.nanmean(logdet):.3f}")

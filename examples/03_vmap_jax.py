@@ -1,4 +1,4 @@
-"""vmap over matrices ends in one batched kernel; grad and jit compose as usual."""
+"""vmap over matrices runs one batched kernel; grad and jit work as usual."""
 
 import jax
 import jax.numpy as jnp

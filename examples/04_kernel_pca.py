@@ -20,7 +20,7 @@ points = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
 components = 8
 
 rng = np.random.default_rng(0)
-turn = np.sqrt(rng.uniform(0.04, 1.0, points)) * 3 * np.pi  # how far along its arm a point lies
+turn = np.sqrt(rng.uniform(0.04, 1.0, points)) * 3 * np.pi  # the position of a point along its arm
 arm = rng.integers(0, 2, points)
 angle = turn + np.pi * arm
 x = np.stack([turn * np.cos(angle), turn * np.sin(angle)], 1) + 0.25 * rng.standard_normal((points, 2))
@@ -42,7 +42,7 @@ found = perf_counter()
 residual = np.linalg.norm(k @ v - v * w) / np.linalg.norm(w)
 scores = (v * np.sqrt(w))[:, ::-1]  # the largest component first
 
-# how well the arms can be told apart by a linear rule on the components, found by least squares
+# how well a linear rule on the components, fitted by least squares, separates the arms
 design = np.concatenate([scores, np.ones((points, 1))], 1)
 rule = np.linalg.lstsq(design, 2.0 * arm - 1, rcond=None)[0]
 right = np.mean((design @ rule > 0) == (arm == 1))

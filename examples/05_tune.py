@@ -1,4 +1,4 @@
-"""From a log of matrix products to a tuned library, and to its use: the three steps on NumPy's products, in a few seconds.
+"""From a log of matrix products to a tuned library and its use: three steps on NumPy's products, in a few seconds.
 
 On a GPU the steps are the same: ``lapwing tune record -- python serve.py`` makes the log, backend "auto" takes cuBLASLt and
 Triton, and torch's own functions use the library inside ``lapwing.tune.use``. Give it minutes there, not seconds.
@@ -23,7 +23,7 @@ tuned = tune.all_steps(log, tempfile.mkdtemp(prefix="tune-"), backend="cpu", bud
 print(tuned.metrics)
 print(f"report: {tuned.report}")
 
-# 3. Use it. A product that has no faster kernel is NumPy's own, so nothing is lost where nothing was found.
+# 3. Use it. Where no faster kernel was found, NumPy computes the product as before.
 rng = np.random.default_rng(0)
 x, first, second = (rng.standard_normal(shape, "float32") for shape in ((16, 256), (1024, 256), (256, 1024)))
 

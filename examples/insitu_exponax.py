@@ -1,4 +1,4 @@
-"""A solver nobody here wrote, analysed while it runs: decaying 2-D turbulence by exponax (pip install exponax).
+"""An independent solver, analysed while it runs: decaying 2-D turbulence by exponax (pip install exponax).
 
 python examples/insitu_exponax.py [points, 128 unless told] [steps, 600]
 """

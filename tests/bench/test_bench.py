@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from lapwing.bench.check import LIMIT, Check, check_factor
 from lapwing.bench.libraries import installed, open_library
 from lapwing.bench.matrices import make_matrix
 from lapwing.bench.measure import measure, peer_entries
+from lapwing.bench.operations import operation_of
+from lapwing.bench.peers import Peer, peer_of
 from lapwing.bench.plot import plot_rows, plot_speedup
 from lapwing.bench.record import Grid, grid_for, measure_record, record_of, rule_in_words, write_record
 from lapwing.bench.report import as_json, make_report
@@ -144,8 +147,8 @@ def test_measure_checks_then_times():
 
 
 def test_measure_does_not_time_a_wrong_answer(monkeypatch):
-    library = open_library("numpy")
-    monkeypatch.setattr(library, "through", lambda *_: lambda a: np.tril(a))
+    wrong = replace(operation_of("cholesky"), through=lambda *_: lambda a: np.tril(a))
+    monkeypatch.setattr("lapwing.bench.measure.operation_of", lambda name: wrong)
     row = measure(Case(5, 3), [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")], repeat=2)
     assert row.wrong == ("lapwing",) and not row.ours and not row.peers
 
@@ -154,7 +157,7 @@ def test_measure_leaves_out_a_peer_that_fails(monkeypatch):
     def fails(a):
         raise RuntimeError("no batches\nat all")
 
-    monkeypatch.setattr(open_library("numpy"), "own", lambda upper: fails)
+    monkeypatch.setattr("lapwing.bench.measure.peer_of", lambda *_: Peer("fails", fails, fails))
     row = measure(Case(5, 3), [Entry("lapwing", "numpy", "auto"), Entry("numpy", "numpy")], repeat=2)
     assert row.absent == (Absent("numpy", "RuntimeError: no batches"),) and row.lapwing and not row.peers
 
@@ -167,7 +170,8 @@ def test_libraries_give_the_same_factor(name, upper):
     library, case = open_library(name), Case(6, 2, "complex128", upper=upper)
     host = make_matrix(case)
     a = library.put(host, "cpu")
-    for call in (library.own(upper), library.own_queued(upper), library.through(upper, "auto")):
+    calls = [*peer_of(library, case, name)[1:], operation_of("cholesky").through(library, case, "auto", "raise")]
+    for call in calls:
         assert check_factor(host, library.to_host(call(a)), upper=upper).ok
 
 

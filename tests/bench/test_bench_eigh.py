@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lapwing.__main__ import main
+from lapwing.bench import check as check_module
 from lapwing.bench import check_eigh
 from lapwing.bench.case import Case, Entry
 from lapwing.bench.check import LIMIT
@@ -19,7 +21,8 @@ from lapwing.bench.libraries import installed, open_library
 from lapwing.bench.matrices import make_matrix
 from lapwing.bench.measure import every_engine, measure, peer_entries
 from lapwing.bench.operations import operation_of
-from lapwing.bench.plot_eigh import workspace_of
+from lapwing.bench.peers import peer_text
+from lapwing.bench.plot import workspace_of
 from lapwing.bench.record import Grid, grid_for, measure_record, record_of, rule_in_words
 from lapwing.cli import record as record_command
 from lapwing.core.native import native
@@ -51,7 +54,7 @@ def test_matrices_are_hermitian(dtype, matrix, batch):
 @pytest.mark.parametrize(("batch", "part"), [(1, None), (4, None), (1, (17, 3)), (1, (0, 3)), (4, (15, 5)), (1, (5, 6))])
 def test_check_accepts_right_pairs(dtype, exact, batch, part, monkeypatch):
     if not exact:
-        monkeypatch.setattr(check_eigh, "_EXACT_WORK", -1)
+        monkeypatch.setattr(check_module, "_EXACT_WORK", -1)
     a = make_matrix(case_of(20, batch, dtype))
     w, v = np.linalg.eigh(a)
     if part:
@@ -65,7 +68,7 @@ def test_check_accepts_right_pairs(dtype, exact, batch, part, monkeypatch):
 @pytest.mark.parametrize("exact", [True, False])
 def test_check_refuses_wrong_pairs(exact, monkeypatch):
     if not exact:
-        monkeypatch.setattr(check_eigh, "_EXACT_WORK", -1)
+        monkeypatch.setattr(check_module, "_EXACT_WORK", -1)
     a = make_matrix(case_of(20, 2, matrix="wishart"))
     w, v = np.linalg.eigh(a)
     moved = v.copy()
@@ -119,7 +122,7 @@ def test_libraries_give_the_same_pairs(operation, name, upper, part):
     if row.absent:  # of a random matrix LAPACK's vectors may be a little worse than is allowed; hardly of two
         row = measure(case, entries, repeat=1)
     assert not row.wrong and not row.absent and [t.name for t in row.peers] == [name]
-    assert library.name in operation_of(operation).own_text(name, case)
+    assert library.name in peer_text(name, case)
 
 
 def test_lanczos_takes_part_where_it_can():
@@ -139,15 +142,9 @@ def test_a_wrong_part_is_not_timed(monkeypatch):
     def shifted(library, case, engine, on_fail):
         return lambda a: tuple(x[..., -5:-1] for x in np.linalg.eigh(a))
 
-    monkeypatch.setattr("lapwing.bench.measure.operation_of", lambda name: _replace(operation_of(name), through=shifted))
+    monkeypatch.setattr("lapwing.bench.measure.operation_of", lambda name: replace(operation_of(name), through=shifted))
     row = measure(case_of(20, part=(16, 4)), [Entry("lapwing", "numpy", "auto")], repeat=1)
     assert row.wrong == ("lapwing",) and not row.ours
-
-
-def _replace(record, **changes):
-    from dataclasses import replace
-
-    return replace(record, **changes)
 
 
 def test_work_of_a_case():
@@ -215,7 +212,7 @@ def test_command(operation, tmp_path, capsys):
         (["eigh", "--subset", "1:9:2"], "--subset '1:9:2' is not a slice"),
         (["eigh", "--subset", "5:5"], "--subset 5:5 selects none of 4 eigenvalues"),
         (["eigh", "--record", "--subset", "-4:"], "--record measures its own grid; --subset has no effect"),
-        (["eigvalsh", "--record"], "values alone go where the vectors go"),
+        (["eigvalsh", "--record"], "eigvalsh uses the record of eigh"),
         (["eigh", "--engine", "krylov"], "engine='krylov' cannot take this call"),
     ],
 )

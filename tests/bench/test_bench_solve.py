@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from lapwing.__main__ import main
-from lapwing.bench import check_solve, matrices
+from lapwing.bench import check as check_module
+from lapwing.bench import matrices
 from lapwing.bench.case import Case, Entry
 from lapwing.bench.check_solve import check_solution
 from lapwing.bench.libraries import installed, open_library
 from lapwing.bench.matrices import make_input, make_matrix
 from lapwing.bench.measure import measure, peer_entries
 from lapwing.bench.operations import operation_of
+from lapwing.bench.peers import peer_text, special_routines
 from lapwing.core.problem import DTYPES
 
 TALL = {"rows": 37}
@@ -81,8 +83,8 @@ def test_a_large_matrix_of_chosen_condition(dtype, assume, monkeypatch):
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_check_accepts_right_answers(name, dtype, exact, batch, monkeypatch):
-    monkeypatch.setattr(check_solve, "_EXACT_WORK", np.inf if exact else -1)
-    monkeypatch.setattr(check_solve, "_BLOCK", 700)  # two matrices at a time
+    monkeypatch.setattr(check_module, "_EXACT_WORK", np.inf if exact else -1)
+    monkeypatch.setattr(check_module, "_BLOCK", 700)  # two matrices at a time
     case = case_of(name, batch=batch, dtype=dtype)
     given = make_input(case, seed=1)
     found = check_solution(given, right(name, given), case)
@@ -94,7 +96,7 @@ def test_check_accepts_right_answers(name, dtype, exact, batch, monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("exact", [True, False])
 def test_check_refuses_wrong_answers(name, exact, monkeypatch):
-    monkeypatch.setattr(check_solve, "_EXACT_WORK", np.inf if exact else -1)
+    monkeypatch.setattr(check_module, "_EXACT_WORK", np.inf if exact else -1)
     case = case_of(name, batch=2)
     given = make_input(case, seed=1)
     good = right(name, given)
@@ -146,12 +148,12 @@ def test_libraries_give_right_answers(name, library, batch):
     assert not row.wrong and len(row.peers) + len(row.absent) == len(peers)
     assert row.peers or batch > 1, row.absent
     for timing in row.peers:
-        text = operation_of(case.operation).own_text(timing.name, case)
+        text = peer_text(timing.name, case)
         assert library in text and (name.split()[0] in text or "cholesky" in text)
 
 
 def test_routines_beside_the_usual_call():
-    names = lambda name, **more: [n for n, _ in operation_of(name.split()[0]).routines(case_of(name, **more))]  # noqa: E731
+    names = lambda name, **more: [n for n, _ in special_routines(case_of(name, **more))]  # noqa: E731
     assert names("solve") == ["lu_solve"] and names("solve pos") == ["cho_solve", "torch_solve", "jax_solve"]
     assert names("inv") == [] and names("inv pos") == ["torch_inv", "jax_inv"]
     assert names("svd") == [] and names("svd", device="cuda") == ["gesvd", "gesvdj", "gesvda"]

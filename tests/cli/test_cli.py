@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,12 @@ from lapwing.__main__ import main
 from lapwing.bench import plot
 from lapwing.bench.case import Row, Timing
 from lapwing.bench.check import Check
-from lapwing.bench.libraries import installed, open_library
+from lapwing.bench.libraries import installed
+from lapwing.bench.operations import operation_of
 from lapwing.bench.record import Grid
 from lapwing.bench.table import UNSTEADY
 from lapwing.cli import bench as bench_command
+from lapwing.cli import launch as launch_command
 from lapwing.cli import record as record_command
 from lapwing.cli.progress import Progress
 from lapwing.cli.usage import program
@@ -99,12 +102,12 @@ def test_explain_tells_of_an_engine_that_is_not_here(capsys):
         (["bench", "cholesky", "--record", "--batch", "1"], "--record measures its own grid; --batch has no effect"),
         (["bench", "cholesky", "--record", "--peers"], "--record measures its own grid; --peers has no effect"),
         (["bench", "cholesky", "--record", "--repeat", "0"], "--repeat 0 is not a positive number"),
-        (["bench", "cholesky", "--quick"], "only --record looks at it; --quick has no effect"),
-        (["bench", "cholesky", "--output", "x.json"], "only --record looks at it; --output has no effect"),
+        (["bench", "cholesky", "--quick"], "it works only with --record; --quick has no effect"),
+        (["bench", "cholesky", "--output", "x.json"], "it works only with --record; --output has no effect"),
         (["bench", "cholesky", "--json", "nosuch/x.json"], "--json nosuch/x.json: there is no folder nosuch"),
         (["bench", "cholesky", "--plot", "nosuch/x.png"], "--plot nosuch/x.png: there is no folder nosuch"),
         (["bench", "cholesky", "--plot", "x.nosuch"], "--plot x.nosuch: the name must end in one of .png, .pdf, .svg"),
-        (["bench", "cholesky", "--json", "."], "--json .: it cannot be written"),
+        (["bench", "cholesky", "--json", "."], "--json .: cannot write this file"),
         (["nosuch"], "invalid choice: 'nosuch'"),
         ([], "arguments are required"),
     ],
@@ -180,7 +183,8 @@ def test_bench_through_jax_with_a_limit_on_threads():
 
 
 def test_bench_ends_with_1_on_a_wrong_answer(monkeypatch, capsys):
-    monkeypatch.setattr(open_library("numpy"), "through", lambda *_: lambda a: a.copy())
+    wrong = replace(operation_of("cholesky"), through=lambda *_: lambda a: a.copy())
+    monkeypatch.setattr("lapwing.bench.measure.operation_of", lambda name: wrong)
     assert main(["bench", "cholesky", "--sizes", "4", "--repeat", "1"]) == 1
     assert "WRONG ANSWER from lapwing" in capsys.readouterr().out
 
@@ -330,3 +334,59 @@ def test_a_closed_pipe_is_no_error():
     )
     os.close(writer)
     assert "Traceback" not in answer.stderr
+
+
+ECHO = """#!/bin/sh
+[ "$1" = --version ] && echo "$VERSION" || { echo "arguments: $*"; echo "threads: $OMP_NUM_THREADS"; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "where", "passed", "threads"),
+    [
+        ("HYDRA build details", ["--hosts", "a,b:2"], "-n 3 -hosts a,b:2", 6),
+        ("mpirun (Open MPI) 5.0.3", ["--hosts", "a, b:2"], "-n 3 --host a,b:2 -x OMP_NUM_THREADS", 6),
+        ("HYDRA build details", ["-n", "2", "--hostfile", "hosts"], "-n 2 -f hosts", 12),
+        ("HYDRA build details", ["--hostfile", "hosts"], "-n 6 -f hosts", 4),
+        ("mpirun (Open MPI) 4.1.2", ["--hostfile", "slots"], "-n 6 --hostfile slots -x OMP_NUM_THREADS", 4),
+    ],
+)
+def test_launch_passes_hosts_to_mpiexec(version, where, passed, threads, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VERSION", version)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch_command, "_cores", lambda: 12)
+    (tmp_path / "mpiexec").write_text(ECHO)
+    (tmp_path / "mpiexec").chmod(0o755)
+    (tmp_path / "hosts").write_text("# the machines\nfirst:4\n\nsecond:2  # a small one\n")
+    (tmp_path / "slots").write_text("first slots=4\nsecond slots=2\n")
+    assert main(["launch", "--mpiexec", "./mpiexec", *where, "--", "program", "x"]) == 0
+    text = capfd.readouterr().out
+    assert f"arguments: {passed}" in text and text.splitlines()[0].endswith("program x")
+    assert f"threads: {threads}" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (["--hosts", "a,,b"], "'' is not a host, nor host:places"),
+        (["--hosts", "a:0"], "'a:0' is not a host"),
+        (["--hosts", "a:x"], "'a:x' is not a host"),
+        (["--hostfile", "nosuch"], "--hostfile nosuch: No such file"),
+        (["--hostfile", "empty"], "names no host"),
+        (["--hosts", "a", "--hostfile", "empty"], "not allowed with argument --hosts"),
+    ],
+)
+def test_launch_refuses_wrong_hosts(where, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").write_text("# nothing\n")
+    assert main(["launch", *where, "--", "true"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_keeps_capital_letters(capsys):
+    for command, words in (("launch", "Start a script on many MPI ranks"), ("demo", "a small race against NumPy")):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert words in " ".join(capsys.readouterr().out.split())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from backends import poison, random
+from lapwing import gram
 from lapwing.compat import kernel_tools as kt
+from lapwing.compat.kernel_tools import kernels, linalg
 
 torch = pytest.importorskip("torch")
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
@@ -40,13 +44,14 @@ def test_signatures():
         "cusolver_mg_eigh": "a overwrite_a=False max_num_devices=16 verbose=False",
         "cusolver_mg_eigh_workspace_requirements": "N dtype num_devices=None verbose=False",
     }
-    assert sorted(signatures) == kt.__all__
+    assert sorted(signatures) == linalg.__all__ and sorted([*signatures, "kernels"]) == kt.__all__
     for name, text in signatures.items():
-        found = [
-            p.name if p.default is p.empty else f"{p.name}={p.default}"
-            for p in inspect.signature(getattr(kt, name)).parameters.values()
-        ]
-        assert found == text.split()
+        assert described(getattr(kt, name)) == text.split()
+
+
+def described(function):
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -118,12 +123,12 @@ def test_workspace_of_the_host_matrix(capsys):
         (lambda: solved(ipiv=torch.tensor([1.0, 2.0, 3.0, 4.0])), "ipiv must be a tensor of 4 integers, got float"),
         (lambda: solved(ipiv=torch.ones(4, dtype=torch.bool)), "ipiv must be a tensor of 4 integers, got bool"),
         (lambda: solved(ipiv=torch.ones(4, 2, dtype=torch.int64)), "ipiv must be a tensor of 4 integers, got list"),
-        (lambda: kt._getrf(torch.zeros(3, 3), False, False), "singular"),
-        (lambda: kt._getrf(torch.full((3, 3), torch.nan), False, False), "NaN or Inf"),
-        (lambda: kt._subset((0, 4), 4), r"subset_by_index=\(0, 4\) is out of range for 4 eigenvalues, 0 to 3"),
-        (lambda: kt._subset((2, 1), 4), "out of range"),
-        (lambda: kt._subset((-1, 2), 4), "out of range"),
-        (lambda: kt._subset(3, 4), "subset_by_index=3 is not a pair of integers"),
+        (lambda: linalg._getrf(torch.zeros(3, 3), False, False), "singular"),
+        (lambda: linalg._getrf(torch.full((3, 3), torch.nan), False, False), "NaN or Inf"),
+        (lambda: linalg._subset((0, 4), 4), r"subset_by_index=\(0, 4\) is out of range for 4 eigenvalues, 0 to 3"),
+        (lambda: linalg._subset((2, 1), 4), "out of range"),
+        (lambda: linalg._subset((-1, 2), 4), "out of range"),
+        (lambda: linalg._subset(3, 4), "subset_by_index=3 is not a pair of integers"),
     ],
 )
 def test_errors(call, message):
@@ -132,9 +137,9 @@ def test_errors(call, message):
 
 
 def solved(**changes):
-    lu, ipiv = kt._getrf(symmetric(4), False, False)
+    lu, ipiv = linalg._getrf(symmetric(4), False, False)
     given = {"ipiv": ipiv, "targets": symmetric(4), "overwrite": False, "verbose": False, **changes}
-    return kt._getrs(lu, given["ipiv"], given["targets"], given["overwrite"], given["verbose"])
+    return linalg._getrs(lu, given["ipiv"], given["targets"], given["overwrite"], given["verbose"])
 
 
 def packed(lu):
@@ -163,7 +168,7 @@ def factored_and_solved(a, targets, getrf, getrs):
     same = getrs(lu, ipiv, targets, True)
     assert same.data_ptr() == targets.data_ptr() and torch.equal(same, x) and torch.equal(targets, x)
     again, _ = getrf(a, True)
-    assert again.data_ptr() == a.data_ptr() and torch.equal(again, lu)
+    assert again.data_ptr() == a.data_ptr() and torch.equal(again, lu) and torch.equal(a, lu)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -174,26 +179,86 @@ def test_lu(n, nrhs, dtype, columns):
     a = torch.from_numpy(random((n, n), "float64")).to(dtype)
     a = a.mT.contiguous().mT if columns else a
     targets = torch.from_numpy(random((nrhs, n), "float64")).to(dtype)
-    factored_and_solved(a, targets, lambda a, o=False: kt._getrf(a, o, False), lambda *a: kt._getrs(*a[:3], len(a) > 3, False))
+    getrf, getrs = linalg._getrf, linalg._getrs
+    factored_and_solved(a, targets, lambda a, o=False: getrf(a, o, False), lambda *a: getrs(*a[:3], len(a) > 3, False))
+
+
+def test_lu_of_a_view_is_written_back():
+    whole = torch.from_numpy(random((24, 24), "float64"))
+    a = whole[::2, ::2]
+    want, _ = linalg._getrf(a.clone(), False, False)
+    lu, _ = linalg._getrf(a, True, False)
+    assert lu.data_ptr() == whole.data_ptr() and torch.equal(a, want)
+
+
+def test_a_matrix_that_cannot_be_factored_keeps_its_memory_order():
+    a = torch.zeros(3, 3)
+    a[0, 2] = 5.0
+    with pytest.raises(ValueError, match="singular"):
+        linalg._getrf(a, True, False)
+
+
+def test_lu_needs_no_second_matrix():
+    code = """
+import resource, torch
+from lapwing.compat.kernel_tools import linalg
+n = 3000
+a = torch.randn(n, n, dtype=torch.float64)
+b = torch.randn(2, n, dtype=torch.float64)
+torch.linalg.lu_solve(*torch.linalg.lu_factor(torch.eye(700, dtype=torch.float64)), torch.eye(700, dtype=torch.float64))
+lu, ipiv = linalg._getrf(a[:600, :600].clone(), True, False)
+linalg._getrs(lu, ipiv, b[:, :600].clone(), False, False)
+for call in (lambda: linalg._getrf(a, True, False), lambda: linalg._getrs(a, torch.arange(1, n + 1), b, False, False)):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call()
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert more < 0.4 * a.nbytes, more / a.nbytes
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_have_the_original_names_and_positions():
+    signatures = {
+        "dispersal": "samples centers bandwidth gamma",
+        "euclidean": "samples centers squared=True",
+        "gaussian": "samples centers bandwidth",
+        "laplacian": "samples centers bandwidth",
+        "ntk_relu": "X Z depth=1 bias=0.0",
+        "ntk_relu_unit_sphere": "X Z depth=1 bias=0.0",
+    }
+    assert sorted(signatures) == kernels.__all__
+    x, z = (torch.from_numpy(random((n, 3), "float64")) for n in (6, 4))
+    for name, text in signatures.items():
+        assert described(getattr(kernels, name)) == text.split()
+    assert torch.equal(kernels.euclidean(x, z, False), gram.euclidean(x, z, squared=False))
+    assert torch.equal(kernels.gaussian(x, z, 0.7), gram.gaussian(x, z, length_scale=0.7))
+    assert torch.equal(kernels.laplacian(x, z, 0.7), gram.laplacian(x, z, length_scale=0.7))
+    assert torch.equal(kernels.dispersal(x, z, 0.7, 1.5), gram.dispersal(x, z, length_scale=0.7, gamma=1.5))
+    assert torch.equal(kernels.ntk_relu(x, z, 3, 0.1), gram.ntk_relu(x, z, depth=3, bias=0.1))
+    assert torch.equal(kernels.ntk_relu_unit_sphere(x, z, 2), gram.ntk_relu_unit_sphere(x, z, depth=2))
+    for call in (kernels.gaussian, kernels.laplacian, lambda *a: kernels.dispersal(*a, 1.0)):
+        with pytest.raises(AssertionError, match="bandwidth=0 is not positive"):
+            call(x, z, 0)
 
 
 def test_lu_says_what_it_does(capsys):
-    kt._getrf(symmetric(5), False, True)
+    linalg._getrf(symmetric(5), False, True)
     assert "lu of 1 x 5 x 5 float64" in capsys.readouterr().out
     solved(verbose=True)
     assert "4 right-hand sides for a matrix of order 4" in capsys.readouterr().out
 
 
 def test_indices_are_inclusive():
-    assert kt._subset((3, 5), 10) == slice(3, 6)
-    assert kt._subset(None, 10) is None
+    assert linalg._subset((3, 5), 10) == slice(3, 6)
+    assert linalg._subset(None, 10) is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_workspace_needs_the_gpu():
-    with pytest.raises(RuntimeError, match="cannot be asked here"):
+    with pytest.raises(RuntimeError, match="the workspace is unknown on this machine"):
         kt.cusolver_eigh_workspace_requirements(100, torch.float64)
-    with pytest.raises(RuntimeError, match="cannot be asked here"):
+    with pytest.raises(RuntimeError, match="the workspace is unknown on this machine"):
         kt.cusolver_getrf_workspace_requirements(100, 100, torch.float64)
 
 

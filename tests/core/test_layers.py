@@ -37,7 +37,7 @@ ALLOWED = {
         "__init__",
         "_version",
     },
-    "compat": {"compat", "distributed", "core", "__init__"},
+    "compat": {"compat", "distributed", "gram", "core", "__init__"},
     "tune": {"tune", "bench", "ops", "planner", "frameworks", "core", "__init__", "_version"},
     "distributed": {"distributed", "ops", "planner", "frameworks", "core", "__init__", "_version"},
     "insitu": {"insitu", "core", "__init__", "_version", "__main__"},

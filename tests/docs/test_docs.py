@@ -47,9 +47,7 @@ def test_pages(page, monkeypatch, tmp_path):
     for name in ("torch", "jax", "tensorflow"):
         if any(f"import {name}" in block for block in blocks):
             pytest.importorskip(name)
-    if page == "README.md":  # its other blocks are excerpts
-        blocks = [b for b in blocks if b.startswith("import numpy")]
-        assert blocks
+    assert blocks
     scope: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), scope)

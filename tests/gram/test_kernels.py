@@ -23,8 +23,9 @@ KERNELS = {
     "ntk_sphere": partial(gram.ntk_relu_unit_sphere, depth=4, bias=0.25),
 }
 POSITIVE = ("gaussian", "laplacian", "dispersal", "ntk", "ntk_linear", "ntk_sphere")
-SHAPES = [(0, 3, 2), (1, 1, 1), (7, 5, 0), (37, 20, 8), (37, 20, 9), (530, 515, 3), (530, 515, 40)]
-FEWER = [(37, 20, 9), (530, 515, 3)]  # each is compiled apart
+SHAPES = [(37, 20, 9), (530, 515, 3)]  # each is compiled separately
+MORE = [(0, 3, 2), (1, 1, 1), (7, 5, 0), (37, 20, 8), (530, 515, 40)]
+EVERY_SHAPE = ("gaussian", "ntk")  # one with directions and one without: the others differ by their formula alone
 
 
 def points(n, d, dtype, seed=0, kernel=""):
@@ -75,7 +76,7 @@ def close(kernel, got, want, d):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_values(backend, kernel, dtype):
-    for n, m, d in SHAPES if dtype == "float64" else FEWER:
+    for n, m, d in SHAPES + MORE * (dtype == "float64" and kernel in EVERY_SHAPE):
         x, y = points(n, d, dtype, 1, kernel), points(m, d, dtype, 2, kernel)
         got = backend.get(KERNELS[kernel](backend.put(x), backend.put(y)))
         assert got.dtype == x.dtype
@@ -85,7 +86,7 @@ def test_values(backend, kernel, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_with_itself(backend, kernel, dtype):
-    for n, _, d in SHAPES if dtype == "float64" else FEWER:
+    for n, _, d in SHAPES + MORE * (dtype == "float64" and kernel in EVERY_SHAPE):
         x = points(n, d, dtype, 1, kernel)
         placed = backend.put(x)
         got = backend.get(KERNELS[kernel](placed))
@@ -122,16 +123,70 @@ def test_duplicates(backend, d):
     assert np.abs(np.diagonal(got[20:, :10]) - 1).max() <= (0 if exact else 1e-6)
 
 
-def test_points_that_are_not_finite_stay_alone(backend):
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_points_that_are_not_finite_fill_their_own_row_and_column(backend, kernel):
     for d in (2, 40):
-        x = points(20, d, "float64")
-        x[3, 1] = np.nan
-        x[5, 0] = np.inf
-        for name in ("squared", "laplacian", "ntk"):
-            got = backend.get(KERNELS[name](backend.put(x)))
-            rest = np.delete(np.delete(got, (3, 5), 0), (3, 5), 1)
-            assert np.isfinite(rest).all()
-            assert np.isnan(got[3]).all() and np.isnan(got[:, 3]).all()
+        x = points(20, d, "float64", kernel=kernel)
+        x[3, 1], x[5, 0], x[7, 1], x[8] = np.nan, np.inf, -np.inf, np.inf
+        bad = [3, 5, 7, 8]
+        placed = backend.put(x)
+        for other in (None, backend.put(x.copy())):
+            got = backend.get(KERNELS[kernel](placed, other))
+            assert np.isfinite(np.delete(np.delete(got, bad, 0), bad, 1)).all()
+            assert np.isnan(got[bad]).all() and np.isnan(got[:, bad]).all()
+
+
+SCALES = {"float32": (1e-40, 1e-20, 1e20, 1e200), "float64": (5e-324, 1e-163, 1e-155, 1e155, 1e200)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian", "dispersal"])
+def test_tiny_and_huge_length_scales(backend, kernel, dtype):
+    """Points of ordinary size are then equal or infinitely far, or all alike; points of the size of the scale are ordinary."""
+    for d in (3, 12):
+        x = points(6, d, dtype, 1)
+        placed = backend.put(x)
+        for scale in SCALES[dtype]:
+            for other in (None, backend.put(x.copy())):
+                got = backend.get(getattr(gram, kernel)(placed, other, scale))
+                if backend.name in ("jax", "tensorflow") and d == 12 and other is not None and scale < 1:
+                    continue  # they do not repeat close pairs: see test_duplicates
+                assert np.array_equal(got, np.eye(6) if scale < 1 else np.ones((6, 6)))
+    small, large = (1e-30, 1e30) if dtype == "float32" else (1e-200, 1e200)
+    x = points(6, 3, dtype, 1)
+    want = backend.get(getattr(gram, kernel)(backend.put(x), None, 1.0))
+    for scale in (small, large):
+        got = backend.get(getattr(gram, kernel)(backend.put((x * scale).astype(dtype)), None, scale))
+        np.testing.assert_allclose(got, want, rtol=0, atol=300 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_copies_of_points_have_distance_zero(dtype):
+    x = points(40, 12, dtype, 1) + 3
+    for library in ("numpy", "torch"):
+        with open_backend(library, "cpu") as backend:
+            got = backend.get(gram.euclidean(backend.put(x), backend.put(x[:3].copy())))
+            assert (np.diagonal(got) == 0).all() and (got >= 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_one_length_scale_per_coordinate(backend, kernel):
+    x, z = points(9, 3, "float64", 1), points(7, 3, "float64", 2)
+    call = getattr(gram, kernel)
+    scales = [0.5, 2.0, 3.0]
+    want = call(x / np.array(scales), z / np.array(scales))
+    placed = backend.put(x), backend.put(z)
+    for given in (scales, tuple(scales), np.array(scales), backend.put(np.array(scales))):
+        np.testing.assert_allclose(backend.get(call(*placed, given)), want, rtol=1e-14)
+    np.testing.assert_allclose(backend.get(call(*placed, 0.7)), call(x, z, length_scale=0.7), rtol=1e-14)
+    assert np.array_equal(backend.get(call(placed[0], None, [1e-200, 1e-300, 1e-250])), np.eye(9))
+
+
+def test_the_length_scale_of_each_coordinate_has_a_gradient():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(points(5, 3, "float64", 1))
+    scales = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: gram.gaussian(x, None, s), scales)
 
 
 def test_zero_points_in_the_tangent_kernel(backend):
@@ -180,9 +235,15 @@ def differentiable(request):
         yield opened
 
 
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("d", [3, 20])
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "ntk_sphere"])
+@pytest.mark.parametrize(
+    ("kernel", "d", "alone"),
+    [
+        (kernel, d, alone)
+        for kernel in KERNELS
+        for d, alone in ((3, False), (20, True), (3, True), (20, False))
+        if kernel in EVERY_SHAPE or (kernel != "ntk_sphere" and alone is (d == 20))
+    ],
+)
 def test_gradients(differentiable, kernel, d, alone):
     x, y = points(6, d, "float64", 1), None if alone else points(5, d, "float64", 2)
     weights = points(6, 6 if alone else 5, "float64", 3)
@@ -238,8 +299,8 @@ def test_the_length_scale_has_a_gradient(differentiable):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_torch_transforms():
     torch = pytest.importorskip("torch")
-    for d in (3, 20):
-        x = torch.from_numpy(points(6, d, "float64", 1))
+    for d in (3, 9):  # by differences, and by a product
+        x = torch.from_numpy(points(4, d, "float64", 1))
         batch = torch.stack([x, 2 * x])
         each = torch.stack([gram.laplacian(b) for b in batch])
         assert torch.allclose(torch.vmap(gram.laplacian)(batch), each)
@@ -252,8 +313,8 @@ def test_torch_transforms():
 def test_jax_transforms():
     jax = pytest.importorskip("jax")
     with open_backend("jax", "cpu") as backend:
-        for d in (3, 20):
-            x = backend.put(points(6, d, "float64", 1))
+        for d in (3, 9):  # by differences, and by a product
+            x = backend.put(points(4, d, "float64", 1))
             batch = jax.numpy.stack([x, 2 * x])
             each = jax.numpy.stack([gram.laplacian(b) for b in batch])
             assert jax.numpy.allclose(jax.jit(jax.vmap(gram.laplacian))(batch), each)
@@ -284,7 +345,7 @@ def test_memory_is_the_result_and_a_little():
 import resource, numpy as np
 from lapwing import gram
 for d in (2, 40):
-    x = np.random.default_rng(0).standard_normal((6000, d))
+    x = np.random.default_rng(0).standard_normal((4000, d))
     gram.laplacian(x[:600])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     k = gram.laplacian(x)
@@ -313,6 +374,12 @@ def test_errors():
             gram.gaussian(x, length_scale=bad)
     with pytest.raises(TypeError, match="length_scale='a' is not a number"):
         gram.gaussian(x, length_scale="a")
+    with pytest.raises(ValueError, match="gaussian: length_scale has 2 values for points of 3 coordinates"):
+        gram.gaussian(x, length_scale=[1.0, 2.0])
+    with pytest.raises(ValueError, match="laplacian: length_scale=-2 is not positive"):
+        gram.laplacian(x, None, [1.0, -2.0, 3.0])
+    with pytest.raises(TypeError, match="is not a list of numbers"):
+        gram.gaussian(x, length_scale=[1.0, "a", 3.0])
     with pytest.raises(ValueError, match="gamma=-1 is not positive"):
         gram.dispersal(x, gamma=-1)
     with pytest.raises(ValueError, match="depth=0 is not a positive integer"):

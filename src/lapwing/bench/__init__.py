@@ -1,1 +1,1 @@
-"""The benchmark: checks the answer, then times lapwing and its peers side by side. Nothing below imports it."""
+"""The benchmark: checks the answers, then times lapwing and its peers side by side. Lower layers do not import it."""

@@ -1,4 +1,4 @@
-"""What is measured, and what came out: Case, Timing, Row, Report."""
+"""The records of the benchmark: Case, Entry, Timing, Row, Report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..core.problem import Problem
+from ..engines import cost
 from .check import Check
 from .environment import Environment
-from .operations import operation_of
+from .operations import operation_of, problem_of
 
 __all__ = ["Absent", "Case", "Entry", "Report", "Row", "Timing"]
 
@@ -26,9 +27,9 @@ class Case:
     upper: bool = False
     matrix: str = "random"
     operation: str = "cholesky"
-    part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
+    part: tuple[int, int] | None = None  # of the spectrum: index of the first eigenvalue, and the number of them
     k: int = 1  # right-hand sides, where the operation has them
-    rows: int | None = None  # of a tall matrix
+    rows: int | None = None  # for a tall matrix
     assume: str = "general"  # or "pos"
     precision: str = "full"  # or "mixed"
     condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
@@ -48,11 +49,11 @@ class Case:
 
     @property
     def problem(self) -> Problem:
-        return operation_of(self.operation).problem(self)
+        return problem_of(self)
 
     @property
     def count(self) -> int:
-        """Eigenvalues asked for."""
+        """The number of eigenvalues that are computed."""
         return self.problem.count
 
     @property
@@ -62,12 +63,12 @@ class Case:
 
     @property
     def flops(self) -> float:
-        return operation_of(self.operation).flops(self)
+        return cost.flops(self.problem)
 
     @property
     def bytes_moved(self) -> int:
         """Every input read once and every output written once."""
-        return operation_of(self.operation).bytes_moved(self)
+        return cost.bytes_moved(self.problem)
 
     def __str__(self) -> str:
         kind = "" if self.assume == "general" else f" {self.assume}"
@@ -85,7 +86,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: lapwing through ``library`` with ``engine``, or with None the library's own routine of that name."""
+    """A contender: lapwing called through ``library`` with ``engine``; with None the library's own routine of that name."""
 
     name: str
     library: str
@@ -113,7 +114,7 @@ class Timing:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the repeats differ too much for the minimum to tell what a call usually takes."""
+        """Whether the repeats differ so much that the minimum does not show what a call usually takes."""
         return self.median > _UNSTEADY * self.minimum
 
 
@@ -139,7 +140,7 @@ class Row:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Which of lapwing's answers failed the check; they are not timed."""
+        """The contenders of lapwing whose answer failed the check; they are not timed."""
         return tuple(name for name, check in self.checks if not check.ok)
 
     @property
@@ -177,11 +178,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole run, as it is written to a file."""
+    """A whole run, as written to a file."""
 
     command: str
     date: str
     environment: Environment
     rows: tuple[Row, ...]
-    bandwidth: float | None = None  # of a device copy, bytes per second
+    bandwidth: float | None = None  # bytes per second of a device copy
     notes: tuple[str, ...] = field(default=())

@@ -1,18 +1,25 @@
-"""Is the factor right? In float64 or complex128, on the host, whatever computed it."""
+"""Is the answer right? Checked in float64 or complex128, on the host, whatever computed it. Here the Cholesky factor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["LIMIT", "PROBES", "Check", "adjoint", "check_factor", "check_on_device", "wide"]
+if TYPE_CHECKING:
+    from .case import Case
+    from .library import Library
+
+__all__ = [
+    "LIMIT", "Check", "adjoint", "blocks", "check_cholesky", "check_cholesky_on_device", "check_factor", "norm", "probes",
+    "small_enough", "wide",
+]  # fmt: skip
 
 LIMIT = 10.0  # ||A - L L^H|| <= LIMIT n eps ||A||
-_EXACT_WORK = 4e9  # batch n^3 up to which the whole residual is formed: a second at most
-PROBES = 8
+_EXACT_WORK = 4e9  # multiplications up to which the whole residual is formed: a second at most
+_PROBES = 8
 _BLOCK = 2**22  # numbers widened at a time
 
 
@@ -20,7 +27,7 @@ _BLOCK = 2**22  # numbers widened at a time
 class Check:
     """``residual`` is the largest ||A - L L^H|| / (n eps ||A||) of the batch, in the Frobenius norm.
 
-    For eigenpairs it is that of A V - V W, for values alone the largest error in the same unit, and ``orthogonality`` is
+    For eigenpairs it is that of A V - V W, for values alone the largest error in the same unit. ``orthogonality`` is
     ||V^H V - I|| / (n eps).
     """
 
@@ -53,67 +60,84 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
     if a.size == 0:
         return Check(0.0, True)
     matrices, factors = a.reshape(-1, n, n), factor.reshape(-1, n, n)
-    exact = n**2 <= _BLOCK and len(matrices) * float(n) ** 3 <= _EXACT_WORK
-    # for x of independent normal numbers, E ||R x||^2 = ||R||_F^2
-    dtype = np.result_type(a.dtype, np.float64)
-    probes = None if exact else np.random.default_rng(1).standard_normal((n, PROBES)).astype(dtype) / PROBES**0.5
+    exact = n**2 <= _BLOCK and small_enough(len(matrices) * float(n) ** 3)
+    vectors = None if exact else probes(n, a.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        if probes is not None and n**2 > _BLOCK:
-            pieces = [_large(m, f, probes, upper) for m, f in zip(matrices, factors, strict=True)]
+        if vectors is not None and n**2 > _BLOCK:
+            pieces = [_large(m, f, vectors, upper) for m, f in zip(matrices, factors, strict=True)]
         else:
-            pieces = list(_small(matrices, factors, probes, upper))
+            pieces = [_small(matrices[some], factors[some], vectors, upper) for some in blocks(len(matrices), n**2)]
     relative, zero = zip(*pieces, strict=True)
     return Check(float(np.max(relative)) / (n * float(np.finfo(a.dtype).eps)), all(zero), not exact)
 
 
-def check_on_device(a: Any, factor: Any, probes: Any, widen: Callable[[Any], Any], eps: float, *, upper: bool) -> Check:
-    """The same estimate for one large matrix where it lies; of its other triangle a few rows are looked at."""
-    n = a.shape[-1]
-    l = widen(factor)
-    lower = l.mT.conj() if upper else l
-    residual = widen(a) @ probes - lower @ (lower.mT.conj() @ probes)
-    relative = float(abs(residual**2).sum() ** 0.5) / float(abs(widen(a) ** 2).sum() ** 0.5)
-    rows = (factor[i, :i] if upper else factor[i, i + 1 :] for i in range(0, n, max(1, n // 64)))
+def check_cholesky(a: np.ndarray, factor: np.ndarray, case: Case) -> Check:
+    return check_factor(a, factor, upper=case.upper)
+
+
+def check_cholesky_on_device(library: Library, a: Any, factor: Any, case: Case) -> Check:
+    """An estimate for one large matrix on its device; a few rows of the other triangle are looked at."""
+    assert library.wide is not None
+    n = case.n
+    z = library.put(probes(n, case.dtype), case.device)
+    m, l = library.wide(a), library.wide(factor)
+    lower = l.mT.conj() if case.upper else l
+    residual = m @ z - lower @ (lower.mT.conj() @ z)
+    rows = (factor[i, :i] if case.upper else factor[i, i + 1 :] for i in range(0, n, max(1, n // 64)))
     zero = not any(float(abs(row).max()) for row in rows if row.shape[0])
-    return Check(relative / (n * eps), zero, True)
+    return Check(float(norm(residual)) / float(norm(m)) / (n * float(np.finfo(case.dtype).eps)), zero, True)
 
 
-def _small(a: np.ndarray, factor: np.ndarray, probes: np.ndarray | None, upper: bool) -> Iterator[tuple[float, bool]]:
+def _small(a: np.ndarray, factor: np.ndarray, vectors: np.ndarray | None, upper: bool) -> tuple[float, bool]:
     """Many matrices at a time: the largest ||R|| / ||A||, and whether the other triangles are zero."""
-    step = max(1, _BLOCK // a.shape[-1] ** 2)
-    for first in range(0, len(a), step):
-        x, f = wide(a[first : first + step]), wide(factor[first : first + step])
-        lower = adjoint(f) if upper else f
-        if probes is None:
-            residual = x - lower @ adjoint(lower)
-        else:
-            residual = x @ probes - lower @ (adjoint(lower) @ probes)
-        relative = np.linalg.norm(residual, axis=(-2, -1)) / np.linalg.norm(x, axis=(-2, -1))
-        yield float(np.max(relative)), not np.triu(lower, 1).any()
+    x, f = wide(a), wide(factor)
+    lower = adjoint(f) if upper else f
+    residual = x - lower @ adjoint(lower) if vectors is None else x @ vectors - lower @ (adjoint(lower) @ vectors)
+    return float(np.max(norm(residual) / norm(x))), not np.triu(lower, 1).any()
 
 
-def _large(a: np.ndarray, factor: np.ndarray, probes: np.ndarray, upper: bool) -> tuple[float, bool]:
+def _large(a: np.ndarray, factor: np.ndarray, vectors: np.ndarray, upper: bool) -> tuple[float, bool]:
     """One matrix, some rows at a time."""
     n = len(a)
-    step = max(1, _BLOCK // n)
-    blocks = [slice(i, min(i + step, n)) for i in range(0, n, step)]
+    parts = list(blocks(n, n))
 
     def times(m: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([wide(m[b]) @ x for b in blocks])
+        return np.concatenate([wide(m[b]) @ x for b in parts])
 
     def adjoint_times(m: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return sum((adjoint(wide(m[b])) @ x[b] for b in blocks), np.zeros_like(x))
+        return sum((adjoint(wide(m[b])) @ x[b] for b in parts), np.zeros_like(x))
 
     # U^H (U x), or L (L^H x)
-    product = adjoint_times(factor, times(factor, probes)) if upper else times(factor, adjoint_times(factor, probes))
-    norm = sum(float(np.linalg.norm(wide(a[b]))) ** 2 for b in blocks) ** 0.5
-    others = (np.tril(factor[b], b.start - 1) if upper else np.triu(factor[b], b.start + 1) for b in blocks)
-    return float(np.linalg.norm(times(a, probes) - product)) / norm, not any(part.any() for part in others)
+    product = adjoint_times(factor, times(factor, vectors)) if upper else times(factor, adjoint_times(factor, vectors))
+    size = sum(float(norm(wide(a[b]))) ** 2 for b in parts) ** 0.5
+    others = (np.tril(factor[b], b.start - 1) if upper else np.triu(factor[b], b.start + 1) for b in parts)
+    return float(norm(times(a, vectors) - product)) / size, not any(part.any() for part in others)
+
+
+def small_enough(work: float) -> bool:
+    """Whether the whole residual may be formed, or is estimated with ``probes``."""
+    return work <= _EXACT_WORK
+
+
+def blocks(count: int, size: int) -> Iterator[slice]:
+    """Slices of ``count`` items of ``size`` numbers each, to be widened one slice after the other."""
+    step = max(1, _BLOCK // size)
+    return (slice(i, min(i + step, count)) for i in range(0, count, step))
+
+
+def probes(n: int, dtype: Any) -> np.ndarray:
+    """Vectors z of independent normal numbers, for which E ||R z||^2 = ||R||_F^2."""
+    return np.asarray(np.random.default_rng(1).standard_normal((n, _PROBES)) / _PROBES**0.5, np.result_type(dtype, np.float64))
 
 
 def wide(x: np.ndarray) -> np.ndarray:
     return x.astype(np.result_type(x.dtype, np.float64), copy=False)
 
 
-def adjoint(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.conj(np.swapaxes(x, -1, -2)))
+def adjoint(x: Any) -> Any:
+    return x.swapaxes(-1, -2).conj()
+
+
+def norm(x: Any, axes: Any = (-2, -1)) -> Any:
+    """The Frobenius norm, for arrays of any library."""
+    return (abs(x) ** 2).sum(axes) ** 0.5

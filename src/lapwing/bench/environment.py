@@ -1,4 +1,4 @@
-"""Where a measurement was made: versions, processors, threads."""
+"""The machine of a measurement: versions, processors, threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "installed_version",
 ]
 
-# names on PyPI, by the name it is imported with
+# names of distributions, by import name
 PACKAGES = {
     "numpy": ("numpy",),
     "scipy": ("scipy",),
@@ -104,7 +104,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def driver_version() -> str:
-    """The NVIDIA driver's version, or "" where nobody tells."""
+    """The NVIDIA driver's version, or "" if unknown."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
         words = [w for w in first.split() if w[:1].isdigit() and "." in w]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .library import Call, Library, first_of, quietly, silenced, spin_cycles
 __all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
 
 PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
-LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # scipy has no arrays of its own
+LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # SciPy has no arrays of its own
 
 
 def installed(name: str) -> bool:
@@ -23,12 +23,12 @@ def installed(name: str) -> bool:
 
 @cache
 def open_library(name: str) -> Library:
-    """Import the library; ImportError when it is not there or does not load."""
+    """Import the library; ImportError when it is not installed or does not load."""
     return _CLASSES[name]()
 
 
 def allow_float64_in_jax() -> None:
-    """For a process of one's own only: JAX has one switch for the whole process."""
+    """Only for a process that runs nothing else: the switch holds for all of it."""
     if installed("jax"):
         import jax
 
@@ -37,38 +37,17 @@ def allow_float64_in_jax() -> None:
 
 class _Numpy(Library):
     name = "numpy"
-    own_text = "numpy.linalg.cholesky(a)"
-
-    def own(self, upper: bool) -> Call:
-        if not upper:
-            return np.linalg.cholesky
-        try:
-            np.linalg.cholesky(np.eye(1), upper=True)
-        except TypeError:  # before NumPy 2
-            return lambda a: np.conj(np.swapaxes(np.linalg.cholesky(a), -1, -2))
-        return partial(np.linalg.cholesky, upper=True)
 
 
 class _Scipy(Library):
     name = "scipy"
-    own_text = "scipy.linalg.cholesky(a, lower=True, check_finite=False)"
 
     def __init__(self) -> None:
-        import scipy.linalg
-
-        self.routine = scipy.linalg.cholesky
-
-    def own(self, upper: bool) -> Call:
-        def call(a: np.ndarray) -> np.ndarray:
-            # without check_finite, as the others do not look either
-            return self.routine(a, lower=not upper, check_finite=False)  # type: ignore[no-any-return]
-
-        return call
+        import scipy.linalg  # noqa: F401
 
 
 class _Torch(Library):
     name = "torch"
-    own_text = "torch.linalg.cholesky(a); queued: torch.linalg.cholesky_ex(a)"
     devices = ("cpu", "cuda")
 
     def __init__(self) -> None:
@@ -85,14 +64,6 @@ class _Torch(Library):
 
     def to_host(self, x: Any) -> np.ndarray:
         return x.detach().cpu().numpy()  # type: ignore[no-any-return]
-
-    def own(self, upper: bool) -> Call:
-        routine = self.torch.linalg.cholesky
-        return (lambda a: routine(a, upper=True)) if upper else routine
-
-    def own_queued(self, upper: bool) -> Call:
-        routine = self.torch.linalg.cholesky_ex
-        return lambda a: routine(a, upper=upper, check_errors=False)[0]
 
     def waited(self, call: Call, a: Any) -> Any:
         if not first_of(a).is_cuda:
@@ -126,7 +97,6 @@ class _Torch(Library):
 
 class _Jax(Library):
     name = "jax"
-    own_text = "jax.jit(jax.lax.linalg.cholesky)(a), symmetrize_input=False"
     devices = ("cpu", "cuda")
 
     def __init__(self) -> None:
@@ -146,19 +116,6 @@ class _Jax(Library):
     def put(self, host: np.ndarray, device: str) -> Any:
         return self.jax.device_put(host, self.jax.devices(_JAX_PLATFORM[device])[0])
 
-    def own(self, upper: bool) -> Call:
-        routine = self.jax.lax.linalg.cholesky
-
-        def call(a: Any) -> Any:
-            lower = routine(a, symmetrize_input=False)
-            return self.jax.numpy.conj(lower.mT) if upper else lower
-
-        return self.jax.jit(call)  # type: ignore[no-any-return]
-
-    def through(self, upper: bool, engine: str, on_fail: str = "raise") -> Call:
-        plain = super().through(upper, engine, "nan")
-        return self.jax.jit(lambda a: plain(a))  # type: ignore[no-any-return]
-
     def waited(self, call: Call, a: Any) -> Any:
         return lambda: self.jax.block_until_ready(call(a))
 
@@ -171,7 +128,6 @@ class _Jax(Library):
 
 class _Tensorflow(Library):
     name = "tensorflow"
-    own_text = "tensorflow.linalg.cholesky(a)"
     devices = ("cpu", "cuda")
 
     def __init__(self) -> None:
@@ -193,10 +149,6 @@ class _Tensorflow(Library):
     def to_host(self, x: Any) -> np.ndarray:
         return np.asarray(x.numpy())
 
-    def own(self, upper: bool) -> Call:
-        linalg = self.tf.linalg
-        return (lambda a: linalg.adjoint(linalg.cholesky(a))) if upper else linalg.cholesky
-
     def waited(self, call: Call, a: Any) -> Any:
         if "GPU" not in first_of(a).device:
             return super().waited(call, a)
@@ -213,7 +165,6 @@ class _Tensorflow(Library):
 
 class _Cupy(Library):
     name = "cupy"
-    own_text = "cupy.linalg.cholesky(a)"
     devices = ("cuda",)
 
     def __init__(self) -> None:
@@ -235,10 +186,6 @@ class _Cupy(Library):
 
     def to_host(self, x: Any) -> np.ndarray:
         return self.cupy.asnumpy(x)  # type: ignore[no-any-return]
-
-    def own(self, upper: bool) -> Call:
-        routine = self.cupy.linalg.cholesky
-        return (lambda a: routine(a).conj().swapaxes(-1, -2)) if upper else routine
 
     def waited(self, call: Call, a: Any) -> Any:
         def wait() -> None:

@@ -1,4 +1,4 @@
-"""The matrices: random ones, never zeros, one that every run shares, and those whose spectra are asked for or chosen."""
+"""The matrices of the benchmark: random ones, a known one, kernel and Wishart matrices, and those with a chosen condition."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["MATRICES", "make_input", "make_matrix"]
 MATRICES = ("random", "known", "kernel", "laplacian", "wishart", "wishart_shift")
 _DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
 _LARGEST = 4096  # a larger matrix repeats a random block of this order
-_DECOMPOSED = 16  # fewer are distinct where each takes a QR factorisation
-_ORTHOGONAL = 2048  # up to this order a QR factorisation gives an orthogonal matrix soon enough
-_TURNED, _TURNS = 64, 3  # beyond it: rotations of so many rows at a time, each row with others every time
+_DECOMPOSED = 16  # times fewer are distinct where each takes a QR factorisation
+_ORTHOGONAL = 2048  # up to this order a QR factorisation gives an orthogonal matrix quickly enough
+_TURNED, _TURNS = 64, 3  # beyond it: rotations of 64 rows at a time, three times with different neighbours
 
 
 def make_input(case: Case, seed: int | None = None) -> Any:
-    """The matrices; for an operation with right-hand sides a pair of them and those."""
+    """The matrices; for an operation with right-hand sides a pair of both."""
     a = make_matrix(case, seed)
     if not operation_of(case.operation).right_hand_sides:
         return a
@@ -32,7 +32,7 @@ def make_input(case: Case, seed: int | None = None) -> Any:
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
-    """A batch of the case's shape on the host, Hermitian and positive definite unless the case says "general".
+    """A batch of the case's shape on the host: Hermitian and positive definite unless the case says "general".
 
     Random general matrices have normal numbers. With a ``condition`` the singular values are chosen.
 
@@ -55,7 +55,7 @@ def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
 
 
 def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """H + c I with |H_ij| <= 1 random: ||H|| stays near 0.8 sqrt(n), 1.2 sqrt(n) when complex, so c = 2 sqrt(n) + 2 does."""
+    """H + c I with random |H_ij| <= 1: ||H|| is near 0.8 sqrt(n), or 1.2 sqrt(n) if complex, so c = 2 sqrt(n) + 2 is enough."""
     if case.n > _LARGEST:
         return _repeated(case, rng)
     real = np.float32 if case.dtype in ("float32", "complex64") else np.float64
@@ -65,7 +65,7 @@ def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
     g -= real(0.5)
     if case.dtype.startswith("complex"):
         g = g + 1j * (rng.random(shape, dtype=real) - real(0.5))
-    # into memory of its own: the sum of a matrix and its transpose may come in either order
+    # into new row-major memory: the sum of a matrix and its transpose may have either memory order
     a = np.add(g, np.conj(np.swapaxes(g, -1, -2)), out=np.empty(shape, case.dtype))
     index = np.arange(case.n)
     a[..., index, index] += a.dtype.type(2 * case.n**0.5 + 2)
@@ -73,7 +73,7 @@ def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _repeated(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """One random block in every place of a grid of k x k, cut to n: its norm is k times that of the block."""
+    """One random block repeated over a grid of k x k, cut to n: its norm is k times that of the block."""
     block = _random(replace(case, n=_LARGEST, batch=1), rng)
     index, order = np.arange(_LARGEST), np.arange(case.n)
     block[index, index] -= block.dtype.type(2 * _LARGEST**0.5 + 2)
@@ -85,7 +85,7 @@ def _repeated(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _repeat(case: Case, make: Callable[[int], np.ndarray], size: int) -> np.ndarray:
-    """A batch of which ``make(count)`` gives the first few, of so many numbers each."""
+    """A batch that repeats the few matrices of ``make(count)``, which have ``size`` numbers each."""
     a = make(min(case.batch, max(1, _DISTINCT // size)))
     return np.resize(a, (*case.lead, *a.shape[1:]))
 
@@ -100,7 +100,7 @@ def _numbers(case: Case, rng: np.random.Generator, shape: tuple[int, ...]) -> np
 
 
 def _conditioned(case: Case, rng: np.random.Generator, general: bool) -> np.ndarray:
-    """U S V^H, or U S U^H: made in double precision, with random orthogonal U and V."""
+    """U S V^H, or U S U^H, in double precision, with random orthogonal U and V."""
     assert case.condition is not None
     values = np.geomspace(1.0, 1.0 / case.condition, case.n)
     wide = replace(case, dtype="complex128" if case.dtype.startswith("complex") else "float64")
@@ -167,7 +167,7 @@ def _kernel(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """A large one is made on the GPU, where the host would take minutes."""
+    """A large one for a GPU is computed there, since the host would take minutes."""
     torch = _gpu_tensors(case.device) if case.n >= _LARGEST else None
     shift = 1 if case.matrix == "wishart_shift" else 0
     if torch is None:
@@ -188,7 +188,7 @@ def _wishart(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def _gpu_tensors(device: str) -> Any:
-    """torch, where it has a GPU and the case is for one."""
+    """torch, if the case is for a GPU and torch has one."""
     if device != "cuda":
         return None
     try:
@@ -199,7 +199,7 @@ def _gpu_tensors(device: str) -> Any:
 
 
 def _hermitian(a: np.ndarray) -> np.ndarray:
-    """Exactly so, from the lower triangle."""
+    """An exactly Hermitian matrix, from the lower triangle."""
     lower = np.tril(a, -1)
     index = np.arange(len(a))
     diagonal = a[index, index].real.copy()

@@ -1,4 +1,4 @@
-"""One case: the answer is checked, then lapwing and its peers are timed side by side."""
+"""Measure one case: check the answers, then time lapwing and its peers side by side."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .libraries import PEERS, installed, open_library
 from .library import Library, first_of
 from .matrices import make_input
 from .operations import operation_of
+from .peers import peer_of, special_routines
 from .timing import Contender, interleave
 
 __all__ = ["COPY", "copy_bandwidth", "every_engine", "fitting", "measure", "peer_entries", "usable_library", "why_not"]
@@ -42,23 +43,22 @@ def usable_library(names: Iterable[str], device: str) -> str | None:
 
 
 def peer_entries(device: str, names: Sequence[str] = PEERS, case: Case | None = None) -> tuple[list[Entry], list[Absent]]:
-    """The peers present on a device, and why the others are not. A ``case`` adds the special routines it has a use for."""
+    """The peers that can run on a device, and why the others cannot. A ``case`` adds the special routines that suit it."""
     reasons = {name: why_not(name, device) for name in names}
     present = [Entry(n, n) for n, why in reasons.items() if not why]
     if case is not None:
-        routines = operation_of(case.operation).routines(case)
-        present += [Entry(routine, library) for routine, library in routines if reasons.get(library) == ""]
+        present += [Entry(name, library) for name, library in special_routines(case) if reasons.get(library) == ""]
     return present, [Absent(n, why) for n, why in reasons.items() if why]
 
 
 def every_engine(library: str, cases: Sequence[Case]) -> list[Entry]:
-    """lapwing once for each engine that takes one of the cases."""
-    takes = [name for name in planner.ALL if any(not planner.refusal(name, case.problem) for case in cases)]
-    return [Entry(name, library, name) for name in takes]
+    """lapwing once for each engine that can run at least one of the cases."""
+    fits = [name for name in planner.ALL if any(not planner.refusal(name, case.problem) for case in cases)]
+    return [Entry(name, library, name) for name in fits]
 
 
 def fitting(case: Case, entries: Sequence[Entry]) -> list[Entry]:
-    """Without the engines that do not take this case."""
+    """The entries without the engines that cannot run this case."""
     return [e for e in entries if e.engine in (None, "auto") or not planner.refusal(e.engine, case.problem)]
 
 
@@ -67,8 +67,8 @@ def measure(
 ) -> Row:
     """Check and time the entries on one case.
 
-    Lapwing's entries (those with an engine) are checked on the host; a wrong one is not timed. Of a peer the first
-    matrix is checked. The floor is a copy of the input in the same run, on a GPU the bytes moved over ``bandwidth``.
+    The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer the first
+    matrix is checked. The floor is a copy of the input in the same run; on a GPU it is the bytes moved over ``bandwidth``.
     """
     host = make_input(case)
     arrays: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def measure(
                 arrays[entry.library] = _each(lambda x: library.put(x, case.device), host)  # noqa: B023
             a = arrays[entry.library]
             contender, result = _contender(entry, library, a, case)
-        except Exception as error:  # out of memory, a batch the library does not take: the others go on
+        except Exception as error:  # out of memory, or a batch the library does not support: the others continue
             if entry.engine is not None and isinstance(error, np.linalg.LinAlgError):
                 checks.append((entry.name, Check(inf, True)))  # every matrix here has an answer
             elif entry.engine is not None and not _out_of_memory(error):
@@ -110,25 +110,25 @@ def measure(
 
 def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Contender, Any]:
     """The contender, and the answer of its first call."""
-    operation = operation_of(case.operation)
     on_gpu = case.device != "cpu"
     if entry.engine is None:
-        call = operation.own(library, case, entry.name)
-        later = operation.own_queued(library, case, entry.name) if on_gpu else call
+        _, call, queued_call = peer_of(library, case, entry.name)
+        later = queued_call or call
     else:
-        call = operation.through(library, case, entry.engine, "raise")
-        later = operation.through(library, case, entry.engine, "nan") if on_gpu else call
+        through = operation_of(case.operation).through
+        call = through(library, case, entry.engine, "raise")
+        later = through(library, case, entry.engine, "nan") if on_gpu else call
     queued = (lambda k: library.queued(later, a, k)) if on_gpu else None
     return Contender(entry.name, library.waited(call, a), queued), call(a)
 
 
 def _each(call: Callable[[Any], Any], arrays: Any) -> Any:
-    """Of an array, or of a tuple of them."""
+    """``call`` on an array, or on each of a tuple of arrays."""
     return tuple(call(x) for x in arrays) if isinstance(arrays, tuple) else call(arrays)
 
 
 def _check(library: Library, host: Any, a: Any, result: Any, case: Case) -> Check:
-    """On the host, or for one large matrix on a GPU where it lies: to bring it back would take longer than the measurement."""
+    """On the host; one large matrix on a GPU is checked there, since copying it would take longer than the measurement."""
     operation = operation_of(case.operation)
     if case.device == "cpu" or case.batch > 1 or case.n <= _CHECKED_OF_PEERS or library.wide is None:
         return operation.check(host, _each(library.to_host, result), case)
@@ -136,17 +136,17 @@ def _check(library: Library, host: Any, a: Any, result: Any, case: Case) -> Chec
 
 
 def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) -> str:
-    """Why a peer's answer cannot be compared, or "". The first matrix is checked.
+    """Why a peer's answer is not comparable, or "". The first matrix is checked.
 
-    A large one is checked where that is quick: on a GPU, and with right-hand sides; else only its last row.
+    A large one is checked in full where that is quick: on a GPU, and with right-hand sides. Otherwise only its last row is.
     """
     outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-    # a library that takes the matrices one by one answers with lists
+    # a library that loops over the matrices returns lists
     outputs = tuple(np.stack(x) if isinstance(x, list) else x for x in outputs)
     operation = operation_of(case.operation)
     for output, shape in zip(outputs, operation.shapes(case), strict=True):
         if tuple(output.shape) != shape:
-            return f"answers with shape {tuple(output.shape)}"
+            return f"wrong shape {tuple(output.shape)}"
     first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
     quick = operation.right_hand_sides or (case.device != "cpu" and library.wide is not None)
     if case.n > _CHECKED_OF_PEERS and case.batch == 1 and quick:

@@ -1,4 +1,4 @@
-"""Pictures of a run, with matplotlib where it is installed. No window is opened and no global state is touched."""
+"""Pictures of a run, drawn with matplotlib where it is installed. No window opens and no global state changes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .case import Row
+from ..core.plan import bytes_in_words
+from ..core.problem import spec
+from ..ops.eigh import eigh, eigvalsh
+from ..ops.explain import explain
+from .case import Case, Row, Timing
 from .environment import counted, environment
 from .table import seconds_in_words
 
-__all__ = ["COLOURS", "KINDS", "can_plot", "figure_of", "plain_numbers", "plot_rows", "plot_speedup", "small_print"]
+__all__ = ["KINDS", "can_plot", "plot_eigh", "plot_rows", "plot_speedup", "workspace_of"]
 
 KINDS = (".png", ".pdf", ".svg")
-COLOURS = {
+_COLOURS = {
     "lapwing": "#d1495b",
     "numpy": "#4477aa",
     "scipy": "#66ccee",
@@ -23,7 +27,7 @@ COLOURS = {
     "tensorflow": "#aa3377",
     "cupy": "#997700",
     "floor": "#999999",
-    # a library's other routines, near the colour of the first
+    # a library's other routines have a colour near that of the first
     "cho_solve": "#99ddff",
     "lu_solve": "#99ddff",
     "torch_solve": "#ffaa66",
@@ -33,7 +37,19 @@ COLOURS = {
     "gesvd": "#ffaa66",
     "gesvdj": "#cc9966",
     "gesvda": "#aa6633",
+    "eigsh": "#332288",
+    "eigsh_inverse": "#88ccee",
+    # lapwing's engines by name
+    "batched": "#882255",
+    "lapack": "#555555",
+    "cusolver": "#117733",
+    "krylov": "#000000",
+    "tiled": "#999933",
 }
+_BARS = ("#d1495b", "#4477aa", "#228833", "#ee7733")  # by dtype
+_MARKS = {"cpu": "o", "cuda": "s"}
+_LINES = {"cpu": "--", "cuda": "-"}
+_ORDERS = tuple(2**k for k in range(8, 17))  # of the workspace picture: asking costs nothing
 
 
 def can_plot() -> bool:
@@ -45,100 +61,164 @@ def can_plot() -> bool:
 
 
 def plot_rows(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Time per call over n, one line per contender. Beside it, where there are peers, how many times faster lapwing is."""
+    """Time per call over n, one line per contender. Next to it, where there are peers, how many times faster lapwing is."""
     rows = [r for r in rows if r.lapwing is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
     across = 2 if any(r.peers for r in rows) else 1
-    figure, axes = figure_of((5.5 * across + 0.5, 1.0 + 3.7 * len(dtypes)), len(dtypes), across)
-    figure.suptitle(title, fontsize=13 if across == 2 else 11, fontweight="bold")
+    figure, axes = _figure((5.5 * across + 2.0, 1.0 + 3.7 * len(dtypes)), len(dtypes), across, title)
     for (times, *ratios), dtype in zip(axes, dtypes, strict=True):
-        some = sorted((r for r in rows if r.case.dtype == dtype), key=lambda r: (r.case.n, r.case.batch))
-        _draw_times(times, some, dtype)
+        some = [r for r in rows if r.case.dtype == dtype]
+        _draw_times(times, some, f"{dtype}: time")
+        floor = sorted((r.case.n, r.floor) for r in some if r.floor)
+        if floor:
+            style = {"color": _COLOURS["floor"], "linestyle": ":", "marker": ".", "label": "floor: one copy of the input"}
+            times.plot(*zip(*floor, strict=True), **style)
         for axis in ratios:
             _draw_ratios(axis, some, dtype)
-    small_print(figure, rows)
-    figure.savefig(path, dpi=130)
+    _finish(figure, rows, path)
+
+
+def plot_eigh(rows: Sequence[Row], path: Path, title: str) -> None:
+    """Time by device and method, the same on the GPU alone where something ran on one, and the workspace of every engine."""
+    rows = [r for r in rows if r.lapwing is not None]
+    on_gpu = [r for r in rows if r.case.device == "cuda"]
+    panels = 3 if on_gpu else 2
+    figure, axes = _figure((6.0 * panels + 2.0, 5.0), 1, panels, title)
+    _draw_times(axes[0][0], rows, "time by device and method", with_device=True)
+    if on_gpu:
+        _draw_times(axes[0][1], on_gpu, "GPU only", with_device=True)
+    _draw_workspace(axes[0][-1], rows)
+    _finish(figure, rows, path)
 
 
 def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the best peer") -> None:
-    """Bars: how many times faster than its best peer lapwing is, by n and dtype."""
+    """Bars: how many times faster than its best peer lapwing is, by n and dtype. A bar with ~ comes from unsteady times."""
     rows = [r for r in rows if r.speedup is not None]
     dtypes = list(dict.fromkeys(r.case.dtype for r in rows))
     orders = sorted({r.case.n for r in rows})
-    figure, axes = figure_of((8.0, 4.5), 1, 1)
+    figure, axes = _figure((9.5, 4.5), 1, 1, title)
     axis = axes[0][0]
     width = 0.8 / max(len(dtypes), 1)
-    for place, (dtype, colour) in enumerate(zip(dtypes, ("#d1495b", "#4477aa", "#228833", "#ee7733"), strict=False)):
-        heights = {r.case.n: r.speedup for r in rows if r.case.dtype == dtype}
-        x = [orders.index(n) + (place - (len(dtypes) - 1) / 2) * width for n in heights]
-        bars = axis.bar(x, list(heights.values()), width * 0.92, color=colour, label=dtype)
-        axis.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
+    for place, (dtype, colour) in enumerate(zip(dtypes, _BARS, strict=False)):
+        some = [r for r in rows if r.case.dtype == dtype]
+        x = [orders.index(r.case.n) + (place - (len(dtypes) - 1) / 2) * width for r in some]
+        ratios = [r.speedup or 0.0 for r in some]
+        # from 1 up or down: on a logarithmic axis a bar has no natural foot
+        bars = axis.bar(x, [ratio - 1 for ratio in ratios], width * 0.92, bottom=1, color=colour, label=dtype)
+        words = [f"{ratio:.{1 if ratio < 9.95 else 0}f}" for ratio in ratios]
+        axis.bar_label(
+            bars, [f"{w}{'~' if r.unsteady else ''}" for w, r in zip(words, some, strict=True)], fontsize=8, padding=2
+        )
+        for bar, r in zip(bars, some, strict=True):
+            bar.set_alpha(0.45 if r.unsteady else 1.0)
     axis.axhline(1, color="#333333", linewidth=1)
+    axis.set_yscale("log")
+    _plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", (1, 2, 5))
     axis.set_xticks(range(len(orders)), [f"{n}" for n in orders])
     axis.set_xlabel("order n of each matrix")
-    axis.set_ylabel(f"times faster than {rival} (1 = equal)")
-    axis.set_title(title, fontsize=12, fontweight="bold")
+    axis.set_ylabel(f"times faster than {rival} (1x = equal)")
     axis.grid(axis="x", visible=False)
     axis.margins(y=0.12)
-    axis.legend(frameon=False)
-    small_print(figure, rows)
-    figure.savefig(path, dpi=130)
+    note = "~ pale bars: the times vary by more than 2x between repeats" if any(r.unsteady for r in rows) else ""
+    _finish(figure, rows, path, note)
 
 
-def _draw_times(axis: Any, rows: Sequence[Row], dtype: str) -> None:
-    names = list(dict.fromkeys(t.name for r in rows for t in (*r.ours, *r.peers)))
-    for name in names:
-        points = [(r.case.n, t.minimum) for r in rows for t in (*r.ours, *r.peers) if t.name == name]
-        _line(axis, name, points, _is_ours(rows, name))
-    floor = [(r.case.n, r.floor) for r in rows if r.floor]
-    if floor:
-        axis.plot(
-            *zip(*floor, strict=True), color=COLOURS["floor"], linestyle=":", marker=".", label="floor: one copy of the input"
-        )
-    _over_n(axis, rows)
+def workspace_of(case: Case, n: int) -> dict[str, int]:
+    """Bytes of workspace by engine, not counting input and result: on the device for a GPU, on the host for the CPU."""
+    shape = (n, n) if case.batch == 1 else (case.batch, n, n)
+    subset = None
+    if case.part is not None and case.count < n:
+        # the same end of the spectrum at another order
+        subset = slice(-case.count, None) if case.part[0] else slice(case.count)
+    operation = eigh if case.operation == "eigh" else eigvalsh
+    plan = explain(operation, spec(shape, case.dtype, case.device), subset=subset)
+    chosen = () if plan.missing else ((plan.engine, plan.device_bytes, plan.host_bytes),)
+    everything = [*chosen, *[(o.engine, o.device_bytes, o.host_bytes) for o in plan.others]]
+    return {engine: device if case.device == "cuda" else host for engine, device, host in everything}
+
+
+def _draw_times(axis: Any, rows: Sequence[Row], title: str, with_device: bool = False) -> None:
+    several = with_device and len({r.case.dtype for r in rows}) > 1
+
+    def label(row: Row, timing: Timing) -> str:
+        name = f"lapwing: {timing.name}" if timing in row.ours and timing.name != "lapwing" else timing.name
+        words = [row.case.device if with_device else "", name, row.case.dtype if several else ""]
+        return " ".join(word for word in words if word)
+
+    _draw_lines(axis, [(r, t, t.minimum, label(r, t)) for r in rows for t in (*r.ours, *r.peers)], with_device)
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    plain_numbers(axis.yaxis, seconds_in_words, each=(1,) if high > 300 * low else (1, 2, 5))
+    _plain_numbers(axis.yaxis, seconds_in_words, (1,) if high > 300 * low else (1, 2, 5))
     axis.set_ylabel("time per call")
-    axis.set_title(f"{dtype}: time, lower is better", fontsize=11)
-    axis.legend(frameon=False, fontsize=9)
+    axis.set_title(f"{title}, lower is better", fontsize=11)
+    _over_n(axis, [r.case for r in rows])
 
 
 def _draw_ratios(axis: Any, rows: Sequence[Row], dtype: str) -> None:
-    for name in dict.fromkeys(t.name for r in rows for t in r.peers):
-        points = [
-            (r.case.n, t.minimum / r.lapwing.minimum) for r in rows for t in r.peers if t.name == name and r.lapwing is not None
-        ]
-        _line(axis, name, points, False)
+    timed = [(r, t, t.minimum / r.lapwing.minimum, t.name) for r in rows for t in r.peers if r.lapwing is not None]
+    _draw_lines(axis, timed)
     axis.axhline(1, color="#333333", linewidth=1)
-    _over_n(axis, rows)
     axis.set_yscale("log")
-    plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", each=(1, 2, 5))
+    _plain_numbers(axis.yaxis, lambda ratio: f"{ratio:g}x", (1, 2, 5))
     axis.set_ylabel("time of the peer / time of lapwing")
     axis.set_title(f"{dtype}: how many times faster lapwing is", fontsize=11)
-    if any(r.peers for r in rows):
-        axis.legend(frameon=False, fontsize=9)
-    else:
+    _over_n(axis, [r.case for r in rows])
+    if not timed:
         axis.text(0.5, 0.5, "no peer could be timed", ha="center", transform=axis.transAxes, color="#777777")
 
 
-def _line(axis: Any, name: str, points: Sequence[tuple[float, float]], ours: bool) -> None:
-    style = {"linewidth": 2.4, "markersize": 6, "zorder": 3} if ours else {"linewidth": 1.4, "markersize": 4}
-    axis.plot(*zip(*points, strict=True), marker="o", color=COLOURS.get(name), label=name, **style)
+def _draw_lines(axis: Any, points: Sequence[tuple[Row, Timing, float, str]], with_device: bool = False) -> None:
+    """One line for each label; lapwing's own is thick."""
+    for label in dict.fromkeys(p[3] for p in points):
+        some = sorted((p for p in points if p[3] == label), key=lambda p: p[0].case.n)
+        row, timing = some[0][:2]
+        style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4}
+        if timing in row.ours:
+            style |= {"linewidth": 2.4, "markersize": 6, "zorder": 3} if timing.name == "lapwing" else {}
+        if with_device:
+            style |= {"marker": _MARKS[row.case.device], "linestyle": _LINES[row.case.device]}
+        axis.plot([p[0].case.n for p in some], [p[2] for p in some], color=_COLOURS.get(timing.name), label=label, **style)
 
 
-def _over_n(axis: Any, rows: Sequence[Row]) -> None:
-    orders = sorted({r.case.n for r in rows})
+def _draw_workspace(axis: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    orders = sorted({*[r.case.n for r in rows], *_ORDERS})
+    cases = list({(r.case.device, r.case.dtype): r.case for r in rows}.values())
+    several = len({c.dtype for c in cases}) > 1
+    for case in cases:
+        lines: dict[str, list[tuple[int, int]]] = {}
+        for n in orders:
+            for engine, count in workspace_of(case, n).items():
+                if count:
+                    lines.setdefault(engine, []).append((n, count))
+        where = "device" if case.device == "cuda" else "host"
+        style = {"marker": _MARKS[case.device], "linestyle": _LINES[case.device], "markersize": 4}
+        for engine, points in lines.items():
+            label = f"workspace: {engine}, {where}{f' {case.dtype}' if several else ''}"
+            axis.plot(*zip(*points, strict=True), color=_COLOURS.get(engine), label=label, **style)
+    matrix = [n * n * cases[0].problem.itemsize for n in orders]
+    axis.plot(orders, matrix, color=_COLOURS["floor"], linestyle=":", label=f"size of one {cases[0].dtype} matrix")
+    _over_n(axis, cases, orders)
+    axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_locator(LogLocator(base=2.0**5))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda count, _: bytes_in_words(count)))
+    axis.set_ylabel("workspace, not counting input and result")
+    axis.set_title("workspace, as lapwing.explain says", fontsize=11)
+
+
+def _over_n(axis: Any, cases: Sequence[Case], orders: Sequence[int] = ()) -> None:
+    orders = orders or sorted({c.n for c in cases})
     axis.set_xscale("log", base=2)
-    axis.set_xticks(orders, [str(n) for n in orders], rotation=45 if len(orders) > 9 else 0)
+    axis.set_xticks(orders, [str(n) for n in orders], rotation=45 if len(orders) > 8 else 0)
     axis.minorticks_off()
     if len(orders) == 1:
         axis.set_xlim(orders[0] / 2, orders[0] * 2)
-    batches = {r.case.batch for r in rows}
+    batches = {c.batch for c in cases}
     axis.set_xlabel("order n" + (f", {counted(batches.pop(), 'matrix', 'matrices')} per call" if len(batches) == 1 else ""))
 
 
-def plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, ...]) -> None:
+def _plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, ...]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=10, subs=each))
@@ -146,28 +226,31 @@ def plain_numbers(axis: Any, in_words: Callable[[float], str], each: tuple[int, 
     axis.set_major_formatter(FuncFormatter(lambda value, _: in_words(value)))
 
 
-def _is_ours(rows: Sequence[Row], name: str) -> bool:
-    return any(t.name == name for r in rows for t in r.ours)
-
-
-def small_print(figure: Any, rows: Sequence[Row]) -> None:
-    """Where and when, below everything."""
-    where = environment()
-    on_gpu = where.gpus and any(r.case.device == "cuda" for r in rows)
-    machine = where.gpus[0].name if on_gpu else f"{where.cpu} ({where.instructions})"
-    text = f"{machine}; {counted(where.threads, 'CPU thread')}; {datetime.now(UTC).date().isoformat()}"
-    figure.supxlabel(text, x=0.99, ha="right", fontsize=8, color="#777777")
-
-
-def figure_of(size: tuple[float, float], down: int, across: int) -> tuple[Any, Any]:
+def _figure(size: tuple[float, float], down: int, across: int, title: str) -> tuple[Any, Any]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=13 if across > 1 else 11, fontweight="bold")
     axes = figure.subplots(down, across, squeeze=False)
     for axis in axes.flat:
         axis.grid(True, color="#dddddd", linewidth=0.7)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _finish(figure: Any, rows: Sequence[Row], path: Path, note: str = "") -> None:
+    """One legend outside the axes, so that it covers no curve; below everything the machine and the date."""
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(entries.values(), entries.keys(), loc="outside right upper", frameon=False, fontsize=9)
+    where = environment()
+    on_gpu = where.gpus and any(r.case.device == "cuda" for r in rows)
+    machine = where.gpus[0].name if on_gpu else f"{where.cpu} ({where.instructions})"
+    words = [note, machine, counted(where.threads, "CPU thread"), datetime.now(UTC).date().isoformat()]
+    figure.supxlabel("; ".join(word for word in words if word), x=0.99, ha="right", fontsize=8, color="#777777")
+    figure.savefig(path, dpi=130)

@@ -1,4 +1,4 @@
-"""Measures every usable engine over a grid, and makes the record from which the planner's rules follow."""
+"""Measure every usable engine over a grid of problems, and write the record that the planner's rules come from."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .measure import measure
 
 __all__ = ["RECORDS", "Grid", "WrongAnswer", "grid_for", "measure_record", "record_of", "rule_in_words", "write_record"]
 
-# what is recorded for an operation; a part of a spectrum has rules of its own, with the number of values in the batch's place
+# The records of each operation. A part of a spectrum has its own, with the number of values in place of the batch.
 RECORDS = {"cholesky": ("cholesky",), "eigh": ("eigh", "eigh_part")}
 
-_BEHIND = 4.0  # an engine this far behind at a smaller batch is not asked again at a larger one
-_LEAST = 0.05  # seconds a point may take whatever the budget
+_BEHIND = 4.0  # an engine this many times slower at a smaller batch is not measured at a larger one
+_LEAST = 0.05  # seconds for each point, whatever the budget
 
 
 class WrongAnswer(Exception):
-    """An engine's answer failed the check; nothing is recorded."""
+    """An engine's answer failed the check, so nothing is recorded."""
 
 
 @dataclass(frozen=True)
 class Grid:
     """Orders, batches and dtypes; points beyond ``flops`` or ``bytes`` are left out.
 
-    For "eigh_part" the batches are the numbers of values at the upper end of one Wishart matrix, whose values stand close: an
-    iteration that wins there wins on most matrices.
+    For "eigh_part" the batches are numbers of values at the upper end of one Wishart matrix. Its values are close together:
+    an iteration that is faster there is faster on most matrices.
     """
 
     orders: tuple[int, ...]
@@ -46,7 +46,7 @@ class Grid:
     operation: str = "cholesky"
 
     def cases(self, device: str) -> list[Case]:
-        """By dtype and n, the smaller batches first."""
+        """Ordered by dtype and n, smaller batches first."""
         everything = [self._case(n, b, d, device) for d in self.dtypes for n in self.orders for b in self.batches]
         return [c for c in everything if c is not None and c.flops <= self.flops and c.bytes_moved <= self.bytes]
 
@@ -87,7 +87,7 @@ _GRIDS = {
         (256, 512, 1024, 2048, 4096), (1, 16, 64, 256),
         flops=1.1e11, bytes=2**28, seconds=300.0, operation="eigh_part",
     ),
-    # the largest order speaks for all beyond it, where the iteration has the most to win: it must not be too small
+    # the largest order decides for all beyond it, where the iteration gains the most: it must not be too small
     ("eigh_part", "cpu", True): Grid((512, 2048), (1, 16), flops=5e10, bytes=2**28, seconds=60.0, operation="eigh_part"),
     ("eigh_part", "cuda", False): Grid(
         (512, 1024, 2048, 4096, 8192), (1, 16, 64, 256, 1024), flops=4e12, bytes=2**31, seconds=240.0, operation="eigh_part",
@@ -125,7 +125,7 @@ def measure_record(
 
 
 def _hopeless(engine: str, case: Case) -> bool:
-    """cuSOLVER may take matrices one after the other, which for many small ones takes minutes."""
+    """cuSOLVER may run one matrix after the other, which takes minutes for many small ones."""
     return engine == "cusolver" and case.operation != "cholesky" and case.batch > 4096 and case.n <= 32
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from .case import Report, Row, Timing
 from .check import LIMIT
 from .environment import environment
-from .operations import operation_of
+from .peers import peer_text
 
 __all__ = ["SCHEMA", "as_json", "make_report", "write_report"]
 
@@ -34,7 +34,7 @@ def make_report(rows: Sequence[Row], *, bandwidth: float | None = None, notes: S
 
 
 def _command() -> str:
-    """As it was typed, but for the folders of this machine."""
+    """The command as typed, without absolute folders."""
     return shlex.join(Path(a).name if Path(a).is_absolute() else a for a in sys.argv)
 
 
@@ -46,10 +46,10 @@ def write_report(report: Report, path: Path) -> None:
 def as_json(report: Report) -> dict[str, Any]:
     where = asdict(report.environment)
     where["versions"] = dict(report.environment.versions)
-    texts: dict[str, dict[str, None]] = {}  # a library has a call for each operation
+    texts: dict[str, dict[str, None]] = {}  # each library has one call per operation
     for row in report.rows:
         for t in row.peers:
-            texts.setdefault(t.name, {})[operation_of(row.case.operation).own_text(t.name, row.case)] = None
+            texts.setdefault(t.name, {})[peer_text(t.name, row.case)] = None
     return {
         "schema": SCHEMA,
         "kind": "lapwing bench",

@@ -1,4 +1,4 @@
-"""The table that a run prints, row by row as the measurements come."""
+"""The table that a run prints, row by row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10
 UNSTEADY = (
-    "note: times marked ~ vary by more than 2x between repeats: other processes are using the cores, and threaded libraries\n"
-    "can look many times slower than they are. Repeat when idle, or with --threads 1"
+    "note: times marked ~ vary by more than 2x between repeats. Other processes are using the cores, which can make threaded\n"
+    "libraries look many times slower than they are. Repeat on an idle machine, or with --threads 1"
 )
 
 
 class Table:
-    """Fixed columns, so that a row can be printed before the next is known."""
+    """Columns have fixed widths, so that each row can be printed as soon as it is measured."""
 
     def __init__(self, others: Sequence[str], *, on_gpu: bool = False) -> None:
         self.others = tuple(others)
@@ -52,7 +52,7 @@ class Table:
         time = "device time per queued call; waited: wall time of one call with its wait" if on_gpu else "wall time per call"
         return (
             f"time: {time}, the minimum of all repeats. vs best: how many times faster than the fastest peer.\n"
-            f"vs floor: time over that of {floor}.\n"
+            f"vs floor: time divided by that of {floor}.\n"
             f"{operation_of(operation).work}"
         )
 

@@ -1,4 +1,4 @@
-"""Times contenders side by side: every repeat gives each of them a turn, in a changing order."""
+"""Time contenders side by side: in every repeat each has a turn, in a changing order."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .case import Timing
 
 __all__ = ["Contender", "interleave"]
 
-_SAMPLE = 5e-3  # a sample is as many calls as fill this: a loop of them, not the first ones after a pause
+_SAMPLE = 5e-3  # a sample is a loop of as many calls as take this long
 _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000
 _MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
 _SETTLE = 20e-3  # calls shorter than this run once untimed at each turn, to wake their own threads
-_QUIET = 50e-3  # before a turn on the CPU: threads of the library before spin for about 30 ms, and would take part in it
-_FEWEST = 3  # repeats that are made whatever the time limit
+_QUIET = 50e-3  # pause before a turn on the CPU: threads of the previous library spin for about 30 ms and would disturb it
+_FEWEST = 3  # repeats, whatever the time limit
 
 
 @dataclass(frozen=True)
 class Contender:
-    """``call()`` runs once and waits. ``queued(k)`` queues k calls and gives the device's seconds per call."""
+    """``call()`` runs once and waits. ``queued(k)`` queues k calls and returns the device's seconds per call."""
 
     name: str
     call: Callable[[], Any]
@@ -54,7 +54,7 @@ class _Turn:
 
 
 def interleave(contenders: Iterable[Contender], repeat: int = 10, limit: float = inf) -> list[Timing]:
-    """One Timing per contender; after ``limit`` seconds no further repeat begins, once there are three."""
+    """One Timing per contender. After ``limit`` seconds no further repeat begins, but there are at least three."""
     turns = [_first_turn(c) for c in contenders]
     begun = perf_counter()
     collecting = gc.isenabled()
@@ -72,7 +72,7 @@ def interleave(contenders: Iterable[Contender], repeat: int = 10, limit: float =
 
 
 def _first_turn(contender: Contender) -> _Turn:
-    """Warm up twice: the first call may compile. The second tells how many calls make a sample."""
+    """Warm up twice: the first call may compile, the second shows how many calls make a sample."""
     contender.call()
     once = max(_wall(contender.call, 1), 1e-8)
     if contender.queued is None:

@@ -1,4 +1,4 @@
-"""lapwing bench: checks the answer, then times lapwing and its peers side by side; or measures a record."""
+"""lapwing bench: check the answers, then time lapwing and its peers side by side; or measure a record for the planner."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
 from ..bench.matrices import MATRICES
 from ..bench.measure import copy_bandwidth, every_engine, fitting, measure, peer_entries, usable_library, why_not
 from ..bench.operations import operation_of
-from ..bench.plot import KINDS, can_plot, plot_rows
-from ..bench.plot_eigh import plot_eigh
+from ..bench.plot import KINDS, can_plot, plot_eigh, plot_rows
 from ..bench.record import RECORDS
 from ..bench.report import make_report, write_report
 from ..bench.table import UNSTEADY, Table
@@ -25,65 +24,80 @@ from ..core.native import native
 from ..core.plan import bytes_in_words
 from .progress import Progress
 from .record import run_record
-from .usage import UsageError, add_device, add_subset, check_output, parse_dtypes, parse_sizes, parse_subset, parse_words
+from .usage import (
+    UsageError,
+    add_device,
+    add_subset,
+    check_output,
+    parse_dtypes,
+    parse_sizes,
+    parse_subset,
+    parse_words,
+    sentence,
+)
 
 __all__ = ["add_parser", "run"]
 
 _OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "qr", "svd", "lstsq")
 _OF_EIGENVALUES = ("eigh", "eigvalsh")
-# what may be chosen for some operations only, and for the flags of the same name
+# fields of a case that only some operations have, with their flags
 _CHOICES = {"k": "--rhs", "rows": "--rows", "assume": "--assume", "precision": "--precision", "condition": "--condition"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random"}
 _NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json", "subset", *_CHOICES)
-_ARRAYS = 3  # that a library holds at the same time: the input, the answer, one for the copy or the check
+_ARRAYS = 3  # held at the same time for each library: the input, the answer, one for the copy or the check
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    text = "check the answer, then time lapwing and its peers side by side"
-    parser = commands.add_parser("bench", help=text, description=text.capitalize() + ".")
+    text = "check the answers, then time lapwing and other libraries side by side"
+    parser = commands.add_parser("bench", help=text, description=sentence(text) + ".")
     add = parser.add_argument
     add("operation", choices=_OPERATIONS)
-    add("--sizes", help="orders n, for tall matrices columns, by commas (default: 4,16,64,256)")
+    add("--sizes", help="orders n (for tall matrices the columns), separated by commas (default: 4,16,64,256)")
     add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
-    add("--dtype", help="by commas: float32 (single), float64 (double), complex64, complex128")
+    add("--dtype", help="separated by commas: float32 (single), float64 (double), complex64, complex128")
     add("--batch", type=int, help="matrices per call (default: 1)")
     add(
         "--framework",
         choices=LIBRARIES,
-        help="the array library lapwing is called through (default: numpy, or what has the GPU)",
+        help="the array library that lapwing is called with (default: numpy, on a GPU the first that has one)",
     )
     add_device(parser)
     add(
         "--peers",
         nargs="?",
         const=",".join(PEERS),
-        help="time the other libraries too: all that are installed, or those named",
+        help="also time other libraries: all that are installed, or those you name",
     )
     add("--engine", help='"auto" (default), or a name from lapwing info')
     add(
         "--matrix",
         choices=MATRICES,
-        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; for eigenvalues and systems also others",
+        help="random, or known: (i+j)/n^2 off the diagonal, 1..n on it; the others are for eigenvalues and systems",
     )
     add_subset(parser)
     add("--rhs", dest="k", type=int, metavar="K", help="right-hand sides, for solve and lstsq (default: 1)")
-    add("--rows", type=int, metavar="M", help="rows of tall matrices, for qr, svd and lstsq (default: as many as columns)")
-    add("--assume", choices=["general", "pos"], help="what solve and inv know of the matrix (default: general)")
+    add("--rows", type=int, metavar="M", help="rows of tall matrices, for qr, svd and lstsq (default: square)")
+    add("--assume", choices=["general", "pos"], help="what solve and inv may assume about the matrix (default: general)")
     add("--precision", choices=["full", "mixed"], help="for solve: mixed allows a factor in lower precision (default: full)")
-    add("--condition", type=float, metavar="C", help="singular values from 1 down to 1/C, for all but cholesky and eigenvalues")
+    add(
+        "--condition",
+        type=float,
+        metavar="C",
+        help="singular values from 1 down to 1/C; not for cholesky and eigenvalues",
+    )
     add("--threads", type=int, help="CPU threads for every library")
-    add("--upper", action="store_true", help="the upper triangle")
-    add("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    add("--upper", action="store_true", help="use the upper triangle")
+    add("--json", type=Path, metavar="FILE", help="write all measurements to a file")
     add(
         "--plot",
         type=Path,
         metavar="FILE",
-        help="draw time and ratio over n (.png, .pdf, .svg); for eigenvalues time and workspace of every engine",
+        help="draw time and speed-up over n (.png, .pdf, .svg); for eigenvalues time and workspace of every engine",
     )
-    add("--record", action="store_true", help="measure every engine over a grid; the planner chooses by it from then on")
+    add("--record", action="store_true", help="measure every engine over a grid; from then on lapwing chooses engines by it")
     add("--quick", action="store_true", help="with --record: fewer points")
-    add("--output", type=Path, metavar="FILE", help="with --record: write there, not to the user's own records")
+    add("--output", type=Path, metavar="FILE", help="with --record: write to this file instead of your own records")
     parser.set_defaults(run=run)
 
 
@@ -116,19 +130,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """What needs no library to be refused; then the defaults."""
+    """Refuse what can be refused without loading a library; then set the defaults."""
     for name in ("batch", "repeat", "threads"):
-        if (given := getattr(options, name)) is not None and given < 1:
-            raise UsageError(f"--{name} {given} is not a positive number")
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise UsageError(f"--{name} {value} is not a positive number")
     for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
         if getattr(options, name):
-            why = "--record measures its own grid" if options.record else "only --record looks at it"
+            why = "--record measures its own grid" if options.record else "it works only with --record"
             raise UsageError(f"{why}; {_CHOICES.get(name, f'--{name}')} has no effect")
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     if options.record and options.operation == "eigvalsh":
-        raise UsageError("values alone go where the vectors go\nhint: lapwing bench eigh --record")
+        raise UsageError("eigvalsh uses the record of eigh\nhint: lapwing bench eigh --record")
     if options.record and options.operation not in RECORDS:
         raise UsageError(f"--record is for {' and '.join(RECORDS)}")
     kinds = operation_of(options.operation).matrices
@@ -146,14 +160,14 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _check_choices(options: argparse.Namespace) -> None:
-    """Each goes with some of the operations, and not with every other one."""
+    """Refuse options that the operation does not have, or that contradict each other."""
     for name, flag in _CHOICES.items():
         if getattr(options, name) is not None and name not in operation_of(options.operation).choices:
-            takes = [other for other in _OPERATIONS if name in operation_of(other).choices]
-            raise UsageError(f"{flag} is for {' and '.join(takes)}")
+            others = [other for other in _OPERATIONS if name in operation_of(other).choices]
+            raise UsageError(f"{flag} is for {' and '.join(others)}")
     for name, least in (("k", 1), ("rows", max(parse_sizes(options.sizes))), ("condition", 1.0)):
-        if (given := getattr(options, name)) is not None and not given >= least:
-            raise UsageError(f"{_CHOICES[name]} {given:g} is less than {least:g}")
+        if (value := getattr(options, name)) is not None and not value >= least:
+            raise UsageError(f"{_CHOICES[name]} {value:g} is less than {least:g}")
     chosen = operation_of(options.operation).choices
     if options.upper and ("upper" not in chosen or ("assume" in chosen and options.assume != "pos")):
         raise UsageError("--upper is for cholesky, eigenvalues and --assume pos")
@@ -165,7 +179,7 @@ def _check_choices(options: argparse.Namespace) -> None:
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     subset = None if options.subset is None else parse_subset(options.subset)
-    chosen = {name: given for name in _CHOICES if (given := getattr(options, name)) is not None}
+    chosen = {name: value for name in _CHOICES if (value := getattr(options, name)) is not None}
     return [
         Case(
             n, options.batch, dtype, options.device, options.upper, options.matrix, options.operation, _part(subset, n),
@@ -177,7 +191,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _part(subset: slice | None, n: int) -> tuple[int, int] | None:
-    """The first eigenvalue and how many; None for all."""
+    """Index of the first eigenvalue and their number; None for all."""
     if subset is None:
         return None
     first, last, _ = subset.indices(n)
@@ -225,7 +239,7 @@ def _check_memory(cases: list[Case], entries: list[Entry]) -> None:
 
 
 def _free_memory() -> int | None:
-    """Bytes, or None where nobody tells."""
+    """Free bytes, or None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -265,7 +279,7 @@ def _measure_all(
 
 
 def _what(options: argparse.Namespace) -> str:
-    """The operation, and what was chosen of it."""
+    """The operation and its options, in words."""
     words = [options.operation, options.subset, options.assume, options.precision]
     words += [f"of {options.rows} x n" if options.rows else None, f"k={options.k}" if options.k else None]
     words += [f"condition {options.condition:.0e}" if options.condition else None]
@@ -286,7 +300,7 @@ def _plot(rows: list[Row], options: argparse.Namespace, library: str) -> None:
 
 
 def _other_device(options: argparse.Namespace) -> list[Row]:
-    """The same cases on the host, or on the GPU where there is one, for the picture of all devices."""
+    """The same cases on the other device, CPU or GPU, for the picture that shows both."""
     device = "cpu" if options.device == "cuda" else "cuda"
     library = (
         usable_library(("numpy",) if device == "cpu" else ("torch", "cupy", "jax"), device) if environment().gpus else None
@@ -307,7 +321,7 @@ def _limited_to(threads: int) -> bool:
 
 
 def _run_limited(threads: int, command_line: list[str]) -> int:
-    """The same command in a process of its own: BLAS and JAX look at the limits only when they are loaded."""
+    """Run the same command in a new process: BLAS and JAX read the limits only when they are loaded."""
     cores = sorted(os.sched_getaffinity(0))[:threads] if hasattr(os, "sched_getaffinity") else []
 
     def limit() -> None:
@@ -320,5 +334,5 @@ def _run_limited(threads: int, command_line: list[str]) -> int:
     with subprocess.Popen(command, env=variables, preexec_fn=limit) as child:
         try:
             return child.wait()
-        except KeyboardInterrupt:  # the child was told too, and says so
+        except KeyboardInterrupt:  # the terminal interrupts the child too, which reports it
             return child.wait()

@@ -1,4 +1,4 @@
-"""lapwing demo: two factorisations, a small race against NumPy, a picture. Under a minute."""
+"""lapwing demo: two factorisations, a small race against NumPy, and a picture, in less than a minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..bench.table import UNSTEADY, Table
 from ..core.native import native
 from ..ops.cholesky import cholesky
 from .progress import Progress
-from .usage import program, python
+from .usage import program, python, sentence
 
 __all__ = ["add_parser", "run"]
 
@@ -26,8 +26,8 @@ _PICTURE = Path("lapwing-demo.png")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    text = "two factorisations, a small race against NumPy, a picture"
-    parser = commands.add_parser("demo", help=text, description=text.capitalize() + ". Takes less than a minute.")
+    text = "two factorisations, a small race against NumPy, and a picture"
+    parser = commands.add_parser("demo", help=text, description=sentence(text) + ". Takes less than a minute.")
     parser.add_argument("--quick", action="store_true", help="fewer sizes, a few seconds")
     parser.set_defaults(run=run)
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     lapwing = program()
     print(
         "\nTry next:\n"
-        f"  {lapwing} info                                         what is here, and what is missing\n"
+        f"  {lapwing} info                                         what works here, and what is missing\n"
         f"  {lapwing} explain cholesky --shape 1000x64x64          which engine, and why\n"
         f"  {lapwing} bench cholesky --sizes 4,32,256 --batch 1000 --peers --plot bench.png\n"
         f'  {python()} -c "import lapwing; help(lapwing.cholesky)"'

@@ -1,4 +1,4 @@
-"""lapwing explain: which engine a call would use, and what it would cost."""
+"""lapwing explain: say which engine a call would use, and what it would cost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..ops.lstsq import lstsq
 from ..ops.qr import qr
 from ..ops.solve import ASSUME, inv, slogdet, solve
 from ..ops.svd import polar, svd, svdvals
-from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset
+from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
 
 __all__ = ["add_parser", "run"]
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     op.__name__: op for op in (cholesky, eigh, eigvalsh, solve, inv, slogdet, qr, svd, svdvals, lstsq, polar)
 }
-# which of them know the option
+# the operations that have each option
 _TAKES = {
     "upper": ("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet"),
     "subset": ("eigh", "eigvalsh"),
@@ -33,18 +33,20 @@ _TAKES = {
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "which engine a call would use, why, and what it would cost"
-    parser = commands.add_parser("explain", help=text, description=text.capitalize() + ". Nothing is run.")
+    parser = commands.add_parser(
+        "explain", help=text, description=sentence(text) + ". Runs nothing. Figures for many devices come from a model."
+    )
     parser.add_argument("operation", choices=list(_OPERATIONS))
     parser.add_argument("--shape", required=True, help="64x64, or 1000x64x64 for a batch")
     parser.add_argument("--dtype", default="float64", help="float32, float64, complex64 or complex128 (default: float64)")
     add_device(parser)
     parser.add_argument("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
-    parser.add_argument("--upper", action="store_true", help="the upper triangle")
-    parser.add_argument("--assume", choices=ASSUME, help="what is known of the matrix, for solve, inv and slogdet")
+    parser.add_argument("--upper", action="store_true", help="use the upper triangle")
+    parser.add_argument("--assume", choices=ASSUME, help="what solve, inv and slogdet may assume about the matrix")
     parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
-    parser.add_argument("--devices", type=_count, help="the matrix is spread over so many devices (GPUs, or ranks on CPUs)")
-    parser.add_argument("--grid", help="the same in a grid of them: 8x8")
-    parser.add_argument("--tile", type=int, help="the tile over that grid (default: the engine's own)")
+    parser.add_argument("--devices", type=_count, help="number of devices that hold the matrix (GPUs, or ranks on CPUs)")
+    parser.add_argument("--grid", help="the same as a grid of devices: 8x8")
+    parser.add_argument("--tile", type=int, help="order of the tiles over that grid (default: the engine's own)")
     add_subset(parser)
     parser.set_defaults(run=run)
 
@@ -62,20 +64,20 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     shape = parse_shape(options.shape)
     for name, operations in _TAKES.items():
-        given = getattr(options, name)
-        if given is not None and given is not False and options.operation not in operations:
+        value = getattr(options, name)
+        if value is not None and value is not False and options.operation not in operations:
             raise UsageError(f"--{name} is for {', '.join(operations)}")
-    known: dict[str, Any] = {"upper": True} if options.upper else {}
+    keywords: dict[str, Any] = {"upper": True} if options.upper else {}
     if options.assume:
-        known["assume"] = options.assume
+        keywords["assume"] = options.assume
     if options.subset is not None:
-        known["subset"] = parse_subset(options.subset)
+        keywords["subset"] = parse_subset(options.subset)
     try:
         arrays = [spec(shape, options.dtype, options.device, _sharding(options, shape))]
         if options.operation in _TAKES["columns"]:
             columns = 1 if options.columns is None else options.columns
             arrays.append(spec((*shape[:-1], columns), options.dtype, options.device))
-        plan = explain(_OPERATIONS[options.operation], *arrays, engine=options.engine, **known)
+        plan = explain(_OPERATIONS[options.operation], *arrays, engine=options.engine, **keywords)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error).removeprefix("spec: ")) from error
     print(plan)
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sharding(options: argparse.Namespace, shape: tuple[int, ...]) -> Any:
-    """Of --devices, --grid and --tile: None, a number, a grid, or a layout."""
+    """From --devices, --grid and --tile: None, a number, a grid, or a layout."""
     grid = None if options.grid is None else parse_shape(options.grid)
     if grid is not None and (len(grid) != 2 or 0 in grid):
         raise UsageError(f"--grid {options.grid!r} is not a grid\nhint: write it as 8x8")
@@ -92,7 +94,7 @@ def _sharding(options: argparse.Namespace, shape: tuple[int, ...]) -> Any:
         if value is not None and value < 1:
             raise UsageError(f"--{name} {value} is not a positive number")
     if grid is not None and options.devices is not None and grid[0] * grid[1] != options.devices:
-        raise UsageError(f"--grid {options.grid} has not {options.devices} places\nhint: leave --devices out")
+        raise UsageError(f"--grid {options.grid} does not match --devices {options.devices}\nhint: leave --devices out")
     if options.tile is not None:
         if options.devices is None and grid is None:
             raise UsageError("--tile is for a matrix over many devices\nhint: add --devices or --grid")

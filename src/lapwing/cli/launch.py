@@ -1,4 +1,4 @@
-"""lapwing launch: start ranks with whatever MPI is there, give each its share of the cores, and say who failed first."""
+"""lapwing launch: start ranks with the installed MPI, give each its share of the cores, and say which rank failed first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from .usage import UsageError
+from .usage import UsageError, sentence
 
 __all__ = ["add_parser", "find_mpiexec", "rank_environment"]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-# what ends a process that did not expect it: SIGHUP, SIGINT, SIGQUIT and SIGTRAP are rather the exit codes 1, 2, 3 and 5
+# Signals that end a process by surprise. SIGHUP, SIGINT, SIGQUIT and SIGTRAP are left out: 1, 2, 3 and 5 are common exit codes.
 _DEADLY = {
     int(getattr(signal, f"SIG{x}")) for x in ("ILL", "ABRT", "BUS", "FPE", "KILL", "SEGV", "TERM") if hasattr(signal, f"SIG{x}")
 }
@@ -32,11 +32,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "launch",
         help=text,
-        description=f"{text.capitalize()}: lapwing launch -n 4 script.py ARGS, -m MODULE ARGS, or -- PROGRAM ARGS.",
+        description=f"{sentence(text)}: lapwing launch -n 4 script.py ARGS, -m MODULE ARGS, or -- PROGRAM ARGS.",
     )
-    parser.add_argument("-n", dest="ranks", type=int, default=None, help="number of ranks (default: one for each core)")
-    parser.add_argument("--threads", type=int, default=None, help="of each rank (default: cores / ranks, at least 1)")
-    parser.add_argument("--mpiexec", default=None, help="the program that starts ranks (default: beside Python, then on PATH)")
+    parser.add_argument(
+        "-n", dest="ranks", type=int, help="number of MPI ranks (default: one for each core, or for each place of the hosts)"
+    )
+    parser.add_argument("--threads", type=int, help="threads of each rank (default: cores / ranks on a host, at least 1)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--hosts", metavar="A,B:2", help="run on these hosts; B:2 has two places for ranks")
+    where.add_argument("--hostfile", type=Path, metavar="FILE", help="the same from a file in the format of your mpiexec")
+    parser.add_argument("--mpiexec", help="the program that starts ranks (default: next to Python, then on PATH)")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, default=None, help="a module and its arguments")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="a script and its arguments; after -- any program")
     parser.set_defaults(run=_launch)
@@ -44,7 +49,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def _launch(options: argparse.Namespace) -> int:
     cores = _cores()
-    ranks = cores if options.ranks is None else options.ranks
+    hosts = _hosts(options)
+    ranks = (sum(hosts.values()) or cores) if options.ranks is None else options.ranks
     if ranks < 1:
         raise UsageError(f"launch: -n {ranks} is not a positive number of ranks")
     if options.threads is not None and options.threads < 1:
@@ -53,46 +59,84 @@ def _launch(options: argparse.Namespace) -> int:
         with _reserved_port() as held:
             command = _command(options, [folder, str(ranks), str(held.getsockname()[1])])
             mpiexec = find_mpiexec(options.mpiexec)
-            environment = rank_environment(os.environ, ranks, cores, options.threads)
-            status = _supervise([mpiexec, "-n", str(ranks), *command], environment)
+            on_each = -(-ranks // max(len(hosts), 1))
+            environment = rank_environment(os.environ, on_each, cores, options.threads)
+            placed = _placed(options, _is_hydra(mpiexec)) if hosts else []
+            status = _supervise([mpiexec, "-n", str(ranks), *placed, *command], environment)
         return _verdict(status, ranks, Path(folder), mpiexec)
 
 
-def find_mpiexec(given: str | None = None) -> str:
-    """The program that starts ranks: as given, of this Python's environment, or on PATH."""
-    if given is not None:
-        found = shutil.which(given)
-        if found is None:
-            raise UsageError(f"launch: --mpiexec {given}: there is no such program")
-        return found
+def _hosts(options: argparse.Namespace) -> dict[str, int]:
+    """The hosts asked for, each with its places for ranks; empty: this machine.
+
+    Host files have a host on each line, with ``:2`` for MPICH or `` slots=2`` for Open MPI.
+    """
+    if options.hostfile is not None:
+        try:
+            lines = options.hostfile.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"launch: --hostfile {options.hostfile}: {getattr(error, 'strerror', '') or error}") from None
+        entries = [words[0] for line in lines if (words := line.partition("#")[0].replace(" slots=", ":").split())]
+        flag = f"--hostfile {options.hostfile}"
+    elif options.hosts is not None:
+        entries, flag = options.hosts.split(","), f"--hosts {options.hosts}"
+    else:
+        return {}
+    hosts: dict[str, int] = {}
+    for entry in entries:
+        name, _, places = entry.strip().partition(":")
+        if not name or not (places or "1").isdigit() or int(places or 1) < 1:
+            raise UsageError(f"launch: {flag}: {entry!r} is not a host, nor host:places\nhint: --hosts first,second:2")
+        hosts[name] = hosts.get(name, 0) + int(places or 1)
+    if not hosts:
+        raise UsageError(f"launch: {flag} names no host")
+    return hosts
+
+
+def _placed(options: argparse.Namespace, hydra: bool) -> list[str]:
+    """The hosts as this mpiexec understands them. Open MPI passes only the variables it is told to on to other hosts."""
+    if options.hostfile is not None:
+        hosts = ["-f" if hydra else "--hostfile", str(options.hostfile)]
+    else:
+        hosts = ["-hosts" if hydra else "--host", options.hosts.replace(" ", "")]
+    return hosts if hydra else [*hosts, *(word for name in _THREADS for word in ("-x", name))]
+
+
+def find_mpiexec(asked: str | None = None) -> str:
+    """The program that starts ranks: the one asked for, that of this Python's environment, or that on PATH."""
+    if asked is not None:
+        path = shutil.which(asked)
+        if path is None:
+            raise UsageError(f"launch: --mpiexec {asked}: there is no such program")
+        return path
     folders = [str(Path(sys.executable).parent), str(Path(sys.prefix, "bin"))]
     for name in ("mpiexec", "mpirun"):
-        found = shutil.which(name, path=os.pathsep.join(folders)) or shutil.which(name)
-        if found:
-            return found
-    raise UsageError("launch: there is no mpiexec\nhint: pip install mpich mpi4py")
+        path = shutil.which(name, path=os.pathsep.join(folders)) or shutil.which(name)
+        if path:
+            return path
+    raise UsageError("launch: no mpiexec is installed\nhint: pip install mpich mpi4py")
 
 
 def rank_environment(known: Mapping[str, str], ranks: int, cores: int, threads: int | None = None) -> dict[str, str]:
-    """The environment of the ranks: a share of the cores each, and waiting that leaves the core to others where it must.
+    """The environment of the ranks: a share of the cores for each. Where cores are scarce, waiting ranks leave them to others.
 
-    What the user has set stays.
+    Variables that the user has set stay. ``ranks`` are those on one host.
     """
-    made = dict(known)
+    variables = dict(known)
     share = str(threads) if threads is not None else next((known[x] for x in _THREADS if known.get(x)), None)
     for name in _THREADS:
         if threads is not None or not known.get(name):
-            made[name] = share or str(max(cores // ranks, 1))
+            variables[name] = share or str(max(cores // ranks, 1))
     extra: dict[str, str] = {}
     if ranks > cores:
-        # MPICH looks this often before it leaves the core to another rank; Open MPI, 4 and 5, wants to be asked
+        # MPICH polls this often before it yields the core to another rank; Open MPI 4 and 5 yield only when asked to
         extra |= {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
         extra |= {"OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         extra |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     # Open MPI would bind the ranks of two launches to the same cores
     extra |= {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
-    return extra | made
+    return extra | variables
 
 
 def _cores() -> int:
@@ -100,36 +144,36 @@ def _cores() -> int:
 
 
 def _reserved_port() -> socket.socket:
-    """A port that no other launch is given while this one lasts, and that rank 0 may still listen on."""
+    """A port that no other launch gets while this one runs, and on which rank 0 can still listen."""
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.bind(("", 0))
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before, two launches might share one
     return held
 
 
-def _command(options: argparse.Namespace, told: list[str]) -> list[str]:
-    """What each rank runs: scripts and modules by lapwing.cli.rank, which tells of failures; other programs as they are."""
-    runner = [sys.executable, "-m", "lapwing.cli.rank", *told]
+def _command(options: argparse.Namespace, launch: list[str]) -> list[str]:
+    """The command of each rank: lapwing.cli.rank runs scripts and modules and reports failures; other programs run directly."""
+    runner = [sys.executable, "-m", "lapwing.cli.rank", *launch]
     if options.module is not None:
         if not options.module:
-            raise UsageError("launch: -m wants a module\nhint: lapwing launch -n 4 -m package.module")
+            raise UsageError("launch: -m needs the name of a module\nhint: lapwing launch -n 4 -m package.module")
         return [*runner, "-m", *options.module]
-    given: Sequence[str] = options.command
-    before = options.command_line[: len(options.command_line) - len(given)]
-    if given[:1] == ["--"] or before[-1:] == ["--"]:
-        program = list(given[1:] if given[:1] == ["--"] else given)
+    words: Sequence[str] = options.command
+    before = options.command_line[: len(options.command_line) - len(words)]
+    if words[:1] == ["--"] or before[-1:] == ["--"]:
+        program = list(words[1:] if words[:1] == ["--"] else words)
         if not program:
-            raise UsageError("launch: there is no program after --")
+            raise UsageError("launch: no program follows --")
         return program
-    if not given:
-        raise UsageError("launch: say what to run\nhint: lapwing launch -n 4 script.py")
-    if not Path(given[0]).exists():
-        raise UsageError(f"launch: there is no {given[0]}\nhint: a program that is no Python script goes after --")
-    return [*runner, *given]
+    if not words:
+        raise UsageError("launch: nothing to run\nhint: lapwing launch -n 4 script.py")
+    if not Path(words[0]).exists():
+        raise UsageError(f"launch: there is no file {words[0]}\nhint: put a program that is not a Python script after --")
+    return [*runner, *words]
 
 
 def _supervise(command: list[str], environment: dict[str, str]) -> int:
-    """Run mpiexec; what ends this process ends the ranks."""
+    """Run mpiexec, and end the ranks when this process is told to end."""
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
@@ -142,7 +186,7 @@ def _supervise(command: list[str], environment: dict[str, str]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        # a Ctrl-C of the terminal has reached mpiexec too; other ways have not
+        # Ctrl-C in a terminal reaches mpiexec as well; other signals do not
         _end(process)
         raise
     finally:
@@ -161,7 +205,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _verdict(status: int, ranks: int, folder: Path, mpiexec: str) -> int:
-    """The exit code, that of the first rank that failed; its traceback goes to the standard error."""
+    """The exit code of the first rank that failed; its traceback goes to stderr."""
     failures = []
     for path in folder.glob("failure-*.json"):
         try:
@@ -184,7 +228,7 @@ def _verdict(status: int, ranks: int, folder: Path, mpiexec: str) -> int:
         return status or 1
     if status == 0:
         if unfinished:  # a library's exit(0)
-            _say(f"{_ranks(unfinished)} of {ranks} did not reach the end of the script, though no error was told")
+            _say(f"{_ranks(unfinished)} of {ranks} did not reach the end of the script, without an error")
         return 1 if unfinished else 0
     number, sure = _signal_of(status, mpiexec, noted=bool(started))
     if number is None:
@@ -192,17 +236,17 @@ def _verdict(status: int, ranks: int, folder: Path, mpiexec: str) -> int:
         return status
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if not sure:
-        _say(f"a rank ended with exit code {status}, or by {name}, which this mpiexec tells alike; the others were stopped")
+        _say(f"a rank ended with exit code {status} or by {name} (this mpiexec reports both alike); the others were stopped")
         return status
     _say(f"a rank was ended by {name}; the others were stopped")
     return 128 + number
 
 
 def _signal_of(status: int, mpiexec: str, noted: bool) -> tuple[int | None, bool]:
-    """The signal that a status of mpiexec stands for, if any, and whether that is sure.
+    """The signal that mpiexec's exit status stands for, if any, and whether that is certain.
 
-    MPICH's gives a signal as its bare number, so that 9 may be SIGKILL or an exit code, and 137 is an exit code. Others add
-    128, as shells do. ``noted``: ranks leave word of exits from Python, so that a deadly signal's number is that signal.
+    MPICH reports a signal as its bare number, so that 9 may be SIGKILL or an exit code, and 137 is an exit code. Others add
+    128, as shells do. ``noted``: the ranks report exits from Python themselves, so that a deadly signal's number is certain.
     """
     if status < 0:
         return -status, True
@@ -213,12 +257,12 @@ def _signal_of(status: int, mpiexec: str, noted: bool) -> tuple[int | None, bool
 
 
 def _is_hydra(mpiexec: str) -> bool:
-    """Whether it is MPICH's, or Intel's, which is made from it."""
+    """Whether it is MPICH's, or Intel's, which is derived from it."""
     try:
-        told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=False).stdout
+        version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=_PATIENCE, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return any(word in told for word in ("HYDRA", "MPICH", "Intel(R) MPI"))
+    return any(word in version for word in ("HYDRA", "MPICH", "Intel(R) MPI"))
 
 
 def _ranks(names: set[str]) -> str:

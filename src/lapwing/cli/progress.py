@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines elsewhere; always on stderr."""
+"""Progress of a run on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDTH = 24
 
 
 class Progress:
-    """``step(text)`` says what begins now; ``clear()`` wipes the bar before something else is printed."""
+    """``step(text)`` shows what begins now; ``clear()`` removes the bar before something else is printed."""
 
     def __init__(self, total: int, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self.total = max(total, 1)

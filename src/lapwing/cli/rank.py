@@ -1,6 +1,6 @@
-"""One rank of ``lapwing launch``: runs the script, and when it fails leaves word and takes the other ranks along.
+"""One rank of ``lapwing launch``: runs the script; when it fails, reports why and ends the other ranks.
 
-Notes in the launch's folder, each a file: ``started-R`` and ``ended-R``, ``left-R`` for os._exit(0), ``failure-R.json``.
+It reports by files in the launch's folder: ``started-R`` and ``ended-R``, ``left-R`` for os._exit(0), ``failure-R.json``.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def main(arguments: list[str]) -> None:
 
 
 def name_rank(known: MutableMapping[str, str], ranks: int, port: str) -> None:
-    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, as torch.distributed reads them. What the user has set stays.
+    """Set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for torch.distributed. What the user has set stays.
 
-    An address is given where all ranks are on this node: elsewhere nobody here knows the node of rank 0, nor its free ports.
+    The address is set only where all ranks are on this node: otherwise the node of rank 0 and its free ports are unknown here.
     """
     rank, on_node, of_node = (next((known[x] for x in names if known.get(x)), None) for names in (_RANK, _ON_NODE, _OF_NODE))
     if rank is None:
         return
-    if not any(known.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):  # of one kind, or they would not fit
+    if not any(known.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):  # one alone might contradict the user's
         known["RANK"], known["WORLD_SIZE"] = rank, str(ranks)
         if on_node is not None:
             known["LOCAL_RANK"] = on_node
@@ -75,20 +75,20 @@ def name_rank(known: MutableMapping[str, str], ranks: int, port: str) -> None:
 
 
 def _watch_exits(folder: Path) -> None:
-    """Who leaves past the end of the script says so, since mpiexec may not: MPICH's takes os._exit(0) for a good end."""
-    mine = os.getpid()
+    """Report os._exit and exec, since mpiexec may not: MPICH's counts os._exit(0) as a success."""
+    own_process = os.getpid()
 
     def left(status: int) -> NoReturn:
-        if os.getpid() == mine:  # forked children end this way too
+        if os.getpid() == own_process:  # forked children end this way too
             if status:
-                _tell(folder, f"os._exit({status})", "", status)
+                _report(folder, f"os._exit({status})", "", status)
             else:
                 _note(folder, "left")
         _exit(status)
 
     def noting(execute: Callable[..., Any]) -> Callable[..., Any]:
         def replaced(*arguments: Any) -> Any:
-            if os.getpid() == mine:  # another program goes on here, and leaves no word
+            if os.getpid() == own_process:  # another program continues here, and reports nothing
                 _note(folder, "ended")
             return execute(*arguments)
 
@@ -99,7 +99,7 @@ def _watch_exits(folder: Path) -> None:
 
 
 def _note(folder: Path, what: str) -> None:
-    with contextlib.suppress(OSError):  # the folder is on another node: nobody looks there
+    with contextlib.suppress(OSError):  # the folder is on another node
         (folder / f"{what}-{_who()}").touch()
 
 
@@ -116,22 +116,22 @@ def _words(error: BaseException) -> str:
 
 
 def _fail(folder: Path, what: str, words: str, code: int) -> NoReturn:
-    _tell(folder, what, words, code)
+    _report(folder, what, words, code)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # a rank that just ended would wait for the others at the end of MPI, and they for it
+    # a rank that simply ended would wait in MPI's finalisation for the others, and they for it
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(code)
     _exit(code)
 
 
-def _tell(folder: Path, what: str, words: str, code: int) -> None:
+def _report(folder: Path, what: str, words: str, code: int) -> None:
     rank = _who()
-    told = {"when": time.time(), "rank": rank, "what": what, "traceback": words, "code": code}
+    failure = {"when": time.time(), "rank": rank, "what": what, "traceback": words, "code": code}
     try:
         part = folder / f"part-{os.getpid()}"
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(failure))
         part.rename(folder / f"failure-{rank}.json")
     except OSError:  # the folder is on another node
         sys.stderr.write(f"{words}lapwing launch: rank {rank} failed: {what}\n")

@@ -1,4 +1,4 @@
-"""What the user typed wrong, said in one line and a hint."""
+"""Shared by the commands: parsing of arguments, and errors in one line with a hint."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ __all__ = [
     "parse_words",
     "program",
     "python",
+    "sentence",
 ]
 
 
@@ -38,6 +39,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\nhint: {self.prog} --help")
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter; str.capitalize would write "mpi" and "numpy"."""
+    return text[:1].upper() + text[1:]
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -62,7 +68,7 @@ def parse_sizes(text: str, what: str = "--sizes") -> tuple[int, ...]:
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    """Names by commas; "double" and "single" are understood too."""
+    """Names separated by commas; "double" and "single" work too."""
     short = {"double": "float64", "single": "float32", "float": "float32"}
     return parse_words(",".join(short.get(part.strip(), part) for part in text.split(",")), DTYPES, "dtype")
 
@@ -73,7 +79,7 @@ def parse_subset(text: str) -> slice:
         start, stop = (int(word) if word.strip() else None for word in text.split(":"))
     except ValueError:
         raise UsageError(
-            f"--subset {text!r} is not a slice\nhint: --subset -16: are the 16 largest, :3 the 3 smallest"
+            f"--subset {text!r} is not a slice\nhint: --subset -16: selects the 16 largest, :3 the 3 smallest"
         ) from None
     return slice(start, stop)
 
@@ -88,17 +94,17 @@ def parse_words(text: str, known: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def check_output(flag: str, path: Path, kinds: tuple[str, ...] = ()) -> None:
-    """Refuse a file that could not be written, before anything is measured."""
+    """Refuse a file that cannot be written, before any measurement starts."""
     if kinds and path.suffix.lower() not in kinds:
         raise UsageError(f"{flag} {path}: the name must end in one of {', '.join(kinds)}")
     if not path.parent.is_dir():
         raise UsageError(f"{flag} {path}: there is no folder {path.parent}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"{flag} {path}: it cannot be written")
+        raise UsageError(f"{flag} {path}: cannot write this file")
 
 
 def program() -> str:
-    """The program as the user can start it again from here."""
+    """The command that starts lapwing again from this folder."""
     if shutil.which("lapwing"):
         return "lapwing"
     return _from_here(Path(sys.argv[0])) if Path(sys.argv[0]).name == "lapwing" else f"{python()} -m lapwing"
@@ -122,4 +128,6 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def add_subset(parser: argparse.ArgumentParser) -> None:
     parser._negative_number_matcher = re.compile(r"^-\d[\d:.-]*$")  # "-16:" is a value, not an option
-    parser.add_argument("--subset", help="a part of the spectrum as a Python slice: -16: are the 16 largest, :3 the 3 smallest")
+    parser.add_argument(
+        "--subset", help="part of the spectrum as a Python slice: -16: for the 16 largest, :3 for the 3 smallest"
+    )

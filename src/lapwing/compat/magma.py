@@ -24,7 +24,7 @@ def magma_cholesky(input: Any, name: str | None = None) -> Any:
     ----------
     input : tensor, array, or list of them, shape (..., n, n)
     name : str, optional
-        Accepted and not used.
+        Ignored.
 
     Returns
     -------
@@ -38,5 +38,5 @@ def magma_cholesky(input: Any, name: str | None = None) -> Any:
 
 
 def cholesky(tensor: Any, *, name: str | None = None) -> Any:
-    """The wrapper that chose between the operator and TensorFlow by size: here the planner chooses."""
+    """The original's wrapper, which chose between the operator and TensorFlow by size. Here lapwing chooses the engine."""
     return magma_cholesky(tensor, name)

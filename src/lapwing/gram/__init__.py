@@ -1,8 +1,8 @@
 """Kernel matrices of point sets, for NumPy, PyTorch, JAX, TensorFlow and CuPy arrays.
 
 Each function takes points as rows, ``x`` of shape (n, d) and ``y`` of shape (m, d), and returns the n x m matrix of a kernel
-between them. Without ``y`` the points are compared with themselves; the matrix is then exactly symmetric. Memory is the
-result and a few tiles. Gradients are those of each framework, and finite where points coincide.
+between them. Without ``y`` the points are compared with themselves, and the matrix is exactly symmetric. The peak of memory is
+the result and a few tiles. Gradients work in each framework that has them, and are finite where points coincide.
 """
 
 from .kernels import dispersal, euclidean, gaussian, laplacian, ntk_relu, ntk_relu_unit_sphere

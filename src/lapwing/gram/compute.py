@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import Any
 
+from .formulas import Kernel
 from .points import Points
 
-__all__ = ["kernel_matrix"]
+__all__ = ["divide", "kernel_matrix"]
 
 
-def kernel_matrix(
-    points: Points, formula: Callable[..., Any], *numbers: Any, depth: int | None = None, directions: bool = False
-) -> Any:
-    """``formula`` of the squared distances between the points, or with ``directions`` between the points over their lengths."""
+def kernel_matrix(points: Points, kernel: Kernel, *numbers: Any) -> Any:
+    return _module(points).make(points.x, points.y, kernel, numbers)
+
+
+def divide(points: Points, scales: Any) -> Points:
+    """Each coordinate divided by its own length scale."""
+    scales = _module(points).vector(scales, points.x)
+    return points.mapped(lambda x: x / scales)
+
+
+def _module(points: Points) -> Any:
     kind = points.framework.__name__.rpartition(".")[2]
-    options = {} if depth is None else {"depth": depth}
-    make: Callable[..., Any]
-    if kind == "torch":
-        from .torch import make
-    elif kind == "jax":
-        from .jax import make
-    elif kind == "tensorflow":
-        from .tensorflow import make
-    else:
-        from .numpy import make
-    return make(points.x, points.y, formula, numbers, options, directions)
+    return importlib.import_module(f".{'numpy' if kind == 'cupy' else kind}", __package__)

@@ -1,14 +1,33 @@
-"""Kernels as functions of squared distances, element by element, on a passed-in array namespace ``xp``.
+"""Kernels as functions of squared distances, element by element, on an array namespace ``xp``.
 
-``xp`` has exp, arctan2, clip, power and root; its root and power have derivative 0 at 0 where derivatives are taken.
+``xp`` has exp, arctan2, clip, power and root. Where derivatives are taken, its root and power have derivative 0 at 0.
+Length scales divide step by step: 1 / scale^2 would overflow long before the quotient does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import pi
 from typing import Any
 
-__all__ = ["dispersal", "distance", "gaussian", "laplacian", "ntk", "squared"]
+__all__ = ["Kernel", "dispersal", "distance", "gaussian", "laplacian", "ntk", "squared"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A formula and what is fixed about it. Equal kernels hash alike, so that JAX compiles each once.
+
+    With ``directions`` the formula gets squared distances between the points divided by their lengths.
+    """
+
+    formula: Callable[..., Any]
+    depth: int | None = None
+    directions: bool = False
+
+    def __call__(self, xp: Any, d2: Any, lengths: Any, numbers: tuple[Any, ...]) -> Any:
+        options = {} if self.depth is None else {"depth": self.depth}
+        return self.formula(xp, d2, lengths, *numbers, **options)
 
 
 def squared(xp: Any, d2: Any, lengths: Any) -> Any:
@@ -20,21 +39,21 @@ def distance(xp: Any, d2: Any, lengths: Any) -> Any:
 
 
 def gaussian(xp: Any, d2: Any, lengths: Any, scale: Any) -> Any:
-    return xp.exp(d2 * (-0.5 / scale**2))
+    return xp.exp(d2 / scale / scale * -0.5)
 
 
 def laplacian(xp: Any, d2: Any, lengths: Any, scale: Any) -> Any:
-    return xp.exp(xp.root(d2) * (-1.0 / scale))
+    return xp.exp(-(xp.root(d2) / scale))
 
 
 def dispersal(xp: Any, d2: Any, lengths: Any, scale: Any, gamma: Any) -> Any:
-    return xp.exp(xp.power(d2, gamma / 2) * (-1.0 / scale))
+    return xp.exp(-(xp.power(d2, gamma / 2) / scale))
 
 
 def ntk(xp: Any, d2: Any, lengths: Any, bias: Any, *, depth: int) -> Any:
-    """``d2`` belongs to directions of length one; ``lengths`` holds |x_i| |y_j|, or is 1.0.
+    """``d2`` is between directions of length one; ``lengths`` holds |x_i| |y_j|, or is 1.0.
 
-    s = sin^2(angle / 2) = d2 / 4 is carried from layer to layer: cos(angle) would lose small angles.
+    Each layer works on s = sin^2(angle / 2) = d2 / 4, since cos(angle) would lose small angles.
     """
     s = xp.clip(d2 * 0.25, 0.0, 1.0)
     kernel = lengths * (1 - 2 * s) + bias**2

@@ -1,30 +1,28 @@
-"""JAX arrays: one compiled program; jit, vmap, grad and jvp go through it."""
+"""JAX arrays: one compiled program, which jit, vmap, grad and jvp go through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .expression import build, safe_power, safe_root
+from .formulas import Kernel
 from .tiles import DIRECT
 
-__all__ = ["make"]
+__all__ = ["make", "vector"]
 
 
-def make(
-    x: Any, y: Any, formula: Callable[..., Any], numbers: tuple[Any, ...], options: dict[str, int], directions: bool
-) -> Any:
-    return _compiled(x, y, numbers, formula=formula, options=tuple(options.items()), directions=directions)
+@partial(jax.jit, static_argnames="kernel")
+def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:
+    return build(_FUNCTIONS, x, y, kernel, numbers).astype(x.dtype)
 
 
-@partial(jax.jit, static_argnames=("directions", "formula", "options"))
-def _compiled(x: Any, y: Any, numbers: Any, *, formula: Callable[..., Any], options: Any, directions: bool) -> Any:
-    kernel = build(_Namespace, x, y, lambda d2, size: formula(_Namespace, d2, size, *numbers, **dict(options)), directions)
-    return kernel.astype(x.dtype)
+def vector(values: Any, like: Any) -> Any:
+    return jnp.asarray(values, like.dtype)
 
 
 @jax.custom_jvp
@@ -47,7 +45,7 @@ def _squared_distances_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def _centred(x: Any, y: Any) -> tuple[Any, Any]:
-    """Shifted to the mean of the first points, in float64 where JAX has it."""
+    """Shifted to the mean of the second points, in float64 where JAX has it."""
     wide = jnp.float64 if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64 else x.dtype
     p, q = x.astype(wide), y.astype(wide)
     centre = jnp.where(jnp.isfinite(q), q, 0).sum(0) / max(q.shape[0], 1)
@@ -58,40 +56,30 @@ def _centred(x: Any, y: Any) -> tuple[Any, Any]:
 _times = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
-class _Namespace:
-    """What gram/expression.py and gram/formulas.py work with."""
+def _assemble(n: int, bands: list[tuple[int, Any]]) -> Any:
+    """Write each block row of the lower triangle and its mirror image; XLA does so in place."""
+    out = jnp.zeros((n, n), bands[0][1].dtype)
+    for start, band in bands:
+        left, square = band[:, :start], band[:, start:]
+        out = jax.lax.dynamic_update_slice(out, left, (start, 0))
+        out = jax.lax.dynamic_update_slice(out, left.T, (0, start))
+        out = jax.lax.dynamic_update_slice(out, jnp.tril(square) + jnp.tril(square, -1).T, (start, start))
+    return out
 
-    arctan2 = staticmethod(jnp.arctan2)
-    clip = staticmethod(jnp.clip)
-    exp = staticmethod(jnp.exp)
-    power = staticmethod(partial(safe_power, jnp.where, jnp.power))
-    root = staticmethod(partial(safe_root, jnp.where, jnp.sqrt))
-    squared_distances = staticmethod(_squared_distances)
-    stop_gradient = staticmethod(jax.lax.stop_gradient)
-    where = staticmethod(jnp.where)
 
-    @staticmethod
-    def sum(x: Any) -> Any:
-        return jnp.sum(x, -1, keepdims=True)
-
-    @staticmethod
-    def largest(x: Any) -> Any:
-        return jnp.max(jnp.abs(x), -1, keepdims=True, initial=0)
-
-    @staticmethod
-    def zero_diagonal(d2: Any) -> Any:
-        """Zero where a row meets itself; NaN, as of a point that is not finite, stays."""
-        rows, columns = d2.shape
-        itself = jnp.arange(rows)[:, None] + (columns - rows) == jnp.arange(columns)[None, :]
-        return jnp.where(itself & jnp.isfinite(d2), 0, d2)
-
-    @staticmethod
-    def assemble(n: int, bands: list[tuple[int, Any]]) -> Any:
-        """Write each block row of the lower triangle and its mirror image; XLA does so in place."""
-        out = jnp.zeros((n, n), bands[0][1].dtype)
-        for start, band in bands:
-            left, square = band[:, :start], band[:, start:]
-            out = jax.lax.dynamic_update_slice(out, left, (start, 0))
-            out = jax.lax.dynamic_update_slice(out, left.T, (0, start))
-            out = jax.lax.dynamic_update_slice(out, jnp.tril(square) + jnp.tril(square, -1).T, (start, start))
-        return out
+# the functions that gram/expression.py and gram/formulas.py call
+_FUNCTIONS = SimpleNamespace(
+    squared_distances=_squared_distances,
+    assemble=_assemble,
+    arange=lambda n, like: jnp.arange(n),
+    arctan2=jnp.arctan2,
+    clip=jnp.clip,
+    exp=jnp.exp,
+    where=jnp.where,
+    largest=lambda x: jnp.max(jnp.abs(x), -1, keepdims=True, initial=0),
+    sum=partial(jnp.sum, axis=-1, keepdims=True),
+    power=partial(safe_power, jnp.where, jnp.power),
+    root=partial(safe_root, jnp.where, jnp.sqrt),
+    shape=jnp.shape,
+    stop_gradient=jax.lax.stop_gradient,
+)

@@ -1,12 +1,15 @@
-"""The kernels. Each is a formula of squared distances; gram/compute.py makes the matrix of it."""
+"""The kernels. Each is a formula of squared distances, from which gram/compute.py computes the matrix."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import formulas
-from .compute import kernel_matrix
-from .points import check_count, check_number, check_points, check_positive
+from .compute import divide, kernel_matrix
+from .formulas import Kernel
+from .points import Points, check_count, check_number, check_points, check_positive, in_safe_range, per_coordinate
 
 __all__ = ["dispersal", "euclidean", "gaussian", "laplacian", "ntk_relu", "ntk_relu_unit_sphere"]
 
@@ -17,9 +20,9 @@ def euclidean(x: Any, y: Any = None, *, squared: bool = True) -> Any:
     Parameters
     ----------
     x : array, shape (n, d)
-        float32 or float64, of NumPy, PyTorch, JAX, TensorFlow or CuPy.
+        float32 or float64, from NumPy, PyTorch, JAX, TensorFlow or CuPy.
     y : array, shape (m, d), optional
-        Of the same library, dtype and device. None: the points of ``x``.
+        From the same library, with the same dtype and device. Default: the points of ``x``.
     squared : bool
         False takes the square root. Its derivative where points coincide is zero.
 
@@ -31,14 +34,16 @@ def euclidean(x: Any, y: Any = None, *, squared: bool = True) -> Any:
     Raises
     ------
     ValueError, TypeError
-        Wrong rank, number of coordinates, dtype, or arrays of different libraries, dtypes or devices.
+        Wrong rank, number of coordinates or dtype, or arrays of different libraries, dtypes or devices.
 
     Notes
     -----
-    Up to 8 coordinates the differences are summed directly. Beyond, a matrix product does the work, on points shifted to
-    their mean, in float64, and pairs too close for it are done again from their differences. JAX without float64 uses
-    float32 there; JAX and TensorFlow do not repeat close pairs, so that a squared distance has an absolute error of about
-    eps (|x|^2 + |y|^2).
+    Up to 8 coordinates the differences are summed directly. With more, a matrix product does the work, on points shifted to
+    their mean, in float64, and pairs too close for it are computed again from their differences. JAX, TensorFlow and torch
+    under a transform do not repeat close pairs, and JAX without float64 uses float32 for the product, so that a squared
+    distance has an absolute error of about eps (|x|^2 + |y|^2).
+
+    A point with a coordinate that is NaN or Inf makes its whole row and column NaN.
 
     Examples
     --------
@@ -51,18 +56,18 @@ def euclidean(x: Any, y: Any = None, *, squared: bool = True) -> Any:
     if type(squared) is not bool:
         raise TypeError(f"euclidean: squared={squared!r} is not True or False")
     points = check_points("euclidean", x, y)
-    return kernel_matrix(points, formulas.squared if squared else formulas.distance)
+    return kernel_matrix(points, Kernel(formulas.squared if squared else formulas.distance))
 
 
-def gaussian(x: Any, y: Any = None, *, length_scale: Any = 1.0) -> Any:
+def gaussian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
     """Gaussian kernel exp(-|x_i - y_j|^2 / (2 length_scale^2)).
 
     Parameters
     ----------
     x, y : arrays, shapes (n, d) and (m, d)
         As for :func:`euclidean`.
-    length_scale : float, or scalar array of the same library
-        Positive. As an array it has a gradient too.
+    length_scale : float, list of d floats, or array of the same library, of shape () or (d,)
+        Positive: one for all coordinates, or one for each. An array has a gradient too.
 
     Returns
     -------
@@ -72,38 +77,26 @@ def gaussian(x: Any, y: Any = None, *, length_scale: Any = 1.0) -> Any:
     Raises
     ------
     ValueError, TypeError
-        As for :func:`euclidean`; ``length_scale`` is not positive.
+        As for :func:`euclidean`; ``length_scale`` is not positive, or has not one value per coordinate.
 
     Examples
     --------
     >>> import numpy as np
     >>> from lapwing import gram
-    >>> k = gram.gaussian(np.random.default_rng(0).standard_normal((100, 3)), length_scale=2.0)
+    >>> x = np.random.default_rng(0).standard_normal((100, 3))
+    >>> k = gram.gaussian(x, length_scale=2.0)
     >>> bool((k == k.T).all() and (np.diagonal(k) == 1).all())
     True
+    >>> np.allclose(gram.gaussian(x, x[:5], [2.0, 2.0, 2.0]), k[:, :5])
+    True
     """
-    points = check_points("gaussian", x, y)
-    return kernel_matrix(points, formulas.gaussian, check_positive("gaussian", "length_scale", length_scale))
+    return _with_length_scale("gaussian", x, y, length_scale)
 
 
-def laplacian(x: Any, y: Any = None, *, length_scale: Any = 1.0) -> Any:
+def laplacian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
     """Laplacian kernel exp(-|x_i - y_j| / length_scale), with the Euclidean distance.
 
-    Parameters
-    ----------
-    x, y : arrays, shapes (n, d) and (m, d)
-        As for :func:`euclidean`.
-    length_scale : float, or scalar array of the same library
-        Positive.
-
-    Returns
-    -------
-    array, shape (n, m)
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for :func:`gaussian`.
+    Parameters, result and errors are those of :func:`gaussian`.
 
     Examples
     --------
@@ -113,11 +106,29 @@ def laplacian(x: Any, y: Any = None, *, length_scale: Any = 1.0) -> Any:
     array([[1.   , 0.368],
            [0.368, 1.   ]])
     """
-    points = check_points("laplacian", x, y)
-    return kernel_matrix(points, formulas.laplacian, check_positive("laplacian", "length_scale", length_scale))
+    return _with_length_scale("laplacian", x, y, length_scale)
 
 
-def dispersal(x: Any, y: Any = None, *, length_scale: Any = 1.0, gamma: Any = 1.0) -> Any:
+def _with_length_scale(operation: str, x: Any, y: Any, length_scale: Any) -> Any:
+    points = check_points(operation, x, y)
+    scales = per_coordinate(points, "length_scale", length_scale)
+    if scales is None:
+        points, scale = in_safe_range(points, check_positive(operation, "length_scale", length_scale))
+    else:
+        points, scale = _divided(points, scales), 1.0
+    return kernel_matrix(points, Kernel(getattr(formulas, operation)), scale)
+
+
+def _divided(points: Points, scales: Any) -> Points:
+    if isinstance(scales, list) and scales:
+        largest = max(scales)
+        points, safe = in_safe_range(points, largest)
+        least = float(np.finfo(points.framework.dtype_of(points.x)).tiny)
+        scales = [max(s * (safe / largest), least) for s in scales]
+    return divide(points, scales)
+
+
+def dispersal(x: Any, y: Any = None, length_scale: Any = 1.0, gamma: Any = 1.0) -> Any:
     """Dispersal kernel exp(-|x_i - y_j|^gamma / length_scale).
 
     Parameters
@@ -136,7 +147,7 @@ def dispersal(x: Any, y: Any = None, *, length_scale: Any = 1.0, gamma: Any = 1.
     Raises
     ------
     ValueError, TypeError
-        As for :func:`gaussian`.
+        As for :func:`euclidean`; ``length_scale`` or ``gamma`` is not positive.
 
     Examples
     --------
@@ -148,7 +159,9 @@ def dispersal(x: Any, y: Any = None, *, length_scale: Any = 1.0, gamma: Any = 1.
     """
     points = check_points("dispersal", x, y)
     scale = check_positive("dispersal", "length_scale", length_scale)
-    return kernel_matrix(points, formulas.dispersal, scale, check_positive("dispersal", "gamma", gamma))
+    gamma = check_positive("dispersal", "gamma", gamma)
+    points, scale = in_safe_range(points, scale, gamma)
+    return kernel_matrix(points, Kernel(formulas.dispersal), scale, gamma)
 
 
 def ntk_relu(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0.0) -> Any:
@@ -159,7 +172,7 @@ def ntk_relu(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0.0) -> Any:
     x, y : arrays, shapes (n, d) and (m, d)
         As for :func:`euclidean`.
     depth : int
-        Layers. With one the kernel is x_i . y_j + bias^2.
+        Number of layers. With one the kernel is x_i . y_j + bias^2.
     bias : float, or scalar array of the same library
 
     Returns
@@ -177,7 +190,8 @@ def ntk_relu(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0.0) -> Any:
 
     Notes
     -----
-    Angles come from distances of directions, not from the inverse cosine, so that nearly parallel points keep their digits.
+    Angles are computed from distances between directions, not by the inverse cosine, so that nearly parallel points keep
+    their digits.
 
     Examples
     --------
@@ -187,30 +201,13 @@ def ntk_relu(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0.0) -> Any:
     array([[2.   , 0.637],
            [0.637, 8.   ]])
     """
-    points = check_points("ntk_relu", x, y)
-    depth, bias = check_count("ntk_relu", "depth", depth), check_number("ntk_relu", "bias", bias)
-    return kernel_matrix(points, formulas.ntk, bias, depth=depth, directions=True)
+    return _ntk("ntk_relu", x, y, depth, bias, directions=True)
 
 
 def ntk_relu_unit_sphere(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0.0) -> Any:
-    """:func:`ntk_relu` for points that have length one; that they do is not checked.
+    """:func:`ntk_relu` for points of length one, which saves dividing by the lengths. The lengths are not checked.
 
-    Parameters
-    ----------
-    x, y : arrays, shapes (n, d) and (m, d)
-        As for :func:`euclidean`.
-    depth : int
-        Layers.
-    bias : float, or scalar array of the same library
-
-    Returns
-    -------
-    array, shape (n, m)
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for :func:`ntk_relu`.
+    Parameters, result and errors are those of :func:`ntk_relu`.
 
     Examples
     --------
@@ -220,7 +217,10 @@ def ntk_relu_unit_sphere(x: Any, y: Any = None, *, depth: int = 1, bias: Any = 0
     >>> np.allclose(gram.ntk_relu_unit_sphere(x, depth=3), gram.ntk_relu(x, depth=3))
     True
     """
-    name = "ntk_relu_unit_sphere"
-    points = check_points(name, x, y)
-    depth, bias = check_count(name, "depth", depth), check_number(name, "bias", bias)
-    return kernel_matrix(points, formulas.ntk, bias, depth=depth)
+    return _ntk("ntk_relu_unit_sphere", x, y, depth, bias, directions=False)
+
+
+def _ntk(operation: str, x: Any, y: Any, depth: Any, bias: Any, directions: bool) -> Any:
+    points = check_points(operation, x, y)
+    depth, bias = check_count(operation, "depth", depth), check_number(operation, "bias", bias)
+    return kernel_matrix(points, Kernel(formulas.ntk, depth, directions), bias)

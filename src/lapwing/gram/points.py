@@ -1,10 +1,11 @@
-"""Checks of what the user gave: points, scales, depths."""
+"""Checks of the arguments: points, length scales, depths."""
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import frexp, inf, isfinite, ldexp, log2
 from numbers import Real
 from types import ModuleType
 from typing import Any
@@ -13,9 +14,11 @@ import numpy as np
 
 from .. import frameworks
 
-__all__ = ["Points", "check_count", "check_number", "check_points", "check_positive"]
+__all__ = ["Points", "check_count", "check_number", "check_points", "check_positive", "in_safe_range", "per_coordinate"]
 
 _DTYPES = ("float32", "float64")
+_ORDINARY = {"float32": 32, "float64": 256}  # length scales of 2^-k to 2^k, whose squares neither over- nor underflow
+_SHIFTS = {"float32": (-120, 60), "float64": (-1000, 480)}  # powers of two that points may be multiplied by
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Points:
     framework: ModuleType
     x: Any
     y: Any
+
+    def mapped(self, function: Callable[[Any], Any]) -> Points:
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            return replace(self, x=function(self.x), y=None if self.y is None else function(self.y))
 
 
 def check_points(operation: str, x: Any, y: Any) -> Points:
@@ -67,8 +74,53 @@ def _library(a: Any) -> str:
 
 
 def _device(a: Any) -> Any:
-    """Where torch and CuPy arrays lie; the other libraries look themselves."""
+    """The device of a torch or CuPy array; the other libraries check devices themselves."""
     return a.device if _library(a) in ("torch", "cupy") else None
+
+
+def in_safe_range(points: Points, scale: Any, gamma: Any = 1.0) -> tuple[Points, Any]:
+    """Points and length scale such that squared distances of the order of the scale neither overflow nor vanish.
+
+    Both are multiplied by a power of two, which changes nothing else: exp(-d^gamma / scale) stays the same. Ordinary scales
+    are left alone, and so are scalar arrays, whose value may not be known yet.
+    """
+    if not isinstance(scale, float) or not isinstance(gamma, float):
+        return points, scale
+    dtype = points.framework.dtype_of(points.x)
+    exponent = frexp(scale)[1] if gamma == 1 else round(log2(scale) / gamma)
+    if abs(exponent) <= _ORDINARY[dtype]:
+        return points, scale
+    least, most = _SHIFTS[dtype]
+    shift = max(least, min(-exponent, most))
+    scale = ldexp(scale, shift) if gamma == 1 else _exp2(log2(scale) + gamma * shift)
+    # XLA turns d2 / scale / scale into d2 / scale^2, so the square must be in range too
+    limits = np.finfo(dtype)
+    return points.mapped(lambda x: x * 2.0**shift), min(max(scale, float(limits.tiny) ** 0.5), float(limits.max) ** 0.5)
+
+
+def _exp2(power: float) -> float:
+    return inf if power >= 1024 else 2.0**power
+
+
+def per_coordinate(points: Points, name: str, value: Any) -> Any:
+    """The length scales, one per coordinate, as a list of floats or an array; None where ``value`` is not of that kind."""
+    operation = points.operation
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        if not all(isinstance(v, Real) for v in value):
+            raise TypeError(
+                f"{operation}: {name}={value!r} is not a list of numbers\nhint: give scales with gradients as one array"
+            )
+        count, value = len(value), [check_positive(operation, name, v) for v in value]
+    elif len(getattr(value, "shape", ())) == 1 and hasattr(value, "dtype"):
+        count = value.shape[0]
+    else:
+        return None
+    coordinates = points.framework.shape_of(points.x)[1]
+    if count != coordinates and None not in (count, coordinates):
+        raise ValueError(f"{operation}: {name} has {count} values for points of {coordinates} coordinates")
+    return value
 
 
 def check_number(operation: str, name: str, value: Any) -> Any:

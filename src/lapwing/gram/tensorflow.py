@@ -1,26 +1,29 @@
-"""TensorFlow tensors, eager and in graphs. TensorFlow has no writes in place: the peak is about two matrices and a block."""
+"""TensorFlow tensors, eager and in graphs. TensorFlow cannot write in place: the peak is about two matrices and a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
-from .expression import build, safe_power, safe_root
+from .expression import build, join_bands, safe_power, safe_root
+from .formulas import Kernel
 from .tiles import DIRECT
 
-__all__ = ["make"]
+__all__ = ["make", "vector"]
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def make(
-    x: Any, y: Any, formula: Callable[..., Any], numbers: tuple[Any, ...], options: dict[str, int], directions: bool
-) -> Any:
+def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:
     x, y = tf.convert_to_tensor(x), None if y is None else tf.convert_to_tensor(y)
-    numbers = tuple(tf.constant(v, x.dtype) if isinstance(v, float) else tf.cast(v, x.dtype) for v in numbers)
-    return build(_Namespace, x, y, lambda d2, size: formula(_Namespace, d2, size, *numbers, **options), directions)
+    return build(_FUNCTIONS, x, y, kernel, tuple(vector(v, x) for v in numbers))
+
+
+def vector(values: Any, like: Any) -> Any:
+    known = isinstance(values, (float, list))
+    return tf.constant(values, like.dtype) if known else tf.cast(values, like.dtype)
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -44,62 +47,42 @@ def _squared_distances(x: Any, y: Any) -> Any:
 
 
 def _centred(x: Any, y: Any) -> tuple[Any, Any]:
-    """Shifted to the mean of the points, in float64."""
+    """Shifted to the mean of the second points, in float64."""
     p, q = tf.cast(x, tf.float64), tf.cast(y, tf.float64)
     finite = tf.where(tf.math.is_finite(q), q, tf.zeros_like(q))
     centre = tf.math.divide_no_nan(tf.reduce_sum(finite, 0), tf.cast(tf.shape(q)[0], tf.float64))
     return p - centre, q - centre
 
 
-def _where(condition: Any, number: float, x: Any) -> Any:
-    """In a graph a Python number would be float32."""
-    return tf.where(condition, tf.constant(number, x.dtype), x)
+def _where(condition: Any, value: Any, x: Any) -> Any:
+    """tf.where, which would make a Python number float32 in a graph."""
+    return tf.where(condition, tf.constant(value, x.dtype) if isinstance(value, float) else value, x)
 
 
-class _Namespace:
-    """What gram/expression.py and gram/formulas.py work with."""
+def _mirror(k: Any) -> Any:
+    """The lower triangle on both sides."""
+    lower = tf.linalg.band_part(k, -1, 0)
+    return tf.linalg.set_diag(lower + tf.transpose(lower), tf.linalg.diag_part(k))
 
-    arctan2 = staticmethod(tf.atan2)
-    exp = staticmethod(tf.exp)
-    squared_distances = staticmethod(_squared_distances)
-    stop_gradient = staticmethod(tf.stop_gradient)
-    root = staticmethod(partial(safe_root, _where, tf.sqrt))
-    power = staticmethod(partial(safe_power, _where, tf.pow))
-    where = staticmethod(_where)
 
-    @staticmethod
-    def clip(x: Any, low: float, high: float) -> Any:
-        return tf.clip_by_value(x, low, high)
+def _largest(x: Any) -> Any:
+    return tf.reduce_max(tf.abs(tf.pad(x, [[0, 0], [0, 1]])), 1, keepdims=True)
 
-    @staticmethod
-    def sum(x: Any) -> Any:
-        return tf.reduce_sum(x, 1, keepdims=True)
 
-    @staticmethod
-    def largest(x: Any) -> Any:
-        return tf.reduce_max(tf.abs(tf.pad(x, [[0, 0], [0, 1]])), 1, keepdims=True)
-
-    @staticmethod
-    def zero_diagonal(d2: Any) -> Any:
-        """Zero where a row meets itself; NaN, as of a point that is not finite, stays."""
-        rows, columns = tf.shape(d2)[0], tf.shape(d2)[1]
-        shift = columns - rows
-        old = tf.linalg.diag_part(d2[:, shift:])
-        new = tf.where(tf.math.is_finite(old), tf.zeros_like(old), old)
-        return tf.linalg.set_diag(d2, new, k=shift)
-
-    @staticmethod
-    def mirror(k: Any) -> Any:
-        """The lower triangle on both sides."""
-        lower = tf.linalg.band_part(k, -1, 0)
-        return tf.linalg.set_diag(lower + tf.transpose(lower), tf.linalg.diag_part(k))
-
-    @classmethod
-    def assemble(cls, n: int, bands: list[tuple[int, Any]]) -> Any:
-        rows = []
-        bounds = [*[start for start, _ in bands], n]
-        for place, (start, band) in enumerate(bands):
-            end = bounds[place + 1]
-            right = [tf.transpose(other[:, start:end]) for _, other in bands[place + 1 :]]
-            rows.append(tf.concat([band[:, :start], cls.mirror(band[:, start:]), *right], 1))
-        return tf.concat(rows, 0)
+# the functions that gram/expression.py and gram/formulas.py call
+_FUNCTIONS = SimpleNamespace(
+    arange=lambda n, like: tf.range(n),
+    arctan2=tf.atan2,
+    assemble=partial(join_bands, tf.concat, tf.transpose, _mirror),
+    clip=tf.clip_by_value,
+    exp=tf.exp,
+    largest=_largest,
+    mirror=_mirror,
+    power=partial(safe_power, _where, tf.pow),
+    root=partial(safe_root, _where, tf.sqrt),
+    shape=lambda x: tf.unstack(tf.shape(x), 2),
+    squared_distances=_squared_distances,
+    stop_gradient=tf.stop_gradient,
+    sum=partial(tf.reduce_sum, axis=1, keepdims=True),
+    where=_where,
+)

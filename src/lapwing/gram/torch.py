@@ -1,63 +1,44 @@
-"""torch tensors: in place without gradients, an expression with them and under vmap, compile and torch.func."""
+"""torch tensors: in place without gradients; an expression with them and under vmap, compile and torch.func."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from ..frameworks.torch import traced
-from .expression import build, safe_power, safe_root
+from .expression import build, join_bands, safe_power, safe_root
+from .formulas import Kernel, squared
 from .tiles import DIRECT, fill
 
-__all__ = ["make"]
-
-_CPU_TILE = 256  # half a MiB of float64 stays in the second cache: 1.3 to 1.5 times as fast as 512
-_GPU_TILE = 4096
+__all__ = ["make", "vector"]
 
 
-def make(
-    x: Any, y: Any, formula: Callable[..., Any], numbers: tuple[Any, ...], options: dict[str, int], directions: bool
-) -> Any:
+def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:
     tensors = [t for t in (x, y, *numbers) if isinstance(t, torch.Tensor)]
     if any(traced(t) for t in tensors) or forward_ad._current_level >= 0:
-        xp: Any = _Traced
-    elif torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        xp = _Recorded
-    else:
-        return _in_place(x, y, formula, numbers, options, directions)
-    kernel = build(xp, x, y, lambda d2, size: formula(xp, d2, size, *numbers, **options), directions)
-    return kernel.to(x.dtype)
+        return build(_TRACED, x, y, kernel, numbers).to(x.dtype)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return build(_RECORDED, x, y, kernel, numbers).to(x.dtype)
+    return _in_place(x, y, kernel, numbers)
+
+
+def vector(values: Any, like: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def _in_place(
-    x: Any, y: Any, formula: Callable[..., Any], numbers: tuple[Any, ...], options: dict[str, int], directions: bool
-) -> Any:
+def _in_place(x: torch.Tensor, y: torch.Tensor | None, kernel: Kernel, numbers: tuple[Any, ...]) -> torch.Tensor:
     out = x.new_empty((x.shape[0], (x if y is None else y).shape[0]))
-    x, y = x.detach(), None if y is None else y.detach()
-    lengths = None
-    if directions:
-        x, r = _directions(x)
-        y, c = (None, r) if y is None else _directions(y)
-        lengths = r, c
-    xp = _OnGpu if x.is_cuda else _Plain
-    fill(xp, out, x, y, lambda d2, size: formula(xp, d2, size, *numbers, **options), lengths)
+    fill(_PLAIN, out, x.detach(), None if y is None else y.detach(), kernel, numbers, on_gpu=x.is_cuda)
     return out
 
 
-def _directions(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    largest = _Traced.largest(x)
-    scaled = x / torch.where(largest > 0, largest, 1.0)
-    size = (scaled * scaled).sum(-1, keepdim=True).sqrt()
-    return scaled / torch.where(size > 0, size, 1.0), (largest * size)[:, 0]
-
-
 def _squared_distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of plain operations only, which every transform of torch understands."""
+    """Made of plain operations only, which every transform of torch understands."""
     if x.shape[1] <= DIRECT:
         total = x.new_zeros((x.shape[0], y.shape[0]))
         for k in range(x.shape[1]):
@@ -69,21 +50,19 @@ def _squared_distances(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _centred(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shifted to the mean of the points, in float64."""
+    """Shifted to the mean of the second points, in float64."""
     p, q = x.double(), y.double()
     centre = torch.where(torch.isfinite(q), q, 0.0).sum(0) / max(q.shape[0], 1)
     return p - centre.detach(), q - centre.detach()
 
 
 class _SquaredDistances(torch.autograd.Function):
-    """Saves the points alone: what autograd would keep of the product is three matrices."""
+    """Saves only the points; autograd would keep three matrices of the product."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, y)
-        out = x.new_empty((x.shape[0], y.shape[0]))
-        fill(_OnGpu if x.is_cuda else _Plain, out, x, y, lambda d2, size: d2, None)
-        return out
+        return _in_place(x, y, Kernel(squared), ())  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> Any:  # type: ignore[override]
@@ -93,79 +72,42 @@ class _SquaredDistances(torch.autograd.Function):
         return 2 * (g.sum(1)[:, None] * p - g @ q), 2 * (g.sum(0)[:, None] * q - g.mT @ p)
 
 
-class _Plain:
-    """What gram/tiles.py and gram/formulas.py work with."""
-
-    tile = _CPU_TILE
-    float64 = torch.float64
-    arctan2 = staticmethod(torch.arctan2)
-    clip = staticmethod(torch.clip)
-    exp = staticmethod(torch.exp)
-    isfinite = staticmethod(torch.isfinite)
-    power = staticmethod(torch.pow)
-    root = staticmethod(torch.sqrt)
-    tril = staticmethod(torch.tril)
-    where = staticmethod(torch.where)
-
-    @staticmethod
-    def wide(x: torch.Tensor) -> torch.Tensor:
-        return x.double()
-
-    @staticmethod
-    def nonzero(x: torch.Tensor) -> Any:
-        return x.nonzero(as_tuple=True)
+def _mirror(k: torch.Tensor) -> torch.Tensor:
+    """The lower triangle on both sides."""
+    return k.tril() + k.tril(-1).mT
 
 
-class _OnGpu(_Plain):
-    tile = _GPU_TILE
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(x.abs(), (0, 1)).amax(-1, keepdim=True)
 
 
-class _Traced:
-    """What gram/expression.py and gram/formulas.py work with, under a transform."""
-
-    arctan2 = staticmethod(torch.arctan2)
-    clip = staticmethod(torch.clip)
-    exp = staticmethod(torch.exp)
-    power = staticmethod(partial(safe_power, torch.where, torch.pow))
-    root = staticmethod(partial(safe_root, torch.where, torch.sqrt))
-    squared_distances = staticmethod(_squared_distances)
-    where = staticmethod(torch.where)
-
-    @staticmethod
-    def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-        return x.detach()
-
-    @staticmethod
-    def sum(x: torch.Tensor) -> torch.Tensor:
-        return x.sum(-1, keepdim=True)
-
-    @staticmethod
-    def largest(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(x.abs(), (0, 1)).amax(-1, keepdim=True)
-
-    @staticmethod
-    def zero_diagonal(d2: torch.Tensor) -> torch.Tensor:
-        """Zero where a row meets itself; NaN, as of a point that is not finite, stays."""
-        rows, columns = d2.shape
-        order = torch.arange(columns, device=d2.device)
-        itself = order[:rows, None] + (columns - rows) == order[None, :]
-        return torch.where(itself & torch.isfinite(d2), 0.0, d2)
-
-    @staticmethod
-    def mirror(k: torch.Tensor) -> torch.Tensor:
-        """The lower triangle on both sides."""
-        return k.tril() + k.tril(-1).mT
-
-    @classmethod
-    def assemble(cls, n: int, bands: list[tuple[int, Any]]) -> torch.Tensor:
-        rows = []
-        bounds = [*[start for start, _ in bands], n]
-        for place, (start, band) in enumerate(bands):
-            end = bounds[place + 1]
-            right = [other[:, start:end].mT for _, other in bands[place + 1 :]]
-            rows.append(torch.cat([band[:, :start], cls.mirror(band[:, start:]), *right], 1))
-        return torch.cat(rows)
-
-
-class _Recorded(_Traced):
-    squared_distances = staticmethod(_SquaredDistances.apply)
+# the functions that gram/tiles.py and gram/formulas.py call
+_PLAIN = SimpleNamespace(
+    arctan2=torch.arctan2,
+    clip=torch.clip,
+    exp=torch.exp,
+    isfinite=torch.isfinite,
+    largest=_largest,
+    nonzero=partial(torch.nonzero, as_tuple=True),
+    power=torch.pow,
+    root=torch.sqrt,
+    stop_gradient=torch.Tensor.detach,
+    sum=partial(torch.sum, dim=-1, keepdim=True),
+    tril=torch.tril,
+    where=torch.where,
+    wide=torch.Tensor.double,
+)
+# those that gram/expression.py calls too, under a transform
+_TRACED = SimpleNamespace(
+    **vars(_PLAIN)
+    | {
+        "arange": lambda n, like: torch.arange(n, device=like.device),
+        "assemble": partial(join_bands, torch.cat, partial(torch.transpose, dim0=0, dim1=1), _mirror),
+        "mirror": _mirror,
+        "power": partial(safe_power, torch.where, torch.pow),
+        "root": partial(safe_root, torch.where, torch.sqrt),
+        "shape": torch.Tensor.size,
+        "squared_distances": _squared_distances,
+    }
+)
+_RECORDED = SimpleNamespace(**vars(_TRACED) | {"squared_distances": _SquaredDistances.apply})

@@ -1,11 +1,7 @@
-"""The names of kernel_tools' eigensolvers and LU solver for torch tensors.
+"""``kernel_tools.linalg``: eigensolvers and an LU solver for torch tensors.
 
-Instead of ``from kernel_tools.linalg import cusolver_eigh``::
-
-    from lapwing.compat.kernel_tools import cusolver_eigh
-
-The engine is lapwing's choice, not always cuSOLVER. What a call returns owns just its memory. Either memory order is read
-right, tensors on any GPU are taken, no process is started and no signal handler installed. Kernels are in ``lapwing.gram``.
+lapwing chooses the engine, which is not always cuSOLVER. Results own just their memory. Tensors in either memory order and on
+any GPU work. No call starts a process or installs a signal handler.
 """
 
 from __future__ import annotations
@@ -14,12 +10,11 @@ import logging
 import operator
 from typing import Any
 
-from .. import eigh as _eigh
-from .. import eigvalsh as _eigvalsh
-from .. import explain as _explain
-from .. import factor as _factor
-from .. import solve as _triangular_solve
-from .. import spec as _spec
+from ... import eigh as _eigh
+from ... import eigvalsh as _eigvalsh
+from ... import explain as _explain
+from ... import factor as _factor
+from ... import spec as _spec
 
 __all__ = [
     "cusolver_batched_eigh",
@@ -34,6 +29,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("lapwing")
+_TILE = 512  # rows of a block that is transposed in place
 
 
 def cusolver_eigh(
@@ -51,7 +47,7 @@ def cusolver_eigh(
     a : CUDA tensor, shape (n, n)
         float32 or float64.
     overwrite_a : bool
-        Lets the call destroy ``a``, which saves a copy.
+        Allow the call to destroy ``a``, which saves a copy.
     subset_by_index : (int, int), optional
         First and last index of the eigenvalues, both included, in ascending order from 0.
     lower : bool
@@ -78,7 +74,7 @@ def cusolver_eigh(
 
 
 def cusolver_eigh_workspace_requirements(N: int, dtype: Any) -> tuple[int, int]:
-    """Bytes of workspace on the device and on the host for all eigenpairs of one matrix, beside the matrix itself."""
+    """Bytes of workspace on the device and on the host for all eigenpairs of one matrix, not counting the matrix."""
     plan = _plan("cusolver_eigh_workspace_requirements", (N, N), dtype)
     return plan.device_bytes, plan.host_bytes
 
@@ -111,7 +107,7 @@ def cusolver_batched_eigh(
 
 
 def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype: Any) -> tuple[int, int]:
-    """Bytes of workspace on the device and on the host for a batch, beside the batch itself."""
+    """Bytes of workspace on the device and on the host for a batch, not counting the batch."""
     plan = _plan("cusolver_batched_eigh_workspace_requirements", (batch_size, N, N), dtype)
     return plan.device_bytes, plan.host_bytes
 
@@ -119,9 +115,9 @@ def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype:
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
     """All eigenvalues and eigenvectors of a symmetric matrix in host memory.
 
-    The work is done on one GPU, the one with the most free memory among the first ``max_num_devices``, or on the CPU where
-    there is none; the log says so. One process does not spread an eigenproblem over GPUs: for a matrix that one cannot hold,
-    start one process for each (``lapwing launch``) and call ``lapwing.eigh`` on a DTensor.
+    One GPU does the work: the one with the most free memory among the first ``max_num_devices``. Without a GPU the CPU does
+    it. The log says which. For a matrix that one GPU cannot hold, start one process per GPU (``lapwing launch``) and call
+    ``lapwing.eigh`` on a DTensor.
 
     Parameters
     ----------
@@ -130,7 +126,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     overwrite_a : bool
         Write the eigenvectors into the memory of ``a``.
     max_num_devices : int
-        At least 1: how many GPUs may be looked at.
+        At least 1: how many GPUs to consider.
     verbose : bool
         Print the plan.
 
@@ -144,7 +140,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     ValueError
         Not a host tensor, not square, another dtype, or (as ``ConvergenceError``) no convergence.
     MemoryError
-        The GPU is too small for the matrix; the message says what is needed.
+        The GPU is too small for the matrix; the message says how much memory the call needs.
     """
     import torch
 
@@ -156,7 +152,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
         _log.info("cusolver_mg_eigh: on one GPU (%s), whose memory must hold the matrix", device)
         w, v = (x.cpu() for x in _solve(a.detach().to(device), True, None, True, False, verbose))
     else:
-        _log.info("cusolver_mg_eigh: on the CPU, as there is no GPU here")
+        _log.info("cusolver_mg_eigh: on the CPU, because there is no GPU")
         w, v = _solve(a.detach(), False, None, True, False, verbose)
     if overwrite_a:
         with torch.no_grad():
@@ -166,10 +162,10 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
 
 
 def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int | None = None, verbose: bool = False) -> int:
-    """Bytes of workspace on each device, beside the matrix. Without a GPU, bytes on the host.
+    """Bytes of workspace on each device, not counting the matrix. Without a GPU, bytes on the host.
 
-    ``num_devices`` > 1 gives each device's part of an even split, as an engine with one process per GPU needs it;
-    ``cusolver_mg_eigh`` itself uses one.
+    With ``num_devices`` > 1 the answer is each device's part of an even split over one process per GPU;
+    ``cusolver_mg_eigh`` itself uses one GPU.
     """
     import torch
 
@@ -185,7 +181,7 @@ def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int
 
 
 def _roomiest(torch: Any, most: int) -> Any:
-    """The GPU with the most free memory among the first so many; the current one where others have no more."""
+    """The GPU with the most free memory among the first ``most``; the current one in a tie."""
     current = torch.cuda.current_device()
     devices = {current, *range(min(most, torch.cuda.device_count()))}
     return torch.device("cuda", max(devices, key=lambda i: (torch.cuda.mem_get_info(i)[0], i == current)))
@@ -199,16 +195,16 @@ def cusolver_getrf(a: Any, overwrite_a: bool = False, verbose: bool = False) -> 
     a : CUDA tensor, shape (n, n)
         float32 or float64.
     overwrite_a : bool
-        Write the factors into the memory of ``a``.
+        Write the factors into the memory of ``a``, without a second matrix.
     verbose : bool
         Print the plan: the engine and its workspace.
 
     Returns
     -------
     lu : tensor, shape (n, n)
-        The factors of A^T, by columns: ``lu.T`` has L below the diagonal, with ones on it, and U on and above it.
+        The factors of A^T: ``lu.T`` has L below the diagonal, with ones on it, and U on and above it.
     ipiv : int64 tensor, shape (n,)
-        Row i was exchanged with row ``ipiv[i]``, counted from 1.
+        Row i was exchanged with row ``ipiv[i]``; rows count from 1.
 
     Raises
     ------
@@ -220,7 +216,7 @@ def cusolver_getrf(a: Any, overwrite_a: bool = False, verbose: bool = False) -> 
 
 
 def cusolver_getrf_workspace_requirements(M: int, N: int, dtype: Any) -> tuple[int, int]:
-    """Bytes of workspace on the device and on the host for the factors of one M x N matrix, beside it. M must be N."""
+    """Bytes of workspace on the device and on the host to factor one M x N matrix, not counting it. M must equal N."""
     name = "cusolver_getrf_workspace_requirements"
     if operator.index(M) != operator.index(N):
         raise ValueError(f"{name}: the matrix must be square, got {M} x {N}")
@@ -230,6 +226,8 @@ def cusolver_getrf_workspace_requirements(M: int, N: int, dtype: Any) -> tuple[i
 
 def cusolver_getrs(a: Any, ipiv: Any, targets: Any, overwrite_targets: bool = False, verbose: bool = False) -> Any:
     """Solve A x = b with the factors of :func:`cusolver_getrf`, for any number of right-hand sides.
+
+    ``torch.linalg.lu_solve`` does the work, on the factors where they are.
 
     Parameters
     ----------
@@ -242,7 +240,7 @@ def cusolver_getrs(a: Any, ipiv: Any, targets: Any, overwrite_targets: bool = Fa
     overwrite_targets : bool
         Write the solutions into the memory of ``targets``.
     verbose : bool
-        Print what is solved.
+        Print the number of right-hand sides and the order of the matrix.
 
     Returns
     -------
@@ -262,9 +260,34 @@ def _getrf(a: Any, overwrite: bool, verbose: bool) -> tuple[Any, Any]:
     a = a.detach()
     if verbose:
         print(_explain(_factor, a, assume="general"))
-    lu, rows = _factor(a.mT, assume="general").lu
-    ipiv = a.new_tensor(_exchanges(rows.tolist()), dtype=rows.dtype).long()
-    return (a.copy_(lu.mT) if overwrite else lu.mT), ipiv
+    if not overwrite:
+        lu, rows = _factor(a.mT, assume="general").lu
+        return lu.mT, _exchanges(rows)
+    by_rows = a.is_contiguous()
+    if not by_rows and not a.mT.is_contiguous():
+        lu, rows = _factor(a.mT, assume="general").lu
+        return a.copy_(lu.mT), _exchanges(rows)
+    if by_rows:
+        _transpose_in_place(a)
+    try:
+        _, rows = _factor(a if by_rows else a.mT, assume="general", overwrite=True).lu
+    finally:
+        if by_rows:
+            _transpose_in_place(a)
+    return a, _exchanges(rows)
+
+
+def _transpose_in_place(a: Any) -> None:
+    """A <- A^T with one tile of extra memory."""
+    n = len(a)
+    for i in range(0, n, _TILE):
+        rows = slice(i, i + _TILE)
+        a[rows, rows] = a[rows, rows].mT.clone()
+        for j in range(i + _TILE, n, _TILE):
+            columns = slice(j, j + _TILE)
+            tile = a[rows, columns].clone()
+            a[rows, columns] = a[columns, rows].mT
+            a[columns, rows] = tile.mT
 
 
 def _getrs(a: Any, ipiv: Any, targets: Any, overwrite: bool, verbose: bool) -> Any:
@@ -278,45 +301,40 @@ def _getrs(a: Any, ipiv: Any, targets: Any, overwrite: bool, verbose: bool) -> A
         raise ValueError(
             f"cusolver_getrs: a is {a.dtype} on {a.device}, targets are {targets.dtype} on {targets.device}: they must agree"
         )
-    order = _order(ipiv.tolist() if isinstance(ipiv, torch.Tensor) else ipiv, n)
+    pivots = torch.as_tensor(_checked_exchanges(ipiv, n), dtype=torch.int32, device=a.device)
     if verbose:
         print(f"cusolver_getrs: {targets.shape[0]} right-hand sides for a matrix of order {n}")
-    a, b = a.detach(), targets.detach()
-    # P A^T = L U, so that A = U^T L^T P
-    y = _triangular_solve(a, b.mT, assume="lower")
-    z = _triangular_solve(torch.triu(a, 1) + torch.eye(n, dtype=a.dtype, device=a.device), y, assume="upper")
-    x = b if overwrite else torch.empty(b.shape, dtype=b.dtype, device=b.device)
-    x[:, torch.tensor(order, dtype=torch.int64, device=a.device)] = z.mT
-    return x
+    b = targets.detach()
+    # P A^T = L U, so that A x = b is (L U)^T P x = b
+    x = torch.linalg.lu_solve(a.detach().mT, pivots, b.mT, adjoint=True).mT
+    return b.copy_(x) if overwrite else x.contiguous()
 
 
-def _exchanges(order: list[int]) -> list[int]:
+def _exchanges(rows: Any) -> Any:
     """The exchanges, counted from 1, that bring the rows into this order."""
-    at, held = list(range(len(order))), list(range(len(order)))  # where each row stands, which row stands here
+    order = rows.tolist()
+    position, row_at = list(range(len(order))), list(range(len(order)))
     exchanges = []
     for i, row in enumerate(order):
-        j, other = at[row], held[i]
-        held[i], held[j], at[row], at[other] = row, other, i, j
+        j, other = position[row], row_at[i]
+        row_at[i], row_at[j], position[row], position[other] = row, other, i, j
         exchanges.append(j + 1)
-    return exchanges
+    return rows.new_tensor(exchanges).long()
 
 
-def _order(exchanges: Any, n: int) -> list[int]:
-    """The order of rows that the exchanges lead to."""
+def _checked_exchanges(ipiv: Any, n: int) -> list[int]:
+    exchanges = ipiv.tolist() if hasattr(ipiv, "tolist") else ipiv
     if not isinstance(exchanges, list) or len(exchanges) != n:
         raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1")
     kinds = {type(j) for j in exchanges} - {int}  # True is no row, though Python takes it for 1
     if kinds:
         raise ValueError(
             f"cusolver_getrs: ipiv must be a tensor of {n} integers, got {kinds.pop().__name__}"
-            "\nhint: the one that cusolver_getrf returned"
+            "\nhint: use the one that cusolver_getrf returned"
         )
-    if any(not 1 <= j <= n for j in exchanges):
-        raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1")
-    order = list(range(n))
-    for i, j in enumerate(exchanges):
-        order[i], order[j - 1] = order[j - 1], order[i]
-    return order
+    if any(not i < j <= n for i, j in enumerate(exchanges)):
+        raise ValueError(f"cusolver_getrs: ipiv must be a tensor of {n} rows, counted from 1, with ipiv[i] > i")
+    return exchanges
 
 
 def _check(name: str, a: Any, *, axes: int, on_gpu: bool) -> None:
@@ -340,7 +358,7 @@ def _check_dtype(name: str, dtype: Any) -> None:
 
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"{name}: dtype {dtype} is not float32 or float64\nhint: lapwing.eigh and lapwing.solve take complex matrices too"
+            f"{name}: dtype {dtype} is not float32 or float64\nhint: for complex matrices use lapwing.eigh and lapwing.solve"
         )
 
 
@@ -369,5 +387,5 @@ def _plan(name: str, shape: tuple[int, ...], dtype: Any, device: str = "cuda", o
     _check_dtype(name, dtype)
     plan = _explain(operation, _spec(shape, dtype, device), **options)
     if plan.missing:
-        raise RuntimeError(f"{name}: cannot be asked here: {plan.missing}")
+        raise RuntimeError(f"{name}: the workspace is unknown on this machine: {plan.missing}")
     return plan

@@ -1,0 +1,296 @@
+"""How each library is asked for each operation: its usual call, and special routines where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .libraries import open_library
+from .library import Call, Library
+
+if TYPE_CHECKING:
+    from .case import Case
+
+__all__ = ["Peer", "peer_of", "peer_text", "special_routines"]
+
+
+class Peer(NamedTuple):
+    """A call in words and as a function of the input: the matrix, or a pair of it and right-hand sides."""
+
+    text: str
+    call: Call
+    queued: Call | None = None  # without waiting for the device, where that is another call
+
+
+# A library's special routines: the routine, its library, and for which operation and kind of matrix.
+_SPECIAL = {
+    "cho_solve": ("scipy", "solve", "pos"),
+    "lu_solve": ("scipy", "solve", "general"),
+    "torch_solve": ("torch", "solve", "pos"),
+    "torch_inv": ("torch", "inv", "pos"),
+    "jax_solve": ("jax", "solve", "pos"),
+    "jax_inv": ("jax", "inv", "pos"),
+    "gesvd": ("torch", "svd", "general"),
+    "gesvdj": ("torch", "svd", "general"),
+    "gesvda": ("torch", "svd", "general"),
+}
+_ON_GPU = ("gesvd", "gesvdj", "gesvda")  # torch lets its users choose only there
+# SciPy's Lanczos iterations, for a part at an end of the spectrum of one matrix
+_EIGSH, _EIGSH_INVERSE = "eigsh", "eigsh_inverse"
+_FAST: dict[str, Any] = {"check_finite": False}  # for SciPy: the other libraries do not look at the values either
+
+
+def peer_of(library: Library, case: Case, name: str) -> Peer:
+    """The library's routine of that name, or its usual call for the case; compiled where that is usual."""
+    offered = _PEERS[library.name](library, case)
+    key = next((k for k in (name, f"{case.operation} {case.assume}", case.operation) if k in offered), None)
+    assert key is not None, f"{name} has no {case.operation}"
+    text, call, queued = offered[key]
+    return Peer(text, library.compiled(call), library.compiled(queued or call))
+
+
+def peer_text(name: str, case: Case) -> str:
+    library = "scipy" if name in (_EIGSH, _EIGSH_INVERSE) else _SPECIAL[name][0] if name in _SPECIAL else name
+    return peer_of(open_library(library), case, name).text
+
+
+def special_routines(case: Case) -> tuple[tuple[str, str], ...]:
+    """(routine, library) for each that suits the case."""
+    if case.operation.startswith("eig"):
+        if not case.problem.at_an_end or case.batch > 1 or case.device != "cpu" or 2 * case.count >= case.n:
+            return ()
+        # with the inverse ARPACK finds the values near zero: the smallest ones if the matrix is surely positive definite
+        inverse = case.part is not None and case.part[0] == 0 and case.matrix == "wishart_shift"
+        return ((_EIGSH, "scipy"), (_EIGSH_INVERSE, "scipy")) if inverse else ((_EIGSH, "scipy"),)
+    return tuple(
+        (name, library) for name, (library, *suits) in _SPECIAL.items()
+        if suits == [case.operation, case.assume] and (name not in _ON_GPU or case.device == "cuda")
+    )  # fmt: skip
+
+
+def _with_b(call: Callable[..., Any], **options: Any) -> Call:
+    """A call that gets the matrix and the right-hand sides as a pair."""
+    return lambda ab: call(*ab, **options)
+
+
+def _spectra(case: Case, text: str, eigh: Call, eigvalsh: Call) -> dict[str, Peer]:
+    """The two calls of a library without subsets, which computes all values: the part is cut out afterwards."""
+    if case.part is None:
+        return {"eigh": Peer(text.format("eigh"), eigh), "eigvalsh": Peer(text.format("eigvalsh"), eigvalsh)}
+    part = slice(case.part[0], sum(case.part))
+    return {
+        "eigh": Peer(f"{text.format('eigh')}, then the part", lambda a: tuple(x[..., part] for x in eigh(a))),
+        "eigvalsh": Peer(f"{text.format('eigvalsh')}, then the part", lambda a: eigvalsh(a)[..., part]),
+    }
+
+
+def _usual(prefix: str, linalg: Any, case: Case) -> dict[str, Peer]:
+    """The calls that NumPy, CuPy and torch share."""
+    uplo = "U" if case.upper else "L"
+    return {
+        **_spectra(case, f"{prefix}.{{}}(a)", partial(linalg.eigh, UPLO=uplo), partial(linalg.eigvalsh, UPLO=uplo)),
+        "solve": Peer(f"{prefix}.solve(a, b)", _with_b(linalg.solve)),
+        "inv": Peer(f"{prefix}.inv(a)", linalg.inv),
+        "qr": Peer(f"{prefix}.qr(a)", linalg.qr),
+        "svd": Peer(f"{prefix}.svd(a, full_matrices=False)", partial(linalg.svd, full_matrices=False)),
+        "lstsq": Peer(f"{prefix}.lstsq(a, b, rcond=None)[0]", lambda ab: linalg.lstsq(*ab, rcond=None)[0]),
+    }
+
+
+def _numpy(library: Library, case: Case) -> dict[str, Peer]:
+    call: Call = np.linalg.cholesky
+    if case.upper:
+        try:
+            np.linalg.cholesky(np.eye(1), upper=True)
+            call = partial(np.linalg.cholesky, upper=True)
+        except TypeError:  # before NumPy 2
+            call = lambda a: np.conj(np.swapaxes(np.linalg.cholesky(a), -1, -2))  # noqa: E731
+    return {**_usual("numpy.linalg", np.linalg, case), "cholesky": Peer("numpy.linalg.cholesky(a)", call)}
+
+
+def _cupy(library: Any, case: Case) -> dict[str, Peer]:
+    linalg = library.cupy.linalg
+    upper = lambda a: linalg.cholesky(a).conj().swapaxes(-1, -2)  # noqa: E731
+    call = upper if case.upper else linalg.cholesky
+    return {**_usual("cupy.linalg", linalg, case), "cholesky": Peer("cupy.linalg.cholesky(a)", call)}
+
+
+def _scipy(library: Library, case: Case) -> dict[str, Peer]:
+    import scipy.linalg as sl
+
+    lower = not case.upper
+    pos = {"assume_a": "pos", "lower": lower}
+    try:
+        sl.inv(np.eye(1), **pos)
+        inverse = Peer('scipy.linalg.inv(a, assume_a="pos")', partial(sl.inv, **_FAST, **pos))
+    except TypeError:  # before SciPy 1.17
+        inverse = Peer("scipy.linalg.inv(a)", partial(sl.inv, **_FAST))
+    part = {} if case.part is None else {"subset_by_index": [case.part[0], sum(case.part) - 1]}
+    pairs = partial(sl.eigh, lower=lower, **part, **_FAST)
+    pairs_text = f"scipy.linalg.eigh(a, check_finite=False{', subset_by_index' if part else ''})"
+    end = "SA" if case.part and not case.part[0] else "LA"
+    return {
+        "cholesky": Peer(
+            "scipy.linalg.cholesky(a, lower=True, check_finite=False)", partial(sl.cholesky, lower=lower, **_FAST)
+        ),
+        "eigh": Peer(pairs_text, pairs),
+        "eigvalsh": Peer(pairs_text, partial(pairs, eigvals_only=True)),
+        _EIGSH: Peer(f"scipy.sparse.linalg.eigsh(a, k, which={end!r}, tol=n*eps/8)", _eigsh(case, which=end)),
+        _EIGSH_INVERSE: Peer("scipy.sparse.linalg.eigsh(a, k, sigma=0, tol=n*eps/8)", _eigsh(case, which="LM", sigma=0.0)),
+        "solve": Peer('scipy.linalg.solve(a, b, assume_a="gen")', _with_b(sl.solve, assume_a="gen", **_FAST)),
+        "solve pos": Peer('scipy.linalg.solve(a, b, assume_a="pos")', _with_b(sl.solve, **pos, **_FAST)),
+        "cho_solve": Peer(
+            "scipy.linalg.cho_solve(cho_factor(a), b)",
+            lambda ab: sl.cho_solve(sl.cho_factor(ab[0], lower=lower, **_FAST), ab[1], **_FAST),
+        ),
+        "lu_solve": Peer(
+            "scipy.linalg.lu_solve(lu_factor(a), b)", lambda ab: sl.lu_solve(sl.lu_factor(ab[0], **_FAST), ab[1], **_FAST)
+        ),
+        "inv": Peer("scipy.linalg.inv(a)", partial(sl.inv, **_FAST)),
+        "inv pos": inverse,
+        "qr": Peer('scipy.linalg.qr(a, mode="economic")', partial(sl.qr, mode="economic", **_FAST)),
+        "svd": Peer("scipy.linalg.svd(a, full_matrices=False)", partial(sl.svd, full_matrices=False, **_FAST)),
+        "lstsq": Peer("scipy.linalg.lstsq(a, b)[0]", lambda ab: sl.lstsq(*ab, **_FAST)[0]),
+    }
+
+
+def _eigsh(case: Case, **options: Any) -> Call:
+    """To the residual that lapwing's iteration goes to, n eps / 8; without a tolerance ARPACK would go on to eps."""
+    values_only = case.operation == "eigvalsh"
+
+    def call(a: np.ndarray) -> Any:
+        from scipy.sparse.linalg import eigsh
+
+        tolerance = case.n / 8 * float(np.finfo(case.dtype).eps)
+        result = eigsh(a, k=case.count, tol=tolerance, return_eigenvectors=not values_only, **options)
+        if values_only:
+            return np.sort(result)
+        order = np.argsort(result[0])
+        return result[0][order], result[1][:, order]
+
+    return call
+
+
+def _torch(library: Any, case: Case) -> dict[str, Peer]:
+    torch, linalg, upper = library.torch, library.torch.linalg, case.upper
+
+    def factor(a: Any) -> Any:
+        return linalg.cholesky(a, upper=upper)
+
+    def factor_ex(a: Any) -> Any:
+        return linalg.cholesky_ex(a, upper=upper)[0]
+
+    general = Peer("torch.linalg.solve(a, b)", _with_b(linalg.solve), lambda ab: linalg.solve_ex(*ab)[0])
+    inverse = Peer("torch.linalg.inv(a)", linalg.inv, lambda a: linalg.inv_ex(a)[0])
+    return {
+        **_usual("torch.linalg", linalg, case),
+        "cholesky": Peer(
+            "torch.linalg.cholesky(a); queued: torch.linalg.cholesky_ex(a)", factor if upper else linalg.cholesky, factor_ex
+        ),
+        "solve": general,
+        "solve pos": Peer(
+            "torch.cholesky_solve(b, torch.linalg.cholesky(a))",
+            lambda ab: torch.cholesky_solve(ab[1], factor(ab[0]), upper=upper),
+            lambda ab: torch.cholesky_solve(ab[1], factor_ex(ab[0]), upper=upper),
+        ),
+        "torch_solve": general,
+        "inv": inverse,
+        "inv pos": Peer(
+            "torch.cholesky_inverse(torch.linalg.cholesky(a))",
+            lambda a: torch.cholesky_inverse(factor(a), upper=upper),
+            lambda a: torch.cholesky_inverse(factor_ex(a), upper=upper),
+        ),
+        "torch_inv": inverse,
+        **{
+            name: Peer(
+                f'torch.linalg.svd(a, full_matrices=False, driver="{name}")',
+                partial(linalg.svd, full_matrices=False, driver=name),
+            )
+            for name in _ON_GPU
+        },
+        "lstsq": Peer("torch.linalg.lstsq(a, b).solution", lambda ab: linalg.lstsq(*ab).solution),
+    }
+
+
+def _jax(library: Any, case: Case) -> dict[str, Peer]:
+    jnp, lax, upper = library.jax.numpy, library.jax.lax.linalg, case.upper
+    options = {"UPLO": "U" if upper else "L", "symmetrize_input": False}
+
+    def factor(a: Any) -> Any:
+        l = lax.cholesky(a, symmetrize_input=False)
+        return jnp.conj(l.mT) if upper else l
+
+    def solved(a: Any, b: Any) -> Any:
+        l = lax.cholesky(jnp.conj(a.mT) if upper else a, symmetrize_input=False)
+        y = lax.triangular_solve(l, b, left_side=True, lower=True)
+        return lax.triangular_solve(l, y, left_side=True, lower=True, transpose_a=True, conjugate_a=True)
+
+    def least(a: Any, b: Any) -> Any:
+        return jnp.linalg.lstsq(a, b)[0]
+
+    def inverted(a: Any) -> Any:
+        return solved(a, jnp.broadcast_to(jnp.eye(case.n, dtype=a.dtype), a.shape))
+
+    general = Peer("jax.jit(jax.numpy.linalg.solve)(a, b)", _with_b(jnp.linalg.solve))
+    inverse = Peer("jax.jit(jax.numpy.linalg.inv)(a)", jnp.linalg.inv)
+    factored = "jax.jit of jax.lax.linalg.cholesky and two triangular_solve"
+    spectra = partial(jnp.linalg.eigh, **options), partial(jnp.linalg.eigvalsh, **options)
+    return {
+        **_spectra(case, "jax.jit(jax.numpy.linalg.{})(a), symmetrize_input=False", *spectra),
+        "cholesky": Peer("jax.jit(jax.lax.linalg.cholesky)(a), symmetrize_input=False", factor),
+        "solve": general,
+        "solve pos": Peer(f"{factored} of b", _with_b(solved)),
+        "jax_solve": general,
+        "inv": inverse,
+        "inv pos": Peer(f"{factored} of I", inverted),
+        "jax_inv": inverse,
+        "qr": Peer("jax.jit(jax.numpy.linalg.qr)(a)", jnp.linalg.qr),
+        "svd": Peer("jax.jit(jax.numpy.linalg.svd)(a), full_matrices=False", partial(jnp.linalg.svd, full_matrices=False)),
+        "lstsq": Peer(
+            "jax.jit(jax.numpy.linalg.lstsq)(a, b)[0], under vmap for a batch",
+            _with_b(library.jax.vmap(least) if case.lead else least),
+        ),
+    }
+
+
+def _tensorflow(library: Any, case: Case) -> dict[str, Peer]:
+    linalg, real = library.tf.linalg, library.tf.math.real  # eigenvalues of complex matrices come as complex numbers
+
+    def lower(a: Any) -> Any:
+        return linalg.adjoint(a) if case.upper else a
+
+    def pairs(a: Any) -> Any:
+        w, v = linalg.eigh(lower(a))
+        return real(w), v
+
+    def decomposed(a: Any) -> Any:
+        s, u, v = linalg.svd(a, full_matrices=False)
+        return u, s, linalg.adjoint(v)
+
+    factor = (lambda a: linalg.adjoint(linalg.cholesky(a))) if case.upper else linalg.cholesky
+    return {
+        **_spectra(case, "tensorflow.linalg.{}(a)", pairs, lambda a: real(linalg.eigvalsh(lower(a)))),
+        "cholesky": Peer("tensorflow.linalg.cholesky(a)", factor),
+        "solve": Peer("tensorflow.linalg.solve(a, b)", _with_b(linalg.solve)),
+        "solve pos": Peer(
+            "tensorflow.linalg.cholesky_solve(tensorflow.linalg.cholesky(a), b)",
+            lambda ab: linalg.cholesky_solve(linalg.cholesky(lower(ab[0])), ab[1]),
+        ),
+        "inv": Peer("tensorflow.linalg.inv(a)", linalg.inv),
+        "qr": Peer("tensorflow.linalg.qr(a)", linalg.qr),
+        "svd": Peer("tensorflow.linalg.svd(a)", decomposed),
+        "lstsq": Peer("tensorflow.linalg.lstsq(a, b, fast=False)", _with_b(linalg.lstsq, fast=False)),
+    }
+
+
+_PEERS: dict[str, Callable[[Any, Case], dict[str, Peer]]] = {
+    "numpy": _numpy,
+    "scipy": _scipy,
+    "torch": _torch,
+    "jax": _jax,
+    "tensorflow": _tensorflow,
+    "cupy": _cupy,
+}
