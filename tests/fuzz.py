@@ -115,6 +115,14 @@ KNOWN: list[tuple[str, Callable[[Call], bool]]] = [
         lambda c: bool(c.options.get("certify")) and abs(c.scale) > np.finfo(c.dtype).maxexp // 2 - 10,
     ),
     (
+        "lstsq overflows on the way where the matrix is near the ends of the range",
+        lambda c: c.operation == "lstsq" and max(abs(c.scale), abs(c.scale_b)) > np.finfo(c.dtype).maxexp // 2 - 10,
+    ),
+    (
+        "an engine that is not known is refused in another operation's name",
+        lambda c: c.options.get("engine") == "fastest" and (c.operation == "lstsq" or c.assume in ("lower", "upper")),
+    ),
+    (
         "empty results of byte-swapped input keep the byte order",
         lambda c: "swapped" in (c.layout, c.layout_b) and (0 in c.batch or 0 in (c.m, c.n)),
     ),
@@ -141,7 +149,7 @@ def draw(seed: int, index: int) -> Call:
         return bool(rng.random() < p)
 
     operation = pick(OPERATIONS)
-    library = pick(("numpy", "torch", "jax"), (86, 11, 3))
+    library = pick(("numpy", "torch", "jax"), (87, 11.5, 1.5))
     dtype = pick(DTYPES)
     info = np.finfo(dtype)
     square = operation not in ("qr", "svd", "svdvals", "lstsq", "polar", "matmul")
@@ -159,7 +167,9 @@ def draw(seed: int, index: int) -> Call:
     tiny = low - info.nmant // 2
     scale = pick((0, high, high // 2, -high // 2, low + 4, tiny), (12, 1, 1, 1, 1, 1))
     scale_b = scale if chance(0.7) else pick((0, high // 2, low + 4))
-    limit = 1e-2 / (max(m, n, 1) * float(info.eps))
+    # rounded to the few bits that subnormal numbers have, a matrix of bad condition may be singular
+    bits = min(info.nmant, scale - (low - info.nmant))
+    limit = max(1e-2 / max(m, n, 1) * 2.0**bits, 1.0)
     condition = min(pick((1.0, 10.0, 1e3, 1e6, 1e10)), limit)
     layouts = {
         "numpy": ("plain", "transposed", "step", "reversed", "broadcast", "unaligned", "swapped", "readonly"),
@@ -168,6 +178,8 @@ def draw(seed: int, index: int) -> Call:
     }[library]
     layout, layout_b = (pick(layouts, [6, *[1] * (len(layouts) - 1)]) for _ in range(2))
     flaw = pick(("", "nan", "inf", "singular", "dtype", "shape", "choice"), (30, 1, 1, 2, 1, 1, 1))
+    if (flaw == "shape" and (not square or not n)) or (flaw == "dtype" and operation == "matmul"):
+        flaw = ""
 
     options: dict[str, Any] = {}
     takes = OPERATIONS[operation].options
@@ -202,10 +214,8 @@ def draw(seed: int, index: int) -> Call:
     if flaw == "choice":
         name = pick([name for name in takes if name in WRONG_CHOICES] or ["engine"])
         options[name] = WRONG_CHOICES[name]
-    return Call(
-        seed, index, operation, library, dtype, batch, m, n, columns, float(condition), int(scale), int(scale_b), layout, layout_b,
-        flaw, options,
-    )  # fmt: skip
+    scales = float(condition), int(scale), int(scale_b)
+    return Call(seed, index, operation, library, dtype, batch, m, n, columns, *scales, layout, layout_b, flaw, options)
 
 
 WRONG_CHOICES: dict[str, Any] = {
@@ -309,7 +319,9 @@ class Memory:
         if layout == "broadcast" and len(shape) > 2:
             strides[0] = 0
         margin = 256
-        start = margin + shift + (sum(-s * (d - 1) for s, d in zip(strides, shape, strict=True)) if sign < 0 and values.size else 0)
+        start = margin + shift
+        if sign < 0 and values.size:
+            start += sum(-s * (d - 1) for s, d in zip(strides, shape, strict=True))
         self.buffer = np.full(size + 2 * margin + 16, 0xA5, np.uint8)
         self.place = {"shape": shape, "dtype": dtype, "offset": start, "strides": strides}
         self.array = np.ndarray(buffer=self.buffer.data, **self.place)
@@ -379,7 +391,8 @@ def grain(call: Call, factor: Any = 1) -> Any:
 
 def orthonormal(what: str, q: np.ndarray, call: Call) -> None:
     x = np.asarray(q, complex if np.iscomplexobj(q) else float)
-    small(f"{what} is not orthonormal", L(np.linalg.norm(adjoint(x) @ x - np.eye(x.shape[-1]))), L(max(x.shape[-1], 1)) ** 0.5, call)
+    k = x.shape[-1]
+    small(f"{what} is not orthonormal", L(np.linalg.norm(adjoint(x) @ x - np.eye(k))), L(max(k, 1)) ** 0.5, call)
 
 
 def determinant(a: np.ndarray) -> tuple[Any, Any, Any]:
@@ -417,7 +430,8 @@ def check_cholesky(call: Call, a: np.ndarray, known: np.ndarray, l: np.ndarray) 
     upper = bool(call.options.get("upper"))
     if np.any(np.tril(l, -1) if upper else np.triu(l, 1)):
         raise Wrong("the other triangle is not zero")
-    small("A - L L^H", distance([(1, (a,)), (-1, (adjoint(l), l) if upper else (l, adjoint(l)))]), norm(a), call, slack=grain(call))
+    product = (adjoint(l), l) if upper else (l, adjoint(l))
+    small("A - L L^H", distance([(1, (a,)), (-1, product)]), norm(a), call, slack=grain(call))
 
 
 def check_solution(call: Call, a: np.ndarray, known: np.ndarray, x: np.ndarray, b: np.ndarray) -> None:
@@ -433,6 +447,8 @@ def check_inverse(call: Call, a: np.ndarray, known: np.ndarray, x: np.ndarray) -
 
 
 def check_slogdet(call: Call, a: np.ndarray, known: np.ndarray, sign: Any, logabs: Any) -> None:
+    if call.n > 65:
+        return  # elimination in long double would take most of the time
     x, e = unit(a)
     right, log, inverse = determinant(x)
     log += e * call.n * np.log(L(2))
@@ -443,7 +459,9 @@ def check_slogdet(call: Call, a: np.ndarray, known: np.ndarray, sign: Any, logab
     small("the sign of det", abs(sign - right), spread, call)
 
 
-def check_eigh(call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray, v: np.ndarray | None, b: np.ndarray | None = None) -> None:
+def check_eigh(
+    call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray, v: np.ndarray | None, b: np.ndarray | None = None
+) -> None:
     if np.any(np.diff(w) < 0):
         raise Wrong("the eigenvalues do not ascend")
     if b is None:
@@ -458,7 +476,8 @@ def check_eigh(call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray, v: n
     spread = L(1) if b is None else L(10)  # the condition of b
     right = [(1, (a, v)), (-1, (v if b is None else b @ v, np.diag(w)))]
     slack = grain(call) * max(norm(v), 1)
-    small("A V - V W", distance(right), (norm(a) * norm(v) + (norm(w) * norm(v) if b is not None else 0)) * spread, call, slack=slack)
+    scale = norm(a) * norm(v) + (0 if b is None else norm(w) * norm(v))
+    small("A V - V W", distance(right), scale * spread, call, slack=slack)
     if b is None:
         orthonormal("V", v, call)
     else:
@@ -502,12 +521,9 @@ def check_lstsq(
     if not min(a.shape):
         return
     # A^H (A x - b) = 0
-    y, e = unit(a)
-    terms = [(1, (adjoint(y), y, x)), (-1, (adjoint(y), b))]
-    scale = norm(y) * norm(y) * norm(x) + norm(y) * np.ldexp(norm(b), -e)
-    left = [(1, (adjoint(a), a, x)), (-1, (adjoint(a), b))]
-    del terms
-    small("A^H (A x - b)", distance(left), np.ldexp(scale, 2 * e), call, slack=grain(call, norm(a) * (norm(a) + 1)))
+    scale = norm(a) * (norm(a) * norm(x) + norm(b))
+    terms = [(1, (adjoint(a), a, x)), (-1, (adjoint(a), b))]
+    small("A^H (A x - b)", distance(terms), scale, call, slack=grain(call, norm(a) * (norm(a) + 1)))
 
 
 def check_polar(call: Call, a: np.ndarray, known: np.ndarray, u: np.ndarray, p: np.ndarray) -> None:
@@ -516,7 +532,7 @@ def check_polar(call: Call, a: np.ndarray, known: np.ndarray, u: np.ndarray, p: 
     small("A - U P", distance([(1, (a,)), (-1, product)]), norm(a), call, slack=grain(call))
     small("P - P^H", distance([(1, (p,)), (-1, (adjoint(p),))]), norm(a), call, slack=grain(call))
     tall = call.m >= call.n
-    if min(call.m, call.n) and tall != left or call.m == call.n:
+    if (min(call.m, call.n) and tall != left) or call.m == call.n:
         orthonormal("U", u if tall else adjoint(u), call)
 
 
@@ -525,9 +541,8 @@ def check_matmul(call: Call, a: np.ndarray, known: np.ndarray, c: np.ndarray, b:
     small("A B", distance([(1, (c,)), (-1, (a, b))]), norm(a) * norm(b), call, slack=grain(call))
 
 
-def check_factor(
-    call: Call, a: np.ndarray, known: np.ndarray, x: np.ndarray, inverse: np.ndarray, sign: Any, logabs: Any, rcond: Any, b: np.ndarray
-) -> None:
+def check_factor(call: Call, a: np.ndarray, known: np.ndarray, *results: Any) -> None:
+    x, inverse, sign, logabs, rcond, b = results
     check_solution(call, a, known, x, b)
     if np.log2(call.condition) - call.scale < np.finfo(call.dtype).maxexp - 4:
         check_inverse(call, a, known, inverse)
@@ -582,7 +597,7 @@ def perform(call: Call) -> None:
     """Runs the call; raises :class:`Wrong` where a promise is broken."""
     operation, rng = OPERATIONS[call.operation], call.rng
     kind, upper = operation.kind or call.assume, bool(call.options.get("upper") is True)
-    if kind not in (*ASSUME,):
+    if kind not in ASSUME:
         kind = "general"
     values, known = matrix(call, rng, kind)
     small_dtype = np.dtype(call.dtype)
@@ -613,11 +628,12 @@ def perform(call: Call) -> None:
         second = whole(second, "hermitian", upper)
     arrays = [m.array for m in memory[: 1 + operation.right]]
     if call.flaw == "dtype":
-        arrays[0] = arrays[0].astype(("int64", "float16", "bool", "object")[call.index % 4])
+        kinds = ("int64", "float16", "bool", "object")
+        arrays[0] = np.ones(arrays[0].shape, kinds[call.index % (4 if call.library == "numpy" else 3)])
     expected = expected_failure(call, bad)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("ignore" if overflows(call) else "error")
             outputs, info = in_library(call, arrays, options)
     except Exception as error:
         judge(call, error, bad, expected)
@@ -636,31 +652,28 @@ def perform(call: Call) -> None:
             raise Wrong(f"info is {np.asarray(info)[where]} for matrix {where}")
         if where == bad:
             # slogdet of a singular matrix is (0, -inf)
-            if call.operation not in ("slogdet", "factor", "matmul", "qr", "lstsq", "polar"):
-                numbers = [p for p in parts if p.size]
-                if numbers and not any(np.isnan(p).any() for p in numbers) and not (call.flaw == "singular" and not has_info(call)):
-                    raise Wrong("a matrix that failed has numbers for a result")
+            promised = call.operation not in ("slogdet", "factor", "matmul", "qr", "lstsq", "polar")
+            if promised and not any(np.isnan(p).any() for p in parts):
+                raise Wrong("a matrix that failed has numbers for a result")
             continue
         extra = []
         if right is not None:
             extra = [right[where] if right.ndim > 2 else right]
         if "b" in call.options:
             extra = [second[where] if call.batch else second]
-        wanted = [np.dtype(call.dtype)] * len(parts)
+        allowed = (small_dtype, small_dtype.type(0).real.dtype, np.dtype(np.int32), np.dtype(np.int64))
         for part in parts:
-            if part.dtype.newbyteorder("=") not in (wanted[0], np.zeros(0, wanted[0]).real.dtype, np.dtype(np.int32), np.dtype(np.int64)):
+            if part.dtype not in allowed:
                 raise Wrong(f"a result of dtype {part.dtype}")
         with np.errstate(all="ignore"):
             operation.check(call, truth[where] if call.batch else truth, known, *parts, *extra)
 
 
-def has_info(call: Call) -> bool:
-    return call.operation not in ("svd", "svdvals", "eigh", "eigvalsh", "eigh_ex")
-
-
 def flawed(call: Call, values: np.ndarray, kind: str, upper: bool, rng: np.random.Generator) -> tuple[int, ...] | None:
     """Puts the flaw into one matrix; which one, or None."""
     if call.flaw not in ("nan", "inf", "singular") or not values.size or 0 in call.batch or call.layout == "broadcast":
+        return None
+    if call.flaw == "singular" and call.operation in SINGULAR_IS_FINE:
         return None
     where = tuple(int(rng.integers(0, d)) for d in call.batch)
     one = values[where]
@@ -676,6 +689,9 @@ def flawed(call: Call, values: np.ndarray, kind: str, upper: bool, rng: np.rando
     return where
 
 
+SINGULAR_IS_FINE = ("eigh", "eigvalsh", "eigh_ex", "svd", "svdvals", "qr", "lstsq", "polar", "matmul")
+
+
 def expected_failure(call: Call, bad: tuple[int, ...] | None) -> type[Exception] | None:
     """The error that the call must raise."""
     if call.flaw == "dtype":
@@ -686,7 +702,7 @@ def expected_failure(call: Call, bad: tuple[int, ...] | None) -> type[Exception]
         return Exception
     if bad is None or call.options.get("on_fail") == "nan" or "on_fail" not in OPERATIONS[call.operation].options:
         return None
-    if call.flaw == "singular" and (call.operation in ("slogdet", "eigh", "eigvalsh", "svd", "svdvals")) and call.assume != "pos":
+    if call.flaw == "singular" and call.operation == "slogdet" and call.assume != "pos":
         return None
     if call.operation == "slogdet" and call.flaw != "singular":
         return None  # NaN or an error: both are documented
@@ -729,9 +745,7 @@ def in_library(call: Call, arrays: list[np.ndarray], options: dict[str, Any]) ->
         if call.library == "torch":
             import torch
 
-            put, get = torch.from_numpy, lambda x: x.detach().resolve_conj().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
-            if call.flaw == "dtype" and arrays[0].dtype == object:
-                arrays[0] = arrays[0].astype(complex).real.astype(np.int32)
+            put, get = torch.from_numpy, lambda x: x.detach().resolve_conj().numpy()
         elif call.library == "jax":
             import jax
 
@@ -739,8 +753,6 @@ def in_library(call: Call, arrays: list[np.ndarray], options: dict[str, Any]) ->
 
             stack.enter_context(x64())
             put = jax.numpy.asarray
-            if call.flaw == "dtype" and arrays[0].dtype == object:
-                arrays[0] = arrays[0].astype(complex).real.astype(np.int32)
         given = [put(x) for x in arrays]
         if "b" in options:
             options = {**options, "b": put(options["b"])}
@@ -791,8 +803,9 @@ def failures(calls: int, seed: int = 0, known: bool = False, first: int = 0) -> 
             place.flush()
             command = [sys.executable, "-X", "faulthandler", __file__, "--child", place.name, "--seed", str(seed)]
             command += ["--first", str(first), "--calls", str(last - first)] + ["--known"] * known
-            environment = {**os.environ, "PYTHONPATH": path}
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
+            with subprocess.Popen(command, env=environment, **pipes) as process:
                 assert process.stdout is not None and process.stderr is not None
                 for line in process.stdout:
                     yield json.loads(line)
