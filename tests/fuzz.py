@@ -119,8 +119,17 @@ KNOWN: list[tuple[str, Callable[[Call], bool]]] = [
         lambda c: c.operation == "lstsq" and max(abs(c.scale), abs(c.scale_b)) > np.finfo(c.dtype).maxexp // 2 - 10,
     ),
     (
+        "NaN for huge matrices of bad condition: products on the way to a solution overflow",
+        lambda c: (
+            c.operation.startswith(("solve", "inv", "factor"))
+            and max(c.scale, c.scale_b) + np.log2(c.condition) > np.finfo(c.dtype).maxexp - 6
+        ),
+    ),
+    (
         "an engine that is not known is refused in another operation's name",
-        lambda c: c.options.get("engine") == "fastest" and (c.operation == "lstsq" or c.assume in ("lower", "upper")),
+        lambda c: (
+            c.options.get("engine") == "fastest" and (c.operation in ("lstsq", "polar") or c.assume in ("lower", "upper"))
+        ),
     ),
     (
         "empty results of byte-swapped input keep the byte order",
