@@ -2,34 +2,45 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# byte-compiling every file of three frameworks takes longer than the tests need for the few that they import
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # 2.13 has a small CPU build; any torch from 2.6 on will do
-FRAMEWORKS ?= "torch==2.13.0" "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
-# the tests' processes; each may load three frameworks
+TORCH ?= torch==2.13.0
+FRAMEWORKS ?= "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
+# how many processes run tests; each may load three frameworks
 PROCESSES ?= 2
+GPU_PROCESSES ?= 8
+# where compiled GPU kernels are kept between runs, and carried to a machine with a GPU
+KERNELS ?= build/gpu-kernels
 
-.PHONY: demo test lint gpu-test gpu-bench clean
+.PHONY: demo test lint gpu-kernels gpu-test gpu-bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
 
 demo: $(BIN)/python
-	$(BIN)/pip install --quiet ".[plot]"
+	$(PIP) install ".[plot]"
 	$(BIN)/lapwing demo
 
 test: $(BIN)/python
-	$(BIN)/pip install --quiet $(FRAMEWORKS) || $(BIN)/pip install --quiet torch "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
-	$(BIN)/pip install --quiet -e ".[test]"
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-	$(BIN)/pytest -q -m "not gpu and not slow" -n $(PROCESSES) --dist loadfile
+	$(PIP) install --no-compile "$(TORCH)" $(FRAMEWORKS) -e ".[test]" || $(PIP) install --no-compile torch $(FRAMEWORKS) -e ".[test]"
 	# TensorFlow's LLVM and Triton's end a process that has both: Triton lies apart, for its own tests
-	$(BIN)/pip install --quiet --no-deps --target $(VENV)/triton "triton>=3.9" || echo "note: no Triton here; its tests are skipped"
+	$(PIP) install --no-compile --no-deps --upgrade --target $(VENV)/triton "triton>=3.9" || echo "note: no Triton here; its tests are skipped"
+	$(MAKE) lint
+	$(BIN)/pytest -q -m "not gpu and not slow" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 	PYTHONPATH=$(VENV)/triton $(BIN)/pytest -q -m "not gpu and not slow" tests/tune/test_triton.py
+
+lint:
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# compiles the kernels that the GPU tests ask for; needs NVIDIA's run-time compiler (pip), no GPU
+gpu-kernels:
+	PYTHONPATH=src $(PYTHON) tests/gpu_kernels.py $(KERNELS)
 
 # where a GPU is: the frameworks that are installed there are used as they are
 gpu-test:
 	$(PYTHON) setup.py -q build_ext --inplace
-	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:benchmark -n $(GPU_PROCESSES)
 
 gpu-bench:
 	$(PYTHON) setup.py -q build_ext --inplace

@@ -1,10 +1,45 @@
-"""Shared fixtures."""
+"""Shared fixtures, and the order of the files."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from backends import CPU, GPU, open_backend
+
+# JAX would take most of a GPU's memory in each of the processes that share it
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+# Files that take longest, in this order: a long file that starts last would leave the other processes idle.
+LONGEST = (
+    "ops/test_eigh_derivatives.py",
+    "distributed/test_mpi.py",
+    "ops/test_solve_derivatives.py",
+    "compat/test_jaxmg.py",
+    "kernels/test_compile.py",
+    "distributed/test_dtensor.py",
+    "distributed/test_jax_sharded.py",
+    "ops/test_solve.py",
+    "tune/test_workflow.py",
+    "frameworks/test_torch.py",
+    "gram/test_kernels.py",
+    "ops/test_eigh.py",
+    "ops/test_fuzz.py",
+    "frameworks/test_tensorflow_solve.py",
+    "frameworks/test_tensorflow.py",
+    "distributed/test_cusolvermp.py",
+    "distributed/test_jax_processes.py",
+    "insitu/test_two_d.py",
+    "frameworks/test_jax.py",
+    "tune/test_search.py",
+    "tune/test_run.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
 
 
 @pytest.fixture(params=[*CPU, *GPU])

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -59,6 +60,8 @@ bool read_source(Frame& frame, const char* name, Source* source) {
     }
     closedir(folder);
   }
+  // they are part of the key of compiled kernels, and folders are listed in any order
+  std::sort(source->headers.begin(), source->headers.end());
   return true;
 }
 

@@ -3,7 +3,6 @@
 The options are not listed here: the launchers run against the stand-in driver, which writes down what they ask for.
 """
 
-import ctypes
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,9 @@ pytest.importorskip("lapwing._native", reason="the native core was not built")
 sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
 import harness
 
-import lapwing
+import gpu_kernels
+from gpu_kernels import SOURCES, compile_one, load_compiler
 
-SOURCES = Path(lapwing.__file__).parent / "kernels"
 NAMES = sorted(path.name for path in SOURCES.glob("*.cu"))
 ARCHITECTURES = (80, 90, 100)
 
@@ -139,40 +138,10 @@ def asked(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def compiler():
-    folders = [folder for root in sys.path if root for folder in Path(root).glob("nvidia/*/lib")]
-    names = ("libnvrtc.so.13", "libnvrtc.so.12")
-    for name in [*(str(folder / name) for folder in folders for name in names), *names]:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    pytest.skip("the run-time compiler is not installed: pip install nvidia-cuda-nvrtc")
-
-
-def compile_one(compiler, name, options):
-    """(what the compiler said, the binary)"""
-
-    def texts(values):
-        return (ctypes.c_char_p * len(values))(*values)
-
-    def fetch(kind):
-        size = ctypes.c_size_t()
-        assert getattr(compiler, f"nvrtcGet{kind}Size")(program, ctypes.byref(size)) == 0
-        room = ctypes.create_string_buffer(size.value)
-        assert getattr(compiler, f"nvrtcGet{kind}")(program, room) == 0
-        return room.raw
-
-    headers = sorted(SOURCES.glob("*.cuh"))
-    program = ctypes.c_void_p()
-    given = (len(headers), texts([h.read_bytes() for h in headers]), texts([h.name.encode() for h in headers]))
-    source = (SOURCES / name).read_bytes()
-    assert compiler.nvrtcCreateProgram(ctypes.byref(program), source, name.encode(), *given) == 0
-    words = [word.encode() for word in options.split()]
-    status = compiler.nvrtcCompileProgram(program, len(words), texts(words))
-    said = fetch("ProgramLog").rstrip(b"\0").decode()
-    binary = b"" if status else fetch("CUBIN")
-    compiler.nvrtcDestroyProgram(ctypes.byref(program))
-    return said, binary
+    try:
+        return load_compiler()
+    except SystemExit as missing:
+        pytest.skip(str(missing))
 
 
 def compile_all(compiler, jobs, arch):
@@ -259,3 +228,31 @@ def test_a_wrong_source_is_seen(compiler):
     said, binary = compile_one(compiler, NAMES[0], "-DLW_DTYPE=nonsense -arch=sm_90")
     assert "error" in said
     assert binary == b""
+
+
+def test_kernels_compiled_ahead_are_found_by_the_native_core(tmp_path_factory):
+    """tests/gpu_kernels.py writes the file names and contents that the native core reads."""
+    folder = tmp_path_factory.mktemp("cache")
+    child = harness.Children(harness.libraries(tmp_path_factory), tmp_path_factory.mktemp("calls"))
+    code = """
+    native.configure(os.environ["SOURCES"], os.environ["KERNELS"], os.environ["LAPWING_CUDA_PATH"], "")
+    a, _ = problem("float64", 1, 12)
+    cholesky(a, "batched")
+    """
+    settings = {"SOURCES": str(SOURCES), "KERNELS": str(folder / "kernels")}
+    calls, _ = child(code, **settings)
+    compiled = harness.named(calls, "nvrtcCompileProgram")
+    lines = gpu_kernels.record(folder / "kernels")
+    assert len(lines) == len(compiled) > 0
+    before = {path.name: path.read_bytes() for path in (folder / "kernels").iterdir()}
+    for path in (folder / "kernels").iterdir():
+        data = path.read_bytes()
+        key = gpu_kernels.read_key(path)
+        version = key.split(b" ", 1)[0].decode()
+        name, _, options = lines[0].partition(" ")
+        assert len(lines) > 1 or gpu_kernels.key_of(version, name, f"{options} {gpu_kernels.ALWAYS} -arch=sm_90") == key
+        path.unlink()
+        gpu_kernels.write(folder / "kernels", key, data[gpu_kernels.HEADER.size + len(key) :])
+    assert {path.name: path.read_bytes() for path in (folder / "kernels").iterdir()} == before
+    calls, _ = child(code, **settings)
+    assert harness.named(calls, "nvrtcCompileProgram") == []

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ..core.problem import Problem
-from ..engines import cost
 from .check import Check
 from .environment import Environment
 from .operations import operation_of, problem_of
@@ -63,12 +62,12 @@ class Case:
 
     @property
     def flops(self) -> float:
-        return cost.flops(self.problem)
+        return self.problem.flops
 
     @property
     def bytes_moved(self) -> int:
         """Every input read once and every output written once."""
-        return cost.bytes_moved(self.problem)
+        return self.problem.bytes_moved
 
     def __str__(self) -> str:
         kind = "" if self.assume == "general" else f" {self.assume}"

@@ -1,5 +1,6 @@
 """Builds the stand-in libraries and runs child processes that find them through LAPWING_CUDA_PATH."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,14 +17,17 @@ NATIVE = MOCK.parents[2] / "native"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
 
-_BUILT = []
-
-
 def libraries(factory):
-    """The folder with the stand-ins, built once in a test session."""
-    if not _BUILT:
-        _BUILT.append(build(factory.mktemp("cuda")))
-    return _BUILT[0]
+    """The folder with the stand-ins, built once in a test session for all of its processes."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stand-ins"
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not (folder / "built").exists():
+            build(folder)
+            (folder / "built").touch()
+    return folder
 
 
 def build(folder):
