@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ConvergenceError", "NotPositiveDefiniteError", "SingularMatrixError", "which_matrix"]
+__all__ = ["ConvergenceError", "NotPositiveDefiniteError", "ShapeError", "SingularMatrixError", "which_matrix"]
+
+
+class ShapeError(np.linalg.LinAlgError, ValueError):
+    """An array has the wrong shape. ``except ValueError`` and ``except numpy.linalg.LinAlgError`` both catch it."""
 
 
 def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> str:

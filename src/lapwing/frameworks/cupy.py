@@ -53,14 +53,15 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     device = a.device
     with device:
         turned = False
-        if not a.flags.c_contiguous:
+        aligned = a.data.ptr % a.itemsize == 0
+        if not (aligned and a.flags.c_contiguous):
             # memory of the transpose: its upper triangle is our lower one
-            turned = operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
+            turned = aligned and operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
             if turned:
                 a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
             else:
-                a, overwrite = cp.ascontiguousarray(a), True
-        others = [cp.ascontiguousarray(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
+                a, overwrite = cp.array(a, order="C"), True
+        others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
         shapes = (a.shape, *[x.shape for x in others])
         kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
         outputs = tuple(cp.empty(shape, kinds.get(dtype, dtype)) for shape, dtype in operation.results(shapes, params))
@@ -72,6 +73,12 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         stream = cp.cuda.get_current_stream().ptr
         native.run(*call, stream, _Scratch(), *[x.data.ptr for x in (a, *others, *outputs)])
     return operation.turn_back(outputs) if turned else outputs
+
+
+def _plain(x: Any, dtype: Any) -> Any:
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    x = cp.ascontiguousarray(x, dtype)
+    return x.copy() if x.data.ptr % x.itemsize else x
 
 
 class _Scratch:
@@ -140,11 +147,8 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
         def product(x: int, y: int, columns: int) -> None:
             block = cp.empty((columns, n), dtype)
             native.copy(CUDA, stream, block.data.ptr, x, block.nbytes)
-            made = cp.asarray(matvec(block.T), dtype)
-            if made.shape != (n, columns):
-                raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
-            made = cp.ascontiguousarray(made.T)
-            native.copy(CUDA, stream, y, made.data.ptr, made.nbytes)
+            answer = cp.ascontiguousarray(cp.asarray(matvec(block.T)).T)
+            native.copy(CUDA, stream, y, answer.data.ptr, answer.nbytes)
 
         outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
         frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)

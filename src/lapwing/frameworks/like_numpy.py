@@ -36,7 +36,8 @@ class NumpyNamespace:
 
     @classmethod
     def eye(cls, like: Any) -> Any:
-        return cls.module.eye(like.shape[-1], dtype=like.dtype)
+        """The identity in the shape of ``like``. Shapes are written out as JAX can be told to refuse arrays of unequal rank."""
+        return cls.module.broadcast_to(cls.module.eye(like.shape[-1], dtype=like.dtype), like.shape)
 
     @classmethod
     def tril(cls, x: Any, k: int) -> Any:
@@ -56,7 +57,8 @@ class NumpyNamespace:
 
     @classmethod
     def diag(cls, x: Any) -> Any:
-        return x[..., None] * cls.module.eye(x.shape[-1], dtype=x.dtype)
+        n = x.shape[-1]
+        return x[..., None] * cls.module.reshape(cls.module.eye(n, dtype=x.dtype), (*[1] * (x.ndim - 1), n, n))
 
     @classmethod
     def sum(cls, x: Any, axis: int) -> Any:
@@ -95,7 +97,7 @@ class NumpyNamespace:
     @classmethod
     def places(cls, x: Any) -> Any:
         """0, 1, 2, ... along the last axis of integers."""
-        return cls.module.zeros_like(x) + cls.module.arange(x.shape[-1], dtype=x.dtype)
+        return cls.module.broadcast_to(cls.module.arange(x.shape[-1], dtype=x.dtype), x.shape)
 
     @classmethod
     def take(cls, x: Any, index: Any) -> Any:
@@ -103,6 +105,11 @@ class NumpyNamespace:
 
     @classmethod
     def constant(cls, x: Any) -> Any:
+        return x
+
+    @classmethod
+    def scalar(cls, x: Any) -> Any:
+        """One number as the library's own functions return it."""
         return x
 
     @classmethod
@@ -129,10 +136,12 @@ class NumpyNamespace:
     @classmethod
     def one_hot(cls, index: Any, like: Any) -> Any:
         """1 at ``index`` along the last axis but one of ``like``."""
-        places = cls.module.arange(like.shape[-2])[:, None]
+        n = like.shape[-2]
+        places = cls.module.reshape(cls.module.arange(n), (*[1] * index.ndim, n, 1))
         return (places == index[..., None, None]).astype(like.dtype)
 
     @classmethod
     def __init_subclass__(cls) -> None:
         for name in ("where", "abs", "conj", "real", "any", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"):
-            setattr(cls, name, staticmethod(getattr(cls.module, name)))
+            if name not in vars(cls):
+                setattr(cls, name, staticmethod(getattr(cls.module, name)))

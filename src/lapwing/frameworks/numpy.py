@@ -57,26 +57,33 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         a = a.astype(dtype.newbyteorder("="))
         code, dtype, overwrite = _CODE[a.dtype], a.dtype, True
     turned = False
-    if not a.flags.c_contiguous:
+    flags = a.flags
+    if not flags.carray and not (flags.c_contiguous and flags.aligned):
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[dtype], params[0]) and a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
+        turned = operation.turned(_NAME[dtype], params[0]) and flags.aligned and a.swapaxes(-1, -2).flags.c_contiguous
         if turned:
             a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
         else:
-            a, overwrite = np.ascontiguousarray(a), True
+            a, overwrite = np.array(a, order="C"), True
     if others:
-        others = [np.ascontiguousarray(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
+        others = [_plain(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
     if native is None:
         outputs = operation.reference((a, *others), params)
     else:
         sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, dtype)
         outputs = tuple([np.empty(s, d) for s, d in results])
-        flags = params[0]
+        bits = params[0]
         if overwrite and a.flags.writeable:
-            flags |= OVERWRITE
+            bits |= OVERWRITE
             outputs = operation.share(outputs, a)
-        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, None, a, *others, *outputs)
+        native.run(operation.code, code, CPU, -1, engine, 0, bits, sizes, 0, None, a, *others, *outputs)
     return operation.turn_back(outputs) if turned else outputs
+
+
+def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    x = np.ascontiguousarray(x, dtype)
+    return x if x.flags.aligned else x.copy()
 
 
 @lru_cache(maxsize=1024)
@@ -114,6 +121,15 @@ class Namespace(NumpyNamespace):
     to_numpy = staticmethod(to_numpy)
 
     @staticmethod
+    def log(x: np.ndarray) -> Any:
+        with np.errstate(divide="ignore"):  # -inf is the right logarithm of a determinant that is zero
+            return np.log(x)
+
+    @staticmethod
+    def scalar(x: np.ndarray) -> Any:
+        return x[()]
+
+    @staticmethod
     def put(x: np.ndarray, like: np.ndarray) -> np.ndarray:
         return x
 
@@ -129,12 +145,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
     def product(x: int, y: int, columns: int) -> None:
         # a copy: the function may keep or change what it gets
-        made = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy()))
-        if made.shape != (n, columns):
-            raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
-        if not np.can_cast(made.dtype, dtype, "same_kind"):
-            raise TypeError(f"operator: matvec gave {made.dtype} for a block of {dtype}")
-        _at(y, (columns, n), dtype)[...] = made.T
+        _at(y, (columns, n), dtype)[...] = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy())).T
 
     outputs = tuple(np.empty(shape, kind) for shape, kind in results)
     addresses = [x.ctypes.data for x in outputs]

@@ -145,13 +145,16 @@ def _run(
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
     turned, given = False, a
-    if not a.is_contiguous() or a.is_conj() or a.is_neg():
+    address = a.data_ptr()
+    lazy = a.is_conj() or a.is_neg() or _unaligned(a, address)
+    if lazy or not a.is_contiguous():
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
+        turned = not lazy and operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous()
         if turned:
             a, params = a.mT, (params[0] ^ UPPER, *params[1:])
         else:
             a, overwrite = _plain(a), True
+            address = a.data_ptr()
     others = [_plain(x) for x in others]
     if native is None:
         if a.is_cuda:
@@ -165,7 +168,7 @@ def _run(
         if overwrite:
             flags |= OVERWRITE
             outputs = operation.share(outputs, a)
-        addresses = [x.data_ptr() for x in (a, *others, *outputs)]
+        addresses = [address, *[x.data_ptr() for x in (*others, *outputs)]]
         code = _CODE[a.dtype]
         if a.is_cuda:
             ordinal = a.get_device()
@@ -175,8 +178,8 @@ def _run(
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags | LENT)
             native.run(operation.code, code, *limits, sizes, 0, None, *addresses)
-        if overwrite and addresses[0] == given.data_ptr():
-            # autograd must know that what it may have saved is gone
+        # autograd must know that what it may have saved is gone; an empty tensor has no memory to lose
+        if overwrite and address and address == given.data_ptr():
             torch.autograd.graph.increment_version(given)
             outputs = tuple(x.detach() if x is a else x for x in outputs)
     return operation.turn_back(outputs) if turned else outputs
@@ -193,11 +196,8 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     def product(x: int, y: int, columns: int) -> None:
         block = torch.empty((columns, n), dtype=kind, device=like.device)
         native.copy(device, stream, block.data_ptr(), x, block.nbytes)
-        made = matvec(block.mT)
-        if tuple(made.shape) != (n, columns):
-            raise ValueError(f"operator: matvec gave shape {tuple(made.shape)} for a block of shape {(n, columns)}")
-        made = _plain(made.detach().to(kind).mT)
-        native.copy(device, stream, y, made.data_ptr(), made.nbytes)
+        answer = _plain(matvec(block.mT).detach().mT)
+        native.copy(device, stream, y, answer.data_ptr(), answer.nbytes)
 
     outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
     frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
@@ -219,7 +219,14 @@ class _Scratch:
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
-    return x.resolve_conj().resolve_neg().contiguous()
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    x = x.resolve_conj().resolve_neg().contiguous()
+    return x.clone() if _unaligned(x, x.data_ptr()) else x
+
+
+def _unaligned(x: torch.Tensor, address: int) -> bool:
+    """Whether the memory is less aligned than its numbers: torch.from_numpy and torch.frombuffer take any address."""
+    return bool(address & 15) and address % x.element_size() != 0
 
 
 @lru_cache(maxsize=1024)
@@ -249,8 +256,13 @@ class Namespace:
         return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
     @staticmethod
+    def conj(x: torch.Tensor) -> torch.Tensor:
+        # torch has an internal error for the lazy conjugate of a tensor with a batch of tangents
+        return torch.conj_physical(x) if forward_ad._current_level >= 0 and x.is_complex() else x.conj()
+
+    @staticmethod
     def adjoint(x: torch.Tensor) -> torch.Tensor:
-        return x.mH
+        return Namespace.conj(x).mT
 
     @staticmethod
     def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -300,6 +312,10 @@ class Namespace:
         return x.detach()
 
     @staticmethod
+    def scalar(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
     def shape(x: torch.Tensor) -> tuple[int, ...]:
         return tuple(x.shape)
 
@@ -317,7 +333,7 @@ class Namespace:
         places = torch.arange(like.shape[-2], device=like.device)[:, None]
         return (places == index[..., None, None]).to(like.dtype)
 
-    where, abs, conj, any = torch.where, torch.abs, torch.conj, torch.any
+    where, abs, any = torch.where, torch.abs, torch.any
     zeros_like, ones_like = torch.zeros_like, torch.ones_like
     to_numpy = staticmethod(to_numpy)
 

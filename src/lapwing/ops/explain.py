@@ -9,6 +9,7 @@ from typing import Any
 from ..core.plan import Plan
 from ..core.problem import Spec
 from ..engines import planner
+from ..frameworks import foreign
 from .sharded import family_of
 
 __all__ = ["explain"]
@@ -73,7 +74,10 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
         from ..distributed.fronts.explain import explain_array
 
         return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
-    return planner.plan(problem(*args, **kwargs), engine)
+    try:
+        return planner.plan(problem(*args, **kwargs), engine)
+    except foreign.ForeignArray:
+        return planner.plan(foreign.through(problem)(*args, **kwargs), engine)
 
 
 def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:
