@@ -220,8 +220,13 @@ class _Scratch:
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
     """Contiguous and aligned, as native code reads it; a copy only where it must be."""
-    x = x.resolve_conj().resolve_neg().contiguous()
-    return x.clone() if _unaligned(x, x.data_ptr()) else x
+    if x.is_cpu and _unaligned(x, x.data_ptr()):  # NumPy copies it: torch's own copy crashes
+        memory = torch._neg_view(x) if x.is_neg() else x
+        memory = memory.conj() if memory.is_conj() else memory
+        copy = torch.from_numpy(np.array(memory.detach().numpy(), order="C"))
+        copy = torch.conj_physical(copy) if x.is_conj() else copy
+        return -copy if x.is_neg() else copy
+    return x.resolve_conj().resolve_neg().contiguous()
 
 
 def _unaligned(x: torch.Tensor, address: int) -> bool:
