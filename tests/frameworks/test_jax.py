@@ -287,8 +287,6 @@ def test_inside_the_solvers_of_lineax(place):
     operator = lineax.FunctionLinearOperator(product, jax.eval_shape(lambda: b))
     for solver in (lineax.QR(), lineax.GMRES(rtol=1e-12, atol=1e-12)):
         close(lineax.linear_solve(operator, b, solver).value, m @ b, 1e6)
-        gradient = jax.grad(lambda b, solver=solver: lineax.linear_solve(operator, b, solver).value.sum())(b)
-        close(gradient, m.sum(0), 1e6)
 
 
 RANKS = {

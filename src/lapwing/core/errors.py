@@ -23,14 +23,14 @@ def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> 
 
 
 class _MatrixError(np.linalg.LinAlgError):
-    """One matrix of a batch could not be done.
+    """An operation failed for one matrix of a batch.
 
     Attributes
     ----------
     batch_index : tuple of int
         Which matrix of the batch, the first that failed; ``()`` for a single matrix.
     nonfinite : bool
-        What was read of it holds NaN or Inf.
+        The part of it that was read holds NaN or Inf.
     failures : int
         How many matrices of the batch failed.
     """
@@ -83,10 +83,7 @@ class NotPositiveDefiniteError(_MatrixError):
         How many matrices of the batch failed.
     """
 
-    minor: int
-
-    def __init__(self, operation: str, *, minor: int = 0, **fields: Any) -> None:
-        super().__init__(operation, minor=minor, **fields)
+    minor = 0
 
     def _what(self, who: str) -> str:
         if self.nonfinite:
@@ -114,10 +111,7 @@ class SingularMatrixError(_MatrixError):
         How many matrices of the batch failed.
     """
 
-    pivot: int
-
-    def __init__(self, operation: str, *, pivot: int = 0, **fields: Any) -> None:
-        super().__init__(operation, pivot=pivot, **fields)
+    pivot = 0
 
     def _what(self, who: str) -> str:
         if self.nonfinite:
@@ -143,10 +137,10 @@ class ConvergenceError(_MatrixError):
         How many matrices of the batch failed.
     """
 
+    operator = False  # whether the matrix was a lapwing.operator
+
     def _what(self, who: str) -> str:
         return f"{who} holds NaN or Inf" if self.nonfinite else f"{who}: the iteration did not converge"
-
-    operator = False  # the matrix was known by its products alone
 
     def _hint(self) -> str:
         if self.operator:

@@ -12,21 +12,6 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 
@@ -82,7 +67,7 @@ def _plain(x: Any, dtype: Any) -> Any:
 
 
 class _Scratch:
-    """Memory for one call. The pool keeps a block in stream order after it is freed here."""
+    """Scratch memory for one call. When it is freed here, the pool hands it out again in stream order."""
 
     def __init__(self) -> None:
         self.blocks: list[Any] = []
@@ -105,17 +90,14 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return False
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
+    """Nothing to do: only JAX takes objects apart."""
 
 
 class Namespace(NumpyNamespace):
-    """What the operations that are made of others work with."""
-
     module = cp
     to_numpy = staticmethod(to_numpy)
 
@@ -124,7 +106,7 @@ class Namespace(NumpyNamespace):
         return cp.asarray(x)
 
     @staticmethod
-    def largest(x: Any) -> Any:  # CuPy's max has no start
+    def largest(x: Any) -> Any:  # CuPy's max takes no initial value
         return cp.max(x, -1, keepdims=True) if x.shape[-1] else cp.zeros((*x.shape[:-1], 1), x.dtype)
 
     @staticmethod

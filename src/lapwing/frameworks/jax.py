@@ -22,21 +22,6 @@ from ..core.problem import REAL, Spec
 from . import numpy
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 try:
     from jax._src import custom_partitioning_sharding_rule as _sharding_rules
 except ImportError:  # a private name; without it the newer partitioner gathers a sharded batch
@@ -72,7 +57,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 
 def failed(info: Any) -> bool:
-    if traced(info):  # the input was an array, but the call stands inside a traced function
+    if traced(info):  # a constant array inside a traced function
         return False
     return bool(np.asarray(info).any() if info.size < 4096 else jnp.any(info))
 
@@ -106,38 +91,35 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         assert operation.jvp is not None
         if operation.derivative_from is None:
-            outputs = made_from = function(*primals)
+            outputs = source = function(*primals)
         else:
-            name, mine = operation.derivative_from
-            made_from = _differentiable(operation_named(name), params, engine, False)(*primals)
-            outputs = tuple(made_from[i] for i in mine)
-        made = _exact(operation.jvp)(Namespace, params, primals, made_from, tangents)
+            name, places = operation.derivative_from
+            source = _differentiable(operation_named(name), params, engine, False)(*primals)
+            outputs = tuple(source[i] for i in places)
+        smooth = _exact(operation.jvp)(Namespace, params, primals, source, tangents)
         fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
-        return outputs, (*made, *fixed)
+        return outputs, (*smooth, *fixed)
 
     function.defjvp(jvp)
     return function
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return traced(a)
 
 
 @cache
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Objects of this kind may pass through jit, vmap and grad."""
+    """Let objects of this class pass through jit, vmap and grad."""
     jax.tree_util.register_pytree_node(kind, take_apart, put_together)
 
 
 def _exact(rule: Any) -> Any:
-    """Its products in the precision of the arrays; of float32 JAX would keep ten bits on a GPU."""
+    """The rule with products in full precision: by default JAX rounds float32 to ten bits on a GPU."""
     return jax.default_matmul_precision("highest")(rule)
 
 
 class Namespace(NumpyNamespace):
-    """What core/derivatives.py works with, and operations that are made of others."""
-
     module = jnp
     constant = staticmethod(jax.lax.stop_gradient)
     matmul = staticmethod(partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST))
@@ -245,11 +227,11 @@ def _more_columns(function: Any, arrays: Any) -> tuple[Any, ...]:
 
 
 def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
-    """A solve in the eyes of JAX: it has to know the product to differentiate, and the other solve to turn that around."""
+    """The solve as custom_linear_solve: JAX derives forward mode from the product, and reverse mode from the adjoint solve."""
     assert operation.product is not None
-    *given, b = arrays
-    product = _exact(partial(operation.product, Namespace, params, given))
-    fixed = tuple(map(jax.lax.stop_gradient, given))
+    *factors, b = arrays
+    product = _exact(partial(operation.product, Namespace, params, factors))
+    fixed = tuple(map(jax.lax.stop_gradient, factors))
     transposed = (params[0] ^ ADJOINT, *params[1:])
 
     def solve(_: Any, right: Any) -> tuple[Any, Any]:
@@ -266,7 +248,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
 
 
 def _placed_mesh(a: Any) -> Any:
-    """The mesh whose axes the type of ``a`` speaks of: manual (inside shard_map) or explicit ones. None where XLA decides."""
+    """The mesh in the type of ``a`` if it has manual axes (inside shard_map) or explicit ones; None where XLA decides."""
     mesh = getattr(getattr(_type_of(a), "sharding", None), "mesh", None)
     if mesh is None or mesh.empty:
         return None
@@ -316,7 +298,7 @@ def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool,
 
 
 def _result_type(a: Any, shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    """Inside shard_map and with explicit sharding the result carries the mesh and the manual axes of its argument."""
+    """The type of a result; inside shard_map and with explicit sharding it has the mesh and manual axes of ``a``."""
     mesh = _placed_mesh(a)
     if mesh is None:
         return jax.ShapeDtypeStruct(shape, dtype)
@@ -340,12 +322,12 @@ def _register() -> None:
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
-    """As for NumPy: the iteration runs on the host, and the blocks travel to the device of ``like`` for each product."""
+    """As for NumPy. The iteration runs on the host; each block is copied to the device of ``like`` for its product."""
     if traced(like):
-        raise ValueError("operator: a matrix known by its products cannot be used in traced code\nhint: call it outside of jit")
+        raise ValueError("operator: cannot be used in traced code\nhint: call it outside of jit")
 
     if str(jnp.zeros((), dtype).dtype) != dtype:
-        raise TypeError(f"operator: JAX makes no {dtype} arrays now\nhint: jax.config.update('jax_enable_x64', True)")
+        raise TypeError(f"operator: JAX is set to have no {dtype} arrays\nhint: jax.config.update('jax_enable_x64', True)")
 
     def product(x: np.ndarray) -> np.ndarray:
         return np.asarray(matvec(jax.device_put(np.ascontiguousarray(x), like.sharding)))

@@ -1,4 +1,4 @@
-"""The namespace of the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
+"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NumpyNamespace"]
-
 
 class NumpyNamespace:
-    """What core/derivatives.py works with, and operations that are made of others; ``module`` is the library."""
+    """The functions that core/derivatives.py and composed operations are written in; ``module`` is the library."""
 
     module: Any
 
@@ -82,7 +80,7 @@ class NumpyNamespace:
 
     @classmethod
     def cast(cls, x: Any, name: str) -> Any:
-        with np.errstate(over="ignore"):  # what does not fit becomes Inf, as everywhere else
+        with np.errstate(over="ignore"):  # a number that is too large becomes Inf, as in the other libraries
             return x.astype(name)
 
     @classmethod

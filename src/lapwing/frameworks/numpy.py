@@ -14,23 +14,8 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
-_NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name takes as long as a small factorisation
+_NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 
 
 def describe(a: np.ndarray) -> Spec:
@@ -53,7 +38,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     a, *others = arrays
     dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None:  # byte-swapped
+    if code is None:  # foreign byte order
         a = a.astype(dtype.newbyteorder("="))
         code, dtype, overwrite = _CODE[a.dtype], a.dtype, True
     turned = False
@@ -106,17 +91,14 @@ def to_numpy(x: np.ndarray) -> np.ndarray:
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return False
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
+    """Nothing to do: only JAX takes objects apart."""
 
 
 class Namespace(NumpyNamespace):
-    """What the operations that are made of others work with."""
-
     module = np
     to_numpy = staticmethod(to_numpy)
 
@@ -139,12 +121,13 @@ class Namespace(NumpyNamespace):
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
-    """The iteration on a matrix known by its products: ``matvec`` takes (n, k) and gives (n, k)."""
+    """Run a Krylov iteration where ``matvec`` multiplies a block (n, k) by the matrix. Returns the outputs, and whether it
+    converged."""
     assert native is not None
     operation, code, engine, sizes = call
 
     def product(x: int, y: int, columns: int) -> None:
-        # a copy: the function may keep or change what it gets
+        # a copy: the function may keep or change its argument
         _at(y, (columns, n), dtype)[...] = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy())).T
 
     outputs = tuple(np.empty(shape, kind) for shape, kind in results)
