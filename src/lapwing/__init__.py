@@ -1,6 +1,7 @@
 """Dense linear algebra at the speed of the hardware, from whichever Python framework you are already in."""
 
 from ._version import __version__
+from .core.autograph import leave_alone
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from .core.problem import spec
 from .ops.cholesky import cholesky, cholesky_ex
@@ -43,3 +44,5 @@ __all__ = [
     "svd",
     "svdvals",
 ]
+
+leave_alone(*(globals()[_name] for _name in __all__))

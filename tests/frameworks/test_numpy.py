@@ -53,6 +53,38 @@ def test_layouts(dtype, upper):
     assert lw.cholesky(layouts["transposed"]).strides == layouts["transposed"].strides
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3, 3), (3, 0), (3, 3)])
+def test_results_have_native_byte_order(shape):
+    a = np.ones(shape, ">f8") * np.eye(*shape[-2:])
+    a = a.astype(">f8")
+    results = [*lw.qr(a), *lw.qr(a, mode="complete"), *lw.svd(a, full_matrices=True), lw.svdvals(a), *lw.lstsq(a, a)]
+    if shape[-2] == shape[-1]:
+        results += [lw.cholesky(a), lw.inv(a), *lw.eigh(a), *lw.slogdet(a), lw.solve(a, a, assume="lower"), lw.polar(a).u]
+    assert all(x.dtype.isnative for x in results)
+    assert not any(np.shares_memory(x, a) for x in results)
+
+
+def test_one_determinant_is_two_numbers():
+    """As numpy.linalg.slogdet returns them; a batch gives arrays."""
+    for a in (np.eye(3), np.zeros((2, 2)), np.eye(0), np.eye(2, dtype="complex64")):
+        ours, own = lw.slogdet(a), np.linalg.slogdet(a)
+        for x, y in zip(ours, own, strict=True):
+            assert type(x) is type(y) and x == y
+    assert all(type(x) is np.ndarray for x in lw.slogdet(np.eye(3)[None]))
+
+
+def test_products_of_an_operator_are_checked():
+    """For small matrices as for large ones."""
+    for n in (8, 1000):
+        d = np.arange(1.0, n + 1)
+        w = lw.eigvalsh(lw.operator(lambda x, d=d: d[:, None] * x, (n, n), "float32"), subset=slice(-2, None))
+        assert w.dtype == "float32" and np.allclose(w, d[-2:], rtol=1e-4)
+        with pytest.raises(TypeError, match="matvec returned complex128 for a block of float64"):
+            lw.eigh(lw.operator(lambda x: 1j * x, (n, n), "float64"), subset=slice(-2, None))
+        with pytest.raises(np.linalg.LinAlgError, match="matvec returned shape"):
+            lw.eigh(lw.operator(lambda x: x[1:], (n, n), "float64"), subset=slice(-2, None))
+
+
 class Tagged(np.ndarray):
     """Somebody's subclass."""
 

@@ -1,13 +1,13 @@
-"""Derivative rules, each written once on a small namespace ``xp`` that every framework supplies.
+"""Derivative rules. Each is written once, in the array functions ``xp`` that every framework supplies as its ``Namespace``.
 
 ``xp`` has: ``adjoint(x)`` = x^H, ``swap(x)`` = x^T, ``tril(x, k)``, ``triu(x, k)``, ``half_tril(x)`` = the lower triangle
 with its diagonal halved, ``diagonal(x)``, ``diag(x)`` = the matrix with that diagonal, ``where``, ``abs``, ``real``, ``conj``,
-``any``, ``sum(x, axis)``, ``largest(x)`` over the last axis, which stays, ``order(x)`` = its length, ``like(x, y)`` = a real
-x in the dtype of y, ``call(operation, arrays, params)``, ``constant(x)`` = x without derivatives, ``visible(x)``: whether its
-values can be looked at. Products are ``@``.
+``any``, ``sum(x, axis)``, ``largest(x)`` = the maximum over the last axis, which is kept, ``order(x)`` = the length of that
+axis, ``like(x, y)`` = a real x in the dtype of y, ``call(operation, arrays, params)``, ``constant(x)`` = x without
+derivatives, ``visible(x)`` = whether its values can be read. Products are ``@``.
 
-For a Hermitian argument the derivative is that of f((A + A^H)/2): a tangent is made Hermitian first, a gradient comes out
-Hermitian.
+For a Hermitian argument the derivative is that of f((A + A^H)/2): forward mode makes the tangent Hermitian first, reverse mode
+returns a Hermitian gradient.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def hermitian_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any
 
 
 def triangular_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
-    """L x, or L^H x: what the operation inverts."""
+    """L x, or L^H x: the product that the operation inverts."""
     l = _own_triangle(xp, params, inputs[0])
     if params[0] & UNIT:
         l = l + xp.eye(l)
@@ -153,40 +153,40 @@ def _own_triangle(xp: Any, params: Params, x: Any) -> Any:
 
 
 def lu_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """dx = A^-1 (db - dA x), and with A^H for A. The factors are those of A: their tangents say nothing new."""
-    *given, _ = inputs
+    """dx = A^-1 (db - dA x), or the same with A^H. The tangents of the factors are ignored: they follow from that of A."""
+    *factors, _ = inputs
     da, db, x = tangents[0], tangents[-1], outputs[0]
     right = db
     if da is not None:
         moved = (xp.adjoint(da) if params[0] & ADJOINT else da) @ x
         right = -moved if db is None else db - moved
-    return xp.call(operation_named("lu_solve"), (*given, right), params)  # type: ignore[no-any-return]
+    return xp.call(operation_named("lu_solve"), (*factors, right), params)  # type: ignore[no-any-return]
 
 
 def lu_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """gb = A^-H g, gA = -gb x^H; for A^H: gb = A^-1 g, gA = -x gb^H."""
-    *given, _ = inputs
+    *factors, _ = inputs
     x = outputs[0]
-    (gb,) = xp.call(operation_named("lu_solve"), (*given, grads[0]), (params[0] ^ ADJOINT,))
+    (gb,) = xp.call(operation_named("lu_solve"), (*factors, grads[0]), (params[0] ^ ADJOINT,))
     outer = x @ xp.adjoint(gb) if params[0] & ADJOINT else gb @ xp.adjoint(x)
     return -outer, None, None, gb
 
 
 def cholesky_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
     """dx = A^-1 (db - dA x)."""
-    *given, _ = inputs
+    *factors, _ = inputs
     da, db, x = tangents[0], tangents[-1], outputs[0]
     right = db
     if da is not None:
         moved = _hermitian(xp, da) @ x
         right = -moved if db is None else db - moved
-    return xp.call(operation_named("cholesky_solve"), (*given, right), params)  # type: ignore[no-any-return]
+    return xp.call(operation_named("cholesky_solve"), (*factors, right), params)  # type: ignore[no-any-return]
 
 
 def cholesky_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """gb = A^-1 g, gA = -herm(gb x^H)."""
-    *given, _ = inputs
-    (gb,) = xp.call(operation_named("cholesky_solve"), (*given, grads[0]), params)
+    *factors, _ = inputs
+    (gb,) = xp.call(operation_named("cholesky_solve"), (*factors, grads[0]), params)
     return -_hermitian(xp, gb @ xp.adjoint(outputs[0])), None, gb
 
 
@@ -253,12 +253,12 @@ def slogdet_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) 
         turn = (xp.conj(turn) - turn) / 2  # -i Im
         weight = turn if weight is None else weight + turn
     assert weight is not None
-    made = xp.adjoint(x) * weight[..., None, None]
-    return (_hermitian(xp, made) if params[0] & POS else made,)
+    g = xp.adjoint(x) * weight[..., None, None]
+    return (_hermitian(xp, g) if params[0] & POS else g,)
 
 
 def qr_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """With C = dA R^-1 and X = Q^H C: dR = T R, dQ = C - Q T, T the upper triangle with a real diagonal that makes dQ legal."""
+    """With C = dA R^-1 and X = Q^H C: dR = T R, dQ = C - Q T, X - T anti-Hermitian and T upper with a real diagonal."""
     q, r = outputs[:2]
     c = _times_inverse(xp, tangents[0], r)
     x = xp.adjoint(q) @ c
@@ -278,11 +278,11 @@ def qr_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tu
     if m is None:
         return (None,)
     low = xp.tril(m, -1)
-    made = q @ (low + xp.adjoint(low) + xp.like(xp.diag(xp.real(xp.diagonal(m))), m))
+    right = q @ (low + xp.adjoint(low) + xp.like(xp.diag(xp.real(xp.diagonal(m))), m))
     if gq is not None:
-        made = made + gq
-    # G R^H = made: R G^H = made^H
-    return (xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(made)), (UPPER,))[0]),)
+        right = right + gq
+    # G R^H = right: R G^H = right^H
+    return (xp.adjoint(xp.call(operation_named("triangular"), (r, xp.adjoint(right)), (UPPER,))[0]),)
 
 
 def _times_inverse(xp: Any, b: Any, r: Any) -> Any:
@@ -291,7 +291,7 @@ def _times_inverse(xp: Any, b: Any, r: Any) -> Any:
 
 
 def no_derivative(sentence: str) -> Any:
-    """The rule of an operation that has none."""
+    """A rule that refuses with this sentence."""
 
     def rule(*_: Any) -> Any:
         raise NotImplementedError(sentence)
@@ -342,28 +342,28 @@ def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
     inner = _hermitian(xp, hermitian) + (skew - xp.adjoint(skew)) / 2
     if gs is not None:
         inner = inner + xp.like(xp.diag(gs), u)
-    made = u @ inner @ vh
+    g = u @ inner @ vh
     if gu is not None and _is_thin(u):
-        made = made + ((gu - u @ x) * weights) @ vh
+        g = g + ((gu - u @ x) * weights) @ vh
     if gv is not None and _is_thin(v):
-        made = made + (u * weights) @ xp.adjoint(gv - v @ y)
-    return (made,)
+        g = g + (u * weights) @ xp.adjoint(gv - v @ y)
+    return (g,)
 
 
 def _is_thin(u: Any) -> bool:
-    """Whether the columns of u may span less than everything; in the other case I - U U^H is zero, and would be noise."""
-    if getattr(u.shape, "rank", 2) is None:  # TensorFlow may not know any of it yet
+    """Whether I - U U^H may be other than zero; for a square U it would only add rounding errors."""
+    if getattr(u.shape, "rank", 2) is None:  # TensorFlow may not know the shape yet
         return True
     rows, columns = u.shape[-2:]
     return rows is None or columns is None or rows != columns
 
 
 def _pairs(xp: Any, s: Any) -> tuple[Any, Any, Any]:
-    """1 / (s_j - s_i), 1 / (s_i + s_j) and 1 / s, each 0 where what it divides by counts as zero: at most 10 k eps s_max."""
+    """1 / (s_j - s_i), 1 / (s_i + s_j) and 1 / s, each 0 where the denominator is at most 10 k eps s_max."""
 
     def reciprocal(x: Any) -> Any:
         close = xp.abs(x) <= limit
-        # the inner choice keeps second derivatives finite
+        # the inner where keeps second derivatives finite
         return xp.where(close, xp.zeros_like(x), 1 / xp.where(close, xp.ones_like(x), x))
 
     largest = xp.largest(s)
@@ -383,7 +383,7 @@ def _hermitian(xp: Any, x: Any) -> Any:
 
 
 def _whole_spectrum(xp: Any, params: Params, inputs: Any, outputs: Any) -> tuple[Any, Any]:
-    """All eigenpairs: what was computed, or for a part of the spectrum one more call, never one solve for each pair."""
+    """All eigenpairs: those already computed, or for a part of the spectrum those of one more call."""
     flags, _, count = params
     if count < 0:
         return outputs[0], outputs[1]
@@ -392,22 +392,22 @@ def _whole_spectrum(xp: Any, params: Params, inputs: Any, outputs: Any) -> tuple
 
 
 def _couplings(xp: Any, w: Any, values: Any) -> tuple[Any, Any]:
-    """1 / (w_j - u_i), and 0 where the two count as one: |w_j - u_i| <= 10 n eps ||A||."""
+    """1 / (w_j - u_i), and 0 where the two count as equal: |w_j - u_i| <= 10 n eps ||A||."""
     gap = w[..., None, :] - values[..., :, None]
     close = _near(xp, gap, values[..., None, :])
-    # the inner choice keeps second derivatives finite
+    # the inner where keeps second derivatives finite
     return xp.where(close, xp.zeros_like(gap), 1 / xp.where(close, xp.ones_like(gap), gap)), close
 
 
 def _near(xp: Any, gap: Any, values: Any) -> Any:
-    """Whether a gap is below 10 n eps ||A||; of ``values`` the last axis is all of them."""
+    """Whether a gap is below 10 n eps ||A||; the last axis of ``values`` holds all eigenvalues."""
     eps = float(np.finfo(xp.dtype_name(values)).eps)
     return xp.abs(gap) <= 10 * eps * xp.order(values) * xp.largest(xp.abs(values))
 
 
 def _warn_about_clusters(xp: Any, w: Any, gw: Any, inner: Any) -> None:
-    """A function of the eigenspaces alone has a Hermitian V^H gV and one gw inside each cluster."""
-    # the values ascend, so that neighbours tell whether there is a cluster at all: one number to look at
+    """Warn if the loss depends on more than the eigenspaces: then V^H gV is not Hermitian, or gw not constant, in a cluster."""
+    # the values ascend, so comparing neighbours shows whether there is a cluster at all
     if w.shape[-1] < 2 or not xp.any(_near(xp, w[..., 1:] - w[..., :-1], w)):
         return
     inside = xp.to_numpy(_couplings(xp, w, w)[1])

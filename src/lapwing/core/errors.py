@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ConvergenceError", "NotPositiveDefiniteError", "SingularMatrixError", "which_matrix"]
+__all__ = ["ConvergenceError", "NotPositiveDefiniteError", "ShapeError", "SingularMatrixError", "which_matrix"]
+
+
+class ShapeError(np.linalg.LinAlgError, ValueError):
+    """An array has the wrong shape. ``except ValueError`` and ``except numpy.linalg.LinAlgError`` both catch it."""
 
 
 def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> str:
@@ -19,14 +23,14 @@ def which_matrix(batch_index: tuple[int, ...], batch_shape: tuple[int, ...]) -> 
 
 
 class _MatrixError(np.linalg.LinAlgError):
-    """One matrix of a batch could not be done.
+    """An operation failed for one matrix of a batch.
 
     Attributes
     ----------
     batch_index : tuple of int
         Which matrix of the batch, the first that failed; ``()`` for a single matrix.
     nonfinite : bool
-        What was read of it holds NaN or Inf.
+        The part of it that was read holds NaN or Inf.
     failures : int
         How many matrices of the batch failed.
     """
@@ -79,10 +83,7 @@ class NotPositiveDefiniteError(_MatrixError):
         How many matrices of the batch failed.
     """
 
-    minor: int
-
-    def __init__(self, operation: str, *, minor: int = 0, **fields: Any) -> None:
-        super().__init__(operation, minor=minor, **fields)
+    minor = 0
 
     def _what(self, who: str) -> str:
         if self.nonfinite:
@@ -110,10 +111,7 @@ class SingularMatrixError(_MatrixError):
         How many matrices of the batch failed.
     """
 
-    pivot: int
-
-    def __init__(self, operation: str, *, pivot: int = 0, **fields: Any) -> None:
-        super().__init__(operation, pivot=pivot, **fields)
+    pivot = 0
 
     def _what(self, who: str) -> str:
         if self.nonfinite:
@@ -139,10 +137,10 @@ class ConvergenceError(_MatrixError):
         How many matrices of the batch failed.
     """
 
+    operator = False  # whether the matrix was a lapwing.operator
+
     def _what(self, who: str) -> str:
         return f"{who} holds NaN or Inf" if self.nonfinite else f"{who}: the iteration did not converge"
-
-    operator = False  # the matrix was known by its products alone
 
     def _hint(self) -> str:
         if self.operator:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "spec"]
+__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "promoted", "spec"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
@@ -16,6 +16,13 @@ DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
 REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
+
+
+def promoted(first: str, second: str) -> str:
+    """The dtype that holds both, by the rules of the array API standard, which all frameworks share for these four."""
+    kind = "complex" if "complex" in first + second else "float"
+    wide = "float64" in (REAL[first], REAL[second])
+    return f"{kind}{64 if kind == 'float' else 128}" if wide else f"{kind}{32 if kind == 'float' else 64}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The tuned matrix products in use, if any: what ``lapwing.tune.use`` puts here, :func:`lapwing.matmul` asks first."""
+"""The tuned matrix products in use: ``lapwing.tune.use`` adds them, :func:`lapwing.matmul` asks them first."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 __all__ = ["add", "product", "remove"]
 
-# takes two arrays and gives their product, or None where it has nothing better than the framework
+# returns the product of two arrays, or None where it is not faster than the framework
 Product = Callable[[Any, Any], Any]
-# replaced, never changed: a thread that reads it needs no lock. The last one added is asked first.
+# A tuple that is replaced, never changed, so a thread can read it without a lock. The last one added is asked first.
 _in_use: tuple[Product, ...] = ()
 
 
@@ -19,7 +19,7 @@ def add(product: Product) -> None:
 
 
 def remove(product: Product) -> None:
-    """Takes the last one added that is this one away; nothing if there is none."""
+    """Remove the last entry that is this product, if there is one."""
     global _in_use
     for i in reversed(range(len(_in_use))):
         if _in_use[i] is product:
@@ -30,7 +30,7 @@ def remove(product: Product) -> None:
 def product(a: Any, b: Any) -> Any:
     """The product by a tuned kernel, or None."""
     for tuned in reversed(_in_use):
-        made = tuned(a, b)
-        if made is not None:
-            return made
+        result = tuned(a, b)
+        if result is not None:
+            return result
     return None

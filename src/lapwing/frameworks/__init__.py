@@ -15,6 +15,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from . import foreign
+
 __all__ = ["of"]
 
 _BY_TYPE: dict[type, ModuleType] = {}
@@ -49,6 +51,11 @@ def _resolve(kind: type, operation: str) -> ModuleType:
             continue
         _BY_TYPE[kind] = module
         return module
+    if foreign.accepts(kind):
+        raise foreign.ForeignArray(
+            f"{operation}: {kind.__module__}.{kind.__qualname__} is of another library than the first array"
+            "\nhint: convert one of them"
+        )
     hint = "numpy.asarray(a, dtype=float) makes one"
     if kind.__module__ == "lapwing.distributed.matrix":
         hint = "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() brings"

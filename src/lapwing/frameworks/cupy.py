@@ -12,21 +12,6 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 
@@ -53,14 +38,15 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     device = a.device
     with device:
         turned = False
-        if not a.flags.c_contiguous:
+        aligned = a.data.ptr % a.itemsize == 0
+        if not (aligned and a.flags.c_contiguous):
             # memory of the transpose: its upper triangle is our lower one
-            turned = operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
+            turned = aligned and operation.turned(a.dtype.name, params[0]) and bool(a.swapaxes(-1, -2).flags.c_contiguous)
             if turned:
                 a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
             else:
-                a, overwrite = cp.ascontiguousarray(a), True
-        others = [cp.ascontiguousarray(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
+                a, overwrite = cp.array(a, order="C"), True
+        others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
         shapes = (a.shape, *[x.shape for x in others])
         kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
         outputs = tuple(cp.empty(shape, kinds.get(dtype, dtype)) for shape, dtype in operation.results(shapes, params))
@@ -74,8 +60,14 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     return operation.turn_back(outputs) if turned else outputs
 
 
+def _plain(x: Any, dtype: Any) -> Any:
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    x = cp.ascontiguousarray(x, dtype)
+    return x.copy() if x.data.ptr % x.itemsize else x
+
+
 class _Scratch:
-    """Memory for one call. The pool keeps a block in stream order after it is freed here."""
+    """Scratch memory for one call. When it is freed here, the pool hands it out again in stream order."""
 
     def __init__(self) -> None:
         self.blocks: list[Any] = []
@@ -98,17 +90,14 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return False
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
+    """Nothing to do: only JAX takes objects apart."""
 
 
 class Namespace(NumpyNamespace):
-    """What the operations that are made of others work with."""
-
     module = cp
     to_numpy = staticmethod(to_numpy)
 
@@ -117,7 +106,7 @@ class Namespace(NumpyNamespace):
         return cp.asarray(x)
 
     @staticmethod
-    def largest(x: Any) -> Any:  # CuPy's max has no start
+    def largest(x: Any) -> Any:  # CuPy's max takes no initial value
         return cp.max(x, -1, keepdims=True) if x.shape[-1] else cp.zeros((*x.shape[:-1], 1), x.dtype)
 
     @staticmethod
@@ -140,11 +129,8 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
         def product(x: int, y: int, columns: int) -> None:
             block = cp.empty((columns, n), dtype)
             native.copy(CUDA, stream, block.data.ptr, x, block.nbytes)
-            made = cp.asarray(matvec(block.T), dtype)
-            if made.shape != (n, columns):
-                raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
-            made = cp.ascontiguousarray(made.T)
-            native.copy(CUDA, stream, y, made.data.ptr, made.nbytes)
+            answer = cp.ascontiguousarray(cp.asarray(matvec(block.T)).T)
+            native.copy(CUDA, stream, y, answer.data.ptr, answer.nbytes)
 
         outputs = tuple(cp.empty(shape, kind) for shape, kind in results)
         frame = (operation, code, CUDA, like.device.id, engine, 0, 0, sizes)

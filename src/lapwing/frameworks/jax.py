@@ -1,20 +1,19 @@
 """JAX arrays: jit, vmap, grad, jvp, shard_map, export; CPU and CUDA.
 
-One foreign call serves every operation. Around it, from the inside out: a partitioning rule, so that a batch-sharded array is
-not gathered; a vmap rule that ends in one batched call; a custom jvp, from which JAX derives reverse mode.
+One primitive, lowered to one foreign call, serves every operation. Its lowering names the batch axes, so that a batch-sharded
+array is not gathered; its vmap rule ends in one batched call. Around it is a custom jvp, from which JAX derives reverse mode.
 """
 
 from __future__ import annotations
 
-import inspect
 from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_batching import custom_vmap
-from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.native import AUTO, ENGINES, native
@@ -23,20 +22,10 @@ from ..core.problem import REAL, Spec
 from . import numpy
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
+try:
+    from jax._src import custom_partitioning_sharding_rule as _sharding_rules
+except ImportError:  # a private name; without it the newer partitioner gathers a sharded batch
+    _sharding_rules = None  # type: ignore[assignment]
 
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
@@ -68,7 +57,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 
 def failed(info: Any) -> bool:
-    if traced(info):  # the input was an array, but the call stands inside a traced function
+    if traced(info):  # a constant array inside a traced function
         return False
     return bool(np.asarray(info).any() if info.size < 4096 else jnp.any(info))
 
@@ -103,38 +92,35 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     def jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         assert operation.jvp is not None
         if operation.derivative_from is None:
-            outputs = made_from = function(*primals)
+            outputs = source = function(*primals)
         else:
-            name, mine = operation.derivative_from
-            made_from = _differentiable(operation_named(name), params, engine, False)(*primals)
-            outputs = tuple(made_from[i] for i in mine)
-        made = _exact(operation.jvp)(Namespace, params, primals, made_from, tangents)
+            name, places = operation.derivative_from
+            source = _differentiable(operation_named(name), params, engine, False)(*primals)
+            outputs = tuple(source[i] for i in places)
+        smooth = _exact(operation.jvp)(Namespace, params, primals, source, tangents)
         fixed = map(jax.custom_derivatives.zero_from_primal, outputs[operation.differentiable :])
-        return outputs, (*made, *fixed)
+        return outputs, (*smooth, *fixed)
 
     function.defjvp(jvp)
     return function
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return traced(a)
 
 
 @cache
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Objects of this kind may pass through jit, vmap and grad."""
+    """Let objects of this class pass through jit, vmap and grad."""
     jax.tree_util.register_pytree_node(kind, take_apart, put_together)
 
 
 def _exact(rule: Any) -> Any:
-    """Its products in the precision of the arrays; of float32 JAX would keep ten bits on a GPU."""
+    """The rule with products in full precision: by default JAX rounds float32 to ten bits on a GPU."""
     return jax.default_matmul_precision("highest")(rule)
 
 
 class Namespace(NumpyNamespace):
-    """What core/derivatives.py works with, and operations that are made of others."""
-
     module = jnp
     constant = staticmethod(jax.lax.stop_gradient)
     matmul = staticmethod(partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST))
@@ -153,64 +139,83 @@ class Namespace(NumpyNamespace):
 
 
 def _call(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
-    if any(_placed_mesh(a) is not None for a in arrays):
+    if native is None or any(_placed_mesh(a) is not None for a in arrays):
         return _foreign(operation, params, engine, overwrite, *arrays)
-    return tuple(_partitioned(operation, params, engine, overwrite)(*arrays))
+    return tuple(_CALL.bind(*arrays, operation=operation, params=params, engine=engine, overwrite=overwrite))
+
+
+_CALL = Primitive("lapwing")  # the foreign call with our rules for vmap and for sharded batches
+_CALL.multiple_results = True
 
 
 @cache
-def _partitioned(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
-    """The foreign call with its sharding rule, under a vmap rule, which custom_partitioning lacks."""
-    foreign = partial(_foreign, operation, params, engine, overwrite)
-    given = operation.ranks
-    # signatures without *, as custom_partitioning reads them
-    plain = {
-        1: lambda a: foreign(a),
-        2: lambda a, b: foreign(a, b),
-        3: lambda a, b, c: foreign(a, b, c),
-        4: lambda a, b, c, d: foreign(a, b, c, d),
-    }
-    split = custom_partitioning(plain[len(given)])
-    ranks = [len(shape) for shape, _ in operation.results(operation.example_shapes, params)]
+def _compiled(**about: Any) -> Any:
+    return jax.jit(partial(_CALL.bind, **about))
 
-    def shardings(mesh: Any, arg_shapes: Any) -> tuple[Any, tuple[Any, ...]]:
-        sharding, rank = arg_shapes[0].sharding, len(arg_shapes[0].shape) - 2
-        batch = (tuple(getattr(sharding, "spec", ())) + (None,) * rank)[:rank]
-        whole = [NamedSharding(mesh, PartitionSpec(*batch, *(None,) * rank)) for rank in ranks]
-        return tuple(NamedSharding(mesh, PartitionSpec(*batch, *(None,) * r)) for r in given), tuple(whole)
 
-    def partition(mesh: Any, arg_shapes: Any, result_shape: Any) -> Any:
-        arguments, results = shardings(mesh, arg_shapes)
-        return mesh, foreign, results, arguments
+@_CALL.def_impl  # type: ignore[untyped-decorator]
+def _evaluate(*arrays: Any, **about: Any) -> Any:
+    return _compiled(**about)(*arrays)
 
-    def infer(mesh: Any, arg_shapes: Any, result_shape: Any) -> Any:
-        return shardings(mesh, arg_shapes)[1]
 
-    # every axis of a matrix has a letter of its own, and stays whole
-    letters = iter("ijklmnopqrst")
-    sides = [", ".join(" ".join(["...", *[next(letters) for _ in range(rank)]]) for rank in side) for side in (given, ranks)]
-    used = tuple(c for c in "".join(sides) if c.isalpha())
-    # the newer partitioner wants the rule in letters, the older one calls the two functions
-    rule = {"sharding_rule": " -> ".join(sides), "need_replication_factors": used}
-    known = inspect.signature(split.def_partition).parameters
-    split.def_partition(
-        partition=partition, infer_sharding_from_operands=infer, **(rule if known.keys() >= rule.keys() else {})
-    )
+@_CALL.def_abstract_eval  # type: ignore[untyped-decorator]
+def _types(*kinds: Any, operation: Operation, params: Params, engine: int, overwrite: bool) -> list[Any]:
+    mesh = getattr(getattr(kinds[0], "sharding", None), "mesh", None)
+    types = []
+    for shape, dtype in _results(operation, params, kinds):
+        where: Any = (
+            {} if mesh is None or mesh.empty else {"sharding": NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))}
+        )
+        types.append(jax.core.ShapedArray(shape, np.dtype(dtype), **where))
+    return types
 
-    function = custom_vmap(lambda *arrays: tuple(split(*arrays)))
 
-    @function.def_vmap
-    def batched(axis_size: int, in_batched: Any, *arrays: Any) -> Any:
-        *fixed, last = in_batched
-        if operation.by_columns and last and not any(fixed):
-            return _more_columns(function, arrays), (True, *[False] * (len(ranks) - 1))
-        whole = [
-            x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
-            for x, is_batched in zip(arrays, in_batched, strict=True)
-        ]
-        return function(*whole), tuple(True for _ in ranks)
+def _batch(arrays: Any, axes: Any, **about: Any) -> tuple[Any, Any]:
+    """One call for all: the mapped axis becomes a batch axis, or for one matrix more columns."""
+    operation, bind = about["operation"], partial(_CALL.bind, **about)
+    count = len(_results(operation, about["params"], arrays))
+    mapped = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+    *fixed, last = [axis is None for axis in axes]
+    if operation.by_columns and all(fixed) and not last:
+        return _more_columns(bind, mapped), (0, *[None] * (count - 1))
+    (length,) = {x.shape[0] for x, axis in zip(mapped, axes, strict=True) if axis is not None}
+    whole = [jnp.broadcast_to(x, (length, *x.shape)) if axis is None else x for x, axis in zip(mapped, axes, strict=True)]
+    return bind(*whole), (0,) * count
 
-    return function
+
+batching.primitive_batchers[_CALL] = _batch
+
+
+def _lower(context: Any, *operands: Any, operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
+    a = context.avals_in[0]
+    results = _results(operation, params, context.avals_in)
+    target, aliases, attributes = _frame(operation, params, engine, overwrite, a.shape, results)
+    values = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases)(context, *operands, **attributes)
+    known = all(isinstance(n, int) for kind in (*context.avals_in, *context.avals_out) for n in kind.shape)
+    if known and len(a.shape) > 2:
+        _split_by_batch(operands, values, len(a.shape) - 2)
+    return values
+
+
+mlir.register_lowering(_CALL, _lower)
+
+
+def _split_by_batch(operands: Any, values: Any, rank: int) -> None:
+    """Tell XLA's partitioners that the first ``rank`` axes are batches, so that a sharded batch is not gathered."""
+    attributes = values[0].owner.attributes
+    attributes["mhlo.frontend_attributes"] = mlir.ir_attribute({"num_batch_dims": str(rank)})
+    if _sharding_rules is None:
+        return
+    # the axes of a batch are the same everywhere; every axis of a matrix has a letter of its own
+    batch, letters = "abcdefgh"[:rank], iter("ijklmnopqrstuvwxyz")
+
+    sides = [
+        ", ".join(" ".join([*batch, *[next(letters) for _ in x.type.shape[rank:]]]) for x in side)
+        for side in (operands, values)
+    ]
+    rule = _sharding_rules.str_to_sdy_sharding_rule(" -> ".join(sides))
+    types = [[x.type for x in side] for side in (operands, values)]
+    attributes["sdy.sharding_rule"] = _sharding_rules.sdy_sharding_rule_to_mlir(rule, *types)
 
 
 def _more_columns(function: Any, arrays: Any) -> tuple[Any, ...]:
@@ -223,11 +228,11 @@ def _more_columns(function: Any, arrays: Any) -> tuple[Any, ...]:
 
 
 def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
-    """A solve in the eyes of JAX: it has to know the product to differentiate, and the other solve to turn that around."""
+    """The solve as custom_linear_solve: JAX derives forward mode from the product, and reverse mode from the adjoint solve."""
     assert operation.product is not None
-    *given, b = arrays
-    product = _exact(partial(operation.product, Namespace, params, given))
-    fixed = tuple(map(jax.lax.stop_gradient, given))
+    *factors, b = arrays
+    product = _exact(partial(operation.product, Namespace, params, factors))
+    fixed = tuple(map(jax.lax.stop_gradient, factors))
     transposed, turned = operation.adjoint(Namespace, params, fixed)
 
     def solve(_: Any, right: Any) -> tuple[Any, Any]:
@@ -244,7 +249,7 @@ def _linear_solve(operation: Operation, params: Params, engine: int, overwrite: 
 
 
 def _placed_mesh(a: Any) -> Any:
-    """The mesh whose axes the type of ``a`` speaks of: manual (inside shard_map) or explicit ones. None where XLA decides."""
+    """The mesh in the type of ``a`` if it has manual axes (inside shard_map) or explicit ones; None where XLA decides."""
     mesh = getattr(getattr(_type_of(a), "sharding", None), "mesh", None)
     if mesh is None or mesh.empty:
         return None
@@ -256,38 +261,45 @@ def _type_of(a: Any) -> Any:
     return jax.typeof(a) if hasattr(jax, "typeof") else jax.core.get_aval(a)  # type: ignore[attr-defined]
 
 
+def _results(operation: Operation, params: Params, arrays: Any) -> list[tuple[Any, Any]]:
+    """Shape and dtype of each output."""
+    dtype = arrays[0].dtype
+    kinds = {None: dtype, "real": REAL[str(dtype)]}
+    return [(s, kinds.get(d, d)) for s, d in operation.results(tuple(tuple(x.shape) for x in arrays), params)]
+
+
+def _frame(operation: Operation, params: Params, engine: int, overwrite: bool, shape: Any, results: Any) -> tuple[Any, ...]:
+    """The target of the foreign call, which output shares the memory of the first input, and the attributes."""
+    _register()
+    alone = all(isinstance(n, int) and n == 1 for n in shape[:-2])
+    small = isinstance(shape[-1], int) and shape[-1] <= operation.launches_only_to
+    launch_only = small and engine in (AUTO, ENGINES["batched"])
+    # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
+    # place anyway, or the user asks.
+    out = operation.alias
+    shared = out is not None and results[out][0] == tuple(shape) and (overwrite or (alone and not launch_only))
+    flags, *more = params
+    attributes = {"op": operation.code, "flags": flags, "engine": engine} | {f"size{i}": x for i, x in enumerate(more, 2)}
+    return _LAUNCH if launch_only else _TARGET, {0: out} if shared else None, {k: np.int64(v) for k, v in attributes.items()}
+
+
 def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:
-    a = arrays[0]
-    kinds = {None: a.dtype, "real": REAL[dtype_of(a)]}
-    results = operation.results(tuple(tuple(x.shape) for x in arrays), params)
-    types = tuple(_result_type(a, shape, kinds.get(dtype, dtype)) for shape, dtype in results)
+    """The call where the mesh is part of the types (shard_map, explicit sharding), or numpy.linalg without a native core."""
+    a, results = arrays[0], _results(operation, params, arrays)
+    types = tuple(_result_type(a, shape, dtype) for shape, dtype in results)
     if native is None:
 
         def reference(*x: Any) -> Any:
             return operation.reference(tuple(map(np.asarray, x)), params)
 
         return tuple(jax.pure_callback(reference, types, *arrays, vmap_method="broadcast_all"))
-    _register()
-    alone = all(n == 1 for n in a.shape[:-2] if isinstance(n, int)) and all(isinstance(n, int) for n in a.shape[:-2])
-    small = isinstance(a.shape[-1], int) and a.shape[-1] <= operation.launches_only_to
-    launch_only = small and engine in (AUTO, ENGINES["batched"])
-    # A call that shares its buffers makes XLA copy an input that was not donated: worth it only where the engine works in
-    # place anyway, or the user asks.
-    out = operation.alias
-    shared = out is not None and results[out][0] == tuple(a.shape) and (overwrite or (alone and not launch_only))
-    call = jax.ffi.ffi_call(
-        _LAUNCH if launch_only else _TARGET,
-        types,
-        vmap_method="broadcast_all",
-        input_output_aliases={0: out} if shared and out is not None else None,
-    )
-    flags, *more = params
-    extra = {f"size{i}": np.int64(x) for i, x in enumerate(more, 2)}
-    return tuple(call(*arrays, op=np.int64(operation.code), flags=np.int64(flags), engine=np.int64(engine), **extra))
+    target, aliases, attributes = _frame(operation, params, engine, overwrite, a.shape, results)
+    call = jax.ffi.ffi_call(target, types, vmap_method="broadcast_all", input_output_aliases=aliases)
+    return tuple(call(*arrays, **attributes))
 
 
 def _result_type(a: Any, shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    """Inside shard_map and with explicit sharding the result carries the mesh and the manual axes of its argument."""
+    """The type of a result; inside shard_map and with explicit sharding it has the mesh and manual axes of ``a``."""
     mesh = _placed_mesh(a)
     if mesh is None:
         return jax.ShapeDtypeStruct(shape, dtype)
@@ -306,15 +318,17 @@ def _register() -> None:
     for target, cuda in ((_TARGET, "cuda"), (_LAUNCH, "cuda_graph")):
         jax.ffi.register_ffi_target(target, native.xla_handler("cpu"), platform="cpu")
         jax.ffi.register_ffi_target(target, native.xla_handler(cuda), platform="CUDA")
+        if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):  # where it is missing a sharded batch is gathered
+            jax.ffi.register_ffi_target_as_batch_partitionable(target)
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
-    """As for NumPy: the iteration runs on the host, and the blocks travel to the device of ``like`` for each product."""
+    """As for NumPy. The iteration runs on the host; each block is copied to the device of ``like`` for its product."""
     if traced(like):
-        raise ValueError("operator: a matrix known by its products cannot be used in traced code\nhint: call it outside of jit")
+        raise ValueError("operator: cannot be used in traced code\nhint: call it outside of jit")
 
     if str(jnp.zeros((), dtype).dtype) != dtype:
-        raise TypeError(f"operator: JAX makes no {dtype} arrays now\nhint: jax.config.update('jax_enable_x64', True)")
+        raise TypeError(f"operator: JAX is set to have no {dtype} arrays\nhint: jax.config.update('jax_enable_x64', True)")
 
     def product(x: np.ndarray) -> np.ndarray:
         return np.asarray(matvec(jax.device_put(np.ascontiguousarray(x), like.sharding)))

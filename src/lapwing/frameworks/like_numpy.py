@@ -1,4 +1,4 @@
-"""The namespace of the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
+"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NumpyNamespace"]
-
 
 class NumpyNamespace:
-    """What core/derivatives.py works with, and operations that are made of others; ``module`` is the library."""
+    """The functions that core/derivatives.py and composed operations are written in; ``module`` is the library."""
 
     module: Any
 
@@ -36,7 +34,8 @@ class NumpyNamespace:
 
     @classmethod
     def eye(cls, like: Any) -> Any:
-        return cls.module.eye(like.shape[-1], dtype=like.dtype)
+        """The identity in the shape of ``like``. Shapes are written out as JAX can be told to refuse arrays of unequal rank."""
+        return cls.module.broadcast_to(cls.module.eye(like.shape[-1], dtype=like.dtype), like.shape)
 
     @classmethod
     def tril(cls, x: Any, k: int) -> Any:
@@ -56,7 +55,8 @@ class NumpyNamespace:
 
     @classmethod
     def diag(cls, x: Any) -> Any:
-        return x[..., None] * cls.module.eye(x.shape[-1], dtype=x.dtype)
+        n = x.shape[-1]
+        return x[..., None] * cls.module.reshape(cls.module.eye(n, dtype=x.dtype), (*[1] * (x.ndim - 1), n, n))
 
     @classmethod
     def sum(cls, x: Any, axis: int) -> Any:
@@ -80,7 +80,7 @@ class NumpyNamespace:
 
     @classmethod
     def cast(cls, x: Any, name: str) -> Any:
-        with np.errstate(over="ignore"):  # what does not fit becomes Inf, as everywhere else
+        with np.errstate(over="ignore"):  # a number that is too large becomes Inf, as in the other libraries
             return x.astype(name)
 
     @classmethod
@@ -95,7 +95,7 @@ class NumpyNamespace:
     @classmethod
     def places(cls, x: Any) -> Any:
         """0, 1, 2, ... along the last axis of integers."""
-        return cls.module.zeros_like(x) + cls.module.arange(x.shape[-1], dtype=x.dtype)
+        return cls.module.broadcast_to(cls.module.arange(x.shape[-1], dtype=x.dtype), x.shape)
 
     @classmethod
     def take(cls, x: Any, index: Any) -> Any:
@@ -103,6 +103,11 @@ class NumpyNamespace:
 
     @classmethod
     def constant(cls, x: Any) -> Any:
+        return x
+
+    @classmethod
+    def scalar(cls, x: Any) -> Any:
+        """One number as the library's own functions return it."""
         return x
 
     @classmethod
@@ -129,10 +134,12 @@ class NumpyNamespace:
     @classmethod
     def one_hot(cls, index: Any, like: Any) -> Any:
         """1 at ``index`` along the last axis but one of ``like``."""
-        places = cls.module.arange(like.shape[-2])[:, None]
+        n = like.shape[-2]
+        places = cls.module.reshape(cls.module.arange(n), (*[1] * index.ndim, n, 1))
         return (places == index[..., None, None]).astype(like.dtype)
 
     @classmethod
     def __init_subclass__(cls) -> None:
         for name in ("where", "abs", "conj", "real", "any", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"):
-            setattr(cls, name, staticmethod(getattr(cls.module, name)))
+            if name not in vars(cls):
+                setattr(cls, name, staticmethod(getattr(cls.module, name)))

@@ -14,23 +14,8 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
-_NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name takes as long as a small factorisation
+_NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 
 
 def describe(a: np.ndarray) -> Spec:
@@ -53,30 +38,37 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     a, *others = arrays
     dtype = a.dtype
     code = _CODE.get(dtype)
-    if code is None:  # byte-swapped
+    if code is None:  # foreign byte order
         a = a.astype(dtype.newbyteorder("="))
         code, dtype, overwrite = _CODE[a.dtype], a.dtype, True
     turned = False
-    if not a.flags.c_contiguous:
+    flags = a.flags
+    if not flags.carray and not (flags.c_contiguous and flags.aligned):
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[dtype], params[0]) and a.ndim >= 2 and a.swapaxes(-1, -2).flags.c_contiguous
+        turned = operation.turned(_NAME[dtype], params[0]) and flags.aligned and a.swapaxes(-1, -2).flags.c_contiguous
         if turned:
             a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
         else:
-            a, overwrite = np.ascontiguousarray(a), True
+            a, overwrite = np.array(a, order="C"), True
     if others:
-        others = [np.ascontiguousarray(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
+        others = [_plain(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
     if native is None:
         outputs = operation.reference((a, *others), params)
     else:
         sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, dtype)
         outputs = tuple([np.empty(s, d) for s, d in results])
-        flags = params[0]
+        bits = params[0]
         if overwrite and a.flags.writeable:
-            flags |= OVERWRITE
+            bits |= OVERWRITE
             outputs = operation.share(outputs, a)
-        native.run(operation.code, code, CPU, -1, engine, 0, flags, sizes, 0, None, a, *others, *outputs)
+        native.run(operation.code, code, CPU, -1, engine, 0, bits, sizes, 0, None, a, *others, *outputs)
     return operation.turn_back(outputs) if turned else outputs
+
+
+def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    x = np.ascontiguousarray(x, dtype)
+    return x if x.flags.aligned else x.copy()
 
 
 @lru_cache(maxsize=1024)
@@ -99,19 +91,25 @@ def to_numpy(x: np.ndarray) -> np.ndarray:
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return False
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
+    """Nothing to do: only JAX takes objects apart."""
 
 
 class Namespace(NumpyNamespace):
-    """What the operations that are made of others work with."""
-
     module = np
     to_numpy = staticmethod(to_numpy)
+
+    @staticmethod
+    def log(x: np.ndarray) -> Any:
+        with np.errstate(divide="ignore"):  # -inf is the right logarithm of a determinant that is zero
+            return np.log(x)
+
+    @staticmethod
+    def scalar(x: np.ndarray) -> Any:
+        return x[()]
 
     @staticmethod
     def put(x: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -123,18 +121,14 @@ class Namespace(NumpyNamespace):
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
-    """The iteration on a matrix known by its products: ``matvec`` takes (n, k) and gives (n, k)."""
+    """Run a Krylov iteration where ``matvec`` multiplies a block (n, k) by the matrix. Returns the outputs, and whether it
+    converged."""
     assert native is not None
     operation, code, engine, sizes = call
 
     def product(x: int, y: int, columns: int) -> None:
-        # a copy: the function may keep or change what it gets
-        made = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy()))
-        if made.shape != (n, columns):
-            raise ValueError(f"operator: matvec gave shape {made.shape} for a block of shape {(n, columns)}")
-        if not np.can_cast(made.dtype, dtype, "same_kind"):
-            raise TypeError(f"operator: matvec gave {made.dtype} for a block of {dtype}")
-        _at(y, (columns, n), dtype)[...] = made.T
+        # a copy: the function may keep or change its argument
+        _at(y, (columns, n), dtype)[...] = np.asarray(matvec(_at(x, (columns, n), dtype).T.copy())).T
 
     outputs = tuple(np.empty(shape, kind) for shape, kind in results)
     addresses = [x.ctypes.data for x in outputs]

@@ -1,15 +1,14 @@
 """TensorFlow tensors: eager, tf.function, tf.GradientTape, forward mode, tf.vectorized_map, SavedModel; CPU and GPU.
 
-Each operation is a TensorFlow op ("LapwingCholesky") from the small library ``_tensorflow``. It speaks TensorFlow's C
-interface, so that one binary serves every TensorFlow from 2.16 on (tested with 2.16, 2.18 and 2.21). Importing this
-module registers the ops; a program that loads a SavedModel with them says ``import lapwing.frameworks.tensorflow``
-first.
+Each operation is a TensorFlow op ("LapwingCholesky") from the small library ``_tensorflow``. It uses TensorFlow's C
+interface, so one binary works with every TensorFlow from 2.16 on (tested with 2.16, 2.18 and 2.21). Importing this module
+registers the ops; a program that loads a SavedModel with them needs ``import lapwing.frameworks.tensorflow`` first.
 
 Where the library was not built, ``tf.numpy_function`` calls numpy.linalg: same results and gradients, no SavedModel.
 
-XLA (``jit_compile=True``) cannot compile ops of other libraries: such a call is refused while the function is traced.
-Where a function that is traced already is put inside a compiled one, TensorFlow's own error names "LapwingCholesky".
-On a GPU the op waits for the device, as TensorFlow does not tell its stream through the C interface.
+XLA (``jit_compile=True``) cannot compile ops of other libraries: such a call is refused while the function is traced. If a
+function that was traced before is called inside a compiled one, TensorFlow's own error names "LapwingCholesky". On a GPU the
+op waits for the device, as TensorFlow's C interface does not give its stream.
 """
 
 from __future__ import annotations
@@ -27,28 +26,12 @@ from ..core.operation import OPERATIONS, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 from . import numpy
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "missing_reason",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 try:
     from tensorflow.python.eager.record import could_possibly_record as _could_record
-except ImportError:  # a private name; without it every call is made ready for derivatives
+except ImportError:  # a private name; without it every call prepares for derivatives
     _could_record = None
 
-# looked up once, as calls on small matrices are short
+# looked up once: for small matrices the lookup would count
 _executing_eagerly = tf.executing_eagerly
 _Tensor = tf.Tensor
 _NAME = {tf.as_dtype(name): name for name in DTYPES}
@@ -67,22 +50,22 @@ def describe(a: Any) -> Spec:
 
 def shape_of(a: Any) -> tuple[int | None, ...]:
     shape = a.shape
-    # without a known rank only the matrix axes are sure; the op looks again when it runs
+    # where the rank is unknown assume matrices; the op checks again when it runs
     return tuple(shape) if getattr(shape, "rank", 0) is not None else (None, None)
 
 
 def dtype_of(a: Any) -> str:
     dtype = a.dtype
-    return _NAME.get(dtype) or str(getattr(dtype, "name", dtype))  # the dtype of a Keras variable is a string
+    return _NAME.get(dtype) or str(getattr(dtype, "name", dtype))  # a Keras variable has a string
 
 
 def traced(a: Any) -> bool:
-    # what is computed in a graph is symbolic, whatever went in
+    # in a graph all results are symbolic, even those of constants
     return not _executing_eagerly()
 
 
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
-    # a variable becomes a tensor
+    # variables become tensors
     arrays = tuple([a if isinstance(a, _Tensor) else tf.convert_to_tensor(a) for a in arrays])
     if not _executing_eagerly() and _compiled_by_xla():
         raise NotImplementedError(
@@ -98,13 +81,13 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 def _call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int) -> tuple[Any, ...]:
     name, attributes = operation.name, {"flags": params[0], "engine": engine}
-    if name in _GIVE_REAL:
+    if name in _HAVE_REAL_OUTPUTS:
         attributes["R"] = _REAL[arrays[0].dtype]
     if len(params) == _WITH_PART and params[2] >= 0:
         name += "_part"
         attributes["first"], attributes["count"] = params[1:]
-    made = _OPS[name](*arrays, **attributes)
-    outputs = made if isinstance(made, tuple) else (made,)
+    outputs = _OPS[name](*arrays, **attributes)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return outputs if _executing_eagerly() else tuple(_shaped(operation, arrays, params, outputs))
 
 
@@ -122,17 +105,15 @@ def to_numpy(x: Any) -> np.ndarray:
 
 
 def differentiates(a: Any) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return not _executing_eagerly() or _recording()
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
-    return  # without a statement tf.function cannot rewrite it
+    """Nothing to do: only JAX takes objects apart."""
 
 
 class Namespace:
-    """What core/derivatives.py works with, and operations that are made of others."""
+    """The functions that core/derivatives.py and composed operations are written in."""
 
     norm = staticmethod(lambda x: tf.abs(tf.norm(x)))
 
@@ -197,6 +178,10 @@ class Namespace:
         return tf.gather(x, index, axis=-1, batch_dims=-1)
 
     @staticmethod
+    def scalar(x: Any) -> Any:
+        return x
+
+    @staticmethod
     def isfinite(x: Any) -> Any:
         if not x.dtype.is_complex:
             return tf.math.is_finite(x)
@@ -204,17 +189,17 @@ class Namespace:
 
     @staticmethod
     def shape(x: Any) -> tuple[Any, ...]:
-        """The lengths that are known are numbers, the others tensors."""
+        """Known lengths as numbers, the others as tensors."""
         known = shape_of(x)
         if None not in known:
             return known
-        given = tf.shape(x)
-        # counted from the end, as only the matrix axes are sure where the rank is not known
-        return tuple(given[i - len(known)] if n is None else n for i, n in enumerate(known))
+        lengths = tf.shape(x)
+        # counted from the end: where the rank is unknown, only the matrix axes have a known place
+        return tuple(lengths[i - len(known)] if n is None else n for i, n in enumerate(known))
 
     @staticmethod
     def longer(m: Any, n: Any, like: Any) -> Any:
-        """The larger of two lengths that may not be known yet, in the dtype of ``like``."""
+        """The larger of two lengths that may be unknown, in the dtype of ``like``."""
         return tf.cast(tf.maximum(m, n), like.dtype)
 
     @staticmethod
@@ -232,12 +217,10 @@ class Namespace:
     def broadcast_batch(a: Any, b: Any) -> tuple[Any, Any]:
         static = tf.broadcast_static_shape(a.shape[:-2], b.shape[:-2])
         batch = static if static.is_fully_defined() else tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
-        made = []
-        for x in (a, b):
-            whole = tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0))
-            whole.set_shape(static.concatenate(x.shape[-2:]))
-            made.append(whole)
-        return made[0], made[1]
+        whole = [tf.broadcast_to(x, tf.concat([batch, tf.shape(x)[-2:]], 0)) for x in (a, b)]
+        for x, y in zip(whole, (a, b), strict=True):
+            x.set_shape(static.concatenate(y.shape[-2:]))
+        return whole[0], whole[1]
 
     @staticmethod
     def one_hot(index: Any, like: Any) -> Any:
@@ -278,20 +261,20 @@ class Namespace:
 
 
 def _recording() -> bool:
-    """Whether a tape or forward mode may be looking."""
+    """Whether a tape or forward mode may record the call."""
     return _could_record is None or bool(_could_record())
 
 
 def _compiled_by_xla() -> bool:
     try:
         from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    except ImportError:  # a private name; without it TensorFlow's own error comes later
+    except ImportError:  # a private name; without it TensorFlow raises its own error later
         return False
     return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def _load() -> tuple[dict[str, Callable[..., Any]], str]:
-    """The ops of the library by the names of the operations, or why there are none."""
+    """The ops by the names of the operations, and the reason if there are none."""
     if core.native is None:
         return {}, core.missing_reason
     path = Path(__file__).parent.parent / "_tensorflow.abi3.so"
@@ -310,9 +293,9 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
 
 def _register_gradient(name: str) -> None:
     operation = operation_named(name.removesuffix("_part"))
-    source, mine = operation, tuple(range(operation.differentiable))
+    source, places = operation, tuple(range(operation.differentiable))
     if operation.derivative_from is not None:
-        other, mine = operation.derivative_from
+        other, places = operation.derivative_from
         source = operation_named(other)
     if source.vjp is None and operation.composed is None:
         tf.no_gradient(_op_type(name))
@@ -323,8 +306,8 @@ def _register_gradient(name: str) -> None:
         if operation.composed is not None:
             return _gradient_of_composed(operation, params, inputs, grads, op.get_attr("engine"))
         outputs = op.outputs if source is operation else _call(source, inputs, params, op.get_attr("engine"))
-        known: list[Any] = [None] * source.differentiable  # what was not computed has none
-        for place, g in zip(mine, grads[: operation.differentiable], strict=False):
+        known: list[Any] = [None] * source.differentiable  # None for outputs that were not computed
+        for place, g in zip(places, grads[: operation.differentiable], strict=False):
             known[place] = g
         return _by_rule(source, params, inputs, outputs, known)
 
@@ -332,12 +315,12 @@ def _register_gradient(name: str) -> None:
 
 
 def _by_rule(operation: Operation, params: Params, inputs: tuple[Any, ...], outputs: Any, grads: Any) -> list[Any]:
-    """The gradient of each input; None for one that has none."""
+    """The gradient of each input, or None."""
     assert operation.vjp is not None
     if operation.differentiable > 1:
         grads = list(map(_unless_zero, grads))
-    found = list(operation.vjp(Namespace, params, inputs, outputs, grads))
-    return found if any(g is not None for g in found) else [tf.zeros_like(inputs[0]), *found[1:]]
+    gradients = list(operation.vjp(Namespace, params, inputs, outputs, grads))
+    return gradients if any(g is not None for g in gradients) else [tf.zeros_like(inputs[0]), *gradients[1:]]
 
 
 def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[Any, ...], grads: Any, engine: int) -> list[Any]:
@@ -350,23 +333,23 @@ def _gradient_of_composed(operation: Operation, params: Params, inputs: tuple[An
 
 
 def _unless_zero(gradient: Any) -> Any:
-    """TensorFlow gives zeros for an output that the loss does not use; a rule can do without."""
+    """None in place of the zeros that TensorFlow passes for an unused output: the rule then saves the work."""
     if gradient is None or not _executing_eagerly() or _recording():
-        return gradient  # a derivative of it need not be zero
+        return gradient  # it may have a derivative that is not zero
     return gradient if np.any(gradient.numpy()) else None
 
 
-_WITH_PART = 3  # so many params has an operation that may give part of a spectrum
+_WITH_PART = 3  # the number of params of an operation that can compute part of a spectrum
 
 
 def _params_of(operation: Operation, attribute: Callable[[str], int]) -> Params:
     if len(operation.example) == _WITH_PART:
         return attribute("flags"), attribute("first"), attribute("count")
-    return (attribute("flags"), *operation.example[1:])  # the rest goes with the name of the op
+    return (attribute("flags"), *operation.example[1:])  # the name of the op implies the rest
 
 
 def _register_vectorization(name: str) -> None:
-    """Under tf.vectorized_map a whole batch is one call, where otherwise it would be a loop."""
+    """Make a batch under tf.vectorized_map one call; without this TensorFlow loops."""
     try:
         from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, wrap
     except ImportError:  # a private name; without it tf.vectorized_map loops
@@ -405,25 +388,25 @@ def _op_type(name: str) -> str:
 def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
     """numpy.linalg inside tf.numpy_function."""
     if operation.derivative_from is not None:
-        name, mine = operation.derivative_from
+        name, places = operation.derivative_from
         outputs = _without_library(operation_named(name), arrays, params)
-        return tuple(outputs[i] for i in mine)
+        return tuple(outputs[i] for i in places)
 
-    def call(*given: Any) -> tuple[Any, ...]:
-        kinds = {None: given[0].dtype, "real": _REAL[given[0].dtype]}
+    def call(*tensors: Any) -> tuple[Any, ...]:
+        kinds = {None: tensors[0].dtype, "real": _REAL[tensors[0].dtype]}
         dtypes = [kinds.get(dtype) or tf.as_dtype(dtype) for _, dtype in _example(operation, params)]
-        made = tf.numpy_function(lambda *x: list(operation.reference(x, params)), given, dtypes, stateful=False)
-        return tuple(_shaped(operation, given, params, made if isinstance(made, (list, tuple)) else [made]))
+        outputs = tf.numpy_function(lambda *x: list(operation.reference(x, params)), tensors, dtypes, stateful=False)
+        return tuple(_shaped(operation, tensors, params, outputs if isinstance(outputs, (list, tuple)) else [outputs]))
 
     if operation.vjp is None:
         return call(*arrays)
 
-    def with_gradient(*given: Any) -> Any:
+    def with_gradient(*tensors: Any) -> Any:
         def gradient(*grads: Any) -> Any:
-            # factored again, as the gradient of this gradient needs the factor as a function of the inputs
-            return _by_rule(operation, params, given, differentiable(*given), grads[: operation.differentiable])
+            # factor again: the gradient of this gradient needs the factor as a function of the inputs
+            return _by_rule(operation, params, tensors, differentiable(*tensors), grads[: operation.differentiable])
 
-        return call(*given), gradient
+        return call(*tensors), gradient
 
     differentiable = tf.custom_gradient(with_gradient)
     return tuple(differentiable(*arrays))
@@ -432,19 +415,19 @@ def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Para
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: Any) -> tuple[tuple[Any, ...], bool]:
     """As for NumPy: the iteration runs on the host."""
     if not _executing_eagerly():
-        raise ValueError("operator: a matrix known by its products cannot be used inside tf.function")
+        raise ValueError("operator: cannot be used inside tf.function\nhint: call it in eager mode")
     outputs, converged = numpy.run_operator(call, lambda x: matvec(tf.constant(x)).numpy(), n, dtype, results, None)
     return tuple(tf.constant(x) for x in outputs), converged
 
 
-def _shaped(operation: Operation, arrays: tuple[Any, ...], params: Params, made: Any) -> Any:
-    """The static shapes that TensorFlow does not see: of a NumPy function, of a part of a spectrum, of the smaller side."""
+def _shaped(operation: Operation, arrays: tuple[Any, ...], params: Params, outputs: Any) -> Any:
+    """Set the static shapes that TensorFlow cannot infer."""
     shapes = [x.shape for x in arrays]
     if all(shape.rank is not None for shape in shapes):
         known = operation.results(tuple(map(tuple, shapes)), params)
-        for output, (extent, _) in zip(made, known, strict=True):
+        for output, (extent, _) in zip(outputs, known, strict=True):
             output.set_shape(extent)
-    return made
+    return outputs
 
 
 def _without_diagonal(x: Any) -> Any:
@@ -456,7 +439,7 @@ def _example(operation: Operation, params: Params) -> Any:
 
 
 _OPS, missing_reason = _load()
-_GIVE_REAL = {o.name for o in OPERATIONS if any(dtype == "real" for _, dtype in _example(o, o.example))}
+_HAVE_REAL_OUTPUTS = {o.name for o in OPERATIONS if any(dtype == "real" for _, dtype in _example(o, o.example))}
 for _name in _OPS:
     _register_vectorization(_name)
     _register_gradient(_name)

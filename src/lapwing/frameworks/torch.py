@@ -1,7 +1,8 @@
 """PyTorch tensors: eager, autograd, forward mode, torch.func, torch.compile, torch.export; CPU and CUDA.
 
-Each operation is a dispatcher op without autograd. Derivatives come from autograd Functions around it, one for each of plain
-eager calls, torch.func and Dynamo, which accept different things. Calls that need none of this go straight to the native core.
+Each operation is a dispatcher op without autograd. Derivatives come from three autograd Functions around it, for plain eager
+calls, for torch.func and for Dynamo, as each of these refuses something that another needs. A call without derivatives goes
+straight to the native core.
 """
 
 from __future__ import annotations
@@ -18,21 +19,6 @@ from ..core.native import AUTO, CPU, CUDA, missing_reason, native
 from ..core.operation import ADJOINT, LENT, OPERATIONS, OVERWRITE, POS, UNIT, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
-__all__ = [
-    "Namespace",
-    "apply",
-    "describe",
-    "differentiates",
-    "dtype_of",
-    "failed",
-    "out_of_memory",
-    "register",
-    "run_operator",
-    "shape_of",
-    "to_numpy",
-    "traced",
-]
-
 borrow_from_torch(torch)
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -41,7 +27,7 @@ _REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-# private but old names; where one is missing the slower way through the dispatcher is always right
+# private names; where one is missing the slower call through the dispatcher is used
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
 _legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False)
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
@@ -74,13 +60,13 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     a = arrays[0]
     wanted = any(map(_needs_derivative, arrays))
     if operation.derivative_from and (wanted or torch.compiler.is_compiling() or _in_functorch()):
-        name, mine = operation.derivative_from
+        name, places = operation.derivative_from
         outputs = apply(operation_named(name), arrays, params, engine, False)
-        return tuple(outputs[i] for i in mine)
+        return tuple(outputs[i] for i in places)
     if operation.composed and (wanted or torch.compiler.is_compiling() or _in_functorch()):
         return operation.composed(Namespace, params, arrays, engine)
     if torch.compiler.is_compiling():
-        # inside torch.func under Dynamo no autograd.Function can carry every rule: the framework's own routine does
+        # inside torch.func under Dynamo no autograd.Function can have all rules: torch's own routine is used
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
     elif _in_functorch():
         call = _hook(operation).functorch
@@ -94,7 +80,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 
 def failed(info: torch.Tensor) -> bool:
-    # on the CPU torch's reduction waits for its own threads, which takes longer than small factorisations
+    # on the CPU torch's reduction starts its threads, which takes longer than a small factorisation
     return bool(info.any() if info.is_cuda else info.numpy().any()) if info.ndim else bool(info.item())
 
 
@@ -107,12 +93,11 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
 
 
 def differentiates(a: torch.Tensor) -> bool:
-    """Whether derivatives with respect to it may be asked for."""
     return _needs_derivative(a) or torch.compiler.is_compiling() or _in_functorch()
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
-    """Only JAX looks into the objects that pass through it."""
+    """Nothing to do: only JAX takes objects apart."""
 
 
 def _needs_derivative(a: torch.Tensor) -> bool:
@@ -128,7 +113,7 @@ def _in_functorch_constant() -> bool:
     return _in_functorch()
 
 
-# torch.jit.trace records what goes through the dispatcher, and nothing else
+# torch.jit.trace records only what goes through the dispatcher
 def _in_jit_trace() -> bool:
     return torch._C._get_tracing_state() is not None
 
@@ -140,24 +125,27 @@ def _in_dispatch_mode() -> bool:
 def _run(
     operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool = False
 ) -> tuple[Any, ...]:
-    """The plain call: no autograd, real memory."""
+    """Call the native core: no autograd, real memory."""
     a, *others = arrays
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
-    turned, given = False, a
-    if not a.is_contiguous() or a.is_conj() or a.is_neg():
+    turned, original = False, a
+    address = a.data_ptr()
+    lazy = a.is_conj() or a.is_neg() or _unaligned(a, address)
+    if lazy or not a.is_contiguous():
         # memory of the transpose: its upper triangle is our lower one
-        turned = operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous() and not a.is_conj() and not a.is_neg()
+        turned = not lazy and operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous()
         if turned:
             a, params = a.mT, (params[0] ^ UPPER, *params[1:])
         else:
             a, overwrite = _plain(a), True
+            address = a.data_ptr()
     others = [_plain(x) for x in others]
     if native is None:
         if a.is_cuda:
             raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
-        made = operation.reference(tuple(x.detach().numpy() for x in (a, *others)), params)
-        outputs = tuple(torch.from_numpy(np.asarray(x)) for x in made)
+        results = operation.reference(tuple(x.detach().numpy() for x in (a, *others)), params)
+        outputs = tuple(torch.from_numpy(np.asarray(x)) for x in results)
     else:
         sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, a.dtype)
         outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
@@ -165,7 +153,7 @@ def _run(
         if overwrite:
             flags |= OVERWRITE
             outputs = operation.share(outputs, a)
-        addresses = [x.data_ptr() for x in (a, *others, *outputs)]
+        addresses = [address, *[x.data_ptr() for x in (*others, *outputs)]]
         code = _CODE[a.dtype]
         if a.is_cuda:
             ordinal = a.get_device()
@@ -175,15 +163,15 @@ def _run(
         else:
             limits = (CPU, -1, engine, torch.get_num_threads(), flags | LENT)
             native.run(operation.code, code, *limits, sizes, 0, None, *addresses)
-        if overwrite and addresses[0] == given.data_ptr():
-            # autograd must know that what it may have saved is gone
-            torch.autograd.graph.increment_version(given)
+        # autograd must know that what it may have saved is gone; an empty tensor has no memory to lose
+        if overwrite and address and address == original.data_ptr():
+            torch.autograd.graph.increment_version(original)
             outputs = tuple(x.detach() if x is a else x for x in outputs)
     return operation.turn_back(outputs) if turned else outputs
 
 
 def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like: torch.Tensor) -> tuple[tuple[Any, ...], bool]:
-    """As for NumPy; on a GPU on torch's current stream."""
+    """As for NumPy; on a GPU it runs on torch's current stream."""
     assert native is not None
     operation, code, engine, sizes = call
     kind = getattr(torch, dtype)
@@ -193,11 +181,8 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
     def product(x: int, y: int, columns: int) -> None:
         block = torch.empty((columns, n), dtype=kind, device=like.device)
         native.copy(device, stream, block.data_ptr(), x, block.nbytes)
-        made = matvec(block.mT)
-        if tuple(made.shape) != (n, columns):
-            raise ValueError(f"operator: matvec gave shape {tuple(made.shape)} for a block of shape {(n, columns)}")
-        made = _plain(made.detach().to(kind).mT)
-        native.copy(device, stream, y, made.data_ptr(), made.nbytes)
+        answer = _plain(matvec(block.mT).detach().mT)
+        native.copy(device, stream, y, answer.data_ptr(), answer.nbytes)
 
     outputs = tuple(torch.empty(shape, dtype=getattr(torch, d), device=like.device) for shape, d in results)
     frame = (operation, code, device, ordinal, engine, 0, 0, sizes)
@@ -207,7 +192,7 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
 
 class _Scratch:
-    """Memory for one call. The caching allocator keeps a block for the stream until the call's work is done."""
+    """Scratch memory for one call. When it is freed here, the caching allocator hands it out again in stream order."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -219,12 +204,24 @@ class _Scratch:
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
+    """Contiguous and aligned, as native code reads it; a copy only where it must be."""
+    if x.is_cpu and _unaligned(x, x.data_ptr()):  # NumPy copies it: torch's own copy crashes
+        memory = torch._neg_view(x) if x.is_neg() else x
+        memory = memory.conj() if memory.is_conj() else memory
+        copy = torch.from_numpy(np.array(memory.detach().numpy(), order="C"))
+        copy = torch.conj_physical(copy) if x.is_conj() else copy
+        return -copy if x.is_neg() else copy
     return x.resolve_conj().resolve_neg().contiguous()
+
+
+def _unaligned(x: torch.Tensor, address: int) -> bool:
+    """Whether the memory is less aligned than its numbers: torch.from_numpy and torch.frombuffer take any address."""
+    return bool(address & 15) and address % x.element_size() != 0
 
 
 @lru_cache(maxsize=1024)
 def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> tuple[Any, Any]:
-    """Sizes for the native frame, and each output's shape and dtype; shape None: as the input, which is quicker to make."""
+    """Sizes for the native frame, and shape and dtype of each output; None: as the input, which torch allocates faster."""
     results = [
         (None, None) if d is None and s == shapes[0] else (s, _kind(d, dtype)) for s, d in operation.results(shapes, params)
     ]
@@ -236,7 +233,7 @@ def _kind(name: str | None, dtype: Any) -> Any:
 
 
 class Namespace:
-    """What core/derivatives.py works with."""
+    """The functions that core/derivatives.py and composed operations are written in."""
 
     norm = torch.linalg.norm
 
@@ -249,8 +246,13 @@ class Namespace:
         return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
     @staticmethod
+    def conj(x: torch.Tensor) -> torch.Tensor:
+        # torch has an internal error for the lazy conjugate of a tensor with a batch of tangents
+        return torch.conj_physical(x) if forward_ad._current_level >= 0 and x.is_complex() else x.conj()
+
+    @staticmethod
     def adjoint(x: torch.Tensor) -> torch.Tensor:
-        return x.mH
+        return Namespace.conj(x).mT
 
     @staticmethod
     def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -300,6 +302,10 @@ class Namespace:
         return x.detach()
 
     @staticmethod
+    def scalar(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
     def shape(x: torch.Tensor) -> tuple[int, ...]:
         return tuple(x.shape)
 
@@ -317,7 +323,7 @@ class Namespace:
         places = torch.arange(like.shape[-2], device=like.device)[:, None]
         return (places == index[..., None, None]).to(like.dtype)
 
-    where, abs, conj, any = torch.where, torch.abs, torch.conj, torch.any
+    where, abs, any = torch.where, torch.abs, torch.any
     zeros_like, ones_like = torch.zeros_like, torch.ones_like
     to_numpy = staticmethod(to_numpy)
 
@@ -347,7 +353,7 @@ class Namespace:
 
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = AUTO) -> tuple[Any, ...]:
-        # torch.autograd.grad(is_grads_batched=True): torch loops over them
+        # torch.autograd.grad(is_grads_batched=True): torch loops over the batch
         if not torch.compiler.is_compiling() and any(map(_legacy_batched, arrays)):
             return _hook(operation).op(*arrays, params, engine)  # type: ignore[no-any-return]
         return apply(operation, arrays, params, engine, False)
@@ -374,14 +380,14 @@ class _Hooked:
         def kernel(*args: Any) -> Any:
             *arrays, params, engine = args
             # the schema promises fresh contiguous outputs
-            made = tuple(x.contiguous() for x in _run(operation, tuple(arrays), tuple(params), engine))
-            return made if count > 1 else made[0]
+            outputs = tuple(x.contiguous() for x in _run(operation, tuple(arrays), tuple(params), engine))
+            return outputs if count > 1 else outputs[0]
 
         def fake(*args: Any) -> Any:
             *arrays, params, _ = args
             results = operation.results(tuple(tuple(x.shape) for x in arrays), tuple(params))
-            made = tuple(arrays[0].new_empty(s, dtype=_kind(d, arrays[0].dtype)) for s, d in results)
-            return made if count > 1 else made[0]
+            outputs = tuple(arrays[0].new_empty(s, dtype=_kind(d, arrays[0].dtype)) for s, d in results)
+            return outputs if count > 1 else outputs[0]
 
         self.library.impl(operation.name, kernel, "CPU")
         self.library.impl(operation.name, kernel, "CUDA")
@@ -408,20 +414,20 @@ def _refused(operation: Operation) -> Any:
 
 def _tupled(apply: Any) -> Any:
     def call(*args: Any) -> tuple[Any, ...]:
-        made = apply(*args)
-        return made if isinstance(made, tuple) else (made,)
+        outputs = apply(*args)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return call
 
 
 def _batched(operation: Operation, call: Any, count: int, info: Any, in_dims: Any, args: tuple[Any, ...]) -> Any:
-    """The call under vmap, and where its outputs have the mapped axis."""
+    """The outputs of the call under vmap, and the mapped axis of each."""
     last = operation.inputs - 1
     if operation.by_columns and in_dims[last] is not None and all(d is None for d in in_dims[:last]):
         # many right-hand sides for the same matrix, as columns of one
         wide = args[last].movedim(in_dims[last], -2)
-        made = call(*args[:last], wide.flatten(-2), *args[last + 1 :])
-        x, *others = made if count > 1 else (made,)
+        outputs = call(*args[:last], wide.flatten(-2), *args[last + 1 :])
+        x, *others = outputs if count > 1 else (outputs,)
         x = x.unflatten(-1, wide.shape[-2:]).movedim(-2, 0)
         return ((x, *others), (0, *[None] * len(others))) if count > 1 else (x, 0)
     return call(*_batch_first(info, in_dims, args)), 0 if count == 1 else (0,) * count
@@ -453,7 +459,7 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
             ctx.mark_non_differentiable(*outputs[smooth:])
         ctx.set_materialize_grads(False)
 
-    # Dynamo takes a forward with *args for one that has the context as its first argument
+    # Dynamo mistakes a forward with *args for one that has the context as its first argument
     def of_one(a: Any, params: Any, engine: int) -> Any:
         return op(a, params, engine)
 
@@ -478,8 +484,8 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
             if all(g is None for g in grads[:smooth]):
                 return (None,) * (inputs + 2)
             saved = ctx.saved_tensors
-            found = vjp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], grads[:smooth])
-            return (*found, None, None)
+            gradients = vjp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], grads[:smooth])
+            return (*gradients, None, None)
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
@@ -490,14 +496,14 @@ def _functions(operation: Operation, op: Any, count: int) -> tuple[Any, Any, Any
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:
             saved = ctx.saved_tensors
-            made = jvp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], tangents[:inputs])
-            return (*made, *[None] * (count - smooth)) if count > 1 else made[0]
+            results = jvp_rule(Namespace, ctx.params, saved[smooth:], saved[:smooth], tangents[:inputs])
+            return (*results, *[None] * (count - smooth)) if count > 1 else results[0]
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
             return _batched(operation, Functorch.apply, count, info, in_dims, args)
 
-    # a forward that takes the context and skips the dispatcher costs a third of the others
+    # a forward that takes the context and skips the dispatcher takes a third of the time
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
@@ -539,7 +545,7 @@ def _own_cholesky(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.T
     upper = bool(params[0] & UPPER)
     (symmetric,) = _own_hermitian(a, params, engine)
     factor, info = torch.linalg.cholesky_ex(symmetric, upper=upper)
-    # the first pivot that is not finite and positive, where the routine let it pass
+    # the first pivot that is not finite and positive: the routine reports only some of them
     pivots = factor.diagonal(dim1=-2, dim2=-1).real
     good = torch.isfinite(pivots) & (pivots > 0)
     order = torch.arange(1, a.shape[-1] + 1, dtype=torch.int32, device=a.device)
@@ -593,7 +599,7 @@ def _own_svd(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor
     return *whole, (~good[..., 0]).to(torch.int32)
 
 
-# of the factors only their matrix has a derivative
+# only the matrix has a derivative, its factors have none
 
 
 def _own_lu_solve(a: Any, lu: Any, rows: Any, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor]:
@@ -633,7 +639,7 @@ _FRAMEWORK_OWN: dict[str, Any] = {
     "svd": _own_svd,
     "triangular": _own_triangular,
 }
-# All of them at once, when this module loads: Dynamo cannot define an op while it traces.
+# All operations at once, when this module loads: Dynamo cannot define an op while it traces.
 _HOOKED = {operation.name: _Hooked(operation) for operation in OPERATIONS}
 
 

@@ -5,6 +5,9 @@ between them. Without ``y`` the points are compared with themselves, and the mat
 the result and a few tiles. Gradients work in each framework that has them, and are finite where points coincide.
 """
 
+from ..core.autograph import leave_alone
 from .kernels import dispersal, euclidean, gaussian, laplacian, ntk_relu, ntk_relu_unit_sphere
 
 __all__ = ["dispersal", "euclidean", "gaussian", "laplacian", "ntk_relu", "ntk_relu_unit_sphere"]
+
+leave_alone(*(globals()[_name] for _name in __all__))

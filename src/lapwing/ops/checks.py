@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.problem import DTYPES
+from ..core.errors import ShapeError
+from ..core.problem import DTYPES, promoted
 
 __all__ = ["check_choice", "check_flag", "check_matrix", "check_pair", "check_square"]
 
@@ -15,12 +16,13 @@ _KNOWN = frozenset(DTYPES)
 def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, letters: str = "m, n") -> None:
     """``shape`` is a batch of matrices (None: not known yet) of a supported dtype."""
     if dtype not in _KNOWN:
-        hint = "float32" if dtype in ("float16", "bfloat16") else "float32 or float64"
+        to = "float32" if dtype in ("float16", "bfloat16") else "float64"
         raise TypeError(
-            f"{operation}: dtype {dtype} is not supported (use {', '.join(DTYPES)})\nhint: convert the array to {hint} first"
+            f"{operation}: dtype {dtype} is not supported (use {', '.join(DTYPES)})"
+            f'\nhint: a.astype("{to}"); in PyTorch a.to(torch.{to}), in TensorFlow tf.cast(a, "{to}")'
         )
     if len(shape) < 2:
-        raise ValueError(
+        raise ShapeError(
             f"{operation}: expected matrices of shape (..., {letters}), got shape {tuple(shape)}"
             "\nhint: the last two axes are the matrix, all axes before them are the batch"
         )
@@ -31,14 +33,17 @@ def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> N
     check_matrix(operation, shape, dtype, "n, n")
     rows, columns = shape[-2], shape[-1]
     if rows != columns and rows is not None and columns is not None:
-        raise ValueError(
+        raise ShapeError(
             f"{operation}: the matrices must be square, got shape {tuple(shape)}"
             "\nhint: the last two axes are the matrix, all axes before them are the batch"
         )
 
 
-def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
-    """``a`` and ``b`` are arrays of one library, dtype, layout and device; ``of`` finds the library of an array."""
+def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed: bool = False) -> tuple[Any, Any]:
+    """``a`` and ``b`` in the dtype that holds both; they must be arrays of one library, layout and device.
+
+    ``of`` finds the library of an array. ``fixed``: ``a`` keeps its dtype, so ``b`` must fit into it.
+    """
     if of(b, operation) is not framework:
         names = [f.__name__.rpartition(".")[2] for f in (framework, of(b, operation))]
         raise TypeError(
@@ -48,8 +53,13 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
     if a.dtype is not b.dtype:
         dtypes = framework.dtype_of(a), framework.dtype_of(b)
         if dtypes[0] != dtypes[1]:
-            raise TypeError(
-                f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+            common = promoted(*dtypes) if _KNOWN.issuperset(dtypes) else ""
+            if not common or (fixed and common != dtypes[0]):
+                raise TypeError(
+                    f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+                )
+            a, b = (
+                x if dtype == common else framework.Namespace.cast(x, common) for x, dtype in zip((a, b), dtypes, strict=True)
             )
     # only torch's tensors have the attribute; two sparse ones are refused where the work is done
     if hasattr(b, "is_sparse") and a.layout is not b.layout:
@@ -58,9 +68,10 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any) -> None:
         )
     devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable does not tell
     if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):
-        return
+        return a, b
     if str(devices[0]) != str(devices[1]):
         raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
+    return a, b
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:

@@ -240,7 +240,7 @@ def _solve(
     again = eigh if operation is EIGH else eigvalsh
     traced = framework.traced(a)
     if b is not None:
-        generalised.check(name, framework, a, b)
+        a, b = generalised.check(name, framework, a, b)
         options |= {"subset": subset, "window": window, "certify": certify}
         return generalised.solve(name, framework, a, b, again, options)
     if window is not None:

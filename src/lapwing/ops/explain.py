@@ -9,6 +9,7 @@ from typing import Any
 from .. import planner
 from ..core.plan import Plan
 from ..core.problem import Spec
+from ..frameworks import foreign
 from .sharded import family_of
 
 __all__ = ["explain"]
@@ -74,7 +75,10 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
 
         return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
     options = kwargs | {"precision": "mixed"} if engine == "mixed" else kwargs  # naming the engine asks for it
-    return planner.plan(problem(*args, **options), engine)
+    try:
+        return planner.plan(problem(*args, **options), engine)
+    except foreign.ForeignArray:
+        return planner.plan(foreign.through(problem)(*args, **options), engine)
 
 
 def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:

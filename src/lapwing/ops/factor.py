@@ -10,6 +10,7 @@ from .. import frameworks, planner
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ..core.operation import ADJOINT, UPPER, Operation
 from ..core.problem import Problem, Spec
+from ..frameworks import foreign
 from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
 from .condition import one_norm
@@ -87,7 +88,10 @@ class Factor:
 
     def solve(self, b: Any, /) -> Any:
         """A^-1 b for b of shape (n,) or (..., n, k); NaN for a matrix that could not be factored."""
-        columns = self._columns(b)
+        try:
+            columns = self._columns(b)
+        except foreign.ForeignArray:
+            return foreign.through(self.solve)(b)
         return columns.back(self._apply(columns, False))
 
     def inv(self) -> Any:
@@ -167,7 +171,7 @@ class Factor:
 
     def _columns(self, b: Any) -> Columns:
         framework = self._framework
-        check_pair("Factor.solve", framework, frameworks.of, self._factor, b)
+        _, b = check_pair("Factor.solve", framework, frameworks.of, self._factor, b, fixed=True)
         return Columns("Factor.solve", framework, self._factor, b)
 
     def _apply(self, columns: Columns, adjoint: bool) -> Any:

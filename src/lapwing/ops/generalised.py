@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import frameworks
-from ..core.errors import NotPositiveDefiniteError
+from ..core.errors import NotPositiveDefiniteError, ShapeError
 from ..core.operation import ADJOINT, UPPER
 from .checks import check_pair
 from .cholesky import cholesky
@@ -18,12 +18,13 @@ from .triangle import whole_matrix
 __all__ = ["check", "solve"]
 
 
-def check(name: str, framework: Any, a: Any, b: Any) -> None:
-    check_pair(name, framework, frameworks.of, a, b)
+def check(name: str, framework: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    a, b = check_pair(name, framework, frameworks.of, a, b)
     shapes = framework.shape_of(a), framework.shape_of(b)
     known = [(m, n) for m, n in zip(*shapes, strict=False) if m is not None and n is not None]
     if len(shapes[0]) != len(shapes[1]) or any(m is not n and m != n for m, n in known):
-        raise ValueError(f"{name}: a and b must have the same shape, got {tuple(shapes[0])} and {tuple(shapes[1])}")
+        raise ShapeError(f"{name}: a and b must have the same shape, got {tuple(shapes[0])} and {tuple(shapes[1])}")
+    return a, b
 
 
 def solve(name: str, framework: Any, a: Any, b: Any, again: Any, options: dict[str, Any]) -> tuple[Any, ...]:

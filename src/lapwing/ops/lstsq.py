@@ -37,9 +37,10 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     a : array, shape (..., m, n)
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     b : array, shape (m,) or (..., m, k)
-        The batch axes of ``a`` and ``b`` broadcast. Same library, dtype and device as ``a``.
+        The batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two dtypes are promoted to the one that
+        holds both.
     rcond : float, optional
-        Singular values up to ``rcond`` times the largest count as zero. By default max(m, n) eps.
+        Singular values up to ``rcond`` times the largest count as zero. By default max(m, n) eps; -1 is eps, as in NumPy.
     engine : str
         "auto", or one of ``lapwing.engines()``.
 
@@ -78,15 +79,15 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     """
     framework = frameworks.of(a, "lstsq")
     check_matrix("lstsq", framework.shape_of(a), framework.dtype_of(a))
-    check_pair("lstsq", framework, frameworks.of, a, b)
+    a, b = check_pair("lstsq", framework, frameworks.of, a, b)
     check_rcond(rcond)
     xp = framework.Namespace
     columns = Columns("lstsq", framework, a, b)
     a, b = columns.a, columns.b
     u, s, vh, _ = _solve(framework, "lstsq", SVD, a, (0, 0), "raise", engine)
     m, n = xp.shape(a)[-2:]
-    if rcond is None:
-        longer = max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
+    if rcond is None or rcond == -1:
+        longer = 1 if rcond else max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
         rcond = float(np.finfo(xp.dtype_name(s)).eps) * longer
     good = s > rcond * xp.largest(s)
     # x <- V S^+ U^H b
@@ -101,8 +102,9 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
 
 
 def check_rcond(rcond: Any) -> None:
-    if rcond is not None and (isinstance(rcond, bool) or not (isinstance(rcond, (int, float, np.floating)) and rcond >= 0)):
-        raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on")
+    known = rcond is None or (isinstance(rcond, (int, float, np.floating)) and (rcond >= 0 or rcond == -1))
+    if not known or isinstance(rcond, bool):
+        raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on, nor -1")
 
 
 def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import frameworks
 from ..core import products
+from ..frameworks import foreign
 
 __all__ = ["matmul"]
 
@@ -44,7 +45,10 @@ def matmul(a: Any, b: Any, /) -> Any:
 
 
 def _plain(a: Any, b: Any) -> Any:
-    framework = frameworks.of(a, "matmul")
+    try:
+        framework = frameworks.of(a, "matmul")
+    except foreign.ForeignArray:
+        return foreign.through(matmul)(a, b)
     if frameworks.of(b, "matmul") is not framework:
         raise TypeError(
             f"matmul: expected two arrays of one framework, got {type(a).__module__}.{type(a).__qualname__}"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import frameworks
+from ..frameworks import foreign
 from .checks import check_pair
 from .factor import Factor, LUFactor, _described, _report, factor
 from .solve import Columns, SlogdetResult
@@ -77,7 +78,10 @@ class MixedFactor(Factor):
 
     def solve(self, b: Any, /) -> Any:
         framework = self._framework
-        check_pair("Factor.solve", framework, frameworks.of, self._matrix, b)
+        try:
+            _, b = check_pair("Factor.solve", framework, frameworks.of, self._matrix, b, fixed=True)
+        except foreign.ForeignArray:
+            return foreign.through(self.solve)(b)
         if self._full is None and not framework.traced(b) and not framework.differentiates(b):
             columns = Columns("Factor.solve", framework, self._matrix, b)
             x = framework.Namespace.zeros_like(columns.b)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import frameworks, planner
-from ..core.errors import ConvergenceError
+from ..core.errors import ConvergenceError, ShapeError
 from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
@@ -104,10 +104,12 @@ def eigh_of_operator(
         raise ValueError(f"{name}: an operator needs a subset at one end, such as slice(-16, None), got {subset}")
     like = np.empty(0) if a.like is None else a.like
     framework = frameworks.of(like, name)
+
+    def matvec(x: Any) -> Any:
+        return _checked(a, x, a.matvec(x))
+
     if n <= _SMALLEST or _LARGEST_SHARE * count > n:
-        whole = a.matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
-        if tuple(whole.shape) != (n, n):
-            raise ValueError(f"operator: matvec gave shape {tuple(whole.shape)} for a block of shape {(n, n)}")
+        whole = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
         made = again(whole, subset=subset, on_fail=on_fail)
         return tuple(made) if isinstance(made, tuple) else (made,)
     if native is None:
@@ -115,7 +117,7 @@ def eigh_of_operator(
     kinds = {None: a.dtype, "real": REAL[a.dtype]}
     results = [(shape, kinds.get(d, d)) for shape, d in operation.results(((n, n),), (0, first, count))]
     call = (operation.code, DTYPE_CODE[a.dtype], ENGINES["krylov"], (1, n, first, count))
-    outputs, converged = framework.run_operator(call, a.matvec, n, a.dtype, results, like)
+    outputs, converged = framework.run_operator(call, matvec, n, a.dtype, results, like)
     if planner.logging_decisions():
         planner.log_notes()
     if converged and not framework.failed(outputs[-1]):
@@ -123,3 +125,19 @@ def eigh_of_operator(
     if on_fail == "nan":
         return tuple(x * np.nan for x in outputs[:-1])
     raise ConvergenceError(name, nonfinite=converged, operator=True)
+
+
+def _checked(a: LinearOperator, x: Any, y: Any) -> Any:
+    """``y`` in the dtype of the operator, if it can be the product of a block ``x``."""
+    shapes = tuple(x.shape), tuple(getattr(y, "shape", ()))
+    if shapes[0] != shapes[1]:
+        raise ShapeError(f"operator: matvec returned shape {shapes[1]} for a block of shape {shapes[0]}")
+    returned = frameworks.of(y, "operator")
+    dtype = returned.dtype_of(y)
+    if dtype == a.dtype:
+        return y
+    if not np.can_cast(dtype, a.dtype, "same_kind"):
+        raise TypeError(
+            f"operator: matvec returned {dtype} for a block of {a.dtype}\nhint: name that dtype in lapwing.operator(...)"
+        )
+    return returned.Namespace.cast(y, a.dtype)

@@ -74,7 +74,8 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     m, n = shape[-2:]
     if n == 0 and mode == "complete":
         square = a @ framework.Namespace.adjoint(a)
-        return QRResult(square + framework.Namespace.eye(square), a)
+        q = square + framework.Namespace.eye(square)
+        return QRResult(q, framework.Namespace.matmul(q, a))  # a product: never the input itself, nor its byte order
     if m is None or n is None or m < n:
         # the first m columns decide Q: A = Q (R1 | Q^H A2); where nobody knows yet whether there are more, A2 may be empty
         xp = framework.Namespace

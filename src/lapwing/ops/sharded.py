@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..core import memory as device_blocks
+from ..frameworks import foreign
 
 __all__ = ["family_of", "shardable"]
 
@@ -70,6 +71,8 @@ def _resolve(kind: type) -> Any:
         from ..distributed.fronts import jax as sharded_jax
 
         route = sharded_jax.route
+    elif foreign.accepts(kind):
+        route = _through
     _ROUTES[kind] = route
     return route
 
@@ -85,6 +88,10 @@ def family_of(kind: type) -> str | None:
         if module.partition(".")[0] in ("jax", "jaxlib"):
             return "jax"
     return None
+
+
+def _through(a: Any) -> Any:
+    return foreign.through
 
 
 def _always(calls: Any) -> Callable[[Any], Any]:

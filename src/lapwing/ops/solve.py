@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from .. import frameworks, planner
-from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
+from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
 from ..core.problem import Problem, Spec
 from .checks import check_choice, check_flag, check_pair, check_square
@@ -69,7 +69,8 @@ def solve(
     a : array, shape (..., n, n)
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     b : array, shape (n,) or (..., n, k)
-        Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library, dtype and device as ``a``.
+        Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two
+        dtypes are promoted to the one that holds both.
     assume : {"general", "symmetric", "hermitian", "pos", "lower", "upper"}
         What is known of A. "general": LU with partial pivoting. "symmetric", "hermitian": LDL or LU. "pos": Hermitian positive
         definite, Cholesky. "lower" and "upper": triangular.
@@ -284,15 +285,14 @@ def slogdet(
     sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
     if assume == "pos" and on_fail == "raise" and not framework.traced(a) and framework.failed(info):
         raise _failure("slogdet", framework, a, info, assume, flags)
-    return SlogdetResult(sign, logabs)
+    return SlogdetResult(xp.scalar(sign), xp.scalar(logabs))
 
 
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
     size = xp.abs(pivots)
     zero = size == 0
     phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
-    with np.errstate(divide="ignore"):  # of a singular matrix the logarithm is -inf
-        return xp.product(phase), xp.sum(xp.log(size), -1)
+    return xp.product(phase), xp.sum(xp.log(size), -1)
 
 
 def _solve(
@@ -308,7 +308,7 @@ def _solve(
 ) -> tuple[Any, Any]:
     framework = frameworks.of(a, name)
     upper = _check(name, framework, a, assume, upper, on_fail)
-    check_pair(name, framework, frameworks.of, a, b)
+    a, b = check_pair(name, framework, frameworks.of, a, b)
     if overwrite is not False:
         overwrite = check_flag(name, "overwrite", overwrite)
     mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
@@ -344,11 +344,11 @@ class Columns:
         rows = shape_a[-2]
         self.vector = len(shape_b) == 1
         if not shape_b:
-            raise ValueError(f"{name}: b must have shape (n,) or (..., n, k), got a single number")
+            raise ShapeError(f"{name}: b must have shape (n,) or (..., n, k), got a single number")
         given = shape_b[0] if self.vector else shape_b[-2]
         if given is not None and rows is not None and given != rows:
             hint = "\nhint: a batch of vectors has shape (..., n, 1): b[..., None]" if shape_b[-1] == rows else ""
-            raise ValueError(
+            raise ShapeError(
                 f"{name}: a has {rows} rows and b has {given} (shapes {tuple(shape_a)} and {tuple(shape_b)}){hint}"
             )
         self.a, self.b = a, b[..., None] if self.vector else b
@@ -364,7 +364,7 @@ class Columns:
             try:
                 self.a, self.b = xp.broadcast_batch(self.a, self.b)
             except (ValueError, RuntimeError) as error:
-                raise ValueError(
+                raise ShapeError(
                     f"{name}: the batches of shapes {tuple(shape_a)} and {tuple(shape_b)} do not broadcast"
                 ) from error
 
