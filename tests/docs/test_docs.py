@@ -37,6 +37,12 @@ def test_docstrings():
     assert tried >= 8
 
 
+@pytest.mark.filterwarnings(  # of torch.compile
+    "ignore:.*torch._prims_common.check.*:FutureWarning",
+    "ignore:.*:DeprecationWarning:torch.*",
+    "ignore:.*torch.jit.*:DeprecationWarning",
+    "ignore:.*functools.lru_cache.*:UserWarning",
+)
 @pytest.mark.parametrize(
     "page",
     [f"docs/{name}.md" for name in ("guide", "eigh", "solve", "gram", "insitu", "tune", "distributed")] + ["README.md"],
