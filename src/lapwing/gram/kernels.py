@@ -140,14 +140,7 @@ def dispersal(x: Any, y: Any = None, length_scale: Any = 1.0, gamma: Any = 1.0) 
     gamma : float, or scalar array of the same library
         Positive. The matrix is positive definite for gamma <= 2.
 
-    Returns
-    -------
-    array, shape (n, m)
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for :func:`euclidean`; ``length_scale`` or ``gamma`` is not positive.
+    Result and errors are those of :func:`gaussian`.
 
     Examples
     --------
