@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from .core import libraries
 from .core.engines import ENGINES as ALL
 from .core.engines import capabilities
 from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
@@ -289,13 +290,6 @@ def _end(bound: int | None) -> int:
     return _NO_END if bound is None else bound
 
 
-def _nvidia_wheels() -> str:
-    """Folders where pip puts NVIDIA's libraries."""
-    import sys
-
-    return ":".join(str(p) for root in sys.path if root for p in Path(root).glob("nvidia/*/lib"))
-
-
 def _prefer(name: str) -> None:
     """Make an engine the default of every call that leaves the choice open and that it can take."""
     assert native is not None
@@ -307,6 +301,6 @@ def _prefer(name: str) -> None:
 if native is not None:
     # nothing is made on disk before there is something to keep
     _sources, _kernels = Path(__file__).parent / "kernels", cache_path("kernels")
-    native.configure(str(_sources), str(_kernels or ""), cuda_paths(), _nvidia_wheels())
+    native.configure(str(_sources), str(_kernels or ""), cuda_paths(), ":".join(libraries.folders()))
     _prefer(default_engine())
 reload_records()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,37 @@ import os; os._exit(0)  # gloo's connections are broken by now
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
         started = [subprocess.Popen([sys.executable, "-c", code, folder, str(rank)], **pipes) for rank in range(2)]
         texts = [process.communicate(timeout=100)[0] for process in started]
+    assert all("done" in text for text in texts), texts
+
+
+def test_the_rank_that_serves_the_store_ends_first():
+    """Rank 0 leaves torch and ends while rank 1 has not read its values yet; and it may start torch again on the same port."""
+    pytest.importorskip("torch")
+    code = """
+import sys, time
+import torch.distributed as dist
+from lapwing.distributed.ranks import torch as torch_ranks
+port, rank = sys.argv[1], int(sys.argv[2])
+for _ in range(2):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    comm = torch_ranks.TorchRanks(dist)
+    comm.barrier()
+    if rank == 1:
+        read = torch_ranks._Store.get
+        torch_ranks._Store.get = lambda *arguments: (time.sleep(0.5), read(*arguments))[1]
+    assert comm.allgather(rank) == [0, 1]
+    if rank == 1: torch_ranks._Store.get = read
+    dist.destroy_process_group()
+    time.sleep(0.5 * rank)  # rank 0 serves the new store
+print("done", flush=True)
+"""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    environment = os.environ | {"PYTHONPATH": str(Path(lapwing.__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    started = [subprocess.Popen([sys.executable, "-c", code, port, str(rank)], **pipes) for rank in range(2)]
+    texts = [process.communicate(timeout=100)[0] for process in started]
     assert all("done" in text for text in texts), texts
 
 

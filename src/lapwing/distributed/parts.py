@@ -91,6 +91,6 @@ def move(ranks: Any, source: np.ndarray, layout: Layout, target: np.ndarray, to:
     """``target`` <- ``source``, blocks of the host in two layouts. Collective."""
     if ranks.size > 1 and not hasattr(ranks, "isend"):  # all ranks alike
         raise TypeError(
-            "ShardedMatrix: blocks of the host need MPI to move\nhint: use an mpi4py communicator, or blocks on GPUs"
+            "ShardedMatrix: moving blocks of the host needs MPI\nhint: use an mpi4py communicator, or blocks on GPUs"
         )
     exchange(ranks, source, layout, target, to)

@@ -29,6 +29,9 @@ class _Store:
         self._client = client
         self.put, self.delete = client.key_value_set_bytes, client.key_value_delete
 
+    def leave(self, key: str, process: int, count: int) -> None:
+        """``jax.distributed`` keeps its store until all processes have shut down."""
+
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
         return [self._get(key, deadline) for key in keys]
 

@@ -21,6 +21,10 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None: ...
 
+    def leave(self, key: str, process: int, count: int) -> None:
+        """Called by ``count`` processes after they have read. The one that serves the store waits here for the others."""
+        ...
+
 
 class StoreRanks:
     """A :class:`.protocol.Communicator` over a store.
@@ -48,6 +52,7 @@ class StoreRanks:
         # all have made this call, so all have read the values of the one before
         if call:
             self._store.delete(self._key(call - 1, self.rank))
+        self._store.leave(f"{self._name}/{call}", self._members[self.rank], self.size)
         return [pickle.loads(data) for data in values if data is not None]
 
     def _key(self, call: int, rank: int) -> str:

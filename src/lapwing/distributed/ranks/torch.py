@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from .store import StoreRanks
 
 __all__ = ["TorchRanks"]
 
+_LEAVE = 5.0  # seconds to read values that are there; ranks that have given up do not read them
 _CALLS: dict[str, list[int]] = {}  # by name: a key is never used twice, also after torch was shut down and started again
 
 
@@ -29,8 +31,7 @@ class TorchRanks(StoreRanks):
         members = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
         # groups that torch split off one another may share a name, but not their first rank
         name = f"lapwing/{(dist.group.WORLD if group is None else group).group_name}/{members[0]}+{len(members)}"
-        store = _Store(dist.distributed_c10d._get_default_store())
-        super().__init__(store, dist.get_rank(), members, name, _CALLS.setdefault(name, [0]))
+        super().__init__(_Store(dist), dist.get_rank(), members, name, _CALLS.setdefault(name, [0]))
 
     def isend(self, data: np.ndarray, rank: int, tag: int) -> Any:
         return self._dist.isend(self._tensor(data), self._members[rank], self.group, tag)
@@ -58,21 +59,43 @@ class TorchRanks(StoreRanks):
 
 
 class _Store:
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    """The store of all ranks. It is not kept: a reference would hold its port after ``destroy_process_group``."""
+
+    def __init__(self, dist: Any) -> None:
+        self._dist = dist
+
+    @property
+    def _store(self) -> Any:
+        return self._dist.distributed_c10d._get_default_store()
 
     def put(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
 
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
         """By looking again and again: a blocking wait would hold the store's connection, which torch itself uses too."""
-        nap = 5e-5
-        while not self._store.check(keys):
-            if time.monotonic() > deadline:
-                return [self._store.get(key) if self._store.check([key]) else None for key in keys]
-            time.sleep(nap)
-            nap = min(nap * 1.5, 2e-2)
-        return [self._store.get(key) for key in keys]
+        store = self._store
+        if _poll(lambda: store.check(keys), deadline):
+            return [store.get(key) for key in keys]
+        return [store.get(key) if store.check([key]) else None for key in keys]
 
     def delete(self, key: str) -> None:
         self._store.delete_key(key)
+
+    def leave(self, key: str, process: int, count: int) -> None:
+        """Rank 0 serves the store: if it ended its script now, the others could not read their values any more."""
+        store = self._store
+        store.add(f"{key}/read", 1)
+        if process == 0:
+            _poll(lambda: store.add(f"{key}/read", 0) >= count, time.monotonic() + _LEAVE)
+            store.delete_key(f"{key}/read")
+
+
+def _poll(done: Callable[[], bool], deadline: float) -> bool:
+    """Whether it is done before the deadline."""
+    nap = 5e-5
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(nap)
+        nap = min(nap * 1.5, 2e-2)
+    return True
