@@ -41,9 +41,12 @@ def test_a_wrong_answer_is_seen(monkeypatch):
     right = lw.solve
     monkeypatch.setattr(lw, "solve", lambda a, b, **options: right(a, b, **options) * (1 + 1e-4))
     wrong = tried = 0
-    for index in range(400):
+    for index in range(600):
         call = fuzz.draw(1, index)
-        if call.operation == "solve" and call.library == "numpy" and not call.flaw and not fuzz.known_failure(call):
+        if call.operation != "solve" or call.library != "numpy" or call.flaw or fuzz.known_failure(call):
+            continue
+        # an engine may refuse the call; a backward error forgives more where the condition is bad
+        if call.dtype in ("float64", "complex128") and "engine" not in call.options and call.condition <= 1e3:
             tried += call.n > 0 and 0 not in call.batch and call.columns != 0 and not fuzz.overflows(call)
             try:
                 fuzz.perform(call)
