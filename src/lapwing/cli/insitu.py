@@ -29,9 +29,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def _add_watch(commands: argparse._SubParsersAction) -> None:
     text = "show a run: step, times, energy, singular values, modes, errors"
-    parser = commands.add_parser(
-        "watch", help=text, description=text.capitalize() + ". The run must write status.json (live=True)."
-    )
+    about = f"{text.capitalize()}. The run must write status.json (live=True)."
+    parser = commands.add_parser("watch", help=text, description=about)
     parser.add_argument("folder", metavar="DIR", type=Path, help="output folder of the run; it need not exist yet")
     parser.add_argument("--web", action="store_true", help="show a page on 127.0.0.1 instead of using the terminal")
     parser.add_argument("--port", type=int, default=None, help="port of the page (default: a free one)")

@@ -13,16 +13,6 @@ from .reader import View
 
 __all__ = ["Row", "analyses", "clean", "errors", "facts", "headline", "milliseconds", "numbers"]
 
-_SAID = {
-    "waiting": "waiting",
-    "starting": "starting",
-    "running": "running",
-    "silent": "no sign of life",
-    "finished": "finished",
-    "stopped": "stopped",
-    "failed": "failed",
-}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -37,7 +27,7 @@ class Row:
 
 def headline(view: View) -> tuple[str, str]:
     """The state in one to four words, and a message about it."""
-    return _SAID.get(view.state, view.state), clean(view.message)
+    return "no sign of life" if view.state == "silent" else view.state, clean(view.message)
 
 
 def facts(view: View) -> list[tuple[str, str]]:

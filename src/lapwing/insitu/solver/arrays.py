@@ -13,26 +13,6 @@ from ...core.memory import memory_of_array
 from ..memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
 from .streams import copy_on_device, wide
 
-__all__ = [
-    "LIBRARIES",
-    "VIEWS",
-    "aligned",
-    "as_library",
-    "choose_library",
-    "device_of",
-    "empty_like_device",
-    "host_as_numpy",
-    "import_library",
-    "jax_copy",
-    "library_of",
-    "memory_of",
-    "numpy_dtype",
-    "poison",
-    "private_copy",
-    "restore_array",
-    "to_host",
-]
-
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
 
 

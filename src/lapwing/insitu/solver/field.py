@@ -27,20 +27,6 @@ class Field:
       If the solver itself is written in JAX, its array is passed on as it is.
     """
 
-    __slots__ = (
-        "_debug",
-        "_library",
-        "_memory",
-        "_source",
-        "_step",
-        "_temporary",
-        "_valid",
-        "_views",
-        "name",
-        "stream",
-        "writable",
-    )
-
     def __init__(
         self,
         name: str,

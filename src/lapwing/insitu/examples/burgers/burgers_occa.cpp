@@ -40,10 +40,7 @@ int main(int count, char** arguments) {
   // OCCA's stream and the default stream wait for each other, so the default stream (NULL) gives the right order
   insitu_ctx* run = insitu_init(script, nullptr, -1);
   const int64_t shape[1] = {nx};
-  insitu_mesh_info mesh = {};
-  mesh.ndim = 1;
-  mesh.global_shape = shape;
-  mesh.spacing = &h;
+  const insitu_mesh_info mesh = {1, shape, nullptr, &h, nullptr, nullptr, nullptr, {}};  // one dimension, its shape and spacing
   insitu_mesh(run, &mesh);
 
   double t = 0;
