@@ -108,8 +108,8 @@ def shared_python() -> Path | None:
     name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}{getattr(sys, 'abiflags', '')}.so"
     folders = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL")]
     folders += [f"{prefix}/{lib}" for prefix in (sys.base_prefix, sys.base_exec_prefix) for lib in ("lib", "lib64")]
-    found = (Path(folder, name + end) for folder in folders if folder for end in (".1.0", ""))
-    return next((path for path in found if path.is_file()), None)
+    candidates = (Path(folder, name + end) for folder in folders if folder for end in (".1.0", ""))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _in_python(folder: Path) -> list[Any]:
