@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.memory import memory_of_array
-from ..memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from ...core.memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, memory_of_array
 from .streams import copy_on_device, wide
 
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
@@ -89,7 +88,7 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
         copy[...] = _numpy_view(name, memory)
         with wide():
             return jax.numpy.asarray(copy)
-    if contiguous_strides(memory) is None:
+    if not memory.row_major:
         raise TypeError(f"field {name!r} has strides {memory.strides}; on a GPU, JAX needs row-major fields without gaps")
     if memory.device[0] == ROCM:
         raise TypeError(f"field {name!r} is on {memory.place}; copying it for JAX is not supported")

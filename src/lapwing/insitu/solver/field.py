@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.memory import capsule_of_memory
-from ..memory import GPU, HOST, Memory
+from ...core.memory import GPU, HOST, Memory, capsule_of_memory
 from .arrays import VIEWS, as_library, choose_library, jax_copy, memory_of, poison, private_copy, to_host
 
 __all__ = ["Field"]

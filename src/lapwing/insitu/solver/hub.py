@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.memory import HOST
 from ..analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, StopRun, on_step
 from ..live import Live
-from ..memory import HOST
 from . import checkpoint, report
 from .arrays import LIBRARIES, choose_library
 from .field import Field
