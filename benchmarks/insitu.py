@@ -4,8 +4,8 @@
                                 [--output FILE]
 
 Prints pass or fail against the bars, and writes everything to benchmarks/results/. Exit code: 0 all passed, 1 a missed bar.
-The POD: 2-D Burgers on points x points (u, v), double precision. Both ways of analysing it run in processes of their own, so
-that each has its own peak of memory; what the solver itself needs is measured in a third one and taken off.
+The POD: 2-D Burgers on points x points (u, v), double precision. Both analyses run in separate processes, so that each has its
+own peak memory; the memory of the solver is measured in a third process and subtracted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     if options.only in (None, "overhead"):
         report["overhead"] = found = _run("overhead", options)
         for name, us in found.items():
-            verdicts.append((f"no-op analysis, {name}: {us:.2f} us a step (bar {_STEP_BAR_US:g})", us <= _STEP_BAR_US))
+            verdicts.append((f"no-op analysis, {name}: {us:.2f} us per step (bar {_STEP_BAR_US:g})", us <= _STEP_BAR_US))
     if options.only in (None, "pod"):
         report["pod"], more = _pod(options)
         verdicts += more

@@ -1,6 +1,6 @@
-"""An independent solver, analysed while it runs: decaying 2-D turbulence by exponax (pip install exponax).
+"""A solver of another project, analysed while it runs: decaying 2-D turbulence with exponax (pip install exponax).
 
-python examples/insitu_exponax.py [points, 128 unless told] [steps, 600]
+python examples/insitu_exponax.py [points, default 128] [steps, default 600]
 """
 
 import sys
@@ -20,7 +20,7 @@ extent, dt = 1.0, 0.01
 advance = equinox.filter_jit(exponax.stepper.NavierStokesVorticity(2, extent, points, dt, diffusivity=1e-4))
 vorticity = 10 * exponax.ic.RandomTruncatedFourierSeries(2, cutoff=5, max_one=True)(points, key=jax.random.key(0))
 
-# lapwing: these lines are the whole coupling
+# lapwing: these lines connect the solver with the analyses
 pod = insitu.POD("w", rank=20, weights="mesh")
 spectrum = insitu.Spectrum("w")
 mesh = insitu.Mesh(global_shape=(points, points), spacing=(extent / points,) * 2)
@@ -31,7 +31,7 @@ checks, shared = [], []
 def look(ctx, w):
     seen = np.asarray(w)
     shared.append(seen.ctypes.data == current.unsafe_buffer_pointer())  # the solver's own memory
-    checks.append(seen.copy())  # only to check the answer below: this is the history that POD does not need
+    checks.append(seen.copy())  # only for the check below: POD does not need this history
 
 
 with insitu.Hub([pod, spectrum, look], output=None, mesh=mesh) as hub:

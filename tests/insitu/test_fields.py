@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
-from lapwing.core.memory import _exported, capsule_of_memory, memory_of_capsule
-from lapwing.insitu.memory import Memory
+from lapwing.core.memory import Memory, _exported, capsule_of_memory, memory_of_capsule
 from lapwing.insitu.solver import bridge
 from lapwing.insitu.solver.field import Field
 

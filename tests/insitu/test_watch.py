@@ -454,13 +454,13 @@ def test_a_port_that_is_taken_is_one_line(folder):
     ("arguments", "message"),
     [
         (["watch"], "DIR"),
-        (["watch", "out", "--port", "80"], "--port is that of the page"),
+        (["watch", "out", "--port", "80"], "--port needs --web"),
         (["watch", "out", "--web", "--port", "99999"], "--port 99999 is not between 0 and 65535"),
-        (["watch", "out", "--web", "--once"], "--once shows the run in the terminal"),
+        (["watch", "out", "--web", "--once"], "--once and --web cannot be combined"),
         (["watch", "out", "--interval", "0"], "--interval 0 is not between"),
         (["watch", __file__], "is not a folder"),
-        (["demo", "--keep", str(Path(__file__).parent)], "it is there already"),
-        ([], "say what to do"),
+        (["demo", "--keep", str(Path(__file__).parent)], "it exists already"),
+        ([], "a command is missing"),
         (["nosuch"], "invalid choice: 'nosuch'"),
     ],
 )

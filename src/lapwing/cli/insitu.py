@@ -1,4 +1,4 @@
-"""lapwing insitu: watch a running simulation, run the example, ask for compiler flags."""
+"""lapwing insitu: watch a running simulation, run the example, print compiler flags."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .usage import UsageError
 
 __all__ = ["add_parser"]
 
-# asked by builds; `python -m lapwing.insitu` answers
+# options for builds, answered by `python -m lapwing.insitu`
 _FLAGS = ("cflags", "libs", "cmakedir", "fortran", "libfile", "examples")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    text = "watch a simulation that is analysed while it runs; run the example"
+    text = "watch a simulation that is analysed while it runs, or run the example"
     parser = commands.add_parser("insitu", help=text, description=text.capitalize() + ".")
     build = parser.add_argument_group("for builds (as python -m lapwing.insitu)")
     for flag in _FLAGS:
@@ -29,12 +29,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 def _add_watch(commands: argparse._SubParsersAction) -> None:
     text = "show a run: step, times, energy, singular values, modes, errors"
-    parser = commands.add_parser("watch", help=text, description=text.capitalize() + ". It must write status.json (live=True).")
-    parser.add_argument("folder", metavar="DIR", type=Path, help="output folder of the run; it may come later")
-    parser.add_argument("--web", action="store_true", help="a page on 127.0.0.1 instead of the terminal")
-    parser.add_argument("--port", type=int, default=None, help="of the page (default: a free one)")
-    parser.add_argument("--once", action="store_true", help="show it once and end")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks (default: 1)")
+    about = f"{text.capitalize()}. The run must write status.json (live=True)."
+    parser = commands.add_parser("watch", help=text, description=about)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="output folder of the run; it need not exist yet")
+    parser.add_argument("--web", action="store_true", help="show a page on 127.0.0.1 instead of using the terminal")
+    parser.add_argument("--port", type=int, default=None, help="port of the page (default: a free one)")
+    parser.add_argument("--once", action="store_true", help="print the state once and exit")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two updates (default: 1)")
     parser.set_defaults(run=_watch)
 
 
@@ -44,15 +45,15 @@ def _watch(options: argparse.Namespace) -> int:
     from ..insitu.live.terminal import watch
 
     if options.web and options.once:
-        raise UsageError("--once shows the run in the terminal; --web has no effect with it")
+        raise UsageError("--once and --web cannot be combined: --once prints to the terminal")
     if options.port is not None and not options.web:
-        raise UsageError("--port is that of the page\nhint: add --web")
+        raise UsageError("--port needs --web\nhint: add --web")
     if not 0 <= (options.port or 0) <= 65535:
         raise UsageError(f"--port {options.port} is not between 0 and 65535")
     if not 0.05 <= options.interval <= 3600:
         raise UsageError(f"--interval {options.interval:g} is not between 0.05 and 3600 seconds")
     if options.folder.exists() and not options.folder.is_dir():
-        raise UsageError(f"{options.folder} is not a folder\nhint: give the output folder of the run")
+        raise UsageError(f"{options.folder} is not a folder\nhint: pass the output folder of the run")
     if options.web:
         return serve(options.folder, options.port or 0)
     try:
@@ -67,5 +68,5 @@ def _answer(options: argparse.Namespace) -> int:
 
     if not options.asked:
         flags = " ".join(f"--{flag}" for flag in _FLAGS)
-        raise UsageError(f"insitu: say what to do\nhint: lapwing insitu watch DIR, lapwing insitu demo, or {flags}")
+        raise UsageError(f"insitu: a command is missing\nhint: lapwing insitu watch DIR, lapwing insitu demo, or {flags}")
     return main(options.asked)

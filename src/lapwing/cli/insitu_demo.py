@@ -26,15 +26,15 @@ EXAMPLE = PACKAGE / "insitu" / "examples" / "burgers"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"
 COMPILERS = ("g++", "c++", "clang++")
 STEPS = 2001
-# what the original prints after its last step, and the singular values of its history
+# the value that the original prints after its last step, and the singular values of its history
 VALUE = "0.0733873"
 SIGMA = (471.259287, 104.637607, 26.8645742, 8.45897393)
-_NINE_DIGITS = 2e-9  # relative: half a unit of the ninth digit, and a little for the streamed values
+_NINE_DIGITS = 2e-9  # relative: half a unit of the ninth digit, and a margin for the streamed values
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "build and run the Burgers example, and compare it with the published numbers"
-    parser = commands.add_parser("demo", help=text, description=text.capitalize() + ". Takes some seconds.")
+    parser = commands.add_parser("demo", help=text, description=text.capitalize() + ". Takes a few seconds.")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="work in this new folder (default: a temporary one)")
     parser.add_argument("--no-show", action="store_true", help="do not open the pictures on the screen")
     parser.set_defaults(run=run)
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     code, output = _stream(command, folder)
     right = _compare(code, output)
     _pictures(folder / "insitu", output, show=not options.no_show)
-    print(f"\nThe run once more as it was shown live: {program()} insitu watch {_shown([folder / 'insitu'])} [--web]")
+    print(f"\nTo see the live view of this run: {program()} insitu watch {_shown([folder / 'insitu'])} [--web]")
     return 0 if right else 1
 
 
@@ -57,7 +57,7 @@ def _folder(keep: Path | None) -> Path:
     if keep is None:
         return Path(tempfile.mkdtemp(prefix="lapwing-burgers-"))
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UsageError(f"--keep {keep}: it is there already\nhint: name a new or empty folder")
+        raise UsageError(f"--keep {keep}: it exists already\nhint: choose a new or empty folder")
     keep.mkdir(parents=True, exist_ok=True)
     return keep.resolve()
 
@@ -66,7 +66,7 @@ def _folder(keep: Path | None) -> Path:
 
 
 def _compiled(folder: Path) -> list[Any] | None:
-    """The C++ solver, or None with the reason said."""
+    """Compile the C++ solver and return its command; None, with the reason printed, if that fails."""
     compiler = shlex.split(os.environ.get("CXX", "")) or [next((c for c in COMPILERS if shutil.which(c)), "")]
     reason = _obstacle(compiler[0])
     if not reason:
@@ -80,19 +80,19 @@ def _compiled(folder: Path) -> list[Any] | None:
         progress.clear()
         if done.returncode == 0:
             return [folder / "burgers"]
-        reason = f"the compiler refused it:\n{done.stderr.strip()}"
-    print(f"The C++ solver is left out: {reason}")
+        reason = f"the compiler failed:\n{done.stderr.strip()}"
+    print(f"The C++ solver cannot be used: {reason}")
     return None
 
 
 def _obstacle(compiler: str) -> str:
-    """Why the C++ solver cannot be built or run here, and what would help."""
+    """Why the C++ solver cannot be built or run here, with a hint; empty if it can."""
     if not compiler or not shutil.which(compiler):
-        return "there is no C++ compiler\nhint: install g++, or name one in CXX"
+        return "there is no C++ compiler\nhint: install g++, or set CXX to a compiler"
     if not LIBRARY.exists():
         return (
             f"{LIBRARY.name} is missing: lapwing was installed without a C++ compiler"
-            "\nhint: reinstall lapwing, now that there is one"
+            "\nhint: reinstall lapwing, now that there is a compiler"
         )
     if not shared_python():
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -104,17 +104,17 @@ def _obstacle(compiler: str) -> str:
 
 
 def shared_python() -> Path | None:
-    """The libpython of this interpreter; the C library looks in the same places."""
+    """The libpython of this interpreter; the C library searches the same folders."""
     name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}{getattr(sys, 'abiflags', '')}.so"
     folders = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL")]
     folders += [f"{prefix}/{lib}" for prefix in (sys.base_prefix, sys.base_exec_prefix) for lib in ("lib", "lib64")]
-    found = (Path(folder, name + end) for folder in folders if folder for end in (".1.0", ""))
-    return next((path for path in found if path.is_file()), None)
+    candidates = (Path(folder, name + end) for folder in folders if folder for end in (".1.0", ""))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _in_python(folder: Path) -> list[Any]:
     name = "burgers_jax.py" if find_spec("jax") else "burgers_numpy.py"
-    print(f"The same solver in {'JAX' if 'jax' in name else 'NumPy'} is run instead; Python drives it.")
+    print(f"The same solver in {'JAX' if 'jax' in name else 'NumPy'} runs instead.")
     return [sys.executable, folder / name]
 
 
@@ -122,7 +122,7 @@ def _in_python(folder: Path) -> list[Any]:
 
 
 def _stream(command: list[Any], folder: Path) -> tuple[int, str]:
-    """Run it; its output is shown line by line, and how far it is by a bar where there is a terminal."""
+    """Run the solver and show its output line by line, with a progress bar if there is a terminal."""
     words = [str(word) for word in command]
     lines = []
     with subprocess.Popen(
@@ -143,7 +143,7 @@ def _stream(command: list[Any], folder: Path) -> tuple[int, str]:
 
 
 class _Bar:
-    """The steps done, read from the live view of the run itself, below the lines it prints."""
+    """A progress bar below the output of the run; the number of steps comes from its live view."""
 
     def __init__(self, folder: Path) -> None:
         from ..insitu.live.reader import Reader
@@ -176,7 +176,7 @@ class _Bar:
 
 
 def _environment() -> dict[str, str]:
-    """This interpreter, with lapwing in its path, the live view on, and nothing of the user's own in situ settings."""
+    """The environment of the solver: this interpreter, the live view on, and none of the user's own in situ settings."""
     known = {k: v for k, v in os.environ.items() if not k.startswith("LAPWING_INSITU")}
     known |= {"LAPWING_INSITU_PYTHON": sys.executable, "LAPWING_INSITU_LIVE": "1", "PYTHONUNBUFFERED": "1"}
     known.setdefault("JAX_PLATFORMS", "cpu")
@@ -197,8 +197,8 @@ def _compare(code: int, output: str) -> bool:
     good &= _line("u[10]", value, VALUE, value == VALUE)
     sigma = next(iter(re.findall(r"singular values (.*)", output)), "").split()
     for i, wanted in enumerate(SIGMA):
-        found = sigma[i] if i < len(sigma) else "nothing"
-        good &= _line(f"sigma {i + 1}", found, f"{wanted:.9g}", _close(found, wanted))
+        printed = sigma[i] if i < len(sigma) else "nothing"
+        good &= _line(f"sigma {i + 1}", printed, f"{wanted:.9g}", _close(printed, wanted))
     errors = re.findall(r"t = ([\d.]+): off the exact solution by ([\d.e+-]+)", output)
     if errors:
         last = errors[-1]
@@ -208,28 +208,28 @@ def _compare(code: int, output: str) -> bool:
     return good
 
 
-def _line(name: str, found: str, wanted: str, good: bool) -> bool:
-    print(f"  {'right' if good else 'WRONG'}   {name:<8} {found:<12} published {wanted}")
+def _line(name: str, value: str, wanted: str, good: bool) -> bool:
+    print(f"  {'right' if good else 'WRONG'}   {name:<8} {value:<12} published {wanted}")
     return good
 
 
-def _close(found: str, wanted: float) -> bool:
+def _close(printed: str, wanted: float) -> bool:
     try:
-        return abs(float(found) - wanted) <= _NINE_DIGITS * wanted
+        return abs(float(printed) - wanted) <= _NINE_DIGITS * wanted
     except ValueError:
         return False
 
 
 def _pictures(folder: Path, output: str, show: bool) -> None:
-    made = sorted(folder.glob("*.png"))
-    if not made:
+    pictures = sorted(folder.glob("*.png"))
+    if not pictures:
         hint = " (pip install matplotlib)" if "matplotlib" in output else ""
         print(f"\nThere are no pictures{hint}")
         return
-    print("\nPictures:", *(f"  {path}" for path in made), sep="\n")
+    print("\nPictures:", *(f"  {path}" for path in pictures), sep="\n")
     viewer = shutil.which("xdg-open")
     if show and viewer and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        for path in made:
+        for path in pictures:
             subprocess.Popen([viewer, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 

@@ -1,7 +1,7 @@
 """Analyse a simulation while it runs, on its device, without copying its fields.
 
-A solver in Python gives its fields to a `Hub` at every step; one in C, C++ or Fortran gives pointers through
-``lapwing_insitu.h``. Analyses are the ready-made ones below, classes derived from `Analysis`, or functions decorated with
+A solver in Python passes its fields to a `Hub` at every step; a solver in C, C++ or Fortran passes pointers through
+``lapwing_insitu.h``. Use the ready-made analyses below, write classes derived from `Analysis`, or decorate functions with
 `on_step`.
 
 >>> import numpy as np

@@ -1,14 +1,14 @@
-"""python -m lapwing.insitu: what a build needs to know about the C interface.
+"""python -m lapwing.insitu: compiler flags and paths for a solver that uses the C interface.
 
---cflags     compiler flags: where lapwing_insitu.h and lapwing_insitu_stub.h are
+--cflags     compiler flags: the folder of lapwing_insitu.h and lapwing_insitu_stub.h
 --libs       linker flags, with the run-time path of the library
 --cmakedir   folder for find_package(LapwingInsitu HINTS ...)
 --fortran    the Fortran module's source file
---libfile    the library itself, for LAPWING_INSITU_LIB
+--libfile    the path of the library, for LAPWING_INSITU_LIB
 --examples   folder of the example solvers
 --version    version of lapwing
 
-The commands ``watch`` and ``demo`` are those of ``lapwing insitu``.
+The commands ``watch`` and ``demo`` do the same as ``lapwing insitu watch`` and ``lapwing insitu demo``.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from lapwing._version import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = PACKAGE / "insitu" / "include"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"
+QUESTIONS = {
+    "cflags": "compiler flags",
+    "libs": "linker flags with run-time path",
+    "cmakedir": "folder for find_package",
+    "fortran": "source of the Fortran module",
+    "libfile": "path of the library",
+    "examples": "folder of the example solvers",
+    "version": "version of lapwing",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the answers in the order of the questions, each kind of flags on the same line."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and given[0] in ("watch", "demo"):
+    """Print the answers on one line, in the order of the options."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in ("watch", "demo"):
         from lapwing.__main__ import main as lapwing
 
-        return lapwing(["insitu", *given])
-    parser = argparse.ArgumentParser(
-        prog="python -m lapwing.insitu", description="What a build needs to know about lapwing.insitu."
-    )
-    parser.add_argument("--cflags", action="append_const", dest="asked", const="cflags", help="compiler flags")
-    parser.add_argument("--libs", action="append_const", dest="asked", const="libs", help="linker flags with run-time path")
-    parser.add_argument("--cmakedir", action="append_const", dest="asked", const="cmakedir", help="folder for find_package")
-    parser.add_argument("--fortran", action="append_const", dest="asked", const="fortran", help="source of the Fortran module")
-    parser.add_argument("--libfile", action="append_const", dest="asked", const="libfile", help="path of the library")
-    parser.add_argument(
-        "--examples", action="append_const", dest="asked", const="examples", help="folder of the example solvers"
-    )
-    parser.add_argument("--version", action="append_const", dest="asked", const="version", help="version of lapwing")
-    asked: list[str] = parser.parse_args(given).asked or []
+        return lapwing(["insitu", *arguments])
+    parser = argparse.ArgumentParser(prog="python -m lapwing.insitu", description="Compiler flags and paths for a solver.")
+    for name, text in QUESTIONS.items():
+        parser.add_argument(f"--{name}", action="append_const", dest="asked", const=name, help=text)
+    asked: list[str] = parser.parse_args(arguments).asked or []
     if not asked:
         parser.print_help()
         return 2

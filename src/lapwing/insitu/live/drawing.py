@@ -36,10 +36,10 @@ class Fetch:
         return [(name, s, _copied(s.values)) for name, s in self._sketches]
 
 
-def drawings(taken: list[tuple[str, Sketch, np.ndarray]]) -> list[dict[str, Any]]:
+def drawings(sketches: list[tuple[str, Sketch, np.ndarray]]) -> list[dict[str, Any]]:
     """The entries that the page draws: lines as numbers, images as one byte per pixel."""
     entries: list[dict[str, Any]] = []
-    for name, sketch, values in taken:
+    for name, sketch, values in sketches:
         values = np.asarray(values.real, np.float64)
         if values.ndim not in (2, 3):
             continue

@@ -99,15 +99,15 @@ class Reader:
 
 def pictures(folder: Path) -> tuple[Picture, ...]:
     """The PNG files of the folder, sorted by name. Links are left out: they could point anywhere."""
-    found = []
+    files = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if _PICTURE_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    found.append(Picture(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
+                    files.append(Picture(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns))
     except OSError:
         return ()
-    return tuple(sorted(found, key=lambda p: p.name)[:_PICTURES])
+    return tuple(sorted(files, key=lambda p: p.name)[:_PICTURES])
 
 
 def open_picture(folder: Path, name: str) -> bytes | None:

@@ -165,9 +165,9 @@ def state(view: View) -> bytes:
     s = view.status
     known = s.get("analyses")
     powers = {
-        str(name): words.numbers(own.get("power"))
-        for name, own in (known.items() if isinstance(known, dict) else ())
-        if isinstance(own, dict) and own.get("power")
+        str(name): words.numbers(values.get("power"))
+        for name, values in (known.items() if isinstance(known, dict) else ())
+        if isinstance(values, dict) and values.get("power")
     }
     content = {
         "state": view.state,

@@ -14,15 +14,7 @@ from .reader import Reader, View
 
 __all__ = ["render", "watch"]
 
-_COLOURS = {
-    "waiting": "33",
-    "starting": "33",
-    "running": "32",
-    "silent": "31;1",
-    "finished": "32;1",
-    "stopped": "33;1",
-    "failed": "31;1",
-}
+_COLOURS = {"running": "32", "silent": "31;1", "finished": "32;1", "stopped": "33;1", "failed": "31;1"}
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = " .:-=+*#%@"
 _SIGMAS = 12
@@ -86,7 +78,7 @@ def render(view: View, stream: TextIO | None = None, *, colour: bool = False) ->
     paint = _painter(colour and not os.environ.get("NO_COLOR"))
     state, message = words.headline(view)
     folder = words.clean(str(view.folder))[-(width - 36) :]
-    lines = [f"{paint('1', 'lapwing insitu')}  {folder}  {paint(_COLOURS.get(view.state, '0'), state)}"]
+    lines = [f"{paint('1', 'lapwing insitu')}  {folder}  {paint(_COLOURS.get(view.state, '33'), state)}"]
     if message:
         lines += _wrapped(message, width)
     facts = words.facts(view)

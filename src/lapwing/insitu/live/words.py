@@ -13,16 +13,6 @@ from .reader import View
 
 __all__ = ["Row", "analyses", "clean", "errors", "facts", "headline", "milliseconds", "numbers"]
 
-_SAID = {
-    "waiting": "waiting",
-    "starting": "starting",
-    "running": "running",
-    "silent": "no sign of life",
-    "finished": "finished",
-    "stopped": "stopped",
-    "failed": "failed",
-}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -37,7 +27,7 @@ class Row:
 
 def headline(view: View) -> tuple[str, str]:
     """The state in one to four words, and a message about it."""
-    return _SAID.get(view.state, view.state), clean(view.message)
+    return "no sign of life" if view.state == "silent" else view.state, clean(view.message)
 
 
 def facts(view: View) -> list[tuple[str, str]]:
@@ -71,22 +61,22 @@ def analyses(view: View) -> list[Row]:
     known = known if isinstance(known, dict) else {}
     whole_ms = (number(view.status.get("solver_ms")) or 0.0) + (number(view.status.get("analysis_ms")) or 0.0)
     rows = []
-    for name, own in known.items():
-        if not isinstance(own, dict):
+    for name, values in known.items():
+        if not isinstance(values, dict):
             continue
-        ms = number(own.get("ms")) or 0.0
-        disabled = clean(str(own.get("disabled") or ""))
-        note = f"switched off: {disabled}" if disabled else ", ".join(_notes(own))
+        ms = number(values.get("ms")) or 0.0
+        disabled = clean(str(values.get("disabled") or ""))
+        note = f"switched off: {disabled}" if disabled else ", ".join(_notes(values))
         share = min(ms / whole_ms, 1.0) if whole_ms > 0 else 0.0
-        rows.append(Row(clean(str(name)), milliseconds(ms), share, int(number(own.get("errors")) or 0), note))
+        rows.append(Row(clean(str(name)), milliseconds(ms), share, int(number(values.get("errors")) or 0), note))
     return rows
 
 
-def _notes(own: dict[str, Any]) -> list[str]:
+def _notes(values: dict[str, Any]) -> list[str]:
     """The other short figures of an analysis."""
     known = ("ms", "errors", "disabled", "sigma", "power")
     notes: list[str] = []
-    for name, value in own.items():
+    for name, value in values.items():
         if name in known or len(notes) == 6:
             continue
         if name == "energy":
@@ -116,18 +106,18 @@ def number(value: Any) -> float | None:
 
 
 def numbers(values: Any) -> list[float]:
-    found = [number(v) for v in values] if isinstance(values, list) else []
-    return [v for v in found if v is not None]
+    parsed = [number(v) for v in values] if isinstance(values, list) else []
+    return [v for v in parsed if v is not None]
 
 
 def whole(value: Any) -> str:
-    found = number(value)
-    return "-" if found is None else f"{found:,.0f}".replace(",", " ")
+    parsed = number(value)
+    return "-" if parsed is None else f"{parsed:,.0f}".replace(",", " ")
 
 
 def short(value: Any, digits: int) -> str:
-    found = number(value)
-    return "-" if found is None else f"{found:.{digits}g}"
+    parsed = number(value)
+    return "-" if parsed is None else f"{parsed:.{digits}g}"
 
 
 def percent(value: float) -> str:

@@ -9,29 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.memory import memory_of_array
-from ..memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, contiguous_strides
+from ...core.memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, memory_of_array
 from .streams import copy_on_device, wide
-
-__all__ = [
-    "LIBRARIES",
-    "VIEWS",
-    "aligned",
-    "as_library",
-    "choose_library",
-    "device_of",
-    "empty_like_device",
-    "host_as_numpy",
-    "import_library",
-    "jax_copy",
-    "library_of",
-    "memory_of",
-    "numpy_dtype",
-    "poison",
-    "private_copy",
-    "restore_array",
-    "to_host",
-]
 
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
 
@@ -109,7 +88,7 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
         copy[...] = _numpy_view(name, memory)
         with wide():
             return jax.numpy.asarray(copy)
-    if contiguous_strides(memory) is None:
+    if not memory.row_major:
         raise TypeError(f"field {name!r} has strides {memory.strides}; on a GPU, JAX needs row-major fields without gaps")
     if memory.device[0] == ROCM:
         raise TypeError(f"field {name!r} is on {memory.place}; copying it for JAX is not supported")
@@ -149,11 +128,11 @@ def library_of(array: Any) -> str | None:
 
 def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
     """Convert ``array`` to ``library``, without a copy where the two libraries can share memory."""
-    own = library_of(array)
-    if own is None:
+    source = library_of(array)
+    if source is None:
         raise _not_an_array(name, array)
-    if library in ("auto", own):
-        if own == "numpy" and array.flags.writeable != writable:
+    if library in ("auto", source):
+        if source == "numpy" and array.flags.writeable != writable:
             array = array.view()
             if not writable:
                 array.flags.writeable = False
@@ -162,13 +141,13 @@ def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
     if library == "numpy":
         if place.device[0] not in HOST:
             return _numpy_view(name, place)  # raises the error
-        view = np.asarray(array.detach() if own == "torch" else array).view()
-        if own != "jax" and not writable:
+        view = np.asarray(array.detach() if source == "torch" else array).view()
+        if source != "jax" and not writable:
             view.flags.writeable = False
         return view
     if library == "jax":
         return jax_copy(name, place, 0)
-    if own == "jax":
+    if source == "jax":
         array.block_until_ready()
     return VIEWS[library](name, place)
 
@@ -186,20 +165,20 @@ def _not_an_array(name: str, value: Any) -> TypeError:
 
 def to_host(array: Any) -> np.ndarray:
     """Convert an array of any library to NumPy; host memory is not copied."""
-    own = library_of(array)
-    if own == "torch":
+    source = library_of(array)
+    if source == "torch":
         return array.detach().cpu().numpy()  # type: ignore[no-any-return]
-    if own == "cupy":
+    if source == "cupy":
         return array.get()  # type: ignore[no-any-return]
     return np.asarray(array)
 
 
 def host_as_numpy(array: Any) -> Any:
     """A NumPy view of an array in host memory; an array on another device is returned as it is."""
-    own = library_of(array)
-    if own == "torch" and array.device.type == "cpu":
+    source = library_of(array)
+    if source == "torch" and array.device.type == "cpu":
         return array.detach().numpy()
-    if own == "jax" and all(d.platform == "cpu" for d in array.devices()):
+    if source == "jax" and all(d.platform == "cpu" for d in array.devices()):
         return np.asarray(array)  # waits until JAX has computed it
     return array
 
@@ -224,22 +203,22 @@ def empty_like_device(library: str, device: int) -> Any:
 
 def private_copy(array: Any) -> Any:
     """A copy in the same library."""
-    own = library_of(array)
-    if own == "torch":
+    source = library_of(array)
+    if source == "torch":
         return array.clone()
-    if own == "jax":
+    if source == "jax":
         return sys.modules["jax"].numpy.array(array, copy=True)
     return array.copy()
 
 
 def poison(array: Any) -> None:
     """Overwrite a debug copy, so that a later use of it shows."""
-    own = library_of(array)
-    if own == "jax":
+    source = library_of(array)
+    if source == "jax":
         array.delete()  # JAX then raises an error on every use
         return
     kind = numpy_dtype(array)
-    if own == "numpy":
+    if source == "numpy":
         array.flags.writeable = True
     if kind.kind in "fc":
         array[...] = float("nan")

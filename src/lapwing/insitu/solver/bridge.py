@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.memory import memory_of_capsule
+from ...core.memory import CPU, memory_of_capsule
 from ..analysis import ERR, OK, Analysis, collect
-from ..memory import CPU
 from .field import Field
 from .hub import POLICIES, Hub
 from .parallel import Alone, Ranks, from_fortran

@@ -154,36 +154,29 @@ def _load(target: Path, expected: dict[str, Any]) -> tuple[dict[str, Any], list[
 
 def _header_problem(about: dict[str, Any]) -> str:
     """What is wrong with the values of a header, or an empty string. The file may come from anywhere."""
-
-    def whole(value: Any) -> bool:
-        return type(value) is int and abs(value) < _LARGEST
-
-    def count(value: Any) -> bool:
-        return whole(value) and value >= 0
-
-    def real(value: Any) -> bool:  # the solver chooses its time: NaN is unusual, not damaged
-        return type(value) is float or whole(value)
-
-    def text(value: Any) -> bool:
-        return isinstance(value, str)
-
-    def texts(value: Any) -> bool:
-        return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
-
-    run = {"step": whole, "time": real, "steps": count, "rank": count, "size": count}
-    analysis = {"name": text, "class": text, "fields": texts, "every": count, "calls": count, "errors": count, "disabled": text}
-    for name, right in run.items():
-        if not right(about.get(name)):
+    for name in ("step", "time", "steps", "rank", "size"):
+        if not _valid(name, about.get(name)):
             return f"{name} is {_short(about.get(name))}"
     analyses, states = about.get("analyses"), about.get("states")
     if not isinstance(analyses, list) or not isinstance(states, list) or len(analyses) != len(states):
         return "it does not list one state for each analysis"
     for i, entry in enumerate(analyses):
-        for name, right in analysis.items():
+        for name in ("name", "class", "fields", "every", "calls", "errors", "disabled"):
             value = entry.get(name) if isinstance(entry, dict) else entry
-            if not right(value):
+            if not _valid(name, value):
                 return f"{name} of analysis {i + 1} is {_short(value)}"
     return ""
+
+
+def _valid(name: str, value: Any) -> bool:
+    if name in ("name", "class", "disabled"):
+        return isinstance(value, str)
+    if name == "fields":
+        return value is None or (isinstance(value, list) and all(isinstance(x, str) for x in value))
+    whole = type(value) is int and abs(value) < _LARGEST
+    if name == "time":  # the solver chooses its time: NaN is unusual, not damaged
+        return whole or type(value) is float
+    return whole and (name == "step" or value >= 0)
 
 
 def _short(value: Any) -> str:

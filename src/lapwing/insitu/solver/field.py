@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.memory import capsule_of_memory
-from ..memory import GPU, HOST, Memory
+from ...core.memory import GPU, HOST, Memory, capsule_of_memory
 from .arrays import VIEWS, as_library, choose_library, jax_copy, memory_of, poison, private_copy, to_host
 
 __all__ = ["Field"]
@@ -26,20 +25,6 @@ class Field:
       would change before JAX reads it, as soon as the solver continues. The copy is complete before the analysis runs.
       If the solver itself is written in JAX, its array is passed on as it is.
     """
-
-    __slots__ = (
-        "_debug",
-        "_library",
-        "_memory",
-        "_source",
-        "_step",
-        "_temporary",
-        "_valid",
-        "_views",
-        "name",
-        "stream",
-        "writable",
-    )
 
     def __init__(
         self,

@@ -8,14 +8,15 @@ import sys
 import time as clock
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...core.memory import HOST
 from ..analysis import OK, STOP, WARN, Analysis, CollectiveError, Context, StopRun, on_step
 from ..live import Live
-from ..memory import HOST
 from . import checkpoint, report
 from .arrays import LIBRARIES, choose_library
 from .field import Field
@@ -30,35 +31,21 @@ POLICIES = ("disable", "warn", "stop", "abort")
 _SHOWN = 5  # errors of one analysis shown on stderr under the policy "warn"; the log file has all of them
 
 
+@dataclass(slots=True)
 class _Slot:
     """One analysis and its bookkeeping."""
 
-    __slots__ = (
-        "analysis",
-        "calls",
-        "collective",
-        "collective_every",
-        "disabled",
-        "errors",
-        "every",
-        "failed",
-        "fields",
-        "name",
-        "seconds",
-    )
-
-    def __init__(self, analysis: Analysis, name: str) -> None:
-        self.analysis = analysis
-        self.name = name
-        self.every = _positive(analysis.every, f"{name}.every")
-        self.fields = analysis.fields if analysis.fields is None else tuple(analysis.fields)
-        self.collective = bool(analysis.collective)
-        self.collective_every = _positive(analysis.collective_every, f"{name}.collective_every")
-        self.calls = 0  # steps that were due, also those it could not run: the same number on every rank
-        self.disabled = ""  # why it is switched off
-        self.failed = False  # whether it failed since the ranks last agreed
-        self.errors = 0
-        self.seconds = 0.0
+    analysis: Analysis
+    name: str
+    every: int
+    fields: tuple[str, ...] | None
+    collective: bool
+    collective_every: int
+    calls: int = 0  # steps that were due, also those it could not run: the same number on every rank
+    disabled: str = ""  # why it is switched off
+    failed: bool = False  # whether it failed since the ranks last agreed
+    errors: int = 0
+    seconds: float = 0.0
 
 
 class Hub:
@@ -582,7 +569,13 @@ def _slots(analyses: Iterable[Analysis | Callable[..., Any]]) -> list[_Slot]:
             assert isinstance(analysis, Analysis)
         name = analysis.name or type(analysis).__name__
         counts[name] = counts.get(name, 0) + 1
-        slots.append(_Slot(analysis, name if counts[name] == 1 else f"{name} {counts[name]}"))
+        name = name if counts[name] == 1 else f"{name} {counts[name]}"
+        every, together = (
+            _positive(analysis.every, f"{name}.every"),
+            _positive(analysis.collective_every, f"{name}.collective_every"),
+        )
+        fields = None if analysis.fields is None else tuple(analysis.fields)
+        slots.append(_Slot(analysis, name, every, fields, bool(analysis.collective), together))
     return slots
 
 

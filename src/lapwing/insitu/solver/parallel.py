@@ -93,11 +93,11 @@ def open_comm(comm: Any) -> Alone | Ranks:
         raise TypeError(f"Hub: comm must be an mpi4py communicator or None, got {type(comm).__name__}")
     if comm.Get_size() == 1:
         return Alone()
-    own = comm.Dup()
+    duplicate = comm.Dup()
     from mpi4py import MPI
 
-    own.Set_errhandler(MPI.ERRORS_RETURN)  # MPI errors in our calls become exceptions
-    return Ranks(own, owned=True)
+    duplicate.Set_errhandler(MPI.ERRORS_RETURN)  # MPI errors in our calls become exceptions
+    return Ranks(duplicate, owned=True)
 
 
 def from_fortran(handle: int) -> Alone | Ranks:

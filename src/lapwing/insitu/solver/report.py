@@ -60,12 +60,12 @@ def status(slots: list[Any], times: Times) -> dict[str, Any]:
     pictures: list[str] = []
     steps = max(times.steps - times.resumed, 1)
     for slot in slots:
-        own = slot.analysis.status()
+        values = slot.analysis.status()
         for name in ("sigma", "energy", "bound"):
-            if name in own:
-                first.setdefault(name, own[name])
-        pictures += own.get("pictures", ())
-        analyses[slot.name] = own | {"ms": 1e3 * slot.seconds / steps, "errors": slot.errors, "disabled": slot.disabled}
+            if name in values:
+                first.setdefault(name, values[name])
+        pictures += values.get("pictures", ())
+        analyses[slot.name] = values | {"ms": 1e3 * slot.seconds / steps, "errors": slot.errors, "disabled": slot.disabled}
     return first | {
         "steps": times.steps,
         "solver_ms": 1e3 * times.solver_each,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...core import libraries
-from ..memory import CUDA, CUDA_HOST, CUDA_MANAGED
+from ...core.memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
 __all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
 

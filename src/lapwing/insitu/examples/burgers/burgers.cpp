@@ -1,7 +1,7 @@
-// 1-D Burgers' equation, analysed while it runs. The numbers are those of the OCCA + CuPy example it repeats: 2001 steps, and
+// 1-D Burgers' equation, analysed while it runs. It repeats an OCCA + CuPy example and prints the same numbers: 2001 steps, and
 // "A random value in the solution array: 0.0733873" at the end.
 //
-//   burgers [script] [points, 256 unless told; with 512 the mesh resolves the shock]
+//   burgers [script] [points, default 256; with 512 the mesh resolves the shock]
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -55,7 +55,7 @@ int main(int count, char** arguments) {
   do {
     u.step(c1, c2);
     t += dt;
-    insitu_field(run, "u", u.data() + 1, 1, shape, nullptr, 'f', 64, device, 0);  // without the ghosts
+    insitu_field(run, "u", u.data() + 1, 1, shape, nullptr, 'f', 64, device, 0);  // without the ghost points
     stop = insitu_step(run, n++, t) == INSITU_STOP;
   } while (t < end && !stop);
   std::vector<double> last = u.host();

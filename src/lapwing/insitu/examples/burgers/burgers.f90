@@ -30,11 +30,11 @@ program burgers
     do i = 1, nx
       next(i) = u(i) + c2*(u(i + 1) - 2*u(i) + u(i - 1)) - u(i)*c1*(u(i + 1) - u(i - 1))
     end do
-    next(0) = u(nx) ! the ghosts come one step late, as in the original
+    next(0) = u(nx) ! the ghost points are one step late, as in the original
     next(nx + 1) = u(1)
     u = next
     t = t + dt
-    status = insitu_field(run, 'u', u(1:nx)) ! without the ghosts
+    status = insitu_field(run, 'u', u(1:nx)) ! without the ghost points
     stop_asked = insitu_step(run, n, t) == INSITU_STOP
     n = n + 1
     if (t >= end .or. stop_asked) exit

@@ -1,6 +1,6 @@
-"""What is analysed while burgers runs: streaming POD, the two pictures, and the error against the exact solution.
+"""The analyses of burgers: streaming POD, two pictures, and the error against the exact solution.
 
-Any script with ``analyses()`` can take its place: give its path to the solver, or set LAPWING_INSITU_SCRIPT.
+Any script with ``analyses()`` can replace it: pass its path to the solver, or set LAPWING_INSITU_SCRIPT.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lapwing import insitu
 
 
 class Report(insitu.Analysis):
-    """Prints the singular values, and how far the solver is from the exact solution at a few steps."""
+    """Prints the singular values, and the error against the exact solution at a few steps."""
 
     fields = ("u",)
-    collective = True  # the ranks add up their parts,
+    collective = True  # the ranks add their parts,
     collective_every = 1 << 30  # but only at the end
 
     def __init__(self, pod: insitu.POD, steps: tuple[int, ...] = (499, 999, 1499, 2000)) -> None:
@@ -39,7 +39,7 @@ class Report(insitu.Analysis):
         sums, largest = ctx.comm.sum(rows[:, 1:3]), ctx.comm.maximum(rows[:, 3])
         if ctx.rank == 0:
             print("singular values", *(f"{value:.9g}" for value in self.pod.sigma))
-            # at the end the shock is thinner than the mesh: central differences want h / nu < 2, and here it is 2.45
+            # at the end the mesh does not resolve the shock: central differences need h / nu < 2, and here it is 2.45
             for time, (off, norm), most in zip(rows[:, 0], sums, largest, strict=True):
                 print(f"t = {time:.3f}: off the exact solution by {np.sqrt(off / norm):.1e}, at most {most:.1e}", flush=True)
 

@@ -1,4 +1,4 @@
-"""burgers.cpp with JAX: the solver is Python, and hands its arrays to the hub itself.
+"""burgers.cpp with JAX: a solver in Python, which passes its arrays to the hub.
 
 python burgers_jax.py [folder for the results]
 """
@@ -25,7 +25,7 @@ C1, C2 = DT / (2 * H), DT * NU / (H * H)
 def advance(u: jax.Array) -> tuple[jax.Array, jax.Array]:
     """One step: the array with its ghosts, and without."""
     inner = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
-    # the ghosts come one step late, as in the original
+    # the ghost points are one step late, as in the original
     return jnp.concatenate([u[-2:-1], inner, u[1:2]]), inner
 
 

@@ -1,6 +1,6 @@
 // One kernel source for serial C++, OpenMP, CUDA (nvcc) and HIP (hipcc): u_t + u u_x = nu u_xx, periodic, explicit Euler with
-// central differences. Each buffer has a ghost point at both ends. The ghosts of a step come from the step before, one step
-// late: the case this one repeats does it so, and its printed digits depend on it.
+// central differences. Each buffer has a ghost point at both ends. The ghost points of a step come from the step before, one
+// step late, as in the original example: its printed digits depend on it.
 #pragma once
 
 #include <utility>
@@ -97,7 +97,7 @@ class Buffers {
 const int DEVICE_TYPE = 1;  // INSITU_CPU
 
 #ifndef BURGERS_PARALLEL_FROM
-#define BURGERS_PARALLEL_FROM 32768  // points; below, waking the threads takes longer than the work
+#define BURGERS_PARALLEL_FROM 32768  // points; with fewer, waking the threads takes longer than the work
 #endif
 
 class Buffers {

@@ -26,7 +26,7 @@ def main(output: str = "insitu") -> float:
     with insitu.Hub(analyses(), output=output, mesh=insitu.Mesh(global_shape=(NX,), spacing=(H,))) as hub:
         while t < END and not stop:
             new[1:-1] = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
-            # the ghosts come one step late, as in the original
+            # the ghost points are one step late, as in the original
             new[0], new[-1] = u[-2], u[1]
             u, new = new, u
             t += DT

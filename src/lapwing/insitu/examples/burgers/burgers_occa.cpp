@@ -1,4 +1,4 @@
-// burgers.cpp with OCCA: the kernel is compiled at run time for the mode asked for.
+// burgers.cpp with OCCA: the kernel is compiled at run time for the chosen mode.
 //
 //   burgers_occa [script] [mode, e.g. "{mode: 'CUDA', device_id: 0}"]
 #include <cmath>
@@ -33,17 +33,14 @@ int main(int count, char** arguments) {
   occa::memory u = gpu.malloc<double>(nx + 2, start.data());
   occa::memory next = gpu.malloc<double>(nx + 2, start.data());
 
-  // OpenCL and Metal have handles in place of addresses: their fields cannot be handed over without a copy
+  // OpenCL and Metal use handles instead of addresses: their fields cannot be passed without a copy
   insitu_device device = {INSITU_CPU, 0, nullptr};
   if (gpu.mode() == "CUDA") device.device_type = INSITU_CUDA;
   if (gpu.mode() == "HIP") device.device_type = INSITU_ROCM;
-  // OCCA's stream waits for the default stream and it for OCCA's, so the default stream (NULL) orders the work rightly
+  // OCCA's stream and the default stream wait for each other, so the default stream (NULL) gives the right order
   insitu_ctx* run = insitu_init(script, nullptr, -1);
   const int64_t shape[1] = {nx};
-  insitu_mesh_info mesh = {};
-  mesh.ndim = 1;
-  mesh.global_shape = shape;
-  mesh.spacing = &h;
+  const insitu_mesh_info mesh = {1, shape, nullptr, &h, nullptr, nullptr, nullptr, {}};  // one dimension, its shape and spacing
   insitu_mesh(run, &mesh);
 
   double t = 0;

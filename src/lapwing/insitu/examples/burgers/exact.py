@@ -2,8 +2,8 @@
 
     u(x, t) = int sin(y) G dy / int G dy,   G = exp(-(1 - cos y) / (2 nu) - (x - y)^2 / (4 nu t))
 
-The exponents reach -1/nu and beyond, so each row of G is scaled by its largest value before it is summed. The integrands are
-smooth and vanish at the ends, where the trapezoidal rule converges faster than any power of the step.
+The exponents are as low as -1/nu and less, so each row of G is scaled by its largest value before it is summed. The integrands
+are smooth and vanish at the ends, where the trapezoidal rule converges faster than any power of the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def burgers(x: np.ndarray, t: float, nu: float = 0.01, nodes: int = 801) -> np.n
     x = np.asarray(x, np.float64)
     if t <= 0:
         return np.asarray(np.sin(x))
-    # beyond this distance G is exp(-40) of its largest value, or less: the first term varies by 1 / nu at most
+    # farther away, G is at most exp(-40) of its largest value: the first term varies by 1 / nu at most
     reach = np.sqrt(4 * nu * t * (1 / nu + 40))
     y = x[:, None] + np.linspace(-reach, reach, nodes)
     exponent = -(1 - np.cos(y)) / (2 * nu) - (x[:, None] - y) ** 2 / (4 * nu * t)

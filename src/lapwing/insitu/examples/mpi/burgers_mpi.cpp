@@ -1,4 +1,4 @@
-// burgers.cpp split over MPI ranks: each rank tells its part of the field and where it lies in the whole.
+// burgers.cpp split over MPI ranks: each rank passes its part of the field and its offset in the whole.
 //
 //   mpicxx -std=c++17 -O3 -ffp-contract=off burgers_mpi.cpp -o burgers_mpi $(python -m lapwing.insitu --cflags --libs)
 //   mpiexec -n 4 ./burgers_mpi [../burgers/burgers_analysis.py] [end time]
@@ -58,7 +58,7 @@ int main(int count, char** arguments) {
     t += dt;
     insitu_field(run, "u", &u[1], 1, shape, nullptr, 'f', 64, cpu, 0);
     stop = insitu_step(run, n++, t) == INSITU_STOP;
-    // an analysis may ask one rank alone to stop: then all do
+    // an analysis may ask a single rank to stop: then all stop
     MPI_Allreduce(MPI_IN_PLACE, &stop, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   } while (t < end && !stop);
 

@@ -1,4 +1,4 @@
-"""2-D Burgers' equation whose history would not fit in the memory it is given: the POD is made while it runs.
+"""2-D Burgers' equation with a history that does not fit in memory: the POD is computed while it runs.
 
     python burgers_2d.py --memory 200            streams, and stays within 200 MB
     python burgers_2d.py --memory 200 --store    keeps every snapshot for numpy.linalg.svd: MemoryError
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     spacing = 2 * np.pi / options.points
     run = burgers(options.points, options.snapshots, options.jax)
-    # what the solver and the BLAS library itself need is taken first, and not counted
+    # memory of the solver and of the BLAS library is allocated first and not counted
     first = next(run)
     np.ones((512, 512)) @ np.ones((512, 512))
     before = _peak_mb()
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     analyses = [pod, insitu.Stats("u", "v"), insitu.Progress(options.snapshots, seconds=2.0)]
     if options.output is not None:
         analyses.append(insitu.Writer(pod))
-    # a failed analysis must not look like a good run
+    # a run with a failed analysis must not look like a success
     with insitu.Hub(analyses, output=options.output, on_error="stop", mesh=mesh) as hub:
         for n, (t, u, v) in enumerate(_chain(first, run)):
             if hub.step(n, t, u=u, v=v) == 2:
@@ -92,7 +92,7 @@ def _with_jax(h: float, nu: float, dt: float) -> Callable[..., Any]:
 
 
 def limit_memory(mb: float) -> None:
-    """From here on this process may take so much more memory: its address space is limited, on Linux."""
+    """Limit the memory that this process may allocate from now on, by its address space (Linux)."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + int(mb * 1e6), resource.RLIM_INFINITY))
@@ -109,7 +109,7 @@ def store(first: tuple[float, Any, Any], run: Iterator[tuple[float, Any, Any]], 
         sigma = np.linalg.svd(np.array(history), full_matrices=False)[1]
     except MemoryError as error:
         kept = len(history)
-        history.clear()  # or there is no memory for the message
+        history.clear()  # the message needs memory
         print(f"storing: MemoryError with {kept} of {options.snapshots} snapshots: {error}", file=sys.stderr)
         return 1
     print("singular values", *(f"{value:.12g}" for value in sigma[: options.modes]))
@@ -131,7 +131,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--points", type=int, default=256, help="in each direction (default 256)")
     parser.add_argument("--snapshots", type=int, default=600)
     parser.add_argument("--modes", type=int, default=20)
-    parser.add_argument("--memory", type=float, metavar="MB", help="all the memory there is from the first snapshot on")
+    parser.add_argument("--memory", type=float, metavar="MB", help="limit of the memory from the first snapshot on")
     parser.add_argument("--store", action="store_true", help="keep all snapshots instead")
     parser.add_argument("--jax", action="store_true", help="the solver in JAX instead of NumPy")
     parser.add_argument("--output", help="folder for the log and pod.npz")
