@@ -34,7 +34,7 @@ def test_records_are_written_and_used(tmp_path, monkeypatch):
 
 
 class Machine:
-    """Points that take so many times what is expected, by a clock that only they move."""
+    """Points that take several times the expected time, on a clock that only they move."""
 
     def __init__(self, monkeypatch, slow):
         self.now, self.slow, self.parts = 0.0, slow, []
@@ -57,7 +57,7 @@ def test_budget_is_kept_with_an_estimate(monkeypatch, slow, tmp_path):
     machine, steps = Machine(monkeypatch, slow), []
     found = solvers.tune(["cholesky", "eigh"], out=tmp_path, step=lambda s: steps.append((machine.now, s)))
     longest = max(took for *_, took in machine.parts)
-    assert machine.now <= 1.1 * solvers._BUDGET + longest  # nobody named one
+    assert machine.now <= 1.1 * solvers._BUDGET + longest  # the default budget
     assert {r.operation for r in found} >= {"cholesky", "eigh"} and (slow > 1 or len(found) == 3)
     # the ends of each dtype come before anything between them
     first = [n for operation, dtype, n, _ in machine.parts if (operation, dtype) == ("cholesky", "float64")]

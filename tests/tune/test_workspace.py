@@ -9,7 +9,7 @@ from lapwing.tune.backends.kernels import workspace  # noqa: E402
 
 
 class Cuda:
-    """``capturing``, and ``left``: numbers that can still be reserved."""
+    """A stand-in for torch.cuda: ``capturing``, and ``left``, the numbers that can still be allocated."""
 
     def __init__(self, monkeypatch):
         self.capturing, self.left, self.zeros = False, float("inf"), torch.zeros

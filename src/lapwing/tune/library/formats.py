@@ -238,9 +238,7 @@ def _vllm(library: Library, folder: Path) -> Export:
     for name, table in sorted(files.items()):
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
         paths += _write(folder / name, json.dumps(ordered, indent=4) + "\n")
-    notes = (
-        "vLLM uses the nearest number of tokens in the file, however far away; lapwing uses an entry only where it was validated",
-    )
+    notes = ("vLLM uses the nearest number of tokens in the file, however far away; lapwing stays where it was validated",)
     return Export(tuple(paths), tuple(rows), left_out, notes if paths else ())
 
 
