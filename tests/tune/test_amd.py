@@ -111,7 +111,7 @@ def test_emission(tmp_path):
     env = {"PATH": os.environ["PATH"], "TENSILE": str(tool.parent), "DEVICE": "3"}
     out = subprocess.run(["sh", str(tmp_path / "BBS_TN_0.sh")], capture_output=True, text=True, check=True, env=env).stdout
     assert out.startswith(f"3 {tmp_path}/BBS_TN_0.yaml {tmp_path}/BBS_TN_0\n")
-    with pytest.raises(ValueError, match="no name of a configuration"):
+    with pytest.raises(ValueError, match="is not a valid configuration name"):
         backend.emit({"../x": SEED}, tmp_path)
     with pytest.raises(ValueError, match="gfx942, gfx950"):
         backend.emit({"a": SEED}, tmp_path, architecture="gfx90a")
@@ -145,7 +145,7 @@ def test_bench_lines_are_the_logs_own():
         assert words in command
     with pytest.raises(ValueError, match="heuristic, all or index"):
         bench.command(SEED, method="best")
-    with pytest.raises(ValueError, match="goes with method index"):
+    with pytest.raises(ValueError, match="a solution needs method index"):
         bench.command(SEED, solution=3)
 
 
