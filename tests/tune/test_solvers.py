@@ -73,7 +73,7 @@ def test_a_record_without_its_ends_is_not_written(monkeypatch, tmp_path, caplog)
     found = solvers.tune(["cholesky", "eigh"], budget=60.0, out=tmp_path)
     assert machine.now <= 66 + max(took for *_, took in machine.parts)
     assert "eigh_part" not in {r.operation for r in found}  # its largest matrices take minutes
-    assert "no record for eigh_part" in caplog.text and "name a larger budget" in caplog.text
+    assert "no record for eigh_part" in caplog.text and "give a larger budget" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_record_without_its_ends_is_not_written(monkeypatch, tmp_path, caplog)
     [
         ({"operations": ["lu"]}, "unknown operation 'lu'\nhint: use cholesky"),
         ({"dtypes": ["int8"]}, "unknown dtype 'int8'"),
-        ({"sizes": [0]}, "all positive"),
+        ({"sizes": [0]}, "positive sizes"),
         ({"budget": -1.0}, "budget is -1.0"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],

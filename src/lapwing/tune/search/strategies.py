@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from math import erf, exp, inf, pi, sqrt
 from random import Random as PythonRandom
 
@@ -166,30 +165,22 @@ class Model(Search):
         return float(-0.5 * y @ np.linalg.solve(covariance, y) - 0.5 * np.linalg.slogdet(covariance)[1])
 
     def _covariance(self, a: np.ndarray, b: np.ndarray, length: float) -> np.ndarray:
-        """The covariance of points, from tables of each axis: an axis has few values, and exponentials are slow."""
+        """The covariance of points. An axis has few values, so its exponentials come from a table, which is faster."""
         distance, alone, axes = np.zeros((len(a), len(b))), np.zeros((len(a), len(b))), 0
-        for axis, apart, count in self._apart:
-            place = a[:, axis, None], b[None, :, axis]
-            distance += apart[place]
-            # a word of n is n axes, of which two differ
-            near = np.exp(-apart / length) if count == 1 else count - 2 * apart * (1 - np.exp(-0.5 / length))
-            alone += near[place]
-            axes += count
+        for axis, size in enumerate(self.points.sizes):
+            steps = np.abs(a[:, axis, None] - b[None, :, axis])
+            if size > 1 and self.points.ordered[axis]:
+                distance += steps / (size - 1)
+                alone += np.exp(np.arange(size) / (-length * (size - 1)))[steps]
+                axes += 1
+            elif size > 1:  # n words are n axes, of which two differ by 0.5
+                differ = steps > 0
+                distance += differ
+                alone += size - 2 * (1 - exp(-0.5 / length)) * differ
+                axes += size
         if not axes:
             return np.ones((len(a), len(b)))
         return np.asarray(0.5 * np.exp(-distance / (length * sqrt(axes))) + 0.5 * alone / axes)
-
-    @cached_property
-    def _apart(self) -> list[tuple[int, np.ndarray, int]]:
-        """For each axis: its index, the distances between its places, and how many axes it stands for."""
-        found = []
-        for axis, size in enumerate(self.points.sizes):
-            apart = np.abs(np.arange(size)[:, None] - np.arange(size))
-            if size > 1 and self.points.ordered[axis]:
-                found.append((axis, apart / (size - 1), 1))
-            elif size > 1:
-                found.append((axis, (apart > 0).astype(np.float64), size))
-        return found
 
 
 def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
