@@ -2,9 +2,9 @@
 
     python benchmarks/tune_decode.py --model 70b-tp8 --batch 32 --seconds 90 --out decode.json
 
-The library is made by lapwing.tune's own workflow for the model's linear layers (or read, with --library), and put to use with
-lapwing.tune.enable. The weights of the layers are many times the cache, so every step reads them from memory. The report has
-the kernels of one step as torch's profiler sees them: what is in the graph, and where the time goes.
+lapwing.tune tunes the linear layers of the model (or reads a library, with --library), and lapwing.tune.enable uses the result.
+The weights of the layers are many times larger than the cache, so every step reads them from memory. The report lists the
+kernels of one step by torch's profiler: what is in the graph, and where the time goes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lapwing.tune import Gemm, Library, all_steps, enable, read
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one layer; of one GPU where eight share the model."""
+    """Sizes of one layer, on one GPU of eight that share the model."""
 
     hidden: int
     heads: int
@@ -36,7 +36,7 @@ class Sizes:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """Outputs and inputs."""
+        """Number of outputs and inputs."""
         qkv = (self.heads + 2 * self.kv_heads) * self.head
         return {
             "qkv": (qkv, self.hidden),
@@ -75,7 +75,7 @@ class Layer(torch.nn.Module):
 
 
 def captured(model: Any, x: Any) -> tuple[Any, Any]:
-    """A graph of one step, and its output. The first steps are not captured: kernels are loaded in them."""
+    """A graph of one step, and its output. Kernels are loaded in the first steps, which are not captured."""
     for _ in range(2):
         model(x)
     torch.cuda.synchronize()
@@ -86,7 +86,7 @@ def captured(model: Any, x: Any) -> tuple[Any, Any]:
 
 
 def profiled(graph: Any) -> dict[str, list[float]]:
-    """Kernels of one step by name: how many, and microseconds."""
+    """Kernels of one step: name, count and microseconds."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -147,12 +147,12 @@ def compare(options: argparse.Namespace, batch: int, library: Library) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="70b-tp8")
-    parser.add_argument("--batch", default="32", help="numbers with commas between them")
+    parser.add_argument("--batch", default="32", help="numbers separated by commas")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=90, help="for the search of one batch size")
-    parser.add_argument("--frozen", action="store_true", help="also kernels for weights that do not change")
-    parser.add_argument("--library", type=Path, help="use this one, and search nothing")
+    parser.add_argument("--seconds", type=float, default=90, help="for the search at one batch size")
+    parser.add_argument("--frozen", action="store_true", help="also use kernels for weights that do not change")
+    parser.add_argument("--library", type=Path, help="use this library, without a search")
     parser.add_argument("--out", type=Path, default=Path("tune-decode.json"))
     options = parser.parse_args()
     report: dict[str, Any] = {

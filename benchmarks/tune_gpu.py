@@ -2,16 +2,16 @@
 
     python benchmarks/tune_gpu.py --seconds 330 --out result.json --spaces folder
 
-Every time is of cold operands (rotated through more than three caches) in a CUDA graph of at least 20 calls, random data, in
-turns with the default; a winner is validated against float64 with all probes before it counts. Four winners of each product:
+Operands are random and not in the cache (they rotate through more than three times its size). Samples are CUDA graphs of at
+least 20 calls, in turns with the default. A winner must pass all probes against float64. Each product has four winners:
 
 vendor   the best algorithm of cuBLASLt
 own      our best kernel
-overlap  ours that may begin before the kernel in front has ended; always right
-frozen   likewise, and reads weights before that: right for weights that do not change
+overlap  our best kernel that may start before the previous kernel has ended; always correct
+frozen   likewise, and it reads weights before that; correct for weights that do not change
 
-"us" is back to back, each call behind one of its own kind; "us_chained" behind a small kernel that makes the input, that kernel
-included, as in a model.
+"us" is the time of a call directly after one of the same kind; "us_chained" is the time of a call after a small kernel that
+writes its input, as in a model, including that kernel.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from lapwing.tune.backends.kernels.space import AHEAD, PARAMETERS, SKINNY, TILES
 from lapwing.tune.backends.triton import TritonBackend
 from lapwing.tune.gemm import Gemm
 
-BANDWIDTH, RATE = 4.8e12, {2: 989e12, 1: 1979e12}  # the vendor's figures of an H200: the roofline
+BANDWIDTH, RATE = 4.8e12, {2: 989e12, 1: 1979e12}  # data sheet of an H200, for the roofline
 
 
 @dataclass(frozen=True)
 class Shape:
-    """y (rows, columns) = x (rows, inner) w^T, as torch writes it."""
+    """y (rows, columns) = x (rows, inner) w^T, as in torch."""
 
     number: int
     name: str
@@ -71,7 +71,7 @@ class Shape:
 
     @property
     def weight(self) -> float:
-        """Its part of the time: most for decoding, where there is most to gain."""
+        """Share of the search time: largest for decoding, which can gain most."""
         return 3.0 if self.decode else 1.5 if self.rows <= 256 else 0.7
 
     @property
@@ -119,7 +119,7 @@ def kind(config: Config) -> str:
 
 
 def candidates(gemm: Gemm) -> list[Config]:
-    """Our configurations worth a first try, mixed, so that a search that is cut short has seen some of each."""
+    """Our most promising configurations, mixed, so that a short search tries some of each kind."""
     found: list[Config] = []
 
     def add(**config: int | str) -> None:
@@ -146,7 +146,7 @@ def candidates(gemm: Gemm) -> list[Config]:
 
 
 def neighbours(gemm: Gemm, config: Config, names: Iterable[str] = tuple(PARAMETERS)) -> list[Config]:
-    """One parameter changed: to the next value up or down, or to any where values have no order."""
+    """Configurations with one parameter changed: to the next value, or to any value if they have no order."""
     found = []
     for name in names:
         values = PARAMETERS[name]
@@ -181,7 +181,7 @@ def kernel_key(gemm: Gemm, step: Step) -> tuple:
 
 
 def compile_all(work: Iterable[tuple[Gemm, Config]], pool: ProcessPoolExecutor) -> tuple[set[tuple], dict[str, Any]]:
-    """Fill the disk caches from a pool of processes, each different kernel once. The kernels that can be built."""
+    """Compile each distinct kernel once, in a pool of processes that fill the cache on disk; return those that compile."""
     start = time.perf_counter()
     tasks = {kernel_key(gemm, step): (gemm, step) for gemm, config in work for step in plan(gemm, config)}
     good = set()
@@ -190,13 +190,13 @@ def compile_all(work: Iterable[tuple[Gemm, Config]], pool: ProcessPoolExecutor) 
         try:
             if future.result():
                 good.add(key)
-        except BrokenProcessPool:  # a compiler that crashes takes the pool along: what was done is kept
+        except BrokenProcessPool:  # a compiler crash ends the pool; finished kernels are kept
             continue
     return good, {"kernels": len(tasks), "good": len(good), "seconds": time.perf_counter() - start}
 
 
 def overlapping(gemm: Gemm, timed: list[tuple[float, Kernel]]) -> list[Config]:
-    """The best few of each template, with every kind of overlap."""
+    """The best candidates of each template, with every kind of overlap."""
     best = sorted((x for x in timed if "template" in x[1].config), key=lambda x: x[0])
     chosen = [k.config for name in ("tile", "skinny") for _, k in [x for x in best if x[1].config["template"] == name][:6]]
     found = [{**c, "pdl": pdl} for c in chosen for pdl in (*OVERLAP, *FROZEN)]
@@ -204,7 +204,7 @@ def overlapping(gemm: Gemm, timed: list[tuple[float, Kernel]]) -> list[Config]:
 
 
 class Search:
-    """One product: everything tried is in ``trials``, what ran in ``timed``."""
+    """One product. ``trials`` has every candidate, ``timed`` those that ran."""
 
     def __init__(self, shape: Shape, options: argparse.Namespace, pool: ProcessPoolExecutor, seconds: float) -> None:
         from lapwing.tune.backends.cuda_bench import CudaBench
@@ -221,7 +221,7 @@ class Search:
         return (time.perf_counter() - self.begin) / self.seconds
 
     def screen(self, configs: Iterable[Config], until: float) -> None:
-        """Time each, back to back, until this part of the time is gone."""
+        """Time each candidate directly after itself, until this part of the time is spent."""
         for config in configs:
             key = json.dumps(config, sort_keys=True)
             if key in self.trials:
@@ -244,13 +244,13 @@ class Search:
             self.trials[key] = trial
 
     def compiled(self, configs: list[Config], most: int) -> list[Config]:
-        """Those that compile, of the first so many that were not tried: some 3 s for 64 of them on 16 cores."""
+        """The first new candidates that compile; about 3 s for 64 of them on 16 cores."""
         new = [c for i, c in enumerate(configs) if c not in configs[:i] and json.dumps(c, sort_keys=True) not in self.trials]
         good, _ = compile_all(((self.gemm, c) for c in new[:most]), self.pool)
         return [c for c in new[:most] if all(kernel_key(self.gemm, x) in good for x in plan(self.gemm, c))]
 
     def winners(self) -> dict[str, Kernel]:
-        """The fastest of each kind that passes every probe."""
+        """The fastest candidate of each kind that passes every probe."""
         chosen = {}
         for name in KINDS:
             found = sorted((x for x in self.timed if kind(x[1].config) == name), key=lambda x: x[0])[:6]
@@ -282,11 +282,11 @@ def measure(
     gemm, bench, default = shape.gemm, search.bench, search.default
     search.screen(algorithms, 0.45)
     search.screen(ours, 0.65)
-    for until in (0.72, 0.8):  # around the best few
-        mine = sorted((x for x in search.timed if "template" in x[1].config), key=lambda x: x[0])[:4]
+    for until in (0.72, 0.8):  # variations of the best few
+        best = sorted((x for x in search.timed if "template" in x[1].config), key=lambda x: x[0])[:4]
         if search.used() < until - 0.05 and shape.rows <= 256:
             names = tuple(n for n in PARAMETERS if n != "pdl")
-            search.screen(search.compiled([n for _, k in mine for n in neighbours(gemm, k.config, names)], 48), until)
+            search.screen(search.compiled([n for _, k in best for n in neighbours(gemm, k.config, names)], 48), until)
     if shape.rows <= 128 and search.used() < 0.9:
         search.screen(search.compiled(overlapping(gemm, search.timed), 64), 0.95)
     chosen = search.winners()
@@ -308,7 +308,7 @@ def measure(
         result[name] |= {"low": ratios[samples // 20], "high": ratios[-1 - samples // 20]}
         result[name] |= {"us_chained": 1e6 * statistics.median(behind)}
         result[name]["ratio_chained"] = result["default_us_chained"] / result[name]["us_chained"]
-    for end in ("", "_chained"):  # the default is a candidate too; each kind may use what needs less
+    for end in ("", "_chained"):  # the default is a candidate too, and each kind may use simpler kernels
         for upto, label in enumerate(("vendor", "plain", "overlap", "frozen"), 1):
             result[f"ratio_{label}{end}"] = max(1.0, *(result[name][f"ratio{end}"] for name in KINDS[:upto]))
     result |= {"seconds": time.perf_counter() - search.begin, "sets": bench.sets}
@@ -355,7 +355,7 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def summary(shapes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric means of default / best, by what may be used; "chained" behind another kernel."""
+    """Geometric means of default / best by kind; "chained" is after another kernel."""
     found: dict[str, Any] = {}
     for name, some in (("decode", [r for r in shapes if r["rows"] <= 64]), ("all", shapes)):
         for label in ("vendor", "plain", "overlap", "frozen"):
@@ -409,7 +409,7 @@ def run(options: argparse.Namespace, pool: ProcessPoolExecutor) -> None:
             found = lt.found(shape.gemm, 0, seconds=options.enumerate)
             share = left * shape.weight / sum(s.weight for s in chosen[i:])
             result, trials = measure(shape, ours[shape.number], list(found.configs), share, options, pool)
-        except Exception:  # the others are still worth having
+        except Exception:  # the other products are still useful
             report.setdefault("errors", []).append([shape.number, traceback.format_exc()])
             print(shape.number, traceback.format_exc(), flush=True)
             continue

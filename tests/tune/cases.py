@@ -1,4 +1,4 @@
-"""A backend, comparisons and libraries made up for tests."""
+"""A fake backend, comparisons and libraries for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lapwing.tune.library import build
 
 
 class FakeBackend:
-    """Products by the framework itself. It counts, and can be told to fail."""
+    """Computes products with the framework itself. It counts its calls, and can fail on purpose."""
 
     name = "fake"
     device_type = "cpu"
@@ -77,7 +77,7 @@ class FakeBackend:
 
 @dataclass(frozen=True)
 class FakeComparison:
-    """What lapwing.tune.compare gives."""
+    """Looks like a result of lapwing.tune.compare."""
 
     gemm: Gemm
     name: str = "BBS_TN_0"

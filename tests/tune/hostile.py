@@ -1,4 +1,4 @@
-"""Backends for the tests of a run: their times are made up, and some of their candidates are dangerous.
+"""Backends for the tests of a run, with invented times; some of their candidates are dangerous.
 
 ``LOG`` in the environment names a file that gets a line for each timing: process, device, begin and end.
 """
@@ -110,7 +110,7 @@ class Bench:
 
     def check(self, kernel: Kernel) -> Mapping[str, float]:
         time.sleep(self.backend.check)
-        print("a library that prints")  # must not come between the answers
+        print("a library that prints")  # it must not mix with the answers
         self.operands.reset()
         kernel.run(0)
         answer, size = exact(self.gemm, self.operands)
@@ -130,7 +130,5 @@ class Bench:
 TRICKS = Hostile("hostile", ("segfault", "exit", "hang", "wrong", "outside", "raise"), 8)
 SLOW = Hostile("slow", (), 60, pause=0.03)
 ENDLESS = Hostile("endless", (), 100_000, pause=0.02)
-SLUGGISH = Hostile(
-    "sluggish", (), 1000, pause=0.05, best=0, check=0.9
-)  # the default is the best, and every look at one takes long
+SLUGGISH = Hostile("sluggish", (), 1000, pause=0.05, best=0, check=0.9)  # the default is the best, and every check takes long
 COMPILING = Hostile("compiling", (), 12, compiles=True)

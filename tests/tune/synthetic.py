@@ -63,7 +63,7 @@ def seconds(c: Config, m: int, n: int, k: int) -> float:
 
 
 def score(c: Config, m: int, n: int, k: int) -> float:
-    """What one would guess on paper: wasted tiles, empty units, too few bytes under way."""
+    """An estimate on paper: wasted tiles, idle units, too few bytes in flight."""
     waste = ceil(m / c["tile_m"]) * c["tile_m"] * ceil(n / c["tile_n"]) * c["tile_n"] / (m * n)
     blocks = ceil(m / c["tile_m"]) * ceil(n / c["tile_n"]) * c["split_k"]
     under_way = min(1.0, shared_memory(c) / 65536)

@@ -1,4 +1,4 @@
-"""AMD's files: the structure that AMD's own parser took, and its rules of merging. Nothing here is run on AMD hardware."""
+"""AMD's files: their structure, which AMD's parser accepts, and the rules of merging. Nothing runs on AMD hardware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PADDED = Gemm(16032, 113, 16384, "T", "N", lda=16400, ldc=16040, ldd=16040)
 F8 = Gemm(7168, 128, 16384, "T", "N", a_type="f8e4m3", b_type="f8e4m3", scale_a="row", scale_b="row")
 SINGLE = Gemm(640, 128, 1000, "N", "T", a_type="f32", b_type="f32", c_type="f32", d_type="f32")
 
-# TensileLite 4.33's reader took exactly these
+# TensileLite 4.33 has read exactly these
 SECTIONS = ["GlobalParameters", "BenchmarkProblems", "LibraryLogic"]
 PROBLEM = {
     "OperationType",
@@ -42,7 +42,7 @@ FORKS += ["ScheduleIterAlg", "SourceSwap", "TransposeLDS", "LdsPadA", "LdsPadB",
 @pytest.mark.parametrize("gemm", [SEED, PADDED, SINGLE, F8], ids=str)
 def test_schema_of_tuning_files(gemm, architecture):
     if tensile.unsupported(gemm, architecture):
-        assert gemm is F8 and architecture == "gfx942"  # there 8-bit floats are of another kind
+        assert gemm is F8 and architecture == "gfx942"  # it has other 8-bit floats
         return
     made = tensile.tuning(gemm, architecture=architecture)
     assert list(made) == SECTIONS and made["LibraryLogic"]["LibraryType"] == "Equality"
@@ -111,7 +111,7 @@ def test_emission(tmp_path):
     env = {"PATH": os.environ["PATH"], "TENSILE": str(tool.parent), "DEVICE": "3"}
     out = subprocess.run(["sh", str(tmp_path / "BBS_TN_0.sh")], capture_output=True, text=True, check=True, env=env).stdout
     assert out.startswith(f"3 {tmp_path}/BBS_TN_0.yaml {tmp_path}/BBS_TN_0\n")
-    with pytest.raises(ValueError, match="no name of a configuration"):
+    with pytest.raises(ValueError, match="is not a valid configuration name"):
         backend.emit({"../x": SEED}, tmp_path)
     with pytest.raises(ValueError, match="gfx942, gfx950"):
         backend.emit({"a": SEED}, tmp_path, architecture="gfx90a")
@@ -122,7 +122,7 @@ def test_emission(tmp_path):
 
 
 def test_bench_lines_are_the_logs_own():
-    """The original's log line, apart from what is measured and how often it was called."""
+    """The same as hipBLASLt's own log line, except for measurements and counts."""
     line = (
         "{ function: matmul, M: 16032, N: 109, K: 16384, lda: 16384, ldb: 16384, ldc: 16032, ldd: 16032, stride_a: 0, "
         "stride_b: 0, stride_c: 0, stride_d: 0, alpha: 1.0, beta: 0.0, transA: T, transB: N, batch_count: 1, scaleA: 0, "
@@ -145,7 +145,7 @@ def test_bench_lines_are_the_logs_own():
         assert words in command
     with pytest.raises(ValueError, match="heuristic, all or index"):
         bench.command(SEED, method="best")
-    with pytest.raises(ValueError, match="goes with method index"):
+    with pytest.raises(ValueError, match="a solution needs method index"):
         bench.command(SEED, solution=3)
 
 
@@ -171,7 +171,7 @@ def test_bench_results(tmp_path):
     best = bench.best(results)
     assert {g.bias: r.solution for g, r in best.items()} == {"": 12, "f32": 15}  # 13 is wrong
     done = override.write({g: r.solution for g, r in best.items()}, tmp_path / "override.txt")
-    assert not done.written and len(done.left_out) == 2 and "1587" in str(done)  # the file cannot tell a bias
+    assert not done.written and len(done.left_out) == 2 and "1587" in str(done)  # the file has no bias
     done = override.write({SEED: 12, PADDED: 13}, tmp_path / "override.txt")
     lines = (tmp_path / "override.txt").read_text().splitlines()
     assert lines[0] == ",".join(override.FIELDS) and lines[1] == "T,N,1,16032,109,16384,bf16_r,bf16_r,bf16_r,f32_r,12"
@@ -210,7 +210,7 @@ def test_equality_merge(form):
     assert {(word, size[0]) for word, size, _ in winner.ledger} == {("kept", 1), ("replaced", 2), ("refused", 3), ("added", 4)}
     plain = merge_logic(base, new, no_efficiency=True)
     assert chosen(plain.logic)[b] == (64, 0.0)
-    # the trap: after that anything wins
+    # with efficiency 0, any later kernel wins
     assert chosen(merge_logic(plain.logic, logic((b, 0, 0.1), kernels=[256], form=form), force=False).logic)[b] == (256, 0.1)
     assert (base, new) == before
 

@@ -1,4 +1,4 @@
-"""The command line of tune: what each step calls, with what, and what it says."""
+"""The command line of tune: what each step calls, with which arguments, and what it prints."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Calls:
 
 @pytest.fixture
 def parts(monkeypatch):
-    """Every part replaced by one that only writes down how it was called."""
+    """Replace every function by one that only records its arguments."""
     calls = Calls()
 
     def configured(log, workdir, **options):
@@ -185,7 +185,7 @@ def test_steps_call_their_parts(parts, tmp_path, capsys):
 
 
 def test_files_for_amd_from_a_log(tmp_path, capsys):
-    """Nothing can be measured there, so the shares are estimates; configure, run and all agree on what is written."""
+    """Nothing can be measured, so shares are estimates; configure, run and all write the same files."""
     words = ["4096x16x14336 bf16 TN count=32", "6144x16x4096 bf16 TN"]
     steps, once = tmp_path / "steps", tmp_path / "once"
     assert main(["tune", "configure", *words, "--workdir", str(steps), "--backend", "hipblaslt"]) == 0

@@ -1,4 +1,4 @@
-"""Configure: shares of the measured time, names as in the original, and what was dropped and why."""
+"""Configure: shares of the measured time, names, and what was dropped and why."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bench:
         if self.gemm.k == 14:
             raise RuntimeError("out of memory\nsecond line")
         self.backend.samples += samples
-        # one slow sample among several: the median is taken
+        # one slow sample among several, which the median ignores
         return [[self.gemm.flops * 1e-9] * max(samples - 1, 1) + [1.0] * (samples > 1) for _ in kernels]
 
     def close(self):
@@ -101,7 +101,7 @@ def test_shares_names_and_files(tmp_path):
 
 
 def test_what_was_not_measured_is_said(tmp_path, monkeypatch):
-    """9 of 22 calls have no time: no share, coverage or page may look as if they did not exist."""
+    """9 of 22 calls have no time: shares, coverage and pages must say so."""
     monkeypatch.setattr(report, "_draw", lambda *_: {})  # pictures take seconds
     found = configure(LOG, tmp_path, backend=Fake(), device=3, keep_thr=0)
     known = read_coverage(tmp_path)
@@ -150,7 +150,7 @@ def test_budget_threshold_and_errors(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_seen_at_once(tmp_path, monkeypatch):
-    """A full or read-only disk: not after everything was measured."""
+    """A full or read-only disk is reported before anything is measured."""
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

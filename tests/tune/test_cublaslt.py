@@ -1,4 +1,4 @@
-"""cuBLASLt by ctypes: what can be shown without a GPU, and what needs one."""
+"""cuBLASLt by ctypes: what can be tested without a GPU, and what needs one."""
 
 from __future__ import annotations
 

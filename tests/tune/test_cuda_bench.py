@@ -1,4 +1,4 @@
-"""The probes of kernels for GPUs, tried out on the CPU: each fault is found, by the probe that is there for it."""
+"""The probes for GPU kernels, run on the CPU: each fault is found by the probe that is meant for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Faulty:
     def run(self, o):
         g, self.runs = self.gemm, self.runs + 1
         left, right = o.b.double(), o.a.double().mT
-        if self.fault == "pads" and g.ldb > g.k:  # the inner dimension is taken for the leading one
+        if self.fault == "pads" and g.ldb > g.k:  # it uses the inner dimension as the leading one
             left = o.b.as_strided((g.n, g.k), (g.k, 1)).double()
         y = left @ right
         if self.fault == "tail" and g.k % 4:

@@ -1,4 +1,4 @@
-"""What other programs read: their names, their keys, and everything that does not fit named with the reason."""
+"""Files for other programs: names, keys, and a reason for everything that is left out."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_hipblaslt_override_refuses_collisions(tmp_path):
 
 @pytest.mark.parametrize("format", ["tunableop", "inductor", "vllm", "hipblaslt"])
 def test_nothing_to_write_leaves_nothing(tmp_path, format, capsys):
-    """Neither where all is left out, nor where a library is empty; a script sees it from the exit code."""
+    """No file is written if nothing can be exported; the exit code tells a script."""
     for name, comparisons in (("a", [row(linear(1, 8, 8), "fake")]), ("b", [])):
         lib = library(tmp_path / name, *comparisons)
         done = export(lib, format, tmp_path / "new" / "out")

@@ -1,4 +1,4 @@
-"""The library: what is looked up is what was tuned, here; everything else is a miss, and said so."""
+"""The library finds exactly the products that were tuned in this environment."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_who_needs_the_same_bits_gets_only_such_kernels(tmp_path):
     sure = replace(BASE, deterministic=True)
     lib = opened(fake_library(tmp_path, FakeComparison(sure)))
     assert lib.lookup(sure).gemm == sure
-    assert lib.lookup(BASE).gemm == sure  # good enough for everybody else
+    assert lib.lookup(BASE).gemm == sure  # good enough for other products too
 
 
 def test_token_counts_by_validated_buckets(tmp_path):
@@ -75,11 +75,11 @@ def test_token_counts_by_validated_buckets(tmp_path):
     }
     assert lib.lookup(linear(12, 512, 256, "bf16", bias="bf16")) is None  # another ladder
     turned = Gemm.row_major(12, 512, 256, left="T", right="T")
-    assert lib.lookup(turned) is None  # there the leading dimension has the count in it
+    assert lib.lookup(turned) is None  # its leading dimension depends on the number of tokens
 
 
 def test_buckets_are_validated_and_timed(tmp_path):
-    """Right from 5 tokens on, faster than the default from 20 on; wrong again between 65 and 79."""
+    """Correct from 5 tokens on, faster than the default from 20 on; wrong again between 65 and 79."""
     tried = []
 
     class Bench:
@@ -264,7 +264,7 @@ def test_a_pipe_among_the_entries_is_not_waited_for(tmp_path):
 
 
 def test_hints_name_the_folder_and_the_number_of_threads(tmp_path):
-    """A workdir instead of its library; a process with another number of threads."""
+    """The hints for a workdir instead of its library, and for a process with another number of threads."""
     path = fake_library(tmp_path / "final", FakeComparison(BASE), backend=FakeBackend(**{"blas threads": "4"}))
     with pytest.raises(FileNotFoundError, match=f"hint: did you mean {path}\\?"):
         opened(tmp_path)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
-from dataclasses import replace
+import subprocess
+import sys
 
-import numpy as np
 import pytest
 
 from lapwing.tune.backends import get
@@ -110,40 +109,29 @@ def test_a_gain_beyond_the_roofline_is_refused(tmp_path, monkeypatch):
 
 def test_the_floor_is_below_what_is_measured():
     """It must never refuse what the machine can do."""
-    for gemm in (Gemm(512, 512, 512, **F32), Gemm(2048, 8, 2048, **F32), replace(GEMM, a_type="c64", b_type="c64")):
+    complex_ = dict.fromkeys(F32, "c64")
+    for gemm in (Gemm(256, 256, 256, **F32), Gemm(1024, 8, 1024, **F32), Gemm(64, 64, 64, **complex_)):
         backend = get("cpu")
-        if backend.supports(gemm):
-            continue
         bench = backend.open(gemm, 0, 0)
         (times,) = bench.time([bench.build(backend.default(gemm))], 3)
         bench.close()
         assert 0 < backend.floor(gemm, 0) < min(times)
 
 
-def _burn(stop):
-    x = np.ones((200, 200))
-    while not stop.is_set():
-        x @ x
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="the system does not say how busy it is")
 def test_on_a_machine_that_is_really_busy(tmp_path):
     """Busy loops on every core from beginning to end: whatever is measured, it is not kept."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    loops = [context.Process(target=_burn, args=(stop,), daemon=True) for _ in range(2 * cores())]
-    for loop in loops:
-        loop.start()
+    loops = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(cores())]
     try:
         folder = Workdir(tmp_path)
-        folder.add_config(Target("SSS_NN_0", Gemm(256, 64, 256, **F32), 1, 0.0, 100.0))
+        folder.add_config(Target("SSS_NN_0", Gemm(96, 32, 96, **F32), 1, 0.0, 100.0))
         watch = OtherPrograms()
-        run(folder, backend="cpu", evaluations=6)
-        assert watch.share() > 0.5
+        run(folder, backend="cpu", evaluations=3)
+        assert watch.share() > 0.4
         (found,) = compare(folder)
     finally:
-        stop.set()
         for loop in loops:
-            loop.join()
+            loop.kill()
+            loop.wait()
     assert not found.kept, found
     assert found.ratio < 1.03 or found.doubtful, found

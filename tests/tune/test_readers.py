@@ -1,4 +1,4 @@
-"""Readers: real lines of every kind of log, and files that want to break them."""
+"""Readers: real lines of every kind of log, and hostile files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_hipblaslt_masks_in_one_file_count_once(tmp_path):
 
 @pytest.mark.parametrize("how", ["yaml", "bench", "cublaslt"])
 def test_a_vector_for_alpha_is_another_product(how, tmp_path):
-    """Merged with the lines without it, a kernel would be tuned for calls that it cannot serve."""
+    """It must not be merged with lines without the vector, whose kernel cannot compute it."""
     bench = "hipblaslt-bench -m 8 -n 4 -k 2 --transA T --transB N --a_type bf16_r --scaleA 0 --activation_type none"
     texts = {
         "yaml": (LINE, LINE.replace("scaleAlpha_vector: false", "scaleAlpha_vector: true")),
@@ -152,7 +152,7 @@ def test_counts_of_a_trace_go_to_rows_without(tmp_path):
     assert [(call.gemm.m, call.count) for call in merged.calls] == [(64, 500), (5, 1), (9, 2)]
     (tmp_path / "untuned0.csv").write_text("GemmTunableOp_float_TN,tn_64_8_32_ld_32_48_64\n")
     (log,) = read(tmp_path / "untuned0.csv", "64x8x32 f32 TN count=500").calls
-    assert (log.gemm.ldb, log.count) == (48, 500)  # the row says more about the product, the other its count
+    assert (log.gemm.ldb, log.count) == (48, 500)  # the row has the leading dimension, the other file the count
 
 
 def test_cublas_log_made_by_the_library():
@@ -217,7 +217,7 @@ def test_live_profiler_trace(trace, tmp_path):
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes()))
     assert {call.gemm: call.count for call in read(packed).calls} == expected
-    # a trace that was cut off gives what it has, in both forms
+    # a trace that was cut off still gives its products, packed or not
     text = trace.read_text()
     place = text.rindex('"aten::baddbmm"')
     (tmp_path / "cut.json").write_text(text[:place])
@@ -254,7 +254,7 @@ def test_profiler_scaled_product_and_events_inside_events(tmp_path):
     described = re.sub("R_16BF|R_16F|R_32F(?= rows)", "R_8F_E4M3", line, count=2)
     log = read(described + "\n" + described.replace("computeType=", "fastAccumulationMode=1 computeType="))
     assert [c.gemm.fast_accum for c in log.calls] == [False, True], log
-    # TunableOp lists it without that word: what was counted says it
+    # TunableOp lists it without fast_accum, which comes from the log with counts
     listed = read("ScaledGemmTunableOp_Float8_e4m3fn_Float8_e4m3fn_BFloat16_TN,tn_48_16_32_ld_32_32_48_rw_1_bias_BFloat16")
     (merged,) = merge(listed, Log((Call(scaled, 9),))).calls
     assert merged.gemm.fast_accum and merged.count == 9

@@ -1,4 +1,4 @@
-"""Figures that can be checked by hand, tables under the original's names, and pages that hold together."""
+"""Figures that can be checked by hand, tables, pages and pictures."""
 
 from __future__ import annotations
 

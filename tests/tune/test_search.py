@@ -1,4 +1,4 @@
-"""The search core, and how near it comes to the best on synthetic and recorded spaces."""
+"""The search, and how close it comes to the optimum on synthetic and recorded spaces."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_strategy(name):
 
 def asks_of_listed(name: str, space: Space) -> list[str]:
     search, found = make(name, space, 0), []
-    while (config := search.ask()) is not None:  # several before the first is told
+    while (config := search.ask()) is not None:  # several before the first result
         found.append(canonical(config))
     return found
 
@@ -106,7 +106,7 @@ def test_regret_on_synthetic_spaces():
 
 @pytest.mark.skipif(not SPACES, reason="no recorded spaces are here")
 def test_regret_on_recorded_spaces():
-    """The same on what a GPU has really taken. A space of no more than 100 is tried whole and says nothing."""
+    """The same on times of a real GPU. Spaces of up to 100 candidates are tried completely, so they say nothing."""
     every = [recorded for path in SPACES for recorded in read_space(path).values()]
     large = [r for r in every if len(r.seconds) > LOOKED_AT[-1]]
     if not large:
@@ -136,7 +136,7 @@ def test_searches_of_others(name):
 
 @pytest.mark.parametrize("name", ["optuna", "kernel_tuner:simulated_annealing", "kernel_tuner:genetic_algorithm"])
 def test_searches_of_others_are_steered_while_compiling_ahead(name):
-    """Several are under way at once. What is asked for next comes from the strategy, and not from a guess meanwhile."""
+    """Several candidates are compiled at once. The next one comes from the strategy, not from a random guess."""
     pytest.importorskip(name.partition(":")[0])
     shape = synthetic.SHAPES[1]
     search = make(name, synthetic.space(*shape), 1, evaluations=60)

@@ -34,7 +34,7 @@ def test_records_are_written_and_used(tmp_path, monkeypatch):
 
 
 class Machine:
-    """Points that take so many times what is expected, by a clock that only they move."""
+    """Points that take several times the expected time, on a clock that only they move."""
 
     def __init__(self, monkeypatch, slow):
         self.now, self.slow, self.parts = 0.0, slow, []
@@ -57,7 +57,7 @@ def test_budget_is_kept_with_an_estimate(monkeypatch, slow, tmp_path):
     machine, steps = Machine(monkeypatch, slow), []
     found = solvers.tune(["cholesky", "eigh"], out=tmp_path, step=lambda s: steps.append((machine.now, s)))
     longest = max(took for *_, took in machine.parts)
-    assert machine.now <= 1.1 * solvers._BUDGET + longest  # nobody named one
+    assert machine.now <= 1.1 * solvers._BUDGET + longest  # the default budget
     assert {r.operation for r in found} >= {"cholesky", "eigh"} and (slow > 1 or len(found) == 3)
     # the ends of each dtype come before anything between them
     first = [n for operation, dtype, n, _ in machine.parts if (operation, dtype) == ("cholesky", "float64")]
@@ -73,7 +73,7 @@ def test_a_record_without_its_ends_is_not_written(monkeypatch, tmp_path, caplog)
     found = solvers.tune(["cholesky", "eigh"], budget=60.0, out=tmp_path)
     assert machine.now <= 66 + max(took for *_, took in machine.parts)
     assert "eigh_part" not in {r.operation for r in found}  # its largest matrices take minutes
-    assert "no record for eigh_part" in caplog.text and "name a larger budget" in caplog.text
+    assert "no record for eigh_part" in caplog.text and "give a larger budget" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_record_without_its_ends_is_not_written(monkeypatch, tmp_path, caplog)
     [
         ({"operations": ["lu"]}, "unknown operation 'lu'\nhint: use cholesky"),
         ({"dtypes": ["int8"]}, "unknown dtype 'int8'"),
-        ({"sizes": [0]}, "all positive"),
+        ({"sizes": [0]}, "positive sizes"),
         ({"budget": -1.0}, "budget is -1.0"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
     ],

@@ -1,4 +1,4 @@
-"""What a library must not be used for, what must not be counted twice, and what must not be deleted."""
+"""Products for which a library must not be used, calls that must not count twice, files that must not be deleted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_torch_refuses_what_it_refuses_without_a_library(tuned):
                 call()
         torch.nn.functional.linear(x[:1].expand(2, 4, 64), w)  # one row for all: not the packed product of this size
         assert not backend.calls
-        # a bias of one element is spread by torch, and a kernel would read 32; nor does it spoil the next call
+        # torch expands a bias of one element, where a kernel would read 32; the next call is not affected
         for short in (bias[:1], bias[:1].expand(32), bias.expand(8, 32)):
             torch.addmm(short, x, w.t())
         with pytest.raises(RuntimeError):
@@ -125,12 +125,12 @@ def test_a_fork_has_threads_of_its_own():
     x, w = np.ones((8, 64), np.float32), np.ones((256, 64), np.float32)
     f(x, w)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside threads, which is the point here
+        warnings.simplefilter("ignore")  # newer Pythons warn about a fork with threads, which is tested here
         child = os.fork()
     if child == 0:
         right = False
         try:
-            signal.alarm(20)  # it would wait without end
+            signal.alarm(20)  # it would wait for ever
             right = f(x, w)[0, 0] == 64
         finally:
             os._exit(0 if right else 1)

@@ -226,7 +226,7 @@ SHIPPED_CUDA = [
 
 
 def resources(cubin: bytes, folder: Path) -> tuple[int, int]:
-    """Registers a thread, and bytes that did not fit into them."""
+    """Registers per thread, and bytes that spilled."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -343,7 +343,7 @@ def test_callable_in_eager_and_in_a_graph():
 @pytest.mark.parametrize("template", ["tile", "skinny"])
 @pytest.mark.parametrize("pdl", [1, 2, 3, 4, 5, 6])
 def test_what_the_kernel_in_front_writes_is_seen(template, pdl):
-    """B is written late by the kernel in front, also by one of our own; so is A where no promise was given."""
+    """The previous kernel writes B late, also one of our own; it writes A too, unless weights are promised to be constant."""
     import torch
 
     gemm = Gemm.row_major(32, 4096, 4096, right="T")

@@ -1,4 +1,4 @@
-"""A library in use: the right kernel where the key fits, torch's own function everywhere else, and the same numbers always."""
+"""A library in use: its kernels for products that it has, torch's functions for all others, and the same results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_hits_only_what_the_key_describes(tuned):
         "subclass": lambda: F.linear(x.as_subclass(_Labelled), w).as_subclass(torch.Tensor),
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's forward mode makes itself ready with what it calls deprecated
+        warnings.simplefilter("ignore")  # torch's forward mode uses functions that it has deprecated
         want = {name: call() for name, call in (hits | misses).items()}
     with use(library, compiled=False):
         for name, call in hits.items():
@@ -198,7 +198,7 @@ def test_everything_is_put_back(tuned, tmp_path):
     with pytest.raises(ZeroDivisionError), use(library, compiled=False):
         with use(other, compiled=False, backends={"fake": inner}):
             F.linear(x, w)
-            F.linear(narrow, w)  # only the outer has it
+            F.linear(narrow, w)  # only the outer library has it
             assert (len(inner.calls), len(backend.calls)) == (1, 1)
         F.linear(x, w)
         assert (len(inner.calls), len(backend.calls)) == (1, 2)
@@ -208,7 +208,7 @@ def test_everything_is_put_back(tuned, tmp_path):
     first, second = use(library, compiled=False), use(other, compiled=False, backends={"fake": inner})
     first.__enter__()
     second.__enter__()
-    first.__exit__(None, None, None)  # not the last one in
+    first.__exit__(None, None, None)  # it did not begin last
     F.linear(narrow, w)
     assert len(backend.calls) == 2
     second.__exit__(None, None, None)
@@ -279,7 +279,7 @@ def test_layers_of_a_model(tuned, caplog):
     assert all(close(p.grad, g, 2048) for p, g in zip(model.parameters(), grads, strict=True))
     twin = copy.deepcopy(model)
     assert twin[0].forward.layer is twin[0]
-    loaded = pickle.loads(pickle.dumps(torch.nn.Sequential(model[0], model[3])))  # carries no library along
+    loaded = pickle.loads(pickle.dumps(torch.nn.Sequential(model[0], model[3])))  # a pickle has no library
     count = len(backend.calls)
     assert torch.equal(loaded[0](x), F.linear(x, model[0].weight, model[0].bias))
     assert len(backend.calls) == count
@@ -359,7 +359,7 @@ def test_dynamo_sees_only_torch(tuned):
 
 
 def test_compile_pass_replaces_products_of_fixed_shape(tuned):
-    """The pass itself, on a graph as Inductor hands it over; running Inductor takes a compiler and half a minute."""
+    """The pass on a graph like Inductor's; running Inductor needs a compiler and half a minute."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from lapwing.tune.dispatch.compiled import install, replace_products
@@ -415,7 +415,7 @@ def test_the_pass_waits_for_the_first_compile(tuned, monkeypatch):
             assert torch.compile(len) is len and torch.compile(abs) is abs
         ours = torch.compile
     assert installed == ["in", "out"] and torch.compile is before
-    ours(len)  # kept by somebody: too late
+    ours(len)  # called after it was removed
     assert len(installed) == 2
     with use(library, compiled=False):
         assert torch.compile is before
@@ -438,7 +438,7 @@ def test_inductor_runs_tuned_kernels(tuned):
 
 
 def test_weights_are_read_ahead_only_where_that_was_promised(tmp_path):
-    """Entries of triton_frozen: never by use(), nor with derivatives; by enable() where it was said that weights stay."""
+    """Entries of triton_frozen are used only by enable(frozen=True), and never with gradients."""
     from lapwing.tune.library import build
 
     backend, product = FakeBackend(), linear(8, 32, 64)

@@ -9,7 +9,7 @@ from lapwing.tune.backends.kernels import workspace  # noqa: E402
 
 
 class Cuda:
-    """``capturing``, and ``left``: numbers that can still be reserved."""
+    """A stand-in for torch.cuda: ``capturing``, and ``left``, the numbers that can still be allocated."""
 
     def __init__(self, monkeypatch):
         self.capturing, self.left, self.zeros = False, float("inf"), torch.zeros
@@ -39,7 +39,7 @@ def test_what_ran_on_one_stream_can_be_captured_on_another(monkeypatch):
     cuda.room(0, 5000)
     assert cuda.room(2, 5000, capturing=True) == 5000  # the stream of the first graph, a larger product
     cuda.room(4, 5000, capturing=True)
-    with pytest.raises(RuntimeError, match="hint: run the model once before, on the stream"):
+    with pytest.raises(RuntimeError, match="hint: run the model once before the capture, on the same stream"):
         cuda.room(5, 10, capturing=True)
 
 

@@ -121,7 +121,7 @@ def tune(
         folder = cache_folder("records", make=True)
         if folder is None or not os.access(folder, os.W_OK):
             raise ValueError(
-                "tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or pass a folder"
+                "tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or name a folder"
             )
     clock = _Clock(monotonic() + (budget or _BUDGET), [p for g in grids for p in _parts(g, device)], step)
     records = []
@@ -150,7 +150,7 @@ def _grids(
                 raise ValueError(f"tune solvers: unknown {what} {name!r}\nhint: use {', '.join(known)}")
     if not operations or (sizes is not None and not all(n > 0 for n in sizes)):
         raise ValueError(
-            f"tune solvers: sizes {sizes} of operations {list(operations)}\nhint: name at least one operation, and positive sizes"
+            f"tune solvers: sizes {sizes} of operations {list(operations)}\nhint: name an operation, and positive sizes"
         )
     if budget is not None and not budget > 0:
         raise ValueError(f"tune solvers: budget is {budget}; it must be greater than 0")
@@ -175,7 +175,7 @@ def _grid(device: str, quick: bool, operation: str) -> Grid:
 
 
 def _parts(grid: Grid, device: str) -> list[Grid]:
-    """Parts with one order of one dtype each: first both ends, then the middles of the gaps, so that the first parts cover all."""
+    """Parts with one order of one dtype each: first both ends, then the middles of the gaps between them."""
     by_dtype = []
     for dtype in grid.dtypes:
         parts = [replace(grid, orders=(n,), dtypes=(dtype,)) for n in sorted(set(grid.orders))]

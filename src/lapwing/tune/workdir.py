@@ -165,8 +165,8 @@ class Workdir:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             size = os.fstat(handle).st_size
-            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
-            os.write(handle, (("\n" if torn else "") + trial.to_json() + "\n").encode())
+            incomplete = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            os.write(handle, (("\n" if incomplete else "") + trial.to_json() + "\n").encode())
         except OSError as error:  # a full disk does not say which file
             error.filename = str(path)
             raise

@@ -283,11 +283,11 @@ class _Callable:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(x, torch.Tensor):
             extra = [None if t is None else _from_torch(t, torch) for t in (bias, scale_x, scale_w, out)]
-            given = extra[-1]
+            target = extra[-1]
             y = torch.from_numpy(self._product(_from_torch(x, torch), _from_torch(w, torch), *extra)).to(x.dtype)
             if out is None:
                 return y
-            return out if given is not None and _same(out, given) else out.copy_(y)
+            return out if target is not None and _same(out, target) else out.copy_(y)
         x, w = np.asarray(x), np.asarray(w)
         if x.dtype == w.dtype == np.float16 and out is None:  # it was validated in float32, so it runs in float32
             return self._product(x.astype(np.float32), w.astype(np.float32), bias, scale_x, scale_w, None).astype(x.dtype)

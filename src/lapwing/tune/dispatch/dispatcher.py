@@ -68,8 +68,8 @@ class Dispatcher:
         """x y + bias"""
         return self.run(self.matrices, original, (bias, x, y), x, y, bias)
 
-    def run(self, tables: dict[Any, Any], original: Any, given: tuple[Any, ...], x: Any, y: Any, bias: Any) -> Any:
-        """Compute x y + bias; ``given`` are the arguments of ``original``. In the table of linears y is (columns, inner).
+    def run(self, tables: dict[Any, Any], original: Any, arguments: tuple[Any, ...], x: Any, y: Any, bias: Any) -> Any:
+        """Compute x y + bias; ``arguments`` are the arguments of ``original``. In the table of linears y is (columns, inner).
 
         This is one long function because each function call would cost a twentieth of a microsecond.
         """
@@ -79,23 +79,23 @@ class Dispatcher:
                 table = self._new_table(tables, x, y)
             if type(table) is Tally:
                 table.passed += 1
-                return original(*given)
+                return original(*arguments)
             dtype, device = x.dtype, x.device
             tf32 = dtype is _float32 and x.is_cuda and _tf32()
             key = (x.stride(), y.stride(), dtype, device, bias is None, _deterministic(), tf32)
             call = table.get(key, _UNKNOWN)
         except (AttributeError, TypeError, RuntimeError):  # not tensors, or without strides: torch's own function handles them
-            return original(*given)
+            return original(*arguments)
         if call is _UNKNOWN:
             columns = y.shape[0 if tables is self.linears else -1]
             if bias is not None and not _fits(bias, dtype, device, columns):  # the next bias may fit
-                return original(*given)
+                return original(*arguments)
             if x.is_cuda and _capturing():  # loading a kernel would break the graph
-                return original(*given)
+                return original(*arguments)
             call = table[key] = self._choose(x, y.t() if tables is self.linears else y, bias, key)
         if type(call) is Tally:
             call.passed += 1
-            return original(*given)
+            return original(*arguments)
         # the key must describe the tensors completely, and no mode or transform may need to see the call
         if (
             not ((kind := type(x)) is _Tensor or kind is _Parameter)
@@ -113,7 +113,7 @@ class Dispatcher:
             or (call.may_be_negated and (x.is_neg() or y.is_neg()))
         ):
             call.tally.passed += 1
-            return original(*given)
+            return original(*arguments)
         call.tally.hits += 1
         try:
             linear = tables is self.linears
@@ -122,17 +122,21 @@ class Dispatcher:
             return call.stored(x, y, bias) if linear else call(x, y, bias)
         except Exception as error:
             table[key] = self._fail(call, error)
-            return original(*given)
+            return original(*arguments)
 
     def scaled_mm(
         self, original: Callable[..., Any], x: Any, y: Any, scale_x: Any, scale_y: Any, *rest: Any, **named: Any
     ) -> Any:
         """torch._scaled_mm: 8-bit floats with one scale for the tensor or one for each row."""
         order = ("bias", "scale_result", "out_dtype", "use_fast_accum")
-        given = dict(zip(order, rest, strict=False)) | named
-        bias, out, fast = given.get("bias"), given.get("out_dtype"), bool(given.get("use_fast_accum", False))
+        options = dict(zip(order, rest, strict=False)) | named
+        bias, out, fast = options.get("bias"), options.get("out_dtype"), bool(options.get("use_fast_accum", False))
         call = None
-        if given.get("scale_result") is None and not set(given) - set(order) and _plain_scaled(x, y, bias, scale_x, scale_y):
+        if (
+            options.get("scale_result") is None
+            and not set(options) - set(order)
+            and _plain_scaled(x, y, bias, scale_x, scale_y)
+        ):
             sizes = tuple((t.shape, t.stride(), t.dtype) for t in (x, y, scale_x, scale_y))
             key = (sizes, out, None if bias is None else bias.dtype, x.device, fast, _deterministic())
             call = self.products.get(key, _UNKNOWN)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..amd import override
+from ..backends.cublaslt_api import FIELDS, solution_name
 from ..gemm import Gemm
 from .entry import Entry
 from .folder import Library
@@ -32,8 +33,6 @@ _TUNABLE = {
     "f8e5m2": "Float8_e5m2",
 }
 _SCALAR = {"f32": "Float", "f16": "Half", "bf16": "BFloat16"}
-# the fields of a cuBLASLt algorithm in the order of TunableOp's names
-_ALGORITHM = ("id", "tile", "stages", "splitk", "red", "swizzle", "custom", "inner", "cluster")
 _TILE = ("bm", "bn", "bk", "group", "warps", "stages")
 
 
@@ -105,15 +104,14 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
     def row(entry: Entry) -> str:
         if entry.backend != "cublaslt":
             raise _LeftOut(f"it runs on {entry.backend}, and TunableOp knows only algorithms of cuBLASLt")
-        missing = [name for name in _ALGORITHM if name not in entry.config]
+        missing = [name for name in FIELDS if name not in entry.config]
         if missing:
             raise _LeftOut(f"its configuration has no {missing[0]}")
         names = _tunable_names(entry.gemm)
         if names in used:
             raise _LeftOut("TunableOp's key cannot distinguish it from another entry: it has no use_fast_accum")
         used.add(names)
-        solution = "Gemm_Cublaslt_" + "_".join(f"{name}_{entry.config[name]}" for name in _ALGORITHM)
-        return f"{','.join(names)},{solution},{entry.tuned_us / 1000:.6g}"
+        return f"{','.join(names)},{solution_name(entry.config)},{entry.tuned_us / 1000:.6g}"
 
     rows, left_out = _each(library, row)
     head = "".join(f"Validator,{k},{v}\n" for k, v in validators.items())
@@ -238,9 +236,7 @@ def _vllm(library: Library, folder: Path) -> Export:
     for name, table in sorted(files.items()):
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
         paths += _write(folder / name, json.dumps(ordered, indent=4) + "\n")
-    notes = (
-        "vLLM uses the nearest number of tokens in the file, however far away; lapwing uses an entry only where it was validated",
-    )
+    notes = ("vLLM uses the nearest number of tokens in the file, however far away; lapwing stays where it was validated",)
     return Export(tuple(paths), tuple(rows), left_out, notes if paths else ())
 
 

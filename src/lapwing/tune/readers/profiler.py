@@ -136,13 +136,13 @@ def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: in
     """What is added to the product: nothing, a bias vector or a matrix C."""
     if extra is None:
         return {}
-    dims, types, given = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
+    dims, types, concrete = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
     if name == "aten::_scaled_mm":
         found: dict[str, Any] = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
         # the precision of the sums is part of the product: kernels differ in speed and in the last bits
-        found["fast_accum"] = str(given[7:8]).lower().find("true") >= 0
+        found["fast_accum"] = str(concrete[7:8]).lower().find("true") >= 0
         return found | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
-    beta, alpha = (_scalar(given, place, 1.0) for place in (3, 4))
+    beta, alpha = (_scalar(concrete, place, 1.0) for place in (3, 4))
     shape = [n for n in dims[extra] if n != 1]
     values: dict[str, Any] = {"alpha": alpha}
     if shape in ([columns], []) and beta == 1:
@@ -150,7 +150,7 @@ def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: in
     else:
         values["beta"] = beta
     if name == "aten::_addmm_activation":
-        values["activation"] = "gelu" if str(given[5:6]).lower().find("true") >= 0 else "relu"
+        values["activation"] = "gelu" if str(concrete[5:6]).lower().find("true") >= 0 else "relu"
     return values
 
 
@@ -164,17 +164,17 @@ def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
     if name == "aten::_int_mm":
         return "i32"
     if name == "aten::_scaled_mm":
-        given = [str(x) for x in args.get("Concrete Inputs") or []]
-        word = given[6] if len(given) > 6 else ""
+        concrete = [str(x) for x in args.get("Concrete Inputs") or []]
+        word = concrete[6] if len(concrete) > 6 else ""
         return (
             type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
         )  # a recording has the name of the type
     return operand
 
 
-def _scalar(given: Sequence[Any], place: int, usual: float) -> float:
+def _scalar(concrete: Sequence[Any], place: int, usual: float) -> float:
     try:
-        return float(given[place])
+        return float(concrete[place])
     except (IndexError, ValueError, TypeError):
         return usual
 
@@ -197,7 +197,7 @@ def _events(pieces: Iterable[str], sink: Sink) -> Iterator[tuple[int, Any]]:
         return piece is not None
 
     def begin() -> int:
-        """Where the list of events begins: at once, or in an object, perhaps behind a long description of the devices."""
+        """Where the list of events begins. It may be part of an object, after a long description of the devices."""
         named = text.find('"traceEvents"')
         return text.find("[", max(named, 0)) if named >= 0 or text.lstrip("\ufeff \t\r\n").startswith("[") else -1
 

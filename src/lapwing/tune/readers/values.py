@@ -122,13 +122,13 @@ def make(**values: Any) -> Gemm:
     return Gemm(**values)
 
 
-def product(given: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
+def product(raw: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
     """Create a product from fields with folded names: the product, its count if there is one, and a remark.
 
     hipBLASLt's YAML, hipblaslt-bench's options and output, and our own tables have these fields. A missing or empty field has
     its usual value, and other fields are ignored.
     """
-    fields = {name: value for name, value in given.items() if value.strip()}
+    fields = {name: value for name, value in raw.items() if value.strip()}
     values: dict[str, Any] = {}
     for name in ("m", "n", "k"):
         if name not in fields:

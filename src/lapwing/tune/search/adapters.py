@@ -71,10 +71,10 @@ class KernelTuner(Search):
 
     @property
     def ready(self) -> bool:
-        return bool(self._first) or self._dialogue.ready(self.told, self.asked)
+        return bool(self._first) or self._dialogue.ready(self.results, self.asked)
 
     def propose(self) -> Point | None:
-        return self._dialogue.question(self.told, self.asked)
+        return self._dialogue.question(self.results, self.asked)
 
 
 class _Dialogue:
@@ -98,23 +98,23 @@ class _Dialogue:
         self._over = False
         self._random: Any = None  # state of the strategy's random generators, which it shares with the program
 
-    def ready(self, told: dict[Point, float], asked: set[Point]) -> bool:
+    def ready(self, results: dict[Point, float], asked: set[Point]) -> bool:
         """Whether the next question can be asked now, without waiting for a result."""
-        self._look(told, asked)
+        self._look(results, asked)
         return self._over or bool(self._unasked)
 
-    def question(self, told: dict[Point, float], asked: set[Point]) -> Point | None:
+    def question(self, results: dict[Point, float], asked: set[Point]) -> Point | None:
         """The next point; None at the end, or while results are missing."""
-        self._look(told, asked)
+        self._look(results, asked)
         return self._unasked.popleft() if self._unasked else None
 
-    def _look(self, told: dict[Point, float], asked_before: set[Point]) -> None:
+    def _look(self, results: dict[Point, float], asked_before: set[Point]) -> None:
         while not self._over:
             while self._unasked and self._unasked[0] in asked_before:  # its result is known, or will be
                 self._unasked.popleft()
-            if self._unasked or not all(point in told for point in self._open):
+            if self._unasked or not all(point in results for point in self._open):
                 return
-            asked = self._go_on([told[point] for point in self._open])
+            asked = self._go_on([results[point] for point in self._open])
             if isinstance(asked, BaseException):
                 self._over = True
                 raise ValueError(f"tune: kernel_tuner's {self._name} failed: {asked}") from asked

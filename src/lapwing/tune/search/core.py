@@ -17,7 +17,7 @@ _DRAWS, _KEPT = 400, 12  # random points ranked by the space's own estimate, and
 
 
 class Search(ABC):
-    """Proposes new candidates. Several may be asked for before the first result is told.
+    """Proposes new candidates. Several may be asked for before the first result is reported.
 
     ``tell`` also accepts candidates that were never asked for: the winner of a similar product, or one from an earlier run.
     """
@@ -28,7 +28,7 @@ class Search(ABC):
         self.points = Points(space)
         self.rng = Random(seed)
         self.planned = evaluations
-        self.told: dict[Point, float] = {}  # log of the seconds; inf for a candidate that failed
+        self.results: dict[Point, float] = {}  # log of the seconds; inf for a candidate that failed
         self.asked: set[Point] = set()
         self.best: tuple[Config, float] | None = None
         self._first: deque[Point] = deque()
@@ -47,7 +47,7 @@ class Search(ABC):
 
     @property
     def evaluations(self) -> int:
-        return len(self.told)
+        return len(self.results)
 
     def try_first(self, config: Config) -> bool:
         """Add a candidate to those that are tried before the search begins; False if it is not in the space."""
@@ -77,7 +77,7 @@ class Search(ABC):
         failed = seconds is None or not isfinite(seconds) or seconds <= 0
         value = inf if seconds is None or failed else log(seconds)
         self.asked.add(point)
-        self.told[point] = value
+        self.results[point] = value
         if seconds is not None and not failed and (self.best is None or seconds < self.best[1]):
             self.best = (self.points.config(point), float(seconds))
         self.learn(point, value)
@@ -91,7 +91,7 @@ class Search(ABC):
 
     def elite(self, count: int) -> list[Point]:
         """The best points so far."""
-        good = [(value, point) for point, value in self.told.items() if value < inf]
+        good = [(value, point) for point, value in self.results.items() if value < inf]
         return [point for _, point in sorted(good)[:count]]
 
     def _next(self) -> Point | None:

@@ -121,18 +121,6 @@ class Points:
         )
         return child if self.valid(child) else None
 
-    def features(self, points: list[Point]) -> np.ndarray:
-        """Coordinates for a model: numbers become places between 0 and 1, and each word an axis of its own."""
-        table = np.array(points, np.float64).reshape(len(points), len(self.names))
-        parts = []
-        for axis, size in enumerate(self.sizes):
-            column = table[:, axis]
-            if size > 1 and self.ordered[axis]:
-                parts.append(column[:, None] / (size - 1))
-            elif size > 1:
-                parts.append(0.5 * (column[:, None] == np.arange(size)))
-        return np.concatenate(parts, 1) if parts else np.zeros((len(points), 1))
-
     def best_by_score(self, rng: Random, draws: int, keep: int) -> list[Point]:
         """The best of some random points by the space's own estimate; empty if it has none."""
         score = self.space.score

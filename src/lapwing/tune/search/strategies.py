@@ -78,7 +78,7 @@ class Anneal(Search):
         if self.stuck > 12:
             best = self.elite(4)
             point = self.rng.choice(best)
-            self.current, self.stuck = (point, self.told[point]), 0
+            self.current, self.stuck = (point, self.results[point]), 0
         hops = sum(self.rng.random() < 0.6 * (1.0 - self.progress) for _ in range(3))  # early jumps are large
         return self.points.moved(self.rng, self.current[0], hops, 1 + int(self.rng.random() < 0.3))
 
@@ -107,6 +107,7 @@ class Model(Search):
 
     def __init__(self, *args: object, **options: object) -> None:
         self._length, self._chosen_at = self.lengths[1], 0
+        self._covariances = 0.0, np.zeros((0, 0), np.intp), np.zeros((0, 0))  # length scale, points and matrix of the last fit
         super().__init__(*args, **options)  # type: ignore[arg-type]
 
     def propose(self) -> Point | None:
@@ -131,31 +132,55 @@ class Model(Search):
         return [p for p in found if p is not None]
 
     def _predict(self, pool: list[Point]) -> tuple[np.ndarray, np.ndarray, float]:
-        points = list(self.told)
+        points = list(self.results)
         if len(points) > self.most:
             points = list(dict.fromkeys([*self.elite(self.most // 2), *points[-self.most // 2 :]]))
-        values = np.array([self.told[p] for p in points])
+        values = np.array([self.results[p] for p in points])
         finite = values[values < inf]
         # a failed candidate counts as slow; far outliers would spoil the fit among the good ones
         y = np.minimum(values, min(finite.max(), finite.min() + 2.0))
         y = (y - y.mean()) / max(y.std(), 1e-6)
-        near, far = self.points.features(points), self.points.features(pool)
-        apart = np.abs(near[:, None, :] - near[None, :, :])
+        known, new = np.array(points, np.intp), np.array(pool, np.intp)
         if self.evaluations >= self._chosen_at + self.refit or not self._chosen_at:
-            self._length = max(self.lengths, key=lambda length: self._likelihood(apart, y, length))
+            self._length = max(self.lengths, key=lambda length: self._likelihood(known, y, length))
             self._chosen_at = self.evaluations
-        inverse = np.linalg.inv(self._kernel(apart, self._length) + self.noise * np.eye(len(points)))
-        cross = self._kernel(np.abs(near[:, None, :] - far[None, :, :]), self._length)
+        inverse = np.linalg.inv(self._grown(known) + self.noise * np.eye(len(points)))
+        cross = self._covariance(known, new, self._length)
         variance = 1.0 - (cross * (inverse @ cross)).sum(0)
         return cross.T @ (inverse @ y), np.sqrt(np.maximum(variance, 1e-9)), float(y.min())
 
-    def _likelihood(self, apart: np.ndarray, y: np.ndarray, length: float) -> float:
-        kernel = self._kernel(apart, length) + self.noise * np.eye(len(y))
-        return float(-0.5 * y @ np.linalg.solve(kernel, y) - 0.5 * np.linalg.slogdet(kernel)[1])
+    def _grown(self, points: np.ndarray) -> np.ndarray:
+        """The covariance of all points; only the rows of new ones are computed."""
+        length, before, covariance = self._covariances
+        old = len(before)
+        if length != self._length or len(points) < old or not np.array_equal(points[:old], before):
+            old, covariance = 0, np.zeros((0, 0))
+        rows = self._covariance(points[old:], points, self._length)
+        covariance = np.block([[covariance, rows[:, :old].T], [rows]])
+        self._covariances = self._length, points, covariance
+        return covariance
 
-    def _kernel(self, apart: np.ndarray, length: float) -> np.ndarray:
-        alone = np.exp(-apart / length).mean(-1)
-        return np.asarray(0.5 * np.exp(-apart.sum(-1) / (length * sqrt(apart.shape[-1]))) + 0.5 * alone)
+    def _likelihood(self, points: np.ndarray, y: np.ndarray, length: float) -> float:
+        covariance = self._covariance(points, points, length) + self.noise * np.eye(len(y))
+        return float(-0.5 * y @ np.linalg.solve(covariance, y) - 0.5 * np.linalg.slogdet(covariance)[1])
+
+    def _covariance(self, a: np.ndarray, b: np.ndarray, length: float) -> np.ndarray:
+        """The covariance of points. An axis has few values, so its exponentials come from a table, which is faster."""
+        distance, alone, axes = np.zeros((len(a), len(b))), np.zeros((len(a), len(b))), 0
+        for axis, size in enumerate(self.points.sizes):
+            steps = np.abs(a[:, axis, None] - b[None, :, axis])
+            if size > 1 and self.points.ordered[axis]:
+                distance += steps / (size - 1)
+                alone += np.exp(np.arange(size) / (-length * (size - 1)))[steps]
+                axes += 1
+            elif size > 1:  # n words are n axes, of which two differ by 0.5
+                differ = steps > 0
+                distance += differ
+                alone += size - 2 * (1 - exp(-0.5 / length)) * differ
+                axes += size
+        if not axes:
+            return np.ones((len(a), len(b)))
+        return np.asarray(0.5 * np.exp(-distance / (length * sqrt(axes))) + 0.5 * alone / axes)
 
 
 def _improvement(mean: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:

@@ -3,13 +3,14 @@
 ``tile``: a block of D, or one of ``split`` parts of its sum, for each program. ``stream``: a fixed number of programs share the
 work evenly (stream-K). ``reduce``: the second pass of a split sum.
 
-How a split sum is put together: REDUCE 1 adds into a float32 workspace with atomics, and the last program of a block finishes
-it (the order varies: not deterministic); 2 leaves the parts to ``reduce``; 3 keeps the parts, and the last program adds them in
-order (deterministic). Workspace and counters must be zero before the first call, and are left zero.
+How a split sum is combined: with REDUCE 1, programs add to a float32 workspace with atomics, and the last program of a block
+finishes it (the order varies, so it is not deterministic). With 2, ``reduce`` adds the parts. With 3, the last program of a
+block adds the parts in order (deterministic). Workspace and counters must be zero before the first call, and are zero again
+after each call.
 
-PDL: the kernel behind may be placed when the reads of this one are done (1, 4) or begin (2, 3); each waits for the one in
-front. With 3 and 4, AHEAD k-blocks of A are sent to the cache before that wait: what the kernel in front still writes there is
-read afterwards, so that is always right.
+PDL: the next kernel may start when the reads of this one are done (1, 4) or begin (2, 3); each waits for the previous one.
+With 3 and 4, AHEAD k-blocks of A are sent to the cache before that wait. Values that the previous kernel still writes are read
+after it, so this is always correct.
 """
 
 # mypy: ignore-errors
@@ -222,10 +223,11 @@ def stream(
     K_A: tl.constexpr, K_B: tl.constexpr, EPILOGUE: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SWAP: tl.constexpr,
 ):  # fmt: skip
-    """Program p does the k-blocks p total/programs ... (p+1) total/programs of all blocks of D, laid end to end.
+    """Put the k-blocks of all blocks of D in one row; program p computes numbers p total/programs ... (p+1) total/programs.
 
-    A block that one program does alone is finished at once. Else each leaves its part (two slots a program: a part that begins
-    inside a block, and one that begins with it), and the one that completes the count adds them in order.
+    If one program computes a whole block, it finishes it directly. Otherwise each program stores its part (in one of two
+    slots: for a part that begins inside a block, and for one that begins with it), and the last program of the block adds
+    them in order.
     """
     tiles_m = tl.cdiv(m, BM)
     tiles_n = tl.cdiv(n, BN)
