@@ -60,6 +60,7 @@ def test_gradients(gradients, assume, engine):
         assert np.abs(g - wanted).max() <= 10 * N * np.finfo(float).eps
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_mixed_has_derivatives_of_every_kind():
     torch = pytest.importorskip("torch")
     a, b = (torch.tensor(x, requires_grad=True) for x in (A, B))
