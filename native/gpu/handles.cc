@@ -37,12 +37,12 @@ Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
   int status = handle ? 0 : solver ? api.solver_create(&handle) : api.blas_create(&handle);
   if (!status && solver && !params) status = api.solver_params(&params);
   if (status) {
-    fail(frame, "starting the GPU's %s library: it answered with status %d", name, status);
+    fail(frame, "starting the %s: the GPU's library answered with status %d", name, status);
     return;
   }
   status = solver ? api.solver_stream(handle, frame.stream) : api.blas_stream(handle, frame.stream);
   ok_ = status == 0;
-  if (!ok_) fail(frame, "the GPU's %s library does not take the stream: status %d", name, status);
+  if (!ok_) fail(frame, "choosing the stream: the GPU's %s library answered with status %d", name, status);
 }
 
 Lease::~Lease() {

@@ -276,7 +276,7 @@ int solve_systems(Frame& frame) {
   const bool symmetric = frame.flags & (SYMMETRIC | SELF_ADJOINT);
   Integers pivots(positive ? 0 : n, width_of<T>(GETRF));
   return at.each([&](int64_t m) {
-    // an input that may be destroyed is not there any more for LU, which names the pivot that is zero
+    // LU, which names the pivot that is zero, cannot use an input that was destroyed
     if (symmetric && !in_input &&
         !solve_symmetric<T>(frame, at.of(0, m, n * n), own, at.of(1, m, n * k), at.of(2, m, n * k), n, k)) {
       *at.integers(3, m, 1) = 0;

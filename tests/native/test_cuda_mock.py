@@ -692,7 +692,7 @@ def test_xla_errors(child):
         "rank": "expected matrices",
         "dtype": "dtype",
         "op": "no operation 99",
-        "engine": "engine 1 does not run on a GPU",
+        "engine": "engine lapack does not have this operation on a GPU",
         "memory": "no GPU memory for a workspace of 4512 bytes (XLA: out of memory)",
         "memory of tiles": "(XLA: out of memory)",
         "solver": "status 7",

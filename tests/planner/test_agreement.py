@@ -236,7 +236,7 @@ def test_options_inside_jit_and_vmap(assume):
 def test_names_that_cannot_apply():
     a = np.eye(4)
     with pytest.raises(
-        ValueError, match="engine='cusolver' cannot take this call.*\nhint: use one of 'auto', 'batched', 'lapack'"
+        ValueError, match=r"engine='cusolver' cannot take this call.*\nhint: use one of 'auto', 'batched', 'lapack'"
     ):
         lw.cholesky(a, engine="cusolver")
     with pytest.raises(ValueError, match="is not known\nhint: use one of 'auto'"):
@@ -285,7 +285,7 @@ tell(ok=True)
 
 
 def test_gpu_rules_through_the_stand_in_driver(tmp_path_factory, tmp_path):
-    sys.path.append(str(Path(__file__).parents[1] / "mock"))
+    sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
     import harness
 
     if harness.COMPILER is None or not harness.NATIVE.is_dir():

@@ -50,7 +50,7 @@ def _devices(where: Environment) -> None:
     print(f"  cpu         {where.cpu}; {where.instructions}, {size}; {where.system}")
     for place, gpu in enumerate(where.gpus):
         major, minor = divmod(gpu.capability, 10)
-        detail = f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'not told'}"
+        detail = f"compute capability {major}.{minor}, {bytes_in_words(gpu.memory)}, driver {where.driver or 'unknown'}"
         print(f"  cuda:{place:<7}{gpu.name}; {detail}")
     if not where.gpus:
         print("  cuda        none found")
@@ -62,9 +62,9 @@ def _engines() -> None:
         where = f"usable on {', '.join(engine.usable_on)}" if engine.usable_on else "not usable"
         print(f"  {engine.name:<12}{where:<20}{engine.what}")
         if engine.missing and engine.name != "reference":
-            # those for several devices do without it
-            told = native is not None or engine.name in {several.name for several in SEVERAL}
-            print(f"{'':14}{engine.missing if told else 'the native core is not there, see below'}")
+            # the engines for several devices do not need the native core
+            has_reason = native is not None or engine.name in {several.name for several in SEVERAL}
+            print(f"{'':14}{engine.missing if has_reason else 'the native core was not built, see below'}")
 
 
 def _missing(where: Environment) -> None:

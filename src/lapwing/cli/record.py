@@ -28,7 +28,7 @@ __all__ = ["run_record"]
 def run_record(options: argparse.Namespace, library: str) -> int:
     hardware = planner.hardware_of(options.device)
     if hardware == "none":
-        raise UsageError("there is nothing to choose between: the native core is not there\nhint: lapwing info")
+        raise UsageError("there are no engines to choose from, as the native core was not built\nhint: lapwing info")
     _check_place(options)
     if library == "jax":
         allow_float64_in_jax()

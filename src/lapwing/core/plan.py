@@ -1,4 +1,4 @@
-"""What was decided: the engine, why, and what it will cost."""
+"""The decision about a call: the engine, the reason, and the cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Alternative(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call will run. Nothing has been run."""
+    """How a call will run. Nothing has run yet."""
 
     problem: Problem
     engine: str
@@ -53,7 +53,7 @@ class Plan:
 
     def _workspace(self) -> str:
         if self.missing:
-            return "not known here, as the engine cannot be asked"
+            return "unknown, as the engine cannot run here"
         return f"{bytes_in_words(self.device_bytes)} on the device, {bytes_in_words(self.host_bytes)} on the host"
 
     def __str__(self) -> str:

@@ -82,7 +82,7 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
 
 
 def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """Of a right-hand side that was left out, how it is described."""
+    """How to describe a right-hand side that was left out."""
     taken = list(inspect.signature(op).parameters.values())
     if len(args) != 1 or len(taken) < 2 or taken[1].default is not taken[1].empty or taken[1].kind is taken[1].KEYWORD_ONLY:
         return ""
