@@ -45,9 +45,9 @@ ALLOWED = {
     "__init__": {"ops", "engines", "core", "_version"},
     "_version": set(),
 }
-# where each library may be imported: engines/lapack asks SciPy for its table
+# where each library may be imported: engines/lapack asks SciPy for its table, and foreign memory on a GPU becomes a CuPy array
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
-MAY_IMPORT = {"engines/lapack.py": {"scipy"}}
+MAY_IMPORT = {"engines/lapack.py": {"scipy"}, "frameworks/foreign.py": {"cupy"}}
 
 
 def imports(path: Path) -> set[str]:
