@@ -45,9 +45,9 @@ ALLOWED = {
     "__init__": {"ops", "planner", "core", "_version"},
     "_version": set(),
 }
-# where each library may be imported: core/lapack asks SciPy for its table
+# where each library may be imported: core/lapack asks SciPy for its table, and foreign memory on a GPU becomes a CuPy array
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
-MAY_IMPORT = {"core/lapack.py": {"scipy"}}
+MAY_IMPORT = {"core/lapack.py": {"scipy"}, "frameworks/foreign.py": {"cupy"}}
 
 
 def imports(path: Path) -> set[str]:

@@ -472,7 +472,7 @@ def test_wrong_arguments(backend):
     with pytest.raises(ValueError, match="float64 and complex128"):
         lw.solve(backend.put(np.eye(3, dtype="float32")), backend.put(np.ones(3, "float32")), precision="mixed")
     with pytest.raises(ValueError, match="rcond"):
-        lw.lstsq(a, b, rcond=-1)
+        lw.lstsq(a, b, rcond=-2)
     with pytest.raises(ValueError, match="engine='nonsense' is not known"):
         lw.solve(a, b, engine="nonsense")
     with pytest.raises(ValueError, match="mode='r' is not known"):

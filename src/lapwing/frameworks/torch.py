@@ -247,12 +247,12 @@ class Namespace:
 
     @staticmethod
     def conj(x: torch.Tensor) -> torch.Tensor:
-        # torch has an internal error for the lazy conjugate of a tensor with a batch of tangents
-        return torch.conj_physical(x) if forward_ad._current_level >= 0 and x.is_complex() else x.conj()
+        return torch.conj_physical(x) if x.is_complex() else x
 
     @staticmethod
     def adjoint(x: torch.Tensor) -> torch.Tensor:
-        return Namespace.conj(x).mT
+        # torch has an internal error for the lazy conjugate of a tensor with a batch of tangents
+        return Namespace.conj(x).mT if forward_ad._current_level >= 0 else x.mH
 
     @staticmethod
     def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
