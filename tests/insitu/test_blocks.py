@@ -183,7 +183,8 @@ def test_other_libraries(library, dtype, centre):
         from backends import x64
 
         with x64():
-            made, found = stream(a, library, like, rank=5, centre=centre, tol=1e-3)
+            # the tolerance changes the number of rows, and XLA compiles each one anew: once is enough
+            made, found = stream(a, library, like, rank=5, centre=centre, tol=None if centre else 1e-3)
             modes = np.asarray(made.modes(found)[0])
     else:
         made, found = stream(a, library, like, rank=5, centre=centre, tol=1e-3)

@@ -348,17 +348,25 @@ def test_a_script_that_cannot_start(driver, script, text, said):
     assert said in done.stdout.partition("error <")[2] and said in done.stderr
 
 
-@pytest.mark.parametrize("text", ["sys.exit(7)", "raise KeyboardInterrupt", "raise MemoryError"])
-def test_exits_in_a_callback(driver, script, tmp_path, text):
-    body = f"""
+def test_exits_in_a_callback(driver, script, tmp_path):
+    body = """
+    class Raises(insitu.Analysis):
+        fields = ("u",)
+        def __init__(self, error):
+            self.error = error
+        def on_step(self, ctx, u):
+            raise self.error
     class Exits(insitu.Analysis):
         fields = ("u",)
         def on_step(self, ctx, u):
-            {text}
-    analyses = [Exits()]
+            sys.exit(7)
+    analyses = [Exits(), Raises(KeyboardInterrupt()), Raises(MemoryError())]
     """
     done = run(driver, "plain", script(body), cwd=tmp_path)
     assert statuses(done.stdout, "step") == [1] * 5 and "done" in done.stdout
+    assert (
+        all(name in done.stderr for name in ("SystemExit: 7", "KeyboardInterrupt", "MemoryError")) and "3 errors" in done.stderr
+    )
 
 
 def test_a_missing_script(driver):
@@ -578,6 +586,8 @@ def test_coupling_cost(driver, script):
             pass
     analyses = [Nothing()]
     """
-    best = min(statuses(run(driver, "cost", script(nothing), '{"output": null}').stdout, "ns")[0] for _ in range(3))
+    best, tries = 1 << 62, 0
+    while best > 10_000 and tries < 3:  # another program may have disturbed the first one
+        best, tries = min(best, statuses(run(driver, "cost", script(nothing), '{"output": null}').stdout, "ns")[0]), tries + 1
     print(f"coupling: {best / 1e3:.2f} us per step")
     assert best <= 10_000

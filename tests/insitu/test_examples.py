@@ -77,7 +77,7 @@ def test_cmake(tmp_path):
     need_embedding()
     cmake = compiler("cmake")
     shutil.copytree(BURGERS, tmp_path / "burgers")
-    options = [f"-DCMAKE_PREFIX_PATH={INCLUDE / 'cmake'}", "-DWITH_OPENMP=ON"]
+    options = [f"-DCMAKE_PREFIX_PATH={INCLUDE / 'cmake'}", "-DWITH_OPENMP=ON", "-DCMAKE_BUILD_TYPE=Debug"]
     fortran = shutil.which("gfortran") or os.environ.get("FC")
     run(cmake, "-S", tmp_path / "burgers", "-B", tmp_path / "build", *options, *["-DWITH_FORTRAN=ON"] * bool(fortran))
     run(cmake, "--build", tmp_path / "build", "--parallel", "2")

@@ -504,7 +504,7 @@ def test_strides_that_are_no_multiples_are_refused():
     pytest.importorskip("torch")
     table = np.zeros(4, [("a", "f8"), ("b", "i4")])
     with insitu.Hub([insitu.on_step(fields=["u"])(lambda ctx, u: None)], output=None, quiet=True, xp="torch") as hub:
-        assert hub.step(0, 0.0, u=table["a"]) == 1 and "not multiples" in hub.last_error
+        assert hub.step(0, 0.0, u=table["a"]) == 1 and "multiple" in hub.last_error
 
 
 def test_a_probe_outside_and_whole_numbers_that_jump():

@@ -314,7 +314,7 @@ with hub([pod]) as h:
 print("not reached")
 """
     begin = time.monotonic()
-    done = mpi(3, code, tmp_path, timeout=40, check=False)
+    done = mpi(2, code, tmp_path, timeout=40, check=False)
     assert done.returncode != 0 and "not reached" not in done.stdout and time.monotonic() - begin < 30
 
 
