@@ -51,7 +51,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         else:
             a, overwrite = np.array(a, order="C"), True
     if others:
-        others = [_plain(x, dtype if x.dtype.kind != "i" else np.int32) for x in others]
+        others = [x if x.dtype is dtype and x.flags.carray else _plain(x, dtype) for x in others]
     if native is None:
         outputs = operation.reference((a, *others), params)
     else:
@@ -67,7 +67,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
     """Contiguous and aligned, as native code reads it; a copy only where it must be."""
-    x = np.ascontiguousarray(x, dtype)
+    x = np.ascontiguousarray(x, dtype if x.dtype.kind != "i" else np.int32)
     return x if x.flags.aligned else x.copy()
 
 

@@ -131,7 +131,7 @@ def _run(
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
     turned, original = False, a
     address = a.data_ptr()
-    lazy = a.is_conj() or a.is_neg() or _unaligned(a, address)
+    lazy = a.is_conj() or a.is_neg() or (address & 15 and _unaligned(a, address))
     if lazy or not a.is_contiguous():
         # memory of the transpose: its upper triangle is our lower one
         turned = not lazy and operation.turned(_NAME[a.dtype], params[0]) and a.mT.is_contiguous()
@@ -216,7 +216,7 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
 
 def _unaligned(x: torch.Tensor, address: int) -> bool:
     """Whether the memory is less aligned than its numbers: torch.from_numpy and torch.frombuffer take any address."""
-    return bool(address & 15) and address % x.element_size() != 0
+    return address % x.element_size() != 0
 
 
 @lru_cache(maxsize=1024)
