@@ -32,8 +32,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 import lapwing as lw
 from lapwing.distributed.backends.cusolvermp import routines as mp
+from lapwing.distributed.backends.cusolvermp.memory import DeviceMemory as TorchMemory
 from lapwing.distributed.backends.cusolvermp.nccl import nccl
-from lapwing.distributed.backends.cusolvermp.torch_memory import TorchMemory
 from lapwing.distributed.layout import Axis, Layout
 from lapwing.distributed.matrix import ShardedMatrix
 

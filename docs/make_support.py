@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lapwing.distributed.backends.several import SEVERAL
+from lapwing.distributed.backends.choice import PUBLIC
 from lapwing.planner import ALL, capabilities
 
 PAGE = Path(__file__).with_name("support.md")
@@ -49,11 +49,11 @@ def page() -> str:
         for c in sorted(capabilities(), key=lambda c: (c.operation, c.device, c.engine))
     ]
     several = ["| engine | device | operations | takes |", "|---|---|---|---|"]
-    several += [f"| {e.name} | {', '.join(e.devices)} | {', '.join(e.operations)} | {e.takes} |" for e in SEVERAL]
+    several += [f"| {e.name} | {', '.join(e.devices)} | {', '.join(e.operations)} | {e.takes} |" for e in PUBLIC]
     tail = TAIL.replace("SEVERAL", "\n".join(several) + "\n")
     # what a library is called differs between machines
     words = [f"- `{e.name}`: {e.what.partition(' from lib')[0]}" for e in ALL.values()]
-    words += [f"- `{e.name}`: {e.what}" for e in SEVERAL]
+    words += [f"- `{e.name}`: {e.what}" for e in PUBLIC]
     return HEAD + "\n".join(rows) + "\n" + tail + "\n".join(words) + "\n" + FRAMEWORKS
 
 

@@ -7,7 +7,7 @@ also where shapes are known only at run time (under jit, vmap and export).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -75,10 +75,12 @@ def engines() -> list[EngineStatus]:
     >>> "batched" in [e.name for e in lw.engines()]
     True
     """
-    from .distributed.backends.several import SEVERAL  # not with the library: few need it
+    from .distributed.backends.choice import PUBLIC  # above this layer, and loaded only here
 
     rows = [(e.name, e.described(), e.missing, dict.fromkeys(c.device for c in e.capabilities)) for e in ALL.values()]
-    rows += [(s.name, f"{s.what} (matrices over several devices)", s.missing, dict.fromkeys(s.devices)) for s in SEVERAL]
+    rows += [
+        (b.name, f"{b.what} (matrices over several devices)", _or_no_gpu(b.missing), dict.fromkeys(b.devices)) for b in PUBLIC
+    ]
     statuses = []
     for name, what, missing, devices in rows:
         reasons = {device: missing(device) for device in devices}
@@ -86,6 +88,11 @@ def engines() -> list[EngineStatus]:
         text = "; ".join(f"{device}: {reason.splitlines()[0]}" for device, reason in reasons.items() if reason)
         statuses.append(EngineStatus(name, what, usable, text))
     return statuses
+
+
+def _or_no_gpu(missing: Callable[[str], str]) -> Callable[[str], str]:
+    """Why a backend is not usable on a device; where there is no GPU, that is the reason."""
+    return lambda device: (ALL["cusolver"].missing("cuda") if device == "cuda" else "") or missing(device)
 
 
 class _Decision(NamedTuple):

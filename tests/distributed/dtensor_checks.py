@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 import lapwing as lw
-from lapwing.distributed.fronts import dtensor
+from lapwing.distributed.fronts import dtensor_blocks as dtensor
 
 torch.set_num_threads(1)
 RANK, SIZE, MPI = 0, 1, None

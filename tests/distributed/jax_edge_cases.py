@@ -20,7 +20,7 @@ from lapwing.compat import jaxmg
 from lapwing.distributed import shard
 from lapwing.distributed.backends.xla import calls as sharded_calls
 from lapwing.distributed.backends.xla import layout as sharded_layout
-from lapwing.distributed.fronts import jax_sharding
+from lapwing.distributed.backends.xla import sharding as jax_sharding
 from lapwing.distributed.placement import Grid
 
 KINDS = getattr(jax.sharding, "AxisType", None)
@@ -185,9 +185,9 @@ def explain_names_what_the_log_names():
     handler.emit = lambda record: lines.append(record.getMessage())
     log.setLevel(logging.INFO)
     for op, args, options, engine in (
-        (lw.cholesky, (square,), {}, "sharded"),
-        (lw.solve, (square, b), {"assume": "pos"}, "sharded"),
-        (lw.qr, (long,), {}, "sharded"),
+        (lw.cholesky, (square,), {}, "xla"),
+        (lw.solve, (square, b), {"assume": "pos"}, "xla"),
+        (lw.qr, (long,), {}, "xla"),
         (lw.qr, (square,), {}, "gathered"),
         (lw.eigvalsh, (square,), {"engine": "sharded"}, "gathered"),
     ):

@@ -60,7 +60,7 @@ def main():
         if RANK == 0:  # one process alone may ask, also before they have ever talked
             outside = "cusolvermp" if GPU else "scalapack"
             assert lw.explain(lw.eigh, held).engine == lw.explain(lw.solve, other, b).engine == outside
-            assert lw.explain(lw.cholesky, held).engine == lw.explain(lw.solve, held, b, assume="pos").engine == "sharded"
+            assert lw.explain(lw.cholesky, held).engine == lw.explain(lw.solve, held, b, assume="pos").engine == "xla"
             assert lw.explain(lw.eigh, held, engine="sharded").engine == "gathered"
             assert lw.explain(lw.cholesky, held, engine=outside).engine == outside
         w, v = lw.eigh(held)

@@ -12,6 +12,7 @@ import numpy as np
 import stand_in_cupy
 from sharded_gpu_checks import DTYPES, check_library, close, poisoned, positive, raised, random
 
+import lapwing as lw
 from lapwing.core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from lapwing.core.problem import REAL
 from lapwing.distributed.backends.cusolvermp import exchange as cusolvermp_exchange
@@ -219,8 +220,10 @@ def check_jax(comm):
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from lapwing.distributed.backends.cusolvermp.jax_memory import JaxBlocks
-    from lapwing.distributed.fronts import cuda as sharded_cuda
+    from lapwing.core.problem import Spec
+    from lapwing.distributed.backends.cusolvermp.backend import CusolverMp
+    from lapwing.distributed.backends.cusolvermp.memory import Blocks as JaxBlocks
+    from lapwing.distributed.backends.protocol import Part
 
     for dtype, layout in (
         ("float64", Layout.rows_of((13, 13), comm.size)),
@@ -231,10 +234,11 @@ def check_jax(comm):
         sides = layout.of_shape((n, 3))
 
         def blocks(x, where):
-            return JaxBlocks(jax.numpy.asarray(x[np.ix_(*where.indices(comm.rank))]), where, comm)
+            block = JaxBlocks(jax.numpy.asarray(x[np.ix_(*where.indices(comm.rank))]), where, comm)
+            return Part(block.local, where, comm, block.memory)
 
-        def run(name, *more, layout=layout, sides=sides, **options):
-            return sharded_cuda.run(name, *more, options, layout.of_shape, sides.of_shape)
+        def run(function, a, b, dtype=dtype, **options):
+            return CusolverMp().run(function.request(Spec(a.shape, dtype), **options), a, b, [])
 
         def all_of(block):
             found = np.zeros(block.layout.shape, block.local.dtype)
@@ -243,12 +247,12 @@ def check_jax(comm):
             return found
 
         shard = blocks(a, layout)
-        close(all_of(run("cholesky", shard, None)[0]), np.linalg.cholesky(a), n)
-        close(all_of(run("solve", shard, blocks(b, sides), assume="pos")[0]), np.linalg.solve(a, b), 10 * n)
-        w, v = run("eigh", shard, None, subset=slice(-2, None))
+        close(all_of(run(lw.cholesky, shard, None)[0]), np.linalg.cholesky(a), n)
+        close(all_of(run(lw.solve, shard, blocks(b, sides), assume="pos")[0]), np.linalg.solve(a, b), 10 * n)
+        w, v = run(lw.eigh, shard, None, subset=slice(-2, None))
         v = all_of(v)
         close(a @ v, v * w, 10 * n, np.abs(a).max())
-        assert np.isnan(all_of(run("inv", blocks(-a, layout), None, assume="pos", on_fail="nan")[0])).all()
+        assert np.isnan(all_of(run(lw.inv, blocks(-a, layout), None, assume="pos", on_fail="nan")[0])).all()
         assert (np.asarray(shard.local) == a[np.ix_(*layout.indices(comm.rank))]).all()
 
 

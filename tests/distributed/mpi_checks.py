@@ -364,7 +364,6 @@ def check_refusals():
             (RanksDisagreeError, lambda: lw.eigh(x, window=[0.0, 1.0 + R])),
             (NotImplementedError, lambda: lw.eigh(x, b=x)),
             (NotImplementedError, lambda: lw.solve(x, np.ones(n), engine="elpa")),
-            (NotImplementedError, lambda: lw.solve(x, np.ones(n), precision="mixed")),
             (NotImplementedError, lambda: lw.svd(ShardedMatrix.scatter(np.ones((3, 2)), COMM), full_matrices=True)),
             (RanksDisagreeError, lambda: lw.cholesky(x, upper=last == R)),
             (RanksDisagreeError, lambda: lw.cholesky(x) if last == R else lw.eigvalsh(x)),

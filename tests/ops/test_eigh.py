@@ -521,3 +521,17 @@ def test_out_of_memory_is_said_in_words(monkeypatch):
     with pytest.raises(MemoryError, match="engine lapack needs a workspace") as caught:
         lw.eigh(np.eye(3000), subset=slice(-3, None), engine="lapack")
     assert "hint: engine='krylov' needs" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "dtype, scale", [("float32", 0), ("float64", 0), ("float32", 1e20), ("float32", 1e-30), ("float64", 1e200)]
+)
+@pytest.mark.parametrize("part", [slice(-2, None), slice(2)])
+def test_certified_at_any_scale(dtype, scale, part, caplog):
+    """A zero matrix, and matrices whose squared norm is out of range."""
+    x = np.random.default_rng(0).standard_normal((20, 20))
+    a = ((x + x.T) * scale).astype(dtype)
+    with caplog.at_level("WARNING", logger="lapwing"):
+        w, _ = lw.eigh(a, subset=part, certify=True)
+    assert not caplog.records
+    assert np.allclose(w / (scale or 1), np.linalg.eigvalsh(a.astype("float64"))[part] / (scale or 1), atol=1e-4)

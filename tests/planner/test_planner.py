@@ -81,7 +81,7 @@ def test_engines_say_why_not():
     for status in lw.engines():
         assert status.usable_on or status.missing
         assert status.name in str(status)
-    assert {"scalapack", "elpa", "cusolvermp", "sharded"} <= {status.name for status in lw.engines()}
+    assert {"scalapack", "elpa", "cusolvermp", "xla"} <= {status.name for status in lw.engines()}
 
 
 def test_one_log_line_per_decision(caplog):

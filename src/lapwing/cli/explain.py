@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.problem import spec
+from ..core.request import ASSUME
 from ..distributed.layout import Layout, best_grid
 from ..ops.cholesky import cholesky
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain
 from ..ops.lstsq import lstsq
 from ..ops.qr import qr
-from ..ops.solve import ASSUME, inv, slogdet, solve
+from ..ops.solve import inv, slogdet, solve
 from ..ops.svd import polar, svd, svdvals
 from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
 

@@ -12,7 +12,7 @@ from ..core.native import missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
 from ..core.settings import cache_folder, cache_path
-from ..distributed.backends.several import SEVERAL
+from ..distributed.backends.choice import PUBLIC
 from .usage import program
 
 __all__ = ["add_parser", "run"]
@@ -63,7 +63,7 @@ def _engines() -> None:
         print(f"  {engine.name:<12}{where:<20}{engine.what}")
         if engine.missing and engine.name != "reference":
             # the engines for several devices do not need the native core
-            has_reason = native is not None or engine.name in {several.name for several in SEVERAL}
+            has_reason = native is not None or engine.name in {backend.name for backend in PUBLIC}
             print(f"{'':14}{engine.missing if has_reason else 'the native core was not built, see below'}")
 
 

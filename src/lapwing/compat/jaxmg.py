@@ -4,12 +4,12 @@ Instead of ``from jaxmg import potrs``::
 
     from lapwing.compat.jaxmg import potrs
 
-Its three generations are taken: columns split (``P(None, "x")``, ``cyclic_1d=True``, ``potrs_no_shardmap``), rows split
-(``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``, ``return_logdet``, ``lu_solve``, ``qr``,
-...). The work is done by lapwing's engine inside XLA, on CPU or GPU devices, by one process or many; by the ordinary engines
-where the mesh is one device. Nothing is set at import,
-any number of right-hand sides is taken, no input is deleted without ``donate=True``, and both triangles of a positive
-definite matrix may be there: the one above the diagonal is read, as JAXMg does.
+All three generations of its interface are accepted: columns split (``P(None, "x")``, ``cyclic_1d=True``,
+``potrs_no_shardmap``), rows split (``P("x", None)``, ``pad``, ``*_shardmap_ctx`` on blocks), and 1.x (``matrix_specs``,
+``return_logdet``, ``lu_solve``, ``qr``, ...). The algorithms inside XLA do the work, on CPU or GPU devices, in one process
+or many; the ordinary engines where the mesh is one device. Nothing is set at import, any number of right-hand sides is
+accepted, no input is deleted without ``donate=True``, and both triangles of a positive definite matrix may be present: the one
+above the diagonal is read, as JAXMg does.
 
 A failure gives NaN and a status that is not zero (7); 0 is success. It is one int32 for all devices; inside shard_map it has
 shape (1,). (1.x has a vector, whose words are private to it.)
@@ -251,7 +251,7 @@ def syevd_no_shardmap(a: Any, T_A: int, return_eigenvectors: bool = True) -> tup
 
 
 def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: bool = True) -> tuple[Any, ...]:
-    """The same."""
+    """In a shard_map: as :func:`syevd_no_shardmap`."""
     if T_A > 1024:
         raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
     return syevd_no_shardmap(a, T_A, return_eigenvectors)

@@ -50,7 +50,7 @@ def cyclic_1d_layout(A: Any, T_A: int) -> Any:
 
 
 def cyclic_1d(a: Any, T_A: int, mesh: Any, in_specs: Any, pad: bool = True) -> Any:
-    """The same with mesh and specs given."""
+    """With the mesh and the specs as arguments."""
     spec = in_specs[0] if isinstance(in_specs, (tuple, list)) and not isinstance(in_specs, PartitionSpec) else in_specs
     if not isinstance(spec, PartitionSpec):
         raise TypeError(f"cyclic_1d: in_specs must be a PartitionSpec, got {type(spec).__name__}")

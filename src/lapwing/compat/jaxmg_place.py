@@ -1,4 +1,4 @@
-"""What mesh and specs say of a matrix, in JAXMg's terms; its statuses."""
+"""How mesh and specs place a matrix, in JAXMg's terms; its statuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Place:
-    """What mesh and specs say of the matrix, checked."""
+    """How mesh and specs place the matrix, checked."""
 
     def __init__(
         self, name: str, a: Any, tile: Any, mesh: Any, specs: Any, in_specs: Any, pad: bool, square: bool = True
@@ -95,7 +95,7 @@ def on_one_device(function: Any, a: Any, *others: Any) -> Any:
 
 
 def discard(donate: bool, *given: Any) -> None:
-    """What the caller gave away: its memory is free as soon as the devices have read it."""
+    """Delete donated arrays: their memory is free as soon as the devices have read it."""
     for x in given if donate else ():
         if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
             x.delete()

@@ -72,7 +72,7 @@ def gesvd(
 def rectangular(
     name: str, a: Any, others: Any, tile: int, mesh: Any, specs: Any, in_specs: Any, inside: Any, plain: Any, split: Any
 ) -> Any:
-    """In blocks of rows where these are tall, else on one device."""
+    """Work in blocks of rows where these are tall, else on one device."""
     place = Place(name, a, tile, mesh, specs, in_specs, True, square=False)
     rows = [entry is not None for entry in (*place.spec, None)[:2]] == [True, False]
     devices = 1
@@ -82,10 +82,18 @@ def rectangular(
         return _mapped(inside, place.mesh, place.spec, place.names, len(others), split)(a, *others)
     if isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True):
         raise NotImplementedError(
-            f"{name}: a {a.shape[0]} x {a.shape[1]} matrix split as {place.spec} is not tall enough\nhint: split rows"
+            f"{name}: a {a.shape[0]} x {a.shape[1]} matrix split as {place.spec} over {devices} devices is not tall enough"
+            f"\nhint: {_taller(rows, a.shape, devices)}"
         )
     made = on_one_device(plain, a, *others)
     return tuple(put(place.mesh, x, PartitionSpec()) for x in made)
+
+
+def _taller(rows: bool, shape: tuple[int, ...], devices: int) -> str:
+    if not rows:
+        return "split its rows, and only these"
+    fewer = f", or split it over at most {shape[0] // shape[1]} devices" if shape[0] >= shape[1] else ""
+    return f"each device needs at least {shape[1]} rows and has {shape[0] // devices}: call it outside of jit{fewer}"
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -18,13 +17,11 @@ import numpy as np
 __all__ = [
     "Memory",
     "capsule_of_memory",
-    "device_operations",
     "library_of",
     "matrix_memory",
     "memory_of_array",
     "memory_of_capsule",
     "on_device",
-    "register",
 ]
 
 # DLPack's device codes
@@ -321,20 +318,3 @@ def _deleters() -> tuple[Any, Any]:
             _exported.pop(get(capsule, _CAPSULE), None)
 
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(delete_tensor), ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(delete_capsule)
-
-
-# ---- blocks of sharded matrices on GPUs ----
-
-_OPERATIONS: list[Callable[[], Any]] = []
-
-
-def register(make: Callable[[], Any]) -> None:
-    """``make()`` returns the module with :func:`device_operations`; it is called when the first block has to be moved."""
-    _OPERATIONS[:] = [make]
-
-
-def device_operations() -> Any:
-    """``gather``, ``redistribute``, ``to_numpy``, ``copy``, ``conj`` and ``astype`` for blocks on GPUs."""
-    if not _OPERATIONS:
-        raise RuntimeError("distributed: blocks on GPUs need the whole package\nhint: import lapwing")
-    return _OPERATIONS[0]()

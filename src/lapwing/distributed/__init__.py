@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .plot import plot_layout
     from .ranks.protocol import MissingRanksError, RanksDisagreeError, patience
 
+
 __all__ = [
     "CPU_CLUSTER",
     "H200",

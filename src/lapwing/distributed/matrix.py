@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.memory import device_operations, library_of, on_device
+from ..core.memory import library_of, on_device
 from . import files
 from .layout import Layout
 from .parts import blocks_layout, checked, dtype_of, layout_for, misfit, move, on_one, room
@@ -209,7 +209,7 @@ class ShardedMatrix:
             whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
         if self.on_gpu:
-            return device_operations().gather(self, root)
+            return _moves().gather(self, root)
         move(ranks, self.local, self.layout, whole, target)
         if root is None and ranks.size > 1:
             whole = ranks.spread(whole, 0, self.shape, self.dtype)  # type: ignore[attr-defined]
@@ -226,7 +226,7 @@ class ShardedMatrix:
         if layout == self.layout:
             return self
         if self.on_gpu:
-            return device_operations().redistribute(self, layout)  # type: ignore[no-any-return]
+            return _moves().redistribute(self, layout)  # type: ignore[no-any-return]
         move(self.ranks, self.local, self.layout, block, layout)
         return ShardedMatrix(block, layout, self.ranks)
 
@@ -243,7 +243,7 @@ class ShardedMatrix:
         saved = files.Saved(self.layout, self.dtype, label)
         error = None
         if self.layout.place(ranks.rank):
-            local = device_operations().to_numpy(self.local) if self.on_gpu else self.local
+            local = _moves().to_numpy(self.local) if self.on_gpu else self.local
             error = files.reason(lambda: files.write_block(path, saved, ranks.rank, local), path, local.nbytes)
         try:
             agree(ranks, name, {}, error=error)
@@ -303,15 +303,15 @@ class ShardedMatrix:
         return ShardedMatrix(self.local.T, self.layout.transposed, self.ranks)
 
     def conj(self) -> ShardedMatrix:
-        local = device_operations().conj(self.local) if self.on_gpu else self.local.conj()
+        local = _moves().conj(self.local) if self.on_gpu else self.local.conj()
         return ShardedMatrix(local, self.layout, self.ranks)
 
     def astype(self, dtype: Any) -> ShardedMatrix:
-        local = device_operations().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
+        local = _moves().astype(self.local, np.dtype(dtype)) if self.on_gpu else self.local.astype(dtype)
         return ShardedMatrix(checked("ShardedMatrix.astype", local), self.layout, self.ranks)
 
     def copy(self) -> ShardedMatrix:
-        local = device_operations().copy(self.local) if self.on_gpu else self.local.copy(order="K")
+        local = _moves().copy(self.local) if self.on_gpu else self.local.copy(order="K")
         return ShardedMatrix(local, self.layout, self.ranks)
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
@@ -322,3 +322,10 @@ class ShardedMatrix:
     def __repr__(self) -> str:
         m, n = self.shape
         return f"ShardedMatrix({m} x {n} {self.dtype}, {self.layout}, rank {self.ranks.rank} of {self.ranks.size})"
+
+
+def _moves() -> Any:
+    """The module that moves blocks on GPUs, loaded with the first of them."""
+    from .backends.cusolvermp import moves
+
+    return moves

@@ -1,8 +1,8 @@
 """The calls for use inside your own ``jax.shard_map``: blocks in, blocks out.
 
-``axis_name`` is the mesh axis that splits the matrix, or a tuple of axes. What it splits is read from the shape of the block:
+``axis_name`` is the mesh axis that splits the matrix, or a tuple of axes. The shape of the block says what it splits:
 n/p x n: the rows; n x n/p: the columns; n/p x n/q with two axes: both. Nothing raises here but wrong shapes and dtypes: a
-matrix that cannot be factored gives NaN, and the ``_ex`` functions a status besides, the same on every device.
+matrix that cannot be factored gives NaN, and the ``_ex`` functions also return a status, the same on every device.
 
 They can be differentiated with respect to what is read: of a positive definite matrix one triangle has all of the gradient
 (the public functions give its Hermitian part), and every step of the loops is kept. Outside of shard_map that costs less.

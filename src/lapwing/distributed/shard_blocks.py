@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.checks import check_flag, check_matrix
+from ..core.checks import check_flag, check_matrix
 from .backends.xla.panels import Panels, panels, panels_of_width
 from .placement import Grid
 

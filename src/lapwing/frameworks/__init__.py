@@ -1,35 +1,79 @@
 """One file per array library: array in, array out, derivative rules hooked up. Each is loaded when its array is first seen.
 
-Every module here has the same face:
-
-    describe(a)      -> Spec: shape, dtype and device
-    shape_of(a), dtype_of(a)
-    traced(a)        -> True where values cannot be looked at (jit, compile, graph mode, capture)
-    apply(operation, arrays, flags, engine, overwrite) -> the outputs
-    failed(info)     -> True when any status is not zero; waits for the device
-    to_numpy(x)      -> a NumPy array; waits for the device
+Every module satisfies :class:`lapwing.core.protocol.Framework`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..core.protocol import Framework, Front
 from . import foreign
 
-__all__ = ["of"]
+if TYPE_CHECKING:  # mypy compares each module with the contract
+    from . import cupy, jax, numpy, tensorflow, torch
+
+    _CHECKED: tuple[Framework, ...] = (numpy, torch, jax, tensorflow, cupy)
+
+__all__ = ["entry", "of"]
 
 _BY_TYPE: dict[type, ModuleType] = {}
+# for public calls: what _BY_TYPE has, and the fronts of arrays that are always sharded
+_KINDS: dict[type, Framework | Front] = {}
+_PER_ARRAY: dict[type, Callable[[Any, str], Any]] = {}  # ordinary and sharded JAX arrays share a type
 
 
 def of(a: Any, operation: str) -> ModuleType:
-    """The framework module for this array."""
+    """The framework module for this array, wherever it is placed."""
     module = _BY_TYPE.get(type(a))
-    return module if module is not None else _resolve(type(a), operation)
+    return module if module is not None else _resolve(a, operation)
 
 
-# Import statements, not importlib: torch.compile follows these when the first call happens inside it.
-def _resolve(kind: type, operation: str) -> ModuleType:
+def entry(a: Any, operation: str) -> Any:
+    """The kind of array that a public function was called with: a framework, or the front of a sharded array."""
+    kind = _KINDS.get(type(a))
+    if kind is not None:
+        return kind
+    decide = _PER_ARRAY.get(type(a))
+    return _kind_of(a, operation) if decide is None else decide(a, operation)
+
+
+# Import statements, not importlib: torch.compile follows these when the first call happens inside it. The fronts of sharded
+# arrays are above this layer, and are imported here when the first such array is seen.
+def _kind_of(a: Any, operation: str) -> Any:
+    kind = type(a)
+    for base in kind.__mro__:
+        if base.__module__ == "lapwing.distributed.matrix":
+            from ..distributed.fronts.matrix import FRONT as found
+        elif base.__module__.startswith("torch.distributed"):
+            from ..distributed.fronts.dtensor import FRONT as found  # type: ignore[assignment]
+        elif base.__module__.partition(".")[0] in ("jax", "jaxlib"):
+            _PER_ARRAY[kind] = _kind_of_jax_array
+            return _kind_of_jax_array(a, operation)
+        elif base.__module__ == "lapwing.core.problem":  # lapwing.spec(..., sharding=...)
+            from ..distributed.fronts.described import FRONT as found  # type: ignore[assignment]
+        else:
+            continue
+        _KINDS[kind] = found
+        return found
+    _KINDS[kind] = foreign.FRONT if foreign.accepts(kind) else of(a, operation)
+    return _KINDS[kind]
+
+
+def _kind_of_jax_array(a: Any, operation: str) -> Any:
+    from . import jax
+
+    if jax.on_one_device(a):
+        return jax
+    from ..distributed.fronts.jax import front_of
+
+    return front_of(a, operation) or jax
+
+
+def _resolve(a: Any, operation: str) -> ModuleType:
+    kind = type(a)
     module: ModuleType
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
@@ -56,10 +100,23 @@ def _resolve(kind: type, operation: str) -> ModuleType:
             f"{operation}: {kind.__module__}.{kind.__qualname__} is of another library than the first array"
             "\nhint: convert one of them"
         )
-    hint = "numpy.asarray(a, dtype=float) makes one"
-    if kind.__module__ == "lapwing.distributed.matrix":
-        hint = "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() brings"
     raise TypeError(
         f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {kind.__module__}.{kind.__qualname__}"
-        f"\nhint: {hint}"
+        f"\nhint: {_hint(a)}"
     )
+
+
+def _hint(a: Any) -> str:
+    """The hint for an object that is not an array of a known library."""
+    module, name = type(a).__module__, type(a).__name__
+    if module == "lapwing.distributed.matrix":
+        return "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() returns"
+    if module.startswith("numpy.ma"):
+        return "a.filled(value) makes a plain array; what is masked has no place in a factorisation"
+    if module.startswith("scipy.sparse"):
+        return "a.toarray() makes a dense array; for a few eigenvalues lapwing.operator takes its product"
+    if name == "LinearOperator":
+        return "lapwing.eigh and lapwing.eigvalsh take an operator; this call needs the matrix itself"
+    if a is None:
+        return "None was passed where an array is expected"
+    return "numpy.asarray(a, dtype=float) makes one"

@@ -12,6 +12,7 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
+sharded = False
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 

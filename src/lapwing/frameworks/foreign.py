@@ -7,11 +7,13 @@ of the array if it follows the array API standard (``__array_namespace__().from_
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["ForeignArray", "accepts", "through"]
+from ..core.problem import Spec
+
+__all__ = ["FRONT", "ForeignArray", "accepts", "through"]
 
 _KNOWN = frozenset(("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "cupy", "lapwing"))
 _PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
@@ -38,6 +40,28 @@ def through(function: Callable[..., Any]) -> Callable[..., Any]:
         return _as_library_of(first, function(*[_plain(name, x) for x in arrays], **options))
 
     return call
+
+
+class _Front:
+    """These arrays as a kind of array: a public function hands its call over, as for a sharded array."""
+
+    sharded: Literal[True] = True
+
+    def describe(self, a: Any, /) -> Spec:
+        return Spec(tuple(a.shape), str(a.dtype).rpartition(".")[2])
+
+    def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
+        if b is None:
+            return through(function)(a, **options)
+        if "b" in (function.__kwdefaults__ or {}):
+            return through(function)(a, b=b, **options)
+        return through(function)(a, b, **options)
+
+    def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
+        return ordinary(*[_plain(function.__name__, x) for x in (a, b) if x is not None])
+
+
+FRONT = _Front()
 
 
 def _plain(operation: str, x: Any) -> Any:

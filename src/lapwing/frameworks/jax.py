@@ -27,6 +27,7 @@ try:
 except ImportError:  # a private name; without it the newer partitioner gathers a sharded batch
     _sharding_rules = None  # type: ignore[assignment]
 
+sharded = False
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
 
@@ -335,3 +336,30 @@ def run_operator(call: Any, matvec: Any, n: int, dtype: str, results: Any, like:
 
     outputs, converged = numpy.run_operator(call, product, n, dtype, results, None)
     return tuple(jax.device_put(x, like.sharding) for x in outputs), converged
+
+
+def on_one_device(a: Any) -> bool:
+    """Whether nothing says that the array may be spread over devices."""
+    return named_sharding(a)[0] is None
+
+
+def named_sharding(a: Any) -> tuple[Any, bool]:
+    """The NamedSharding of an array over more than one device, and whether its spec is certain; (None, False) without one.
+
+    An array outside of traced code says how it is placed. Inside jit the type says it for Explicit axes; for Auto axes it says
+    only which mesh there is.
+    """
+    while traced(a) and hasattr(a, "primal"):  # eager derivatives: underneath lies an array, or the tracer of jit
+        a = a.primal
+    if not traced(a):
+        sharding = getattr(a, "sharding", None)
+        return (sharding, True) if isinstance(sharding, NamedSharding) and sharding.num_devices > 1 else (None, False)
+    sharding = getattr(jax.typeof(a), "sharding", None) if hasattr(jax, "typeof") else None
+    mesh = getattr(sharding, "mesh", None)
+    if not isinstance(sharding, NamedSharding) or mesh is None or mesh.empty or mesh.size == 1:
+        return None, False
+    kinds = {str(kind).rpartition(".")[2] for kind in mesh.axis_types}
+    if kinds == {"Explicit"}:
+        return sharding, True
+    # inside shard_map the array is a block, which is for lapwing.distributed.shard
+    return (sharding, False) if kinds == {"Auto"} else (None, False)

@@ -14,6 +14,7 @@ from ..core.operation import OVERWRITE, UPPER, Operation, Params
 from ..core.problem import DTYPES, REAL, Spec
 from .like_numpy import NumpyNamespace
 
+sharded = False
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 

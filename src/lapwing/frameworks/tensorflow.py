@@ -26,6 +26,7 @@ from ..core.operation import OPERATIONS, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 from . import numpy
 
+sharded = False
 try:
     from tensorflow.python.eager.record import could_possibly_record as _could_record
 except ImportError:  # a private name; without it every call prepares for derivatives

@@ -19,6 +19,7 @@ from ..core.native import AUTO, CPU, CUDA, missing_reason, native
 from ..core.operation import ADJOINT, LENT, OPERATIONS, OVERWRITE, POS, UNIT, UPPER, Operation, Params, operation_named
 from ..core.problem import DTYPES, REAL, Spec
 
+sharded = False
 borrow_from_torch(torch)
 
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}

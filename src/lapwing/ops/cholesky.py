@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_hermitian, check_square
 from ..core.derivatives import cholesky_jvp, cholesky_vjp
 from ..core.errors import NotPositiveDefiniteError
 from ..core.operation import UPPER, Operation, Params
 from ..core.problem import Problem, Spec
-from .checks import check_choice, check_flag, check_square
-from .sharded import shardable
+from ..core.request import MATRIX, VALUE, Request
 from .triangle import batch_and_order, finite_flags
 
 __all__ = ["CHOLESKY", "CholeskyResult", "cholesky", "cholesky_ex"]
@@ -21,13 +21,12 @@ Array = TypeVar("Array")
 
 
 class CholeskyResult(NamedTuple):
-    """What :func:`cholesky_ex` returns."""
+    """The results of :func:`cholesky_ex`."""
 
     factor: Any
     info: Any
 
 
-@shardable
 def cholesky(
     a: Array,
     /,
@@ -53,7 +52,7 @@ def cholesky(
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
         behaves as "nan".
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them.
 
     Returns
     -------
@@ -83,19 +82,16 @@ def cholesky(
     Traceback (most recent call last):
     NotPositiveDefiniteError: cholesky: the matrix is not positive definite (leading minor of order 1)
     """
-    framework = frameworks.of(a, "cholesky")
-    check_square("cholesky", framework.shape_of(a), framework.dtype_of(a))
-    if upper is not False:
-        upper = check_flag("cholesky", "upper", upper)
-    if overwrite is not False:
-        overwrite = check_flag("cholesky", "overwrite", overwrite)
-    if on_fail not in ("raise", "nan"):
-        check_choice("cholesky", "on_fail", on_fail, ("raise", "nan"))
+    framework = frameworks.entry(a, "cholesky")
+    if framework.sharded:
+        options: dict[str, Any] = {"upper": upper, "overwrite": overwrite, "on_fail": on_fail, "engine": engine}
+        return framework.call(cholesky, a, **options)  # type: ignore[no-any-return]
+    upper, overwrite = check_hermitian("cholesky", framework.shape_of(a), framework.dtype_of(a), upper, overwrite, on_fail)
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, upper))
     flags = UPPER if upper else 0
     traced = framework.traced(a)
     waits = on_fail == "raise" and not traced
-    # once the input is overwritten nobody can tell whether it held NaN
+    # after the input is overwritten its NaN cannot be found
     finite = finite_flags(framework, a, flags) if waits and overwrite else None
     # under a trace the native core decides, when the shapes are final
     if not traced and planner.logging_decisions():
@@ -106,7 +102,6 @@ def cholesky(
     return factor  # type: ignore[no-any-return]
 
 
-@shardable
 def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     """Cholesky factor and a status per matrix; never waits for the device.
 
@@ -140,12 +135,24 @@ def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     >>> info
     array([0, 1], dtype=int32)
     """
-    framework = frameworks.of(a, "cholesky_ex")
-    check_square("cholesky_ex", framework.shape_of(a), framework.dtype_of(a))
-    upper = check_flag("cholesky_ex", "upper", upper)
+    framework = frameworks.entry(a, "cholesky_ex")
+    if framework.sharded:
+        return framework.call(cholesky_ex, a, upper=upper)  # type: ignore[no-any-return]
+    upper, _ = check_hermitian("cholesky_ex", framework.shape_of(a), framework.dtype_of(a), upper)
     if not framework.traced(a) and planner.logging_decisions():
         planner.log_decision(_problem(a, upper), "auto")
     return CholeskyResult(*framework.apply(CHOLESKY, (a,), (UPPER if upper else 0,), planner.AUTO, False))
+
+
+def _request(a: Spec, *, upper: bool = False, overwrite: bool = False, on_fail: str = "raise", engine: str = "auto") -> Request:
+    upper, overwrite = check_hermitian("cholesky", a.shape, a.dtype, upper, overwrite, on_fail)
+    options: dict[str, Any] = {"upper": upper, "overwrite": overwrite, "on_fail": on_fail, "engine": engine}
+    return Request(cholesky, "cholesky", (MATRIX,), assume="pos", **options)
+
+
+def _status_request(a: Spec, *, upper: bool = False) -> Request:
+    upper, _ = check_hermitian("cholesky_ex", a.shape, a.dtype, upper)
+    return Request(cholesky_ex, "cholesky", (MATRIX, VALUE), CholeskyResult, True, "pos", upper, on_fail="nan")
 
 
 def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
@@ -155,6 +162,7 @@ def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
 
 
 cholesky.problem = cholesky_ex.problem = _problem  # type: ignore[attr-defined]
+cholesky.request, cholesky_ex.request = _request, _status_request  # type: ignore[attr-defined]
 
 
 def _failure(framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> NotPositiveDefiniteError:

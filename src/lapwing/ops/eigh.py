@@ -9,36 +9,35 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_flag, check_hermitian, check_square
 from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import UPPER, Operation, Params, Shape
 from ..core.plan import bytes_in_words
 from ..core.problem import Problem, Spec
+from ..core.request import MATRIX, VALUE, Request
 from . import generalised, spectrum
-from .checks import check_choice, check_flag, check_square
 from .operator import LinearOperator, eigh_of_operator
-from .sharded import shardable
 from .triangle import finite_flags
 
 __all__ = ["EIGH", "EIGVALSH", "EighExResult", "EighResult", "eigh", "eigh_ex", "eigvalsh"]
 
 
 class EighResult(NamedTuple):
-    """What :func:`eigh` returns."""
+    """The results of :func:`eigh`."""
 
     eigenvalues: Any
     eigenvectors: Any
 
 
 class EighExResult(NamedTuple):
-    """What :func:`eigh_ex` returns."""
+    """The results of :func:`eigh_ex`."""
 
     eigenvalues: Any
     eigenvectors: Any
     info: Any
 
 
-@shardable
 def eigh(
     a: Any,
     /,
@@ -74,8 +73,8 @@ def eigh(
         untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise" behaves as
         "nan".
     engine : str
-        "auto", or one of ``lapwing.engines()``. "krylov" finds a few values at one end of a large spectrum; it may wait for
-        the device.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them. "krylov" finds a few values at one
+        end of a large spectrum; it may wait for the device.
     certify : bool
         Proves with one Cholesky factorisation that no eigenvalue beyond the subset was missed; for one matrix and a subset at
         one end, outside of traced code. Where the proof fails the direct routine takes over.
@@ -114,10 +113,10 @@ def eigh(
     >>> lw.eigh(a, subset=slice(-1, None)).eigenvalues
     array([3.])
     """
-    return EighResult(*_solve("eigh", EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[:2])
+    made = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)
+    return EighResult(*made[:2])
 
 
-@shardable
 def eigvalsh(
     a: Any,
     /,
@@ -158,10 +157,9 @@ def eigvalsh(
     >>> lw.eigvalsh(np.array([[2.0, 1.0], [1.0, 2.0]]))
     array([1., 3.])
     """
-    return _solve("eigvalsh", EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
+    return _solve(eigvalsh, EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
 
 
-@shardable
 def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> EighExResult:
     """Eigenvalues, eigenvectors and a status per matrix; never raises for a matrix that fails.
 
@@ -197,10 +195,12 @@ def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> E
     >>> info
     array([0, 1], dtype=int32)
     """
-    framework = frameworks.of(a, "eigh_ex")
+    framework = frameworks.entry(a, "eigh_ex")
+    if framework.sharded:
+        return framework.call(eigh_ex, a, subset=subset, upper=upper)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
-    check_square("eigh_ex", shape, framework.dtype_of(a))
-    flags = UPPER if check_flag("eigh_ex", "upper", upper) else 0
+    upper, _ = check_hermitian("eigh_ex", shape, framework.dtype_of(a), upper)
+    flags = UPPER if upper else 0
     part = spectrum.part_of("eigh_ex", subset, shape[-1])
     if not framework.traced(a):
         _log(EIGH, a, bool(flags), part, "auto")
@@ -211,7 +211,7 @@ def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> E
 
 
 def _solve(
-    name: str,
+    function: Any,
     operation: Operation,
     a: Any,
     b: Any,
@@ -224,20 +224,19 @@ def _solve(
     certify: bool,
 ) -> tuple[Any, ...]:
     """The outputs of the operation, after all checks."""
+    name = function.__name__
     if type(a) is LinearOperator:
         refused = {"b": b, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify}
-        return eigh_of_operator(name, operation, a, subset, engine, on_fail, refused, eigh if operation is EIGH else eigvalsh)
-    framework = frameworks.of(a, name)
+        return eigh_of_operator(name, operation, a, subset, engine, on_fail, refused, function)
+    framework = frameworks.entry(a, name)
+    if framework.sharded:
+        known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify}
+        made = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
+        return made if function is eigh else (made,)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
-    check_square(name, shape, framework.dtype_of(a))
-    if upper is not False:
-        upper = check_flag(name, "upper", upper)
-    if overwrite is not False:
-        overwrite = check_flag(name, "overwrite", overwrite)
-    if on_fail not in ("raise", "nan"):
-        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    upper, overwrite = check_hermitian(name, shape, framework.dtype_of(a), upper, overwrite, on_fail)
     options: dict[str, Any] = {"upper": upper, "on_fail": on_fail, "engine": engine}
-    again = eigh if operation is EIGH else eigvalsh
+    again = function
     traced = framework.traced(a)
     if b is not None:
         a, b = generalised.check(name, framework, a, b)
@@ -256,7 +255,7 @@ def _solve(
     part = None if count < 0 else (first, count)
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(operation, a, upper, part))
     waits = on_fail == "raise" and not traced
-    # once the input is overwritten nobody can tell whether it held NaN
+    # after the input is overwritten its NaN cannot be found
     finite = finite_flags(framework, a, flags) if waits and overwrite else None
     logging = not traced and planner.logging_decisions()
     if logging:
@@ -272,6 +271,31 @@ def _solve(
     if logging:
         planner.log_notes()
     return outputs  # type: ignore[no-any-return]
+
+
+def _request(function: Any, places: Any, result: Any = None, status: bool = False) -> Any:
+    """A function that checks a call of ``function`` and describes it."""
+
+    def request(a: Spec, **options: Any) -> Request:
+        options = {**function.__kwdefaults__, **options}
+        options.pop("b", None)
+        name, subset, window = function.__name__, options["subset"], options.get("window")
+        options["upper"], options["overwrite"] = check_hermitian(
+            name, a.shape, a.dtype, options["upper"], options.get("overwrite", False), options.setdefault("on_fail", "nan")
+        )
+        options["certify"] = check_flag(name, "certify", options.get("certify", False))
+        first, count = spectrum.part_of(name, subset, a.shape[-1])
+        if window is not None:
+            options["window"] = spectrum.check_window(name, window, subset, a.shape, False)
+        part = None if count < 0 else (first, count)
+        return Request(function, name.removesuffix("_ex"), places, result, status, part=part, **options)
+
+    return request
+
+
+eigh.request = _request(eigh, (VALUE, MATRIX), EighResult)  # type: ignore[attr-defined]
+eigvalsh.request = _request(eigvalsh, (VALUE,))  # type: ignore[attr-defined]
+eigh_ex.request = _request(eigh_ex, (VALUE, MATRIX, VALUE), EighExResult, True)  # type: ignore[attr-defined]
 
 
 def _problem_with(operation: Operation) -> Any:
@@ -323,7 +347,7 @@ def _failure(name: str, framework: Any, a: Any, flags: int, info: np.ndarray, fi
 def _no_memory(name: str, problem: Problem, engine: str) -> MemoryError:
     plan = planner.plan(problem, engine)
     need = max(plan.device_bytes, plan.host_bytes)
-    text = f"{name}: engine {plan.engine} needs a workspace of {bytes_in_words(need)} beside input and result"
+    text = f"{name}: engine {plan.engine} needs a workspace of {bytes_in_words(need)} besides input and result"
     if problem.device == "cuda" and (free := planner.free_memory()):
         text += f", and {bytes_in_words(free)} are free"
     smaller = [other for other in plan.others if max(other.device_bytes, other.host_bytes) < need]

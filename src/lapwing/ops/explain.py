@@ -6,11 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .. import planner
+from .. import frameworks, planner
 from ..core.plan import Plan
 from ..core.problem import Spec
-from ..frameworks import foreign
-from .sharded import family_of
 
 __all__ = ["explain"]
 
@@ -32,7 +30,7 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     Plan
         ``engine``, ``reason``, ``device_bytes``, ``host_bytes``, ``flops``, ``bytes_moved``, ``predicted_seconds``. Printing it
         shows a summary. For a matrix over many devices a ``Cost``: bytes, messages and seconds for each device, grid, tile, and
-        the largest n that fits (see :mod:`lapwing.distributed`). No rank is waited for: one of them alone may ask.
+        the largest n that fits (see :mod:`lapwing.distributed`). It asks no other rank: one of them alone may call it.
 
     Raises
     ------
@@ -65,26 +63,27 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     except TypeError as error:
         raise TypeError(f"explain: {op.__name__} does not take these arguments: {error}{_hint(op, args)}") from None
     a = args[0]
-    if isinstance(a, Spec):
-        if a.sharding is not None:
-            from ..distributed.fronts.explain import explain_spec  # not with the library: few need it
-
-            return explain_spec(op, args, kwargs, engine)  # type: ignore[return-value]
-    elif (family := family_of(type(a))) is not None:
-        from ..distributed.fronts.explain import explain_array
-
-        return explain_array(family, op, args, kwargs, engine)  # type: ignore[return-value]
+    kind = None if isinstance(a, Spec) and a.sharding is None else frameworks.entry(a, op.__name__)
+    if kind is not None and kind.sharded:
+        known = {"engine": engine} if "engine" in (op.__kwdefaults__ or {}) else {}
+        known |= {name: value for name, value in kwargs.items() if name != "b"}
+        b = args[1] if len(args) > 1 else kwargs.get("b")
+        return kind.explain(op, a, b, lambda *local: _of_parts(op, local, engine, kwargs), **known)  # type: ignore[no-any-return]
     options = kwargs | {"precision": "mixed"} if engine == "mixed" else kwargs  # naming the engine asks for it
-    try:
-        return planner.plan(problem(*args, **options), engine)
-    except foreign.ForeignArray:
-        return planner.plan(foreign.through(problem)(*args, **options), engine)
+    return planner.plan(problem(*args, **options), engine)
+
+
+def _of_parts(op: Callable[..., Any], arrays: tuple[Any, ...], engine: str, options: dict[str, Any]) -> Plan:
+    """The plan for what one rank has of the arrays."""
+    if options.get("b") is not None:
+        arrays, options = arrays[:1], options | {"b": arrays[1]}
+    return explain(op, *arrays, engine=engine, **options)
 
 
 def _hint(op: Callable[..., Any], args: tuple[Any, ...]) -> str:
     """How to describe a right-hand side that was left out."""
-    taken = list(inspect.signature(op).parameters.values())
-    if len(args) != 1 or len(taken) < 2 or taken[1].default is not taken[1].empty or taken[1].kind is taken[1].KEYWORD_ONLY:
+    known = list(inspect.signature(op).parameters.values())
+    if len(args) != 1 or len(known) < 2 or known[1].default is not known[1].empty or known[1].kind is known[1].KEYWORD_ONLY:
         return ""
     rows = getattr(args[0], "shape", ("n", "n"))[-2:][0]
     return f"\nhint: describe the right-hand side too: lw.explain(lw.{op.__name__}, a, lw.spec(({rows}, k), ...))"

@@ -7,16 +7,28 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_choice, check_pair, check_square
+from ..core.condition import one_norm
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ..core.operation import ADJOINT, UPPER, Operation
 from ..core.problem import Problem, Spec
+from ..core.protocol import Handle
+from ..core.request import ASSUME
 from ..frameworks import foreign
-from .checks import check_choice, check_flag, check_pair, check_square
 from .cholesky import CHOLESKY
-from .condition import one_norm
 from .failure import first_failure
-from .sharded import shardable
-from .solve import ASSUME, Assume, Columns, SlogdetResult, _as_general, _check, _finite, _of_diagonal, check_mixed, slogdet
+from .solve import (
+    Assume,
+    Columns,
+    SlogdetResult,
+    _as_general,
+    _finite,
+    _of_diagonal,
+    check_mixed,
+    check_system,
+    slogdet,
+    system_request,
+)
 from .systems import CHOLESKY_SOLVE, LU, LU_SOLVE, TRIANGULAR
 from .triangle import whole_matrix
 
@@ -33,119 +45,190 @@ class LUFactor(NamedTuple):
 class Factor:
     """A factored matrix, or a batch of them, made by :func:`factor`.
 
-    In JAX it is a pytree: it may be an argument and a result of a jitted function, and the carry of a loop. There it keeps the
-    matrix beside its factor. On the CPU it can be pickled.
+    On a matrix that is spread over many devices every method but ``info`` and ``report`` is collective, and results are placed
+    as the matrix or the right-hand side is. In JAX it is a pytree: it may be an argument and a result of a jitted function, and
+    the carry of a loop; there it keeps the matrix too. On the CPU it can be pickled.
 
     Attributes
     ----------
     assume : str
-        What the matrix was said to be.
+        The kind of matrix that was named.
+    upper : bool
+        Which triangle was read of a symmetric, Hermitian or positive definite matrix.
     info : int32 array
-        0 for each matrix that could be factored.
+        0 for each matrix that could be factored, else the pivot or the leading minor that failed.
     report : dict
-        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular".
+        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular"; over many devices also ``grid`` and
+        ``tile``; with precision="mixed" also ``precision`` and ``fallback``.
+    shape, dtype
+        Those of the matrix.
     """
 
-    def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...], finite: Any = None) -> None:
-        self.assume, self.upper, self._report = assume, upper, report
-        # what was factored, where derivatives may be wanted; the factor; its rows, for LU; the status
-        self._a, self._factor, self._rows, self.info = arrays
-        # of LU that may have failed: 1 for each matrix without NaN and Inf
-        self._finite = finite
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._framework.register(type(self), _take_apart, _put_together)
+        _register(self._handle)
 
     @property
-    def _framework(self) -> Any:
-        return frameworks.of(self._factor, "factor")
+    def assume(self) -> str:
+        return self._handle.assume
+
+    @property
+    def upper(self) -> bool:
+        return self._handle.upper
+
+    @property
+    def info(self) -> Any:
+        return self._handle.info
 
     @property
     def report(self) -> dict[str, Any]:
-        # which engine "auto" means is asked of the planner only here: that takes longer than a small factor
-        if self._report["engine"] == "auto" and not self._framework.traced(self._factor):
-            self._report["engine"] = planner.plan(_problem(self._factor, self.assume, self.upper)).engine
-        return self._report
+        return self._handle.report
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self._handle.shape
+
+    @property
+    def dtype(self) -> str:
+        return self._handle.dtype
 
     @property
     def l(self) -> Any:  # noqa: E743
-        """The Cholesky factor, lower, or upper for ``upper=True``; of a triangular matrix itself. It has derivatives."""
-        if self._rows is not None:
+        """The Cholesky factor, lower, or upper for ``upper=True``; the triangle of a triangular matrix.
+
+        It has derivatives, but not over many devices.
+        """
+        if self.assume not in ("pos", "lower", "upper"):
             raise AttributeError(f"Factor.l: assume={self.assume!r} gives an LU factorisation\nhint: Factor.lu")
-        return self._factor
+        return self._handle.l
 
     @property
     def lu(self) -> LUFactor:
-        """L and U in one matrix, and the order of the rows.
+        """L and U in one matrix, and the order of the rows; not over many devices.
 
         They are constants: autograd and the like see no dependence on the matrix. ``solve``, ``inv`` and ``slogdet`` have
         derivatives.
         """
-        if self._rows is None:
+        if self.assume in ("pos", "lower", "upper"):
             raise AttributeError(f"Factor.lu: assume={self.assume!r} gives one triangular factor\nhint: Factor.l")
-        return LUFactor(self._factor, self._rows)
+        pair = getattr(self._handle, "lu", None)
+        if pair is None:
+            raise AttributeError("Factor.lu: not supported for sharded matrices\nhint: solve, inv, slogdet")
+        return LUFactor(*pair)
 
     def solve(self, b: Any, /) -> Any:
         """A^-1 b for b of shape (n,) or (..., n, k); NaN for a matrix that could not be factored."""
-        try:
-            columns = self._columns(b)
-        except foreign.ForeignArray:
-            return foreign.through(self.solve)(b)
-        return columns.back(self._apply(columns, False))
+        return self._handle.solve(b)
 
     def inv(self) -> Any:
         """A^-1, exactly Hermitian or symmetric where A is."""
-        framework = self._framework
-        xp = framework.Namespace
-        eye = xp.zeros_like(self._factor) + xp.eye(self._factor)
-        x = self.solve(eye)
-        if self.assume in ("pos", "hermitian"):
-            return whole_matrix(framework, x, 0)
-        return (x + xp.swap(x)) / 2 if self.assume == "symmetric" else x
+        return self._handle.inverse()
 
     def slogdet(self) -> SlogdetResult:
         """Sign and logarithm of the absolute value of the determinant, as :func:`slogdet` gives them."""
-        framework = self._framework
-        xp = framework.Namespace
-        if self._rows is not None and self._a is not None and framework.differentiates(self._a):
-            return slogdet(self._a, on_fail="nan")  # its derivative needs the matrix
-        pivots = xp.diagonal(self._factor)
-        if self.assume == "pos":
-            # 1, and NaN where the factor is
-            return SlogdetResult(xp.product(0 * pivots + 1), 2 * xp.sum(xp.log(xp.real(pivots)), -1))
-        sign, logabs = _of_diagonal(xp, pivots)
-        if self._rows is None:
-            return SlogdetResult(sign, logabs)
-        sign = sign * xp.like(_parity(xp, self._rows), sign)
-        finite = self._finite if self._a is None else _finite(framework, self._a, 0)
-        if finite is None:
-            return SlogdetResult(sign, logabs)
-        # a finite matrix fails where a pivot is zero
-        singular = (self.info != 0) & (finite != 0)
-        return SlogdetResult(
-            xp.where(singular, xp.zeros_like(sign), sign), xp.where(singular, xp.zeros_like(logabs) - np.inf, logabs)
-        )
+        return SlogdetResult(*self._handle.slogdet())
 
     def logdet(self) -> Any:
         """The logarithm of the determinant; NaN where a real determinant is not positive."""
-        sign, logabs = self.slogdet()
-        if self.assume == "pos":
-            return logabs
-        if self._framework.dtype_of(self._factor).startswith("complex"):
+        if self.assume != "pos" and self.dtype.startswith("complex"):
             raise ValueError("Factor.logdet: the determinant of a complex matrix has no real logarithm\nhint: Factor.slogdet()")
-        xp = self._framework.Namespace
-        return xp.where(sign > 0, logabs, logabs * np.nan)
+        return self._handle.logdet()
 
     def rcond(self) -> Any:
         """An estimate of 1 / (||A|| ||A^-1||) in the 1-norm, from a few products and solves with the factor.
 
         0 where the matrix could not be factored, and 1 for n = 0, as in LAPACK.
         """
-        xp = self._framework.Namespace
-        if self._framework.shape_of(self._factor)[-1] == 0:
-            return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self._factor)), -1))
-        size = one_norm(xp, self._factor[..., :1], self._product)
+        return self._handle.rcond()
+
+    def __repr__(self) -> str:
+        about = getattr(self._handle, "about", "")
+        return f"Factor(assume={self.assume!r}, shape={tuple(self.shape)}, dtype={self.dtype}{about})"
+
+
+class Factored:
+    """The handle of matrices on one device: what was factored, its factor, and for LU the order of the rows."""
+
+    def __init__(self, assume: str, upper: bool, report: dict[str, Any], arrays: tuple[Any, ...], finite: Any = None) -> None:
+        self.assume, self.upper, self._report = assume, upper, report
+        # the matrix, where derivatives may be wanted; the factor; its rows, for LU; the status
+        self.a, self.factor, self.rows, self.info = arrays
+        self._finite = finite  # for LU that may have failed: 1 for each matrix without NaN and Inf
+
+    @property
+    def framework(self) -> Any:
+        return frameworks.of(self.factor, "factor")
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.framework.shape_of(self.factor)  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> str:
+        return self.framework.dtype_of(self.factor)  # type: ignore[no-any-return]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        # which engine "auto" means is asked of the planner only here: that takes longer than a small factor
+        if self._report["engine"] == "auto" and not self.framework.traced(self.factor):
+            self._report["engine"] = planner.plan(_problem(self.factor, self.assume, self.upper)).engine
+        return self._report
+
+    @property
+    def l(self) -> Any:  # noqa: E743
+        return self.factor
+
+    @property
+    def lu(self) -> tuple[Any, Any]:
+        return self.factor, self.rows
+
+    def solve(self, b: Any, /) -> Any:
+        try:
+            columns = self._columns(b)
+        except foreign.ForeignArray:
+            return foreign.through(self.solve)(b)
+        return columns.back(self._apply(columns, False))
+
+    def inverse(self) -> Any:
+        xp = self.framework.Namespace
+        x = self.solve(xp.zeros_like(self.factor) + xp.eye(self.factor))
+        # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
+        if self.assume in ("pos", "hermitian"):
+            return (x + xp.adjoint(x)) / 2
+        return (x + xp.swap(x)) / 2 if self.assume == "symmetric" else x
+
+    def slogdet(self) -> tuple[Any, Any]:
+        framework = self.framework
+        xp = framework.Namespace
+        if self.rows is not None and self.a is not None and framework.differentiates(self.a):
+            return slogdet(self.a, on_fail="nan")  # its derivative needs the matrix
+        pivots = xp.diagonal(self.factor)
+        if self.assume == "pos":
+            # 1, and NaN where the factor is
+            return xp.product(0 * pivots + 1), 2 * xp.sum(xp.log(xp.real(pivots)), -1)
+        sign, logabs = _of_diagonal(xp, pivots)
+        if self.rows is None:
+            return sign, logabs
+        sign = sign * xp.like(_parity(xp, self.rows), sign)
+        finite = self._finite if self.a is None else _finite(framework, self.a, 0)
+        if finite is None:
+            return sign, logabs
+        # a finite matrix fails where a pivot is zero
+        singular = (self.info != 0) & (finite != 0)
+        return xp.where(singular, xp.zeros_like(sign), sign), xp.where(singular, xp.zeros_like(logabs) - np.inf, logabs)
+
+    def logdet(self) -> Any:
+        sign, logabs = self.slogdet()
+        return logabs if self.assume == "pos" else self.framework.Namespace.where(sign > 0, logabs, logabs * np.nan)
+
+    def rcond(self) -> Any:
+        xp = self.framework.Namespace
+        if self.shape[-1] == 0:
+            return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self.factor)), -1))
+        size = one_norm(xp, self.factor[..., :1], self._product)
         good = (self.info == 0) & (size > 0) & xp.isfinite(size)
         size = xp.where(good, size, xp.ones_like(size))
 
@@ -153,14 +236,14 @@ class Factor:
         def times_inverse(x: Any, adjoint: bool) -> Any:
             return self._apply(self._columns(x * xp.like(size, x)[..., None, None]), adjoint)
 
-        bound = xp.ratio(xp.ones_like(size), one_norm(xp, self._factor[..., :1], times_inverse))
+        bound = xp.ratio(xp.ones_like(size), one_norm(xp, self.factor[..., :1], times_inverse))
         return xp.where(good, bound, xp.zeros_like(bound))
 
     def _product(self, x: Any, adjoint: bool) -> Any:
-        """A x, or A^H x, from the factor; of LU without the order of the rows, which no column sum depends on."""
-        xp = self._framework.Namespace
-        l = self._factor
-        if self._rows is not None:
+        """A x, or A^H x, from the factor; for LU without the order of the rows, which no column sum depends on."""
+        xp = self.framework.Namespace
+        l = self.factor
+        if self.rows is not None:
             low, high = xp.tril(l, -1) + xp.eye(l), xp.triu(l, 0)
             first, then = (xp.adjoint(low), xp.adjoint(high)) if adjoint else (high, low)
             return xp.matmul(then, xp.matmul(first, x))
@@ -170,17 +253,17 @@ class Factor:
         return xp.matmul(xp.adjoint(l) if adjoint else l, x)
 
     def _columns(self, b: Any) -> Columns:
-        framework = self._framework
-        _, b = check_pair("Factor.solve", framework, frameworks.of, self._factor, b, fixed=True)
-        return Columns("Factor.solve", framework, self._factor, b)
+        framework = self.framework
+        _, b = check_pair("Factor.solve", framework, frameworks.of, self.factor, b, fixed=True)
+        return Columns("Factor.solve", framework, self.factor, b)
 
     def _apply(self, columns: Columns, adjoint: bool) -> Any:
-        framework = self._framework
+        framework = self.framework
         l, b = columns.a, columns.b
         flags = UPPER if self.upper else 0
         batch = framework.shape_of(l)[:-1]
         open_batch = None in batch[:-1]  # known when the call runs: it may have been broadcast
-        a = self._a
+        a = self.a
         if a is None or not framework.differentiates(a):
             a = l
         elif open_batch or framework.shape_of(a) != framework.shape_of(l):
@@ -190,19 +273,24 @@ class Factor:
             return self._run(TRIANGULAR, (l, b), flags | (ADJOINT if adjoint else 0))
         if self.assume == "pos":
             return self._run(CHOLESKY_SOLVE, (a, l, b), flags)
-        rows = self._rows
+        rows = self.rows
         if open_batch or framework.shape_of(rows) != batch:
             rows = framework.Namespace.broadcast_batch(rows[..., None], b)[0][..., 0]
         return self._run(LU_SOLVE, (a, l, rows, b), ADJOINT if adjoint else 0)
 
     def _run(self, operation: Operation, arrays: tuple[Any, ...], flags: int) -> Any:
-        return self._framework.apply(operation, arrays, (flags,), planner.AUTO, False)[0]
+        return self.framework.apply(operation, arrays, (flags,), planner.AUTO, False)[0]
 
-    def __repr__(self) -> str:
-        return _described(self.assume, self._framework, self._factor)
+    # What JAX sees: nothing that depends on how the factor was made, or a factor from traced code would be of another kind.
+    def take_apart(self) -> tuple[tuple[Any, ...], Any]:
+        return (self.a, self.factor, self.rows, self.info), (self.assume, self.upper)
+
+    @staticmethod
+    def put_together(about: Any, arrays: tuple[Any, ...]) -> Factored:
+        assume, upper = about
+        return Factored(assume, upper, _report(assume, "auto"), tuple(arrays))
 
 
-@shardable
 def factor(
     a: Any,
     /,
@@ -252,16 +340,17 @@ def factor(
     >>> round(float(np.exp(f.logdet())), 12)
     8.0
     """
-    framework = frameworks.of(a, "factor")
-    upper = _check("factor", framework, a, assume, upper, on_fail)
-    if overwrite is not False:
-        overwrite = check_flag("factor", "overwrite", overwrite)
+    framework = frameworks.entry(a, "factor")
+    if framework.sharded:
+        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
+        return framework.call(factor, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+    upper, overwrite = check_system("factor", framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     xp = framework.Namespace
     traced = framework.traced(a)
     differentiates = framework.differentiates(a)
     mixed = precision != "full" and check_mixed("factor", precision, assume, framework.dtype_of(a))
     if mixed and not traced and not differentiates:
-        return _mixed(framework, a, assume, upper, on_fail, engine)
+        return as_factor(_mixed(framework, a, assume, upper, on_fail, engine))
     waits = on_fail == "raise" and not traced
     # derivatives need the matrix
     keeps = differentiates or _is_jax(framework)
@@ -288,32 +377,54 @@ def factor(
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
         raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
     framework.register(Factor, _take_apart, _put_together)
-    return Factor(assume, upper, _report(assume, engine), (kept if keeps else None, l, rows, info), finite)
+    return Factor(Factored(assume, upper, _report(assume, engine), (kept if keeps else None, l, rows, info), finite))
+
+
+def as_factor(handle: Handle) -> Factor:
+    """The public object over what a backend or a precision made."""
+    _register(handle)
+    return Factor(handle)
+
+
+def _register(handle: Any) -> None:
+    if hasattr(handle, "take_apart"):
+        handle.framework.register(Factor, _take_apart, _put_together)
+
+
+def _take_apart(f: Factor) -> tuple[tuple[Any, ...], Any]:
+    arrays, about = f._handle.take_apart()  # type: ignore[attr-defined]
+    return arrays, (type(f._handle), about)
+
+
+def _put_together(about: Any, arrays: tuple[Any, ...]) -> Factor:
+    kind, known = about
+    return Factor(kind.put_together(known, arrays))
+
+
+factor.request = system_request(factor, (), as_factor)  # type: ignore[attr-defined]
 
 
 def _is_jax(framework: Any) -> bool:
-    """In JAX a Factor is a pytree. One made in traced code holds the matrix, for derivatives, so all do: in a loop or a branch
-    both kinds meet, and must have the same structure."""
+    """Whether factors are JAX pytrees. Those made in traced code hold the matrix, for derivatives, so all do: in a loop or a
+    branch both kinds meet, and must have the same structure."""
     return bool(framework.__name__.endswith(".jax"))
 
 
-def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engine: str) -> Factor:
+def _mixed(framework: Any, a: Any, assume: str, upper: bool, on_fail: str, engine: str) -> Handle:
     """Where the matrix cannot be factored in lower precision, the full factor, or its error."""
-    from .mixed import MixedFactor
+    from .mixed import Mixed
 
     xp = framework.Namespace
     options: dict[str, Any] = {"assume": assume, "upper": upper, "engine": engine}
-    low = factor(
-        xp.cast(a, "complex64" if framework.dtype_of(a).startswith("complex") else "float32"), on_fail="nan", **options
-    )
+    low_dtype = "complex64" if framework.dtype_of(a).startswith("complex") else "float32"
+    low: Any = factor(xp.cast(a, low_dtype), on_fail="nan", **options)._handle
     options["on_fail"] = on_fail
     if framework.failed(low.info):
-        made = factor(a, **options)
-        made.report.update(precision="mixed", fallback=True)
-        return made
-    low._a = None  # no derivative is taken through it
-    framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)
-    return MixedFactor(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else xp.constant(a), low, options)
+        full = factor(a, **options)._handle
+        full.report.update(precision="mixed", fallback=True)
+        return full
+    low.a = None  # no derivative is taken through it
+    return Mixed(whole_matrix(framework, a, UPPER if upper else 0) if assume == "pos" else xp.constant(a), low, options)
 
 
 _KIND = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
@@ -321,11 +432,6 @@ _KIND = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
 
 def _report(assume: str, engine: str) -> dict[str, Any]:
     return {"kind": _KIND.get(assume, "lu"), "engine": engine}
-
-
-def _described(assume: str, framework: Any, array: Any, more: str = "") -> str:
-    shape, dtype = framework.shape_of(array), framework.dtype_of(array)
-    return f"Factor(assume={assume!r}, shape={tuple(shape)}, dtype={dtype}{more})"
 
 
 _LOW = {"float64": "float32", "complex128": "complex64"}
@@ -357,13 +463,3 @@ def _parity(xp: Any, rows: Any) -> Any:
         least = xp.where(reached < least, reached, least)
         ahead = xp.take(ahead, ahead)
     return 1 - 2 * (xp.sum(xp.whole(least != place), -1) % 2)
-
-
-# What JAX sees: nothing that depends on how the factor was made, or a factor from traced code would be of another kind.
-def _take_apart(f: Factor) -> tuple[tuple[Any, ...], Any]:
-    return (f._a, f._factor, f._rows, f.info), (f.assume, f.upper)
-
-
-def _put_together(about: Any, arrays: tuple[Any, ...]) -> Factor:
-    assume, upper = about
-    return Factor(assume, upper, _report(assume, "auto"), tuple(arrays))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import frameworks
+from ..core.checks import check_pair
 from ..core.errors import NotPositiveDefiniteError, ShapeError
 from ..core.operation import ADJOINT, UPPER
-from .checks import check_pair
 from .cholesky import cholesky
 from .systems import TRIANGULAR
 from .triangle import whole_matrix

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import frameworks
+from ..core.checks import check_matrix, check_pair
 from ..core.operation import ADJOINT, UPPER
-from ..core.problem import Problem
-from .checks import check_matrix, check_pair
+from ..core.problem import Problem, Spec
+from ..core.request import RIGHT, VALUE, Request
 from .qr import QR
-from .sharded import shardable
 from .solve import Columns
 from .svd import SVD, _problem_of, _solve
 from .systems import TRIANGULAR
 
-__all__ = ["LstsqResult", "check_rcond", "lstsq"]
+__all__ = ["LstsqResult", "lstsq"]
 
 
 class LstsqResult(NamedTuple):
-    """What :func:`lstsq` returns."""
+    """The results of :func:`lstsq`."""
 
     x: Any
     residuals: Any
@@ -28,7 +28,6 @@ class LstsqResult(NamedTuple):
     singular_values: Any
 
 
-@shardable
 def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto") -> LstsqResult:
     """Least-squares solution of A x = b for any shape and rank.
 
@@ -42,7 +41,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     rcond : float, optional
         Singular values up to ``rcond`` times the largest count as zero. By default max(m, n) eps; -1 is eps, as in NumPy.
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them.
 
     Returns
     -------
@@ -77,12 +76,13 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     >>> lw.lstsq(a, np.array([1.0, 3.0, 5.0])).x
     array([2., 1.])
     """
-    framework = frameworks.of(a, "lstsq")
-    check_matrix("lstsq", framework.shape_of(a), framework.dtype_of(a))
+    framework = frameworks.entry(a, "lstsq")
+    if framework.sharded:
+        return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]
+    _check(framework.shape_of(a), framework.dtype_of(a), rcond)
     a, b = check_pair("lstsq", framework, frameworks.of, a, b)
-    check_rcond(rcond)
     xp = framework.Namespace
-    columns = Columns("lstsq", framework, a, b)
+    columns = Columns("lstsq", framework, *map(_plain, (a, b)))
     a, b = columns.a, columns.b
     u, s, vh, _ = _solve(framework, "lstsq", SVD, a, (0, 0), "raise", engine)
     m, n = xp.shape(a)[-2:]
@@ -101,14 +101,28 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
 
 
-def check_rcond(rcond: Any) -> None:
+def _plain(x: Any) -> Any:
+    """Products of a numpy.matrix are not those of an array."""
+    return x.view(np.ndarray) if isinstance(x, np.matrix) else x
+
+
+def _check(shape: tuple[Any, ...], dtype: str, rcond: Any) -> None:
+    check_matrix("lstsq", shape, dtype)
     known = rcond is None or (isinstance(rcond, (int, float, np.floating)) and (rcond >= 0 or rcond == -1))
     if not known or isinstance(rcond, bool):
         raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on, nor -1")
 
 
+def _request(a: Spec, *, rcond: float | None = None, engine: str = "auto") -> Request:
+    _check(a.shape, a.dtype, rcond)
+    return Request(lstsq, "lstsq", (RIGHT, VALUE, VALUE, VALUE), LstsqResult, rcond=rcond, engine=engine)
+
+
+lstsq.request = _request  # type: ignore[attr-defined]
+
+
 def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:
-    """The same x by A = Q R, or A^H = Q R: its derivatives know nothing of singular values, which may be equal."""
+    """The same x by A = Q R, or A^H = Q R: its derivatives hold where singular values are equal."""
     m, n = xp.shape(a)[-2:]
     full = ~xp.any(~good, -1)[..., None, None]
     # some matrix of full rank for the way that is not taken, whose derivatives must be finite

@@ -7,77 +7,90 @@ from typing import Any
 import numpy as np
 
 from .. import frameworks
+from ..core.checks import check_pair
 from ..frameworks import foreign
-from .checks import check_pair
-from .factor import Factor, LUFactor, _described, _report, factor
-from .solve import Columns, SlogdetResult
+from .factor import Factor, Factored, factor
+from .solve import Columns
 
-__all__ = ["MixedFactor"]
+__all__ = ["Mixed"]
 
 _STEPS = 20  # where refinement needs more, the full factor is faster
 _DECIDED = 4  # by then it is known
+# rounding to float32 moves 1/cond by about eps * cond: here by less than 0.1 %
+_SEEN_WELL = 2.0**-13
 _FARTHEST = 1000  # 2^1000 and its inverse are normal numbers, and what is left of any other fits the squares of the norms
 
 
-class MixedFactor(Factor):
-    """As :class:`Factor`, with a float32 or complex64 factor inside. The full one is made when it is needed.
+class Mixed:
+    """The handle of a float32 or complex64 factor. The factor in full precision is made when it is needed.
 
-    ``report`` tells of the last solve that was refined: ``steps``, ``backward_error`` and ``fallback``.
+    ``report`` describes the last solve that was refined: ``steps``, ``backward_error`` and ``fallback``.
     """
 
-    def __init__(self, matrix: Any, low: Factor, options: dict[str, Any]) -> None:
+    about = ", precision='mixed'"
+
+    def __init__(self, matrix: Any, low: Factored, options: dict[str, Any]) -> None:
         self.assume, self.upper, self.info = low.assume, low.upper, low.info
         self._report = {**low._report, "precision": "mixed", "fallback": False}
         # the whole matrix; its factor; what to ask the full one for, and that one once it is there
         self._matrix, self._low, self._options = matrix, low, options
         self._full: Factor | None = None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._framework.register(MixedFactor, MixedFactor.take_apart, MixedFactor.put_together)
+    @property
+    def framework(self) -> Any:
+        return frameworks.of(self._matrix, "factor")
 
     @property
-    def _framework(self) -> Any:
-        return frameworks.of(self._matrix, "factor")
+    def shape(self) -> tuple[Any, ...]:
+        return self.framework.shape_of(self._matrix)  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> str:
+        return self.framework.dtype_of(self._matrix)  # type: ignore[no-any-return]
 
     @property
     def report(self) -> dict[str, Any]:
         self._report["engine"] = self._low.report["engine"]
         return self._report
 
-    @property
-    def full(self) -> Factor:
-        """The factor in full precision, made at the first ask; in traced code at every one, as what is made there must not
+    def full(self, **changed: Any) -> Factor:
+        """The factor in full precision, made at the first call; in traced code at every call, as what is made there must not
         leave it."""
         if self._full is not None:
             return self._full
-        made = factor(self._matrix, **self._options)
-        if not self._framework.traced(made.info):
+        made = factor(self._matrix, **self._options | changed)
+        if not changed and not self.framework.traced(made.info):
             self._full = made
         return made
 
     @property
     def l(self) -> Any:  # noqa: E743
-        return self.full.l
+        return self.full().l
 
     @property
-    def lu(self) -> LUFactor:
-        return self.full.lu
+    def lu(self) -> Any:
+        return self.full().lu
 
-    def inv(self) -> Any:
-        return self.full.inv()
+    def inverse(self) -> Any:
+        return self.full().inv()
 
-    def slogdet(self) -> SlogdetResult:
-        return self.full.slogdet()
+    def slogdet(self) -> tuple[Any, Any]:
+        return self.full().slogdet()
 
     def logdet(self) -> Any:
-        return self.full.logdet()
+        return self.full().logdet()
 
     def rcond(self) -> Any:
-        return self._framework.Namespace.cast(self._low.rcond(), "float64")
+        """From the low factor while its rounding cannot be seen in the answer, else from the full one."""
+        framework = self.framework
+        if self._full is None and not framework.traced(self._matrix):
+            low = self._low.rcond()
+            if (framework.to_numpy(low) > _SEEN_WELL).all():
+                return framework.Namespace.cast(low, "float64")
+        return self.full(on_fail="nan").rcond()
 
     def solve(self, b: Any, /) -> Any:
-        framework = self._framework
+        framework = self.framework
         try:
             _, b = check_pair("Factor.solve", framework, frameworks.of, self._matrix, b, fixed=True)
         except foreign.ForeignArray:
@@ -91,7 +104,7 @@ class MixedFactor(Factor):
                 if x is not None:
                     return columns.back(x)
                 self._report["fallback"] = True
-        return self.full.solve(b)
+        return self.full().solve(b)
 
     def _refine(self, framework: Any, a: Any, b: Any, x: Any) -> Any:
         """x <- x + A_low^-1 (b - A x) from x = 0, while that halves the error; None where it will not do.
@@ -99,7 +112,7 @@ class MixedFactor(Factor):
         Each column is scaled, judged and finished by itself, so that its solution does not depend on the others.
         """
         xp = framework.Namespace
-        low, high = framework.dtype_of(self._low._factor), framework.dtype_of(b)
+        low, high = framework.dtype_of(self._low.factor), framework.dtype_of(b)
         n = framework.shape_of(a)[-1]
         if 0 in framework.shape_of(b):
             return x
@@ -127,19 +140,16 @@ class MixedFactor(Factor):
             self._report |= {"steps": steps, "backward_error": error}
             return x * up if error <= goal else None
 
-    def __repr__(self) -> str:
-        return _described(self.assume, self._framework, self._matrix, ", precision='mixed'")
-
     # as JAX sees it; without the full factor, whose presence would change the structure
     def take_apart(self) -> tuple[tuple[Any, ...], Any]:
         low, options = self._low, self._options
-        return (self._matrix, low._factor, low._rows, low.info), (low.assume, low.upper, tuple(sorted(options.items())))
+        return (self._matrix, low.factor, low.rows, low.info), (low.assume, low.upper, tuple(sorted(options.items())))
 
     @staticmethod
-    def put_together(about: Any, arrays: tuple[Any, ...]) -> MixedFactor:
+    def put_together(about: Any, arrays: tuple[Any, ...]) -> Mixed:
         assume, upper, options = about
         matrix, *low = arrays
-        return MixedFactor(matrix, Factor(assume, upper, _report(assume, "auto"), (None, *low)), dict(options))
+        return Mixed(matrix, Factored.put_together((assume, upper), (None, *low)), dict(options))
 
 
 def _norm(xp: Any, x: Any) -> Any:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_choice
 from ..core.errors import ConvergenceError, ShapeError
 from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
-from .checks import check_choice
 from .spectrum import part_of
 
 __all__ = ["LinearOperator", "eigh_of_operator", "operator"]

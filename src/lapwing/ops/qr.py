@@ -9,23 +9,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_choice, check_matrix
 from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
-from .checks import check_choice, check_matrix
-from .sharded import shardable
+from ..core.request import MATRIX, Request
 
 __all__ = ["QR", "QRResult", "qr"]
 
 
 class QRResult(NamedTuple):
-    """What :func:`qr` returns."""
+    """The results of :func:`qr`."""
 
     Q: Any
     R: Any
 
 
-@shardable
 def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: str = "auto") -> QRResult:
     """QR factorisation.
 
@@ -36,7 +35,7 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     mode : {"reduced", "complete"}
         "reduced": Q has k = min(m, n) columns. "complete": Q is square, k = m.
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them.
 
     Returns
     -------
@@ -66,10 +65,11 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     >>> np.allclose(q @ r, a), np.allclose(q.T @ q, np.eye(2))
     (True, True)
     """
-    framework = frameworks.of(a, "qr")
+    framework = frameworks.entry(a, "qr")
+    if framework.sharded:
+        return framework.call(qr, a, mode=mode, engine=engine)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
-    check_matrix("qr", shape, framework.dtype_of(a))
-    check_choice("qr", "mode", mode, ("reduced", "complete"))
+    _check(shape, framework.dtype_of(a), mode)
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, mode=mode))
     m, n = shape[-2:]
     if n == 0 and mode == "complete":
@@ -83,6 +83,19 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
         q, r = _decompose(framework, a[..., :first], mode, code, engine)
         return QRResult(q, xp.beside(r, xp.matmul(xp.adjoint(q), a[..., first:])))
     return QRResult(*_decompose(framework, a, mode, code, engine))
+
+
+def _check(shape: tuple[Any, ...], dtype: str, mode: str) -> None:
+    check_matrix("qr", shape, dtype)
+    check_choice("qr", "mode", mode, ("reduced", "complete"))
+
+
+def _request(a: Spec, *, mode: str = "reduced", engine: str = "auto") -> Request:
+    _check(a.shape, a.dtype, mode)
+    return Request(qr, "qr", (MATRIX, MATRIX), QRResult, mode=mode, engine=engine)
+
+
+qr.request = _request  # type: ignore[attr-defined]
 
 
 def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tuple[Any, Any]:

@@ -8,48 +8,55 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_choice, check_flag, check_pair, check_square
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
 from ..core.problem import Problem, Spec
-from .checks import check_choice, check_flag, check_pair, check_square
+from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
-from .sharded import shardable
 from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
 from .triangle import finite_flags, whole_matrix
 
-__all__ = ["InvExResult", "SlogdetResult", "SolveExResult", "inv", "inv_ex", "slogdet", "solve", "solve_ex"]
+__all__ = [
+    "InvExResult",
+    "SlogdetResult",
+    "SolveExResult",
+    "check_system",
+    "inv",
+    "inv_ex",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "system_request",
+]
 
 Array = TypeVar("Array")
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
-ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
-# of these only one triangle is read, and `upper` says which
-ONE_TRIANGLE = ("symmetric", "hermitian", "pos")
-# for engines that have LDL; the others take LU
+# for engines that have LDL; the others use LU
 _MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
 
 
 class SolveExResult(NamedTuple):
-    """What :func:`solve_ex` returns."""
+    """The results of :func:`solve_ex`."""
 
     result: Any
     info: Any
 
 
 class InvExResult(NamedTuple):
-    """What :func:`inv_ex` returns."""
+    """The results of :func:`inv_ex`."""
 
     inverse: Any
     info: Any
 
 
 class SlogdetResult(NamedTuple):
-    """What :func:`slogdet` returns."""
+    """The results of :func:`slogdet`."""
 
     sign: Any
     logabsdet: Any
 
 
-@shardable
 def solve(
     a: Any,
     b: Array,
@@ -72,7 +79,7 @@ def solve(
         Any number of right-hand sides; the batch axes of ``a`` and ``b`` broadcast. Same library and device as ``a``; two
         dtypes are promoted to the one that holds both.
     assume : {"general", "symmetric", "hermitian", "pos", "lower", "upper"}
-        What is known of A. "general": LU with partial pivoting. "symmetric", "hermitian": LDL or LU. "pos": Hermitian positive
+        The kind of matrix. "general": LU with partial pivoting. "symmetric", "hermitian": LDL or LU. "pos": Hermitian positive
         definite, Cholesky. "lower" and "upper": triangular.
     upper : bool
         Which triangle is read of a symmetric, Hermitian or positive definite matrix.
@@ -87,8 +94,9 @@ def solve(
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
         behaves as "nan".
     engine : str
-        "auto", or one of ``lapwing.engines()``. Where derivatives are recorded, a factorisation that is kept for them takes the
-        place of the solve, by the same engine; with ``precision="mixed"`` every derivative is a solve of its own.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them. Where derivatives are recorded, a
+        factorisation that is kept for them takes the place of the solve, by the same engine; with ``precision="mixed"`` every
+        derivative is a solve of its own.
 
     Returns
     -------
@@ -119,10 +127,13 @@ def solve(
     Traceback (most recent call last):
     SingularMatrixError: solve: the matrix is singular (pivot 1 is zero)
     """
-    return _solve("solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
+    framework = frameworks.entry(a, "solve")
+    if framework.sharded:
+        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
+        return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+    return _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
-@shardable
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
     """Solution and a status per matrix; never waits for the device.
 
@@ -153,10 +164,12 @@ def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = Fal
     >>> lw.solve_ex(np.array([np.eye(1), np.zeros((1, 1))]), np.ones((1, 1))).info
     array([0, 1], dtype=int32)
     """
-    return SolveExResult(*_solve("solve_ex", a, b, assume, upper, False, "full", "nan", "auto"))
+    framework = frameworks.entry(a, "solve_ex")
+    if framework.sharded:
+        return framework.call(solve_ex, a, b, assume=assume, upper=upper)  # type: ignore[no-any-return]
+    return SolveExResult(*_solve(framework, "solve_ex", a, b, assume, upper, False, "full", "nan", "auto"))
 
 
-@shardable
 def inv(
     a: Array,
     /,
@@ -193,10 +206,13 @@ def inv(
     >>> np.allclose(lw.inv(np.array([[2.0, 1.0], [1.0, 1.0]]), assume="pos"), [[1, -1], [-1, 2]])
     True
     """
-    return _inv("inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
+    framework = frameworks.entry(a, "inv")
+    if framework.sharded:
+        options = {"assume": assume, "upper": upper, "overwrite": overwrite}
+        return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+    return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
-@shardable
 def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> InvExResult:
     """Inverse and a status per matrix; never waits for the device.
 
@@ -227,10 +243,12 @@ def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> Inv
     >>> lw.inv_ex(np.zeros((3, 3))).info
     array(1, dtype=int32)
     """
-    return InvExResult(*_inv("inv_ex", a, assume, upper, False, "nan", "auto"))
+    framework = frameworks.entry(a, "inv_ex")
+    if framework.sharded:
+        return framework.call(inv_ex, a, assume=assume, upper=upper)  # type: ignore[no-any-return]
+    return InvExResult(*_inv(framework, "inv_ex", a, assume, upper, False, "nan", "auto"))
 
 
-@shardable
 def slogdet(
     a: Any,
     /,
@@ -272,8 +290,10 @@ def slogdet(
     >>> float(sign), round(float(np.exp(logabsdet)), 12)
     (-1.0, 6.0)
     """
-    framework = frameworks.of(a, "slogdet")
-    upper = _check("slogdet", framework, a, assume, upper, on_fail)
+    framework = frameworks.entry(a, "slogdet")
+    if framework.sharded:
+        return framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
+    upper, _ = check_system("slogdet", framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
         if engine != "auto":
@@ -296,6 +316,7 @@ def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
 
 
 def _solve(
+    framework: Any,
     name: str,
     a: Any,
     b: Any,
@@ -306,11 +327,8 @@ def _solve(
     on_fail: str,
     engine: str,
 ) -> tuple[Any, Any]:
-    framework = frameworks.of(a, name)
-    upper = _check(name, framework, a, assume, upper, on_fail)
+    upper, overwrite = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     a, b = check_pair(name, framework, frameworks.of, a, b)
-    if overwrite is not False:
-        overwrite = check_flag(name, "overwrite", overwrite)
     mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
     columns = Columns(name, framework, a, b)
     a, b = columns.a, columns.b
@@ -322,7 +340,7 @@ def _solve(
     else:
         a, flags = _as_general(framework, a, assume, upper)
         flags |= (MIXED if mixed else 0) | _MIRRORED.get(assume, 0)
-        # once the input is overwritten nobody can tell whether it held NaN
+        # after the input is overwritten its NaN cannot be found
         finite = _finite(framework, a, flags) if overwrite and waits else None
         x, info = _call(framework, name, SOLVE_MIXED if mixed else SOLVE, (a, b), flags, engine, overwrite)
     if waits and framework.failed(info):
@@ -369,7 +387,7 @@ class Columns:
                 ) from error
 
     def back_row(self, x: Any) -> Any:
-        """The same for one number per right-hand side."""
+        """One number per right-hand side, in the shape of b."""
         if self.folded:
             *batch, _, k = self.extents
             x = self.xp.reshape(x, (*batch, k))
@@ -382,11 +400,10 @@ class Columns:
         return x[..., 0] if self.vector else x
 
 
-def _inv(name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: str, engine: str) -> tuple[Any, Any]:
-    framework = frameworks.of(a, name)
-    upper = _check(name, framework, a, assume, upper, on_fail)
-    if overwrite is not False:
-        overwrite = check_flag(name, "overwrite", overwrite)
+def _inv(
+    framework: Any, name: str, a: Any, assume: str, upper: bool, overwrite: bool, on_fail: str, engine: str
+) -> tuple[Any, Any]:
+    upper, overwrite = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     xp = framework.Namespace
     waits = on_fail == "raise" and not framework.traced(a)
     finite = None
@@ -434,8 +451,11 @@ def _symmetric(framework: Any, a: Any, upper: bool) -> Any:
     return values - (half - xp.constant(half))  # in this order: of what is not read exactly nothing remains
 
 
-def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: Any) -> bool:
-    check_square(name, framework.shape_of(a), framework.dtype_of(a))
+def check_system(
+    name: str, shape: tuple[Any, ...], dtype: str, assume: Any, upper: Any, on_fail: Any = "raise", overwrite: Any = False
+) -> tuple[bool, bool]:
+    """Check the arguments; ``upper`` and ``overwrite`` as Python's own bool."""
+    check_square(name, shape, dtype)
     if assume != "general":
         check_choice(name, "assume", assume, ASSUME)
     if upper is not False and check_flag(name, "upper", upper) and assume not in ONE_TRIANGLE:
@@ -443,7 +463,7 @@ def _check(name: str, framework: Any, a: Any, assume: Any, upper: Any, on_fail: 
         raise ValueError(f"{name}: upper=True goes with assume={', '.join(map(repr, ONE_TRIANGLE))}\nhint: {hint}")
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
-    return bool(upper)
+    return bool(upper), overwrite is not False and check_flag(name, "overwrite", overwrite)
 
 
 def check_mixed(name: str, precision: str, assume: str, dtype: str, engine: str = "auto") -> bool:
@@ -543,6 +563,30 @@ def _recorded(*arrays: Any) -> bool:
     return any(framework.differentiates(x) and not framework.traced(x) for framework, x in found)
 
 
+def system_request(function: Any, places: Any, result: Any = None, status: bool = False) -> Any:
+    """A function that checks a call of ``function`` and describes it, for the functions with the option ``assume``."""
+    defaults = function.__kwdefaults__
+
+    def request(a: Spec, **options: Any) -> Request:
+        options = {**defaults, **options}
+        name, assume = function.__name__, options["assume"]
+        options["upper"], options["overwrite"] = check_system(
+            name, a.shape, a.dtype, assume, options["upper"], options.get("on_fail", "nan"), options.get("overwrite", False)
+        )
+        if options.get("precision", "full") != "full":
+            check_mixed(name, options["precision"], assume, a.dtype, "auto")
+        options.setdefault("on_fail", "nan")
+        return Request(function, name.removesuffix("_ex"), places, result, status, **options)
+
+    return request
+
+
+solve.request = system_request(solve, (RIGHT,))  # type: ignore[attr-defined]
+solve_ex.request = system_request(solve_ex, (RIGHT, VALUE), SolveExResult, True)  # type: ignore[attr-defined]
+inv.request = system_request(inv, (MATRIX,))  # type: ignore[attr-defined]
+inv_ex.request = system_request(inv_ex, (MATRIX, VALUE), InvExResult, True)  # type: ignore[attr-defined]
+slogdet.request = system_request(slogdet, (VALUE, VALUE), SlogdetResult)  # type: ignore[attr-defined]
+slogdet.inverse = inv  # type: ignore[attr-defined]  # which derivatives of sharded matrices need
 solve.problem = solve_ex.problem = _problem("solve")  # type: ignore[attr-defined]
 inv.problem = inv_ex.problem = _problem("inverse")  # type: ignore[attr-defined]
 slogdet.problem = _problem("slogdet")  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from .triangle import whole_matrix
 __all__ = ["certified", "check_window", "cut_to_window", "part_of"]
 
 _log = logging.getLogger("lapwing")
+_FARTHEST = {"float32": 120, "float64": 1000}
 
 
 def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
@@ -29,7 +30,7 @@ def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
     try:
         subset = slice(*[None if x is None else operator.index(x) for x in (subset.start, subset.stop)])
     except TypeError:
-        raise TypeError(f"{name}: subset={subset} is not made of whole numbers") from None
+        raise TypeError(f"{name}: subset={subset} has entries that are not whole numbers") from None
     if not isinstance(n, int):
         return _part_before_n(name, subset)
     first, last, _ = subset.indices(n)
@@ -109,18 +110,25 @@ def certified(
 
 
 def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool) -> bool:
-    """s I - A + V (W - c) V^H is positive definite: the found values are moved out of the way, no other is above s.
+    """Whether s I - A + V (W - c) V^H is positive definite: the known values are moved out of the way, no other is above s.
 
-    For the smallest ones the same with -A. The tolerance 10 n eps ||A|| is that of the eigenvalues themselves.
+    For the smallest ones the same with -A. The tolerance 10 n eps ||A|| is that of the eigenvalues themselves. The matrix is
+    scaled by a power of two first, so that ||A||^2 is in range.
     """
     xp = framework.Namespace
     whole = whole_matrix(framework, a, UPPER if upper else 0)
-    found = framework.to_numpy(w)
-    values = found.astype(float) if largest else -found.astype(float)
+    known = framework.to_numpy(w)
+    top = float(framework.to_numpy(xp.largest(xp.largest(xp.abs(whole))[..., 0])).max())
+    if top == 0:  # all eigenvalues are zero
+        return True
+    # the scale and its inverse are normal numbers of the dtype
+    power = int(np.clip(np.frexp(top)[1], -_FARTHEST[known.dtype.name], _FARTHEST[known.dtype.name]))
+    whole = whole * float(np.ldexp(1.0, -power))
+    values = np.ldexp(known.astype(float) if largest else -known.astype(float), -power)
     norm = float(framework.to_numpy(xp.norm(whole)))
-    slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(found.dtype).eps) * norm
+    slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(known.dtype).eps) * norm
     cut = values.min()
-    lifted = xp.like(xp.put((values - cut + 2 * slack).astype(found.dtype), v), v)
+    lifted = xp.like(xp.put((values - cut + 2 * slack).astype(known.dtype), v), v)
     lifted = xp.matmul(v * lifted, xp.adjoint(v)) + xp.eye(whole) * (cut + slack)
     shifted = lifted - whole if largest else lifted + whole
     return not framework.failed(cholesky_ex(shifted).info)

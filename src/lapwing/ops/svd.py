@@ -1,4 +1,4 @@
-"""A = U S V^H: singular values and vectors, and what is made of them."""
+"""A = U S V^H: singular values and vectors, and the polar decomposition."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import frameworks, planner
+from ..core.checks import check_choice, check_flag, check_matrix
 from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
-from .checks import check_choice, check_flag, check_matrix
+from ..core.request import MATRIX, VALUE, Request
 from .failure import first_failure
 from .qr import _smaller
-from .sharded import shardable
 
 __all__ = ["SVD", "SVDVALS", "PolarResult", "SVDResult", "polar", "svd", "svdvals"]
 
 
 class SVDResult(NamedTuple):
-    """What :func:`svd` returns."""
+    """The results of :func:`svd`."""
 
     U: Any
     S: Any
@@ -30,13 +30,12 @@ class SVDResult(NamedTuple):
 
 
 class PolarResult(NamedTuple):
-    """What :func:`polar` returns."""
+    """The results of :func:`polar`."""
 
     u: Any
     p: Any
 
 
-@shardable
 def svd(
     a: Any,
     /,
@@ -56,7 +55,7 @@ def svd(
     on_fail : {"raise", "nan"}
         As for :func:`lapwing.eigh`.
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them.
 
     Returns
     -------
@@ -75,7 +74,7 @@ def svd(
     See Also
     --------
     svdvals : singular values alone.
-    lstsq, polar : what is made of it.
+    lstsq, polar : computed from it.
 
     Notes
     -----
@@ -89,10 +88,11 @@ def svd(
     >>> s
     array([3., 2.])
     """
-    framework = frameworks.of(a, "svd")
+    framework = frameworks.entry(a, "svd")
+    if framework.sharded:
+        return framework.call(svd, a, full_matrices=full_matrices, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
-    check_matrix("svd", shape, framework.dtype_of(a))
-    full = check_flag("svd", "full_matrices", full_matrices) and (shape[-1] is None or shape[-1] != shape[-2])
+    full = _check("svd", shape, framework.dtype_of(a), on_fail, full_matrices)
     if full and 0 in shape[-2:]:
         xp = framework.Namespace
         left, right = a @ xp.adjoint(a), xp.adjoint(a) @ a
@@ -101,7 +101,6 @@ def svd(
     return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
 
 
-@shardable
 def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto") -> Any:
     """Singular values, descending.
 
@@ -129,12 +128,13 @@ def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     >>> lw.svdvals(np.array([[0.0, 2.0], [1.0, 0.0]]))
     array([2., 1.])
     """
-    framework = frameworks.of(a, "svdvals")
-    check_matrix("svdvals", framework.shape_of(a), framework.dtype_of(a))
+    framework = frameworks.entry(a, "svdvals")
+    if framework.sharded:
+        return framework.call(svdvals, a, on_fail=on_fail, engine=engine)
+    _check("svdvals", framework.shape_of(a), framework.dtype_of(a), on_fail)
     return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
 
 
-@shardable
 def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto") -> PolarResult:
     """Polar decomposition A = U P (right) or A = P U (left), P Hermitian and positive semidefinite.
 
@@ -145,7 +145,7 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     side : {"right", "left"}
         On which side P stands.
     engine : str
-        "auto", or one of ``lapwing.engines()``.
+        "auto", or the name of an engine that takes the call: ``lapwing.explain`` lists them.
 
     Returns
     -------
@@ -169,9 +169,10 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     >>> np.allclose(u, [[0, -1], [1, 0]]), np.allclose(p, [[3, 0], [0, 2]])
     (True, True)
     """
-    framework = frameworks.of(a, "polar")
-    check_matrix("polar", framework.shape_of(a), framework.dtype_of(a))
-    check_choice("polar", "side", side, ("right", "left"))
+    framework = frameworks.entry(a, "polar")
+    if framework.sharded:
+        return framework.call(polar, a, side=side, engine=engine)  # type: ignore[no-any-return]
+    _check("polar", framework.shape_of(a), framework.dtype_of(a), side=side)
     xp = framework.Namespace
     w, s, vh, _ = _solve(framework, "polar", SVD, a, (0, 0), "raise", engine)
     scaled = xp.like(s, w)[..., None, :]
@@ -186,9 +187,37 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     return PolarResult(u, (p + xp.adjoint(p)) / 2)
 
 
-def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
+def _check(
+    name: str, shape: tuple[Any, ...], dtype: str, on_fail: str = "raise", full_matrices: Any = False, side: str = "right"
+) -> bool:
+    """Check the arguments; True where U and Vh are square and A is not."""
+    check_matrix(name, shape, dtype)
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    if side != "right":
+        check_choice(name, "side", side, ("right", "left"))
+    if full_matrices is False:
+        return False
+    return check_flag(name, "full_matrices", full_matrices) and (shape[-1] is None or shape[-1] != shape[-2])
+
+
+def _request(function: Any, places: Any, result: Any = None) -> Any:
+    """A function that checks a call of ``function`` and describes it."""
+
+    def request(a: Spec, **options: Any) -> Request:
+        checked = {name: value for name, value in options.items() if name != "engine"}
+        full = _check(function.__name__, a.shape, a.dtype, **checked)
+        return Request(function, function.__name__, places, result, **options | {"full_matrices": full})
+
+    return request
+
+
+svd.request = _request(svd, (MATRIX, VALUE, MATRIX), SVDResult)  # type: ignore[attr-defined]
+svdvals.request = _request(svdvals, (VALUE,))  # type: ignore[attr-defined]
+polar.request = _request(polar, (MATRIX, MATRIX), PolarResult)  # type: ignore[attr-defined]
+
+
+def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
     what = "svdvals" if operation is SVDVALS else "svd"
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(what, a, bool(params[1])))
     traced = framework.traced(a)

@@ -1,4 +1,4 @@
-"""The operations that solving, inverting and determinants are made of, as the frameworks see them."""
+"""The operations behind solve, inv, slogdet and factor, as the frameworks see them."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ LU = Operation(
     reference=_lu_reference,
     alias=0,
 )
-# The first input is what the factors were made of: it is not read, but its derivative is.
+# The first input is the matrix that was factored: it is not read, but derivatives are with respect to it.
 LU_SOLVE = Operation(
     "lu_solve",
     results=_solution,

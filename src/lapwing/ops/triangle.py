@@ -47,7 +47,7 @@ FINITE = Operation(
     results=lambda shapes, params: ((shapes[0][:-2], "int32"),),
     sizes=batch_and_order,
     reference=_finite_reference,
-    turns="real",  # of the flags nothing is turned, and the other triangle of the transpose is the same one
+    turns="real",  # flags are not turned, and the other triangle of the transpose is the same one
 )
 HERMITIAN = Operation(
     "hermitian",

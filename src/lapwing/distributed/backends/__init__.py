@@ -1,1 +1,1 @@
-"""The libraries that factor and solve sharded matrices."""
+"""The libraries and algorithms for matrices over many devices; ``choice.py`` lists them."""

@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 
 from ...core import libraries
+from ...core.request import Request
 from ..exchange import mirror
 from ..layout import Axis
 from ..ranks.protocol import Alone
+from ..scaling import Cost
+from .protocol import Array, Backend, Part, Support, with_status
+from .scalapack import spectra
+from .scalapack.backend import Scalapack, call_of, supported
 from .scalapack.routines import Blocks
 
-__all__ = ["eigh", "missing"]
+__all__ = ["Elpa", "eigh", "missing"]
 
 _API = 20211125  # of the C interface: ELPA 2021.11 and later know it
 _LETTER = {"float32": "f", "float64": "d", "complex64": "fc", "complex128": "dc"}
@@ -115,3 +120,50 @@ def _library() -> Any:
     if lib.elpa_init(_API) != 0:
         raise RuntimeError(f"{lib._name} does not have interface {_API}\nhint: install ELPA 2021.11 or later")
     return lib
+
+
+# Its published gains are at many ranks; on 2 and 4 ranks it was level with ScaLAPACK (n = 2000 and 4000, 2026-11-15).
+_RANKS = 16
+
+
+class Elpa(Backend):
+    name, what, takes = "elpa", "ELPA over MPI", "ShardedMatrix, DTensors, JAX arrays over processes"
+    devices, operations, engines = ("cpu",), ("eigh", "eigvalsh"), ("elpa",)
+
+    def __init__(self) -> None:
+        self._tiles = Scalapack()  # it works on ScaLAPACK's blocks
+
+    def missing(self, device: str) -> str:
+        # without MPI its library is not even loaded
+        return self._tiles.missing(device) or missing()
+
+    def refuses(self, array: Array) -> str:
+        return self._tiles.refuses(array)
+
+    def support(self, request: Request, array: Array) -> Support:
+        if request.operation not in self.operations:
+            return Support(False, "elpa has eigh and eigvalsh only\nhint: engine='scalapack'")
+        if request.engine == "auto" and not self._pays(request, array):
+            return Support(False, "elpa pays for a part of a spectrum from the low end, on many ranks")
+        return supported(request)
+
+    def _pays(self, request: Request, array: Array) -> bool:
+        part, n = request.part, array.shape[0]
+        few = part is not None and part[0] == 0 and part[1] <= n // 4 and array.dtype in ("float64", "complex128")
+        if not few or request.operation != "eigh" or array.size < _RANKS or array.kind == "jax" or missing():
+            return False
+        p, q = self._tiles.cost(request, array).grid
+        return p * q >= _RANKS
+
+    def cost(self, request: Request, array: Array) -> Cost:
+        return replace(self._tiles.cost(request, array), engine="elpa")
+
+    def prepare(self, request: Request, a: Part) -> Any:
+        if reason := missing():
+            raise NotImplementedError(f"{request.name}: {reason}")
+        return self._tiles.prepare(request, a)
+
+    def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        if request.status:
+            return with_status(lambda plain: self.run(plain, a, b, ranks), request, b)
+        return spectra.eigh(call_of(request, a, ranks), None, eigh)

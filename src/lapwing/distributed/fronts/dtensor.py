@@ -1,319 +1,190 @@
-"""torch DTensors: which rank holds what, blocks of theirs as arrays, and DTensors of blocks.
+"""torch's DTensor as a kind of array.
 
-A matrix is sharded over one or two axes of its mesh, rows or columns or both; :func:`standard` brings any other placement into
-one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last ones shorter or empty.
+Blocks on GPUs go to cuSOLVERMp. Blocks on CPUs go to ScaLAPACK where MPI started the ranks; else the matrix is gathered on one
+rank, as long as it fits there. Matrices that are not cut (replicated, or a sharded batch) are each rank's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeVar
-
-import numpy as np
-import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Replicate, Shard
-
-from ..backends.cusolvermp.torch_memory import Blocks
-from ..layout import Axis, Layout
-from ..ranks import launched as mpi_place
-from ..ranks.protocol import TorchRanks
-
-__all__ = ["Blocks", "TorchMessages", "adjoint", "blocks_of", "cuts_matrix", "standard", "whole", "wrap", "wrap_replicated"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def not_compiled(function: Function) -> Function:
-    """The ranks talk to each other through Python: torch.compile leaves such calls as they are."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return]
-
-
-def cuts_matrix(a: Any) -> bool:
-    """Whether one of the last two axes is really cut: else each rank can work on what it holds."""
-    last = (a.ndim - 1, a.ndim - 2)
-    return any(
-        p.is_partial() or (p.is_shard() and p.dim % a.ndim in last and size > 1)
-        for p, size in zip(a.placements, a.device_mesh.shape, strict=True)
-    )
-
-
-def standard(name: str, a: Any) -> Any:
-    """The same DTensor with rows, columns or both cut, each by one axis of the mesh."""
-    placements = _standard(name, a)
-    return a if placements is a.placements else a.redistribute(placements=placements)
-
-
-def standard_layout(name: str, a: Any) -> Layout:
-    """Of what :func:`standard` would make of it; nothing moves."""
-    return layout_for(_Placed(a.device_mesh, tuple(_standard(name, a))), tuple(a.shape))
-
-
-@dataclass(frozen=True)
-class _Placed:
-    device_mesh: Any
-    placements: tuple[Any, ...]
-
-
-def _standard(name: str, a: Any) -> Any:
-    if a.ndim != 2:
-        raise ValueError(
-            f"{name}: a batch of matrices of shape {tuple(a.shape)} is sharded inside its matrices ({_words(a.placements)})"
-            "\nhint: shard the batch instead, Shard(0), or call for one matrix at a time"
-        )
-    sizes = a.device_mesh.shape
-    axes = [i for i, size in enumerate(sizes) if size > 1]
-    kinds = [a.placements[i].dim if type(a.placements[i]) is Shard else None for i in axes]
-    if sorted(kinds, key=str) in ([], [0], [1], [0, 1]):
-        return a.placements
-    if len(axes) > 2:
-        raise ValueError(
-            f"{name}: a mesh of {len(axes)} axes with more than one rank, {tuple(sizes)}"
-            "\nhint: matrices lie on one or two axes: init_device_mesh(device, (p, q))"
-        )
-    placements: list[Any] = [Replicate()] * len(sizes)
-    for i, axis in zip((0, 1), axes, strict=False):
-        placements[axis] = Shard(i)
-    return placements
-
-
-def blocks_of(name: str, a: Any) -> Blocks:
-    """Of a :func:`standard` DTensor. Raises ValueError where its blocks are not those that torch would cut."""
-    ranks = ranks_of(a.device_mesh)
-    layout = layout_for(a, tuple(a.shape))
-    local = a.to_local().detach().resolve_conj().resolve_neg().contiguous()
-    expected = layout.local_shape(ranks.rank)
-    if tuple(local.shape) != expected:
-        raise ValueError(
-            f"{name}: the block of rank {ranks.rank} has shape {tuple(local.shape)}, and torch would cut it to {expected}"
-            "\nhint: make it with distribute_tensor, or bring it into that form with a.redistribute(...)"
-        )
-    return Blocks(local, layout, ranks)
-
-
-def layout_for(like: Any, shape: tuple[int, ...]) -> Layout:
-    """Of a matrix of another shape with the placements and the mesh of ``like``."""
-    sizes, axes = like.device_mesh.shape, [Axis.whole(n) for n in shape]
-    cut = [(p.dim, size) for p, size in zip(like.placements, sizes, strict=True) if p.is_shard() and size > 1]
-    for dim, size in cut:
-        axes[dim] = Axis.blocks(_chunks(shape[dim], size))
-    # ranks go along the last axis of the mesh first: along the rows of the grid, unless it is the rows that it cuts
-    return Layout(axes[0], axes[1], "C" if [dim for dim, _ in cut] == [1, 0] else "R")
-
-
-def wrap(local: Any, like: Any, shape: tuple[int, ...]) -> Any:
-    """A DTensor of blocks in the placements of ``like``."""
-    strides = tuple(int(x) for x in np.cumprod([1, *shape[:0:-1]])[::-1])
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides
-    )
-
-
-def empty_like(a: Any) -> Any:
-    """Of its mesh, placements and device, with nothing in it: what results are to be placed like."""
-    local = a.to_local().new_empty((0, 0))
-    return DTensor.from_local(local, a.device_mesh, a.placements, run_check=False, shape=torch.Size((0, 0)), stride=(1, 1))
-
-
-def placed_as(x: Any, like: Any) -> Any:
-    """In the placements of ``like``, unless those are of sums that are still to be made."""
-    if like is None or tuple(like.placements) == tuple(x.placements) or any(p.is_partial() for p in like.placements):
-        return x
-    return x.redistribute(placements=like.placements)
-
-
-def wrap_replicated(x: Any, like: Any) -> Any:
-    """What every rank has, as a DTensor on the mesh of ``like``."""
-    mesh = like.device_mesh
-    x = torch.as_tensor(np.asarray(x), device=like.to_local().device) if not isinstance(x, torch.Tensor) else x
-    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
-
-
-def as_sharded(name: str, b: Any, like: Any) -> Any:
-    """b of shape (n, k), a DTensor or a tensor that every rank has, cut over the mesh of ``like``."""
-    if not isinstance(b, DTensor):
-        if not isinstance(b, torch.Tensor):
-            raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
-        b = wrap_replicated(b, like)
-    if b.device_mesh != like.device_mesh:
-        raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
-    if cuts_matrix(b) and b.ndim == 2:
-        return standard(name, b)
-    placements: list[Any] = [Replicate()] * b.device_mesh.ndim
-    for dim, axis in enumerate([i for i, size in enumerate(b.device_mesh.shape) if size > 1]):
-        placements[axis] = Shard(dim)
-    return b.redistribute(placements=placements)
-
-
-def whole(x: Any) -> Any:
-    return x.full_tensor() if isinstance(x, DTensor) else x
-
-
-def adjoint(a: Any) -> Any:
-    """A^H: each block adjoint, rows where columns were cut."""
-    turned = [Shard(1 - p.dim) if p.is_shard() else p for p in a.placements]
-    shape = torch.Size((a.shape[1], a.shape[0]))
-    return DTensor.from_local(
-        a.to_local().mH.resolve_conj().contiguous(), a.device_mesh, turned, run_check=False, shape=shape, stride=(shape[1], 1)
-    )
-
-
-def _chunks(n: int, parts: int) -> list[int]:
-    each = -(-n // parts)
-    return [max(min(each, n - i * each), 0) for i in range(parts)]
-
-
-def _words(placements: Any) -> str:
-    return ", ".join(str(p) for p in placements)
-
-
-def ranks_of(mesh: Any) -> TorchMessages:
-    """The ranks of a mesh, in its order. Collective over the mesh at its first use."""
-    return _ranks_of(mesh, dist.group.WORLD)
-
-
-@lru_cache(maxsize=32)
-def _ranks_of(mesh: Any, world: Any) -> TorchMessages:
-    # another world: torch was shut down and started again, and the groups of the one before are gone
-    order = mesh.mesh.flatten().tolist()
-    if order != sorted(order):
-        raise ValueError(
-            f"distributed: the ranks of the mesh are not in order: {order}\nhint: init_device_mesh puts them in order"
-        )
-    group = None
-    if len(order) < dist.get_world_size():
-        own = mesh.ndim == 1
-        group = mesh.get_group() if own else dist.new_group(order, use_local_synchronization=True)
-    return TorchMessages(dist, group)
-
-
-class TorchMessages(TorchRanks):
-    """Also the messages that an exchange of blocks on the host needs: what mpi4py has under these names."""
-
-    def __init__(self, dist: Any, group: Any = None) -> None:
-        super().__init__(dist, group)
-        self.own = self
-        self.MPI = self.Request = self
-
-    def _world(self, rank: int) -> int:
-        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
-
-    def Isend(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return dist.isend(torch.from_numpy(data), self._world(rank), self.group, tag)
-
-    def Irecv(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return dist.irecv(torch.from_numpy(data), self._world(rank), self.group, tag)
-
-    @staticmethod
-    def Testall(requests: list[Any]) -> bool:
-        for request in requests:
-            request.wait()
-        return True
-
-    def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
-        if box.size:
-            dist.broadcast(torch.from_numpy(box), self._world(root), self.group)
-        return box
-
-    def mpi(self) -> Any:
-        """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
-        if not hasattr(self, "_mpi"):
-            self._mpi = _matching(self)
-        return self._mpi
-
-
-def _matching(ranks: TorchMessages) -> Any:
-    found = None
-    if mpi_place.under_mpi():
-        try:
-            from mpi4py import MPI
-
-            found = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
-        except ImportError:
-            pass
-    told = ranks.allgather((found, dist.get_rank()))
-    if any(x is None or x[0] != world for x, world in told) or len({x[1] for x, _ in told}) != 1:
-        return None
-    from mpi4py import MPI
-
-    if told[0][0][1] == ranks.size:
-        return MPI.COMM_WORLD
-    group = MPI.COMM_WORLD.Get_group().Incl([world for _, world in told])
-    return MPI.COMM_WORLD.Create_group(group)
-
-
-def mpi_seen() -> bool:
-    """Whether the ranks would most likely find that MPI started them, by what this one sees alone."""
-    place = mpi_place.own()
-    return place is not None and place.rank == dist.get_rank()
-
-
-def on_gpu(local: Any) -> bool:
-    return bool(local.device.type == "cuda")
-
-
-# ---- blocks that are each rank's own ----
-
-
-def own(name: str, x: Any, like: Any) -> Any:
-    """What this rank needs of ``x`` beside its own part of ``like``, whose matrices are whole; what is no tensor stays."""
-    if not isinstance(x, torch.Tensor) or x is like:
-        return x.to_local() if x is like else x
-    batched = [p.dim for p, size in zip(like.placements, like.device_mesh.shape, strict=True) if p.is_shard() and size > 1]
-    aligned = x.ndim == like.ndim and all(x.shape[dim] == like.shape[dim] for dim in batched)
-    if not isinstance(x, DTensor):
-        # whole on every rank: of a batch its own part
-        return wrap_replicated(x, like).redistribute(placements=like.placements).to_local() if batched and aligned else x
-    if x.device_mesh != like.device_mesh:
-        raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
-    if tuple(x.placements) == tuple(like.placements):
-        return x.to_local()
-    if batched and not aligned:
-        raise ValueError(
-            f"{name}: a and b are placed differently ({_words(like.placements)} and {_words(x.placements)}), and their"
-            f" batches differ (shapes {tuple(like.shape)} and {tuple(x.shape)})\nhint: b.redistribute(...)"
-        )
-    return x.redistribute(placements=like.placements).to_local()
-
-
-def wrap_own(x: Any, like: Any) -> Any:
-    """Results of a batch, or of a replicated matrix: placed as it was."""
-    shape = list(x.shape)
-    for p in like.placements:
-        if p.is_shard():  # ranks may hold more or fewer matrices than others
-            shape[p.dim] = like.shape[p.dim]
-    strides = tuple(int(n) for n in np.cumprod([1, *shape[:0:-1]])[::-1]) if shape else ()
-    return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides)
-
-
-def dtype_of(x: Any) -> str:
-    return str(x.dtype).rpartition(".")[2]
-
-
-def is_tensor(x: Any) -> bool:
-    return isinstance(x, torch.Tensor)
-
-
-def is_sharded(x: Any) -> bool:
-    return isinstance(x, DTensor)
-
-
-def as_tensor(x: np.ndarray) -> Any:
-    return torch.from_numpy(x)
-
-
-def as_given(x: Any, given: Any, vector: bool) -> Any:
-    """A solution as its right-hand side was: placed alike, or on every rank."""
-    if not isinstance(given, DTensor):
-        x = x.full_tensor()
-        return x[:, 0] if vector else x
-    if vector:  # (n, 1) would be cut over two axes where (n,) has one
-        x = x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)[:, 0]
-    return placed_as(x, given)
-
-
-def wants_gradient(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+from ...core.problem import Spec
+from ...core.request import MATRIX, RIGHT, Place, Request
+from ..backends.choice import choose, explained
+from ..backends.protocol import Array, Backend, Part
+from ..ranks.protocol import agree
+from . import dtensor_blocks as blocks
+from . import dtensor_gradients as gradients
+from . import front
+
+__all__ = ["FRONT", "DTensorFront"]
+
+_PART_OF_B = "\nhint: a tensor is all of b, on every rank; a rank's rows of it are DTensor.from_local(b, mesh, [Shard(0)])"
+
+
+class DTensorFront:
+    sharded: Literal[True] = True
+
+    def describe(self, a: Any, /) -> Spec:
+        return Spec(tuple(a.shape), blocks.dtype_of(a), "cuda" if blocks.on_gpu(a) else "cpu", str(a.placements))
+
+    @blocks.not_compiled
+    def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
+        name = function.__name__
+        if not blocks.cuts_matrix(a) and options.get("engine") != "cusolvermp":
+            return _each_rank_its_own(self.describe(a), function, a, b, options)
+        like, a = a, blocks.standard(name, a)
+        if blocks.wants_gradient(a, b):
+            return self._with_gradient(function, a, b, options)
+        return self._run(function, a, b, options, like)
+
+    def _run(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], like: Any = None) -> Any:
+        """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
+        name, gpu, ranks = function.__name__, blocks.on_gpu(a), blocks.ranks_of(a.device_mesh)
+        mpi = None if gpu else ranks.mpi()
+        facts = {"shape": tuple(a.shape), "dtype": blocks.dtype_of(a), "placements": str(a.placements)} | _facts(b)
+        options = options if gpu or "overwrite" not in options else options | {"overwrite": False}  # the tensor is the user's
+
+        def check() -> tuple[Request, Backend, Part]:
+            described = self.describe(a)
+            request = front.requested(function, described, b, options)
+            part = blocks.block_of(name, a, mpi)
+            if b is not None:
+                _check_right(name, described, b)
+            return request, choose(request, self._array(a, b, part.layout, mpi is not None)), part
+
+        request, backend, part, from_ranks = front.agreed(ranks, name, facts, check)
+        return front.run(request, backend, _Placing(a, like, mpi, described=True), part, b, from_ranks)
+
+    def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
+        if not blocks.cuts_matrix(a) and options.get("engine") != "cusolvermp":
+            return ordinary(*[x.to_local() if hasattr(x, "to_local") else x for x in (a, b) if x is not None])
+        name, described = function.__name__, self.describe(a)
+        layout = blocks.standard_layout(name, a)
+        if b is not None:
+            front.check_right(name, described, Spec(tuple(b.shape), described.dtype))
+        request = front.requested(function, described, b, options)
+        return explained(request, self._array(a, b, layout, blocks.mpi_seen()))
+
+    def _array(self, a: Any, b: Any, layout: Any, mpi: bool) -> Array:
+        described = self.describe(a)
+        shape, size = (described.shape[0], described.shape[1]), a.device_mesh.size()
+        columns = b.shape[1] if b is not None and b.ndim == 2 else 1
+        return Array("dtensor", shape, described.dtype, described.device, size, layout, "torch", mpi, columns=columns)
+
+    def _with_gradient(self, function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
+        request = front.requested(function, self.describe(a), b, options)
+        pos = request.assume == "pos"
+        if request.operation not in ("solve", "slogdet") or request.status or request.assume not in ("general", "pos"):
+            what = "a factored DTensor has no derivatives" if request.operation == "factor" else "a DTensor has derivatives in"
+            hint = "lapwing.solve and lapwing.slogdet have; or a.detach()"
+            if request.operation != "factor":
+                what, hint = f"{what} solve and slogdet, with assume='general' and 'pos'", "a.detach(), or torch.no_grad()"
+            raise NotImplementedError(f"{request.name}: {what}\nhint: {hint}")
+        if request.operation == "solve":
+            options = options | {"overwrite": False}  # the matrix is needed again
+            return gradients.differentiable_solve(lambda a, b: self._run(function, a, b, options), a, b, pos)
+        value, inverse = (partial(self._run, one, b=None, options=options) for one in (function, function.inverse))
+        return request.returned(gradients.differentiable_slogdet(value, inverse, a, pos))
+
+
+FRONT = DTensorFront()
+
+
+class _Placing:
+    """Results are placed as the matrix was, or as the right-hand side was; values are replicated."""
+
+    def __init__(self, a: Any, like: Any, mpi: Any, described: bool) -> None:
+        # DTensors of the same mesh and placements that hold nothing
+        self._a, self._like = blocks.empty_like(a), None if like is None else blocks.empty_like(like)
+        self._described, self._mpi, self._sides = Spec(tuple(a.shape), blocks.dtype_of(a)), mpi, None
+        self.ranks = blocks.ranks_of(a.device_mesh)
+        self._agreed = described  # whether the right-hand side was already part of an agreement
+
+    def right(self, name: str, b: Any) -> Part:
+        if blocks.wants_gradient(b):
+            raise NotImplementedError(f"{name}: a factored DTensor has no derivatives\nhint: lapwing.solve has them")
+        if not self._agreed:
+            error: Exception | None = None
+            try:
+                _check_right(name, self._described, b)
+            except Exception as wrong:
+                error = wrong
+            agree(self.ranks, name, _facts(b), error=error)
+        self._agreed = False
+        sides = blocks.as_sharded(name, b.unsqueeze(1) if b.ndim == 1 else b, self._a)
+        self._sides = blocks.empty_like(sides)
+        return blocks.block_of(name, sides, self._mpi)
+
+    def leave(self, x: Any, place: Place, b: Any) -> Any:
+        if isinstance(x, Part):
+            if place is MATRIX:
+                return blocks.placed_as(blocks.wrap(x.local, self._a, x.shape), self._like)
+            return blocks.as_right(blocks.wrap(x.local, self._sides, x.shape), b, b.ndim == 1)
+        if b is not None and b.ndim == 1 and getattr(x, "shape", ()) == (1,):  # residuals of one right-hand side
+            x = x.reshape(())
+        return x if x is None else blocks.wrap_replicated(x, self._a)
+
+
+def _each_rank_its_own(described: Spec, function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
+    """The ordinary function on this rank's matrices."""
+    request = replace(front.requested(function, described, b, options), b=False)
+    returned = request.ordinary(*[blocks.own(request.name, x, a) for x in (a, b) if x is not None])
+    if request.operation == "factor":
+        return request.returned((_Own(returned, a),))
+    results = [x if x is None else blocks.wrap_own(x, a) for x in request.results(returned)]
+    if RIGHT in request.places:
+        results[0] = blocks.placed_as(results[0], b if blocks.is_sharded(b) else None)
+    return request.returned(results)
+
+
+class _Own:
+    """The handle of matrices that are whole on each rank: a replicated DTensor, or a sharded batch."""
+
+    about = ", one for each rank"
+
+    def __init__(self, factor: Any, a: Any) -> None:
+        self._factor, self._a, self.shape, self.dtype = factor, a.detach(), tuple(a.shape), blocks.dtype_of(a)
+        self.assume, self.upper, self.report = factor.assume, factor.upper, factor.report
+
+    @property
+    def info(self) -> Any:
+        return blocks.wrap_own(self._factor.info, self._a)
+
+    @property
+    def l(self) -> Any:  # noqa: E743
+        return blocks.wrap_own(self._factor.l, self._a)
+
+    @property
+    def lu(self) -> Any:
+        return tuple(blocks.wrap_own(x, self._a) for x in self._factor.lu)
+
+    def solve(self, b: Any, /) -> Any:
+        x = blocks.wrap_own(self._factor.solve(blocks.own("Factor.solve", b, self._a)), self._a)
+        return blocks.placed_as(x, b if blocks.is_sharded(b) else None)
+
+    def inverse(self) -> Any:
+        return blocks.wrap_own(self._factor.inv(), self._a)
+
+    def slogdet(self) -> Any:
+        return tuple(blocks.wrap_own(x, self._a) for x in self._factor.slogdet())
+
+    def logdet(self) -> Any:
+        return blocks.wrap_own(self._factor.logdet(), self._a)
+
+    def rcond(self) -> Any:
+        return blocks.wrap_own(self._factor.rcond(), self._a)
+
+
+def _check_right(name: str, a: Spec, b: Any) -> None:
+    if not blocks.is_tensor(b):
+        raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
+    hint = "" if blocks.is_sharded(b) else _PART_OF_B
+    front.check_right(name, a, Spec(tuple(b.shape), blocks.dtype_of(b)), hint)
+
+
+def _facts(b: Any) -> dict[str, str]:
+    return {f"{field} of b": str(getattr(b, field, "none")) for field in ("shape", "dtype", "placements")}

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Replicate
 
-from .dtensor import adjoint, layout_for, ranks_of, whole, wrap
+from .dtensor_blocks import adjoint, layout_for, ranks_of, whole, wrap
 
 __all__ = ["differentiable_slogdet", "differentiable_solve"]
 
@@ -27,7 +27,7 @@ class _Solve(torch.autograd.Function):
     def forward(ctx: Any, a: Any, b: Any, run: Any, pos: bool) -> Any:
         x = run(a.detach(), b.detach())
         ctx.save_for_backward(a, x)
-        ctx.run, ctx.pos, ctx.given = run, pos, x.placements if isinstance(x, DTensor) else None
+        ctx.run, ctx.pos, ctx.placements = run, pos, x.placements if isinstance(x, DTensor) else None
         ctx.partial = isinstance(b, DTensor) and any(p.is_partial() for p in b.placements)
         return x
 
@@ -35,8 +35,8 @@ class _Solve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
         a, x = ctx.saved_tensors
-        if ctx.given is not None:
-            g = g.redistribute(placements=ctx.given)
+        if ctx.placements is not None:
+            g = g.redistribute(placements=ctx.placements)
         gb = ctx.run(a.detach() if ctx.pos else adjoint(a.detach()), g.detach())
         ga = _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None
         # each summand of b has the gradient of their sum
@@ -67,7 +67,7 @@ class _Slogdet(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, _: Any, g: Any) -> Any:  # type: ignore[override]
         (a,) = ctx.saved_tensors
-        # of a Hermitian matrix the inverse is its own adjoint
+        # the inverse of a Hermitian matrix is its own adjoint
         x = ctx.invert(a.detach())
         x = x if ctx.pos else adjoint(x).redistribute(placements=a.placements)
         return wrap(x.to_local() * whole(g), a, tuple(a.shape)), None, None, None

@@ -1,206 +1,163 @@
-"""The calls on JAX matrices that lie on several devices: checks, choice of the way, run, and errors.
+"""JAX arrays over several devices as a kind of array.
 
-``CALLS`` has one function for each name; each takes what the public function takes, and the placement of ``a`` in front.
+Most calls stay inside XLA. Over processes with one device each, what XLA has no good routine for goes to ScaLAPACK, or on GPUs
+to cuSOLVERMp; not in traced code, from which no other library can be called on several devices.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from ...ops.checks import check_choice, check_flag
-from ...ops.cholesky import CholeskyResult
-from ...ops.solve import InvExResult, SlogdetResult, SolveExResult
+import numpy as np
+
+from ...core.problem import Spec
+from ...core.request import MATRIX, RIGHT, Place, Request
+from ...frameworks import jax as framework
+from ..backends.choice import choose, explained
+from ..backends.protocol import Array, Part
+from ..backends.scalapack import library as scalapack_library
+from ..backends.scalapack.backend import inside_xla
+from ..backends.xla import sharding
+from ..backends.xla.backend import Spread
+from ..backends.xla.cost import BLOCKED
+from ..backends.xla.handle import check_right
+from ..layout import Axis, Layout
 from ..placement import Placement
-from . import jax_factor as systems
-from . import jax_processes_calls as processes
-from . import jax_spectra as spectra
-from .jax_checks import check_assumed, check_fail, check_system, raise_if_failed
+from ..ranks import launched
+from ..ranks.protocol import open_communicator
+from . import front, jax_processes
 
-__all__ = ["CALLS", "find", "outside", "route", "takes"]
-
-_log = logging.getLogger("lapwing")
+__all__ = ["JaxFront", "front_of"]
 
 
-def route(a: Any) -> Any:
-    """None for an ordinary array; else what gives for a public function the one that takes the call."""
-    from . import jax_sharding
+def front_of(a: Any, operation: str) -> JaxFront | None:
+    """The front of a split matrix; None for an ordinary array.
 
-    where = jax_sharding.route(a)
-    return None if where is None else lambda function: partial(_call, function, where)
-
-
-def _call(function: Any, where: Placement, a: Any, *rest: Any, **options: Any) -> Any:
-    found = find(function.__name__, a, options, where)
-    return (function if found is None else found)(a, *rest, **options)
-
-
-def find(name: str, a: Any, options: dict[str, Any], where: Placement | None = None) -> Any:
-    """The function for this call on this array, with the placement given; None for an ordinary array.
-
-    A matrix inside jit with Auto axes may be split or whole: there only what the engine has takes this way.
+    A matrix inside jit with Auto axes may be split or whole: there only what XLA has in blocks takes this way.
     """
-    from . import jax_sharding
-
-    where = jax_sharding.route(a) if where is None else where
-    if where is None or not takes(name, a, where):
+    where = sharding.route(a)
+    if where is None or 0 in a.shape:
         return None
-    inside = partial(CALLS[name], where)
-    taken = outside(name, a, options, where)
-    return inside if taken is None else partial(processes.call, name, taken, inside)
+    return JaxFront(where) if where.certain or operation.removesuffix("_ex") in BLOCKED else None
 
 
-def takes(name: str, a: Any, where: Placement) -> bool:
-    """Whether the call is for this module at all; the ordinary function has it otherwise."""
-    return name in CALLS and 0 not in a.shape and (where.certain or name in _BLOCKED)
+class JaxFront:
+    sharded: Literal[True] = True
+
+    def __init__(self, where: Placement) -> None:
+        self._where = where
+
+    def describe(self, a: Any, /) -> Spec:
+        return replace(framework.describe(a), sharding=self._where)
+
+    def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
+        request, array, block, mpi = self._asked(function, a, b, options, jax_processes.mpi_of)
+        backend = choose(request, array)
+        if backend.sees == "parts":
+            return self._on_blocks(request, backend, a, b, block, mpi)
+        spread = Spread(a, self._where)
+        backend.prepare(request, spread)
+        front.log_precision(request)
+        results = backend.run(request, spread, b, [])
+        if request.operation == "factor" and request.mixed:
+            results[0].report.update(precision="mixed", fallback=True)
+        return request.returned(results)
+
+    def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
+        request, array, _, _ = self._asked(function, a, b, options, jax_processes.mpi_seen)
+        return explained(request, array)
+
+    def _asked(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], mpi_of: Any) -> Any:
+        """The request, the array as the choice sees it, this process's block, and MPI's communicator; the last may be None.
+
+        ``mpi_of(ranks, usable)`` finds the communicator: by asking the other processes, or not.
+        """
+        name, described, where = function.__name__, self.describe(a), self._where
+        request = front.requested(function, described, b, options)
+        if len(described.shape) > 2:
+            raise ValueError(
+                f"{name}: the matrices of a batch of shape {described.shape} are split over devices"
+                "\nhint: split the batch instead, or call once for each matrix"
+            )
+        if RIGHT in request.places:
+            check_right(name, a, b)
+        block = None if sharding.traced(b) else jax_processes.blocks_of(a)
+        gpu = block is not None and jax_processes.on_gpu(block)
+        columns = b.shape[1] if b is not None and len(b.shape) == 2 else 1
+        array = Array(
+            "jax",
+            (described.shape[0], described.shape[1]),
+            described.dtype,
+            "cuda" if gpu else described.device,
+            where.grid.size,
+            None if block is None else block.layout,
+            "jax",
+            mpi=False,
+            blocks=block is not None,
+            placement=where,
+            columns=columns,
+        )
+        outside = request.engine != "auto" or not (request.b or inside_xla(request, array))
+        mpi = None
+        if block is not None and not gpu and outside and request.engine not in ("xla", "sharded"):
+            mpi = mpi_of(block.ranks, launched.under_mpi() and not scalapack_library.missing())
+        return request, replace(array, mpi=mpi is not None), block, mpi
+
+    def _on_blocks(self, request: Request, backend: Any, a: Any, b: Any, block: Any, mpi: Any) -> Any:
+        placing = _Placing(a, block, mpi)
+        part = placing.part(block)
+        # the arrays of JAX are never written to
+        request = replace(request, overwrite=False)
+        facts = {"shape": tuple(a.shape), "dtype": str(a.dtype), "layout": block.layout}
+        facts |= {"shape of b": None if b is None else tuple(b.shape)}
+        request, backend, part, from_ranks = front.agreed(part.ranks, request.name, facts, lambda: (request, backend, part))
+        return front.run(request, backend, placing, part, b, from_ranks)
 
 
-def outside(name: str, a: Any, options: dict[str, Any], where: Placement, **asked: Any) -> processes.Taken | None:
-    """The library beside XLA that takes the call, or None; ``asked`` as for :func:`sharded_jax_processes.taken`."""
-    from . import jax_sharding
+class _Placing:
+    """Results are placed as the matrix or the right-hand side is; where a shape cannot be cut evenly, whole along that axis."""
 
-    if options.get("engine") not in processes.ENGINES and (jax_sharding.traced(a) or a.is_fully_addressable):
-        return None
-    rectangular = name in ("qr", "svd", "svdvals", "polar", "lstsq")
-    return processes.taken(name, a, options, rectangular and a.ndim == 2 and spectra.is_tall(where, a), **asked)
+    def __init__(self, a: Any, block: Any, mpi: Any) -> None:
+        self._a, self._block, self._gpu = a, block, jax_processes.on_gpu(block)
+        self.ranks = block.ranks if mpi is None else open_communicator(mpi)
 
+    def part(self, block: Any) -> Part:
+        cut = partial(_even, block.layout)
+        if self._gpu:
+            return Part(block.local, block.layout, block.ranks, block.memory, cut)
+        return Part(np.asarray(block.local), block.layout, self.ranks, None, cut)
 
-def cholesky(
-    where: Placement, a: Any, /, *, upper: Any = False, overwrite: Any = False, on_fail: str = "raise", engine: str = "auto"
-) -> Any:
-    check_fail("cholesky", on_fail)
-    check_flag("cholesky", "overwrite", overwrite)  # the arrays of JAX are never written to
-    factor, info = _cholesky("cholesky", where, a, upper, engine)
-    raise_if_failed("cholesky", a, info, on_fail, "pos", bool(upper))
-    return factor
+    def right(self, name: str, b: Any) -> Any:
+        check_right(name, self._a, b)
+        sides = self._sides(b)
+        if sides is not None:
+            return self.part(sides)
+        whole = jax_processes.whole_of(b)
+        if not self._gpu:
+            return whole
+        return self.part(jax_processes.own_part(whole, self._block, (b.shape[0], 1 if len(b.shape) == 1 else b.shape[1])))
 
+    def leave(self, x: Any, place: Place, b: Any) -> Any:
+        if isinstance(x, Part):
+            block = jax_processes.JaxBlocks(x.local, x.layout, self._block.ranks)
+            if place is MATRIX or self._sides(b) is not None:
+                return jax_processes.as_result(block, self._a if place is MATRIX else b)
+            x = jax_processes.spread(block)
+            x = x[:, 0] if len(b.shape) == 1 else x
+        if place is RIGHT:
+            return jax_processes.replicated_like(x, b, self._a)
+        return x if x is None else sharding.put_everywhere(np.asarray(x), self._a)
 
-def cholesky_ex(where: Placement, a: Any, /, *, upper: Any = False) -> CholeskyResult:
-    return CholeskyResult(*_cholesky("cholesky_ex", where, a, upper, "auto"))
-
-
-def solve(
-    where: Placement,
-    a: Any,
-    b: Any,
-    /,
-    *,
-    assume: str = "general",
-    upper: Any = False,
-    overwrite: Any = False,
-    precision: str = "full",
-    on_fail: str = "raise",
-    engine: str = "auto",
-) -> Any:
-    check_fail("solve", on_fail)
-    check_flag("solve", "overwrite", overwrite)
-    _check_precision("solve", precision)
-    x, info = _solve("solve", where, a, b, assume, upper, engine)
-    raise_if_failed("solve", a, info, on_fail, assume, bool(upper))
-    return x
+    def _sides(self, b: Any) -> Any:
+        """The block of b, where its blocks are on the same ranks as those of A."""
+        block = jax_processes.blocks_of(b)
+        same = block is not None and block.ranks is self._block.ranks and block.layout.grid == self._block.layout.grid
+        return block if same else None
 
 
-def solve_ex(where: Placement, a: Any, b: Any, /, *, assume: str = "general", upper: Any = False) -> SolveExResult:
-    return SolveExResult(*_solve("solve_ex", where, a, b, assume, upper, "auto"))
-
-
-def inv(
-    where: Placement,
-    a: Any,
-    /,
-    *,
-    assume: str = "general",
-    upper: Any = False,
-    overwrite: Any = False,
-    on_fail: str = "raise",
-    engine: str = "auto",
-) -> Any:
-    check_fail("inv", on_fail)
-    check_flag("inv", "overwrite", overwrite)
-    x, info = _inv("inv", where, a, assume, upper, engine)
-    raise_if_failed("inv", a, info, on_fail, assume, bool(upper))
-    return x
-
-
-def inv_ex(where: Placement, a: Any, /, *, assume: str = "general", upper: Any = False) -> InvExResult:
-    return InvExResult(*_inv("inv_ex", where, a, assume, upper, "auto"))
-
-
-def slogdet(
-    where: Placement, a: Any, /, *, assume: str = "general", upper: Any = False, on_fail: str = "raise", engine: str = "auto"
-) -> SlogdetResult:
-    check_fail("slogdet", on_fail)
-    upper = check_assumed("slogdet", where, a, assume, upper, engine)
-    sign, value, info = systems.slogdet(where, a, assume, upper)
-    if assume == "pos":  # a singular matrix has a determinant; one that is not positive definite is a mistake
-        raise_if_failed("slogdet", a, info, on_fail, assume, upper)
-    return SlogdetResult(sign, value)
-
-
-def factor(
-    where: Placement,
-    a: Any,
-    /,
-    *,
-    assume: str = "pos",
-    upper: Any = False,
-    overwrite: Any = False,
-    precision: str = "full",
-    on_fail: str = "raise",
-    engine: str = "auto",
-) -> systems.JaxFactor:
-    check_fail("factor", on_fail)
-    check_flag("factor", "overwrite", overwrite)
-    _check_precision("factor", precision)
-    upper = check_assumed("factor", where, a, assume, upper, engine)
-    made = systems.JaxFactor.of(where, a, assume, upper)
-    raise_if_failed("factor", a, made.info, on_fail, assume, upper)
-    return made
-
-
-def _cholesky(name: str, where: Placement, a: Any, upper: Any, engine: str) -> tuple[Any, Any]:
-    from ..backends.xla import calls as sharded_calls
-
-    upper = check_flag(name, "upper", upper)
-    check_system(name, where, a, engine)
-    cut = sharded_calls.cut_for(a.shape[-1], where.grid)
-    return sharded_calls.compiled(sharded_calls.cholesky, where, cut, upper)(a)  # type: ignore[no-any-return]
-
-
-def _solve(name: str, where: Placement, a: Any, b: Any, assume: str, upper: Any, engine: str) -> tuple[Any, Any]:
-    upper = check_assumed(name, where, a, assume, upper, engine)
-    systems.check_right(name, a, b)
-    return systems.solve(where, a, b, assume, upper)
-
-
-def _inv(name: str, where: Placement, a: Any, assume: str, upper: Any, engine: str) -> tuple[Any, Any]:
-    upper = check_assumed(name, where, a, assume, upper, engine)
-    return systems.inv(where, a, assume, upper)
-
-
-def _check_precision(name: str, precision: str) -> None:
-    check_choice(name, "precision", precision, ("full", "mixed"))
-    if precision == "mixed":  # allowed, not demanded
-        _log.info("%s: in full precision; there is no refinement of sharded matrices", name)
-
-
-_BLOCKED = ("cholesky", "cholesky_ex", "factor", "inv", "inv_ex", "slogdet", "solve", "solve_ex")
-CALLS: dict[str, Any] = {
-    "cholesky": cholesky,
-    "cholesky_ex": cholesky_ex,
-    "eigh": spectra.eigh_,
-    "eigh_ex": spectra.eigh_ex_,
-    "eigvalsh": spectra.eigvalsh_,
-    "factor": factor,
-    "inv": inv,
-    "inv_ex": inv_ex,
-    "lstsq": spectra.lstsq,
-    "polar": spectra.polar,
-    "qr": spectra.qr,
-    "slogdet": slogdet,
-    "solve": solve,
-    "solve_ex": solve_ex,
-    "svd": spectra.svd_,
-    "svdvals": spectra.svdvals_,
-}
+def _even(like: Layout, shape: tuple[int, ...]) -> Layout:
+    p, q = like.grid
+    return Layout(Axis.even(shape[0], p), Axis.even(shape[1], q))

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..backends.cusolvermp.jax_memory import JaxBlocks
+from ..backends.cusolvermp.memory import Blocks as JaxBlocks
+from ..backends.xla.sharding import grid_of, on_one_device, put, put_back, traced
 from ..layout import Axis, Layout
 from ..ranks import launched as mpi_place
 from ..ranks.protocol import JaxRanks
-from .jax_sharding import grid_of, on_one_device, put, put_back, traced
 
 __all__ = [
     "JaxBlocks",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def blocks_of(a: Any) -> JaxBlocks | None:
-    """What this process holds of a matrix that is cut into one block for each process; None for any other."""
+    """The block of this process, where a matrix is cut into one block for each process; else None."""
     sharding = getattr(a, "sharding", None)
     if traced(a) or not isinstance(sharding, NamedSharding) or sharding.is_fully_addressable or a.ndim != 2 or 0 in a.shape:
         return None
@@ -50,12 +50,12 @@ def blocks_of(a: Any) -> JaxBlocks | None:
 def _processes(sharding: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """The process of each block, along the rows of the grid."""
     grid = grid_of(sharding.spec, sharding.mesh)
-    found: dict[int, int] = {}
+    owners: dict[int, int] = {}
     for device, (rows, columns) in sharding.devices_indices_map(tuple(shape)).items():
         i, j = ((s.start or 0) * parts // n for s, parts, n in ((rows, grid.p, shape[0]), (columns, grid.q, shape[1])))
-        found[i * grid.q + j] = device.process_index
-    whole = len(found) == grid.size == sharding.num_devices == len(set(found.values()))
-    return tuple(found[i] for i in range(grid.size)) if whole else None
+        owners[i * grid.q + j] = device.process_index
+    whole = len(owners) == grid.size == sharding.num_devices == len(set(owners.values()))
+    return tuple(owners[i] for i in range(grid.size)) if whole else None
 
 
 @cache
@@ -68,28 +68,28 @@ def _ranks(processes: tuple[int, ...]) -> JaxRanks:
 
 @cache
 def mpi_of(ranks: JaxRanks, usable: bool) -> Any:
-    """The mpi4py communicator of the same ranks in the same order; None where MPI did not start them, or one of them says that
-    it has no use for it. Collective at its first use."""
-    found = None
+    """The mpi4py communicator of the same ranks in the same order; None where MPI did not start them, or where one of them
+    says with ``usable`` that it cannot use it. Collective at its first use."""
+    own_place = None
     if usable:
         try:
             from mpi4py import MPI
 
-            found = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+            own_place = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         except ImportError:
             pass
-    told = ranks.allgather(found, "MPI")
-    if None in told or len({size for _, size in told}) != 1 or len({rank for rank, _ in told}) != ranks.size:
+    places = ranks.allgather(own_place, "MPI")
+    if None in places or len({size for _, size in places}) != 1 or len({rank for rank, _ in places}) != ranks.size:
         return None
     from mpi4py import MPI
 
-    if [rank for rank, _ in told] == list(range(told[0][1])):
+    if [rank for rank, _ in places] == list(range(places[0][1])):
         return MPI.COMM_WORLD
-    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl([rank for rank, _ in told]))
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl([rank for rank, _ in places]))
 
 
 def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
-    """Where :func:`mpi_of` would most likely find a communicator, by what this process sees alone; else None."""
+    """A place where :func:`mpi_of` would most likely find a communicator, by what this process sees alone; else None."""
     place = mpi_place.own() if usable else None
     return place if place is not None and (place.size is None or place.size >= ranks.size) else None
 
@@ -100,7 +100,7 @@ def on_gpu(block: JaxBlocks) -> bool:
 
 
 def own_part(b: Any, a: JaxBlocks, shape: tuple[int, int]) -> JaxBlocks:
-    """Of a right-hand side that every process has: the rows of my block of A, and a part of the columns."""
+    """This process's part of a right-hand side that every process has: the rows of its block of A, and some columns."""
     layout = Layout(a.layout.rows, Axis.even(shape[1], a.layout.grid[1]))
     rows, columns = layout.indices(a.ranks.rank)
     (device,) = a.local.devices()

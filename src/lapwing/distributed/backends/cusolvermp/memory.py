@@ -212,11 +212,6 @@ class Blocks:
         return self.block_memory or DeviceMemory(self.local)
 
 
-# other names, for the callers in fronts/
-PlainBlocks = Blocks
-PlainMemory = DeviceMemory
-
-
 def device_for(hosts: list[str], rank: int) -> int:
     """The GPU of a rank whose blocks are on the host: the current one if it was chosen, else by the order on its node."""
     current, count = runtime().device(), runtime().count()

@@ -173,7 +173,7 @@ def eigh(
 
 
 def _least_workspace(a: Blocks) -> int:
-    """What sorting the vectors (lasrt) and turning them back (ormtr) need.
+    """The workspace for sorting the vectors (lasrt) and turning them back (ormtr).
 
     The routines forget it when they are asked, which shows with large tiles: ranks hang, or vectors are wrong without a word.
     """
@@ -182,7 +182,7 @@ def _least_workspace(a: Blocks) -> int:
 
 
 def _syevd(a: Blocks, upper: bool) -> tuple[np.ndarray, Blocks, int]:
-    """By divide and conquer."""
+    """Eigenvalues and vectors by divide and conquer."""
     n = a.shape[0]
     values, z = np.zeros(n, a.local.real.dtype), a.like(n, n)
     name = "heevd" if np.iscomplexobj(a.local) else "syevd"
@@ -193,7 +193,7 @@ def _syevd(a: Blocks, upper: bool) -> tuple[np.ndarray, Blocks, int]:
 
 
 def _syevr(a: Blocks, upper: bool, part: tuple[int, int] | None, vectors: bool) -> tuple[np.ndarray, Blocks | None, int]:
-    """By multiple relatively robust representations: all, or some by their numbers."""
+    """Eigenvalues and vectors by multiple relatively robust representations: all, or some by their numbers."""
     n = a.shape[0]
     real = a.local.real.dtype
     scalar = C.c_float if real == np.float32 else C.c_double

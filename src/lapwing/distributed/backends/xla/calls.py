@@ -1,4 +1,4 @@
-"""Calls on positive definite matrices inside shard_map, and the factor on whole arrays; see also sharded_factored.
+"""Calls on positive definite matrices inside shard_map, and the factor on whole arrays; see also factored.py.
 
 Each takes the array, its Placement, and for a right-hand side its own grid (None: whole on every device); all of these but the
 arrays are static, so that one compiled function serves every call alike.
@@ -30,7 +30,6 @@ __all__ = [
     "local_apply",
     "local_cholesky",
     "local_factor",
-    "local_hermitian",
     "local_inverse",
     "local_logdet",
     "local_product",
@@ -144,11 +143,6 @@ def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels) -> Any:
     xs, ss = (in_panels(m, grid, cut) for m in (x, s))
     made = spd.multiply(spd.multiply(xs, ss, cut, grid.order), xs, cut, grid.order)
     return -from_panels(made, grid, cut, cut.n)
-
-
-def local_hermitian(a: Any, grid: Grid, cut: Panels) -> Any:
-    other = from_panels(to_panels(adjoint(a), grid.turned(), cut), grid, cut, cut.n)
-    return (a + other) / 2
 
 
 def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:

@@ -1,4 +1,4 @@
-"""A = L L^H inside shard_map, on column panels dealt out in turn, and what follows from L.
+"""A = L L^H inside shard_map, on column panels that the devices own in turn, and solves and determinants by L.
 
 Left-looking: for each panel every device sums what its own columns take from it, one reduction adds these up, the panel is
 solved by rows on all devices and gathered again; its owner keeps it. Nothing but products: a LAPACK call of each device with
@@ -145,7 +145,7 @@ def multiply(x: Any, y: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
 def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     """My columns of the lower triangle, with ones on the diagonal of the padding; the first row that holds NaN or Inf.
 
-    What is not finite becomes zero, so that it cannot reach the columns before it: the first bad minor stays what it is.
+    Entries that are not finite become zero, so that they cannot reach earlier columns: the first bad minor is still found.
     """
     rows = jnp.arange(cut.padded)[:, None]
     panel = jnp.arange(cut.each) * cut.devices + place(axes)
@@ -155,7 +155,7 @@ def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     odd = ~jnp.isfinite(a)
     first = jnp.min(jnp.where(odd, rows, cut.padded))
     a = jnp.where(odd, 0, jnp.where((rows == columns) & (rows >= cut.n), 1, a)).astype(a.dtype)
-    if jnp.iscomplexobj(a):  # of the diagonal LAPACK reads the real part
+    if jnp.iscomplexobj(a):  # LAPACK reads the real part of the diagonal
         a = jnp.where(rows == columns, jnp.real(a).astype(a.dtype), a)
     return a, lax.pmin(first, axes)
 

@@ -1,4 +1,4 @@
-"""What the engine inside XLA costs, and a matrix that is gathered to one device: beside :mod:`scaling`, with its constants.
+"""Cost of the algorithms inside XLA, and of a matrix that is gathered to one device, with the constants of :mod:`scaling`.
 
 Counted from the algorithms, windows and padding included; the copies in memory are fitted to XLA's own plans. Rates and links
 are those of the machine: the time of this engine was not fitted.
@@ -24,7 +24,7 @@ _HELD = {"qr": 4.0, "svd": 3.0, "svdvals": 2.0, "polar": 3.0, "lstsq": 3.0}
 
 @dataclass(frozen=True)
 class _Count:
-    """Of one device."""
+    """What one device does."""
 
     flops: float
     received: float  # numbers
@@ -43,7 +43,7 @@ def blocked(
     columns: int = 1,
     cut: Panels | None = None,
 ) -> Cost:
-    """Of a factorisation in column panels; ``cut``: the panels, by default those of the machine's backend."""
+    """Cost of a factorisation in column panels; ``cut``: the panels, by default those of the machine's backend."""
     size = ITEMSIZE[dtype]
 
     def count(cut: Panels) -> _Count:
@@ -95,7 +95,7 @@ def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool)
 
 
 def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, machine: Machine, columns: int = 1) -> Cost:
-    """Of a long and narrow matrix, or a wide one turned: a QR of each block of rows, one of all the small factors together."""
+    """Cost for a long and narrow matrix, or a wide one turned: a QR of each block of rows, and one of all the small factors."""
     size, (m, n) = ITEMSIZE[dtype], (max(shape), min(shape))
 
     def count(m: int) -> _Count:

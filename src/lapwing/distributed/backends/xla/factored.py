@@ -1,6 +1,6 @@
 """Sharded matrices that are factored once, on whole arrays: systems, inverses, determinants, and their derivatives.
 
-``kind`` is "pos", "lu", "lower" or "upper". Each function takes the matrix beside its factor: the derivatives are those with
+``kind`` is "pos", "lu", "lower" or "upper". Each function takes the matrix and its factor: the derivatives are those with
 respect to the matrix, and the factor is a constant.
 """
 
@@ -43,7 +43,7 @@ _TURNS_LOOPS = jax.__version_info__ >= (0, 10)
 
 
 def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
-    """Panels that stay dealt out in turn; ``upper`` concerns "pos" alone."""
+    """The factor in panels that the devices own in turn; ``upper`` is for "pos" alone."""
     grid = placement.grid
     local: Any
     if kind == "pos":
@@ -243,7 +243,7 @@ def mirrored(placement: Placement, cut: Panels, upper: bool, conjugate: bool, a:
     def local(a: Any) -> Any:
         kept = triangle.local_triangle(a, grid, upper)
         strict = triangle.local_triangle(a, grid, upper, strict=True)
-        if conjugate and jnp.iscomplexobj(a):  # of the diagonal the real part is read
+        if conjugate and jnp.iscomplexobj(a):  # the real part of the diagonal is read
             kept = strict + jnp.real(kept - strict)
         return kept + _turned(strict, grid, cut, conjugate)
 

@@ -1,4 +1,4 @@
-"""Redistribution inside shard_map: contiguous blocks to column panels dealt out in turn, and back, by all-to-alls alone.
+"""Redistribution inside shard_map: contiguous blocks to column panels that the devices own in turn, and back, by all-to-alls.
 
 A block of rows and columns first becomes a block of whole rows (one all-to-all over the axes of the columns); then each device
 sends every other its columns (one all-to-all over all axes). A matrix split by rows needs only the second, and so does one
@@ -68,8 +68,8 @@ def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     """The columns of my panels, shape (padded, columns), from my block of an n x n matrix (or r x n: rows are not padded)."""
     rows, whole = a.shape[0], a.shape[0] * grid.p
     if _holds_panels(grid, cut):
-        dealt = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
-        return _exchange(dealt, grid.order, 2, 1).reshape(rows, cut.columns)
+        split = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
+        return _exchange(split, grid.order, 2, 1).reshape(rows, cut.columns)
     a, held = _whole_rows(a, grid)
     a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
     if grid.size > 1:
@@ -85,8 +85,8 @@ def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
 def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
     """My block of a matrix of ``rows`` rows and ``cut.n`` columns, from the columns of my panels."""
     if _holds_panels(grid, cut):
-        dealt = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
-        return _exchange(dealt, grid.order, 1, 2).reshape(rows, cut.columns)
+        split = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
+        return _exchange(split, grid.order, 1, 2).reshape(rows, cut.columns)
     held = -(-(rows // grid.p) // grid.q)
     c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * held)
     c = c.reshape(grid.size, held, cut.each, cut.width)
@@ -103,8 +103,8 @@ def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
 def to_slots(b: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> Any:
     """The rows of my panels, shape (each, width, k), of an n x k matrix that is whole on each device (no grid) or in blocks."""
     if grid is None:
-        dealt = _pad(b, 0, cut.padded).reshape(cut.each, cut.devices, cut.width, b.shape[1])
-        return lax.dynamic_index_in_dim(dealt, place(order), 1, keepdims=False)
+        split = _pad(b, 0, cut.padded).reshape(cut.each, cut.devices, cut.width, b.shape[1])
+        return lax.dynamic_index_in_dim(split, place(order), 1, keepdims=False)
     c = to_panels(b.T, grid.turned().with_order(order), cut)
     return c.T.reshape(cut.each, cut.width, c.shape[0])
 
@@ -112,8 +112,8 @@ def to_slots(b: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> 
 def from_slots(x: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -> Any:
     k = x.shape[-1]
     if grid is None:
-        dealt = lax.all_gather(x, order, axis=1) if cut.devices > 1 else x[:, None]
-        return dealt.reshape(cut.padded, k)[: cut.n]
+        split = lax.all_gather(x, order, axis=1) if cut.devices > 1 else x[:, None]
+        return split.reshape(cut.padded, k)[: cut.n]
     return from_panels(x.reshape(cut.columns, k).T, grid.turned().with_order(order), cut, k).T
 
 
@@ -145,7 +145,7 @@ def local_part(x: Any, grid: Grid) -> Any:
 
 
 def _holds_panels(grid: Grid, cut: Panels) -> bool:
-    """Each block of columns is a number of panels, and as many for every device: they are dealt out as they are."""
+    """Each block of columns is a number of panels, and as many for every device: they move as they are."""
     return grid.order == grid.column_axes and cut.padded == cut.n and cut.each % cut.devices == 0
 
 
@@ -159,7 +159,7 @@ def _exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
 
 
 def _whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
-    """Of my block of rows every q-th part, but all columns; how many rows that are."""
+    """Every q-th part of my block of rows, with all columns; and how many rows that is."""
     if grid.q == 1:
         return a, a.shape[0]
     held = -(-a.shape[0] // grid.q)

@@ -1,4 +1,4 @@
-"""P A = L U inside shard_map, on column panels dealt out in turn, and what follows from it.
+"""P A = L U inside shard_map, on column panels that the devices own in turn, and solves and determinants by it.
 
 A panel lies on one device, which finds the pivots alone; all others get the panel, exchange their rows alike, and update their
 own columns.
@@ -89,13 +89,13 @@ def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
             # U_12 <- L_11^-1 A_12
             wide = cut.columns - left
             panel_of = (jnp.arange(wide) + left) // b * cut.devices + device
-            beside = left_solve(lax.dynamic_slice(c, (k * b, left), (b, wide)), unit, inverse)
-            beside = jnp.where(panel_of > k, beside, 0)
+            right = left_solve(lax.dynamic_slice(c, (k * b, left), (b, wide)), unit, inverse)
+            right = jnp.where(panel_of > k, right, 0)
             # A_22 <- A_22 - L_21 U_12
             below = jnp.where((rows >= offset + b)[:, None], work, 0)
-            window = lax.slice(c, (top, left), (total, cut.columns)) - dot(below, beside)
+            window = lax.slice(c, (top, left), (total, cut.columns)) - dot(below, right)
             row = lax.dynamic_slice(window, (offset, 0), (b, wide))
-            window = lax.dynamic_update_slice(window, jnp.where(panel_of > k, beside, row), (offset, 0))
+            window = lax.dynamic_update_slice(window, jnp.where(panel_of > k, right, row), (offset, 0))
             c = lax.dynamic_update_slice(c, window, (top, left))
             kept = lax.dynamic_slice(c, (top, slot * b), (m, b))
             done = jnp.where((rows >= offset)[:, None], work, kept)
@@ -198,7 +198,7 @@ def slogdet_of(f: FactoredLU) -> tuple[Any, Any]:
     phase = jnp.where(size == 0, 0, pivots / jnp.where(size == 0, 1, size).astype(pivots.dtype))
     sign = jnp.prod(phase) * jnp.where(f.parity == 1, -1, 1)
     value = jnp.where(singular, -jnp.inf, jnp.sum(jnp.log(jnp.where(size == 0, 1, size))))
-    # of NaN in the matrix nothing was left but the status
+    # where the matrix held NaN, only the status is left
     odd = (f.info != 0) & ~singular
     return jnp.where(odd, jnp.nan, sign).astype(pivots.dtype), jnp.where(odd, jnp.nan, value).astype(size.dtype)
 

@@ -1,6 +1,6 @@
 """The engine inside XLA for matrices that one device cannot hold: what it can do, and how it cuts a matrix into panels.
 
-The work is in sharded_layout, sharded_cholesky, sharded_lu and sharded_tall, which import jax and are loaded with the first
+The work is in layout, cholesky, lu and tall, which import jax and are loaded with the first
 sharded array. No MPI, no vendor library beyond XLA's own, any JAX backend.
 """
 
@@ -52,7 +52,7 @@ class Panels:
 def panels(n: int, devices: int, backend: str) -> Panels:
     """The cut by default: panels as wide as the backend likes, and at least four for each device where n allows.
 
-    Where a block of columns can be cut into as many panels for each device, it is: they are dealt out in one exchange.
+    Where a block of columns can be cut into as many panels for each device, it is: one exchange moves them.
     """
     widest = WIDEST["cpu" if backend == "cpu" else "gpu"]
     most = max(8, -(-n // (4 * devices)))

@@ -1,4 +1,4 @@
-"""Triangular systems inside shard_map: the matrix in column panels dealt out in turn, the right-hand side in the same rows.
+"""Triangular systems inside shard_map: the devices own column panels of the matrix in turn, and the same rows of the right.
 
 Both ways read the matrix by rows of blocks, of which every device has a part, and exchange one block of the right-hand side
 for each panel.
@@ -17,7 +17,7 @@ from .panels import Panels
 
 __all__ = ["Triangle", "dot", "gather_solve", "left_solve", "scatter_solve"]
 
-# of float32 a GPU would keep ten bits
+# a GPU would keep ten bits of float32
 dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
@@ -92,6 +92,6 @@ def _blocks(t: Triangle, i: Any) -> tuple[Any, Any]:
 
 
 def _store(x: Any, found: Any, slot: Any, owner: Any) -> Any:
-    # of x only the slot is touched: the rest stays where it is
+    # only the slot of x is touched: the rest stays where it is
     kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
     return lax.dynamic_update_slice(x, jnp.where(owner, found, kept)[None], (slot, 0, 0))

@@ -1,14 +1,14 @@
-"""Checks of what the user gave. A wrong value is refused at once, with the value and a hint."""
+"""Checks of arguments. A wrong value is refused at once, with the value and a hint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.errors import ShapeError
-from ..core.problem import DTYPES, promoted
+from .errors import ShapeError
+from .problem import DTYPES, promoted
 
-__all__ = ["check_choice", "check_flag", "check_matrix", "check_pair", "check_square"]
+__all__ = ["check_choice", "check_flag", "check_hermitian", "check_matrix", "check_pair", "check_square"]
 
 _KNOWN = frozenset(DTYPES)
 
@@ -39,13 +39,32 @@ def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> N
         )
 
 
+def check_hermitian(
+    name: str, shape: tuple[Any, ...], dtype: str, upper: Any, overwrite: Any = False, on_fail: str = "raise"
+) -> tuple[bool, bool]:
+    """Check the arguments of functions that read one triangle; ``upper`` and ``overwrite`` as Python's own bool."""
+    check_square(name, shape, dtype)
+    if upper is not False:
+        upper = check_flag(name, "upper", upper)
+    if overwrite is not False:
+        overwrite = check_flag(name, "overwrite", overwrite)
+    if on_fail not in ("raise", "nan"):
+        check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    return upper, overwrite
+
+
 def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed: bool = False) -> tuple[Any, Any]:
     """``a`` and ``b`` in the dtype that holds both; they must be arrays of one library, layout and device.
 
     ``of`` finds the library of an array. ``fixed``: ``a`` keeps its dtype, so ``b`` must fit into it.
     """
-    if of(b, operation) is not framework:
-        names = [f.__name__.rpartition(".")[2] for f in (framework, of(b, operation))]
+    try:
+        other = of(b, operation)
+    except TypeError as error:
+        text = str(error).replace(": expected an array", ": b must be an array", 1)
+        raise type(error)(text) from None  # a subclass says that the array can be converted
+    if other is not framework:
+        names = [f.__name__.rpartition(".")[2] for f in (framework, other)]
         raise TypeError(
             f"{operation}: a and b must be arrays of one library, got {names[0]} and {names[1]}\nhint: convert b to {names[0]}"
         )
@@ -66,7 +85,7 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
         raise TypeError(
             f"{operation}: expected dense tensors, got layouts {a.layout} and {b.layout}\nhint: a.to_dense(), b.to_dense()"
         )
-    devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable does not tell
+    devices = getattr(a, "device", None), getattr(b, "device", None)  # a Keras variable has none
     if devices[0] is devices[1] or None in devices or framework.traced(a) or framework.traced(b):
         return a, b
     if str(devices[0]) != str(devices[1]):

@@ -1,7 +1,7 @@
-"""JAX arrays that lie on several devices: what is split over which axes of the mesh, and how arrays get there and back.
+"""JAX arrays on several devices: what is split over which axes of the mesh, and how arrays get there and back.
 
-An array outside of traced code says how it is placed. Inside jit the type says it for Explicit axes; for Auto axes it says only
-which mesh there is: then rows are asked for, which XLA brings about by all-to-alls, never by gathering.
+Inside jit with Auto axes only the mesh is known: then rows are asked for, which XLA brings about by all-to-alls, never by
+gathering.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ...frameworks.jax import register, traced
-from ..placement import Grid, Placement
+from ....frameworks.jax import named_sharding, traced
+from ...placement import Grid, Placement
 
 __all__ = [
     "AUTO_FROM",
@@ -32,23 +32,20 @@ __all__ = [
     "put",
     "put_back",
     "put_everywhere",
-    "register",
     "replicated",
     "route",
     "status",
     "traced",
-    "where",
 ]
 
-where = jnp.where
-# With Auto axes a matrix inside jit may as well be a small one that is whole on every device: up to this order it stays the
-# business of XLA, which gathers it.
+# With Auto axes a matrix inside jit may also be a small one that is whole on every device: up to this order it is left to XLA,
+# which gathers it.
 AUTO_FROM = 512
 
 
 def route(a: Any) -> Placement | None:
     """How the last two axes of ``a`` are split, or None where they are not: then it is an ordinary array."""
-    sharding, known = _sharding(a)
+    sharding, known = named_sharding(a)
     if sharding is None or a.ndim < 2:
         return None
     mesh = sharding.mesh
@@ -76,24 +73,6 @@ def _axes(entry: Any, mesh: Any) -> tuple[tuple[str, int], ...]:
     return tuple((name, mesh.shape[name]) for name in names if mesh.shape[name] > 1)
 
 
-def _sharding(a: Any) -> tuple[Any, bool]:
-    """The NamedSharding of an array over more than one device, and whether its spec is the truth."""
-    while traced(a) and hasattr(a, "primal"):  # eager derivatives: underneath lies an array, or the tracer of jit
-        a = a.primal
-    if not traced(a):
-        sharding = getattr(a, "sharding", None)
-        return (sharding, True) if isinstance(sharding, NamedSharding) and sharding.num_devices > 1 else (None, False)
-    sharding = getattr(jax.typeof(a), "sharding", None) if hasattr(jax, "typeof") else None
-    mesh = getattr(sharding, "mesh", None)
-    if not isinstance(sharding, NamedSharding) or mesh is None or mesh.empty or mesh.size == 1:
-        return None, False
-    kinds = {str(kind).rpartition(".")[2] for kind in mesh.axis_types}
-    if kinds == {"Explicit"}:
-        return sharding, True
-    # inside shard_map the array is a block, which is for lapwing.distributed.shard
-    return (sharding, False) if kinds == {"Auto"} else (None, False)
-
-
 def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
     """Rows over all axes of the mesh, or over as many as divide them."""
     axes = tuple((name, size) for name, size in mesh.shape.items() if size > 1)
@@ -104,7 +83,7 @@ def _by_rows(mesh: Any, shape: tuple[int, ...]) -> Placement | None:
 
 def placed_like(b: Any, placement: Placement) -> tuple[Any, Grid | None]:
     """A right-hand side that the devices of the matrix can read, and its own grid there (None: whole on each of them)."""
-    sharding, known = _sharding(b)
+    sharding, known = named_sharding(b)
     if sharding is not None and known:
         kept = _on(sharding.mesh, placement.mesh)
         if kept is not None:
@@ -140,7 +119,7 @@ def _on(mesh: Any, other: Any) -> bool | None:
 
 
 def placed_now(placement: Placement, x: Any) -> Placement:
-    """The same grid on the mesh that the array ``x`` lies on, where that is known."""
+    """The placement on the mesh of the array ``x``, where that is known."""
     sharding = None if traced(x) else getattr(x, "sharding", None)
     return replace(placement, mesh=sharding.mesh) if isinstance(sharding, NamedSharding) else placement
 
@@ -194,8 +173,8 @@ def on_the_device(x: Any, whole: Any) -> Any:
 
 
 def replicated(x: Any, a: Any) -> Any:
-    """In traced code: whole on every device of ``a``."""
-    sharding, known = _sharding(a)
+    """An array in traced code, whole on every device of ``a``."""
+    sharding, known = named_sharding(a)
     if sharding is None or not isinstance(x, jax.Array):
         return x
     where = NamedSharding(sharding.mesh, PartitionSpec(*(None,) * x.ndim))

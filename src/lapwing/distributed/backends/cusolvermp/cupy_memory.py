@@ -1,5 +1,0 @@
-"""Other names of :mod:`.memory`."""
-
-from .memory import DeviceMemory as CupyMemory
-
-__all__ = ["CupyMemory"]

@@ -1,5 +1,0 @@
-"""Other names of :mod:`.memory`."""
-
-from .memory import Blocks as JaxBlocks
-
-__all__ = ["JaxBlocks"]

@@ -1,0 +1,142 @@
+"""Rank 0 does the work: the matrix is gathered there, as long as it fits, and results go back.
+
+For blocks on CPUs whose ranks MPI did not start: ScaLAPACK needs MPI.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ...core.plan import bytes_in_words
+from ...core.problem import ITEMSIZE
+from ...core.request import MATRIX, VALUE, Request
+from ..matrix import ShardedMatrix
+from ..ranks.protocol import agree
+from ..scaling import CPU_CLUSTER, Cost
+from .protocol import Array, Backend, Part, scaled_operation
+
+__all__ = ["INSTALL", "Gathered", "free_memory", "gathered_cost"]
+
+_ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
+INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
+_log = logging.getLogger("lapwing")
+_warned: list[str] = []  # the gathered matrix is announced once in a process
+
+
+class Gathered(Backend):
+    """All of the matrix on rank 0, which calls the ordinary function. Every rank raises what that raises."""
+
+    name, what, takes = "gathered", "the ordinary engines on rank 0", "DTensors without MPI"
+    devices = ("cpu",)
+
+    def refuses(self, array: Array) -> str:
+        fits = array.kind == "dtensor" and array.device == "cpu" and not array.mpi
+        return "" if fits else "gathers DTensors on CPUs whose ranks MPI did not start"
+
+    def cost(self, request: Request, array: Array) -> Cost:
+        free = float(free_memory())
+        note = "on rank 0, as MPI did not start the ranks (ScaLAPACK needs it)"
+        return gathered_cost(request, array, replace(CPU_CLUSTER, memory=free), note, free / _ROOM)
+
+    def prepare(self, request: Request, a: Part) -> None:
+        needed = _ROOM * a.shape[0] * a.shape[1] * ITEMSIZE[a.dtype.name]
+        if a.ranks.rank == 0 and needed > (free := free_memory()):
+            raise MemoryError(
+                f"{request.name}: without MPI the matrix is gathered on one rank, which has {bytes_in_words(free)} free and"
+                f" needs {bytes_in_words(needed)}\nhint: {INSTALL}"
+            )
+
+    def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        _announce(request.name, a.ranks)
+        whole = [ShardedMatrix(x.local, x.layout, a.ranks).gather(0) for x in (a, b) if x is not None]
+        returned = _on_root(a.ranks, request.name, lambda: request.ordinary(*whole))
+        if request.operation == "factor":
+            return (_Handle(returned, a),)
+        results = [None] * len(request.places) if returned is None else request.results(returned)
+        return tuple(_spread(place, x, a, b) for place, x in zip(request.places, results, strict=True))
+
+
+class _Handle:
+    """The ordinary factor on rank 0; matrices go there and back."""
+
+    def __init__(self, factor: Any, a: Part) -> None:
+        self._factor, self._like, self.ranks = factor, Part(None, a.layout, a.ranks, None, a.cut), a.ranks
+        known = (factor.assume, factor.upper, int(factor.info), factor.report) if factor is not None else None
+        self.assume, self.upper, self.info, self.report = a.ranks.allgather(known)[0]
+
+    @property
+    def l(self) -> Part:  # noqa: E743
+        return self._matrix("Factor.l", lambda: self._factor.l)
+
+    def solve(self, b: Part, /) -> Part:
+        whole = ShardedMatrix(b.local, b.layout, self.ranks).gather(0)
+        x = _on_root(self.ranks, "Factor.solve", lambda: self._factor.solve(whole))
+        return Part(ShardedMatrix.scatter(x, self.ranks, layout=b.layout).local, b.layout, self.ranks)
+
+    def inverse(self) -> Part:
+        return self._matrix("Factor.inv", lambda: self._factor.inv())
+
+    def slogdet(self) -> Any:
+        return self._value("Factor.slogdet", lambda: tuple(self._factor.slogdet()))
+
+    def rcond(self) -> Any:
+        return self._value("Factor.rcond", lambda: self._factor.rcond())
+
+    def _value(self, name: str, work: Callable[[], Any]) -> Any:
+        return self.ranks.allgather(_on_root(self.ranks, name, work))[0]
+
+    def _matrix(self, name: str, work: Callable[[], Any]) -> Part:
+        layout = self._like.layout
+        return Part(
+            ShardedMatrix.scatter(_on_root(self.ranks, name, work), self.ranks, layout=layout).local, layout, self.ranks
+        )
+
+
+def _on_root(ranks: Any, name: str, work: Callable[[], Any]) -> Any:
+    """What ``work`` returns on rank 0, None elsewhere; all ranks raise what it raises."""
+    error = returned = None
+    if ranks.rank == 0:
+        try:
+            returned = work()
+        except Exception as wrong:
+            error = wrong
+    agree(ranks, name, {}, error=error)
+    return returned
+
+
+def _spread(place: Any, x: Any, a: Part, b: Any) -> Any:
+    if place is VALUE:
+        return a.ranks.allgather(x)[0]
+    shape = a.ranks.allgather(None if x is None else x.shape)[0]
+    layout = (a if place is MATRIX else b).of_shape(shape)
+    return Part(ShardedMatrix.scatter(x, a.ranks, layout=layout).local, layout, a.ranks)
+
+
+def _announce(name: str, ranks: Any) -> None:
+    if ranks.rank != 0:
+        return
+    text = "%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)"
+    if _warned:
+        _log.info(text, name, ranks.size)
+        return
+    # the log and not a warning: a warning that becomes an error, on this rank alone, would leave the others waiting
+    _warned.append(name)
+    hint = "\nhint: lapwing launch -n %s script.py distributes the work: pip install mkl mpi4py mpich"
+    _log.warning(f"{text}; this is logged once{hint}", name, ranks.size, ranks.size)
+
+
+def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit: float) -> Cost:
+    """Cost where one device has all of the matrix."""
+    from .xla import cost
+
+    operation, pos = scaled_operation(request)
+    known: dict[str, Any] = {"machine": machine, "columns": array.columns, "pos": pos, "note": note, "limit": limit}
+    return replace(cost.gathered(operation, array.shape, array.size, array.dtype, **known), operation=request.name)
+
+
+def free_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,0 +1,148 @@
+"""The contract of a distributed backend, and what it sees of a matrix.
+
+A backend is one class in this folder and one line in ``backends/__init__.py``. It says which matrices and calls it takes, what
+a call costs, and runs it. Matrices come as :class:`Part`; backends inside a framework (``xla``) see the framework's arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.request import Request
+from .. import scaling
+from ..layout import Layout
+from ..scaling import Cost
+
+__all__ = ["Array", "Backend", "Part", "Support", "nan_of", "on_tiles", "with_status"]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of a matrix that one rank holds: its block, which entries the block has, and the ranks.
+
+    ``cut(shape)`` is the layout of a result of another shape; by default it is that of the matrix, resized.
+    """
+
+    local: Any
+    layout: Layout
+    ranks: Any
+    memory: Any = None  # where the front knows how the block lies on a GPU
+    cut: Callable[[tuple[int, int]], Layout] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layout.shape
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(str(self.local.dtype).rpartition(".")[2])
+
+    def of_shape(self, shape: tuple[int, int]) -> Layout:
+        return self.layout.of_shape(shape) if self.cut is None else self.cut(shape)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A sharded matrix as the choice of a backend sees it."""
+
+    kind: str  # "matrix", "dtensor", "jax", or "spec": described, not allocated
+    shape: tuple[int, int]
+    dtype: str
+    device: str  # "cpu" or "cuda"
+    size: int  # how many ranks or devices
+    layout: Layout | None = None
+    library: str = "numpy"  # whose arrays the blocks are
+    mpi: bool = True  # MPI started the ranks
+    blocks: bool = True  # each rank has one block, outside of traced code: any library can be handed them
+    placement: Any = None  # how a JAX array lies on its mesh
+    columns: int = 1  # how many right-hand sides
+    grid: tuple[int, int] | None = None  # where a description says it
+    traced: bool = False
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a backend takes a call; ``reason`` says why not."""
+
+    yes: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.yes
+
+
+class Backend(Protocol):
+    """A library, or an algorithm of our own, for matrices over many devices."""
+
+    name: str
+    what: str  # in a few words
+    takes: str  # which arrays, for the table of the docs
+    devices: tuple[str, ...]
+    operations: tuple[str, ...] = ()
+    engines: tuple[str, ...] = ()  # the values of ``engine=`` that ask for it
+    # or "arrays": then a matrix is an array of the framework with its placement, and results are arrays
+    sees: str = "parts"
+
+    def missing(self, device: str) -> str:
+        """ "" or why it cannot be used on this machine."""
+        return ""
+
+    def refuses(self, array: Array) -> str:
+        """ "" or why it takes no such arrays, in words that follow its name."""
+        ...
+
+    def support(self, request: Request, array: Array) -> Support:
+        """Whether it takes this call on an array that it does not refuse; a reason in words if not."""
+        return Support(True)
+
+    def cost(self, request: Request, array: Array) -> Cost: ...
+
+    def prepare(self, request: Request, a: Any) -> Any:
+        """What the other ranks must know of this one. Raises what is wrong on this rank; the ranks agree on it."""
+        return None
+
+    def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        """The results, in the order of ``request.places``; for "factor" one handle. Collective.
+
+        ``b`` is a Part, or a NumPy array that every rank has, and a solution is as ``b`` is. ``ranks`` is what
+        :meth:`prepare` returned on each rank.
+        """
+        ...
+
+
+def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: Any) -> tuple[Any, ...]:
+    """The results of a call that ends with a status, made of calls without one."""
+    if request.operation == "eigh":
+        values, vectors = run(replace(request, status=False))
+        return values, vectors, np.int32(bool((values != values).any()))
+    (handle,) = run(replace(request, operation="factor", status=False))
+    if request.operation == "cholesky":
+        return handle.l, np.int32(handle.info)
+    return handle.inverse() if b is None else handle.solve(b), np.int32(handle.info)
+
+
+def on_tiles(request: Request, array: Array, grid: Any, machine: Any, tile: int | None = None) -> Cost:
+    """Cost on square tiles over a grid, by ScaLAPACK or cuSOLVERMp."""
+    operation, pos = scaled_operation(request)
+    rows, columns = array.shape
+    known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": array.columns, "pos": pos, "rows": rows}
+    return replace(scaling.cost(operation, columns, grid, array.dtype, **known), operation=request.name)
+
+
+def scaled_operation(request: Request) -> tuple[str, bool]:
+    """What the cost model calls it, and whether a Cholesky factorisation is enough."""
+    if request.operation == "factor":
+        return "cholesky" if request.assume == "pos" else "lu", True
+    return request.operation, request.operation not in ("solve", "inv", "slogdet") or request.assume == "pos"
+
+
+def nan_of(dtype: Any) -> Any:
+    return complex(np.nan, np.nan) if np.dtype(dtype).kind == "c" else np.nan

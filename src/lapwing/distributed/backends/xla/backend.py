@@ -1,0 +1,251 @@
+"""Blocked algorithms inside XLA as a backend, and one device that works alone where XLA has none."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from ....core.plan import bytes_in_words
+from ....core.problem import ITEMSIZE
+from ....core.request import MATRIX, ONE_TRIANGLE, Request
+from ...placement import Placement
+from ...scaling import MACHINES, Cost
+from ..gathered import free_memory, gathered_cost
+from ..protocol import Array, Backend, Support
+from . import cost, panels
+
+__all__ = ["OneDevice", "Spread", "Xla", "is_tall"]
+
+_log = logging.getLogger("lapwing")
+_OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
+
+
+class Spread(NamedTuple):
+    """A JAX array and how it is split."""
+
+    array: Any
+    placement: Placement
+
+
+class Xla(Backend):
+    name, what = "xla", "blocked algorithms inside XLA"
+    takes = "JAX arrays with a NamedSharding; qr, svd, lstsq, polar of long and narrow ones"
+    devices, engines = ("cpu", "cuda"), ("xla", "sharded")  # the second is its older name
+    sees = "arrays"
+    operations = (*cost.BLOCKED, *cost.TALL)
+
+    def missing(self, device: str) -> str:
+        return "jax is not installed" if importlib.util.find_spec("jax") is None else ""
+
+    def refuses(self, array: Array) -> str:
+        return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
+
+    def support(self, request: Request, array: Array) -> Support:
+        if request.full_matrices:
+            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
+        if _stays_split(request, array):
+            return Support(True)
+        return Support(False, f"there is no distributed {request.operation} inside XLA")
+
+    def cost(self, request: Request, array: Array) -> Cost:
+        shape, machine = array.shape, MACHINES[array.device]
+        known: dict[str, Any] = {"machine": machine, "columns": array.columns}
+        if request.operation in cost.TALL:
+            _check_long(request, *shape)
+            made = cost.tall(request.operation, shape, array.size, array.dtype, **known)
+        else:
+            if array.placement is not None:
+                from . import calls
+
+                known["cut"] = calls.cut_for(shape[0], array.placement.grid)
+            made = cost.blocked(request.operation, shape[0], array.size, array.dtype, **known, assume=request.assume)
+        return replace(made, operation=request.name, engine=self.name)
+
+    def prepare(self, request: Request, a: Any) -> None:
+        if request.operation in cost.TALL:
+            _check_long(request, *a.array.shape)
+
+    def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        from . import handle
+
+        array, where = a
+        if _log.isEnabledFor(logging.INFO):
+            text = "%s: xla, %s %s over %d x %d devices, because the matrix is split"
+            _log.info(text, request.name, array.shape, array.dtype, where.grid.p, where.grid.q)
+        if request.operation == "factor":
+            made = handle.FactoredPanels.of(request, where, array)
+            _raise_if_failed(request, array, made.info)
+            return (made,)
+        *results, info = _routine(request, where, array)(request, where, array, b)
+        if request.operation != "slogdet" or request.assume == "pos":  # a singular matrix has a determinant
+            _raise_if_failed(request, array, info)
+        return (*results, info) if request.status else tuple(results)
+
+
+class OneDevice(Backend):
+    """The whole matrix on one device, where it fits; in traced code on every device."""
+
+    name, what, takes = "gathered", "the ordinary engines on one device", "JAX arrays with a NamedSharding"
+    devices, engines = ("cpu", "cuda"), ("xla", "sharded")
+    sees = "arrays"
+
+    def refuses(self, array: Array) -> str:
+        return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
+
+    def support(self, request: Request, array: Array) -> Support:
+        if request.full_matrices:
+            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
+        return Support(True)
+
+    def cost(self, request: Request, array: Array) -> Cost:
+        machine = MACHINES[array.device]
+        if array.kind == "jax":
+            _check_size(request.name, array.shape, array.dtype)
+            if array.device == "cpu":  # each device is all of the host
+                machine = replace(machine, memory=float(free_memory()))
+        note = f"to one device: there is no distributed {request.name} inside XLA"
+        return gathered_cost(request, array, machine, note, panels.GATHER_LIMIT)
+
+    def prepare(self, request: Request, a: Any) -> None:
+        _check_size(request.name, a.array.shape, str(a.array.dtype))
+
+    def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        from . import sharding
+        from .layout import in_mesh
+
+        name, array = request.name, a.array
+        size = bytes_in_words(_check_size(name, array.shape, str(array.dtype)))
+        _log.info("%s: gathered to one device, %s; there is no distributed %s inside XLA", name, size, name)
+
+        def work(a: Any, b: Any) -> tuple[Any, ...]:
+            known = {"engine": "auto"} if "engine" in (request.function.__kwdefaults__ or {}) else {}
+            return request.results(request.ordinary(*[x for x in (a, b) if x is not None], **known))
+
+        if sharding.traced(array) or sharding.traced(b):
+            return work(sharding.replicated(array, array), b if b is None else sharding.replicated(b, array))
+        whole = sharding.on_one_device(array)
+        with in_mesh(sharding.mesh_of(whole)):
+            results = work(whole, b if b is None else sharding.on_the_device(b, whole))
+        return tuple(
+            x if x is None else sharding.put_back(x, array) if place is MATRIX else sharding.put_everywhere(x, array)
+            for x, place in zip(results, request.places, strict=True)
+        )
+
+
+def is_tall(where: Placement, shape: tuple[int, ...]) -> bool:
+    """Each device has at least as many rows (columns) as there are columns (rows), once the longer side is split alone."""
+    m, n = max(shape), min(shape)
+    grid = where.grid if shape[0] >= shape[1] else where.grid.turned()
+    block = m // grid.p
+    # a block is split over the axes of the columns, the last part may be shorter
+    return bool(block - (grid.q - 1) * -(-block // grid.q) >= n)
+
+
+def _stays_split(request: Request, array: Array) -> bool:
+    """Inside XLA there are blocked factorisations, and those of long and narrow matrices."""
+    shape = array.shape
+    if request.operation in cost.BLOCKED:
+        return True
+    if request.operation not in cost.TALL or (request.operation == "lstsq" and shape[0] < shape[1]):
+        return False
+    if array.placement is None:  # described: cut along its longer side
+        return max(shape) // array.size >= min(shape)
+    return is_tall(array.placement, shape)
+
+
+def _check_long(request: Request, m: int, n: int) -> None:
+    """Refuse results of a split matrix that are as large as its longer side squared."""
+    if request.operation == "qr" and request.mode == "complete" and m != n:
+        raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
+    if request.operation == "qr" and m < n:
+        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
+    if request.operation == "polar" and (request.side == "left") != (m < n):
+        raise ValueError(
+            f"polar: P on the {request.side} of a sharded {m} x {n} matrix would be as large as the longer side squared"
+            f"\nhint: side='{'right' if request.side == 'left' else 'left'}'"
+        )
+
+
+def _check_size(name: str, shape: tuple[int, ...], dtype: str) -> int:
+    """The bytes of a matrix that one device has room for."""
+    size: int = shape[0] * shape[1] * ITEMSIZE[dtype]
+    if size > panels.GATHER_LIMIT:
+        raise NotImplementedError(
+            f"{name}: a {shape[0]} x {shape[1]} matrix of {bytes_in_words(size)} is too large for one device"
+            f" (at most {bytes_in_words(panels.GATHER_LIMIT)}), and there is no {name} inside XLA{_OTHERS}"
+        )
+    return size
+
+
+def _routine(request: Request, where: Placement, a: Any) -> Any:
+    """The function for an operation; it takes the request, the placement and the arrays, and ends with the status."""
+    from . import handle
+
+    routines = {"cholesky": _cholesky, "solve": handle.solve, "inv": handle.inv, "slogdet": handle.slogdet}
+    routines |= {"qr": _qr, "svd": _svd, "svdvals": _svdvals, "polar": _polar, "lstsq": _lstsq}
+    return routines[request.operation]
+
+
+def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
+    from . import calls
+
+    return calls.compiled(calls.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
+
+
+def _qr(request: Request, where: Placement, a: Any, b: None) -> Any:
+    from . import calls, tall
+
+    return *calls.compiled(tall.qr, where)(a), 0
+
+
+def _svd(request: Request, where: Placement, a: Any, b: None) -> Any:
+    from . import calls, tall
+
+    return calls.compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
+
+
+def _svdvals(request: Request, where: Placement, a: Any, b: None) -> Any:
+    _, s, _, info = _svd(request, where, a, b)
+    return s, info
+
+
+def _polar(request: Request, where: Placement, a: Any, b: None) -> Any:
+    from . import calls, tall
+
+    return calls.compiled(tall.polar, where, a.shape[0] < a.shape[1])(a)
+
+
+def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
+    from . import calls, sharding, tall
+
+    b, right = sharding.placed_like(b, where)
+    precision = np.finfo(str(a.dtype))
+    # an argument like the others: as a constant, each value would be compiled again
+    rcond = precision.eps * a.shape[0] if request.rcond is None else request.rcond
+    return calls.compiled(tall.lstsq, where, right)(a, b, np.asarray(rcond, precision.dtype))
+
+
+def _raise_if_failed(request: Request, a: Any, info: Any) -> None:
+    from . import sharding
+    from .layout import in_mesh
+
+    if request.on_fail != "raise" or sharding.traced(a) or sharding.traced(info):
+        return
+    at = sharding.status(info)
+    if not at:
+        return
+    name, assume = request.name, request.assume
+    system = request.operation in cost.BLOCKED
+    read = request.upper if assume in ONE_TRIANGLE else {"lower": False, "upper": True}.get(assume)
+    with in_mesh(a.sharding.mesh):
+        nonfinite = not sharding.all_finite(a, read if system else None)
+    if system and assume == "pos":
+        raise NotPositiveDefiniteError(name, minor=at, nonfinite=nonfinite)
+    if system:
+        raise SingularMatrixError(name, pivot=at, nonfinite=nonfinite)
+    raise ConvergenceError(name, nonfinite=nonfinite)

@@ -1,0 +1,143 @@
+"""Systems with JAX matrices on several devices: at once, or with a factor that stays on the devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ....core.request import Request
+from ....frameworks import jax as framework
+from ...placement import Placement
+from . import calls, factored, sharding
+from .calls import compiled
+
+__all__ = ["FactoredPanels", "inv", "slogdet", "solve"]
+
+_KINDS = {"pos": "pos", "lower": "lower", "upper": "upper"}
+_NAMES = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
+
+
+class FactoredPanels:
+    """A factor in panels that the devices own in turn, and the matrix, which derivatives need. It is a JAX pytree."""
+
+    framework = framework
+
+    def __init__(self, assume: str, upper: bool, where: Placement, cut: Any, a: Any, parts: Any) -> None:
+        self.assume, self.upper = assume, upper
+        self._where, self._cut, self._a, self._parts = where, cut, a, parts
+        grid = where.grid
+        self.report = {"engine": "xla", "kind": _NAMES.get(assume, "lu"), "grid": (grid.p, grid.q), "tile": cut.width}
+
+    @classmethod
+    def of(cls, request: Request, where: Placement, a: Any) -> FactoredPanels:
+        cut, kind, upper = _way(request, where, a)
+        a = _whole(request, where, cut, a)
+        return cls(request.assume, request.upper, where, cut, a, compiled(factored.factor, where, cut, kind, upper)(a))
+
+    @property
+    def info(self) -> Any:
+        return self._parts.info
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self._a.shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> str:
+        return str(self._a.dtype)
+
+    @property
+    def about(self) -> str:
+        return f", xla on {self._where.grid.size} devices"
+
+    @property
+    def l(self) -> Any:  # noqa: E743
+        if self.assume == "pos":
+            return compiled(factored.cholesky_factor, self._place, self._cut, self.upper)(self._a, self._parts)
+        return compiled(factored.triangle_of, self._place, self.assume)(self._a)
+
+    def solve(self, b: Any, /) -> Any:
+        check_right("Factor.solve", self._a, b)
+        where = self._place
+        sides, right = sharding.placed_like(b, where)
+        x = compiled(factored.solve, where, right, *self._fixed)(self._a, self._parts, sides)
+        return sharding.placed_back(x, b, where)
+
+    def inverse(self) -> Any:
+        x = compiled(factored.inverse, self._place, *self._fixed)(self._a, self._parts)
+        return _mean(self.assume, self._place, self._cut, x)
+
+    def slogdet(self) -> Any:
+        return compiled(factored.slogdet, self._place, *self._fixed)(self._a, self._parts)
+
+    def logdet(self) -> Any:
+        sign, value = self.slogdet()
+        return value if self.assume == "pos" else jnp.where(sign > 0, value, value * float("nan"))
+
+    def rcond(self) -> Any:
+        return compiled(factored.rcond, self._place, *self._fixed)(self._a, self._parts)
+
+    @property
+    def _place(self) -> Placement:
+        """With the mesh of the arrays: a factor that a jitted function returned knows only the shape of the mesh."""
+        return sharding.placed_now(self._where, self._parts.panels)
+
+    @property
+    def _fixed(self) -> tuple[Any, str, bool]:
+        return self._cut, _KINDS.get(self.assume, "lu"), self.upper and self.assume == "pos"
+
+    def take_apart(self) -> tuple[tuple[Any, ...], Any]:
+        return (self._a, self._parts), (self.assume, self.upper, self._where, self._cut)
+
+    @staticmethod
+    def put_together(about: Any, arrays: tuple[Any, ...]) -> FactoredPanels:
+        return FactoredPanels(*about, *arrays)
+
+
+def solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
+    """A^-1 b and the status."""
+    cut, kind, upper = _way(request, where, a)
+    sides, right = sharding.placed_like(b, where)
+    a = _whole(request, where, cut, a)
+    x, info = compiled(factored.solve_at_once, where, right, cut, kind, upper)(a, sides)
+    return sharding.placed_back(x, b, where), info
+
+
+def inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]:
+    cut, kind, upper = _way(request, where, a)
+    x, info = compiled(factored.inv, where, cut, kind, upper)(_whole(request, where, cut, a))
+    return _mean(request.assume, where, cut, x), info
+
+
+def slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
+    cut, kind, upper = _way(request, where, a)
+    return compiled(factored.slogdet_at_once, where, cut, kind, upper)(_whole(request, where, cut, a))  # type: ignore[no-any-return]
+
+
+def check_right(name: str, a: Any, b: Any) -> None:
+    if not hasattr(b, "dtype") or str(b.dtype) != str(a.dtype):
+        raise TypeError(
+            f"{name}: a and b must have the same dtype, got {a.dtype} and {getattr(b, 'dtype', type(b).__name__)}"
+            "\nhint: convert one of them"
+        )
+    if len(b.shape) not in (1, 2) or b.shape[0] != a.shape[0]:
+        raise ValueError(
+            f"{name}: b must have shape ({a.shape[0]},) or ({a.shape[0]}, k) for a sharded matrix, got {tuple(b.shape)}"
+        )
+
+
+def _way(request: Request, where: Placement, a: Any) -> tuple[Any, str, bool]:
+    kind = _KINDS.get(request.assume, "lu")
+    return calls.cut_for(a.shape[-1], where.grid), kind, request.upper and kind == "pos"
+
+
+def _whole(request: Request, where: Placement, cut: Any, a: Any) -> Any:
+    """Both triangles of a symmetric or Hermitian matrix: it is factored as any other, as there is no LDL^H here."""
+    if request.assume not in ("symmetric", "hermitian"):
+        return a
+    return compiled(factored.mirrored, where, cut, request.upper, request.assume == "hermitian")(a)
+
+
+def _mean(assume: str, where: Placement, cut: Any, x: Any) -> Any:
+    return compiled(factored.mean, where, cut, assume == "hermitian")(x) if assume in ("symmetric", "hermitian") else x

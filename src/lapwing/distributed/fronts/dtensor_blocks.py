@@ -1,0 +1,322 @@
+"""torch DTensors: which rank holds what, their blocks as arrays, and DTensors of blocks.
+
+A matrix is sharded over one or two axes of its mesh, rows or columns or both; :func:`standard` brings any other placement into
+one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last ones shorter or empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from ..backends.protocol import Part
+from ..layout import Axis, Layout
+from ..ranks import launched as mpi_place
+from ..ranks.protocol import TorchRanks, open_communicator
+
+__all__ = ["TorchMessages", "adjoint", "block_of", "cuts_matrix", "standard", "whole", "wrap", "wrap_replicated"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def not_compiled(function: Function) -> Function:
+    """The ranks talk to each other through Python: torch.compile leaves such calls as they are."""
+    return torch.compiler.disable(function)  # type: ignore[no-any-return]
+
+
+def cuts_matrix(a: Any) -> bool:
+    """Whether one of the last two axes is really cut: else each rank can work on what it holds."""
+    last = (a.ndim - 1, a.ndim - 2)
+    return any(
+        p.is_partial() or (p.is_shard() and p.dim % a.ndim in last and size > 1)
+        for p, size in zip(a.placements, a.device_mesh.shape, strict=True)
+    )
+
+
+def standard(name: str, a: Any) -> Any:
+    """The DTensor with its rows, its columns or both cut, each by one axis of the mesh."""
+    placements = _standard(name, a)
+    return a if placements is a.placements else a.redistribute(placements=placements)
+
+
+def standard_layout(name: str, a: Any) -> Layout:
+    """The layout that :func:`standard` would bring about; nothing moves."""
+    return layout_for(_Placed(a.device_mesh, tuple(_standard(name, a))), tuple(a.shape))
+
+
+@dataclass(frozen=True)
+class _Placed:
+    device_mesh: Any
+    placements: tuple[Any, ...]
+
+
+def _standard(name: str, a: Any) -> Any:
+    if a.ndim != 2:
+        raise ValueError(
+            f"{name}: a batch of matrices of shape {tuple(a.shape)} is sharded inside its matrices ({_words(a.placements)})"
+            "\nhint: shard the batch instead, Shard(0), or call for one matrix at a time"
+        )
+    sizes = a.device_mesh.shape
+    axes = [i for i, size in enumerate(sizes) if size > 1]
+    kinds = [a.placements[i].dim if type(a.placements[i]) is Shard else None for i in axes]
+    if sorted(kinds, key=str) in ([], [0], [1], [0, 1]):
+        return a.placements
+    if len(axes) > 2:
+        raise ValueError(
+            f"{name}: a mesh of {len(axes)} axes with more than one rank, {tuple(sizes)}"
+            "\nhint: matrices lie on one or two axes: init_device_mesh(device, (p, q))"
+        )
+    placements: list[Any] = [Replicate()] * len(sizes)
+    for i, axis in zip((0, 1), axes, strict=False):
+        placements[axis] = Shard(i)
+    return placements
+
+
+def block_of(name: str, a: Any, mpi: Any = None) -> Part:
+    """This rank's part of a :func:`standard` DTensor; on the host as a NumPy array, over MPI's communicator where there is one.
+
+    Raises ValueError where its blocks are not those that torch would cut.
+    """
+    ranks = ranks_of(a.device_mesh)
+    layout = layout_for(a, tuple(a.shape))
+    local = a.to_local().detach().resolve_conj().resolve_neg().contiguous()
+    expected = layout.local_shape(ranks.rank)
+    if tuple(local.shape) != expected:
+        raise ValueError(
+            f"{name}: the block of rank {ranks.rank} has shape {tuple(local.shape)}, and torch would cut it to {expected}"
+            "\nhint: make it with distribute_tensor, or bring it into that form with a.redistribute(...)"
+        )
+    cut = partial(layout_for, _Placed(a.device_mesh, tuple(a.placements)))
+    if on_gpu(a):
+        return Part(local, layout, ranks, None, cut)
+    return Part(local.numpy(), layout, ranks if mpi is None else open_communicator(mpi), None, cut)
+
+
+def layout_for(like: Any, shape: tuple[int, ...]) -> Layout:
+    """The layout of a matrix of another shape with the placements and the mesh of ``like``."""
+    sizes, axes = like.device_mesh.shape, [Axis.whole(n) for n in shape]
+    cut = [(p.dim, size) for p, size in zip(like.placements, sizes, strict=True) if p.is_shard() and size > 1]
+    for dim, size in cut:
+        axes[dim] = Axis.blocks(_chunks(shape[dim], size))
+    # ranks go along the last axis of the mesh first: along the rows of the grid, unless it is the rows that it cuts
+    return Layout(axes[0], axes[1], "C" if [dim for dim, _ in cut] == [1, 0] else "R")
+
+
+def wrap(local: Any, like: Any, shape: tuple[int, ...]) -> Any:
+    """A DTensor of blocks, torch's or NumPy's, in the placements of ``like``."""
+    local = torch.from_numpy(np.ascontiguousarray(local)) if isinstance(local, np.ndarray) else local
+    strides = tuple(int(x) for x in np.cumprod([1, *shape[:0:-1]])[::-1])
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides
+    )
+
+
+def empty_like(a: Any) -> Any:
+    """An empty DTensor with the same mesh, placements and device: results are placed like it."""
+    local = a.to_local().new_empty((0, 0))
+    return DTensor.from_local(local, a.device_mesh, a.placements, run_check=False, shape=torch.Size((0, 0)), stride=(1, 1))
+
+
+def placed_as(x: Any, like: Any) -> Any:
+    """The DTensor in the placements of ``like``, unless those are partial sums."""
+    if like is None or tuple(like.placements) == tuple(x.placements) or any(p.is_partial() for p in like.placements):
+        return x
+    return x.redistribute(placements=like.placements)
+
+
+def wrap_replicated(x: Any, like: Any) -> Any:
+    """An array that every rank has, as a DTensor on the mesh of ``like``."""
+    mesh = like.device_mesh
+    x = torch.as_tensor(np.asarray(x), device=like.to_local().device) if not isinstance(x, torch.Tensor) else x
+    return DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def as_sharded(name: str, b: Any, like: Any) -> Any:
+    """b of shape (n, k), a DTensor or a tensor that every rank has, cut over the mesh of ``like``."""
+    if not isinstance(b, DTensor):
+        if not isinstance(b, torch.Tensor):
+            raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
+        b = wrap_replicated(b, like)
+    if b.device_mesh != like.device_mesh:
+        raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
+    if cuts_matrix(b) and b.ndim == 2:
+        return standard(name, b)
+    placements: list[Any] = [Replicate()] * b.device_mesh.ndim
+    for dim, axis in enumerate([i for i, size in enumerate(b.device_mesh.shape) if size > 1]):
+        placements[axis] = Shard(dim)
+    return b.redistribute(placements=placements)
+
+
+def whole(x: Any) -> Any:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def adjoint(a: Any) -> Any:
+    """A^H: each block adjoint, rows where columns were cut."""
+    turned = [Shard(1 - p.dim) if p.is_shard() else p for p in a.placements]
+    shape = torch.Size((a.shape[1], a.shape[0]))
+    return DTensor.from_local(
+        a.to_local().mH.resolve_conj().contiguous(), a.device_mesh, turned, run_check=False, shape=shape, stride=(shape[1], 1)
+    )
+
+
+def _chunks(n: int, parts: int) -> list[int]:
+    each = -(-n // parts)
+    return [max(min(each, n - i * each), 0) for i in range(parts)]
+
+
+def _words(placements: Any) -> str:
+    return ", ".join(str(p) for p in placements)
+
+
+def ranks_of(mesh: Any) -> TorchMessages:
+    """The ranks of a mesh, in its order. Collective over the mesh at its first use."""
+    return _ranks_of(mesh, dist.group.WORLD)
+
+
+@lru_cache(maxsize=32)
+def _ranks_of(mesh: Any, world: Any) -> TorchMessages:
+    # another world: torch was shut down and started again, and its earlier groups are gone
+    order = mesh.mesh.flatten().tolist()
+    if order != sorted(order):
+        raise ValueError(
+            f"distributed: the ranks of the mesh are not in order: {order}\nhint: init_device_mesh puts them in order"
+        )
+    group = None
+    if len(order) < dist.get_world_size():
+        own = mesh.ndim == 1
+        group = mesh.get_group() if own else dist.new_group(order, use_local_synchronization=True)
+    return TorchMessages(dist, group)
+
+
+class TorchMessages(TorchRanks):
+    """With the messages that an exchange of blocks on the host needs, under the names that mpi4py has for them."""
+
+    def __init__(self, dist: Any, group: Any = None) -> None:
+        super().__init__(dist, group)
+        self.own = self
+        self.MPI = self.Request = self
+
+    def _world(self, rank: int) -> int:
+        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
+
+    def Isend(self, data: np.ndarray, rank: int, tag: int) -> Any:
+        return dist.isend(torch.from_numpy(data), self._world(rank), self.group, tag)
+
+    def Irecv(self, data: np.ndarray, rank: int, tag: int) -> Any:
+        return dist.irecv(torch.from_numpy(data), self._world(rank), self.group, tag)
+
+    @staticmethod
+    def Testall(requests: list[Any]) -> bool:
+        for request in requests:
+            request.wait()
+        return True
+
+    def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
+        if box.size:
+            dist.broadcast(torch.from_numpy(box), self._world(root), self.group)
+        return box
+
+    def mpi(self) -> Any:
+        """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
+        if not hasattr(self, "_mpi"):
+            self._mpi = _matching(self)
+        return self._mpi
+
+
+def _matching(ranks: TorchMessages) -> Any:
+    own_place = None
+    if mpi_place.under_mpi():
+        try:
+            from mpi4py import MPI
+
+            own_place = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+        except ImportError:
+            pass
+    places = ranks.allgather((own_place, dist.get_rank()))
+    if any(x is None or x[0] != world for x, world in places) or len({x[1] for x, _ in places}) != 1:
+        return None
+    from mpi4py import MPI
+
+    if places[0][0][1] == ranks.size:
+        return MPI.COMM_WORLD
+    group = MPI.COMM_WORLD.Get_group().Incl([world for _, world in places])
+    return MPI.COMM_WORLD.Create_group(group)
+
+
+def mpi_seen() -> bool:
+    """Whether the ranks would most likely find that MPI started them, by what this one sees alone."""
+    place = mpi_place.own()
+    return place is not None and place.rank == dist.get_rank()
+
+
+def on_gpu(local: Any) -> bool:
+    return bool(local.device.type == "cuda")
+
+
+# ---- blocks that are each rank's own ----
+
+
+def own(name: str, x: Any, like: Any) -> Any:
+    """The part of ``x`` that goes with this rank's part of ``like``, whose matrices are whole; what is no tensor stays."""
+    if not isinstance(x, torch.Tensor) or x is like:
+        return x.to_local() if x is like else x
+    batched = [p.dim for p, size in zip(like.placements, like.device_mesh.shape, strict=True) if p.is_shard() and size > 1]
+    aligned = x.ndim == like.ndim and all(x.shape[dim] == like.shape[dim] for dim in batched)
+    if not isinstance(x, DTensor):
+        # whole on every rank: a batch is cut to this rank's part
+        return wrap_replicated(x, like).redistribute(placements=like.placements).to_local() if batched and aligned else x
+    if x.device_mesh != like.device_mesh:
+        raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
+    if tuple(x.placements) == tuple(like.placements):
+        return x.to_local()
+    if batched and not aligned:
+        raise ValueError(
+            f"{name}: a and b are placed differently ({_words(like.placements)} and {_words(x.placements)}), and their"
+            f" batches differ (shapes {tuple(like.shape)} and {tuple(x.shape)})\nhint: b.redistribute(...)"
+        )
+    return x.redistribute(placements=like.placements).to_local()
+
+
+def wrap_own(x: Any, like: Any) -> Any:
+    """Results of a batch, or of a replicated matrix: placed as it was."""
+    shape = list(x.shape)
+    for p in like.placements:
+        if p.is_shard():  # ranks may hold more or fewer matrices than others
+            shape[p.dim] = like.shape[p.dim]
+    strides = tuple(int(n) for n in np.cumprod([1, *shape[:0:-1]])[::-1]) if shape else ()
+    return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+def dtype_of(x: Any) -> str:
+    return str(x.dtype).rpartition(".")[2]
+
+
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def is_sharded(x: Any) -> bool:
+    return isinstance(x, DTensor)
+
+
+def as_right(x: Any, b: Any, vector: bool) -> Any:
+    """A solution as its right-hand side was: placed alike, or on every rank."""
+    if not isinstance(b, DTensor):
+        x = x.full_tensor()
+        return x[:, 0] if vector else x
+    if vector:  # (n, 1) would be cut over two axes where (n,) has one
+        x = x.redistribute(placements=[Replicate()] * x.device_mesh.ndim)[:, 0]
+    return placed_as(x, b)
+
+
+def wants_gradient(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
