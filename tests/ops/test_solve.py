@@ -676,7 +676,7 @@ def test_a_factor_checks_the_right_hand_side(backend, precision):
             f.solve(backend.put(wrong))
     narrow = backend.get(f.solve(backend.put(np.ones(3, "float32"))))
     assert narrow.dtype == "float64" and np.array_equal(narrow, np.ones(3))
-    with pytest.raises(TypeError, match="expected an array of NumPy"):
+    with pytest.raises(TypeError, match="b must be an array of NumPy"):
         f.solve([1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match="a has 3 rows and b has 4"):
         f.solve(backend.put(np.ones(4)))
