@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec
 
 from .. import __version__, eigh, eigvalsh, factor, inv_ex, solve_ex
 from ..distributed import shard
+from ..distributed.backends.xla.layout import shard_map
 from .jaxmg_device import device_supports_vmm
 from .jaxmg_layout import (
     JaxMgWarning,
@@ -40,7 +41,6 @@ from .jaxmg_layout import (
     pad_rows,
     plot_block_to_cyclic,
     random_psd,
-    shard_map,
     unpad_rows,
     verify_cyclic,
 )

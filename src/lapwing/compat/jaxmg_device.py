@@ -6,8 +6,6 @@ import ctypes
 
 from ..core import libraries
 
-__all__ = ["device_supports_vmm"]
-
 _VIRTUAL_MEMORY_MANAGEMENT = 102  # CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 
 

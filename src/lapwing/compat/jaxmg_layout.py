@@ -11,36 +11,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..distributed import shard
-
-__all__ = [
-    "JaxMgWarning",
-    "calculate_all_valid_T_A",
-    "calculate_padding",
-    "cyclic_1d",
-    "cyclic_1d_layout",
-    "determine_distributed_setup",
-    "get_cols_cyclic",
-    "get_mesh_and_spec_from_array",
-    "maybe_real_dtype_from_complex",
-    "pad_rows",
-    "plot_block_to_cyclic",
-    "random_psd",
-    "shard_map",
-    "unpad_rows",
-    "verify_cyclic",
-]
+from ..distributed.backends.xla.layout import shard_map
 
 
 class JaxMgWarning(UserWarning):
     """Kept for its name."""
-
-
-def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
-    if hasattr(jax, "shard_map"):
-        return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    from jax.experimental.shard_map import shard_map as older
-
-    return older(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False)
 
 
 def cyclic_1d_layout(A: Any, T_A: int) -> Any:

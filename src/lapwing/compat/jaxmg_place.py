@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import jax
@@ -10,8 +11,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from .jaxmg_layout import calculate_all_valid_T_A, get_mesh_and_spec_from_array
-
-__all__ = ["Place", "alone_on", "check_right", "discard", "inside", "manual_axes", "on_one_device", "put", "status"]
 
 _FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that is not positive definite
 _DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -50,13 +49,9 @@ class Place:
         unknown = [axis for axis in self.names if axis not in mesh.shape]
         if unknown:
             raise ValueError(f"{name}: {self.spec} names the axis {unknown[0]!r}, the mesh has {tuple(mesh.shape)}")
-        devices = 1
-        for axis in self.names:
-            devices *= mesh.shape[axis]
+        devices = prod(mesh.shape[axis] for axis in self.names)
         for i, entry in enumerate(self.spec):
-            parts = 1
-            for each in entry if isinstance(entry, tuple) else () if entry is None else (entry,):
-                parts *= mesh.shape[each]
+            parts = prod(mesh.shape[each] for each in (entry if isinstance(entry, tuple) else (entry,)) if each is not None)
             if a.shape[i] % parts:
                 raise ValueError(f"{name}: axis {i} of A, of shape {tuple(a.shape)}, is not divisible by {parts} devices")
         if not pad and a.shape[0] % (devices * tile):
@@ -124,10 +119,7 @@ def manual_axes(a: Any) -> tuple[str, ...]:
     wanted = max(a.shape) // max(1, min(a.shape))
     names: tuple[str, ...] = tuple(mesh.axis_names)
     for kept in (names, *((name,) for name in names)):
-        size = 1
-        for name in kept:
-            size *= mesh.shape[name]
-        if size == wanted:
+        if prod(mesh.shape[name] for name in kept) == wanted:
             return kept
     return names
 

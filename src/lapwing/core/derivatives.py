@@ -17,36 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .operation import ADJOINT, POS, UNIT, UPPER, Params, operation_named
-
-__all__ = [
-    "cholesky_jvp",
-    "cholesky_product",
-    "cholesky_solve_jvp",
-    "cholesky_solve_vjp",
-    "cholesky_vjp",
-    "eigh_jvp",
-    "eigh_vjp",
-    "eigvalsh_jvp",
-    "hermitian_jvp",
-    "hermitian_vjp",
-    "inverse_jvp",
-    "inverse_vjp",
-    "lu_product",
-    "lu_solve_jvp",
-    "lu_solve_vjp",
-    "no_derivative",
-    "qr_jvp",
-    "qr_vjp",
-    "slogdet_jvp",
-    "slogdet_vjp",
-    "svd_jvp",
-    "svd_vjp",
-    "svdvals_jvp",
-    "triangular_jvp",
-    "triangular_product",
-    "triangular_vjp",
-]
+from .operation import Params, operation_named
+from .problem import ADJOINT, POS, UNIT, UPPER
 
 
 def cholesky_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:

@@ -7,24 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .native import OPS, native
-from .problem import ADJOINT, LENT, MIXED, OVERWRITE, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER
-
-__all__ = [
-    "ADJOINT",
-    "LENT",
-    "MIXED",
-    "OPERATIONS",
-    "OVERWRITE",
-    "POS",
-    "SELF_ADJOINT",
-    "SYMMETRIC",
-    "UNIT",
-    "UPPER",
-    "Operation",
-    "Params",
-    "Shape",
-    "operation_named",
-]
+from .problem import ADJOINT, POS
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run

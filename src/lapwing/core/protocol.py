@@ -15,8 +15,6 @@ import numpy as np
 from .operation import Operation, Params
 from .problem import Spec
 
-__all__ = ["Framework", "Front", "Handle"]
-
 
 class Framework(Protocol):
     """A library whose arrays lie on one device."""

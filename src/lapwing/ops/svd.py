@@ -18,8 +18,6 @@ from ..core.request import MATRIX, VALUE, Request
 from .failure import first_failure
 from .qr import _smaller
 
-__all__ = ["SVD", "SVDVALS", "PolarResult", "SVDResult", "polar", "svd", "svdvals"]
-
 
 class SVDResult(NamedTuple):
     """The results of :func:`svd`."""

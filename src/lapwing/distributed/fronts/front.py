@@ -14,8 +14,6 @@ from ...core.request import MATRIX, RIGHT, VALUE, Place, Request
 from ..backends.protocol import Backend, Part
 from ..ranks.protocol import agree
 
-__all__ = ["Placed", "Placing", "agreed", "check_right", "log_precision", "requested", "run"]
-
 _log = logging.getLogger("lapwing")
 
 
@@ -64,6 +62,17 @@ def agreed(
     if ranks.rank == 0:
         log_precision(request)
     return request, backend, part, from_ranks
+
+
+def agreed_right(ranks: Any, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+    """All ranks compare a right-hand side of a later call; ``describe`` checks it and returns the facts."""
+    error: Exception | None = None
+    facts: dict[str, Any] = {}
+    try:
+        facts = describe()
+    except Exception as wrong:  # any error: the other ranks must not wait
+        error = wrong
+    agree(ranks, name, facts, error=error)
 
 
 def log_precision(request: Request) -> None:

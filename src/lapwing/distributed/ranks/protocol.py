@@ -22,38 +22,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from .jax import JaxRanks
     from .torch import TorchRanks
-
-__all__ = [
-    "Alone",
-    "Communicator",
-    "JaxRanks",
-    "MissingRanksError",
-    "RanksDisagreeError",
-    "TorchRanks",
-    "agree",
-    "open_communicator",
-    "patience",
-    "ranks_in_words",
-    "timeout",
-]
 
 # A rank may be late for good reasons, such as reading its part of the data. The launcher notices a dead one within seconds.
 _TIMEOUT: ContextVar[float] = ContextVar("lapwing_timeout", default=600.0)
-
-
-def __getattr__(name: str) -> Any:
-    """The ranks of the frameworks under their old address."""
-    if name == "TorchRanks":
-        from .torch import TorchRanks
-
-        return TorchRanks
-    if name == "JaxRanks":
-        from .jax import JaxRanks
-
-        return JaxRanks
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class MissingRanksError(RuntimeError):

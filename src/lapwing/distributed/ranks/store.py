@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from .protocol import MissingRanksError, timeout
 
-__all__ = ["Store", "StoreRanks"]
-
 
 class Store(Protocol):
     def put(self, key: str, value: bytes) -> None: ...

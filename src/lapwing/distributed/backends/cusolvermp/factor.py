@@ -13,8 +13,6 @@ from .blocks import Operand, diagonal, diagonal_indices, identity, local_of, put
 from .exchange import Block
 from .session import Session
 
-__all__ = ["Factored", "conjugated", "factor", "lu_of", "sides_of"]
-
 _LOWER, _NO_TRANSPOSE = 0, 0
 _DIGIT = 1024  # numbers below it are exact in every format that a product may be computed in, TensorFloat-32 too
 
@@ -112,9 +110,7 @@ class Factored:
         return _parity(order)
 
 
-def factor(
-    session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None, operation: str
-) -> Factored:
+def factor(session: Session, a: Operand, *, pos: bool, upper: bool = False, operation: str) -> Factored:
     """Factor a copy of ``a``.
 
     Raises
@@ -122,7 +118,7 @@ def factor(
     NotPositiveDefiniteError, SingularMatrixError
         On all ranks alike.
     """
-    layout = session.tiles(a.layout.shape, operation, tile)
+    layout = session.tiles(a.layout.shape, operation)
     if pos:
         return Factored(session, _positive(session, a, layout, upper, operation), None, upper)
     return Factored(session, *lu_of(session, a, layout, operation), False)

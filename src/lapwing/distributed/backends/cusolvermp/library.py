@@ -11,8 +11,6 @@ from ....core.libraries import find
 from ....core.problem import DTYPES
 from .nccl import load, nccl
 
-__all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
-
 # cudaDataType
 DATA = dict(zip(DTYPES, (0, 1, 4, 5), strict=True))
 # 0.7.2 and below: wrong answers on grids that are not square, and races

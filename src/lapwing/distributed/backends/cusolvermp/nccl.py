@@ -12,8 +12,6 @@ from typing import Any
 from ....core import libraries
 from ...ranks.protocol import Communicator, agree
 
-__all__ = ["Nccl", "NcclComm", "Runtime", "load", "nccl", "open_nccl", "runtime"]
-
 
 def load(library: str) -> ctypes.CDLL:
     """Open one of NVIDIA's libraries for all later ones: they find each other by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p
@@ -11,14 +13,13 @@ import numpy as np
 
 from ....core.problem import ITEMSIZE
 from ...cost import tile_for
-from ...layout import Layout, best_grid
+from ...layout import Layout
 from ...ranks.protocol import Communicator, MissingRanksError, agree
+from ...tiles import best_grid
 from .blocks import Operand
 from .exchange import Block, exchange
 from .library import DATA, check, check_blas, library
 from .nccl import NcclComm, open_nccl, runtime, tried
-
-__all__ = ["Allocator", "Session", "on_device", "scalar"]
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -29,7 +30,7 @@ _NOTHING = (0, 0, None)
 
 
 class Session:
-    """A device, its stream and the communicators of a group of ranks; kept between calls, see :mod:`.open`."""
+    """A device, its stream and the communicators of a group of ranks; kept between calls, see :func:`open_session`."""
 
     def __init__(self, comm: Communicator, device: int) -> None:
         self.comm, self.rank, self.size, self.device = comm, comm.rank, comm.size, device
@@ -152,8 +153,6 @@ class Session:
         except MissingRanksError:
             self._abort()
             raise
-
-    told = allgather  # another name, for the callers in fronts/
 
     def reserve(self, count: int) -> tuple[int, Any]:
         """Memory on all ranks: its pointer, and the object that keeps it."""
@@ -319,6 +318,37 @@ class Session:
         finally:
             self._buffers = [_NOTHING, _NOTHING]
             self.allocate = self.runtime.allocate
+
+
+def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
+    """The session of a communicator on a device, created at its first use (collective).
+
+    It is stored in ``kept`` of the communicator, and closed with it. The session of a process alone is closed when the process
+    ends. Call :meth:`Session.release` after the work.
+    """
+    kept: dict[Any, Any] = comm.__dict__.setdefault("kept", {}) if comm.size > 1 else _ALONE
+    key = ("cusolvermp", device)
+    session = kept.get(key)
+    if session is None:
+        if not _ALONE and kept is _ALONE:
+            atexit.unregister(_close_alone)
+            atexit.register(_close_alone)
+        session = kept[key] = Session(comm, device)
+    session.runtime.set_device(device)
+    session.allocate = allocate or session.runtime.allocate
+    session.runtime.wait_all()  # the caller's streams may still write to the operands
+    return session  # type: ignore[no-any-return]
+
+
+_ALONE: dict[Any, Session] = {}
+
+
+def _close_alone() -> None:
+    """At the end of the process; not after an error, when the device may not answer any more."""
+    if getattr(sys, "last_value", None) is None:
+        for session in reversed(_ALONE.values()):
+            session.close()
+    _ALONE.clear()
 
 
 @contextmanager

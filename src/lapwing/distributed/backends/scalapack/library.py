@@ -17,8 +17,6 @@ import numpy as np
 
 from ....core import libraries
 
-__all__ = ["Grid", "Library", "ScalapackMissing", "grid_of", "library", "missing"]
-
 _HINT = "pip install mkl mpich mpi4py, or apt install libscalapack-openmpi2.2 with an mpi4py built for Open MPI"
 _MKL = "mkl_scalapack_ilp64"
 

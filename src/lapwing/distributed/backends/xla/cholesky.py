@@ -17,15 +17,13 @@ from .layout import adjoint, place
 from .panels import WINDOWS, Panels
 from .substitution import Triangle, dot, gather_solve, scatter_solve
 
-__all__ = ["Factored", "dot", "factor", "identity_slots", "logdet", "multiply", "solve"]
-
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
 TILE = 256  # rows and columns of a product on a CPU
 SOUND = 100.0  # condition number of a diagonal block up to which a product with its inverse is as good as substitution
 
 
 class Factored(NamedTuple):
-    """L in panels, shape (padded, columns); its diagonal blocks and their inverses on every device; the status."""
+    """A triangular matrix in panels, shape (padded, columns); its diagonal blocks and their inverses on every device; status."""
 
     panels: Any
     diagonal: Any

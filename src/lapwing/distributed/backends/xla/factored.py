@@ -22,21 +22,6 @@ from .cholesky import Factored, logdet
 from .layout import adjoint, from_panels, shard_map, to_panels
 from .panels import Panels
 
-__all__ = [
-    "cholesky_factor",
-    "factor",
-    "inv",
-    "inverse",
-    "mean",
-    "mirrored",
-    "rcond",
-    "slogdet",
-    "slogdet_at_once",
-    "solve",
-    "solve_at_once",
-    "triangle_of",
-]
-
 _WHOLE = PartitionSpec()
 # JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
 _TURNS_LOOPS = jax.__version_info__ >= (0, 10)
@@ -57,9 +42,7 @@ def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) ->
 
 def _parts(kind: str, grid: Grid) -> Any:
     held = PartitionSpec(grid.order)
-    if kind == "pos":
-        return Factored(held, *[_WHOLE] * 3)
-    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else triangle.FactoredTriangle(held, *[_WHOLE] * 3)
+    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else Factored(held, *[_WHOLE] * 3)
 
 
 def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, f: Any, b: Any) -> Any:

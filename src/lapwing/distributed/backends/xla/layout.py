@@ -19,21 +19,6 @@ from jax.sharding import Mesh
 from ...placement import Grid
 from .panels import Panels
 
-__all__ = [
-    "adjoint",
-    "from_panels",
-    "from_slots",
-    "from_whole_rows",
-    "gathered",
-    "in_mesh",
-    "local_part",
-    "place",
-    "shard_map",
-    "to_panels",
-    "to_slots",
-    "to_whole_rows",
-]
-
 
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     """``jax.shard_map`` of any release, without its check of what is replicated, which many primitives do not pass."""

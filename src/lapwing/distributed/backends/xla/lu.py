@@ -18,21 +18,6 @@ from .layout import adjoint, from_panels, from_slots, gathered, local_part, plac
 from .panels import WINDOWS, Panels
 from .substitution import Triangle, dot, gather_solve, left_solve, scatter_solve
 
-__all__ = [
-    "FactoredLU",
-    "apply",
-    "factor",
-    "inverse_lower",
-    "inverse_of",
-    "local_factor",
-    "local_inverse",
-    "local_sandwich",
-    "local_slogdet",
-    "local_times",
-    "prepared",
-    "slogdet_of",
-]
-
 
 class FactoredLU(NamedTuple):
     """L below and U above in panels; both's diagonal blocks and inverses, the order of rows, its parity and the status."""
