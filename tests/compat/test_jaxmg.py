@@ -36,7 +36,7 @@ def test_jaxmg_on_a_gpu():
 
 
 def test_device_supports_vmm_names_what_is_missing():
-    from lapwing.compat.jaxmg_device import device_supports_vmm
+    from lapwing.compat.jaxmg import device_supports_vmm
 
     try:
         assert device_supports_vmm(0) in (True, False)

@@ -27,24 +27,31 @@ from jax.sharding import PartitionSpec
 from .. import __version__, eigh, eigvalsh, factor, inv_ex, solve_ex
 from ..distributed import shard
 from ..distributed.backends.xla.layout import shard_map
-from .jaxmg_device import device_supports_vmm
 from .jaxmg_layout import (
     JaxMgWarning,
+    Place,
     calculate_all_valid_T_A,
     calculate_padding,
+    check_right,
     cyclic_1d,
     cyclic_1d_layout,
     determine_distributed_setup,
+    device_supports_vmm,
+    discard,
     get_cols_cyclic,
     get_mesh_and_spec_from_array,
+    inside,
+    manual_axes,
     maybe_real_dtype_from_complex,
+    on_one_device,
     pad_rows,
     plot_block_to_cyclic,
+    put,
     random_psd,
+    status,
     unpad_rows,
     verify_cyclic,
 )
-from .jaxmg_place import Place, check_right, discard, inside, manual_axes, on_one_device, put, status
 from .jaxmg_rectangular import gesvd, least_squares, polar, qr
 
 __all__ = [

@@ -15,7 +15,7 @@ from .. import polar as _polar
 from .. import qr as _qr
 from ..distributed import shard
 from ..distributed.backends.xla.layout import shard_map
-from .jaxmg_place import Place, check_right, discard, on_one_device, put, status
+from .jaxmg_layout import Place, check_right, discard, on_one_device, put, status
 
 
 def qr(

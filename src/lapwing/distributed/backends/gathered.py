@@ -16,7 +16,7 @@ from ...core.problem import ITEMSIZE
 from ...core.request import MATRIX, VALUE, Request
 from ..cost import CPU_CLUSTER, Cost
 from ..matrix import ShardedMatrix
-from ..ranks.protocol import agree
+from ..ranks.protocol import agree, attempt
 from .protocol import Array, Backend, Part, scaled_operation
 
 _ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
@@ -96,12 +96,7 @@ class _Handle:
 
 def _on_root(ranks: Any, name: str, work: Callable[[], Any]) -> Any:
     """What ``work`` returns on rank 0, None elsewhere; all ranks raise what it raises."""
-    error = returned = None
-    if ranks.rank == 0:
-        try:
-            returned = work()
-        except Exception as wrong:
-            error = wrong
+    returned, error = attempt(work) if ranks.rank == 0 else (None, None)
     agree(ranks, name, {}, error=error)
     return returned
 

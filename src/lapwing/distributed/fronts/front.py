@@ -12,7 +12,7 @@ import numpy as np
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, VALUE, Place, Request
 from ..backends.protocol import Backend, Part
-from ..ranks.protocol import agree
+from ..ranks.protocol import agree, attempt
 
 _log = logging.getLogger("lapwing")
 
@@ -66,13 +66,8 @@ def agreed(
 
 def agreed_right(ranks: Any, name: str, describe: Callable[[], dict[str, Any]]) -> None:
     """All ranks compare a right-hand side of a later call; ``describe`` checks it and returns the facts."""
-    error: Exception | None = None
-    facts: dict[str, Any] = {}
-    try:
-        facts = describe()
-    except Exception as wrong:  # any error: the other ranks must not wait
-        error = wrong
-    agree(ranks, name, facts, error=error)
+    facts, error = attempt(describe)
+    agree(ranks, name, facts or {}, error=error)
 
 
 def log_precision(request: Request) -> None:

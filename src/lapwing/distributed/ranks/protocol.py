@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from .torch import TorchRanks
 
+T = TypeVar("T")
 # A rank may be late for good reasons, such as reading its part of the data. The launcher notices a dead one within seconds.
 _TIMEOUT: ContextVar[float] = ContextVar("lapwing_timeout", default=600.0)
 
@@ -156,6 +157,14 @@ def agree(
     for what in facts:
         _compare(operation, what, [their_facts.get(what) for _, their_facts, _, _ in calls])
     return [value for _, _, _, value in calls]
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result of a step that this rank does alone, or its error for :func:`agree`: the other ranks must not wait."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
 
 
 def _compare(operation: str, what: str, values: list[Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ....core.memory import library_of
 from ...layout import Layout
 from ...matrix import ShardedMatrix, on_one
-from ...ranks.protocol import agree
+from ...ranks.protocol import agree, attempt
 from ..protocol import Part
 from .blocks import Operand
 from .library import missing
@@ -76,14 +76,14 @@ def gather(a: ShardedMatrix, root: int | None) -> Any:
 
 def redistribute(a: ShardedMatrix, layout: Layout) -> ShardedMatrix:
     name = "ShardedMatrix.redistribute"
-    error: Exception | None = None
-    block: Any = None
-    try:
+
+    def enter() -> Part:
         check_usable(name)
-        block = entered(Part(a.local, a.layout, a.ranks), None)
-    except Exception as wrong:  # any error: the other ranks must not wait
-        error = wrong
+        return entered(Part(a.local, a.layout, a.ranks), None)
+
+    block, error = attempt(enter)
     agree(a.ranks, name, {"shape": a.shape, "dtype": a.dtype.name}, error=error)
+    assert block is not None
     with opened(block) as session:
         given = session.together(lambda: given_of(block))
         moved = session.move(given, layout)

@@ -14,12 +14,12 @@ import numpy as np
 from ....core.problem import ITEMSIZE
 from ...cost import tile_for
 from ...layout import Layout
-from ...ranks.protocol import Communicator, MissingRanksError, agree
+from ...ranks.protocol import Communicator, MissingRanksError, agree, attempt
 from ...tiles import best_grid
 from .blocks import Operand
 from .exchange import Block, exchange
 from .library import DATA, check, check_blas, library
-from .nccl import NcclComm, open_nccl, runtime, tried
+from .nccl import NcclComm, open_nccl, runtime
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Session:
             check_blas(self.library.blas.cublasSetStream_v2(self.blas, self.stream))
 
         try:
-            agree(comm, "distributed", {}, error=tried(make))
+            agree(comm, "distributed", {}, error=attempt(make)[1])
         except MissingRanksError:
             self._abort()
             raise
@@ -130,9 +130,9 @@ class Session:
             raise RuntimeError(
                 f"distributed: this communicator cannot be used any more: {self._unusable}\nhint: create it again"
             )
-        box: list[T] = []
-        self._agreed("distributed", tried(lambda: box.append(work())))
-        return box[0]
+        result, error = attempt(work)
+        self._agreed("distributed", error)
+        return result  # type: ignore[return-value]
 
     def _agreed(self, operation: str, error: Exception | None, mine: Any = None) -> list[Any]:
         try:
@@ -286,10 +286,9 @@ class Session:
 
         try:
             # one rank without memory must not leave the others waiting inside the library
-            self._agreed(name.lower(), tried(prepare))
-            box: list[int] = []
-            error = tried(lambda: box.append(run()))
-            statuses = self._agreed(name.lower(), error, box[0] if box else 0)
+            self._agreed(name.lower(), attempt(prepare)[1])
+            status, error = attempt(run)
+            statuses = self._agreed(name.lower(), error, status)
         finally:
             for descriptor in held:
                 self.library.mp.cusolverMpDestroyMatrixDesc(descriptor)

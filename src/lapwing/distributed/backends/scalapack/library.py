@@ -47,9 +47,6 @@ class Library:
         except AttributeError:
             raise ScalapackMissing(f"scalapack: {self.name} has no {name.rstrip('_')}\nhint: {_HINT}") from None
 
-    def has(self, name: str) -> bool:
-        return hasattr(self._symbols, name)
-
     def call(self, name: str, *arguments: Any) -> None:
         """A Fortran call with int, bytes, array or ctypes arguments: all by reference, the lengths of strings at the end."""
         references: list[Any] = []

@@ -60,8 +60,13 @@ def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
 
 def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
     f = local_factor(a, grid, cut, upper)
+    return triangle_of(f, grid, cut, upper), f.info
+
+
+def triangle_of(f: spd.Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
+    """My block of L, or of L^H."""
     l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
-    return (adjoint(l) if upper else l), f.info
+    return adjoint(l) if upper else l
 
 
 def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
@@ -115,13 +120,6 @@ def local_rows(x: Any, rows: int, axes: tuple[str, ...]) -> Any:
 def summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
     y = lax.psum(y, over) if over else y
     return lax.all_gather(y, along, tiled=True) if along else y
-
-
-def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels) -> Any:
-    """-X S X, in blocks."""
-    xs, ss = (in_panels(m, grid, cut) for m in (x, s))
-    made = spd.multiply(spd.multiply(xs, ss, cut, grid.order), xs, cut, grid.order)
-    return -from_panels(made, grid, cut, cut.n)
 
 
 def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:

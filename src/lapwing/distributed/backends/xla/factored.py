@@ -19,7 +19,7 @@ from . import calls as spd
 from . import lu, triangle
 from .calls import cholesky_tangent, or_nan, spec_of
 from .cholesky import Factored, logdet
-from .layout import adjoint, from_panels, shard_map, to_panels
+from .layout import from_panels, shard_map, to_panels
 from .panels import Panels
 
 _WHOLE = PartitionSpec()
@@ -102,7 +102,7 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
         a, x, da = primals[0], function(*primals), tangents[0]
         # dX = -X dA X solves -A dX A = dA: written so, it can be differentiated again, and be turned around
         if kind == "pos":
-            sandwich = mapped(spd.local_sandwich, 2)
+            sandwich = mapped(partial(lu.local_sandwich, transposed=False), 2)
             # turned around it is the same with conj(X), whose panels need not be kept
             ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
         else:
@@ -200,11 +200,7 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
 def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
     """L, or L^H, where A was."""
     grid, spec = placement.grid, spec_of(placement.grid)
-
-    def local(f: Any) -> Any:
-        l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
-        return adjoint(l) if upper else l
-
+    local = partial(spd.triangle_of, grid=grid, cut=cut, upper=upper)
     function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
 
     @function.defjvp

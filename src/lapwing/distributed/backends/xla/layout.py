@@ -49,6 +49,12 @@ def place(axes: tuple[str, ...]) -> Any:
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
+def numbers(cut: Panels, axes: tuple[str, ...]) -> Any:
+    """The columns of the matrix that are in my panels, one row for each panel."""
+    panel = jnp.arange(cut.each) * cut.devices + place(axes)
+    return panel[:, None] * cut.width + jnp.arange(cut.width)
+
+
 def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     """The columns of my panels, shape (padded, columns), from my block of an n x n matrix (or r x n: rows are not padded)."""
     rows, whole = a.shape[0], a.shape[0] * grid.p
