@@ -91,19 +91,9 @@ __all__ = [
 
 
 def potrs(
-    a: Any,
-    b: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-    return_logdet: bool = False,
-    donate: bool = False,
-) -> Any:
+    a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Any = None, cyclic_1d: bool = False, return_logdet: bool = False, donate: bool = False,
+) -> Any:  # fmt: skip
     """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
 
     ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
@@ -123,17 +113,9 @@ def potrs(
 
 
 def lu_solve(
-    a: Any,
-    b: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    *,
-    in_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    donate: bool = False,
-) -> Any:
+    a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, *, in_specs: Any = None,
+    return_status: bool = False, pad: bool = True, donate: bool = False,
+) -> Any:  # fmt: skip
     """Solve A x = b for any square A: x, or (x, status)."""
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
@@ -146,16 +128,9 @@ def lu_solve(
 
 
 def potri(
-    a: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-) -> Any:
+    a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Any = None, cyclic_1d: bool = False,
+) -> Any:  # fmt: skip
     """The inverse of a positive definite matrix, exactly Hermitian: X, or (X, status)."""
     place = Place("potri", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
@@ -168,18 +143,9 @@ def potri(
 
 
 def syevd(
-    a: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_eigenvectors: bool = True,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-    donate: bool = False,
-) -> Any:
+    a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_eigenvectors: bool = True,
+    return_status: bool = False, pad: bool = True, *, in_specs: Any = None, cyclic_1d: bool = False, donate: bool = False,
+) -> Any:  # fmt: skip
     """Eigenvalues and eigenvectors of a Hermitian matrix: w, (w, V), (w, status) or (w, V, status).
 
     The matrix is gathered to one device (inside jit: to every device), which must hold it.

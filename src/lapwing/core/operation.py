@@ -91,5 +91,10 @@ class Operation:
         return tuple(x.swapaxes(-1, -2) if i == self.alias else x for i, x in enumerate(outputs))
 
 
+def picked(function: Callable[..., tuple[Any, ...]], places: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+    """The function with only these of its results."""
+    return lambda *arguments: tuple(function(*arguments)[i] for i in places)
+
+
 def operation_named(name: str) -> Operation:
     return next(o for o in OPERATIONS if o.name == name)

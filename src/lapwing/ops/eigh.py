@@ -12,7 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_flag, check_hermitian, check_square
 from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
-from ..core.operation import Operation, Params, Shape
+from ..core.operation import Operation, Params, Shape, picked
 from ..core.plan import bytes_in_words
 from ..core.problem import UPPER, Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
@@ -355,11 +355,6 @@ def _results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, st
     return ((*shape[:-2], count), "real"), ((*shape[:-1], count), None), (shape[:-2], "int32")
 
 
-def _value_results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, str | None], ...]:
-    values, _, info = _results(shapes, params)
-    return values, info
-
-
 def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
     n = shapes[0][-1]
     first, count = params[1:]
@@ -383,11 +378,6 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     return w[..., chosen].copy(), v[..., chosen].copy(), np.asarray(~good).astype(np.int32)
 
 
-def _values_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    w, _, info = _reference(arrays, params)
-    return w, info
-
-
 EIGH = Operation(
     "eigh",
     results=_results,
@@ -404,9 +394,9 @@ EIGH = Operation(
 )
 EIGVALSH = Operation(
     "eigvalsh",
-    results=_value_results,
+    results=picked(_results, (0, 2)),
     sizes=_sizes,
-    reference=_values_reference,
+    reference=picked(_reference, (0, 2)),
     example=(0, 0, -1),
     turns="real",
     launches_only_to=4,

@@ -94,7 +94,6 @@ class Backend(Protocol):
 
     def refuses(self, array: Array) -> str:
         """ "" or why it takes no such arrays, in words that follow its name."""
-        ...
 
     def support(self, request: Request, array: Array) -> Support:
         """Whether it takes this call on an array that it does not refuse; a reason in words if not."""
@@ -112,7 +111,6 @@ class Backend(Protocol):
         ``b`` is a Part, or a NumPy array that every rank has, and a solution is as ``b`` is. ``ranks`` is what
         :meth:`prepare` returned on each rank.
         """
-        ...
 
 
 def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: Any) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ class DTensorFront:
     def describe(self, a: Any, /) -> Spec:
         return Spec(tuple(a.shape), blocks.dtype_of(a), "cuda" if blocks.on_gpu(a) else "cpu", str(a.placements))
 
-    @blocks.not_compiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the ranks talk to each other through Python
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
         name = function.__name__
         if not blocks.cuts_matrix(a) and options.get("engine") != "cusolvermp":
@@ -132,7 +132,7 @@ def _each_rank_its_own(described: Spec, function: Any, a: Any, b: Any, options: 
         return request.returned((_Own(returned, a),))
     results = [x if x is None else blocks.wrap_own(x, a) for x in request.results(returned)]
     if RIGHT in request.places:
-        results[0] = blocks.placed_as(results[0], b if blocks.is_sharded(b) else None)
+        results[0] = blocks.placed_as(results[0], b if isinstance(b, DTensor) else None)
     return request.returned(results)
 
 
@@ -159,7 +159,7 @@ class _Own:
 
     def solve(self, b: Any, /) -> Any:
         x = blocks.wrap_own(self._factor.solve(blocks.own("Factor.solve", b, self._a)), self._a)
-        return blocks.placed_as(x, b if blocks.is_sharded(b) else None)
+        return blocks.placed_as(x, b if isinstance(b, DTensor) else None)
 
     def inverse(self) -> Any:
         return blocks.wrap_own(self._factor.inv(), self._a)
@@ -176,9 +176,9 @@ class _Own:
 
 def _check_right(name: str, a: Spec, b: Any) -> dict[str, str]:
     """What all ranks must agree on."""
-    if not blocks.is_tensor(b):
+    if not isinstance(b, torch.Tensor):
         raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
-    hint = "" if blocks.is_sharded(b) else _PART_OF_B
+    hint = "" if isinstance(b, DTensor) else _PART_OF_B
     front.check_right(name, a, Spec(tuple(b.shape), blocks.dtype_of(b)), hint)
     return _facts(b)
 

@@ -6,10 +6,9 @@ one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +20,6 @@ from ..layout import Axis, Layout
 from ..ranks import launched as mpi_place
 from ..ranks.protocol import open_communicator
 from ..ranks.torch import TorchRanks
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def not_compiled(function: Function) -> Function:
-    """The ranks talk to each other through Python: torch.compile leaves such calls as they are."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return]
 
 
 def cuts_matrix(a: Any) -> bool:
@@ -246,14 +238,6 @@ def wrap_own(x: Any, like: Any) -> Any:
 
 def dtype_of(x: Any) -> str:
     return str(x.dtype).rpartition(".")[2]
-
-
-def is_tensor(x: Any) -> bool:
-    return isinstance(x, torch.Tensor)
-
-
-def is_sharded(x: Any) -> bool:
-    return isinstance(x, DTensor)
 
 
 def as_right(x: Any, b: Any, vector: bool) -> Any:

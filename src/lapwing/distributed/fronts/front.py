@@ -24,11 +24,9 @@ class Placing(Protocol):
 
     def right(self, name: str, b: Any) -> Any:
         """A right-hand side as a backend takes it."""
-        ...
 
     def leave(self, x: Any, place: Place, b: Any) -> Any:
         """A result as the user gets it; ``b`` is the right-hand side as the user gave it."""
-        ...
 
 
 def requested(function: Callable[..., Any], described: Spec, b: Any, options: dict[str, Any]) -> Request:

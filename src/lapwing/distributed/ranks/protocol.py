@@ -78,17 +78,14 @@ class Communicator(Protocol):
 
     def allgather(self, value: Any, operation: str = "allgather") -> list[Any]:
         """The (picklable) value of each rank, by rank. For small values."""
-        ...
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
         """The bytes of ``root`` on every rank."""
-        ...
 
     def barrier(self) -> None: ...
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks with the same color, ordered by key; None for those without."""
-        ...
 
 
 @contextmanager

@@ -15,13 +15,11 @@ class Store(Protocol):
 
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
         """The values, waiting for them until ``deadline`` (``time.monotonic()``); None for what is missing then."""
-        ...
 
     def delete(self, key: str) -> None: ...
 
     def leave(self, key: str, process: int, count: int) -> None:
         """Called by ``count`` processes after they have read. The one that serves the store waits here for the others."""
-        ...
 
 
 class StoreRanks:

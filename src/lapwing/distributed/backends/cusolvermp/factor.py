@@ -45,23 +45,17 @@ class Factored:
             x = conjugated(session, x) if turned else x
             self._apply(x)
             x = conjugated(session, x) if turned else x
-        result = session.give(x, b.layout)
-        session.done()
-        return result
+        return session.deliver(x, b.layout)
 
     def inv(self, to: Layout) -> Operand:
         """A^-1, by a solve with the identity: the library has no routine for it."""
         x = identity(self.session, self.layout, self.dtype)
         self._apply(x)
-        result = self.session.give(x, to, "T" if self.upper else "N")
-        self.session.done()
-        return result
+        return self.session.deliver(x, to, "T" if self.upper else "N")
 
     def triangle(self, to: Layout) -> Operand:
         """L, or its adjoint where the upper triangle was read. The other triangle is not cleared: the caller does that."""
-        result = self.session.give(self.block, to, "T" if self.upper else "N")
-        self.session.done()
-        return result
+        return self.session.deliver(self.block, to, "T" if self.upper else "N")
 
     def slogdet(self, *, destroy: bool = False) -> tuple[Any, float]:
         """Sign and logarithm of the absolute determinant, the same on all ranks. ``destroy``: the factor is not used again."""

@@ -86,7 +86,7 @@ def redistribute(a: ShardedMatrix, layout: Layout) -> ShardedMatrix:
     assert block is not None
     with opened(block) as session:
         given = session.together(lambda: given_of(block))
-        moved = session.move(given, layout)
+        moved = session.deliver(given.block(session.rank), layout, "T" if given.row_major else "N")
         made = block.memory.blocks(moved, a.ranks)
     return ShardedMatrix(made.local, layout, a.ranks)
 

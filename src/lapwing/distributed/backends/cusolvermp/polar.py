@@ -49,9 +49,7 @@ def polar(
     other = _adjoint(session, p)
     _add(session, 0.5, p, 0.5, other, p)
     to_u, to_p = to or (a.layout, a.layout)
-    results = session.give(u, to_u, turned), session.give(p, to_p, turned)
-    session.done()
-    return results
+    return session.give(u, to_u, turned), session.deliver(p, to_p, turned)
 
 
 def _iterate(session: Session, x: Block) -> None:

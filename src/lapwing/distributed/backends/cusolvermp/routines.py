@@ -59,7 +59,7 @@ def eigh(
     target = to or a.layout.of_shape((n, count))
     if upper and a.dtype.startswith("complex"):  # those of conj(A)
         q = conjugated(session, q)
-    return w, _finish(session, session.give(q, target, "N", (0, first)))
+    return w, session.deliver(q, target, "N", (0, first))
 
 
 def qr(session: Session, a: Operand, *, to: tuple[Layout, Layout] | None = None) -> tuple[Operand, Operand]:
@@ -78,7 +78,7 @@ def qr(session: Session, a: Operand, *, to: tuple[Layout, Layout] | None = None)
     r = session.give(work, r_layout)
     session.call("Orgqr", layout, m, n, n, work, tau, dtype=a.dtype)
     del keep
-    return _finish(session, session.give(work, q_layout)), r
+    return session.deliver(work, q_layout), r
 
 
 def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None) -> Operand:
@@ -93,7 +93,7 @@ def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None)
     work, x = session.bring(a, layout), session.bring(b, sides_of(layout, b.layout.shape))
     if k and (info := session.call("Gels", layout, _NO_TRANSPOSE, m, n, k, work, x, dtype=a.dtype)):
         raise SingularMatrixError("lstsq", pivot=info)
-    return _finish(session, session.give(x, to or b.layout.of_shape((n, k))))
+    return session.deliver(x, to or b.layout.of_shape((n, k)))
 
 
 def svd(
@@ -129,7 +129,7 @@ def svd(
     to_u, to_vh = to or (a.layout.of_shape((m, k)), a.layout.of_shape((k, n)))
     left, right = (vh, u) if wide else (u, vh)
     turned = "T" if wide else "N"
-    return session.give(left, to_u, turned), s, _finish(session, session.give(right, to_vh, turned))
+    return session.give(left, to_u, turned), s, session.deliver(right, to_vh, turned)
 
 
 def _values(session: Session, operation: str, layout: Layout, pointer: int, count: int, dtype: str, info: int) -> np.ndarray:
@@ -142,11 +142,6 @@ def _values(session: Session, operation: str, layout: Layout, pointer: int, coun
     if info or not finite:
         raise ConvergenceError(operation, nonfinite=not finite)
     return values
-
-
-def _finish(session: Session, result: Operand) -> Operand:
-    session.done()
-    return result
 
 
 def agree_finite(session: Session, operation: str, sample: np.ndarray) -> None:

@@ -177,12 +177,11 @@ class Session:
         moved = exchange(self, block, turned, lambda: self._empty(turned, block.dtype), _compose(operation, True), offset[::-1])
         return Operand(moved.pointer, layout, block.dtype, True, moved.owner)
 
-    def move(self, operand: Operand, layout: Layout) -> Operand:
-        """The same matrix as row-major blocks of another layout."""
-        source, turned = operand.block(self.rank), layout.transposed
-        moved = exchange(self, source, turned, lambda: self._empty(turned, operand.dtype), "N" if operand.row_major else "T")
+    def deliver(self, block: Block, layout: Layout, operation: str = "N", offset: tuple[int, int] = (0, 0)) -> Operand:
+        """As :meth:`give`, for the last result of a call."""
+        result = self.give(block, layout, operation, offset)
         self.done()
-        return Operand(moved.pointer, layout, operand.dtype, True, moved.owner)
+        return result
 
     def to_host(self, pointer: int, count: int, dtype: Any) -> np.ndarray:
         values = np.empty(count, dtype)
@@ -243,7 +242,7 @@ class Session:
 
         ``skip``: arguments that the query for the workspace does not take. The work is complete when this returns.
         """
-        routine = self.library.routine(name)
+        routine, query = self.library.routine(name)
         grid = self.grid(layout)
         flat: list[Any] = []
         held: list[int] = []
@@ -261,7 +260,7 @@ class Session:
                 flat.extend(argument)
                 asked += () if i in skip else argument
             if grid is not None:
-                status = routine.ask(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
+                status = query(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
                 check(status, f"{name}, workspace")
                 self.workspace = sizes[0].value, sizes[1].value
                 # not cleared, as it may be as large as the matrix
@@ -272,9 +271,7 @@ class Session:
             if grid is None:
                 return 0
             (pointer, _), host, (info, _) = work
-            status = routine.run(
-                self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info
-            )
+            status = routine(self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info)
             reported = int(self.to_host(info, 1, np.int32)[0])
             # a matrix that is not positive definite is an "internal error" for potrf (0.8.0 on an H200)
             if status == 7 and name in _MAY_FAIL:
