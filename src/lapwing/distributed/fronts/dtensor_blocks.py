@@ -187,6 +187,7 @@ def _ranks_of(mesh: Any, world: Any) -> TorchRanks:
     return TorchRanks(dist, group)
 
 
+@lru_cache(maxsize=32)  # asked once: a rank that imports mpi4py later must not ask again alone
 def mpi_of(ranks: TorchRanks) -> Any:
     """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
     return mpi_place.communicator(ranks, mpi_place.under_mpi(), dist.get_rank())
