@@ -31,9 +31,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import lapwing as lw
-from lapwing.distributed.backends.cusolvermp import routines as mp
+from lapwing.distributed.backends.cusolvermp.blocks import Operand
 from lapwing.distributed.backends.cusolvermp.memory import DeviceMemory as TorchMemory
 from lapwing.distributed.backends.cusolvermp.nccl import nccl
+from lapwing.distributed.backends.cusolvermp.session import Session, open_session
 from lapwing.distributed.layout import Axis, Layout
 from lapwing.distributed.matrix import ShardedMatrix
 
@@ -146,16 +147,16 @@ def units(residual: torch.Tensor, scale: float, n: int) -> float:
     return round(residual.abs().max().item() / (scale * n * torch.finfo(residual.dtype).eps), 6)
 
 
-def session_for(x: torch.Tensor) -> mp.Session:
+def session_for(x: torch.Tensor) -> Session:
     from lapwing.distributed.ranks.protocol import Alone
 
     memory = TorchMemory(x)
-    return mp.open_session(Alone(), memory.device, memory.allocate)
+    return open_session(Alone(), memory.device, memory.allocate)
 
 
-def given(x: torch.Tensor) -> mp.Given:
+def given(x: torch.Tensor) -> Operand:
     memory = TorchMemory(x)
-    return mp.Given(memory.pointer, Layout(Axis.whole(x.shape[0]), Axis.whole(x.shape[1])), memory.dtype, True, x)
+    return Operand(memory.pointer, Layout(Axis.whole(x.shape[0]), Axis.whole(x.shape[1])), memory.dtype, True, x)
 
 
 def row(operation: str, n: int, dtype: torch.dtype, error: float, **times: float) -> dict[str, Any]:

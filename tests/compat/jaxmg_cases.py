@@ -17,8 +17,7 @@ import numpy as np  # noqa: E402
 from jax.sharding import NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from lapwing.compat.jaxmg import cyclic_1d_layout, potrs, potrs_no_shardmap  # noqa: E402
-from lapwing.compat.jaxmg_layout import shard_map  # noqa: E402
+from lapwing.compat.jaxmg import cyclic_1d_layout, potrs, potrs_no_shardmap, shard_map  # noqa: E402
 
 
 def first_program():

@@ -26,7 +26,7 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import lapwing as lw  # noqa: E402
-from lapwing.distributed.fronts import jax_processes  # noqa: E402
+from lapwing.distributed.fronts import jax as jax_front  # noqa: E402
 
 
 def put(a, mesh, spec):
@@ -92,6 +92,6 @@ def main():
 
 
 if GPU:
-    jax_processes.on_gpu = lambda block: True
+    jax_front.on_gpu = lambda block: True
 main()
 jax.distributed.shutdown()

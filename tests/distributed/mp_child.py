@@ -18,13 +18,32 @@ from lapwing.core.problem import REAL
 from lapwing.distributed.backends.cusolvermp import exchange as cusolvermp_exchange
 from lapwing.distributed.backends.cusolvermp import factor as cusolvermp_factor
 from lapwing.distributed.backends.cusolvermp import routines as mp
+from lapwing.distributed.backends.cusolvermp.blocks import Operand
 from lapwing.distributed.backends.cusolvermp.nccl import runtime
+from lapwing.distributed.backends.cusolvermp.polar import polar
+from lapwing.distributed.backends.cusolvermp.session import open_session
 from lapwing.distributed.layout import Axis, Layout
 from lapwing.distributed.matrix import ShardedMatrix
 from lapwing.distributed.ranks.protocol import Alone, MissingRanksError, RanksDisagreeError
 
 CUDA_ARRAY = "lapwing.distributed.backends.cusolvermp.memory.CudaArray"
 FOLDER = Path(os.environ["MOCK_FOLDER"])
+
+
+def cholesky(session, a, upper=False):
+    return cusolvermp_factor.factor(session, a, pos=True, upper=upper, operation="cholesky").triangle(a.layout)
+
+
+def solve(session, a, b, pos, upper=False):
+    return cusolvermp_factor.factor(session, a, pos=pos, upper=upper, operation="solve").solve(b)
+
+
+def inv(session, a, pos, upper=False):
+    return cusolvermp_factor.factor(session, a, pos=pos, upper=upper, operation="inv").inv(a.layout)
+
+
+def slogdet(session, a, pos, upper=False):
+    return cusolvermp_factor.factor(session, a, pos=pos, upper=upper, operation="slogdet").slogdet(destroy=True)
 
 
 class FileRanks(Alone):
@@ -94,7 +113,7 @@ def open_now(*kinds):
 def given(whole, layout, rank, row_major=True):
     rows, columns = layout.indices(rank)
     local = np.array(whole[np.ix_(rows, columns)], order="C" if row_major else "F")
-    return mp.Given(local.ctypes.data, layout, local.dtype.name, row_major, local)
+    return Operand(local.ctypes.data, layout, local.dtype.name, row_major, local)
 
 
 def whole(comm, result):
@@ -125,19 +144,19 @@ def check_positive(session, comm, dtype, n, layout, row_major):
     sides = layout.of_shape((n, 3))
     for upper in (False, True):
         seen = given(poisoned(a, upper), layout, comm.rank, row_major)
-        factor = whole(comm, mp.cholesky(session, seen, upper=upper))
+        factor = whole(comm, cholesky(session, seen, upper=upper))
         lower = np.linalg.cholesky(a)
         close(np.triu(factor) if upper else np.tril(factor), lower.conj().T if upper else lower, n)
-        x = whole(comm, mp.solve(session, seen, given(b, sides, comm.rank), pos=True, upper=upper))
+        x = whole(comm, solve(session, seen, given(b, sides, comm.rank), pos=True, upper=upper))
         close(x, np.linalg.solve(a, b), 10 * n)
-        close(whole(comm, mp.inv(session, seen, pos=True, upper=upper)), np.linalg.inv(a), 10 * n)
-        made = mp.factor(session, seen, pos=True, upper=upper, operation="factor")
+        close(whole(comm, inv(session, seen, pos=True, upper=upper)), np.linalg.inv(a), 10 * n)
+        made = cusolvermp_factor.factor(session, seen, pos=True, upper=upper, operation="factor")
         for _ in range(2):
             x = whole(comm, made.solve(given(b, sides, comm.rank, row_major)))
             close(x, np.linalg.solve(a, b), 10 * n)
         close(whole(comm, made.inv(layout)), np.linalg.inv(a), 10 * n)
-        assert made.slogdet() == mp.slogdet(session, seen, pos=True, upper=upper)
-        sign, logdet = mp.slogdet(session, seen, pos=True, upper=upper)
+        assert made.slogdet() == slogdet(session, seen, pos=True, upper=upper)
+        sign, logdet = slogdet(session, seen, pos=True, upper=upper)
         assert sign == 1
         close(np.array(logdet, REAL[dtype]), np.linalg.slogdet(a)[1], n)
         w, v = mp.eigh(session, seen, upper=upper)
@@ -158,17 +177,17 @@ def check_general(session, comm, dtype, n, layout, row_major, svd):
     seen = given(a, layout, comm.rank, row_major)
     scale = 10 * n * np.linalg.cond(a)
     close(
-        whole(comm, mp.solve(session, seen, given(b, layout.of_shape((n, 2)), comm.rank), pos=False)),
+        whole(comm, solve(session, seen, given(b, layout.of_shape((n, 2)), comm.rank), pos=False)),
         np.linalg.solve(a, b),
         scale,
     )
-    close(whole(comm, mp.inv(session, seen, pos=False)), np.linalg.inv(a), scale)
+    close(whole(comm, inv(session, seen, pos=False)), np.linalg.inv(a), scale)
     for matrix in (a, a[::-1]):  # of either sign
-        sign, logabs = mp.slogdet(session, given(matrix, layout, comm.rank, row_major), pos=False)
+        sign, logabs = slogdet(session, given(matrix, layout, comm.rank, row_major), pos=False)
         expected = np.linalg.slogdet(matrix)
         close(np.array(sign), expected[0], 10 * n)
         close(np.array(logabs, REAL[dtype]), expected[1], 10 * n)
-    made = mp.factor(session, seen, pos=False, operation="factor")
+    made = cusolvermp_factor.factor(session, seen, pos=False, operation="factor")
     found = made.slogdet()
     close(np.array(found[0]), np.linalg.slogdet(a)[0], 10 * n)
     x = made.solve(given(b, layout.of_shape((n, 2)), comm.rank))  # after the determinant, whose sign needs room of its own
@@ -176,7 +195,7 @@ def check_general(session, comm, dtype, n, layout, row_major, svd):
     assert made.slogdet() == found
     for left in (False, True) if comm.size == 1 and n < 20 else ():
         tiny = a.dtype.type(1e-30 if left else 1)  # whose square is out of range
-        u, p = (whole(comm, x) for x in mp.polar(session, given(a * tiny, layout, comm.rank, row_major), left=left))
+        u, p = (whole(comm, x) for x in polar(session, given(a * tiny, layout, comm.rank, row_major), left=left))
         close((p / tiny) @ u if left else u @ p, a, 20 * n)
         close(u.conj().T @ u, np.eye(n, dtype=dtype), 20 * n)
         assert (p == p.conj().T).all() and np.linalg.eigvalsh(p).min() > 0
@@ -203,16 +222,16 @@ def check_failures(session, comm, n):
     layout = Layout.rows_of((n, n), comm.size)
     a = positive("float64", n)
     a[5, 5] = -1.0
-    raised(NotPositiveDefiniteError, lambda: mp.cholesky(session, given(a, layout, comm.rank)), minor=6, nonfinite=False)
+    raised(NotPositiveDefiniteError, lambda: cholesky(session, given(a, layout, comm.rank)), minor=6, nonfinite=False)
     a[5, 5] = np.nan
-    raised(NotPositiveDefiniteError, lambda: mp.slogdet(session, given(a, layout, comm.rank), pos=True), nonfinite=True)
+    raised(NotPositiveDefiniteError, lambda: slogdet(session, given(a, layout, comm.rank), pos=True), nonfinite=True)
     raised(ConvergenceError, lambda: mp.eigh(session, given(a, layout, comm.rank)), nonfinite=True)
     b = np.ones((n, n))
     b[0, 0] = 2
     sides = given(b[:, :1].copy(), layout.of_shape((n, 1)), comm.rank)
-    raised(SingularMatrixError, lambda: mp.solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
+    raised(SingularMatrixError, lambda: solve(session, given(b, layout, comm.rank), sides, pos=False), pivot=3)
     b[2, 1] = np.nan
-    raised(SingularMatrixError, lambda: mp.slogdet(session, given(b, layout, comm.rank), pos=False))
+    raised(SingularMatrixError, lambda: slogdet(session, given(b, layout, comm.rank), pos=False))
 
 
 def check_jax(comm):
@@ -222,7 +241,6 @@ def check_jax(comm):
     jax.config.update("jax_enable_x64", True)
     from lapwing.core.problem import Spec
     from lapwing.distributed.backends.cusolvermp.backend import CusolverMp
-    from lapwing.distributed.backends.cusolvermp.memory import Blocks as JaxBlocks
     from lapwing.distributed.backends.protocol import Part
 
     for dtype, layout in (
@@ -234,8 +252,7 @@ def check_jax(comm):
         sides = layout.of_shape((n, 3))
 
         def blocks(x, where):
-            block = JaxBlocks(jax.numpy.asarray(x[np.ix_(*where.indices(comm.rank))]), where, comm)
-            return Part(block.local, where, comm, block.memory)
+            return Part(jax.numpy.asarray(x[np.ix_(*where.indices(comm.rank))]), where, comm)
 
         def run(function, a, b, dtype=dtype, **options):
             return CusolverMp().run(function.request(Spec(a.shape, dtype), **options), a, b, [])
@@ -279,7 +296,7 @@ def check_sharded(comm):
 
 def main(rank, size, *what):
     comm = FileRanks(int(rank), int(size))
-    session = mp.open_session(comm, 0, allocate)
+    session = open_session(comm, 0, allocate)
     if "answers" in what:
         newest = session.library.version >= 900
         cusolvermp_exchange._PORTION = 200 if comm.size == 2 else 1 << 28  # several messages, or one, between two ranks
@@ -295,7 +312,7 @@ def main(rank, size, *what):
         for place in (0, 6, 19):  # whose own number is positive: only the factorisation tells
             a = positive("float64", 20)
             a[place, place] = 1e-3 if place else -1.0
-            raised(NotPositiveDefiniteError, lambda a=a: mp.cholesky(session, given(a, layout, comm.rank)), minor=place + 1)
+            raised(NotPositiveDefiniteError, lambda a=a: cholesky(session, given(a, layout, comm.rank)), minor=place + 1)
         check_positive(session, comm, "float64", 20, Layout.rows_of((20, 20), comm.size), True)
         text = raised(
             NotImplementedError, lambda: mp.svd(session, given(np.eye(4), Layout.rows_of((4, 4), comm.size), comm.rank))
@@ -309,20 +326,20 @@ def main(rank, size, *what):
     if "descriptor" in what:  # one rank cannot make one: all say so, and none is left
         os.environ["MOCK_DESC"] = "0" if comm.rank == 1 else "1000"
         a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
-        assert "a descriptor" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+        assert "a descriptor" in raised(RuntimeError, lambda: cholesky(session, a))
         assert open_now("desc") == [0]
     if "memory" in what:  # one rank has no room: all say so, none waits
         os.environ["MOCK_LIMIT"] = "3000" if comm.rank == 1 else "1000000"
         a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
-        raised(MemoryError, lambda: mp.cholesky(session, a))
+        raised(MemoryError, lambda: cholesky(session, a))
     if "missing" in what:  # one rank has left: the other says so, and waits for none of its messages
         comm.barrier()
         comm.patience = 0.3
         a = given(positive("float64", 40), Layout.rows_of((40, 40), comm.size), comm.rank)
         if comm.rank == 0:
-            raised(MissingRanksError, lambda: mp.cholesky(session, a), missing=(1,))
+            raised(MissingRanksError, lambda: cholesky(session, a), missing=(1,))
             assert open_now("comm") == [0]
-            assert "a rank was missing" in raised(RuntimeError, lambda: mp.cholesky(session, a))
+            assert "a rank was missing" in raised(RuntimeError, lambda: cholesky(session, a))
             session.close()  # waits for nobody
         print("done", flush=True)
         return

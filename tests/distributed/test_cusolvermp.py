@@ -171,7 +171,7 @@ def test_old_nccl_is_named_before_loading(libraries, tmp_path):
 
 
 def test_nothing_installed():
-    code = "from lapwing.distributed.backends.cusolvermp import routines as cusolvermp; print(cusolvermp.missing())"
+    code = "from lapwing.distributed.backends.cusolvermp.library import missing; print(missing())"
     environment = os.environ | {"LAPWING_CUDA_PATH": "", "PYTHONPATH": str(Path(lapwing.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "\n" or "hint: pip install nvidia-" in done.stdout  # the machine may have them

@@ -10,7 +10,7 @@ import pytest
 
 import lapwing as lw
 from distributed.sharded_gpu_checks import DTYPES, check_library, close, positive, random
-from lapwing.distributed.backends.cusolvermp import routines as cusolvermp
+from lapwing.distributed.backends.cusolvermp.library import missing
 from lapwing.distributed.layout import Axis, Layout
 from lapwing.distributed.matrix import ShardedMatrix
 from lapwing.distributed.ranks.protocol import Alone
@@ -22,7 +22,7 @@ MP = {"engine": "cusolvermp"}
 
 @pytest.fixture(autouse=True)
 def need_cusolvermp():
-    reason = cusolvermp.missing()
+    reason = missing()
     if reason:
         pytest.skip(reason)
 
@@ -162,14 +162,14 @@ def test_work_of_other_streams_is_waited_for():
 
 
 def test_a_closed_session_is_made_anew():
-    from lapwing.distributed.backends.cusolvermp import open as cusolvermp_open
+    from lapwing.distributed.backends.cusolvermp import session as sessions
 
     a = ShardedMatrix.from_local(positive("float64", 60), None)
     for _ in range(2):
         close(lw.solve(a, np.ones(60), assume="pos", **MP), np.linalg.solve(a.local, np.ones(60)), 600)
-        for session in list(cusolvermp_open._ALONE.values()):
+        for session in list(sessions._ALONE.values()):
             session.close()
-        cusolvermp_open._ALONE.clear()
+        sessions._ALONE.clear()
 
 
 SCRIPT = """

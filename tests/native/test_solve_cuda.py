@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
-from lapwing.core.operation import ADJOINT, UPPER
+from lapwing.core.problem import ADJOINT, UPPER
 
 torch = pytest.importorskip("torch")
 

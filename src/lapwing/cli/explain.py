@@ -8,7 +8,8 @@ from typing import Any
 
 from ..core.problem import spec
 from ..core.request import ASSUME
-from ..distributed.layout import Layout, best_grid
+from ..distributed.layout import Layout
+from ..distributed.tiles import best_grid
 from ..ops.cholesky import cholesky
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain

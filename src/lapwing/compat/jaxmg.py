@@ -26,25 +26,32 @@ from jax.sharding import PartitionSpec
 
 from .. import __version__, eigh, eigvalsh, factor, inv_ex, solve_ex
 from ..distributed import shard
-from .jaxmg_device import device_supports_vmm
+from ..distributed.backends.xla.layout import shard_map
 from .jaxmg_layout import (
     JaxMgWarning,
+    Place,
     calculate_all_valid_T_A,
     calculate_padding,
+    check_right,
     cyclic_1d,
     cyclic_1d_layout,
     determine_distributed_setup,
+    device_supports_vmm,
+    discard,
     get_cols_cyclic,
     get_mesh_and_spec_from_array,
+    inside,
+    manual_axes,
     maybe_real_dtype_from_complex,
+    on_one_device,
     pad_rows,
     plot_block_to_cyclic,
+    put,
     random_psd,
-    shard_map,
+    status,
     unpad_rows,
     verify_cyclic,
 )
-from .jaxmg_place import Place, check_right, discard, inside, manual_axes, on_one_device, put, status
 from .jaxmg_rectangular import gesvd, least_squares, polar, qr
 
 __all__ = [
@@ -84,19 +91,9 @@ __all__ = [
 
 
 def potrs(
-    a: Any,
-    b: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-    return_logdet: bool = False,
-    donate: bool = False,
-) -> Any:
+    a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Any = None, cyclic_1d: bool = False, return_logdet: bool = False, donate: bool = False,
+) -> Any:  # fmt: skip
     """Solve A x = b for a positive definite A: x, (x, status), (x, logdet) or (x, logdet, status).
 
     ``in_specs`` (or the fifth argument) is the spec of A, or a pair with that of b. ``T_A`` is the width of a panel.
@@ -116,17 +113,9 @@ def potrs(
 
 
 def lu_solve(
-    a: Any,
-    b: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    *,
-    in_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    donate: bool = False,
-) -> Any:
+    a: Any, b: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, *, in_specs: Any = None,
+    return_status: bool = False, pad: bool = True, donate: bool = False,
+) -> Any:  # fmt: skip
     """Solve A x = b for any square A: x, or (x, status)."""
     place = Place("lu_solve", a, T_A, mesh, matrix_specs, in_specs, pad)
     check_right("lu_solve", a, b)
@@ -139,16 +128,9 @@ def lu_solve(
 
 
 def potri(
-    a: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-) -> Any:
+    a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Any = None, cyclic_1d: bool = False,
+) -> Any:  # fmt: skip
     """The inverse of a positive definite matrix, exactly Hermitian: X, or (X, status)."""
     place = Place("potri", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
     a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
@@ -161,18 +143,9 @@ def potri(
 
 
 def syevd(
-    a: Any,
-    T_A: int,
-    mesh: Any = None,
-    matrix_specs: Any = None,
-    return_eigenvectors: bool = True,
-    return_status: bool = False,
-    pad: bool = True,
-    *,
-    in_specs: Any = None,
-    cyclic_1d: bool = False,
-    donate: bool = False,
-) -> Any:
+    a: Any, T_A: int, mesh: Any = None, matrix_specs: Any = None, return_eigenvectors: bool = True,
+    return_status: bool = False, pad: bool = True, *, in_specs: Any = None, cyclic_1d: bool = False, donate: bool = False,
+) -> Any:  # fmt: skip
     """Eigenvalues and eigenvectors of a Hermitian matrix: w, (w, V), (w, status) or (w, V, status).
 
     The matrix is gathered to one device (inside jit: to every device), which must hold it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import jax
@@ -13,10 +14,8 @@ from .. import lstsq, svd
 from .. import polar as _polar
 from .. import qr as _qr
 from ..distributed import shard
-from .jaxmg_layout import shard_map
-from .jaxmg_place import Place, check_right, discard, on_one_device, put, status
-
-__all__ = ["gesvd", "least_squares", "polar", "qr"]
+from ..distributed.backends.xla.layout import shard_map
+from .jaxmg_layout import Place, check_right, discard, on_one_device, put, status
 
 
 def qr(
@@ -75,9 +74,7 @@ def rectangular(
     """Work in blocks of rows where these are tall, else on one device."""
     place = Place(name, a, tile, mesh, specs, in_specs, True, square=False)
     rows = [entry is not None for entry in (*place.spec, None)[:2]] == [True, False]
-    devices = 1
-    for each in place.names:
-        devices *= place.mesh.shape[each]
+    devices = prod(place.mesh.shape[each] for each in place.names)
     if rows and a.shape[0] // devices >= a.shape[1]:
         return _mapped(inside, place.mesh, place.spec, place.names, len(others), split)(a, *others)
     if isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True):

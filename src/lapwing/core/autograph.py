@@ -5,8 +5,6 @@ from __future__ import annotations
 from inspect import isfunction
 from typing import Any
 
-__all__ = ["leave_alone"]
-
 
 def leave_alone(*public: Any) -> None:
     """Mark functions, and the methods of classes, so that AutoGraph calls them as they are.

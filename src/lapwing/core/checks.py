@@ -8,8 +8,6 @@ from typing import Any
 from .errors import ShapeError
 from .problem import DTYPES, promoted
 
-__all__ = ["check_choice", "check_flag", "check_hermitian", "check_matrix", "check_pair", "check_square"]
-
 _KNOWN = frozenset(DTYPES)
 
 

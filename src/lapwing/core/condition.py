@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["one_norm"]
-
 
 def one_norm(xp: Any, like: Any, times: Callable[[Any, bool], Any]) -> Any:
     """Hager's estimate of the 1-norm of what ``times(x, adjoint)`` multiplies by: climb from column to column.

@@ -17,36 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .operation import ADJOINT, POS, UNIT, UPPER, Params, operation_named
-
-__all__ = [
-    "cholesky_jvp",
-    "cholesky_product",
-    "cholesky_solve_jvp",
-    "cholesky_solve_vjp",
-    "cholesky_vjp",
-    "eigh_jvp",
-    "eigh_vjp",
-    "eigvalsh_jvp",
-    "hermitian_jvp",
-    "hermitian_vjp",
-    "inverse_jvp",
-    "inverse_vjp",
-    "lu_product",
-    "lu_solve_jvp",
-    "lu_solve_vjp",
-    "no_derivative",
-    "qr_jvp",
-    "qr_vjp",
-    "slogdet_jvp",
-    "slogdet_vjp",
-    "svd_jvp",
-    "svd_vjp",
-    "svdvals_jvp",
-    "triangular_jvp",
-    "triangular_product",
-    "triangular_vjp",
-]
+from .operation import Params, operation_named
+from .problem import ADJOINT, POS, UNIT, UPPER
 
 
 def cholesky_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
@@ -113,9 +85,13 @@ def hermitian_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any
 
 def triangular_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
     """L x, or L^H x: the product that the operation inverts."""
+    moved = _stored_product(xp, params, inputs, x)
+    return moved + x if params[0] & UNIT else moved
+
+
+def _stored_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    """Without the ones on the diagonal, which are not stored and have no tangent."""
     l = _own_triangle(xp, params, inputs[0])
-    if params[0] & UNIT:
-        l = l + xp.eye(l)
     return (xp.adjoint(l) if params[0] & ADJOINT else l) @ x
 
 
@@ -127,16 +103,28 @@ def cholesky_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
     return _hermitian(xp, inputs[0]) @ x
 
 
-def triangular_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """L x = b: dx = L^-1 (db - dL x); L^H x = b: dx = L^-H (db - dL^H x)."""
-    l, x = inputs[0], outputs[0]
-    dl, db = tangents
-    right = db
-    if dl is not None:
-        dl = _own_triangle(xp, params, dl)
-        moved = (xp.adjoint(dl) if params[0] & ADJOINT else dl) @ x
-        right = -moved if db is None else db - moved
-    return (xp.call(operation_named("triangular"), (l, right), params)[0],)
+def solve_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
+    return (_hermitian(xp, inputs[0]) if params[0] & POS else inputs[0]) @ x
+
+
+def _solution_jvp(name: str, product: Any) -> Any:
+    """A x = b: dx = A^-1 (db - dA x). The tangents of kept factors are ignored: they follow from that of A."""
+
+    def jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> Any:
+        da, db = tangents[0], tangents[-1]
+        right = db
+        if da is not None:
+            moved = product(xp, params, (da,), outputs[0])
+            right = -moved if db is None else db - moved
+        return xp.call(operation_named(name), (*inputs[:-1], right), params)[:1]
+
+    return jvp
+
+
+triangular_jvp = _solution_jvp("triangular", _stored_product)
+lu_solve_jvp = _solution_jvp("lu_solve", lu_product)
+cholesky_solve_jvp = _solution_jvp("cholesky_solve", cholesky_product)
+solve_jvp = _solution_jvp("solve_mixed", solve_product)  # with the same choice of precision
 
 
 def triangular_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
@@ -152,17 +140,6 @@ def _own_triangle(xp: Any, params: Params, x: Any) -> Any:
     return xp.triu(x, strict) if params[0] & UPPER else xp.tril(x, -strict)
 
 
-def lu_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """dx = A^-1 (db - dA x), or the same with A^H. The tangents of the factors are ignored: they follow from that of A."""
-    *factors, _ = inputs
-    da, db, x = tangents[0], tangents[-1], outputs[0]
-    right = db
-    if da is not None:
-        moved = (xp.adjoint(da) if params[0] & ADJOINT else da) @ x
-        right = -moved if db is None else db - moved
-    return xp.call(operation_named("lu_solve"), (*factors, right), params)  # type: ignore[no-any-return]
-
-
 def lu_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """gb = A^-H g, gA = -gb x^H; for A^H: gb = A^-1 g, gA = -x gb^H."""
     *factors, _ = inputs
@@ -172,17 +149,6 @@ def lu_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any)
     return -outer, None, None, gb
 
 
-def cholesky_solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """dx = A^-1 (db - dA x)."""
-    *factors, _ = inputs
-    da, db, x = tangents[0], tangents[-1], outputs[0]
-    right = db
-    if da is not None:
-        moved = _hermitian(xp, da) @ x
-        right = -moved if db is None else db - moved
-    return xp.call(operation_named("cholesky_solve"), (*factors, right), params)  # type: ignore[no-any-return]
-
-
 def cholesky_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """gb = A^-1 g, gA = -herm(gb x^H)."""
     *factors, _ = inputs
@@ -190,22 +156,8 @@ def cholesky_solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads
     return -_hermitian(xp, gb @ xp.adjoint(outputs[0])), None, gb
 
 
-def solve_product(xp: Any, params: Params, inputs: Any, x: Any) -> Any:
-    return (_hermitian(xp, inputs[0]) if params[0] & POS else inputs[0]) @ x
-
-
 def solve_adjoint(xp: Any, params: Params, inputs: Any) -> tuple[Params, Any]:
     return params, inputs if params[0] & POS else (xp.adjoint(inputs[0]),)
-
-
-def solve_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
-    """dx = A^-1 (db - dA x), with the same choice of precision."""
-    a, (da, db), x = inputs[0], tangents, outputs[0]
-    right = db
-    if da is not None:
-        moved = (_hermitian(xp, da) if params[0] & POS else da) @ x
-        right = -moved if db is None else db - moved
-    return (xp.call(operation_named("solve_mixed"), (a, right), params)[0],)
 
 
 def solve_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:

@@ -13,8 +13,6 @@ from .native import missing_reason, native
 from .plan import Capability
 from .problem import DTYPES
 
-__all__ = ["ENGINES", "Engine", "capabilities", "missing_gpu"]
-
 _SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet")
 _DECOMPOSITIONS = ("qr", "svd", "svdvals")
 _SPECTRA = ("eigh", "eigvalsh")

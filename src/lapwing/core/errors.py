@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ConvergenceError", "NotPositiveDefiniteError", "ShapeError", "SingularMatrixError", "which_matrix"]
-
 
 class ShapeError(np.linalg.LinAlgError, ValueError):
     """An array has the wrong shape. ``except ValueError`` and ``except numpy.linalg.LinAlgError`` both catch it."""

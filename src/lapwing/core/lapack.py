@@ -15,8 +15,6 @@ import numpy as np
 
 from .native import missing_reason, native
 
-__all__ = ["LIBRARY", "borrow_from_torch", "libraries", "missing"]
-
 # a real routine that stands for the complex Hermitian one too is counted twice, as in the native table
 _LAPACK = (
     *[

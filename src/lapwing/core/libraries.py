@@ -24,8 +24,6 @@ from pathlib import Path
 
 from .settings import cuda_paths
 
-__all__ = ["find", "folders", "load", "loaded", "open_lazily"]
-
 # File names of NVIDIA's libraries, the newest first.
 _NVIDIA = {
     "cuda": ("libcuda.so.1", "libcuda.so"),

@@ -14,16 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Memory",
-    "capsule_of_memory",
-    "library_of",
-    "matrix_memory",
-    "memory_of_array",
-    "memory_of_capsule",
-    "on_device",
-]
-
 # DLPack's device codes
 CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED = 1, 2, 3, 10, 11, 13
 HOST = (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED)

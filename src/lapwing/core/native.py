@@ -7,8 +7,6 @@ from typing import Any
 
 from .problem import DEVICES, DTYPES
 
-__all__ = ["AUTO", "CPU", "CUDA", "DTYPE_CODE", "ENGINES", "OPS", "missing_reason", "native"]
-
 native: Any | None = None
 missing_reason = ""
 try:

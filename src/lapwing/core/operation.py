@@ -7,24 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .native import OPS, native
-from .problem import ADJOINT, LENT, MIXED, OVERWRITE, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER
-
-__all__ = [
-    "ADJOINT",
-    "LENT",
-    "MIXED",
-    "OPERATIONS",
-    "OVERWRITE",
-    "POS",
-    "SELF_ADJOINT",
-    "SYMMETRIC",
-    "UNIT",
-    "UPPER",
-    "Operation",
-    "Params",
-    "Shape",
-    "operation_named",
-]
+from .problem import ADJOINT, POS
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run
@@ -106,6 +89,11 @@ class Operation:
         if self.turns != "factor":
             return outputs
         return tuple(x.swapaxes(-1, -2) if i == self.alias else x for i, x in enumerate(outputs))
+
+
+def picked(function: Callable[..., tuple[Any, ...]], places: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+    """The function with only these of its results."""
+    return lambda *arguments: tuple(function(*arguments)[i] for i in places)
 
 
 def operation_named(name: str) -> Operation:

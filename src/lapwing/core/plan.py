@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from .problem import Problem
 
-__all__ = ["Alternative", "Capability", "Plan", "bytes_in_words"]
-
 
 @dataclass(frozen=True)
 class Capability:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["DEVICES", "DTYPES", "ITEMSIZE", "REAL", "Problem", "Spec", "promoted", "spec"]
-
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 # Flag in native/frame.h: the triangle that is read, the input may be destroyed, solve with the adjoint, ones on the diagonal,

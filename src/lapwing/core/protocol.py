@@ -15,8 +15,6 @@ import numpy as np
 from .operation import Operation, Params
 from .problem import Spec
 
-__all__ = ["Framework", "Front", "Handle"]
-
 
 class Framework(Protocol):
     """A library whose arrays lie on one device."""
@@ -24,16 +22,13 @@ class Framework(Protocol):
     @property
     def sharded(self) -> bool:
         """False."""
-        ...
 
     @property
     def Namespace(self) -> Any:
         """The array functions that derivatives and composed operations are written in."""
-        ...
 
     def describe(self, a: Any, /) -> Spec:
         """Shape, dtype and device."""
-        ...
 
     def shape_of(self, a: Any, /) -> tuple[Any, ...]: ...
 
@@ -41,31 +36,25 @@ class Framework(Protocol):
 
     def traced(self, a: Any, /) -> bool:
         """Whether values cannot be looked at: jit, compile, graph mode, graph capture."""
-        ...
 
     def differentiates(self, a: Any, /) -> bool:
         """Whether derivatives with respect to it may be asked for."""
-        ...
 
     def apply(
         self, operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool, /
     ) -> tuple[Any, ...]:
         """Run the operation; its outputs."""
-        ...
 
     def failed(self, info: Any, /) -> bool:
         """Whether any status is not zero; waits for the device."""
-        ...
 
     def to_numpy(self, x: Any, /) -> np.ndarray:
         """A NumPy array; waits for the device."""
-        ...
 
     def out_of_memory(self, error: Exception, /) -> bool: ...
 
     def register(self, kind: Any, take_apart: Any, put_together: Any, /) -> None:
         """Let objects of this class pass through the framework's transformations."""
-        ...
 
 
 class Front(Protocol):
@@ -82,14 +71,12 @@ class Front(Protocol):
 
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
         """Agree, choose a backend, run it, and place the results."""
-        ...
 
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
         """The backend that ``call`` would use, and its cost; asks no other process.
 
         ``ordinary(*arrays)`` explains arrays on one device.
         """
-        ...
 
 
 class Handle(Protocol):

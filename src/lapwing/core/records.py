@@ -24,8 +24,6 @@ from typing import Any
 from .problem import DEVICES, DTYPES
 from .settings import cache_folder
 
-__all__ = ["SCHEMA", "Measurement", "Record", "Rule", "load_record", "load_records", "rules_of", "save_record"]
-
 SCHEMA = 1
 _MOST = 2**62
 _log = logging.getLogger("lapwing")

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-__all__ = ["ASSUME", "MATRIX", "ONE_TRIANGLE", "RIGHT", "VALUE", "Place", "Request"]
-
 ASSUME = ("general", "symmetric", "hermitian", "pos", "lower", "upper")
 ONE_TRIANGLE = ("symmetric", "hermitian", "pos")  # only one triangle of these is read, and `upper` says which
 

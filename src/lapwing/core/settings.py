@@ -7,8 +7,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["SETTINGS", "Setting", "cache_folder", "cache_path", "cuda_paths", "default_engine"]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import shard
     from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
-    from .layout import Axis, Layout, best_grid, default_tile, padding, valid_tiles
+    from .layout import Axis, Layout
     from .matrix import ShardedMatrix
     from .plot import plot_layout
     from .ranks.protocol import MissingRanksError, RanksDisagreeError, patience
+    from .tiles import best_grid, default_tile, padding, valid_tiles
 
 
 __all__ = [
@@ -52,10 +53,11 @@ __all__ = [
 # The module of each name. They are loaded at first use: meeting an ordinary JAX array imports this package too.
 _MODULES = {
     ".cost": ("CPU_CLUSTER", "H200", "Cost", "Machine", "largest_n", "predict"),
-    ".layout": ("Axis", "Layout", "best_grid", "default_tile", "padding", "valid_tiles"),
+    ".layout": ("Axis", "Layout"),
     ".matrix": ("ShardedMatrix",),
     ".plot": ("plot_layout",),
     ".ranks.protocol": ("MissingRanksError", "RanksDisagreeError", "patience"),
+    ".tiles": ("best_grid", "default_tile", "padding", "valid_tiles"),
 }
 
 

@@ -24,23 +24,8 @@ from typing import Any
 
 from ..core.plan import bytes_in_words
 from ..core.problem import ITEMSIZE
-from .layout import Layout, best_grid, default_tile
-
-__all__ = [
-    "CPU_CLUSTER",
-    "H200",
-    "MACHINES",
-    "OPERATIONS",
-    "Cost",
-    "Link",
-    "Machine",
-    "largest_n",
-    "largest_that",
-    "memory_per_device",
-    "predict",
-    "table",
-    "tile_for",
-]
+from .layout import Layout
+from .tiles import best_grid, default_tile
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,6 @@ import numpy as np
 
 from .layout import Axis, Layout
 
-__all__ = [
-    "Portion",
-    "Step",
-    "column_sums",
-    "copy_triangle",
-    "diagonal_places",
-    "exchange",
-    "finite_triangle",
-    "keep_triangle",
-    "mirror",
-    "packed",
-    "plan",
-    "total",
-    "unpacked",
-]
-
 _TAG = 21
 _PORTION = 1 << 23  # bytes of a message: it stays in the cache, and the buffers stay small
 _STEP = 1 << 21  # bytes of a message of a triangle: short steps along the diagonal send little of the other triangle

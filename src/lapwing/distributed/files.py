@@ -24,8 +24,6 @@ from ..core.plan import bytes_in_words
 from ..core.problem import DTYPES
 from .layout import Layout
 
-__all__ = ["Saved", "finish", "new_label", "read_block", "read_manifest", "reason", "write_block"]
-
 _MANIFEST = "manifest.json"
 _FORMAT, _FIRST_FORMAT = "lapwing sharded matrix 2", "lapwing sharded matrix 1"
 _OURS = re.compile(r"block-\d{5,}-[0-9a-f]{16}\.npy(\.part)?|manifest\.json\.part")

@@ -19,20 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .tiles import best_grid, block_sizes, default_tile, global_indices, grid_of, numroc, padding, valid_tiles
-
-__all__ = [
-    "Axis",
-    "Descriptor",
-    "Layout",
-    "best_grid",
-    "block_sizes",
-    "default_tile",
-    "global_indices",
-    "numroc",
-    "padding",
-    "valid_tiles",
-]
+from .tiles import block_sizes, global_indices, grid_of, numroc
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-__all__ = ["Grid", "Placement"]
-
 
 @dataclass(frozen=True)
 class Grid:

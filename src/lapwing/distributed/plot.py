@@ -8,8 +8,6 @@ import numpy as np
 
 from .layout import Layout
 
-__all__ = ["plot_layout"]
-
 _MOST = 48  # tiles drawn with lines between them; more lines would make a grey square
 
 

@@ -151,9 +151,8 @@ def solve_logdet_ex(
     width: int | None = None,
 ) -> tuple[Any, Any, Any]:
     """My block of A^-1 B, log |det A| and the status, from one factorisation."""
-    from .backends.xla import calls as sharded_calls
-    from .backends.xla import cholesky as sharded_cholesky
-    from .backends.xla import lu as sharded_lu
+    from .backends.xla import calls, lu
+    from .backends.xla.cholesky import logdet
 
     name = "shard.solve"
     grid, cut = square(name, a_local, axis_name, width, upper)
@@ -161,14 +160,14 @@ def solve_logdet_ex(
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     right = right_grid(name, b, grid, cut.n, b_split)
     if is_pos(name, assume):
-        spd = sharded_calls.local_factor(a_local, grid, cut, upper)
-        x, info = sharded_calls.local_apply(spd, b, grid, right, cut), spd.info
-        logdet = sharded_calls.or_nan(sharded_cholesky.logdet(spd), info)
+        spd = calls.local_factor(a_local, grid, cut, upper)
+        x, info = calls.local_apply(spd, b, grid, right, cut), spd.info
+        logabs = calls.or_nan(logdet(spd), info)
     else:
-        lu = sharded_lu.local_factor(a_local, grid, cut)
-        x, info = sharded_lu.apply(lu, b, grid, right, cut, turned=False), lu.info
-        logdet = sharded_lu.slogdet_of(lu)[1]
-    return (x[:, 0] if b_local.ndim == 1 else x), logdet, info
+        factors = lu.local_factor(a_local, grid, cut)
+        x, info = lu.apply(factors, b, grid, right, cut, turned=False), factors.info
+        logabs = lu.slogdet_of(factors)[1]
+    return (x[:, 0] if b_local.ndim == 1 else x), logabs, info
 
 
 def inv(a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None) -> Any:
@@ -180,13 +179,12 @@ def inv_ex(
     a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None
 ) -> tuple[Any, Any]:
     """My block of A^-1, and the status."""
-    from .backends.xla import calls as sharded_calls
-    from .backends.xla import lu as sharded_lu
+    from .backends.xla import calls, lu
 
     grid, cut = square("shard.inv", a_local, axis_name, width, upper)
     if is_pos("shard.inv", assume):
-        return sharded_calls.local_inverse(a_local, grid, cut, upper)
-    return sharded_lu.local_inverse(a_local, grid, cut)
+        return calls.local_inverse(a_local, grid, cut, upper)
+    return lu.local_inverse(a_local, grid, cut)
 
 
 def slogdet(
@@ -195,14 +193,13 @@ def slogdet(
     """Sign and log |det A|, the same on every device."""
     import jax.numpy as jnp
 
-    from .backends.xla import calls as sharded_calls
-    from .backends.xla import lu as sharded_lu
+    from .backends.xla import calls, lu
 
     grid, cut = square("shard.slogdet", a_local, axis_name, width, upper)
     if is_pos("shard.slogdet", assume):
-        value, info = sharded_calls.local_logdet(a_local, grid, cut, upper)
-        return sharded_calls.or_nan(jnp.ones((), a_local.dtype), info), value
-    return sharded_lu.local_slogdet(a_local, grid, cut)[:2]
+        value, info = calls.local_logdet(a_local, grid, cut, upper)
+        return calls.or_nan(jnp.ones((), a_local.dtype), info), value
+    return lu.local_slogdet(a_local, grid, cut)[:2]
 
 
 def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:

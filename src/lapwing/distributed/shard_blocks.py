@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,6 @@ import numpy as np
 from ..core.checks import check_flag, check_matrix
 from .backends.xla.panels import Panels, panels, panels_of_width
 from .placement import Grid
-
-__all__ = ["axes_of", "check_right", "cyclic", "is_pos", "right_grid", "square", "tall"]
 
 
 def cyclic(name: str, a: Any, axis_name: Any, width: int, split: str) -> tuple[Grid, Panels]:
@@ -27,9 +26,7 @@ def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = Fa
     check_matrix(name, tuple(a.shape), str(a.dtype))
     check_flag(name, "upper", upper)
     axes = axes_of(name, axis_name)
-    size = 1
-    for _, count in axes:
-        size *= count
+    size = prod(count for _, count in axes)
     rows, columns = a.shape
     grid = None
     if rows * size == columns:

@@ -7,8 +7,6 @@ from math import lcm
 
 import numpy as np
 
-__all__ = ["best_grid", "block_sizes", "default_tile", "global_indices", "grid_of", "numroc", "padding", "valid_tiles"]
-
 
 def numroc(n: int, tile: int, part: int, parts: int) -> int:
     """The number of rows of ``part``, when n rows in tiles go to ``parts`` in turn.

@@ -8,8 +8,8 @@ import cupy as cp
 import numpy as np
 
 from ..core.native import AUTO, CUDA, missing_reason, native
-from ..core.operation import OVERWRITE, UPPER, Operation, Params
-from ..core.problem import DTYPES, REAL, Spec
+from ..core.operation import Operation, Params
+from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import NumpyNamespace
 
 sharded = False

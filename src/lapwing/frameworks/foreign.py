@@ -13,8 +13,6 @@ import numpy as np
 
 from ..core.problem import Spec
 
-__all__ = ["FRONT", "ForeignArray", "accepts", "through"]
-
 _KNOWN = frozenset(("numpy", "torch", "jax", "jaxlib", "tensorflow", "keras", "cupy", "lapwing"))
 _PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
 _ON_HOST, _ON_CUDA = (1, 3), (2, 13)  # DLPack's numbers of memory that the CPU can read, and that CUDA can

@@ -1,10 +1,16 @@
-"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy and JAX."""
+"""Array functions for the libraries that have NumPy's functions: NumPy, CuPy, JAX, and most of them torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+# called as they are
+_PLAIN = (
+    *("where", "abs", "conj", "real", "any", "sum", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"),
+    *("tril", "triu", "reshape", "moveaxis"),
+)
 
 
 class NumpyNamespace:
@@ -38,14 +44,6 @@ class NumpyNamespace:
         return cls.module.broadcast_to(cls.module.eye(like.shape[-1], dtype=like.dtype), like.shape)
 
     @classmethod
-    def tril(cls, x: Any, k: int) -> Any:
-        return cls.module.tril(x, k)
-
-    @classmethod
-    def triu(cls, x: Any, k: int) -> Any:
-        return cls.module.triu(x, k)
-
-    @classmethod
     def half_tril(cls, x: Any) -> Any:
         return cls.module.tril(x) - cls.diag(cls.diagonal(x)) / 2
 
@@ -57,10 +55,6 @@ class NumpyNamespace:
     def diag(cls, x: Any) -> Any:
         n = x.shape[-1]
         return x[..., None] * cls.module.reshape(cls.module.eye(n, dtype=x.dtype), (*[1] * (x.ndim - 1), n, n))
-
-    @classmethod
-    def sum(cls, x: Any, axis: int) -> Any:
-        return cls.module.sum(x, axis)
 
     @classmethod
     def product(cls, x: Any) -> Any:
@@ -115,14 +109,6 @@ class NumpyNamespace:
         return tuple(x.shape)
 
     @classmethod
-    def reshape(cls, x: Any, shape: tuple[Any, ...]) -> Any:
-        return cls.module.reshape(x, shape)
-
-    @classmethod
-    def moveaxis(cls, x: Any, source: int, to: int) -> Any:
-        return cls.module.moveaxis(x, source, to)
-
-    @classmethod
     def beside(cls, x: Any, y: Any) -> Any:
         return cls.module.concatenate([x, y], -1)
 
@@ -140,6 +126,6 @@ class NumpyNamespace:
 
     @classmethod
     def __init_subclass__(cls) -> None:
-        for name in ("where", "abs", "conj", "real", "any", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"):
+        for name in _PLAIN:
             if name not in vars(cls):
                 setattr(cls, name, staticmethod(getattr(cls.module, name)))

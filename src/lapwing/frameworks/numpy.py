@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..core.native import AUTO, CPU, native
-from ..core.operation import OVERWRITE, UPPER, Operation, Params
-from ..core.problem import DTYPES, REAL, Spec
+from ..core.operation import Operation, Params
+from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import NumpyNamespace
 
 sharded = False

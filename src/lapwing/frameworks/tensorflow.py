@@ -127,10 +127,6 @@ class Namespace:
         return tf.eye(Namespace.shape(like)[-1], dtype=like.dtype)
 
     @staticmethod
-    def adjoint(x: Any) -> Any:
-        return tf.linalg.adjoint(x)
-
-    @staticmethod
     def matmul(x: Any, y: Any) -> Any:
         return x @ y
 
@@ -139,7 +135,8 @@ class Namespace:
         lower = tf.linalg.band_part(x, -1, 0)
         return tf.linalg.set_diag(lower, tf.linalg.diag_part(lower) / 2)
 
-    swap, diagonal, diag = tf.linalg.matrix_transpose, tf.linalg.diag_part, tf.linalg.diag
+    swap, adjoint, diagonal, diag = tf.linalg.matrix_transpose, tf.linalg.adjoint, tf.linalg.diag_part, tf.linalg.diag
+    cast, ratio, sum = tf.cast, tf.math.divide_no_nan, tf.reduce_sum
     log, sqrt, argmax, reshape, constant = tf.math.log, tf.sqrt, tf.argmax, tf.reshape, tf.stop_gradient
 
     @staticmethod
@@ -157,14 +154,6 @@ class Namespace:
     @staticmethod
     def product(x: Any) -> Any:
         return tf.reduce_prod(x, -1)
-
-    @staticmethod
-    def cast(x: Any, name: str) -> Any:
-        return tf.cast(x, name)
-
-    @staticmethod
-    def ratio(x: Any, y: Any) -> Any:
-        return tf.math.divide_no_nan(x, y)
 
     @staticmethod
     def whole(x: Any) -> Any:
@@ -231,10 +220,6 @@ class Namespace:
     where, abs, conj, real, any = tf.where, tf.abs, tf.math.conj, tf.math.real, tf.reduce_any
     zeros_like, ones_like = tf.zeros_like, tf.ones_like
     to_numpy = staticmethod(to_numpy)
-
-    @staticmethod
-    def sum(x: Any, axis: int) -> Any:
-        return tf.reduce_sum(x, axis)
 
     @staticmethod
     def largest(x: Any) -> Any:

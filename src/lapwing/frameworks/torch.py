@@ -16,8 +16,9 @@ from torch.autograd import forward_ad
 
 from ..core.lapack import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native
-from ..core.operation import ADJOINT, LENT, OPERATIONS, OVERWRITE, POS, UNIT, UPPER, Operation, Params, operation_named
-from ..core.problem import DTYPES, REAL, Spec
+from ..core.operation import OPERATIONS, Operation, Params, operation_named
+from ..core.problem import ADJOINT, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
+from .like_numpy import NumpyNamespace
 
 sharded = False
 borrow_from_torch(torch)
@@ -233,10 +234,10 @@ def _kind(name: str | None, dtype: Any) -> Any:
     return dtype if name is None else _REAL[dtype] if name == "real" else getattr(torch, name)
 
 
-class Namespace:
-    """The functions that core/derivatives.py and composed operations are written in."""
-
-    norm = torch.linalg.norm
+class Namespace(NumpyNamespace):
+    module = torch
+    diag = staticmethod(torch.diag_embed)  # type: ignore[assignment]
+    to_numpy = staticmethod(to_numpy)
 
     @staticmethod
     def put(x: np.ndarray, like: torch.Tensor) -> torch.Tensor:
@@ -256,35 +257,12 @@ class Namespace:
         return Namespace.conj(x).mT if forward_ad._current_level >= 0 else x.mH
 
     @staticmethod
-    def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x @ y
-
-    @staticmethod
-    def half_tril(x: torch.Tensor) -> torch.Tensor:
-        return x.tril() - torch.diag_embed(x.diagonal(dim1=-2, dim2=-1)) / 2
-
-    @staticmethod
-    def swap(x: torch.Tensor) -> torch.Tensor:
-        return x.mT
-
-    tril, triu, diag, log, sqrt, isfinite = torch.tril, torch.triu, torch.diag_embed, torch.log, torch.sqrt, torch.isfinite
-    moveaxis, reshape, argmax = torch.movedim, torch.reshape, torch.argmax
-
-    @staticmethod
     def diagonal(x: torch.Tensor) -> torch.Tensor:
         return x.diagonal(dim1=-2, dim2=-1)
 
     @staticmethod
-    def product(x: torch.Tensor) -> torch.Tensor:
-        return x.prod(-1)
-
-    @staticmethod
     def cast(x: torch.Tensor, name: str) -> torch.Tensor:
         return x.to(getattr(torch, name))
-
-    @staticmethod
-    def ratio(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.where(x == 0, torch.zeros_like(x), x / torch.where(y == 0, torch.ones_like(y), y))
 
     @staticmethod
     def whole(x: torch.Tensor) -> torch.Tensor:
@@ -303,14 +281,6 @@ class Namespace:
         return x.detach()
 
     @staticmethod
-    def scalar(x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    @staticmethod
-    def shape(x: torch.Tensor) -> tuple[int, ...]:
-        return tuple(x.shape)
-
-    @staticmethod
     def beside(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y], -1)
 
@@ -324,25 +294,13 @@ class Namespace:
         places = torch.arange(like.shape[-2], device=like.device)[:, None]
         return (places == index[..., None, None]).to(like.dtype)
 
-    where, abs, any = torch.where, torch.abs, torch.any
-    zeros_like, ones_like = torch.zeros_like, torch.ones_like
-    to_numpy = staticmethod(to_numpy)
-
     @staticmethod
     def real(x: torch.Tensor) -> torch.Tensor:
         return x.real
 
     @staticmethod
-    def sum(x: torch.Tensor, axis: int) -> torch.Tensor:
-        return x.sum(axis)
-
-    @staticmethod
     def largest(x: torch.Tensor) -> torch.Tensor:
         return x.amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
-
-    @staticmethod
-    def order(x: torch.Tensor) -> int:
-        return x.shape[-1]
 
     @staticmethod
     def like(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

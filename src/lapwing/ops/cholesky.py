@@ -10,13 +10,12 @@ from .. import frameworks, planner
 from ..core.checks import check_hermitian, check_square
 from ..core.derivatives import cholesky_jvp, cholesky_vjp
 from ..core.errors import NotPositiveDefiniteError
-from ..core.operation import UPPER, Operation, Params
-from ..core.problem import Problem, Spec
+from ..core.operation import Operation, Params
+from ..core.problem import UPPER, Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
+from .failure import first_failure
 from .jitter import check_jitter, factor_with_jitter, warn_of_jitter
 from .triangle import batch_and_order, finite_flags
-
-__all__ = ["CHOLESKY", "CholeskyResult", "cholesky", "cholesky_ex"]
 
 Array = TypeVar("Array")
 
@@ -112,7 +111,8 @@ def cholesky(
         factor, info, _, amount = factor_with_jitter(framework, a, flags, code, jitter)
         warn_of_jitter(framework, "cholesky", amount)
     if waits and framework.failed(info):
-        raise _failure(framework, a, flags, framework.to_numpy(info), finite)
+        finite = finite_flags(framework, a, flags) if finite is None else finite
+        raise first_failure(NotPositiveDefiniteError, "cholesky", framework, a, info, "minor", finite=finite)
     return factor  # type: ignore[no-any-return]
 
 
@@ -177,21 +177,6 @@ def _problem(a: Any, upper: bool = False, **_: Any) -> Problem:
 
 cholesky.problem = cholesky_ex.problem = _problem  # type: ignore[attr-defined]
 cholesky.request, cholesky_ex.request = _request, _status_request  # type: ignore[attr-defined]
-
-
-def _failure(framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> NotPositiveDefiniteError:
-    bad = np.flatnonzero(info)
-    first = tuple(int(i) for i in np.unravel_index(bad[0], info.shape))
-    if finite is None:
-        finite = finite_flags(framework, a, flags)
-    return NotPositiveDefiniteError(
-        "cholesky",
-        batch_index=first,
-        batch_shape=info.shape,
-        minor=int(info[first]),
-        nonfinite=not framework.to_numpy(finite)[first],
-        failures=len(bad),
-    )
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, np.ndarray]:

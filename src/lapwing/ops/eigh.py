@@ -12,15 +12,14 @@ from .. import frameworks, planner
 from ..core.checks import check_flag, check_hermitian, check_square
 from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
-from ..core.operation import UPPER, Operation, Params, Shape
+from ..core.operation import Operation, Params, Shape, picked
 from ..core.plan import bytes_in_words
-from ..core.problem import Problem, Spec
+from ..core.problem import UPPER, Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
 from . import generalised, spectrum
+from .failure import first_failure
 from .operator import LinearOperator, eigh_of_operator
 from .triangle import finite_flags
-
-__all__ = ["EIGH", "EIGVALSH", "EighExResult", "EighResult", "eigh", "eigh_ex", "eigvalsh"]
 
 
 class EighResult(NamedTuple):
@@ -263,7 +262,8 @@ def _solve(
     try:
         outputs = framework.apply(operation, (a,), (flags, first, count), code, overwrite)
         if waits and framework.failed(outputs[-1]):
-            raise _failure(name, framework, a, flags, framework.to_numpy(outputs[-1]), finite)
+            finite = finite_flags(framework, a, flags) if finite is None else finite
+            raise first_failure(ConvergenceError, name, framework, a, outputs[-1], finite=finite)
     except Exception as error:
         if traced or isinstance(error, ConvergenceError) or not framework.out_of_memory(error):
             raise
@@ -335,15 +335,6 @@ def _log(operation: Operation, a: Any, upper: bool, part: tuple[int, int], engin
         planner.log_decision(_problem_of(operation, a, upper, None if part[1] < 0 else part), engine)
 
 
-def _failure(name: str, framework: Any, a: Any, flags: int, info: np.ndarray, finite: Any) -> ConvergenceError:
-    bad = np.flatnonzero(info)
-    first = tuple(int(i) for i in np.unravel_index(bad[0], info.shape))
-    if finite is None:
-        finite = finite_flags(framework, a, flags)
-    nonfinite = not framework.to_numpy(finite)[first]
-    return ConvergenceError(name, batch_index=first, batch_shape=info.shape, nonfinite=nonfinite, failures=len(bad))
-
-
 def _no_memory(name: str, problem: Problem, engine: str) -> MemoryError:
     plan = planner.plan(problem, engine)
     need = max(plan.device_bytes, plan.host_bytes)
@@ -362,11 +353,6 @@ def _results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, st
     (shape,) = shapes
     count = shape[-1] if params[2] < 0 else params[2]
     return ((*shape[:-2], count), "real"), ((*shape[:-1], count), None), (shape[:-2], "int32")
-
-
-def _value_results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, str | None], ...]:
-    values, _, info = _results(shapes, params)
-    return values, info
 
 
 def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
@@ -392,11 +378,6 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     return w[..., chosen].copy(), v[..., chosen].copy(), np.asarray(~good).astype(np.int32)
 
 
-def _values_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    w, _, info = _reference(arrays, params)
-    return w, info
-
-
 EIGH = Operation(
     "eigh",
     results=_results,
@@ -413,9 +394,9 @@ EIGH = Operation(
 )
 EIGVALSH = Operation(
     "eigvalsh",
-    results=_value_results,
+    results=picked(_results, (0, 2)),
     sizes=_sizes,
-    reference=_values_reference,
+    reference=picked(_reference, (0, 2)),
     example=(0, 0, -1),
     turns="real",
     launches_only_to=4,

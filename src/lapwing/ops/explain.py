@@ -10,8 +10,6 @@ from .. import frameworks, planner
 from ..core.plan import Plan
 from ..core.problem import Spec
 
-__all__ = ["explain"]
-
 
 def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwargs: Any) -> Plan:
     """Say how a call would run, without running it.

@@ -10,8 +10,8 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_pair, check_square
 from ..core.condition import one_norm
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
-from ..core.operation import ADJOINT, UPPER, Operation
-from ..core.problem import Problem, Spec
+from ..core.operation import Operation
+from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.protocol import Handle
 from ..core.request import ASSUME
 from ..frameworks import foreign
@@ -32,8 +32,6 @@ from .solve import (
 )
 from .systems import CHOLESKY_SOLVE, LU, LU_SOLVE, TRIANGULAR
 from .triangle import whole_matrix
-
-__all__ = ["Factor", "LUFactor", "factor"]
 
 
 class LUFactor(NamedTuple):

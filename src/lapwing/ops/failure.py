@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["first_failure"]
-
 
 def first_failure(
     kind: Any, name: str, framework: Any, a: Any, info: Any, place: str = "", triangle: Any = None, finite: Any = None

@@ -10,12 +10,10 @@ from typing import Any
 from .. import frameworks
 from ..core.checks import check_pair
 from ..core.errors import NotPositiveDefiniteError, ShapeError
-from ..core.operation import ADJOINT, UPPER
+from ..core.problem import ADJOINT, UPPER
 from .cholesky import cholesky
 from .systems import TRIANGULAR
 from .triangle import whole_matrix
-
-__all__ = ["check", "solve"]
 
 
 def check(name: str, framework: Any, a: Any, b: Any) -> tuple[Any, Any]:

@@ -8,15 +8,12 @@ import numpy as np
 
 from .. import frameworks
 from ..core.checks import check_matrix, check_pair
-from ..core.operation import ADJOINT, UPPER
-from ..core.problem import Problem, Spec
+from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.request import RIGHT, VALUE, Request
 from .qr import QR
 from .solve import Columns
 from .svd import SVD, _problem_of, _solve
 from .systems import TRIANGULAR
-
-__all__ = ["LstsqResult", "lstsq"]
 
 
 class LstsqResult(NamedTuple):

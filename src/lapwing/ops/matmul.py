@@ -8,8 +8,6 @@ from .. import frameworks
 from ..core import products
 from ..frameworks import foreign
 
-__all__ = ["matmul"]
-
 
 def matmul(a: Any, b: Any, /) -> Any:
     """Matrix product, as in the array-API standard.

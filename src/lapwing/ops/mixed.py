@@ -12,8 +12,6 @@ from ..frameworks import foreign
 from .factor import Factor, Factored, factor
 from .solve import Columns
 
-__all__ = ["Mixed"]
-
 _STEPS = 20  # where refinement needs more, the full factor is faster
 _DECIDED = 4  # by then it is known
 # rounding to float32 moves 1/cond by about eps * cond: here by less than 0.1 %

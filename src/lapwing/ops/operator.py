@@ -17,8 +17,6 @@ from ..core.problem import REAL
 from ..core.problem import spec as make_spec
 from .spectrum import part_of
 
-__all__ = ["LinearOperator", "eigh_of_operator", "operator"]
-
 
 @dataclass(frozen=True)
 class LinearOperator:

@@ -15,8 +15,6 @@ from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, Request
 
-__all__ = ["QR", "QRResult", "qr"]
-
 
 class QRResult(NamedTuple):
     """The results of :func:`qr`."""

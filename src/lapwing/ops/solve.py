@@ -10,25 +10,12 @@ import numpy as np
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
-from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
-from ..core.problem import Problem, Spec
+from ..core.operation import Operation
+from ..core.problem import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Problem, Spec
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
 from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
 from .triangle import finite_flags, whole_matrix
-
-__all__ = [
-    "InvExResult",
-    "SlogdetResult",
-    "SolveExResult",
-    "check_system",
-    "inv",
-    "inv_ex",
-    "slogdet",
-    "solve",
-    "solve_ex",
-    "system_request",
-]
 
 Array = TypeVar("Array")
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]

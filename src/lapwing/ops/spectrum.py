@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConvergenceError
-from ..core.operation import UPPER
+from ..core.problem import UPPER
 from .cholesky import cholesky_ex
 from .triangle import whole_matrix
-
-__all__ = ["certified", "check_window", "cut_to_window", "part_of"]
 
 _log = logging.getLogger("lapwing")
 _FARTHEST = {"float32": 120, "float64": 1000}

@@ -12,13 +12,11 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_matrix
 from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
-from ..core.operation import Operation, Params, Shape
+from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
 from .failure import first_failure
 from .qr import _smaller
-
-__all__ = ["SVD", "SVDVALS", "PolarResult", "SVDResult", "polar", "svd", "svdvals"]
 
 
 class SVDResult(NamedTuple):
@@ -253,11 +251,6 @@ def _results(shapes: tuple[Shape, ...], params: Params) -> Any:
     return (u, None), ((*batch, k), "real"), (vh, None), (tuple(batch), "int32")
 
 
-def _value_results(shapes: tuple[Shape, ...], params: Params) -> Any:
-    _, values, _, info = _results(shapes, params)
-    return values, info
-
-
 def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
     *batch, m, n = shapes[0]
     return prod(batch), m, n, params[1]
@@ -272,11 +265,6 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     u, s, vh = np.array(u, a.dtype), np.array(s), np.array(vh, a.dtype)
     u[~good], s[~good], vh[~good] = nan, np.nan, nan
     return u, s, vh, np.asarray(~good).astype(np.int32)
-
-
-def _values_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
-    _, s, _, info = _reference(arrays, params)
-    return s, info
 
 
 SVD = Operation(
@@ -295,9 +283,9 @@ _NO_DERIVATIVE = no_derivative(
 SVD_FULL = replace(SVD, example=(0, 1), variant="full", jvp=_NO_DERIVATIVE, vjp=_NO_DERIVATIVE)
 SVDVALS = Operation(
     "svdvals",
-    results=_value_results,
+    results=picked(_results, (1, 3)),
     sizes=_sizes,
-    reference=_values_reference,
+    reference=picked(_reference, (1, 3)),
     example=(0, 0),
     jvp=svdvals_jvp,
     derivative_from=("svd", (1, 3)),

@@ -8,30 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core.derivatives import (
-    cholesky_product,
-    cholesky_solve_jvp,
-    cholesky_solve_vjp,
-    inverse_jvp,
-    inverse_vjp,
-    lu_product,
-    lu_solve_jvp,
-    lu_solve_vjp,
-    slogdet_jvp,
-    slogdet_vjp,
-    solve_adjoint,
-    solve_jvp,
-    solve_product,
-    solve_vjp,
-    triangular_jvp,
-    triangular_product,
-    triangular_vjp,
-)
-from ..core.operation import ADJOINT, MIXED, POS, UNIT, UPPER, Operation, Params, Shape
+from ..core import derivatives
+from ..core.operation import Operation, Params, Shape
+from ..core.problem import ADJOINT, MIXED, POS, UNIT, UPPER
 from .cholesky import CHOLESKY
 from .triangle import HERMITIAN, batch_and_order
-
-__all__ = ["CHOLESKY_SOLVE", "INVERSE", "LU", "LU_SOLVE", "SLOGDET", "SOLVE", "SOLVE_MIXED", "TRIANGULAR"]
 
 
 def _with_columns(shapes: tuple[Shape, ...], params: Params) -> Shape:
@@ -59,8 +40,8 @@ def _composed_solve(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[
 # ---- with numpy.linalg, where there is no native core
 
 
-def _nan(x: np.ndarray) -> None:
-    x[...] = np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
+def _nan(x: np.ndarray) -> Any:
+    return np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
 
 
 def _whole(a: np.ndarray, flags: int) -> np.ndarray:
@@ -73,7 +54,7 @@ def _lu_of_one(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     for j in range(n):
         p = j + int(np.argmax(np.abs(lu[j:, j])))
         if not (np.isfinite(lu[p, j]) and lu[p, j] != 0):
-            _nan(lu)
+            lu[...] = _nan(lu)
             return lu, rows, j + 1
         lu[[j, p]], rows[[j, p]] = lu[[p, j]], rows[[p, j]]
         lu[j + 1 :, j] /= lu[j, j]
@@ -105,14 +86,8 @@ def _solve_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarra
     a, b = arrays
     whole, info = _guarded(a, params[0])
     x = np.linalg.solve(whole, b)
-    _nan_where(x, info)
+    x[info != 0] = _nan(x)
     return x, info
-
-
-def _nan_where(x: np.ndarray, info: np.ndarray) -> None:
-    bad = info != 0
-    if bad.any():
-        x[bad] = np.nan * (1 + 1j) if np.iscomplexobj(x) else np.nan
 
 
 def _inverse_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
@@ -120,7 +95,7 @@ def _inverse_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndar
     x = np.linalg.inv(whole)
     if params[0] & POS:
         x = HERMITIAN.reference((x,), (0,))[0]
-    _nan_where(x, info)
+    x[info != 0] = _nan(x)
     return x, info
 
 
@@ -136,7 +111,7 @@ def _triangular_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.n
     info = np.where(bad.any(-1), bad.argmax(-1) + 1, 0).astype(np.int32) if l.shape[-1] else np.zeros(l.shape[:-2], np.int32)
     safe = np.where(info[..., None, None] == 0, part, np.eye(l.shape[-1], dtype=l.dtype))
     x = np.linalg.solve(safe.swapaxes(-1, -2).conj() if flags & ADJOINT else safe, b)
-    _nan_where(x, info)
+    x[info != 0] = _nan(x)
     return x, info
 
 
@@ -187,10 +162,10 @@ SOLVE_MIXED = replace(
     SOLVE,
     variant="mixed",
     composed=None,
-    product=solve_product,
-    adjoint=solve_adjoint,
-    jvp=solve_jvp,
-    vjp=solve_vjp,
+    product=derivatives.solve_product,
+    adjoint=derivatives.solve_adjoint,
+    jvp=derivatives.solve_jvp,
+    vjp=derivatives.solve_vjp,
     example=(MIXED,),
     keeps_inputs=lambda params: True,
 )
@@ -200,9 +175,9 @@ TRIANGULAR = Operation(
     sizes=_with_columns,
     reference=_triangular_reference,
     ranks=(2, 2),
-    product=triangular_product,
-    jvp=triangular_jvp,
-    vjp=triangular_vjp,
+    product=derivatives.triangular_product,
+    jvp=derivatives.triangular_jvp,
+    vjp=derivatives.triangular_vjp,
     keeps_inputs=lambda params: True,
     by_columns=True,
 )
@@ -220,31 +195,28 @@ LU_SOLVE = Operation(
     sizes=_with_columns,
     reference=_lu_solve_reference,
     ranks=(2, 2, 1, 2),
-    product=lu_product,
-    jvp=lu_solve_jvp,
-    vjp=lu_solve_vjp,
+    product=derivatives.lu_product,
+    jvp=derivatives.lu_solve_jvp,
+    vjp=derivatives.lu_solve_vjp,
     keeps_inputs=lambda params: True,
     by_columns=True,
 )
-CHOLESKY_SOLVE = Operation(
-    "cholesky_solve",
-    results=_solution,
-    sizes=_with_columns,
+CHOLESKY_SOLVE = replace(
+    LU_SOLVE,
+    name="cholesky_solve",
     reference=_cholesky_solve_reference,
     ranks=(2, 2, 2),
-    product=cholesky_product,
-    jvp=cholesky_solve_jvp,
-    vjp=cholesky_solve_vjp,
-    keeps_inputs=lambda params: True,
-    by_columns=True,
+    product=derivatives.cholesky_product,
+    jvp=derivatives.cholesky_solve_jvp,
+    vjp=derivatives.cholesky_solve_vjp,
 )
 INVERSE = Operation(
     "inverse",
     results=lambda shapes, params: ((shapes[0], None), (shapes[0][:-2], "int32")),
     sizes=batch_and_order,
     reference=_inverse_reference,
-    jvp=inverse_jvp,
-    vjp=inverse_vjp,
+    jvp=derivatives.inverse_jvp,
+    vjp=derivatives.inverse_vjp,
     alias=0,
     turns="pos",
 )
@@ -253,8 +225,8 @@ SLOGDET = Operation(
     results=lambda shapes, params: ((shapes[0][:-2], None), (shapes[0][:-2], "real"), (shapes[0][:-2], "int32")),
     sizes=batch_and_order,
     reference=_slogdet_reference,
-    jvp=slogdet_jvp,
-    vjp=slogdet_vjp,
+    jvp=derivatives.slogdet_jvp,
+    vjp=derivatives.slogdet_vjp,
     differentiable=2,
     keeps_inputs=lambda params: True,
     turns="pos",

@@ -9,9 +9,8 @@ import numpy as np
 
 from ..core.derivatives import hermitian_jvp, hermitian_vjp
 from ..core.native import AUTO
-from ..core.operation import UPPER, Operation, Params, Shape
-
-__all__ = ["FINITE", "HERMITIAN", "batch_and_order", "finite_flags", "whole_matrix"]
+from ..core.operation import Operation, Params, Shape
+from ..core.problem import UPPER
 
 
 def finite_flags(framework: Any, a: Any, flags: int) -> Any:

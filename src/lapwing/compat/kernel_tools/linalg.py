@@ -75,8 +75,7 @@ def cusolver_eigh(
 
 def cusolver_eigh_workspace_requirements(N: int, dtype: Any) -> tuple[int, int]:
     """Bytes of workspace on the device and on the host for all eigenpairs of one matrix, not counting the matrix."""
-    plan = _plan("cusolver_eigh_workspace_requirements", (N, N), dtype)
-    return plan.device_bytes, plan.host_bytes
+    return _workspace("cusolver_eigh_workspace_requirements", (N, N), dtype)
 
 
 def cusolver_batched_eigh(
@@ -108,8 +107,7 @@ def cusolver_batched_eigh(
 
 def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype: Any) -> tuple[int, int]:
     """Bytes of workspace on the device and on the host for a batch, not counting the batch."""
-    plan = _plan("cusolver_batched_eigh_workspace_requirements", (batch_size, N, N), dtype)
-    return plan.device_bytes, plan.host_bytes
+    return _workspace("cusolver_batched_eigh_workspace_requirements", (batch_size, N, N), dtype)
 
 
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
@@ -220,8 +218,7 @@ def cusolver_getrf_workspace_requirements(M: int, N: int, dtype: Any) -> tuple[i
     name = "cusolver_getrf_workspace_requirements"
     if operator.index(M) != operator.index(N):
         raise ValueError(f"{name}: the matrix must be square, got {M} x {N}")
-    plan = _plan(name, (M, N), dtype, operation=_factor, assume="general")
-    return plan.device_bytes, plan.host_bytes
+    return _workspace(name, (M, N), dtype, operation=_factor, assume="general")
 
 
 def cusolver_getrs(a: Any, ipiv: Any, targets: Any, overwrite_targets: bool = False, verbose: bool = False) -> Any:
@@ -381,6 +378,11 @@ def _solve(a: Any, overwrite: bool, subset: slice | None, lower: bool, eigvals_o
     if eigvals_only:
         return _eigvalsh(a, overwrite=bool(overwrite), **options)
     return tuple(_eigh(a, overwrite=bool(overwrite), **options))
+
+
+def _workspace(name: str, shape: tuple[int, ...], dtype: Any, **options: Any) -> tuple[int, int]:
+    plan = _plan(name, shape, dtype, **options)
+    return plan.device_bytes, plan.host_bytes
 
 
 def _plan(name: str, shape: tuple[int, ...], dtype: Any, device: str = "cuda", operation: Any = _eigh, **options: Any) -> Any:

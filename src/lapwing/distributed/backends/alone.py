@@ -9,10 +9,8 @@ import numpy as np
 from ... import frameworks
 from ...core.native import ENGINES
 from ...core.request import MATRIX, VALUE, Request
-from ..scaling import Cost
+from ..cost import Cost
 from .protocol import Array, Backend, Part
-
-__all__ = ["Alone"]
 
 
 class Alone(Backend):

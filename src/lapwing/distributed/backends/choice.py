@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...core.request import Request
-from ..scaling import Cost
+from ..cost import Cost
 from .alone import Alone
 from .cusolvermp.backend import CusolverMp
 from .elpa import Elpa
@@ -13,8 +13,6 @@ from .gathered import Gathered
 from .protocol import Array, Backend
 from .scalapack.backend import Scalapack
 from .xla.backend import OneDevice, Xla
-
-__all__ = ["BACKENDS", "PUBLIC", "choose", "explained"]
 
 BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
 # those that a user can ask for, as lapwing.engines() lists them

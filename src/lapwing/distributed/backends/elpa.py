@@ -14,16 +14,13 @@ import numpy as np
 
 from ...core import libraries
 from ...core.request import Request
+from ..cost import Cost
 from ..exchange import mirror
-from ..layout import Axis
 from ..ranks.protocol import Alone
-from ..scaling import Cost
 from .protocol import Array, Backend, Part, Support, with_status
 from .scalapack import spectra
 from .scalapack.backend import Scalapack, call_of, supported
 from .scalapack.routines import Blocks
-
-__all__ = ["Elpa", "eigh", "missing"]
 
 _API = 20211125  # of the C interface: ELPA 2021.11 and later know it
 _LETTER = {"float32": "f", "float64": "d", "complex64": "fc", "complex128": "dc"}
@@ -61,12 +58,7 @@ def eigh(
     if info and a.local.real.dtype == np.float32:  # most builds leave it out, Debian's too
         raise NotImplementedError(f"elpa: this libelpa has no {a.local.dtype} (status -{info})\nhint: engine='scalapack'")
     values = a.comm.spread(values, 0, values.shape, values.dtype)[first : first + count].copy()
-    if not vectors:
-        return values, None, info
-    if first == 0:
-        return values, z.leading(n, count), info
-    columns = Axis(count, z.cyclic.grid[1], z.cyclic.columns.tile, (), first)
-    return values, Blocks(z.local, replace(z.layout, columns=columns), z.cyclic, z.comm), info
+    return values, z.some_columns(first, count) if vectors else None, info
 
 
 def _solve(a: Blocks, z: Blocks, values: np.ndarray, count: int, solver: int, comm: Any, vectors: bool) -> int:

@@ -14,12 +14,10 @@ from typing import Any
 from ...core.plan import bytes_in_words
 from ...core.problem import ITEMSIZE
 from ...core.request import MATRIX, VALUE, Request
+from ..cost import CPU_CLUSTER, Cost
 from ..matrix import ShardedMatrix
-from ..ranks.protocol import agree
-from ..scaling import CPU_CLUSTER, Cost
+from ..ranks.protocol import agree, attempt
 from .protocol import Array, Backend, Part, scaled_operation
-
-__all__ = ["INSTALL", "Gathered", "free_memory", "gathered_cost"]
 
 _ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
 INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
@@ -98,12 +96,7 @@ class _Handle:
 
 def _on_root(ranks: Any, name: str, work: Callable[[], Any]) -> Any:
     """What ``work`` returns on rank 0, None elsewhere; all ranks raise what it raises."""
-    error = returned = None
-    if ranks.rank == 0:
-        try:
-            returned = work()
-        except Exception as wrong:
-            error = wrong
+    returned, error = attempt(work) if ranks.rank == 0 else (None, None)
     agree(ranks, name, {}, error=error)
     return returned
 
@@ -133,8 +126,8 @@ def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit
     """Cost where one device has all of the matrix."""
     from .xla import cost
 
-    operation, pos = scaled_operation(request)
-    known: dict[str, Any] = {"machine": machine, "columns": array.columns, "pos": pos, "note": note, "limit": limit}
+    operation, assume = scaled_operation(request)
+    known: dict[str, Any] = {"machine": machine, "columns": array.columns, "assume": assume, "note": note, "limit": limit}
     return replace(cost.gathered(operation, array.shape, array.size, array.dtype, **known), operation=request.name)
 
 

@@ -13,11 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...core.request import Request
-from .. import scaling
+from ..cost import Cost, predict
 from ..layout import Layout
-from ..scaling import Cost
-
-__all__ = ["Array", "Backend", "Part", "Support", "nan_of", "on_tiles", "with_status"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +94,6 @@ class Backend(Protocol):
 
     def refuses(self, array: Array) -> str:
         """ "" or why it takes no such arrays, in words that follow its name."""
-        ...
 
     def support(self, request: Request, array: Array) -> Support:
         """Whether it takes this call on an array that it does not refuse; a reason in words if not."""
@@ -115,7 +111,6 @@ class Backend(Protocol):
         ``b`` is a Part, or a NumPy array that every rank has, and a solution is as ``b`` is. ``ranks`` is what
         :meth:`prepare` returned on each rank.
         """
-        ...
 
 
 def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: Any) -> tuple[Any, ...]:
@@ -131,17 +126,17 @@ def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: 
 
 def on_tiles(request: Request, array: Array, grid: Any, machine: Any, tile: int | None = None) -> Cost:
     """Cost on square tiles over a grid, by ScaLAPACK or cuSOLVERMp."""
-    operation, pos = scaled_operation(request)
+    operation, assume = scaled_operation(request)
     rows, columns = array.shape
-    known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": array.columns, "pos": pos, "rows": rows}
-    return replace(scaling.cost(operation, columns, grid, array.dtype, **known), operation=request.name)
+    known: dict[str, Any] = {"machine": machine, "tile": tile, "columns": array.columns, "assume": assume, "rows": rows}
+    return replace(predict(operation, columns, grid, array.dtype, **known), operation=request.name)
 
 
-def scaled_operation(request: Request) -> tuple[str, bool]:
-    """What the cost model calls it, and whether a Cholesky factorisation is enough."""
+def scaled_operation(request: Request) -> tuple[str, str]:
+    """What the cost model calls it, and "pos" where a Cholesky factorisation is enough."""
     if request.operation == "factor":
-        return "cholesky" if request.assume == "pos" else "lu", True
-    return request.operation, request.operation not in ("solve", "inv", "slogdet") or request.assume == "pos"
+        return "cholesky" if request.assume == "pos" else "lu", "pos"
+    return request.operation, request.assume if request.operation in ("solve", "inv", "slogdet") else "pos"
 
 
 def nan_of(dtype: Any) -> Any:

@@ -11,8 +11,6 @@ from ..backends.protocol import Array
 from ..layout import Layout
 from . import front
 
-__all__ = ["FRONT", "DescribedFront"]
-
 
 class DescribedFront:
     sharded: Literal[True] = True

@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import torch
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Replicate
+
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, Place, Request
 from ..backends.choice import choose, explained
 from ..backends.protocol import Array, Backend, Part
-from ..ranks.protocol import agree
 from . import dtensor_blocks as blocks
-from . import dtensor_gradients as gradients
 from . import front
-
-__all__ = ["FRONT", "DTensorFront"]
 
 _PART_OF_B = "\nhint: a tensor is all of b, on every rank; a rank's rows of it are DTensor.from_local(b, mesh, [Shard(0)])"
 
@@ -31,7 +31,7 @@ class DTensorFront:
     def describe(self, a: Any, /) -> Spec:
         return Spec(tuple(a.shape), blocks.dtype_of(a), "cuda" if blocks.on_gpu(a) else "cpu", str(a.placements))
 
-    @blocks.not_compiled
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the ranks talk to each other through Python
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
         name = function.__name__
         if not blocks.cuts_matrix(a) and options.get("engine") != "cusolvermp":
@@ -44,7 +44,7 @@ class DTensorFront:
     def _run(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], like: Any = None) -> Any:
         """Without derivatives; ``a`` is a standard DTensor, and matrices are placed as ``like`` is."""
         name, gpu, ranks = function.__name__, blocks.on_gpu(a), blocks.ranks_of(a.device_mesh)
-        mpi = None if gpu else ranks.mpi()
+        mpi = None if gpu else blocks.mpi_of(ranks)
         facts = {"shape": tuple(a.shape), "dtype": blocks.dtype_of(a), "placements": str(a.placements)} | _facts(b)
         options = options if gpu or "overwrite" not in options else options | {"overwrite": False}  # the tensor is the user's
 
@@ -86,9 +86,9 @@ class DTensorFront:
             raise NotImplementedError(f"{request.name}: {what}\nhint: {hint}")
         if request.operation == "solve":
             options = options | {"overwrite": False}  # the matrix is needed again
-            return gradients.differentiable_solve(lambda a, b: self._run(function, a, b, options), a, b, pos)
+            return _Solve.apply(a, b, lambda a, b: self._run(function, a, b, options), pos)
         value, inverse = (partial(self._run, one, b=None, options=options) for one in (function, function.inverse))
-        return request.returned(gradients.differentiable_slogdet(value, inverse, a, pos))
+        return request.returned(_Slogdet.apply(a, value, inverse, pos))
 
 
 FRONT = DTensorFront()
@@ -108,12 +108,7 @@ class _Placing:
         if blocks.wants_gradient(b):
             raise NotImplementedError(f"{name}: a factored DTensor has no derivatives\nhint: lapwing.solve has them")
         if not self._agreed:
-            error: Exception | None = None
-            try:
-                _check_right(name, self._described, b)
-            except Exception as wrong:
-                error = wrong
-            agree(self.ranks, name, _facts(b), error=error)
+            front.agreed_right(self.ranks, name, lambda: _check_right(name, self._described, b))
         self._agreed = False
         sides = blocks.as_sharded(name, b.unsqueeze(1) if b.ndim == 1 else b, self._a)
         self._sides = blocks.empty_like(sides)
@@ -137,7 +132,7 @@ def _each_rank_its_own(described: Spec, function: Any, a: Any, b: Any, options: 
         return request.returned((_Own(returned, a),))
     results = [x if x is None else blocks.wrap_own(x, a) for x in request.results(returned)]
     if RIGHT in request.places:
-        results[0] = blocks.placed_as(results[0], b if blocks.is_sharded(b) else None)
+        results[0] = blocks.placed_as(results[0], b if isinstance(b, DTensor) else None)
     return request.returned(results)
 
 
@@ -164,7 +159,7 @@ class _Own:
 
     def solve(self, b: Any, /) -> Any:
         x = blocks.wrap_own(self._factor.solve(blocks.own("Factor.solve", b, self._a)), self._a)
-        return blocks.placed_as(x, b if blocks.is_sharded(b) else None)
+        return blocks.placed_as(x, b if isinstance(b, DTensor) else None)
 
     def inverse(self) -> Any:
         return blocks.wrap_own(self._factor.inv(), self._a)
@@ -179,12 +174,67 @@ class _Own:
         return blocks.wrap_own(self._factor.rcond(), self._a)
 
 
-def _check_right(name: str, a: Spec, b: Any) -> None:
-    if not blocks.is_tensor(b):
+def _check_right(name: str, a: Spec, b: Any) -> dict[str, str]:
+    """What all ranks must agree on."""
+    if not isinstance(b, torch.Tensor):
         raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
-    hint = "" if blocks.is_sharded(b) else _PART_OF_B
+    hint = "" if isinstance(b, DTensor) else _PART_OF_B
     front.check_right(name, a, Spec(tuple(b.shape), blocks.dtype_of(b)), hint)
+    return _facts(b)
 
 
 def _facts(b: Any) -> dict[str, str]:
     return {f"{field} of b": str(getattr(b, field, "none")) for field in ("shape", "dtype", "placements")}
+
+
+class _Solve(torch.autograd.Function):
+    """gb = A^-H g, gA = -gb x^H, for a positive matrix its Hermitian part. The engine runs again on blocks like the input's."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, run: Any, pos: bool) -> Any:
+        x = run(a.detach(), b.detach())
+        ctx.save_for_backward(a, x)
+        ctx.run, ctx.pos, ctx.placements = run, pos, x.placements if isinstance(x, DTensor) else None
+        ctx.partial = isinstance(b, DTensor) and any(p.is_partial() for p in b.placements)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
+        a, x = ctx.saved_tensors
+        if ctx.placements is not None:
+            g = g.redistribute(placements=ctx.placements)
+        gb = ctx.run(a.detach() if ctx.pos else blocks.adjoint(a.detach()), g.detach())
+        ga = _outer(a, gb, x, ctx.pos) if ctx.needs_input_grad[0] else None
+        # each summand of b has the gradient of their sum
+        return ga, gb.redistribute(placements=[Replicate()] * gb.device_mesh.ndim) if ctx.partial else gb, None, None
+
+
+def _outer(a: Any, gb: Any, x: Any, pos: bool) -> Any:
+    """This rank's block of -gb x^H: the right-hand sides are few, so that every rank can have them all."""
+    left, right = (blocks.whole(y).reshape(a.shape[0], -1) for y in (gb, x))
+    layout = blocks.layout_for(a, tuple(a.shape))
+    rows, columns = (torch.from_numpy(i).to(left.device) for i in layout.indices(blocks.ranks_of(a.device_mesh).rank))
+    block = -left[rows] @ right[columns].mH
+    if pos:
+        block = (block - right[rows] @ left[columns].mH) / 2
+    return blocks.wrap(block, a, tuple(a.shape))
+
+
+class _Slogdet(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any, run: Any, invert: Any, pos: bool) -> Any:
+        sign, logabs = run(a.detach())
+        ctx.save_for_backward(a)
+        ctx.invert, ctx.pos = invert, pos
+        ctx.mark_non_differentiable(sign)
+        return sign, logabs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Any, g: Any) -> Any:  # type: ignore[override]
+        (a,) = ctx.saved_tensors
+        # the inverse of a Hermitian matrix is its own adjoint
+        x = ctx.invert(a.detach())
+        x = x if ctx.pos else blocks.adjoint(x).redistribute(placements=a.placements)
+        return blocks.wrap(x.to_local() * blocks.whole(g), a, tuple(a.shape)), None, None, None

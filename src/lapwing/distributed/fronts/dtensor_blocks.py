@@ -6,10 +6,9 @@ one of these. Torch cuts n rows for P ranks into blocks of ceil(n / P), the last
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +18,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from ..backends.protocol import Part
 from ..layout import Axis, Layout
 from ..ranks import launched as mpi_place
-from ..ranks.protocol import TorchRanks, open_communicator
-
-__all__ = ["TorchMessages", "adjoint", "block_of", "cuts_matrix", "standard", "whole", "wrap", "wrap_replicated"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def not_compiled(function: Function) -> Function:
-    """The ranks talk to each other through Python: torch.compile leaves such calls as they are."""
-    return torch.compiler.disable(function)  # type: ignore[no-any-return]
+from ..ranks.protocol import open_communicator
+from ..ranks.torch import TorchRanks
 
 
 def cuts_matrix(a: Any) -> bool:
@@ -176,13 +167,13 @@ def _words(placements: Any) -> str:
     return ", ".join(str(p) for p in placements)
 
 
-def ranks_of(mesh: Any) -> TorchMessages:
+def ranks_of(mesh: Any) -> TorchRanks:
     """The ranks of a mesh, in its order. Collective over the mesh at its first use."""
     return _ranks_of(mesh, dist.group.WORLD)
 
 
 @lru_cache(maxsize=32)
-def _ranks_of(mesh: Any, world: Any) -> TorchMessages:
+def _ranks_of(mesh: Any, world: Any) -> TorchRanks:
     # another world: torch was shut down and started again, and its earlier groups are gone
     order = mesh.mesh.flatten().tolist()
     if order != sorted(order):
@@ -193,63 +184,13 @@ def _ranks_of(mesh: Any, world: Any) -> TorchMessages:
     if len(order) < dist.get_world_size():
         own = mesh.ndim == 1
         group = mesh.get_group() if own else dist.new_group(order, use_local_synchronization=True)
-    return TorchMessages(dist, group)
+    return TorchRanks(dist, group)
 
 
-class TorchMessages(TorchRanks):
-    """With the messages that an exchange of blocks on the host needs, under the names that mpi4py has for them."""
-
-    def __init__(self, dist: Any, group: Any = None) -> None:
-        super().__init__(dist, group)
-        self.own = self
-        self.MPI = self.Request = self
-
-    def _world(self, rank: int) -> int:
-        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
-
-    def Isend(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return dist.isend(torch.from_numpy(data), self._world(rank), self.group, tag)
-
-    def Irecv(self, data: np.ndarray, rank: int, tag: int) -> Any:
-        return dist.irecv(torch.from_numpy(data), self._world(rank), self.group, tag)
-
-    @staticmethod
-    def Testall(requests: list[Any]) -> bool:
-        for request in requests:
-            request.wait()
-        return True
-
-    def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
-        if box.size:
-            dist.broadcast(torch.from_numpy(box), self._world(root), self.group)
-        return box
-
-    def mpi(self) -> Any:
-        """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
-        if not hasattr(self, "_mpi"):
-            self._mpi = _matching(self)
-        return self._mpi
-
-
-def _matching(ranks: TorchMessages) -> Any:
-    own_place = None
-    if mpi_place.under_mpi():
-        try:
-            from mpi4py import MPI
-
-            own_place = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
-        except ImportError:
-            pass
-    places = ranks.allgather((own_place, dist.get_rank()))
-    if any(x is None or x[0] != world for x, world in places) or len({x[1] for x, _ in places}) != 1:
-        return None
-    from mpi4py import MPI
-
-    if places[0][0][1] == ranks.size:
-        return MPI.COMM_WORLD
-    group = MPI.COMM_WORLD.Get_group().Incl([world for _, world in places])
-    return MPI.COMM_WORLD.Create_group(group)
+@lru_cache(maxsize=32)  # asked once: a rank that imports mpi4py later must not ask again alone
+def mpi_of(ranks: TorchRanks) -> Any:
+    """The mpi4py communicator of the same ranks; None where MPI did not start them. Collective at its first use."""
+    return mpi_place.communicator(ranks, mpi_place.under_mpi(), dist.get_rank())
 
 
 def mpi_seen() -> bool:
@@ -298,14 +239,6 @@ def wrap_own(x: Any, like: Any) -> Any:
 
 def dtype_of(x: Any) -> str:
     return str(x.dtype).rpartition(".")[2]
-
-
-def is_tensor(x: Any) -> bool:
-    return isinstance(x, torch.Tensor)
-
-
-def is_sharded(x: Any) -> bool:
-    return isinstance(x, DTensor)
 
 
 def as_right(x: Any, b: Any, vector: bool) -> Any:

@@ -12,9 +12,7 @@ import numpy as np
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, VALUE, Place, Request
 from ..backends.protocol import Backend, Part
-from ..ranks.protocol import agree
-
-__all__ = ["Placed", "Placing", "agreed", "check_right", "log_precision", "requested", "run"]
+from ..ranks.protocol import agree, attempt
 
 _log = logging.getLogger("lapwing")
 
@@ -26,11 +24,9 @@ class Placing(Protocol):
 
     def right(self, name: str, b: Any) -> Any:
         """A right-hand side as a backend takes it."""
-        ...
 
     def leave(self, x: Any, place: Place, b: Any) -> Any:
         """A result as the user gets it; ``b`` is the right-hand side as the user gave it."""
-        ...
 
 
 def requested(function: Callable[..., Any], described: Spec, b: Any, options: dict[str, Any]) -> Request:
@@ -64,6 +60,12 @@ def agreed(
     if ranks.rank == 0:
         log_precision(request)
     return request, backend, part, from_ranks
+
+
+def agreed_right(ranks: Any, name: str, describe: Callable[[], dict[str, Any]]) -> None:
+    """All ranks compare a right-hand side of a later call; ``describe`` checks it and returns the facts."""
+    facts, error = attempt(describe)
+    agree(ranks, name, facts or {}, error=error)
 
 
 def log_precision(request: Request) -> None:

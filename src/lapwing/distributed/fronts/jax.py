@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, Place, Request
 from ...frameworks import jax as framework
+from ...frameworks.jax import traced
 from ..backends.choice import choose, explained
 from ..backends.protocol import Array, Part
 from ..backends.scalapack import library as scalapack_library
@@ -24,13 +28,14 @@ from ..backends.xla import sharding
 from ..backends.xla.backend import Spread
 from ..backends.xla.cost import BLOCKED
 from ..backends.xla.handle import check_right
+from ..backends.xla.sharding import grid_of, on_one_device, put, put_back
 from ..layout import Axis, Layout
 from ..placement import Placement
 from ..ranks import launched
+from ..ranks import launched as mpi_place
+from ..ranks.jax import JaxRanks
 from ..ranks.protocol import open_communicator
-from . import front, jax_processes
-
-__all__ = ["JaxFront", "front_of"]
+from . import front
 
 
 def front_of(a: Any, operation: str) -> JaxFront | None:
@@ -54,7 +59,7 @@ class JaxFront:
         return replace(framework.describe(a), sharding=self._where)
 
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
-        request, array, block, mpi = self._asked(function, a, b, options, jax_processes.mpi_of)
+        request, array, block, mpi = self._asked(function, a, b, options, launched.communicator)
         backend = choose(request, array)
         if backend.sees == "parts":
             return self._on_blocks(request, backend, a, b, block, mpi)
@@ -67,7 +72,7 @@ class JaxFront:
         return request.returned(results)
 
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
-        request, array, _, _ = self._asked(function, a, b, options, jax_processes.mpi_seen)
+        request, array, _, _ = self._asked(function, a, b, options, mpi_seen)
         return explained(request, array)
 
     def _asked(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], mpi_of: Any) -> Any:
@@ -84,8 +89,8 @@ class JaxFront:
             )
         if RIGHT in request.places:
             check_right(name, a, b)
-        block = None if sharding.traced(b) else jax_processes.blocks_of(a)
-        gpu = block is not None and jax_processes.on_gpu(block)
+        block = None if framework.traced(b) else blocks_of(a)
+        gpu = block is not None and on_gpu(block)
         columns = b.shape[1] if b is not None and len(b.shape) == 2 else 1
         array = Array(
             "jax",
@@ -121,13 +126,13 @@ class _Placing:
     """Results are placed as the matrix or the right-hand side is; where a shape cannot be cut evenly, whole along that axis."""
 
     def __init__(self, a: Any, block: Any, mpi: Any) -> None:
-        self._a, self._block, self._gpu = a, block, jax_processes.on_gpu(block)
+        self._a, self._block, self._gpu = a, block, on_gpu(block)
         self.ranks = block.ranks if mpi is None else open_communicator(mpi)
 
     def part(self, block: Any) -> Part:
         cut = partial(_even, block.layout)
         if self._gpu:
-            return Part(block.local, block.layout, block.ranks, block.memory, cut)
+            return replace(block, cut=cut)  # type: ignore[no-any-return]
         return Part(np.asarray(block.local), block.layout, self.ranks, None, cut)
 
     def right(self, name: str, b: Any) -> Any:
@@ -135,25 +140,25 @@ class _Placing:
         sides = self._sides(b)
         if sides is not None:
             return self.part(sides)
-        whole = jax_processes.whole_of(b)
+        whole = whole_of(b)
         if not self._gpu:
             return whole
-        return self.part(jax_processes.own_part(whole, self._block, (b.shape[0], 1 if len(b.shape) == 1 else b.shape[1])))
+        return self.part(own_part(whole, self._block, (b.shape[0], 1 if len(b.shape) == 1 else b.shape[1])))
 
     def leave(self, x: Any, place: Place, b: Any) -> Any:
         if isinstance(x, Part):
-            block = jax_processes.JaxBlocks(x.local, x.layout, self._block.ranks)
+            block = Part(x.local, x.layout, self._block.ranks)
             if place is MATRIX or self._sides(b) is not None:
-                return jax_processes.as_result(block, self._a if place is MATRIX else b)
-            x = jax_processes.spread(block)
+                return as_result(block, self._a if place is MATRIX else b)
+            x = spread(block)
             x = x[:, 0] if len(b.shape) == 1 else x
         if place is RIGHT:
-            return jax_processes.replicated_like(x, b, self._a)
+            return replicated_like(x, b, self._a)
         return x if x is None else sharding.put_everywhere(np.asarray(x), self._a)
 
     def _sides(self, b: Any) -> Any:
         """The block of b, where its blocks are on the same ranks as those of A."""
-        block = jax_processes.blocks_of(b)
+        block = blocks_of(b)
         same = block is not None and block.ranks is self._block.ranks and block.layout.grid == self._block.layout.grid
         return block if same else None
 
@@ -161,3 +166,94 @@ class _Placing:
 def _even(like: Layout, shape: tuple[int, ...]) -> Layout:
     p, q = like.grid
     return Layout(Axis.even(shape[0], p), Axis.even(shape[1], q))
+
+
+def blocks_of(a: Any) -> Part | None:
+    """The block of this process, where a matrix is cut into one block for each process; else None."""
+    sharding = getattr(a, "sharding", None)
+    if traced(a) or not isinstance(sharding, NamedSharding) or sharding.is_fully_addressable or a.ndim != 2 or 0 in a.shape:
+        return None
+    processes = _processes(sharding, a.shape)
+    if processes is None:
+        return None
+    grid = grid_of(sharding.spec, sharding.mesh)
+    layout = Layout(Axis.even(a.shape[0], grid.p), Axis.even(a.shape[1], grid.q))
+    return Part(a.addressable_data(0), layout, _ranks(processes))
+
+
+def _processes(sharding: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The process of each block, along the rows of the grid."""
+    grid = grid_of(sharding.spec, sharding.mesh)
+    owners: dict[int, int] = {}
+    for device, (rows, columns) in sharding.devices_indices_map(tuple(shape)).items():
+        i, j = ((s.start or 0) * parts // n for s, parts, n in ((rows, grid.p, shape[0]), (columns, grid.q, shape[1])))
+        owners[i * grid.q + j] = device.process_index
+    whole = len(owners) == grid.size == sharding.num_devices == len(set(owners.values()))
+    return tuple(owners[i] for i in range(grid.size)) if whole else None
+
+
+@cache
+def _ranks(processes: tuple[int, ...]) -> JaxRanks:
+    from jax._src.distributed import global_state
+
+    name = "lapwing/blocks/" + ".".join(map(str, processes))
+    return JaxRanks(global_state.client, jax.process_index(), processes, name)
+
+
+def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
+    """A place where :func:`.launched.communicator` would most likely find one, by what this process sees alone; else None."""
+    place = mpi_place.own() if usable else None
+    return place if place is not None and (place.size is None or place.size >= ranks.size) else None
+
+
+def on_gpu(block: Part) -> bool:
+    (device,) = block.local.devices()
+    return bool(device.platform in ("gpu", "cuda"))
+
+
+def own_part(b: Any, a: Part, shape: tuple[int, int]) -> Part:
+    """This process's part of a right-hand side that every process has: the rows of its block of A, and some columns."""
+    layout = Layout(a.layout.rows, Axis.even(shape[1], a.layout.grid[1]))
+    rows, columns = layout.indices(a.ranks.rank)
+    (device,) = a.local.devices()
+    return Part(jax.device_put(np.ascontiguousarray(b.reshape(shape)[np.ix_(rows, columns)]), device), layout, a.ranks)
+
+
+def whole_of(b: Any) -> np.ndarray:
+    """A right-hand side on this host."""
+    return np.asarray(b if getattr(b, "is_fully_addressable", True) else on_one_device(b))
+
+
+def spread(x: Part) -> np.ndarray:
+    """All blocks on every process."""
+    out = np.empty(x.layout.shape, x.local.dtype)
+    for rank, block in enumerate(x.ranks.allgather(np.asarray(x.local))):
+        out[np.ix_(*x.layout.indices(rank))] = block
+    return out
+
+
+def as_result(x: Part, like: Any) -> Any:
+    """An array placed as ``like`` is; where its shape cannot be cut evenly that way, whole along that axis."""
+    mesh, spec = like.sharding.mesh, like.sharding.spec
+    (m, n), (p, q) = x.layout.shape, _sizes(like)
+    even = x.layout.grid == (p, q) and m % p == 0 and n % q == 0 and m and n
+    if not even:
+        return put_back(spread(x), like)
+    (device,) = like.addressable_data(0).devices()
+    local = jax.device_put(jnp.asarray(x.local), device)
+    return jax.make_array_from_single_device_arrays((m, n), NamedSharding(mesh, spec), [local])
+
+
+def replicated_like(x: Any, b: Any, a: Any) -> Any:
+    """A solution that every process has, placed as ``b`` is, or on all devices of ``a``."""
+    if getattr(b, "is_fully_addressable", True) or not isinstance(getattr(b, "sharding", None), NamedSharding):
+        return put(x, a.sharding.mesh, PartitionSpec())
+    if x.ndim == 2:
+        return put_back(x, b)
+    even = x.shape[0] % grid_of(b.sharding.spec, b.sharding.mesh, 1).p == 0
+    return put(x, b.sharding.mesh, b.sharding.spec if even else PartitionSpec())
+
+
+def _sizes(like: Any) -> tuple[int, int]:
+    grid = grid_of(like.sharding.spec, like.sharding.mesh)
+    return grid.p, grid.q

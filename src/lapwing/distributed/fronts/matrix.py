@@ -13,10 +13,7 @@ from ...core.request import RIGHT, Place, Request
 from ..backends.choice import choose, explained
 from ..backends.protocol import Array, Backend, Part
 from ..matrix import ShardedMatrix
-from ..ranks.protocol import agree
 from . import front
-
-__all__ = ["FRONT", "MatrixFront"]
 
 _PART_OF_B = "\nhint: an array is all of b, on every rank; a rank's rows of it are ShardedMatrix.from_local(b, comm)"
 
@@ -71,13 +68,7 @@ class _Placing:
 
     def right(self, name: str, b: Any) -> Any:
         if not self.agreed:
-            error: Exception | None = None
-            facts: dict[str, Any] = {}
-            try:
-                facts = self.described(name, b)
-            except Exception as wrong:
-                error = wrong
-            agree(self.ranks, name, facts, error=error)
+            front.agreed_right(self.ranks, name, lambda: self.described(name, b))
         self.agreed = False
         if isinstance(b, ShardedMatrix):
             return Part(b.local, b.layout, b.ranks)

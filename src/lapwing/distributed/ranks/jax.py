@@ -8,8 +8,6 @@ from typing import Any
 
 from .store import StoreRanks
 
-__all__ = ["JaxRanks"]
-
 
 class JaxRanks(StoreRanks):
     """Some or all processes of ``jax.distributed``.

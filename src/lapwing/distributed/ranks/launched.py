@@ -1,13 +1,16 @@
-"""Whether MPI started this process, and as which rank. MPI itself is not started: that would wait for the other ranks."""
+"""Whether MPI started this process, as which rank, and the communicator of some ranks.
+
+Only :func:`communicator` starts MPI: that waits for the other ranks.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
-
-__all__ = ["RANKS", "Place", "own", "under_mpi"]
+from typing import Any
 
 _NAMES = (("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", ""))
 RANKS = tuple(rank for rank, _ in _NAMES)
@@ -38,3 +41,29 @@ def own() -> Place | None:
             count = os.environ.get(size, "")
             return Place(int(number), int(count) if count.isdigit() else None)
     return None
+
+
+@cache
+def communicator(ranks: Any, usable: bool, expected: int | None = None) -> Any:
+    """The mpi4py communicator of the same ranks in the same order. Collective at its first use.
+
+    None where MPI did not start them, where one of them says with ``usable`` that it cannot use it, or where the rank in
+    COMM_WORLD is not the ``expected`` one.
+    """
+    place = None
+    if usable:
+        try:
+            from mpi4py import MPI
+
+            place = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        except ImportError:
+            pass
+    places = ranks.allgather(place if expected is None or place is None or place[0] == expected else None, "MPI")
+    if None in places or len({size for _, size in places}) != 1 or len({rank for rank, _ in places}) != ranks.size:
+        return None
+    from mpi4py import MPI
+
+    order = [rank for rank, _ in places]
+    if order == list(range(places[0][1])):
+        return MPI.COMM_WORLD
+    return MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(order))

@@ -14,8 +14,6 @@ import numpy as np
 
 from .protocol import MissingRanksError, agree, patience, timeout
 
-__all__ = ["MpiRanks", "of_mpi"]
-
 _TAG_IN, _TAG_OUT = 11, 12
 _SPIN = 2e-4  # seconds of polling before a rank starts to sleep between two looks, and leaves its core to others
 _GRACE = 3.0  # seconds that ranks wait longer than rank 0, which knows who is missing

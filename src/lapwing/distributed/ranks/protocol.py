@@ -16,44 +16,17 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from .jax import JaxRanks
     from .torch import TorchRanks
 
-__all__ = [
-    "Alone",
-    "Communicator",
-    "JaxRanks",
-    "MissingRanksError",
-    "RanksDisagreeError",
-    "TorchRanks",
-    "agree",
-    "open_communicator",
-    "patience",
-    "ranks_in_words",
-    "timeout",
-]
-
+T = TypeVar("T")
 # A rank may be late for good reasons, such as reading its part of the data. The launcher notices a dead one within seconds.
 _TIMEOUT: ContextVar[float] = ContextVar("lapwing_timeout", default=600.0)
-
-
-def __getattr__(name: str) -> Any:
-    """The ranks of the frameworks under their old address."""
-    if name == "TorchRanks":
-        from .torch import TorchRanks
-
-        return TorchRanks
-    if name == "JaxRanks":
-        from .jax import JaxRanks
-
-        return JaxRanks
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class MissingRanksError(RuntimeError):
@@ -105,17 +78,14 @@ class Communicator(Protocol):
 
     def allgather(self, value: Any, operation: str = "allgather") -> list[Any]:
         """The (picklable) value of each rank, by rank. For small values."""
-        ...
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
         """The bytes of ``root`` on every rank."""
-        ...
 
     def barrier(self) -> None: ...
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks with the same color, ordered by key; None for those without."""
-        ...
 
 
 @contextmanager
@@ -184,6 +154,14 @@ def agree(
     for what in facts:
         _compare(operation, what, [their_facts.get(what) for _, their_facts, _, _ in calls])
     return [value for _, _, _, value in calls]
+
+
+def attempt(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """The result of a step that this rank does alone, or its error for :func:`agree`: the other ranks must not wait."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
 
 
 def _compare(operation: str, what: str, values: list[Any]) -> None:

@@ -9,21 +9,17 @@ from typing import Any, Protocol
 
 from .protocol import MissingRanksError, timeout
 
-__all__ = ["Store", "StoreRanks"]
-
 
 class Store(Protocol):
     def put(self, key: str, value: bytes) -> None: ...
 
     def get(self, keys: list[str], deadline: float) -> list[bytes | None]:
         """The values, waiting for them until ``deadline`` (``time.monotonic()``); None for what is missing then."""
-        ...
 
     def delete(self, key: str) -> None: ...
 
     def leave(self, key: str, process: int, count: int) -> None:
         """Called by ``count`` processes after they have read. The one that serves the store waits here for the others."""
-        ...
 
 
 class StoreRanks:

@@ -12,8 +12,6 @@ import numpy as np
 from .protocol import MissingRanksError, timeout
 from .store import StoreRanks
 
-__all__ = ["TorchRanks"]
-
 _LEAVE = 5.0  # seconds to read values that are there; ranks that have given up do not read them
 _CALLS: dict[str, list[int]] = {}  # by name: a key is never used twice, also after torch was shut down and started again
 
@@ -38,6 +36,13 @@ class TorchRanks(StoreRanks):
 
     def irecv(self, data: np.ndarray, rank: int, tag: int) -> Any:
         return self._dist.irecv(self._tensor(data), self._members[rank], self.group, tag)
+
+    def spread(self, values: np.ndarray | None, root: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """The array of ``root`` on all ranks, which know its shape and dtype."""
+        box = np.ascontiguousarray(values) if self.rank == root and values is not None else np.empty(shape, dtype)
+        if box.size:
+            self._dist.broadcast(self._tensor(box), self._members[root], self.group)
+        return box
 
     def wait_all(self, requests: list[Any], operation: str, peers: tuple[int, ...]) -> None:
         """Wait for messages to and from ``peers``."""

@@ -10,16 +10,19 @@ import numpy as np
 from ....core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from ....core.problem import REAL
 from ....core.request import MATRIX, RIGHT, Request
-from ...scaling import H200, Cost
+from ...cost import H200, Cost
+from ...layout import Layout
 from ..protocol import Array, Backend, Part, Support, nan_of, on_tiles, with_status
 from ..scalapack.backend import inside_xla
-from . import routines as cusolvermp
-from .handle import FactoredBlocks, on_every_rank
+from . import routines
+from .blocks import Operand
+from .factor import Factored, factor
+from .library import missing
 from .memory import HostMemory, device_for
-from .moves import check_usable, entered, given_of, left, opened, right_side
+from .moves import check_usable, entered, given_of, opened, right_side
 from .nccl import runtime
-
-__all__ = ["CusolverMp"]
+from .polar import polar
+from .session import on_device
 
 _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
 _SQUARE = ("cholesky", "solve", "inv", "slogdet", "factor", "eigh", "eigvalsh")
@@ -32,7 +35,7 @@ class CusolverMp(Backend):
     operations = (*_SQUARE, "lstsq", "qr", "svd", "svdvals", "polar")
 
     def missing(self, device: str) -> str:
-        return cusolvermp.missing().removeprefix("distributed: ")
+        return missing().removeprefix("distributed: ")
 
     def refuses(self, array: Array) -> str:
         if array.kind == "jax" and not array.blocks:
@@ -46,7 +49,7 @@ class CusolverMp(Backend):
         if request.engine == "auto":
             if array.device == "cpu":
                 return Support(False, "the blocks are on the host")
-            if array.kind == "jax" and (request.b or inside_xla(request, array) or cusolvermp.missing()):
+            if array.kind == "jax" and (request.b or inside_xla(request, array) or missing()):
                 return Support(False, "the call stays inside XLA, which has derivatives")
         (m, n), assume = array.shape, request.assume
         if request.operation == "polar" and m != n:
@@ -105,7 +108,7 @@ class CusolverMp(Backend):
                 triangle = None
                 if operation in ("cholesky", "eigh", "eigvalsh") or request.assume == "pos":
                     triangle = "upper" if request.upper else "lower"
-                return all(session.told(session.together(lambda: a.memory.finite(a, triangle)), name))
+                return all(session.allgather(session.together(lambda: a.memory.finite(a, triangle)), name))
 
             try:
                 if iteration and not finite():  # which may not end with NaN
@@ -129,9 +132,9 @@ def _results(request: Request, a: Part, made: tuple[Any, ...]) -> tuple[Any, ...
     index, upper = triangles.get(request.operation, (None, False))
     results = []
     for i, x in enumerate(made):
-        if isinstance(x, cusolvermp.Given):
+        if isinstance(x, Operand):
             blocks = a.memory.blocks(x, a.ranks)
-            x = left(a.memory.keep_triangle(blocks, upper=upper) if i == index else blocks)
+            x = a.memory.keep_triangle(blocks, upper=upper) if i == index else blocks
         elif isinstance(x, np.ndarray) and x.ndim == 0:
             x = x[()]
         results.append(x)
@@ -160,71 +163,123 @@ def _failed(request: Request, a: Part, b: Part | None, error: Any, fine: bool) -
 
 
 def _nan_blocks(a: Part, layout: Any) -> Part:
-    return left(a.memory.filled(layout, a.ranks, nan_of(a.memory.dtype)))
+    return a.memory.filled(layout, a.ranks, nan_of(a.memory.dtype))  # type: ignore[no-any-return]
+
+
+class FactoredBlocks:
+    """L L^H or P L U in tiles on the GPUs; ``factored`` is None where the matrix could not be factored."""
+
+    def __init__(self, request: Request, a: Part, factored: Factored | None, info: int, finite: bool) -> None:
+        self.assume, self.upper, self.info = request.assume, request.upper, info
+        self.layout, self.ranks, self.dtype = a.layout, a.ranks, a.memory.dtype
+        self.memory = a.memory.without_data()  # nothing of the user's matrix is kept
+        self._factored, self._finite = factored, finite
+        self.report: dict[str, Any] = {"engine": "cusolvermp", "kind": "cholesky" if self.assume == "pos" else "lu"}
+        if factored is not None:
+            self.report |= {"grid": factored.layout.grid, "tile": factored.layout.rows.tile}
+
+    @property
+    def l(self) -> Part:  # noqa: E743
+        if self._factored is None:
+            return self._lost(self.layout)
+        with opened(self) as session:
+            made = self.memory.blocks(self._factored.triangle(self.layout), self.ranks)
+            return session.together(lambda: self.memory.keep_triangle(made, upper=self.upper))  # type: ignore[no-any-return]
+
+    def solve(self, b: Any, /) -> Any:
+        """A^-1 B; NaN if there is no factor."""
+        side = entered(b, self.memory) if isinstance(b, Part) else right_side(b, self)
+        if self._factored is None:
+            x = self._lost(side.layout)
+        else:
+            with opened(self) as session:
+                given = session.together(lambda: given_of(side))
+                x = self.memory.blocks(self._factored.solve(given), self.ranks)
+        return x if isinstance(b, Part) else on_every_rank(x, self.memory, b.ndim)
+
+    def inverse(self) -> Part:
+        if self._factored is None:
+            return self._lost(self.layout)
+        with opened(self):
+            return self.memory.blocks(self._factored.inv(self.layout), self.ranks)  # type: ignore[no-any-return]
+
+    def slogdet(self) -> tuple[Any, Any]:
+        scalar, real = np.dtype(self.dtype).type, np.dtype(REAL[self.dtype]).type
+        if self._factored is None:
+            if self.assume == "pos" or not self._finite:
+                return scalar(nan_of(self.dtype)), real(np.nan)
+            return scalar(0), real(-np.inf)
+        with opened(self):
+            sign, logabs = self._factored.slogdet()
+        return scalar(sign), real(logabs)
+
+    def rcond(self) -> Any:
+        raise NotImplementedError("Factor.rcond: there is no estimate for a sharded matrix on GPUs\nhint: lapwing.svdvals")
+
+    def _lost(self, layout: Layout) -> Part:
+        with on_device(self.memory.device):
+            return self.memory.filled(layout, self.ranks, nan_of(self.dtype))  # type: ignore[no-any-return]
+
+
+def on_every_rank(x: Part, memory: Any, ndim: int) -> np.ndarray:
+    """A solution in blocks of rows, as a NumPy array that every rank has."""
+    with on_device(memory.device):
+        parts = x.ranks.allgather(np.ascontiguousarray(memory.to_numpy(x.local)), "solve")
+    whole = np.concatenate(parts)
+    return whole[:, 0] if ndim == 1 else whole
 
 
 # ---- one function for each operation: the results as the library's blocks, or as values ----
 
 
-def _factor(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    pos = request.assume == "pos"
-    made = cusolvermp.factor(session, given, pos=pos, upper=request.upper, operation="factor")
+def _factored(session: Any, request: Request, a: Part, b: Part | None, given: Any, right: Any = None) -> tuple[Any, ...]:
+    operation = request.operation
+    pos = operation == "cholesky" or request.assume == "pos"
+    made = factor(session, given, pos=pos, upper=request.upper, operation=operation)
+    if operation == "cholesky":
+        return (made.triangle(given.layout),)
+    if operation == "solve":
+        return (made.solve(right),)
+    if operation == "inv":
+        return (made.inv(given.layout),)
+    if operation == "slogdet":
+        sign, logabs = made.slogdet(destroy=True)
+        return np.asarray(sign), np.asarray(logabs, REAL[given.dtype])
     return (FactoredBlocks(request, a, made, 0, True),)
-
-
-def _cholesky(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    return (cusolvermp.cholesky(session, given, upper=request.upper),)
-
-
-def _solve(session: Any, request: Request, a: Part, b: Part, given: Any, right: Any) -> tuple[Any, ...]:
-    return (cusolvermp.solve(session, given, right, pos=request.assume == "pos", upper=request.upper),)
-
-
-def _inv(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    return (cusolvermp.inv(session, given, pos=request.assume == "pos", upper=request.upper),)
-
-
-def _slogdet(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    sign, logabs = cusolvermp.slogdet(session, given, pos=request.assume == "pos", upper=request.upper)
-    return np.asarray(sign), np.asarray(logabs, REAL[given.dtype])
 
 
 def _eigh(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
     n, part = a.shape[0], request.part
     if request.operation == "eigvalsh":
-        return (cusolvermp.eigh(session, given, upper=request.upper, part=part, vectors=False)[0],)
+        return (routines.eigh(session, given, upper=request.upper, part=part, vectors=False)[0],)
     to = a.of_shape((n, n if part is None else part[1]))
-    return cusolvermp.eigh(session, given, upper=request.upper, part=part, to=to)
+    return routines.eigh(session, given, upper=request.upper, part=part, to=to)
 
 
 def _qr(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
     n = a.shape[1]
-    return cusolvermp.qr(session, given, to=(a.layout, a.of_shape((n, n))))
+    return routines.qr(session, given, to=(a.layout, a.of_shape((n, n))))
 
 
 def _polar(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    return cusolvermp.polar(session, given, left=request.side == "left", to=(a.layout, a.of_shape(a.shape)))
+    return polar(session, given, left=request.side == "left", to=(a.layout, a.of_shape(a.shape)))
 
 
 def _lstsq(session: Any, request: Request, a: Part, b: Part, given: Any, right: Any) -> tuple[Any, ...]:
     # the routine assumes full rank: it gives no residuals, rank or singular values
-    x = cusolvermp.lstsq(session, given, right, to=b.of_shape((a.shape[1], b.shape[1])))
+    x = routines.lstsq(session, given, right, to=b.of_shape((a.shape[1], b.shape[1])))
     return x, None, None, None
 
 
 def _svd(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
     if request.operation == "svdvals":
-        return (cusolvermp.svd(session, given, vectors=False)[1],)
+        return (routines.svd(session, given, vectors=False)[1],)
     (m, n), k = a.shape, min(a.shape)
-    return cusolvermp.svd(session, given, to=(a.of_shape((m, k)), a.of_shape((k, n))))
+    return routines.svd(session, given, to=(a.of_shape((m, k)), a.of_shape((k, n))))
 
 
 _ROUTINES: dict[str, Any] = {
-    "cholesky": _cholesky,
-    "factor": _factor,
-    "solve": _solve,
-    "inv": _inv,
-    "slogdet": _slogdet,
+    **dict.fromkeys(("cholesky", "factor", "solve", "inv", "slogdet"), _factored),
     "eigh": _eigh,
     "eigvalsh": _eigh,
     "qr": _qr,

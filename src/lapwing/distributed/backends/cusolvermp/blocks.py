@@ -10,8 +10,6 @@ import numpy as np
 from ...layout import Layout
 from .exchange import Block
 
-__all__ = ["Operand", "diagonal", "diagonal_indices", "diagonal_places", "identity", "local_of", "put"]
-
 
 @dataclass(frozen=True)
 class Operand:

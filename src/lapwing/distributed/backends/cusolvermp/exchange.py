@@ -11,8 +11,6 @@ from ....core.problem import ITEMSIZE
 from ...exchange import Portion, Run, packed, plan, total, unpacked
 from ...layout import Axis, Layout
 
-__all__ = ["Block", "exchange"]
-
 _PORTION = 1 << 28  # bytes of a message: 3 ms over a fast link, against microseconds to start it; the buffers stay small
 
 

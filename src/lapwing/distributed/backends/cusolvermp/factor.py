@@ -13,8 +13,6 @@ from .blocks import Operand, diagonal, diagonal_indices, identity, local_of, put
 from .exchange import Block
 from .session import Session
 
-__all__ = ["Factored", "conjugated", "factor", "lu_of", "sides_of"]
-
 _LOWER, _NO_TRANSPOSE = 0, 0
 _DIGIT = 1024  # numbers below it are exact in every format that a product may be computed in, TensorFloat-32 too
 
@@ -47,23 +45,17 @@ class Factored:
             x = conjugated(session, x) if turned else x
             self._apply(x)
             x = conjugated(session, x) if turned else x
-        result = session.give(x, b.layout)
-        session.done()
-        return result
+        return session.deliver(x, b.layout)
 
     def inv(self, to: Layout) -> Operand:
         """A^-1, by a solve with the identity: the library has no routine for it."""
         x = identity(self.session, self.layout, self.dtype)
         self._apply(x)
-        result = self.session.give(x, to, "T" if self.upper else "N")
-        self.session.done()
-        return result
+        return self.session.deliver(x, to, "T" if self.upper else "N")
 
     def triangle(self, to: Layout) -> Operand:
         """L, or its adjoint where the upper triangle was read. The other triangle is not cleared: the caller does that."""
-        result = self.session.give(self.block, to, "T" if self.upper else "N")
-        self.session.done()
-        return result
+        return self.session.deliver(self.block, to, "T" if self.upper else "N")
 
     def slogdet(self, *, destroy: bool = False) -> tuple[Any, float]:
         """Sign and logarithm of the absolute determinant, the same on all ranks. ``destroy``: the factor is not used again."""
@@ -112,9 +104,7 @@ class Factored:
         return _parity(order)
 
 
-def factor(
-    session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None, operation: str
-) -> Factored:
+def factor(session: Session, a: Operand, *, pos: bool, upper: bool = False, operation: str) -> Factored:
     """Factor a copy of ``a``.
 
     Raises
@@ -122,7 +112,7 @@ def factor(
     NotPositiveDefiniteError, SingularMatrixError
         On all ranks alike.
     """
-    layout = session.tiles(a.layout.shape, operation, tile)
+    layout = session.tiles(a.layout.shape, operation)
     if pos:
         return Factored(session, _positive(session, a, layout, upper, operation), None, upper)
     return Factored(session, *lu_of(session, a, layout, operation), False)

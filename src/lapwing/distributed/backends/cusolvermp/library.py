@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ....core.libraries import find
 from ....core.problem import DTYPES
 from .nccl import load, nccl
-
-__all__ = ["DATA", "Library", "Routine", "check", "check_blas", "library", "missing"]
 
 # cudaDataType
 DATA = dict(zip(DTYPES, (0, 1, 4, 5), strict=True))
@@ -42,15 +39,6 @@ def _types(pattern: str) -> list[Any]:
     return [c_void_p, *(_TYPES[letter] for letter in letters)]
 
 
-@dataclass(frozen=True)
-class Routine:
-    """A solver and the query for its workspace on the device and on the host."""
-
-    name: str
-    ask: Any
-    run: Any
-
-
 class Library:
     """cuSOLVERMp, with cuBLAS for transposes and cuBLASMp if it is installed."""
 
@@ -79,8 +67,11 @@ class Library:
         self.blas.cublasCreate_v2.argtypes = self.blas.cublasDestroy_v2.argtypes = [c_void_p]
         self.blas.cublasSetStream_v2.argtypes = [c_void_p, c_void_p]
 
-    def routine(self, name: str) -> Routine:
-        """A routine; NotImplementedError if this version does not have it."""
+    def routine(self, name: str) -> tuple[Any, Any]:
+        """A solver, and the query for its workspace on the device and on the host.
+
+        NotImplementedError if this version does not have it.
+        """
         try:
             run, ask = getattr(self.mp, f"cusolverMp{name}"), getattr(self.mp, f"cusolverMp{name}_bufferSize")
         except AttributeError:
@@ -91,7 +82,7 @@ class Library:
         common = _types(_ROUTINES[name])
         run.argtypes = [*common, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
         ask.argtypes = [*_types(_NOT_ASKED.get(name, _ROUTINES[name])), c_void_p, c_void_p]
-        return Routine(name, ask, run)
+        return run, ask
 
     @property
     def version_in_words(self) -> str:

@@ -17,9 +17,8 @@ import numpy as np
 from ....core.memory import UNKNOWN, Memory, library_of, memory_of_array
 from ...exchange import finite_triangle, keep_triangle
 from ...layout import Layout
+from ..protocol import Part
 from .nccl import runtime
-
-__all__ = ["Blocks", "CudaArray", "DeviceMemory", "HostMemory", "device_for"]
 
 _ROWS = 1024  # rows looked at together: the masks stay small compared to the block
 
@@ -76,10 +75,6 @@ class DeviceMemory:
         self.library = _library(library_of(local))
         self.local = self.library.contiguous(local)
 
-    @classmethod
-    def of(cls, local: Any) -> DeviceMemory:
-        return cls(local)
-
     @cached_property
     def _memory(self) -> Memory:
         memory = memory_of_array(self.local)
@@ -121,15 +116,15 @@ class DeviceMemory:
     def to_numpy(self, x: Any) -> np.ndarray:
         return self.library.download(x)
 
-    def blocks(self, result: Any, ranks: Any) -> Blocks:
+    def blocks(self, result: Any, ranks: Any) -> Part:
         """A row-major result in memory that :meth:`allocate` returned, as an array of this library."""
         shape = result.layout.local_shape(ranks.rank)
         if 0 in shape:
             return self.filled(result.layout, ranks, 0)
-        return Blocks(self.library.typed(result.owner, self.local, shape), result.layout, ranks, self)
+        return Part(self.library.typed(result.owner, self.local, shape), result.layout, ranks)
 
-    def filled(self, layout: Layout, ranks: Any, value: Any) -> Blocks:
-        return Blocks(self.library.full(self.local, layout.local_shape(ranks.rank), value), layout, ranks, self)
+    def filled(self, layout: Layout, ranks: Any, value: Any) -> Part:
+        return Part(self.library.full(self.local, layout.local_shape(ranks.rank), value), layout, ranks)
 
     def finite(self, block: Any, triangle: str | None) -> bool:
         """No NaN and no Inf in this block, or in its part of a triangle ("lower", "upper")."""
@@ -154,11 +149,11 @@ class DeviceMemory:
         if self.library.clear is None and self.library.triangle is None:
             values = self.to_numpy(block.local)
             keep_triangle(values, block.layout, block.ranks.rank, upper=upper)
-            return Blocks(self.library.write(block.local, values), block.layout, block.ranks, self)
+            return Part(self.library.write(block.local, values), block.layout, block.ranks)
         adjacent = rows[-1] - rows[0] == len(rows) - 1 and columns[-1] - columns[0] == len(columns) - 1
         if self.library.triangle is not None and (adjacent or self.library.clear is None):
             local = self.library.triangle(block.local, int(rows[0] - columns[0]), upper)
-            return Blocks(local, block.layout, block.ranks, self)
+            return Part(local, block.layout, block.ranks)
         assert self.library.clear is not None
         for first in range(0, len(rows), _ROWS):
             part = slice(first, first + _ROWS)
@@ -192,24 +187,10 @@ class HostMemory(DeviceMemory):
     def allocate(self, count: int) -> tuple[int, Any]:
         return runtime().allocate(count)
 
-    def blocks(self, result: Any, ranks: Any) -> Blocks:
+    def blocks(self, result: Any, ranks: Any) -> Part:
         shape = result.layout.local_shape(ranks.rank)
         local = CudaArray(result.pointer, shape, result.dtype, self.device, result.owner).get()
-        return Blocks(local, result.layout, ranks, self)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The block of one rank, the layout of the matrix, and the ranks."""
-
-    local: Any
-    layout: Layout
-    ranks: Any  # a Communicator
-    block_memory: DeviceMemory | None = None
-
-    @property
-    def memory(self) -> DeviceMemory:
-        return self.block_memory or DeviceMemory(self.local)
+        return Part(local, result.layout, ranks)
 
 
 def device_for(hosts: list[str], rank: int) -> int:

@@ -11,34 +11,20 @@ from typing import Any
 import numpy as np
 
 from ....core.memory import library_of
-from ...layout import Axis, Layout
-from ...matrix import ShardedMatrix
-from ...ranks.protocol import agree
+from ...layout import Layout
+from ...matrix import ShardedMatrix, on_one
+from ...ranks.protocol import agree, attempt
 from ..protocol import Part
-from . import routines as cusolvermp
+from .blocks import Operand
+from .library import missing
 from .memory import DeviceMemory, HostMemory
-
-__all__ = [
-    "astype",
-    "check_usable",
-    "conj",
-    "copy",
-    "entered",
-    "gather",
-    "given_of",
-    "left",
-    "opened",
-    "redistribute",
-    "right_side",
-    "to_numpy",
-]
-
+from .session import Session, on_device, open_session
 
 # ---- for the calls ----
 
 
 def check_usable(name: str) -> None:
-    if reason := cusolvermp.missing():
+    if reason := missing():
         raise RuntimeError(f"{name}: {reason.removeprefix('distributed: ')}")
 
 
@@ -50,31 +36,26 @@ def entered(x: Part, like: Any) -> Part:
     return replace(x, local=memory.local, memory=memory)
 
 
-def left(blocks: Any) -> Part:
-    """The blocks that a memory made."""
-    return Part(blocks.local, blocks.layout, blocks.ranks)
-
-
 def right_side(b: np.ndarray, a: Any) -> Part:
     """This rank's rows of a right-hand side that every rank has; ``a`` has the ranks and the memory."""
     layout = Layout.rows_of((len(b), b.size // max(len(b), 1)), a.ranks.size)
     rows = layout.indices(a.ranks.rank)[0] if layout.place(a.ranks.rank) else slice(0)
-    with cusolvermp.on_device(a.memory.device):
+    with on_device(a.memory.device):
         local = a.memory.put(np.ascontiguousarray(b.reshape(len(b), -1)[rows]))
         return entered(Part(local, layout, a.ranks), a.memory)
 
 
-def given_of(x: Part) -> cusolvermp.Given:
+def given_of(x: Part) -> Operand:
     memory = x.memory
-    return cusolvermp.Given(memory.pointer, x.layout, memory.dtype, memory.row_major, (x.local, memory))
+    return Operand(memory.pointer, x.layout, memory.dtype, memory.row_major, (x.local, memory))
 
 
 @contextmanager
-def opened(a: Any) -> Iterator[cusolvermp.Session]:
+def opened(a: Any) -> Iterator[Session]:
     """The session of these ranks, with the device of this one as the current one; ``a`` has the ranks and the memory."""
     memory = a.memory
-    with cusolvermp.on_device(memory.device):
-        session = cusolvermp.open_session(a.ranks, memory.device, memory.allocate)
+    with on_device(memory.device):
+        session = open_session(a.ranks, memory.device, memory.allocate)
         try:
             yield session
         finally:
@@ -88,31 +69,31 @@ def gather(a: ShardedMatrix, root: int | None) -> Any:
     """All of it on one GPU, or with None on all of them, as an array of the same library. The arguments are checked."""
     whole = None
     for rank in range(a.ranks.size) if root is None else (root,):
-        part = redistribute(a, _on_one(a.shape, rank, a.ranks.size))
+        part = redistribute(a, on_one(a.shape, rank, a.ranks.size))
         whole = part.local if rank == a.ranks.rank else whole
     return whole
 
 
 def redistribute(a: ShardedMatrix, layout: Layout) -> ShardedMatrix:
     name = "ShardedMatrix.redistribute"
-    error: Exception | None = None
-    block: Any = None
-    try:
+
+    def enter() -> Part:
         check_usable(name)
-        block = entered(Part(a.local, a.layout, a.ranks), None)
-    except Exception as wrong:  # any error: the other ranks must not wait
-        error = wrong
+        return entered(Part(a.local, a.layout, a.ranks), None)
+
+    block, error = attempt(enter)
     agree(a.ranks, name, {"shape": a.shape, "dtype": a.dtype.name}, error=error)
+    assert block is not None
     with opened(block) as session:
         given = session.together(lambda: given_of(block))
-        moved = session.move(given, layout)
+        moved = session.deliver(given.block(session.rank), layout, "T" if given.row_major else "N")
         made = block.memory.blocks(moved, a.ranks)
     return ShardedMatrix(made.local, layout, a.ranks)
 
 
 def to_numpy(local: Any) -> np.ndarray:
     memory = DeviceMemory(local)
-    with cusolvermp.on_device(memory.device):
+    with on_device(memory.device):
         return memory.to_numpy(memory.local)  # type: ignore[no-any-return]
 
 
@@ -140,7 +121,3 @@ def _method(local: Any, name: str) -> Any:
             "\nhint: make the blocks with your library, and ShardedMatrix.from_local"
         )
     return method
-
-
-def _on_one(shape: tuple[int, int], root: int, size: int) -> Layout:
-    return Layout(Axis.blocks([shape[0] if rank == root else 0 for rank in range(size)]), Axis.whole(shape[1]))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_void_p
 from functools import cache
 from typing import Any
 
 from ....core import libraries
-from ...ranks.protocol import Communicator, agree
-
-__all__ = ["Nccl", "NcclComm", "Runtime", "load", "nccl", "open_nccl", "runtime"]
+from ...ranks.protocol import Communicator, agree, attempt
 
 
 def load(library: str) -> ctypes.CDLL:
@@ -196,24 +193,15 @@ def open_nccl(comm: Communicator, device: int) -> NcclComm:
         if comm.rank == 0:
             library.check(library.library.ncclGetUniqueId(byref(identity)))
 
-    agree(comm, "distributed", {}, error=tried(make))
+    agree(comm, "distributed", {}, error=attempt(make)[1])
     data = comm.broadcast(bytes(identity) if comm.rank == 0 else None, 0)
     ctypes.memmove(byref(identity), data, 128)
     handle = c_void_p()
     status = library.library.ncclCommInitRank(byref(handle), comm.size, identity, comm.rank)
     try:
-        agree(comm, "distributed", {}, error=tried(lambda: library.check(status)))
+        agree(comm, "distributed", {}, error=attempt(lambda: library.check(status))[1])
     except BaseException:
         if handle.value:  # other ranks have none, so closing, which is collective, is not possible
             library.library.ncclCommAbort(handle)
         raise
     return NcclComm(handle.value or 0, comm.rank, comm.size)
-
-
-def tried(work: Callable[[], Any]) -> Exception | None:
-    """The error of a step that this rank does alone, for :func:`agree`; None if it succeeds."""
-    try:
-        work()
-    except Exception as error:
-        return error
-    return None

@@ -21,8 +21,6 @@ from .factor import Factored, lu_of
 from .library import check_blas
 from .session import Session, scalar
 
-__all__ = ["polar"]
-
 _STEPS = 40
 _PART = 1 << 30  # elements for one call of cuBLAS, which counts in 32 bits
 _NORM = {"float32": "Snrm2", "float64": "Dnrm2", "complex64": "Scnrm2", "complex128": "Dznrm2"}
@@ -30,7 +28,7 @@ _SUM = {"float32": "Sgeam", "float64": "Dgeam", "complex64": "Cgeam", "complex12
 
 
 def polar(
-    session: Session, a: Operand, *, left: bool = False, to: tuple[Layout, Layout] | None = None, tile: int | None = None
+    session: Session, a: Operand, *, left: bool = False, to: tuple[Layout, Layout] | None = None
 ) -> tuple[Operand, Operand]:
     """U and P of A = U P, or of A = P U where ``left``; for square matrices.
 
@@ -40,7 +38,7 @@ def polar(
         U of a singular matrix is not unique, and the iteration finds none.
     ConvergenceError
     """
-    layout = session.tiles(a.layout.shape, "solve", tile)
+    layout = session.tiles(a.layout.shape, "solve")
     # A = P U is A^T = U^T P^T
     turned = "T" if left else "N"
     u = session.bring(a, layout, turned)
@@ -51,9 +49,7 @@ def polar(
     other = _adjoint(session, p)
     _add(session, 0.5, p, 0.5, other, p)
     to_u, to_p = to or (a.layout, a.layout)
-    results = session.give(u, to_u, turned), session.give(p, to_p, turned)
-    session.done()
-    return results
+    return session.give(u, to_u, turned), session.deliver(p, to_p, turned)
 
 
 def _iterate(session: Session, x: Block) -> None:

@@ -13,7 +13,6 @@ This code was run on several ranks with a stand-in for the libraries, and on one
 from __future__ import annotations
 
 from ctypes import byref, c_char, c_void_p
-from typing import Any
 
 import numpy as np
 
@@ -21,73 +20,11 @@ from ....core.errors import ConvergenceError, SingularMatrixError
 from ....core.problem import ITEMSIZE, REAL
 from ...layout import Layout
 from .blocks import Operand, diagonal
-from .factor import Factored, conjugated, factor, sides_of
-from .library import check, missing
-from .open import open_session
-from .polar import polar
-from .session import Session, on_device
-
-__all__ = [
-    "Factored",
-    "Given",
-    "Operand",
-    "Session",
-    "cholesky",
-    "eigh",
-    "factor",
-    "inv",
-    "lstsq",
-    "missing",
-    "on_device",
-    "open_session",
-    "polar",
-    "qr",
-    "slogdet",
-    "solve",
-    "svd",
-]
+from .factor import conjugated, sides_of
+from .library import check
+from .session import Session
 
 _LOWER, _NO_TRANSPOSE = 0, 0
-Given = Operand  # another name, for the callers in fronts/
-
-
-def cholesky(
-    session: Session, a: Operand, *, upper: bool = False, tile: int | None = None, operation: str = "cholesky"
-) -> Operand:
-    """The factor in the layout of ``a``. The other triangle is not cleared: the caller does that."""
-    return factor(session, a, pos=True, upper=upper, tile=tile, operation=operation).triangle(a.layout)
-
-
-def solve(
-    session: Session,
-    a: Operand,
-    b: Operand,
-    *,
-    pos: bool,
-    upper: bool = False,
-    tile: int | None = None,
-    operation: str = "solve",
-) -> Operand:
-    """X of A X = B, in the layout of ``b``."""
-    return factor(session, a, pos=pos, upper=upper, tile=tile, operation=operation).solve(b)
-
-
-def inv(session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None) -> Operand:
-    """The inverse, in the layout of ``a``."""
-    return factor(session, a, pos=pos, upper=upper, tile=tile, operation="inv").inv(a.layout)
-
-
-def slogdet(session: Session, a: Operand, *, pos: bool, upper: bool = False, tile: int | None = None) -> tuple[Any, float]:
-    """Sign and logarithm of the absolute determinant, the same on all ranks.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        Where ``pos``.
-    SingularMatrixError
-        With ``nonfinite`` where the determinant is not 0: numbers too large to add, or NaN.
-    """
-    return factor(session, a, pos=pos, upper=upper, tile=tile, operation="slogdet").slogdet(destroy=True)
 
 
 def eigh(
@@ -98,7 +35,6 @@ def eigh(
     upper: bool = False,
     part: tuple[int, int] | None = None,
     to: Layout | None = None,
-    tile: int | None = None,
 ) -> tuple[np.ndarray, Operand | None]:
     """Eigenvalues, the same on all ranks, and vectors in the layout ``to`` (by default that of ``a``); ``part``: first, count.
 
@@ -106,7 +42,7 @@ def eigh(
     """
     n = a.layout.shape[0]
     first, count = part or (0, n)
-    layout = session.tiles(a.layout.shape, "eigh", tile)
+    layout = session.tiles(a.layout.shape, "eigh")
     work = session.bring(a, layout, "T" if upper else "N")
     agree_finite(session, "eigh", diagonal(session, work))
     values, keep = session.reserve(n * ITEMSIZE[REAL[a.dtype]])
@@ -123,12 +59,10 @@ def eigh(
     target = to or a.layout.of_shape((n, count))
     if upper and a.dtype.startswith("complex"):  # those of conj(A)
         q = conjugated(session, q)
-    return w, _finish(session, session.give(q, target, "N", (0, first)))
+    return w, session.deliver(q, target, "N", (0, first))
 
 
-def qr(
-    session: Session, a: Operand, *, to: tuple[Layout, Layout] | None = None, tile: int | None = None
-) -> tuple[Operand, Operand]:
+def qr(session: Session, a: Operand, *, to: tuple[Layout, Layout] | None = None) -> tuple[Operand, Operand]:
     """Q (m x n) and R (n x n) for m >= n. The lower triangle of R is not cleared: the caller does that."""
     m, n = a.layout.shape
     if m < n:
@@ -136,7 +70,7 @@ def qr(
             f"qr: cuSOLVERMp forms Q only for at least as many rows as columns, and this matrix is {m} x {n}"
             "\nhint: qr of the conjugate transpose, A^H = Q R, gives A = R^H Q^H"
         )
-    layout = session.tiles(a.layout.shape, "qr", tile)
+    layout = session.tiles(a.layout.shape, "qr")
     work = session.bring(a, layout)
     tau, keep = session.reserve((layout.local_shape(session.rank)[1] + layout.columns.tile) * ITEMSIZE[a.dtype])
     session.call("Geqrf", layout, m, n, work, tau, dtype=a.dtype, skip=(3,))
@@ -144,10 +78,10 @@ def qr(
     r = session.give(work, r_layout)
     session.call("Orgqr", layout, m, n, n, work, tau, dtype=a.dtype)
     del keep
-    return _finish(session, session.give(work, q_layout)), r
+    return session.deliver(work, q_layout), r
 
 
-def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None, tile: int | None = None) -> Operand:
+def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None) -> Operand:
     """The least-squares solution for m >= n and full rank."""
     (m, n), k = a.layout.shape, b.layout.shape[1]
     if m < n:
@@ -155,11 +89,11 @@ def lstsq(session: Session, a: Operand, b: Operand, *, to: Layout | None = None,
             f"lstsq: cuSOLVERMp needs at least as many rows as columns, and this matrix is {m} x {n}"
             "\nhint: the x of least norm is A^H y, with (A A^H) y = b: lapwing.solve(..., assume='pos')"
         )
-    layout = session.tiles(a.layout.shape, "lstsq", tile)
+    layout = session.tiles(a.layout.shape, "lstsq")
     work, x = session.bring(a, layout), session.bring(b, sides_of(layout, b.layout.shape))
     if k and (info := session.call("Gels", layout, _NO_TRANSPOSE, m, n, k, work, x, dtype=a.dtype)):
         raise SingularMatrixError("lstsq", pivot=info)
-    return _finish(session, session.give(x, to or b.layout.of_shape((n, k))))
+    return session.deliver(x, to or b.layout.of_shape((n, k)))
 
 
 def svd(
@@ -168,7 +102,6 @@ def svd(
     *,
     vectors: bool = True,
     to: tuple[Layout, Layout] | None = None,
-    tile: int | None = None,
 ) -> tuple[Operand | None, np.ndarray, Operand | None]:
     """U (m x k), the singular values on all ranks, V^H (k x n), k = min(m, n). Needs cuSOLVERMp 0.9."""
     m, n = a.layout.shape
@@ -176,7 +109,7 @@ def svd(
     wide = m < n  # A^T = (V^H)^T S U^T
     rows, columns = (n, m) if wide else (m, n)
     session.library.routine("Gesvd")
-    layout = session.tiles((rows, columns), "svd", tile)
+    layout = session.tiles((rows, columns), "svd")
     work = session.bring(a, layout, "T" if wide else "N")
     agree_finite(session, "svd", diagonal(session, work))
     u, vh = (session.empty(sides_of(layout, shape), a.dtype) for shape in ((rows, k), (k, columns)))
@@ -196,7 +129,7 @@ def svd(
     to_u, to_vh = to or (a.layout.of_shape((m, k)), a.layout.of_shape((k, n)))
     left, right = (vh, u) if wide else (u, vh)
     turned = "T" if wide else "N"
-    return session.give(left, to_u, turned), s, _finish(session, session.give(right, to_vh, turned))
+    return session.give(left, to_u, turned), s, session.deliver(right, to_vh, turned)
 
 
 def _values(session: Session, operation: str, layout: Layout, pointer: int, count: int, dtype: str, info: int) -> np.ndarray:
@@ -209,11 +142,6 @@ def _values(session: Session, operation: str, layout: Layout, pointer: int, coun
     if info or not finite:
         raise ConvergenceError(operation, nonfinite=not finite)
     return values
-
-
-def _finish(session: Session, result: Operand) -> Operand:
-    session.done()
-    return result
 
 
 def agree_finite(session: Session, operation: str, sample: np.ndarray) -> None:

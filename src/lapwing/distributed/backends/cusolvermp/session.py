@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_double, c_float, c_size_t, c_void_p
@@ -11,14 +13,13 @@ import numpy as np
 
 from ....core.problem import ITEMSIZE
 from ...cost import tile_for
-from ...layout import Layout, best_grid
-from ...ranks.protocol import Communicator, MissingRanksError, agree
+from ...layout import Layout
+from ...ranks.protocol import Communicator, MissingRanksError, agree, attempt
+from ...tiles import best_grid
 from .blocks import Operand
 from .exchange import Block, exchange
 from .library import DATA, check, check_blas, library
-from .nccl import NcclComm, open_nccl, runtime, tried
-
-__all__ = ["Allocator", "Session", "on_device", "scalar"]
+from .nccl import NcclComm, open_nccl, runtime
 
 Allocator = Callable[[int], tuple[int, Any]]
 T = TypeVar("T")
@@ -29,7 +30,7 @@ _NOTHING = (0, 0, None)
 
 
 class Session:
-    """A device, its stream and the communicators of a group of ranks; kept between calls, see :mod:`.open`."""
+    """A device, its stream and the communicators of a group of ranks; kept between calls, see :func:`open_session`."""
 
     def __init__(self, comm: Communicator, device: int) -> None:
         self.comm, self.rank, self.size, self.device = comm, comm.rank, comm.size, device
@@ -51,7 +52,7 @@ class Session:
             check_blas(self.library.blas.cublasSetStream_v2(self.blas, self.stream))
 
         try:
-            agree(comm, "distributed", {}, error=tried(make))
+            agree(comm, "distributed", {}, error=attempt(make)[1])
         except MissingRanksError:
             self._abort()
             raise
@@ -129,9 +130,9 @@ class Session:
             raise RuntimeError(
                 f"distributed: this communicator cannot be used any more: {self._unusable}\nhint: create it again"
             )
-        box: list[T] = []
-        self._agreed("distributed", tried(lambda: box.append(work())))
-        return box[0]
+        result, error = attempt(work)
+        self._agreed("distributed", error)
+        return result  # type: ignore[return-value]
 
     def _agreed(self, operation: str, error: Exception | None, mine: Any = None) -> list[Any]:
         try:
@@ -152,8 +153,6 @@ class Session:
         except MissingRanksError:
             self._abort()
             raise
-
-    told = allgather  # another name, for the callers in fronts/
 
     def reserve(self, count: int) -> tuple[int, Any]:
         """Memory on all ranks: its pointer, and the object that keeps it."""
@@ -178,12 +177,11 @@ class Session:
         moved = exchange(self, block, turned, lambda: self._empty(turned, block.dtype), _compose(operation, True), offset[::-1])
         return Operand(moved.pointer, layout, block.dtype, True, moved.owner)
 
-    def move(self, operand: Operand, layout: Layout) -> Operand:
-        """The same matrix as row-major blocks of another layout."""
-        source, turned = operand.block(self.rank), layout.transposed
-        moved = exchange(self, source, turned, lambda: self._empty(turned, operand.dtype), "N" if operand.row_major else "T")
+    def deliver(self, block: Block, layout: Layout, operation: str = "N", offset: tuple[int, int] = (0, 0)) -> Operand:
+        """As :meth:`give`, for the last result of a call."""
+        result = self.give(block, layout, operation, offset)
         self.done()
-        return Operand(moved.pointer, layout, operand.dtype, True, moved.owner)
+        return result
 
     def to_host(self, pointer: int, count: int, dtype: Any) -> np.ndarray:
         values = np.empty(count, dtype)
@@ -244,7 +242,7 @@ class Session:
 
         ``skip``: arguments that the query for the workspace does not take. The work is complete when this returns.
         """
-        routine = self.library.routine(name)
+        routine, query = self.library.routine(name)
         grid = self.grid(layout)
         flat: list[Any] = []
         held: list[int] = []
@@ -262,7 +260,7 @@ class Session:
                 flat.extend(argument)
                 asked += () if i in skip else argument
             if grid is not None:
-                status = routine.ask(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
+                status = query(self._handle, *asked, DATA[dtype], byref(sizes[0]), byref(sizes[1]))
                 check(status, f"{name}, workspace")
                 self.workspace = sizes[0].value, sizes[1].value
                 # not cleared, as it may be as large as the matrix
@@ -273,9 +271,7 @@ class Session:
             if grid is None:
                 return 0
             (pointer, _), host, (info, _) = work
-            status = routine.run(
-                self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info
-            )
+            status = routine(self._handle, *flat, DATA[dtype], pointer, sizes[0].value, host.ctypes.data, sizes[1].value, info)
             reported = int(self.to_host(info, 1, np.int32)[0])
             # a matrix that is not positive definite is an "internal error" for potrf (0.8.0 on an H200)
             if status == 7 and name in _MAY_FAIL:
@@ -287,10 +283,9 @@ class Session:
 
         try:
             # one rank without memory must not leave the others waiting inside the library
-            self._agreed(name.lower(), tried(prepare))
-            box: list[int] = []
-            error = tried(lambda: box.append(run()))
-            statuses = self._agreed(name.lower(), error, box[0] if box else 0)
+            self._agreed(name.lower(), attempt(prepare)[1])
+            status, error = attempt(run)
+            statuses = self._agreed(name.lower(), error, status)
         finally:
             for descriptor in held:
                 self.library.mp.cusolverMpDestroyMatrixDesc(descriptor)
@@ -319,6 +314,37 @@ class Session:
         finally:
             self._buffers = [_NOTHING, _NOTHING]
             self.allocate = self.runtime.allocate
+
+
+def open_session(comm: Communicator, device: int, allocate: Allocator | None = None) -> Session:
+    """The session of a communicator on a device, created at its first use (collective).
+
+    It is stored in ``kept`` of the communicator, and closed with it. The session of a process alone is closed when the process
+    ends. Call :meth:`Session.release` after the work.
+    """
+    kept: dict[Any, Any] = comm.__dict__.setdefault("kept", {}) if comm.size > 1 else _ALONE
+    key = ("cusolvermp", device)
+    session = kept.get(key)
+    if session is None:
+        if not _ALONE and kept is _ALONE:
+            atexit.unregister(_close_alone)
+            atexit.register(_close_alone)
+        session = kept[key] = Session(comm, device)
+    session.runtime.set_device(device)
+    session.allocate = allocate or session.runtime.allocate
+    session.runtime.wait_all()  # the caller's streams may still write to the operands
+    return session  # type: ignore[no-any-return]
+
+
+_ALONE: dict[Any, Session] = {}
+
+
+def _close_alone() -> None:
+    """At the end of the process; not after an error, when the device may not answer any more."""
+    if getattr(sys, "last_value", None) is None:
+        for session in reversed(_ALONE.values()):
+            session.close()
+    _ALONE.clear()
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from ....core.request import Request
-from ...scaling import CPU_CLUSTER, Cost
+from ...cost import CPU_CLUSTER, Cost
 from ..gathered import INSTALL
 from ..protocol import Array, Backend, Part, Support, on_tiles, with_status
 from . import library, spectra, systems
 from .moves import Call, tiles_for
-
-__all__ = ["OPERATIONS", "Scalapack"]
 
 OPERATIONS: dict[str, Any] = {
     "cholesky": systems.cholesky,
@@ -67,7 +66,7 @@ class Scalapack(Backend):
         permute = request.operation in ("eigh", "eigvalsh") or (
             entered and request.operation != "factor" and not request.status
         )
-        tiles = tiles_for(layout, _Counted(array.size), "factor" if entered else request.operation, permute)
+        tiles = tiles_for(layout, SimpleNamespace(size=array.size), "factor" if entered else request.operation, permute)
         return on_tiles(request, array, tiles.grid, CPU_CLUSTER, tiles.rows.tile or None)
 
     def prepare(self, request: Request, a: Part) -> tuple[bool, bool]:
@@ -110,10 +109,3 @@ def inside_xla(request: Request, array: Array) -> bool:
     )
     rectangular = request.operation in ("qr", "svd", "svdvals", "polar", "lstsq")
     return systems or request.status or (rectangular and is_tall(array.placement, array.shape))
-
-
-class _Counted:
-    """Ranks that are counted, and not asked."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size

@@ -17,8 +17,6 @@ import numpy as np
 
 from ....core import libraries
 
-__all__ = ["Grid", "Library", "ScalapackMissing", "grid_of", "library", "missing"]
-
 _HINT = "pip install mkl mpich mpi4py, or apt install libscalapack-openmpi2.2 with an mpi4py built for Open MPI"
 _MKL = "mkl_scalapack_ilp64"
 
@@ -48,9 +46,6 @@ class Library:
             return getattr(self._symbols, name)
         except AttributeError:
             raise ScalapackMissing(f"scalapack: {self.name} has no {name.rstrip('_')}\nhint: {_HINT}") from None
-
-    def has(self, name: str) -> bool:
-        return hasattr(self._symbols, name)
 
     def call(self, name: str, *arguments: Any) -> None:
         """A Fortran call with int, bytes, array or ctypes arguments: all by reference, the lengths of strings at the end."""

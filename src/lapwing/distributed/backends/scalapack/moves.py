@@ -14,8 +14,6 @@ from ..protocol import Part
 from . import routines as scalapack
 from .routines import Blocks
 
-__all__ = ["Call", "diagonal", "enter", "enter_columns", "leave", "leave_columns", "on_lower", "tiles_for"]
-
 # A block sharding on a square grid is read as P A P^T only with tiles that are not much smaller than the usual ones
 _SMALLEST_PERMUTED = 32
 

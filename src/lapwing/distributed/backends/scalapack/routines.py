@@ -17,24 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...layout import Axis, Layout, best_grid, default_tile
+from ...layout import Axis, Layout
+from ...tiles import best_grid, default_tile
 from .library import Grid, Library, grid_of, library
-
-__all__ = [
-    "Blocks",
-    "default_layout",
-    "eigh",
-    "gemm",
-    "getrf",
-    "getrs",
-    "potrf",
-    "potri",
-    "potrs",
-    "qr",
-    "svd",
-    "trtrs",
-    "usable_layout",
-]
 
 _LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 _ROWS_EACH = 16  # below that many rows a rank only adds messages
@@ -89,6 +74,13 @@ class Blocks:
         cyclic, layout = self._resized(rows, columns)
         r, c = cyclic.local_shape(self.comm.rank)
         return Blocks(self.local[:r, :c], layout, cyclic, self.comm)
+
+    def some_columns(self, first: int, count: int) -> Blocks:
+        """Columns from ``first`` on. Shares the memory."""
+        if first == 0:
+            return self.leading(self.shape[0], count)
+        columns = Axis(count, self.cyclic.grid[1], self.cyclic.columns.tile, (), first)
+        return replace(self, layout=replace(self.layout, columns=columns))
 
     def _resized(self, rows: int, columns: int) -> tuple[Layout, Layout]:
         cyclic = self.cyclic.of_shape((rows, columns))
@@ -213,13 +205,7 @@ def _syevr(a: Blocks, upper: bool, part: tuple[int, int] | None, vectors: bool) 
     head = (*jobs, n, *_whole(a), *limits, found, with_vectors, values, *_whole(z))
     info = _with_workspace(a, name, head, integers=True, least=_least_workspace(a))
     values = _on_all_ranks(a, values)[before : before + count].copy()
-    if not vectors:
-        return values, None, info
-    if before == 0:
-        return values, z.leading(n, count), info
-    columns = Axis(count, z.cyclic.grid[1], z.cyclic.columns.tile, (), before)
-    kept = Blocks(z.local, replace(z.layout, columns=columns), z.cyclic, z.comm)
-    return values, kept, info
+    return values, z.some_columns(before, count) if vectors else None, info
 
 
 def svd(a: Blocks, vectors: bool = True) -> tuple[np.ndarray, Blocks, Blocks, int]:

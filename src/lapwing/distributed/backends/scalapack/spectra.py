@@ -15,8 +15,6 @@ from . import routines as scalapack
 from .moves import Call, enter, enter_columns, leave, leave_columns
 from .routines import Blocks
 
-__all__ = ["eigh", "lstsq", "polar", "qr", "svd", "svdvals"]
-
 
 def eigh(call: Call, b: None, solver: Callable[..., Any] = scalapack.eigh) -> tuple[Any, ...]:
     """Eigenvalues, and for "eigh" vectors; ``solver`` works on the blocks."""

@@ -7,19 +7,15 @@ import logging
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ....core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from ....core.plan import bytes_in_words
 from ....core.problem import ITEMSIZE
 from ....core.request import MATRIX, ONE_TRIANGLE, Request
+from ...cost import MACHINES, Cost
 from ...placement import Placement
-from ...scaling import MACHINES, Cost
 from ..gathered import free_memory, gathered_cost
 from ..protocol import Array, Backend, Support
 from . import cost, panels
-
-__all__ = ["OneDevice", "Spread", "Xla", "is_tall"]
 
 _log = logging.getLogger("lapwing")
 _OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
@@ -81,7 +77,7 @@ class Xla(Backend):
             made = handle.FactoredPanels.of(request, where, array)
             _raise_if_failed(request, array, made.info)
             return (made,)
-        *results, info = _routine(request, where, array)(request, where, array, b)
+        *results, info = handle.ROUTINES[request.operation](request, where, array, b)
         if request.operation != "slogdet" or request.assume == "pos":  # a singular matrix has a determinant
             _raise_if_failed(request, array, info)
         return (*results, info) if request.status else tuple(results)
@@ -115,6 +111,7 @@ class OneDevice(Backend):
         _check_size(request.name, a.array.shape, str(a.array.dtype))
 
     def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
+        from ....frameworks.jax import traced
         from . import sharding
         from .layout import in_mesh
 
@@ -126,7 +123,7 @@ class OneDevice(Backend):
             known = {"engine": "auto"} if "engine" in (request.function.__kwdefaults__ or {}) else {}
             return request.results(request.ordinary(*[x for x in (a, b) if x is not None], **known))
 
-        if sharding.traced(array) or sharding.traced(b):
+        if traced(array) or traced(b):
             return work(sharding.replicated(array, array), b if b is None else sharding.replicated(b, array))
         whole = sharding.on_one_device(array)
         with in_mesh(sharding.mesh_of(whole)):
@@ -182,59 +179,12 @@ def _check_size(name: str, shape: tuple[int, ...], dtype: str) -> int:
     return size
 
 
-def _routine(request: Request, where: Placement, a: Any) -> Any:
-    """The function for an operation; it takes the request, the placement and the arrays, and ends with the status."""
-    from . import handle
-
-    routines = {"cholesky": _cholesky, "solve": handle.solve, "inv": handle.inv, "slogdet": handle.slogdet}
-    routines |= {"qr": _qr, "svd": _svd, "svdvals": _svdvals, "polar": _polar, "lstsq": _lstsq}
-    return routines[request.operation]
-
-
-def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
-    from . import calls
-
-    return calls.compiled(calls.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
-
-
-def _qr(request: Request, where: Placement, a: Any, b: None) -> Any:
-    from . import calls, tall
-
-    return *calls.compiled(tall.qr, where)(a), 0
-
-
-def _svd(request: Request, where: Placement, a: Any, b: None) -> Any:
-    from . import calls, tall
-
-    return calls.compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
-
-
-def _svdvals(request: Request, where: Placement, a: Any, b: None) -> Any:
-    _, s, _, info = _svd(request, where, a, b)
-    return s, info
-
-
-def _polar(request: Request, where: Placement, a: Any, b: None) -> Any:
-    from . import calls, tall
-
-    return calls.compiled(tall.polar, where, a.shape[0] < a.shape[1])(a)
-
-
-def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
-    from . import calls, sharding, tall
-
-    b, right = sharding.placed_like(b, where)
-    precision = np.finfo(str(a.dtype))
-    # an argument like the others: as a constant, each value would be compiled again
-    rcond = precision.eps * a.shape[0] if request.rcond is None else request.rcond
-    return calls.compiled(tall.lstsq, where, right)(a, b, np.asarray(rcond, precision.dtype))
-
-
 def _raise_if_failed(request: Request, a: Any, info: Any) -> None:
+    from ....frameworks.jax import traced
     from . import sharding
     from .layout import in_mesh
 
-    if request.on_fail != "raise" or sharding.traced(a) or sharding.traced(info):
+    if request.on_fail != "raise" or traced(a) or traced(info):
         return
     at = sharding.status(info)
     if not at:

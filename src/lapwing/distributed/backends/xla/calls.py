@@ -18,28 +18,7 @@ from ...placement import Grid, Placement
 from . import cholesky as spd
 from .layout import adjoint, from_panels, from_slots, gathered, in_mesh, local_part, place, shard_map, to_panels, to_slots
 from .panels import Panels, panels, panels_of_width
-
-__all__ = [
-    "cholesky",
-    "cholesky_tangent",
-    "compiled",
-    "cut_for",
-    "in_panels",
-    "in_slots",
-    "inverse_of",
-    "local_apply",
-    "local_cholesky",
-    "local_factor",
-    "local_inverse",
-    "local_logdet",
-    "local_product",
-    "local_rows",
-    "local_sandwich",
-    "no_tangent",
-    "or_nan",
-    "spec_of",
-    "summed",
-]
+from .substitution import dot
 
 
 def cut_for(n: int, grid: Grid, width: int | None = None) -> Panels:
@@ -81,8 +60,13 @@ def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
 
 def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
     f = local_factor(a, grid, cut, upper)
+    return triangle_of(f, grid, cut, upper), f.info
+
+
+def triangle_of(f: spd.Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
+    """My block of L, or of L^H."""
     l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
-    return (adjoint(l) if upper else l), f.info
+    return adjoint(l) if upper else l
 
 
 def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
@@ -122,9 +106,9 @@ def local_product(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
     """(A + A^H)/2 x."""
     x = x if right is None else gathered(x, right)
     mine = local_rows(x, a.shape[1], grid.column_axes)
-    one = summed(spd.dot(a, mine), grid.column_axes, grid.row_axes)
+    one = summed(dot(a, mine), grid.column_axes, grid.row_axes)
     mine = local_rows(x, a.shape[0], grid.row_axes)
-    other = summed(spd.dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
+    other = summed(dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
     y = (one + other) / 2
     return y if right is None else local_part(y, right)
 
@@ -136,13 +120,6 @@ def local_rows(x: Any, rows: int, axes: tuple[str, ...]) -> Any:
 def summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
     y = lax.psum(y, over) if over else y
     return lax.all_gather(y, along, tiled=True) if along else y
-
-
-def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels) -> Any:
-    """-X S X, in blocks."""
-    xs, ss = (in_panels(m, grid, cut) for m in (x, s))
-    made = spd.multiply(spd.multiply(xs, ss, cut, grid.order), xs, cut, grid.order)
-    return -from_panels(made, grid, cut, cut.n)
 
 
 def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:
@@ -183,7 +160,7 @@ def cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
     l = adjoint(factor) if upper else factor
     invert = partial(lax.linalg.triangular_solve, l, left_side=True, lower=True)
     p = invert(adjoint(invert((da + adjoint(da)) / 2)))
-    dl = spd.dot(l, jnp.tril(p) - jnp.diag(jnp.diagonal(p)) / 2)
+    dl = dot(l, jnp.tril(p) - jnp.diag(jnp.diagonal(p)) / 2)
     return adjoint(dl) if upper else dl
 
 

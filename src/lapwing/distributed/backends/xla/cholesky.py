@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from .layout import adjoint, place
+from .layout import adjoint, numbers, place
 from .panels import WINDOWS, Panels
 from .substitution import Triangle, dot, gather_solve, scatter_solve
-
-__all__ = ["Factored", "dot", "factor", "identity_slots", "logdet", "multiply", "solve"]
 
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
 TILE = 256  # rows and columns of a product on a CPU
@@ -25,7 +23,7 @@ SOUND = 100.0  # condition number of a diagonal block up to which a product with
 
 
 class Factored(NamedTuple):
-    """L in panels, shape (padded, columns); its diagonal blocks and their inverses on every device; the status."""
+    """A triangular matrix in panels, shape (padded, columns); its diagonal blocks and their inverses on all devices; status."""
 
     panels: Any
     diagonal: Any
@@ -124,8 +122,7 @@ def logdet(f: Factored) -> Any:
 
 def identity_slots(cut: Panels, axes: tuple[str, ...], dtype: Any, order: Any = None) -> Any:
     """The rows of my panels of the identity, or of the one with its rows in this order."""
-    panel = jnp.arange(cut.each) * cut.devices + place(axes)
-    rows = panel[:, None] * cut.width + jnp.arange(cut.width)
+    rows = numbers(cut, axes)
     rows = rows if order is None else order[rows]
     return (rows[..., None] == jnp.arange(cut.padded)).astype(dtype)
 
@@ -148,8 +145,7 @@ def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     Entries that are not finite become zero, so that they cannot reach earlier columns: the first bad minor is still found.
     """
     rows = jnp.arange(cut.padded)[:, None]
-    panel = jnp.arange(cut.each) * cut.devices + place(axes)
-    columns = (panel[:, None] * cut.width + jnp.arange(cut.width)).reshape(1, cut.columns)
+    columns = numbers(cut, axes).reshape(1, cut.columns)
     a = jnp.pad(a, ((0, cut.padded - a.shape[0]), (0, 0)))
     a = jnp.where(rows >= columns, a, 0)
     odd = ~jnp.isfinite(a)

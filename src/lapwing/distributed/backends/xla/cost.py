@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from math import isqrt, log2
 
 from ....core.problem import ITEMSIZE
-from ...scaling import OPERATIONS, Cost, Machine, largest_that
-from ...scaling import cost as tiled_cost
+from ...cost import OPERATIONS, Cost, Machine, largest_that, predict
 from .panels import WINDOWS, Panels, panels
-
-__all__ = ["BLOCKED", "TALL", "blocked", "gathered", "tall"]
 
 BLOCKED = ("cholesky", "factor", "inv", "slogdet", "solve")
 TALL = ("lstsq", "polar", "qr", "svd", "svdvals")
@@ -131,12 +128,12 @@ def gathered(
     note: str,
     limit: float,
     columns: int = 1,
-    pos: bool = True,
+    assume: str = "pos",
 ) -> Cost:
     """One device gets all of the matrix and does the work; ``limit``: the bytes of a matrix up to which it is gathered."""
     one = replace(machine, engine="gathered")
     tile = max(min(shape), 1)
-    made = tiled_cost(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, pos=pos, rows=shape[0])
+    made = predict(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, assume=assume, rows=shape[0])
     matrix = float(shape[0] * shape[1] * ITEMSIZE[dtype])
     received = matrix * (devices - 1) / devices
     link = machine.inside if devices <= machine.per_node else machine.across

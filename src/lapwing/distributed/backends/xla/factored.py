@@ -19,23 +19,8 @@ from . import calls as spd
 from . import lu, triangle
 from .calls import cholesky_tangent, or_nan, spec_of
 from .cholesky import Factored, logdet
-from .layout import adjoint, from_panels, shard_map, to_panels
+from .layout import from_panels, shard_map, to_panels
 from .panels import Panels
-
-__all__ = [
-    "cholesky_factor",
-    "factor",
-    "inv",
-    "inverse",
-    "mean",
-    "mirrored",
-    "rcond",
-    "slogdet",
-    "slogdet_at_once",
-    "solve",
-    "solve_at_once",
-    "triangle_of",
-]
 
 _WHOLE = PartitionSpec()
 # JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
@@ -57,9 +42,7 @@ def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) ->
 
 def _parts(kind: str, grid: Grid) -> Any:
     held = PartitionSpec(grid.order)
-    if kind == "pos":
-        return Factored(held, *[_WHOLE] * 3)
-    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else triangle.FactoredTriangle(held, *[_WHOLE] * 3)
+    return lu.FactoredLU(held, *[_WHOLE] * 7) if kind == "lu" else Factored(held, *[_WHOLE] * 3)
 
 
 def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, f: Any, b: Any) -> Any:
@@ -119,7 +102,7 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
         a, x, da = primals[0], function(*primals), tangents[0]
         # dX = -X dA X solves -A dX A = dA: written so, it can be differentiated again, and be turned around
         if kind == "pos":
-            sandwich = mapped(spd.local_sandwich, 2)
+            sandwich = mapped(partial(lu.local_sandwich, transposed=False), 2)
             # turned around it is the same with conj(X), whose panels need not be kept
             ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
         else:
@@ -217,11 +200,7 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
 def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
     """L, or L^H, where A was."""
     grid, spec = placement.grid, spec_of(placement.grid)
-
-    def local(f: Any) -> Any:
-        l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
-        return adjoint(l) if upper else l
-
+    local = partial(spd.triangle_of, grid=grid, cut=cut, upper=upper)
     function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
 
     @function.defjvp

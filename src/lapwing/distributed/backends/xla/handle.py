@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ....core.request import Request
 from ....frameworks import jax as framework
 from ...placement import Placement
-from . import calls, factored, sharding
+from . import calls, factored, sharding, tall
 from .calls import compiled
-
-__all__ = ["FactoredPanels", "inv", "slogdet", "solve"]
 
 _KINDS = {"pos": "pos", "lower": "lower", "upper": "upper"}
 _NAMES = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
@@ -95,7 +94,7 @@ class FactoredPanels:
         return FactoredPanels(*about, *arrays)
 
 
-def solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
+def _solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
     """A^-1 b and the status."""
     cut, kind, upper = _way(request, where, a)
     sides, right = sharding.placed_like(b, where)
@@ -104,15 +103,45 @@ def solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]
     return sharding.placed_back(x, b, where), info
 
 
-def inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]:
+def _inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]:
     cut, kind, upper = _way(request, where, a)
     x, info = compiled(factored.inv, where, cut, kind, upper)(_whole(request, where, cut, a))
     return _mean(request.assume, where, cut, x), info
 
 
-def slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
+def _slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
     cut, kind, upper = _way(request, where, a)
     return compiled(factored.slogdet_at_once, where, cut, kind, upper)(_whole(request, where, cut, a))  # type: ignore[no-any-return]
+
+
+def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
+    return compiled(calls.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
+
+
+def _qr(request: Request, where: Placement, a: Any, b: None) -> Any:
+    return *compiled(tall.qr, where)(a), 0
+
+
+def _svd(request: Request, where: Placement, a: Any, b: None) -> Any:
+    u, s, vh, info = compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
+    return (u, s, vh, info) if request.operation == "svd" else (s, info)
+
+
+def _polar(request: Request, where: Placement, a: Any, b: None) -> Any:
+    return compiled(tall.polar, where, a.shape[0] < a.shape[1])(a)
+
+
+def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
+    b, right = sharding.placed_like(b, where)
+    precision = np.finfo(str(a.dtype))
+    # an argument like the others: as a constant, each value would be compiled again
+    rcond = precision.eps * a.shape[0] if request.rcond is None else request.rcond
+    return compiled(tall.lstsq, where, right)(a, b, np.asarray(rcond, precision.dtype))
+
+
+# by operation: the results, and the status at the end
+ROUTINES: dict[str, Any] = {"cholesky": _cholesky, "solve": _solve, "inv": _inv, "slogdet": _slogdet}
+ROUTINES |= {"qr": _qr, "svd": _svd, "svdvals": _svd, "polar": _polar, "lstsq": _lstsq}
 
 
 def check_right(name: str, a: Any, b: Any) -> None:

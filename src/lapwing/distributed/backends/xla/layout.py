@@ -19,21 +19,6 @@ from jax.sharding import Mesh
 from ...placement import Grid
 from .panels import Panels
 
-__all__ = [
-    "adjoint",
-    "from_panels",
-    "from_slots",
-    "from_whole_rows",
-    "gathered",
-    "in_mesh",
-    "local_part",
-    "place",
-    "shard_map",
-    "to_panels",
-    "to_slots",
-    "to_whole_rows",
-]
-
 
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
     """``jax.shard_map`` of any release, without its check of what is replicated, which many primitives do not pass."""
@@ -62,6 +47,12 @@ def adjoint(x: Any) -> Any:
 def place(axes: tuple[str, ...]) -> Any:
     """The number of this device along these axes."""
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
+
+
+def numbers(cut: Panels, axes: tuple[str, ...]) -> Any:
+    """The columns of the matrix that are in my panels, one row for each panel."""
+    panel = jnp.arange(cut.each) * cut.devices + place(axes)
+    return panel[:, None] * cut.width + jnp.arange(cut.width)
 
 
 def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:

@@ -14,24 +14,9 @@ from jax import lax
 from ...placement import Grid
 from .calls import in_panels, local_rows, or_nan, summed
 from .cholesky import identity_slots, multiply
-from .layout import adjoint, from_panels, from_slots, gathered, local_part, place, to_panels, to_slots
+from .layout import adjoint, from_panels, from_slots, gathered, local_part, numbers, place, to_panels, to_slots
 from .panels import WINDOWS, Panels
 from .substitution import Triangle, dot, gather_solve, left_solve, scatter_solve
-
-__all__ = [
-    "FactoredLU",
-    "apply",
-    "factor",
-    "inverse_lower",
-    "inverse_of",
-    "local_factor",
-    "local_inverse",
-    "local_sandwich",
-    "local_slogdet",
-    "local_times",
-    "prepared",
-    "slogdet_of",
-]
 
 
 class FactoredLU(NamedTuple):
@@ -127,8 +112,7 @@ def _nothing(x: Any) -> tuple[Any, Any, Any]:
 def prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     """My columns, with ones on the diagonal of the padding; the first column that holds NaN or Inf."""
     rows = jnp.arange(cut.padded)[:, None]
-    panel = jnp.arange(cut.each) * cut.devices + place(axes)
-    columns = (panel[:, None] * cut.width + jnp.arange(cut.width)).reshape(1, cut.columns)
+    columns = numbers(cut, axes).reshape(1, cut.columns)
     a = jnp.pad(a, ((0, cut.padded - a.shape[0]), (0, 0)))
     odd = ~jnp.isfinite(a)
     first = jnp.min(jnp.where(odd, columns, cut.padded))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["GATHER_LIMIT", "Panels", "panels", "panels_of_width"]
-
 # Widest panel, by backend. CPU: 2 devices on 2 busy cores, n = 2048 and 4096 float64: 64 and 128 were within noise of each
 # other; wider ones were not measured. GPU: not tuned.
 WIDEST = {"cpu": 128, "gpu": 512}

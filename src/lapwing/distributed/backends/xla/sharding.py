@@ -19,25 +19,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from ....frameworks.jax import named_sharding, traced
 from ...placement import Grid, Placement
 
-__all__ = [
-    "AUTO_FROM",
-    "all_finite",
-    "grid_of",
-    "mesh_of",
-    "on_one_device",
-    "on_the_device",
-    "placed_back",
-    "placed_like",
-    "placed_now",
-    "put",
-    "put_back",
-    "put_everywhere",
-    "replicated",
-    "route",
-    "status",
-    "traced",
-]
-
 # With Auto axes a matrix inside jit may also be a small one that is whole on every device: up to this order it is left to XLA,
 # which gathers it.
 AUTO_FROM = 512

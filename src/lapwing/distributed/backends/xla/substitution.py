@@ -15,8 +15,6 @@ from jax import lax
 from .layout import adjoint, place
 from .panels import Panels
 
-__all__ = ["Triangle", "dot", "gather_solve", "left_solve", "scatter_solve"]
-
 # a GPU would keep ten bits of float32
 dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 

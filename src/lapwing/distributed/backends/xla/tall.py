@@ -18,9 +18,6 @@ from .calls import or_nan, spec_of
 from .layout import adjoint, from_whole_rows, gathered, place, shard_map, to_whole_rows
 from .substitution import dot
 
-__all__ = ["local_lstsq", "local_polar", "local_qr", "local_svd", "lstsq", "polar", "qr", "svd"]
-
-
 # -- inside shard_map: my block of whole rows in, my block out ----------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,29 +10,14 @@ from jax import lax
 
 from ...placement import Grid
 from .calls import in_slots, or_nan
-from .cholesky import identity_slots
+from .cholesky import Factored, identity_slots
 from .layout import adjoint, from_slots, place, to_panels
 from .lu import inverse_lower, prepared
 from .panels import Panels
 from .substitution import Triangle, gather_solve, scatter_solve
 
-__all__ = ["FactoredTriangle", "apply", "inverse_of", "local_diagonal", "local_factor", "local_triangle"]
 
-
-class FactoredTriangle(NamedTuple):
-    """T in panels, of the other triangle zeros; its diagonal blocks and their inverses on every device; the status."""
-
-    panels: Any
-    diagonal: Any
-    inverses: Any
-    info: Any
-
-    @property
-    def t(self) -> Triangle:
-        return Triangle(self.panels, self.diagonal, self.inverses)
-
-
-def local_factor(a: Any, grid: Grid, cut: Panels, below: bool) -> FactoredTriangle:
+def local_factor(a: Any, grid: Grid, cut: Panels, below: bool) -> Factored:
     c, first_odd = prepared(to_panels(local_triangle(a, grid, not below), grid, cut), cut, grid.order)
     b, device = cut.width, place(grid.order)
     mine = jax.vmap(lambda s: lax.dynamic_slice(c, ((s * cut.devices + device) * b, s * b), (b, b)))(jnp.arange(cut.each))
@@ -42,19 +27,30 @@ def local_factor(a: Any, grid: Grid, cut: Panels, below: bool) -> FactoredTriang
     zero = jnp.diagonal(blocks, axis1=-2, axis2=-1).reshape(-1) == 0
     first_zero = jnp.where(jnp.any(zero), jnp.argmax(zero), cut.padded)
     first = jnp.minimum(first_zero, first_odd)
-    return FactoredTriangle(c, blocks, inverses, jnp.where(first < cut.n, first + 1, 0).astype(jnp.int32))
+    return Factored(c, blocks, inverses, jnp.where(first < cut.n, first + 1, 0).astype(jnp.int32))
 
 
-def apply(f: FactoredTriangle, b: Any, grid: Grid, right: Grid | None, cut: Panels, below: bool, turned: bool) -> Any:
+def apply(f: Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels, below: bool, turned: bool) -> Any:
     """T^-1 B, or T^-H B."""
     substitute = scatter_solve if turned else gather_solve
-    return or_nan(in_slots(b, grid, right, cut, lambda x: substitute(f.t, x, cut, grid.order, below=below)), f.info)
+    return or_nan(
+        in_slots(
+            b,
+            grid,
+            right,
+            cut,
+            lambda x: substitute(Triangle(f.panels, f.diagonal, f.inverses), x, cut, grid.order, below=below),
+        ),
+        f.info,
+    )
 
 
-def inverse_of(f: FactoredTriangle, grid: Grid, cut: Panels, below: bool) -> Any:
+def inverse_of(f: Factored, grid: Grid, cut: Panels, below: bool) -> Any:
     """T^-1 in blocks."""
     eye = identity_slots(cut, grid.order, f.panels.dtype)
-    x = or_nan(gather_solve(f.t, eye, cut, grid.order, below=below)[..., : cut.n], f.info)
+    x = or_nan(
+        gather_solve(Triangle(f.panels, f.diagonal, f.inverses), eye, cut, grid.order, below=below)[..., : cut.n], f.info
+    )
     return from_slots(x, grid, cut, grid.order)
 
 
