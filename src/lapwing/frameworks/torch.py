@@ -7,6 +7,7 @@ straight to the native core.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -237,6 +238,7 @@ class Namespace:
     """The functions that core/derivatives.py and composed operations are written in."""
 
     norm = torch.linalg.norm
+    quiet = staticmethod(nullcontext)
 
     @staticmethod
     def put(x: np.ndarray, like: torch.Tensor) -> torch.Tensor:
@@ -285,6 +287,12 @@ class Namespace:
     @staticmethod
     def ratio(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(x == 0, torch.zeros_like(x), x / torch.where(y == 0, torch.ones_like(y), y))
+
+    @staticmethod
+    def power_of_two(x: torch.Tensor) -> torch.Tensor:
+        x, limits = x.detach(), np.finfo(str(x.dtype).removeprefix("torch."))
+        found = torch.exp2(torch.log2(x).floor().clamp(limits.minexp + 2, limits.maxexp - 2))
+        return torch.where((x > 0) & torch.isfinite(x), found, torch.ones_like(x))
 
     @staticmethod
     def whole(x: torch.Tensor) -> torch.Tensor:

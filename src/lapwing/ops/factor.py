@@ -356,7 +356,7 @@ def factor(
     keeps = differentiates or _is_jax(framework)
     overwrite = overwrite and not keeps
     triangle = kept = rows = finite = None
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper), "factor")
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, assume, upper), engine)
     if assume in ("lower", "upper"):

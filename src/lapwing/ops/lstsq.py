@@ -90,15 +90,26 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         longer = 1 if rcond else max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
         rcond = float(np.finfo(xp.dtype_name(s)).eps) * longer
     good = s > rcond * xp.largest(s)
-    # x <- V S^+ U^H b
-    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
-    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    # A and the columns of b have norms near one from here on: nothing on the way to x leaves the range
+    size_a = xp.power_of_two(xp.largest(s))
+    size_b = xp.power_of_two(xp.swap(xp.largest(xp.swap(xp.abs(b)))))
+    with xp.quiet():  # x and the residuals themselves may be out of range
+        x, residuals = _minimise(xp, u, s / size_a, vh, good, a / xp.like(size_a, a)[..., None], b / xp.like(size_b, b))
+        x, residuals = x * xp.like(size_b / size_a[..., None], x), residuals * size_b[..., 0, :] * size_b[..., 0, :]
     if framework.differentiates(a) and isinstance(m, int) and isinstance(n, int) and 0 not in (m, n):
         x = _where_rank_is_full(xp, good, a, b, x)
-    left = b - xp.matmul(a, x)
-    residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
+        left = b - xp.matmul(a, x)
+        residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
     rank = xp.sum(xp.whole(good), -1)
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
+
+
+def _minimise(xp: Any, u: Any, s: Any, vh: Any, good: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """x <- V S^+ U^H b, and ||b - A x||^2."""
+    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
+    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    left = b - xp.matmul(a, x)
+    return x, xp.sum(xp.real(left * xp.conj(left)), -2)
 
 
 def _plain(x: Any) -> Any:
