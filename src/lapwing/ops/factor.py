@@ -23,6 +23,7 @@ from .solve import (
     SlogdetResult,
     _as_general,
     _finite,
+    _mean,
     _of_diagonal,
     check_mixed,
     check_system,
@@ -197,8 +198,8 @@ class Factored:
         x = self.solve(xp.zeros_like(self.factor) + xp.eye(self.factor))
         # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
         if self.assume in ("pos", "hermitian"):
-            return (x + xp.adjoint(x)) / 2
-        return (x + xp.swap(x)) / 2 if self.assume == "symmetric" else x
+            return _mean(xp, x, xp.adjoint(x))
+        return _mean(xp, x, xp.swap(x)) if self.assume == "symmetric" else x
 
     def slogdet(self) -> tuple[Any, Any]:
         framework = self.framework

@@ -308,6 +308,11 @@ def slogdet(
     return SlogdetResult(xp.scalar(sign), xp.scalar(logabs))
 
 
+def _mean(xp: Any, x: Any, y: Any) -> Any:
+    with xp.quiet():  # an inverse may be out of range
+        return x / 2 + y / 2
+
+
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
     with xp.quiet():  # a matrix that failed has NaN here, and that is its answer
         size = xp.abs(pivots)
@@ -417,9 +422,9 @@ def _inv(
         x, info = _call(framework, name, INVERSE, (a,), flags, engine, overwrite)
         # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
         if assume == "hermitian":
-            x = (x + xp.adjoint(x)) / 2
+            x = _mean(xp, x, xp.adjoint(x))
         elif assume == "symmetric":
-            x = (x + xp.swap(x)) / 2
+            x = _mean(xp, x, xp.swap(x))
     if waits and framework.failed(info):
         raise _failure(name, framework, a, info, assume, flags, finite)
     return x, info
