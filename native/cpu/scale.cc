@@ -89,9 +89,10 @@ struct Look {
       : rows(frame.size[1]), columns(is_rectangular(frame) ? frame.size[2] : rows), triangle(one_triangle(frame)),
         upper(frame.op == LU_SOLVE || (frame.flags & UPPER)), unit(frame.op == TRIANGULAR && (frame.flags & UNIT)),
         self_adjoint(frame.op == CHOLESKY || frame.op == EIGH || frame.op == EIGVALSH || (frame.flags & POS)) {
-    // Spectra, reflections and divisions of complex numbers square the elements, the rest multiplies them by what is
-    // small or has the size of a condition number.
-    const bool squares = Scalar<T>::parts == 2 || is_rectangular(frame) || frame.op == EIGH || frame.op == EIGVALSH;
+    // Spectra, reflections, divisions of complex numbers and two solves with one Cholesky factor square the elements, the
+    // rest multiplies them by what is small or has the size of a condition number.
+    const bool spectrum = is_rectangular(frame) || frame.op == EIGH || frame.op == EIGVALSH;
+    const bool squares = Scalar<T>::parts == 2 || spectrum || frame.op == CHOLESKY_SOLVE;
     const int room = squares ? Range<R>::most / 2 - 32 : Range<R>::most - Range<R>::digits - 16;
     low = std::ldexp(R(1), -room);
     high = std::ldexp(R(1), room);
@@ -265,7 +266,7 @@ class Part {
 template <class T>
 bool any_suspect(const Frame& frame) {
   // Small matrices are looked at here and there in a large batch: a line of each would be most of a pass.
-  constexpr int64_t SMALL = 16, LOOKS = 64;
+  constexpr int64_t SMALL = 32, LOOKS = 64;
   const Look<T> look(frame);
   const int64_t batch = frame.size[0], size = look.rows * look.columns, k = frame.size[2];
   const int64_t step = look.rows < SMALL ? std::max<int64_t>(1, batch / LOOKS) : 1;

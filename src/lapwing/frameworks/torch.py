@@ -290,8 +290,8 @@ class Namespace:
 
     @staticmethod
     def power_of_two(x: torch.Tensor) -> torch.Tensor:
-        x, limits = x.detach(), np.finfo(str(x.dtype).removeprefix("torch."))
-        found = torch.exp2(torch.log2(x).floor().clamp(limits.minexp + 2, limits.maxexp - 2))
+        x, limits = x.detach(), torch.finfo(x.dtype)
+        found = torch.exp2(torch.log2(x.clamp(4 * limits.tiny, limits.max / 8)).floor())
         return torch.where((x > 0) & torch.isfinite(x), found, torch.ones_like(x))
 
     @staticmethod

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
+from ..core.condition import raised
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
 from ..core.problem import Problem, Spec
@@ -315,10 +316,10 @@ def _mean(xp: Any, x: Any, y: Any) -> Any:
 
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
     with xp.quiet():  # a matrix that failed has NaN here, and that is its answer
-        size = xp.abs(pivots)
+        pivots, size, excess = raised(xp, pivots)
         zero = size == 0
         phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
-        return xp.product(phase), xp.sum(xp.log(size), -1)
+        return xp.product(phase), xp.sum(xp.log(size) - excess, -1)
 
 
 def _solve(
