@@ -170,3 +170,30 @@ def test_triangle_that_is_not_read(poison):
     extreme = np.tril(np.ldexp(a, -1060)) + np.triu(np.full((n, n), poison), 1)
     assert np.isfinite(lw.cholesky(extreme)).all()
     check(lw.eigvalsh(extreme), lw.eigvalsh(a), -1060, n)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: lw.slogdet(a, assume="upper", on_fail="nan"),
+        lambda a: lw.factor(a, assume="general", on_fail="nan").slogdet(),
+        lambda a: lw.factor(a, assume="lower", on_fail="nan").slogdet(),
+    ],
+)
+@pytest.mark.parametrize("flaw", [np.nan, np.inf, complex(np.inf, 1)])
+def test_failed_matrices_do_not_warn(call, flaw):
+    a = np.full((2, 2), flaw)
+    assert not np.isfinite(call(a).logabsdet)
+
+
+def test_unknown_engine_is_refused_in_the_name_of_the_call():
+    a = np.eye(3)
+    calls = {
+        "solve": lambda: lw.solve(a, a, assume="lower", engine="fastest"),
+        "polar": lambda: lw.polar(a, engine="fastest"),
+        "factor": lambda: lw.factor(a, assume="general", engine="fastest"),
+        "slogdet": lambda: lw.slogdet(a, assume="lower", engine="fastest"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name}: engine='fastest' is not known"):
+            call()

@@ -12,7 +12,7 @@ class NumpyNamespace:
     """The functions that core/derivatives.py and composed operations are written in; ``module`` is the library."""
 
     module: Any
-    quiet = staticmethod(nullcontext)  # arithmetic that does not warn of results out of range
+    quiet: Any = staticmethod(nullcontext)  # arithmetic that does not warn of results out of range
 
     @classmethod
     def like(cls, x: Any, y: Any) -> Any:
