@@ -9,6 +9,8 @@
 #include <new>
 #include <utility>
 
+#include "cpu/denormals.h"
+#include "cpu/scale.h"
 #include "gpu/cholesky.h"
 #include "gpu/cuda.h"
 #include "lapack/lapack.h"
@@ -72,7 +74,7 @@ int run_at(Frame& frame, const Place& place) {
   frame.named = choice.why == Choice::NAMED;
   frame.engine = choice.engine();
   keep_shared_input(frame);
-  const int status = choice.method->run(frame);
+  const int status = may_be_extreme(frame) ? run_scaled(frame, choice.method->run) : choice.method->run(frame);
   if (!status) record(frame);
   return status;
 }
@@ -105,12 +107,14 @@ int run(Frame& frame) {
     return fail(frame, "no operation %d for dtype %d", frame.op, frame.dtype);
   if (!settle_part(frame)) return fail(frame, "the matrices are smaller than the part of the spectrum that was asked for");
   notes.clear();
+  const KeepDenormals exact;
   const lapack::Use library(frame);
   return guarded(frame, [&] { return run_here(frame); });
 }
 
 int run_operator(Frame& frame, const krylov::Product& product, int* converged) {
   if (!settle_part(frame)) return fail(frame, "the part of the spectrum is larger than the matrix");
+  const KeepDenormals exact;
   const lapack::Use library(frame);
   return guarded(frame, [&] {
     krylov::Outcome outcome;

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <thread>
 
+#include "cpu/denormals.h"
 #include "frame.h"
 
 namespace lapwing {
@@ -85,6 +86,7 @@ class Pool {
   }
 
   void work() {
+    const KeepDenormals exact;  // a new thread starts with the settings of the one that made it
     std::unique_lock<std::mutex> hold(mutex_);
     for (;;) {
       wake_.wait(hold, [&] { return job_ && job_->helpers > 0; });

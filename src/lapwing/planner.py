@@ -181,17 +181,19 @@ def refusal(engine: str, problem: Problem) -> str:
     return _ask(problem, engine).refusal
 
 
-def code_of(engine: str, problem: Problem) -> int:
-    """The native number of an engine the user named; ValueError when it cannot take the problem."""
+def code_of(engine: str, problem: Problem, name: str = "") -> int:
+    """The native number of an engine the user named; ValueError, in the name of the public function, when it cannot take the
+    problem."""
     if engine == "auto":
         return AUTO
+    name = name or problem.operation
     if engine not in ALL:
         names = ", ".join(map(repr, ["auto", *ALL]))
-        raise ValueError(f"{problem.operation}: engine={engine!r} is not known\nhint: use one of {names}")
+        raise ValueError(f"{name}: engine={engine!r} is not known\nhint: use one of {names}")
     if reason := refusal(engine, problem):
-        fit = [name for name in _having(problem) if not refusal(name, problem)]
+        fit = [other for other in _having(problem) if not refusal(other, problem)]
         hint = "" if "\nhint:" in reason else f"\nhint: use one of {', '.join(map(repr, ['auto', *fit]))}"
-        raise ValueError(f"{problem.operation}: engine={engine!r} cannot take this call: {reason}{hint}")
+        raise ValueError(f"{name}: engine={engine!r} cannot take this call: {reason}{hint}")
     return ENGINES.get(engine, AUTO)
 
 

@@ -318,7 +318,6 @@ def test_ranks_are_not_promoted(place, name):
         assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(function(a)))
 
 
-@pytest.mark.xfail(strict=True, reason="XLA's threads flush subnormals, and native code does not clear that flag yet")
 def test_subnormal_matrices():
     x = np.random.default_rng(0).standard_normal((4, 12))
     a = (x * 1e-41).astype("float32")

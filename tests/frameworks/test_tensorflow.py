@@ -393,7 +393,6 @@ def test_first_call_of_a_gaussian_process_step_is_quick():
     assert time.process_time() - begun < 4
 
 
-@pytest.mark.xfail(strict=True, reason="TensorFlow's threads flush subnormals, and native code does not clear that flag yet")
 @needs_ops
 def test_subnormal_matrices():
     x = np.random.default_rng(0).standard_normal((64, 4, 12))

@@ -22,14 +22,27 @@ def one_norm(xp: Any, like: Any, times: Callable[[Any, bool], Any]) -> Any:
         size = xp.abs(y)
         norm = _sum_in_range(xp, size)
         best = norm if best is None else xp.where(norm > best, norm, best)
+        y, size, _ = raised(xp, y)
         plain = (size == 0) | ~xp.isfinite(size)
-        sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
+        with xp.quiet():  # Inf and NaN are replaced
+            sign = xp.where(plain, xp.ones_like(y), y / xp.like(xp.where(plain, xp.ones_like(size), size), y))
         x = xp.one_hot(xp.argmax(xp.abs(times(sign, True))[..., 0], -1), like)
     place = xp.places(xp.whole(xp.zeros_like(xp.real(like[..., 0]))))
     # over its own norm, so that no product of it is larger than the answer
     x = xp.like(1 - 2 * (place % 2), like) * (1 + xp.like(place, like) / n) * 2 / (3 * n - 1)
     norm = _sum_in_range(xp, xp.abs(times(x[..., None], False)))
     return xp.where(norm > best, norm, best)
+
+
+def raised(xp: Any, x: Any) -> tuple[Any, Any, Any]:
+    """x, its sizes, and the logarithms of what they are too large by: the size of a subnormal number would have few digits, so
+    that such elements are multiplied by a power of two first."""
+    size = xp.abs(x)
+    limits = np.finfo(xp.dtype_name(size))
+    one, factor = xp.ones_like(size), float(limits.eps) ** -2
+    small = size < float(limits.tiny / limits.eps)
+    x = x * xp.like(xp.where(small, one * factor, one), x)
+    return x, xp.abs(x), xp.where(small, one * float(np.log(factor)), 0 * one)
 
 
 def _sum_in_range(xp: Any, sizes: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ class NumpyNamespace:
     """The functions that core/derivatives.py and composed operations are written in; ``module`` is the library."""
 
     module: Any
+    quiet: Any = staticmethod(nullcontext)  # arithmetic that does not warn of results out of range
 
     @classmethod
     def like(cls, x: Any, y: Any) -> Any:
@@ -81,6 +83,14 @@ class NumpyNamespace:
     def ratio(cls, x: Any, y: Any) -> Any:
         """x / y, and 0 for 0 / 0."""
         return cls.module.where(x == 0, cls.module.zeros_like(x), x / cls.module.where(y == 0, cls.module.ones_like(y), y))
+
+    @classmethod
+    def power_of_two(cls, x: Any) -> Any:
+        """A constant near x and in range with its reciprocal; 1 for 0, and for what is not finite."""
+        limits = np.finfo(cls.dtype_name(x))
+        found = cls.constant(cls.module.frexp(x)[1]).clip(limits.minexp + 2, limits.maxexp - 2)
+        ones = cls.module.ones_like(x)
+        return cls.module.where((x > 0) & cls.module.isfinite(x), cls.module.ldexp(ones, found), ones)
 
     @classmethod
     def whole(cls, x: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -101,6 +101,7 @@ def register(kind: Any, take_apart: Any, put_together: Any) -> None:
 
 class Namespace(NumpyNamespace):
     module = np
+    quiet = staticmethod(partial(np.errstate, all="ignore"))
     to_numpy = staticmethod(to_numpy)
 
     @staticmethod

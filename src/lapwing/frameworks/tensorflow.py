@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def register(kind: Any, take_apart: Any, put_together: Any) -> None:
 class Namespace:
     """The functions that core/derivatives.py and composed operations are written in."""
 
+    quiet = staticmethod(nullcontext)
     norm = staticmethod(lambda x: tf.abs(tf.norm(x)))
 
     @staticmethod
@@ -154,6 +156,13 @@ class Namespace:
     @staticmethod
     def product(x: Any) -> Any:
         return tf.reduce_prod(x, -1)
+
+    @staticmethod
+    def power_of_two(x: Any) -> Any:
+        limits = np.finfo(x.dtype.as_numpy_dtype)
+        found = tf.floor(tf.math.log(tf.stop_gradient(x)) / float(np.log(2)))
+        found = tf.pow(tf.constant(2, x.dtype), tf.clip_by_value(found, limits.minexp + 2, limits.maxexp - 2))
+        return tf.where((x > 0) & tf.math.is_finite(x), found, tf.ones_like(x))
 
     @staticmethod
     def whole(x: Any) -> Any:

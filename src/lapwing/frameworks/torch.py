@@ -7,6 +7,7 @@ straight to the native core.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -238,6 +239,7 @@ class Namespace(NumpyNamespace):
     module = torch
     diag = staticmethod(torch.diag_embed)  # type: ignore[assignment]
     to_numpy = staticmethod(to_numpy)
+    quiet = staticmethod(nullcontext)
 
     @staticmethod
     def put(x: np.ndarray, like: torch.Tensor) -> torch.Tensor:
@@ -263,6 +265,12 @@ class Namespace(NumpyNamespace):
     @staticmethod
     def cast(x: torch.Tensor, name: str) -> torch.Tensor:
         return x.to(getattr(torch, name))
+
+    @staticmethod
+    def power_of_two(x: torch.Tensor) -> torch.Tensor:
+        x, limits = x.detach(), torch.finfo(x.dtype)
+        found = torch.exp2(torch.log2(x.clamp(4 * limits.tiny, limits.max / 8)).floor())
+        return torch.where((x > 0) & torch.isfinite(x), found, torch.ones_like(x))
 
     @staticmethod
     def whole(x: torch.Tensor) -> torch.Tensor:

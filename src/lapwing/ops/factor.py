@@ -24,6 +24,7 @@ from .solve import (
     SlogdetResult,
     _as_general,
     _finite,
+    _mean,
     _of_diagonal,
     check_mixed,
     check_system,
@@ -196,8 +197,8 @@ class Factored:
         x = self.solve(xp.zeros_like(self.factor) + xp.eye(self.factor))
         # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
         if self.assume in ("pos", "hermitian"):
-            return (x + xp.adjoint(x)) / 2
-        return (x + xp.swap(x)) / 2 if self.assume == "symmetric" else x
+            return _mean(xp, x, xp.adjoint(x))
+        return _mean(xp, x, xp.swap(x)) if self.assume == "symmetric" else x
 
     def slogdet(self) -> tuple[Any, Any]:
         framework = self.framework
@@ -362,7 +363,7 @@ def factor(
     overwrite = overwrite and not keeps
     triangle = kept = rows = finite = None
     report = _report(assume, engine)
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
+    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper), "factor")
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, assume, upper), engine)
     if assume in ("lower", "upper"):

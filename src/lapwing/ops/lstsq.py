@@ -81,21 +81,40 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     xp = framework.Namespace
     columns = Columns("lstsq", framework, *map(_plain, (a, b)))
     a, b = columns.a, columns.b
-    u, s, vh, _ = _solve(framework, "lstsq", SVD, a, (0, 0), "raise", engine)
+    # A and the columns of b are near one from here on: nothing on the way to x leaves the range
+    size_a, size_b = (xp.power_of_two(x) for x in (_largest(xp, _largest(xp, a, -1), -2), _largest(xp, b, -2)))
+    with xp.quiet():
+        near_a, near_b = a / xp.like(size_a, a), b / xp.like(size_b, b)
+    u, s, vh, _ = _solve(framework, "lstsq", SVD, near_a, (0, 0), "raise", engine)
     m, n = xp.shape(a)[-2:]
     if rcond is None or rcond == -1:
         longer = 1 if rcond else max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
         rcond = float(np.finfo(xp.dtype_name(s)).eps) * longer
     good = s > rcond * xp.largest(s)
-    # x <- V S^+ U^H b
-    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
-    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    with xp.quiet():  # the results themselves may be out of range
+        x, residuals = _minimise(xp, u, s, vh, good, near_a, near_b)
+        x, s = x * xp.like(size_b / size_a, x), s * size_a[..., 0]
+        residuals = residuals * size_b[..., 0, :] * size_b[..., 0, :]
     if framework.differentiates(a) and isinstance(m, int) and isinstance(n, int) and 0 not in (m, n):
         x = _where_rank_is_full(xp, good, a, b, x)
-    left = b - xp.matmul(a, x)
-    residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
+        left = b - xp.matmul(a, x)
+        residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
     rank = xp.sum(xp.whole(good), -1)
     return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
+
+
+def _largest(xp: Any, x: Any, axis: int) -> Any:
+    """The largest size of an element along an axis, which stays."""
+    size = xp.abs(x)
+    return xp.largest(size) if axis == -1 else xp.swap(xp.largest(xp.swap(size)))
+
+
+def _minimise(xp: Any, u: Any, s: Any, vh: Any, good: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """x <- V S^+ U^H b, and ||b - A x||^2."""
+    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
+    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    left = b - xp.matmul(a, x)
+    return x, xp.sum(xp.real(left * xp.conj(left)), -2)
 
 
 def _plain(x: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
+from ..core.condition import raised
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.operation import Operation
 from ..core.problem import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Problem, Spec
@@ -284,7 +285,7 @@ def slogdet(
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
         if engine != "auto":
-            planner.code_of(engine, slogdet.problem(a, assume=assume))  # type: ignore[attr-defined]
+            planner.code_of(engine, slogdet.problem(a, assume=assume), "slogdet")  # type: ignore[attr-defined]
         if not framework.traced(a) and planner.logging_decisions():
             planner.log_decision(slogdet.problem(a, assume=assume), engine)  # type: ignore[attr-defined]
         return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
@@ -295,11 +296,17 @@ def slogdet(
     return SlogdetResult(xp.scalar(sign), xp.scalar(logabs))
 
 
+def _mean(xp: Any, x: Any, y: Any) -> Any:
+    with xp.quiet():  # an inverse may be out of range
+        return x / 2 + y / 2
+
+
 def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any, Any]:
-    size = xp.abs(pivots)
-    zero = size == 0
-    phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
-    return xp.product(phase), xp.sum(xp.log(size), -1)
+    with xp.quiet():  # a matrix that failed has NaN here, and that is its answer
+        pivots, size, excess = raised(xp, pivots)
+        zero = size == 0
+        phase = xp.where(zero, xp.zeros_like(pivots), pivots / xp.like(xp.where(zero, xp.ones_like(size), size), pivots))
+        return xp.product(phase), xp.sum(xp.log(size) - excess, -1)
 
 
 def _solve(
@@ -403,9 +410,9 @@ def _inv(
         x, info = _call(framework, name, INVERSE, (a,), flags, engine, overwrite)
         # the mean keeps the small residual of X, which a mirrored triangle would lose with the condition number
         if assume == "hermitian":
-            x = (x + xp.adjoint(x)) / 2
+            x = _mean(xp, x, xp.adjoint(x))
         elif assume == "symmetric":
-            x = (x + xp.swap(x)) / 2
+            x = _mean(xp, x, xp.swap(x))
     if waits and framework.failed(info):
         raise _failure(name, framework, a, info, assume, flags, finite)
     return x, info
@@ -474,7 +481,7 @@ def _call(
     if engine == "auto" and not logging:
         return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
     problems = _problems_of(framework, operation, arrays, flags)
-    code, *_ = [planner.code_of(engine, problem) for problem in problems]  # it must take all of them
+    code, *_ = [planner.code_of(engine, problem, name) for problem in problems]  # it must take all of them
     if logging:
         planner.log_decision(problems[0], engine)
     made = framework.apply(operation, arrays, (flags,), code, overwrite)
