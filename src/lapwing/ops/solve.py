@@ -10,7 +10,7 @@ import numpy as np
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
-from ..core.operation import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Operation
+from ..core.operation import ADJOINT, MIXED, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER, Operation
 from ..core.problem import Problem, Spec
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
@@ -66,10 +66,12 @@ def solve(
     upper: bool = False,
     overwrite: bool = False,
     precision: Literal["full", "mixed"] = "full",
+    unit: bool = False,
+    side: Literal["left", "right"] = "left",
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
 ) -> Array:
-    """Solve A x = b.
+    """Solve A x = b, or x A = b.
 
     Parameters
     ----------
@@ -89,6 +91,10 @@ def solve(
         "mixed" allows a factor in lower precision, refined until the answer is as good as that of the full one; where that does
         not pay, the full one is used. For float64 and complex128, "general" and "pos". The log says what happened. It may wait
         for the device.
+    unit : bool
+        With "lower" and "upper": the diagonal is taken as ones and not read.
+    side : {"left", "right"}
+        "right" solves x A = b for ``b`` of shape (n,) or (..., k, n).
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan" never waits: the solution with a matrix that failed becomes NaN, the
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
@@ -100,7 +106,7 @@ def solve(
 
     Returns
     -------
-    array, shape (..., n) or (..., n, k)
+    array, shape (..., n), (..., n, k) or (..., k, n)
         x: same library, device and dtype.
 
     Raises
@@ -129,9 +135,14 @@ def solve(
     """
     framework = frameworks.entry(a, "solve")
     if framework.sharded:
-        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
+        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    return _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
+    triangle = UNIT if unit is not False and _check_unit("solve", unit, assume) else 0
+    rest = (assume, upper, overwrite, precision, on_fail, engine)
+    if side != "left":
+        check_choice("solve", "side", side, ("left", "right"))
+        return _solve_from_the_right(framework, a, b, triangle, *rest)  # type: ignore[no-any-return]
+    return _solve(framework, "solve", a, b, *rest, triangle)[0]  # type: ignore[no-any-return]
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
@@ -326,7 +337,9 @@ def _solve(
     precision: str,
     on_fail: str,
     engine: str,
+    triangle: int = 0,
 ) -> tuple[Any, Any]:
+    """``triangle`` are more flags for a triangular matrix: UNIT and ADJOINT."""
     upper, overwrite = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     a, b = check_pair(name, framework, frameworks.of, a, b)
     mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
@@ -335,7 +348,7 @@ def _solve(
     waits = on_fail == "raise" and not framework.traced(a)
     finite = None
     if assume in ("lower", "upper"):
-        flags = UPPER if assume == "upper" else 0
+        flags = triangle | (UPPER if assume == "upper" else 0)
         x, info = _call(framework, name, TRIANGULAR, (a, b), flags, engine)
     else:
         a, flags = _as_general(framework, a, assume, upper)
@@ -346,6 +359,35 @@ def _solve(
     if waits and framework.failed(info):
         raise _failure(name, framework, a, info, assume, flags, finite)
     return columns.back(x), info
+
+
+def _solve_from_the_right(framework: Any, a: Any, b: Any, triangle: int, assume: str, *rest: Any) -> Any:
+    """x A = b. Where A^H is as good as A, A^H x^H = b^H; else A^T x^T = b^T."""
+    xp = framework.Namespace
+    shapes = tuple(framework.shape_of(a)), tuple(framework.shape_of(b))
+    columns, n = shapes[1][-1] if shapes[1] else 0, shapes[0][-1] if shapes[0] else 0
+    if columns != n and columns is not None and n is not None:
+        raise ShapeError(
+            f'solve: with side="right" b must have as many columns as a, got shapes {shapes[0]} and {shapes[1]}'
+            "\nhint: b has shape (n,) or (..., k, n)"
+        )
+    if len(shapes[1]) > 1:
+        b = xp.swap(b)
+    adjoint = assume not in ("general", "symmetric")
+    if adjoint:
+        b = xp.conj(b)
+    elif assume == "general":
+        a = xp.swap(a)
+    x, _ = _solve(framework, "solve", a, b, assume, *rest, triangle | ADJOINT)
+    x = xp.conj(x) if adjoint else x
+    return xp.swap(x) if len(shapes[1]) > 1 else x
+
+
+def _check_unit(name: str, unit: Any, assume: Any) -> bool:
+    unit = check_flag(name, "unit", unit)
+    if unit and assume not in ("lower", "upper"):
+        raise ValueError(f'{name}: unit=True goes with assume="lower" and "upper", not {assume!r}')
+    return unit
 
 
 class Columns:
@@ -573,6 +615,8 @@ def system_request(function: Any, places: Any, result: Any = None, status: bool 
         options["upper"], options["overwrite"] = check_system(
             name, a.shape, a.dtype, assume, options["upper"], options.get("on_fail", "nan"), options.get("overwrite", False)
         )
+        if options.get("unit") or options.get("side", "left") != "left":
+            raise ValueError(f'{name}: unit=True and side="right" are not supported for sharded matrices')
         if options.get("precision", "full") != "full":
             check_mixed(name, options["precision"], assume, a.dtype, "auto")
         options.setdefault("on_fail", "nan")
