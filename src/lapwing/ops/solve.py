@@ -138,11 +138,12 @@ def solve(
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
     triangle = UNIT if unit is not False and _check_unit("solve", unit, assume) else 0
-    rest = (assume, upper, overwrite, precision, on_fail, engine)
-    if side != "left":
-        check_choice("solve", "side", side, ("left", "right"))
-        return _solve_from_the_right(framework, a, b, triangle, *rest)  # type: ignore[no-any-return]
-    return _solve(framework, "solve", a, b, *rest, triangle)[0]  # type: ignore[no-any-return]
+    if side == "left":
+        x, _ = _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine, triangle)
+        return x  # type: ignore[no-any-return]
+    check_choice("solve", "side", side, ("left", "right"))
+    rest = (upper, overwrite, precision, on_fail, engine, triangle | ADJOINT)
+    return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
@@ -361,8 +362,8 @@ def _solve(
     return columns.back(x), info
 
 
-def _solve_from_the_right(framework: Any, a: Any, b: Any, triangle: int, assume: str, *rest: Any) -> Any:
-    """x A = b. Where A^H is as good as A, A^H x^H = b^H; else A^T x^T = b^T."""
+def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, rest: tuple[Any, ...]) -> Any:
+    """x A = b as A^H x^H = b^H, or where A is general or symmetric as A^T x^T = b^T; ``rest`` goes on to :func:`_solve`."""
     xp = framework.Namespace
     shapes = tuple(framework.shape_of(a)), tuple(framework.shape_of(b))
     columns, n = shapes[1][-1] if shapes[1] else 0, shapes[0][-1] if shapes[0] else 0
@@ -378,16 +379,15 @@ def _solve_from_the_right(framework: Any, a: Any, b: Any, triangle: int, assume:
         b = xp.conj(b)
     elif assume == "general":
         a = xp.swap(a)
-    x, _ = _solve(framework, "solve", a, b, assume, *rest, triangle | ADJOINT)
+    x, _ = _solve(framework, "solve", a, b, assume, *rest)
     x = xp.conj(x) if adjoint else x
     return xp.swap(x) if len(shapes[1]) > 1 else x
 
 
 def _check_unit(name: str, unit: Any, assume: Any) -> bool:
-    unit = check_flag(name, "unit", unit)
-    if unit and assume not in ("lower", "upper"):
+    if check_flag(name, "unit", unit) and assume not in ("lower", "upper"):
         raise ValueError(f'{name}: unit=True goes with assume="lower" and "upper", not {assume!r}')
-    return unit
+    return bool(unit)
 
 
 class Columns:
