@@ -118,6 +118,9 @@ def test_callable(layout):
 def test_workflow_on_the_cpu(tmp_path, monkeypatch):
     """From a configuration to a comparison, with small products."""
     monkeypatch.setattr(report, "_draw", lambda *_: {})  # pictures take seconds
+    monkeypatch.setenv(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # in the workers: threads of BLAS wait long for each other on a busy machine
     folder = Workdir(tmp_path)
     folder.add_config(Target("BBS_TN_0", Gemm(130, 40, 160, "T", "N"), 3, 1e-3, 75.0))
     folder.add_config(Target("SSS_NN_0", Gemm(24, 24, 24, batch=16, activation="gelu", **types("f32")), 3, 1e-4, 25.0))
