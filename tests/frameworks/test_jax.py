@@ -64,13 +64,15 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transformations(place, name):
     a = matrices((6, 4, 4))
-    close(TRANSFORMS[name](lw.cholesky)(a), TRANSFORMS[name](jnp.linalg.cholesky)(a))
+    # without jit every small operation of these is compiled by itself; "grad", "jvp" and "vmap" run that way
+    wrap = jax.jit if name in ("hessian", "jacfwd", "jacrev", "linearize", "remat") else lambda f: f
+    close(wrap(TRANSFORMS[name](lw.cholesky))(a), jax.jit(TRANSFORMS[name](jnp.linalg.cholesky))(a))
 
 
 @pytest.mark.parametrize("name", ["grad", "jvp", "vmap of grad"])
 def test_complex_derivatives(place, name):
     a = matrices((3, 4, 4), "complex128")
-    close(TRANSFORMS[name](lw.cholesky)(a), TRANSFORMS[name](jnp.linalg.cholesky)(a))
+    close(TRANSFORMS[name](lw.cholesky)(a), jax.jit(TRANSFORMS[name](jnp.linalg.cholesky))(a))
 
 
 def test_upper_derivatives(place):
@@ -313,9 +315,9 @@ def test_ranks_are_not_promoted(place, name):
         return sum(jnp.sum(jnp.abs(y) ** 2) for y in jax.tree.leaves(function(x)))
 
     a = matrices((2, 3, 4, 4))
-    with jax.numpy_rank_promotion("raise"):
-        assert np.isfinite(np.asarray(jax.grad(total)(a))).all()
-        assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(function(a)))
+    with jax.numpy_rank_promotion("raise"):  # JAX looks at ranks when it traces
+        assert jax.eval_shape(jax.grad(total), a).shape == a.shape
+        jax.eval_shape(function, a)
 
 
 @pytest.mark.xfail(strict=True, reason="XLA's threads flush subnormals, and native code does not clear that flag yet")
