@@ -14,12 +14,13 @@ import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from lapwing import NotPositiveDefiniteError  # noqa: E402
-from lapwing.distributed.fronts.jax import find  # noqa: E402
+import lapwing as lw  # noqa: E402
+from lapwing import NotPositiveDefiniteError, frameworks  # noqa: E402
 
 
 def call(name, a, *more, **options):
-    return find(name, a, options)(a, *more, **options)
+    assert frameworks.entry(a, name).sharded
+    return getattr(lw, name)(a, *more, **options)
 
 
 def put(a, mesh, spec):

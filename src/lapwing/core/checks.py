@@ -61,7 +61,7 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     try:
         other = of(b, operation)
     except TypeError as error:
-        text = str(error).replace(": expected an array", ": b must be an array", 1)
+        text = str(error).replace(": expected an array", ": b must be an array", 1).replace("asarray(a,", "asarray(b,")
         raise type(error)(text) from None  # a subclass says that the array can be converted
     if other is not framework:
         names = [f.__name__.rpartition(".")[2] for f in (framework, other)]

@@ -46,7 +46,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             if turned:
                 a, params = a.swapaxes(-1, -2), (params[0] ^ UPPER, *params[1:])
             else:
-                a, overwrite = cp.array(a, order="C"), True
+                a, overwrite = _aligned(a) if not aligned else cp.array(a, order="C"), True
         others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
         shapes = (a.shape, *[x.shape for x in others])
         kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
@@ -63,8 +63,16 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
 
 def _plain(x: Any, dtype: Any) -> Any:
     """Contiguous and aligned, as native code reads it; a copy only where it must be."""
-    x = cp.ascontiguousarray(x, dtype)
-    return x.copy() if x.data.ptr % x.itemsize else x
+    return cp.ascontiguousarray(_aligned(x) if x.data.ptr % x.itemsize else x, dtype)
+
+
+def _aligned(x: Any) -> Any:
+    """A copy made byte by byte: the GPU stops any kernel that reads elements at such an address."""
+    if not x.flags.c_contiguous:
+        raise ValueError("a CuPy array whose memory is neither aligned nor contiguous cannot be read\nhint: copy it on the host")
+    made = cp.empty(x.shape, x.dtype)
+    made.data.copy_from_device_async(x.data, x.nbytes)
+    return made
 
 
 class _Scratch:

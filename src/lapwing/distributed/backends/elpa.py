@@ -165,5 +165,5 @@ class Elpa(Backend):
 
     def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         if request.status:
-            return with_status(lambda plain: self.run(plain, a, b, ranks), request, b)
+            return with_status(lambda plain: self.run(plain, a, None, ranks), request, b)
         return spectra.eigh(call_of(request, a, ranks), None, eigh)

@@ -87,7 +87,7 @@ class CusolverMp(Backend):
 
     def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         if request.status:
-            return with_status(lambda plain: self.run(plain, a, b, ranks), request, b)
+            return with_status(lambda plain: self.run(plain, a, None, ranks), request, b)
         host = HostMemory(a.local, device_for(ranks, a.ranks.rank)) if type(a.local) is np.ndarray else None
         a = Part(host.local, a.layout, a.ranks, host, a.cut) if host is not None else entered(a, None)
         if b is None:

@@ -78,7 +78,7 @@ class Scalapack(Backend):
 
     def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         if request.status:
-            return with_status(lambda plain: self.run(plain, a, b, ranks), request, b)
+            return with_status(lambda plain: self.run(plain, a, None, ranks), request, b)
         return OPERATIONS[request.operation](call_of(request, a, ranks), b)  # type: ignore[no-any-return]
 
 
