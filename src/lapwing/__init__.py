@@ -1,5 +1,8 @@
 """Dense linear algebra at the speed of the hardware, from whichever Python framework you are already in."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from ._version import __version__
 from .core.autograph import leave_alone
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
@@ -46,3 +49,16 @@ __all__ = [
 ]
 
 leave_alone(*(globals()[_name] for _name in __all__))
+
+# subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
+_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "tune"})
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _SUBPACKAGES:
+        return _import_module(f"lapwing.{name}")
+    raise AttributeError(f"module 'lapwing' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBPACKAGES})

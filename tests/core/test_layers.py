@@ -200,3 +200,19 @@ assert lw.explain(lw.cholesky, a).engine == "reference"
 assert {e.name: e.usable_on for e in lw.engines()}["reference"] == ("cpu",)
 """
     in_subprocess(code)
+
+
+def test_subpackages_are_imported_when_they_are_named():
+    code = """
+import sys, lapwing as lw
+assert not any(m.startswith("lapwing." + name) for m in sys.modules for name in ("tune", "gram", "insitu", "compat"))
+for name in ("compat", "distributed", "gram", "insitu", "tune"):
+    assert getattr(lw, name).__name__ == "lapwing." + name and name in dir(lw)
+try:
+    lw.nothing
+except AttributeError as error:
+    assert "nothing" in str(error)
+else:
+    raise SystemExit("no error")
+"""
+    in_subprocess(code)

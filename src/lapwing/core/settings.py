@@ -46,7 +46,7 @@ SETTINGS = (
         "LAPWING_INSITU_LIVE",
         _INSITU,
         "what the script asks for",
-        '"1": every hub with an output folder opens its live page; "0": none does.',
+        '"1" or "0": write status.json for `lapwing insitu watch`, or not, whatever the script asks for.',
     ),
     Setting(
         "LAPWING_INSITU_LIB",

@@ -69,7 +69,9 @@ def _plain(x: Any, dtype: Any) -> Any:
 def _aligned(x: Any) -> Any:
     """A copy made byte by byte: the GPU stops any kernel that reads elements at such an address."""
     if not x.flags.c_contiguous:
-        raise ValueError("a CuPy array whose memory is neither aligned nor contiguous cannot be read\nhint: copy it on the host")
+        raise ValueError(
+            "a CuPy array whose memory is neither aligned nor contiguous cannot be read\nhint: copy it on the host"
+        )
     made = cp.empty(x.shape, x.dtype)
     made.data.copy_from_device_async(x.data, x.nbytes)
     return made

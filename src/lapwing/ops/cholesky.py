@@ -13,6 +13,7 @@ from ..core.errors import NotPositiveDefiniteError
 from ..core.operation import UPPER, Operation, Params
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
+from .jitter import check_jitter, factor_with_jitter, warn_of_jitter
 from .triangle import batch_and_order, finite_flags
 
 __all__ = ["CHOLESKY", "CholeskyResult", "cholesky", "cholesky_ex"]
@@ -33,6 +34,7 @@ def cholesky(
     *,
     upper: bool = False,
     overwrite: bool = False,
+    jitter: float | Literal["auto"] | None = None,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
 ) -> Array:
@@ -47,6 +49,11 @@ def cholesky(
         False: the lower factor L with A = L L^H. True: the upper factor U with A = U^H U.
     overwrite : bool
         Lets the result reuse the memory of ``a`` (NumPy, PyTorch, CuPy). Under ``jax.jit``, donate ``a`` as well.
+    jitter : None, "auto" or float
+        Matrices that are not positive definite are tried again with this multiple of the mean of their diagonal added to the
+        diagonal. "auto" tries 1e-8 to 1e-4 (1e-6 to 1e-3 in single precision) in steps of ten. The others stay as they are. One
+        RuntimeWarning says how much was added; :func:`factor` reports the amount for each matrix. In traced code every step is
+        computed, and nothing is said. ``overwrite`` is then ignored.
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan" never waits: a matrix that is not positive definite becomes NaN, the
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
@@ -83,6 +90,9 @@ def cholesky(
     NotPositiveDefiniteError: cholesky: the matrix is not positive definite (leading minor of order 1)
     """
     framework = frameworks.entry(a, "cholesky")
+    if jitter is not None:
+        check_jitter("cholesky", jitter, framework)
+        overwrite = False
     if framework.sharded:
         options: dict[str, Any] = {"upper": upper, "overwrite": overwrite, "on_fail": on_fail, "engine": engine}
         return framework.call(cholesky, a, **options)  # type: ignore[no-any-return]
@@ -96,7 +106,11 @@ def cholesky(
     # under a trace the native core decides, when the shapes are final
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, upper), engine)
-    factor, info = framework.apply(CHOLESKY, (a,), (flags,), code, overwrite)
+    if jitter is None:
+        factor, info = framework.apply(CHOLESKY, (a,), (flags,), code, overwrite)
+    else:
+        factor, info, _, amount = factor_with_jitter(framework, a, flags, code, jitter)
+        warn_of_jitter(framework, "cholesky", amount)
     if waits and framework.failed(info):
         raise _failure(framework, a, flags, framework.to_numpy(info), finite)
     return factor  # type: ignore[no-any-return]

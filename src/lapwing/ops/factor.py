@@ -17,6 +17,7 @@ from ..core.request import ASSUME
 from ..frameworks import foreign
 from .cholesky import CHOLESKY
 from .failure import first_failure
+from .jitter import check_jitter, factor_with_jitter
 from .solve import (
     Assume,
     Columns,
@@ -299,6 +300,7 @@ def factor(
     upper: bool = False,
     overwrite: bool = False,
     precision: Literal["full", "mixed"] = "full",
+    jitter: float | Literal["auto"] | None = None,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
 ) -> Factor:
@@ -316,6 +318,8 @@ def factor(
         of the last solve that was refined: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general"
         and "pos". In traced code, and where derivatives are recorded, the full factor is made at once; a solve there makes
         it too.
+    jitter : None, "auto" or float
+        As for :func:`cholesky`, with ``assume="pos"``. ``.report["jitter"]`` has what was added to the diagonal of each matrix.
 
     Returns
     -------
@@ -341,6 +345,9 @@ def factor(
     8.0
     """
     framework = frameworks.entry(a, "factor")
+    if jitter is not None:
+        check_jitter("factor", jitter, framework, assume, precision)
+        overwrite = False
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
         return framework.call(factor, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
@@ -356,6 +363,7 @@ def factor(
     keeps = differentiates or _is_jax(framework)
     overwrite = overwrite and not keeps
     triangle = kept = rows = finite = None
+    report = _report(assume, engine)
     code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper))
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, assume, upper), engine)
@@ -363,6 +371,10 @@ def factor(
         upper = assume == "upper"
         l = xp.triu(a, 0) if upper else xp.tril(a, 0)
         _, info = framework.apply(TRIANGULAR, (l, l[..., :1]), (UPPER if upper else 0,), code, False)
+    elif assume == "pos" and jitter is not None:
+        l, info, a, amount = factor_with_jitter(framework, a, UPPER if upper else 0, code, jitter)
+        report["jitter"] = xp.zeros_like(xp.real(l[..., 0, 0])) if amount is None else xp.constant(amount)
+        kept, triangle = a, np.triu if upper else np.tril
     elif assume == "pos":
         l, info = framework.apply(CHOLESKY, (a,), (UPPER if upper else 0,), code, overwrite)
         kept, triangle = a, np.triu if upper else np.tril
@@ -377,7 +389,7 @@ def factor(
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
         raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
     framework.register(Factor, _take_apart, _put_together)
-    return Factor(Factored(assume, upper, _report(assume, engine), (kept if keeps else None, l, rows, info), finite))
+    return Factor(Factored(assume, upper, report, (kept if keeps else None, l, rows, info), finite))
 
 
 def as_factor(handle: Handle) -> Factor:
