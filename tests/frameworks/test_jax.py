@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,13 +65,15 @@ TRANSFORMS = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transformations(place, name):
     a = matrices((6, 4, 4))
-    close(TRANSFORMS[name](lw.cholesky)(a), TRANSFORMS[name](jnp.linalg.cholesky)(a))
+    # without jit every small operation of these is compiled by itself; "grad", "jvp" and "vmap" run that way
+    wrap = jax.jit if name in ("hessian", "jacfwd", "jacrev", "linearize", "remat") else lambda f: f
+    close(wrap(TRANSFORMS[name](lw.cholesky))(a), jax.jit(TRANSFORMS[name](jnp.linalg.cholesky))(a))
 
 
 @pytest.mark.parametrize("name", ["grad", "jvp", "vmap of grad"])
 def test_complex_derivatives(place, name):
     a = matrices((3, 4, 4), "complex128")
-    close(TRANSFORMS[name](lw.cholesky)(a), TRANSFORMS[name](jnp.linalg.cholesky)(a))
+    close(TRANSFORMS[name](lw.cholesky)(a), jax.jit(TRANSFORMS[name](jnp.linalg.cholesky))(a))
 
 
 def test_upper_derivatives(place):
@@ -277,16 +280,26 @@ def test_inside_the_primitive_of_another_library(place, function):
     assert np.array_equal(np.asarray(jax.jit(primitive_around(function))(a)), np.asarray(function(a)))
 
 
-def test_inside_the_solvers_of_lineax(place):
+def test_inside_the_solvers_of_lineax(place, monkeypatch):
+    """QR, and GMRES, which uses QR, with our triangular solve in the place of JAX's; both run inside a primitive of lineax."""
     lineax = pytest.importorskip("lineax")
+    calls = []
+
+    def solve_triangular(r, b, trans, unit_diagonal):
+        calls.append(trans)
+        return lw.solve(r if trans == "N" else r.T, b, assume="upper" if trans == "N" else "lower")
+
+    ours = SimpleNamespace(linalg=SimpleNamespace(solve_triangular=solve_triangular))
+    monkeypatch.setattr(sys.modules["lineax._solver.qr"], "jsp", ours)
     m, b = matrices((5, 5)), jnp.arange(5.0)
-
-    def product(x):  # M^-1 x, so that the solver's answer is M b
-        return lw.solve(m, x, assume="pos")
-
-    operator = lineax.FunctionLinearOperator(product, jax.eval_shape(lambda: b))
     for solver in (lineax.QR(), lineax.GMRES(rtol=1e-12, atol=1e-12)):
-        close(lineax.linear_solve(operator, b, solver).value, m @ b, 1e6)
+
+        def solution(b, solver=solver):
+            return lineax.linear_solve(lineax.MatrixLinearOperator(m), b, solver).value
+
+        close(m @ solution(b), b, 1e6)
+        close(jax.grad(lambda b: solution(b).sum())(b), np.linalg.solve(m, np.ones(5)), 1e6)
+    assert calls
 
 
 RANKS = {
@@ -313,9 +326,9 @@ def test_ranks_are_not_promoted(place, name):
         return sum(jnp.sum(jnp.abs(y) ** 2) for y in jax.tree.leaves(function(x)))
 
     a = matrices((2, 3, 4, 4))
-    with jax.numpy_rank_promotion("raise"):
-        assert np.isfinite(np.asarray(jax.grad(total)(a))).all()
-        assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(function(a)))
+    with jax.numpy_rank_promotion("raise"):  # JAX looks at ranks when it traces
+        assert jax.eval_shape(jax.grad(total), a).shape == a.shape
+        jax.eval_shape(function, a)
 
 
 def test_subnormal_matrices():

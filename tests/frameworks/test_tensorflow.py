@@ -434,14 +434,6 @@ def test_vectorized_map_of_gradients():
     check_close(tf.vectorized_map(one, a), tf.stack([one(m) for m in a]), 1e-13)
 
 
-SAVE = """
-import sys, numpy as np, tensorflow as tf, lapwing as lw
-class Model(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None, 4, 4], tf.float64)])
-    def __call__(self, x):
-        return lw.cholesky(x, upper=True)
-tf.saved_model.save(Model(), sys.argv[1], options=tf.saved_model.SaveOptions(experimental_custom_gradients=True))
-"""
 LOAD = """
 import sys, numpy as np, tensorflow as tf
 import lapwing.frameworks.tensorflow
@@ -459,8 +451,16 @@ assert np.isfinite(tape.gradient(loss, x).numpy()).all()
 
 @needs_ops
 def test_saved_model_round_trip(tmp_path):
-    for program in (SAVE, LOAD):
-        run_python(program, str(tmp_path / "model"))
+    """Saved here, loaded by another process."""
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 4, 4], tf.float64)])
+        def __call__(self, x):
+            return lw.cholesky(x, upper=True)
+
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(Model(), str(tmp_path / "model"), options=options)
+    run_python(LOAD, str(tmp_path / "model"))
 
 
 def test_import_lapwing_does_not_import_tensorflow():

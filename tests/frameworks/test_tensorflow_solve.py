@@ -465,7 +465,7 @@ def test_float32_gradients(way):
 def test_factor_once_differentiate_b_later(way):
     a, b = square((5, 5)), tf.constant(normal((3, 5, 2), seed=1))
     f = lw.factor(tf.constant(a), assume="general")
-    assert f._a is None  # no tape was there to ask for its derivative
+    assert f._handle.a is None  # no tape was there to ask for its derivative
     g = gradient_of(lambda x: tf.reduce_sum(f.solve(x)), b)
     close(g, np.broadcast_to(np.linalg.solve(a.T, np.ones((5, 2))), (3, 5, 2)))
 

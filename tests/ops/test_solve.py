@@ -869,3 +869,48 @@ def test_sparse_tensors_are_refused():
             call(a, b.to_sparse())
     with pytest.raises(TypeError, match="dense tensor"):
         lw.solve(a.to_sparse(), b.to_sparse())
+
+
+def solved_with(a, assume, unit):
+    """The matrix that the call means."""
+    if assume == "symmetric":
+        return np.tril(a) + np.tril(a, -1).swapaxes(-1, -2)
+    if assume in ("hermitian", "pos"):
+        return np.tril(a) + np.tril(a, -1).swapaxes(-1, -2).conj() - 1j * np.eye(a.shape[-1]) * a.imag
+    part = {"lower": np.tril, "upper": np.triu}.get(assume, np.asarray)(a)
+    return part * (1 - np.eye(a.shape[-1])) + np.eye(a.shape[-1]) if unit else part
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize(
+    ("assume", "unit"),
+    [(name, False) for name in ("general", "symmetric", "hermitian", "pos")] + [("lower", True), ("upper", True)],
+)
+def test_from_the_right_and_with_a_unit_diagonal(backend, assume, unit, dtype):
+    n = 7
+    a = spd((3, n, n), dtype) / n
+    if unit:  # the diagonal must not be read
+        a[..., np.arange(n), np.arange(n)] = np.nan
+    whole = solved_with(np.where(np.isnan(a), 1, a), assume, unit)
+    for side in ("left", "right"):
+        for shape in ((n,), (3, n, 2), (2, 1, n, 2)):
+            b = random(shape, dtype, 5)
+            b = b if side == "left" or b.ndim == 1 else b.swapaxes(-1, -2)
+            x = backend.get(lw.solve(backend.put(a), backend.put(np.ascontiguousarray(b)), assume=assume, unit=unit, side=side))
+            wide = x[..., None] if b.ndim == 1 and side == "left" else x[..., None, :] if b.ndim == 1 else x
+            product = whole @ wide if side == "left" else wide @ whole
+            product = product.reshape(x.shape) if b.ndim == 1 else product
+            size = np.abs(whole).sum(-1).max() * np.abs(x).max()
+            assert x.dtype == dtype and np.abs(product - b).max() <= 10 * n * np.finfo(dtype).eps * size
+
+
+def test_wrong_side_and_unit(backend):
+    a, b = backend.put(np.eye(3)), backend.put(np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"side='up' is not known"):
+        lw.solve(a, b, side="up")
+    with pytest.raises(ValueError, match="unit=True goes with"):
+        lw.solve(a, b, unit=True)
+    with pytest.raises(TypeError, match="unit='L' is not True or False"):
+        lw.solve(a, b, assume="lower", unit="L")
+    with pytest.raises(np.linalg.LinAlgError, match="as many columns as a"):
+        lw.solve(a, backend.put(np.ones((3, 2))), side="right")

@@ -56,6 +56,8 @@ FUNCTIONS = {
     "solve symmetric": (symmetric(lambda a, b: lw.solve(a, b, assume="symmetric")), "ab"),
     "solve lower": (lambda a, b: lw.solve(a, b, assume="lower"), "ab"),
     "solve upper": (lambda a, b: lw.solve(a, b, assume="upper"), "ab"),
+    "solve right": (lambda a, b: lw.solve(a, b.swapaxes(-1, -2), side="right"), "ab"),
+    "solve right unit": (lambda a, b: lw.solve(a, b.swapaxes(-1, -2), assume="lower", unit=True, side="right"), "ab"),
     "inv": (lambda a: lw.inv(a), "a"),
     "inv pos": (hermitian(lambda a: lw.inv(a, assume="pos")), "p"),
     "slogdet": (lambda a: tuple(lw.slogdet(a)), "a"),

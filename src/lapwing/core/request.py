@@ -44,6 +44,7 @@ class Request:
     full_matrices: bool = False
     mode: str = "reduced"
     side: str = "right"
+    unit: bool = False
     rcond: float | None = None
     b: bool = False  # a second matrix, of a generalised eigenproblem
 

@@ -12,7 +12,7 @@ from ..core.checks import check_choice, check_flag, check_pair, check_square
 from ..core.condition import raised
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
 from ..core.operation import Operation
-from ..core.problem import MIXED, POS, SELF_ADJOINT, SYMMETRIC, UPPER, Problem, Spec
+from ..core.problem import ADJOINT, MIXED, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER, Problem, Spec
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
 from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
@@ -54,10 +54,12 @@ def solve(
     upper: bool = False,
     overwrite: bool = False,
     precision: Literal["full", "mixed"] = "full",
+    unit: bool = False,
+    side: Literal["left", "right"] = "left",
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
 ) -> Array:
-    """Solve A x = b.
+    """Solve A x = b, or x A = b.
 
     Parameters
     ----------
@@ -77,6 +79,10 @@ def solve(
         "mixed" allows a factor in lower precision, refined until the answer is as good as that of the full one; where that does
         not pay, the full one is used. For float64 and complex128, "general" and "pos". The log says what happened. It may wait
         for the device.
+    unit : bool
+        With "lower" and "upper": the diagonal is taken as ones and not read.
+    side : {"left", "right"}
+        "right" solves x A = b for ``b`` of shape (n,) or (..., k, n).
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan" never waits: the solution with a matrix that failed becomes NaN, the
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
@@ -88,7 +94,7 @@ def solve(
 
     Returns
     -------
-    array, shape (..., n) or (..., n, k)
+    array, shape (..., n), (..., n, k) or (..., k, n)
         x: same library, device and dtype.
 
     Raises
@@ -117,9 +123,15 @@ def solve(
     """
     framework = frameworks.entry(a, "solve")
     if framework.sharded:
-        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision}
+        options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    return _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine)[0]  # type: ignore[no-any-return]
+    triangle = UNIT if unit is not False and _check_unit("solve", unit, assume) else 0
+    if side == "left":
+        x, _ = _solve(framework, "solve", a, b, assume, upper, overwrite, precision, on_fail, engine, triangle)
+        return x  # type: ignore[no-any-return]
+    check_choice("solve", "side", side, ("left", "right"))
+    rest = (upper, overwrite, precision, on_fail, engine, triangle | ADJOINT)
+    return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
@@ -320,7 +332,9 @@ def _solve(
     precision: str,
     on_fail: str,
     engine: str,
+    triangle: int = 0,
 ) -> tuple[Any, Any]:
+    """``triangle`` are more flags for a triangular matrix: UNIT and ADJOINT."""
     upper, overwrite = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail, overwrite)
     a, b = check_pair(name, framework, frameworks.of, a, b)
     mixed = (precision != "full" or engine == "mixed") and check_mixed(name, precision, assume, framework.dtype_of(a), engine)
@@ -329,7 +343,7 @@ def _solve(
     waits = on_fail == "raise" and not framework.traced(a)
     finite = None
     if assume in ("lower", "upper"):
-        flags = UPPER if assume == "upper" else 0
+        flags = triangle | (UPPER if assume == "upper" else 0)
         x, info = _call(framework, name, TRIANGULAR, (a, b), flags, engine)
     else:
         a, flags = _as_general(framework, a, assume, upper)
@@ -340,6 +354,34 @@ def _solve(
     if waits and framework.failed(info):
         raise _failure(name, framework, a, info, assume, flags, finite)
     return columns.back(x), info
+
+
+def _solve_from_the_right(framework: Any, a: Any, b: Any, assume: str, rest: tuple[Any, ...]) -> Any:
+    """x A = b as A^H x^H = b^H, or where A is general or symmetric as A^T x^T = b^T; ``rest`` goes on to :func:`_solve`."""
+    xp = framework.Namespace
+    shapes = tuple(framework.shape_of(a)), tuple(framework.shape_of(b))
+    columns, n = shapes[1][-1] if shapes[1] else 0, shapes[0][-1] if shapes[0] else 0
+    if columns != n and columns is not None and n is not None:
+        raise ShapeError(
+            f'solve: with side="right" b must have as many columns as a, got shapes {shapes[0]} and {shapes[1]}'
+            "\nhint: b has shape (n,) or (..., k, n)"
+        )
+    if len(shapes[1]) > 1:
+        b = xp.swap(b)
+    adjoint = assume not in ("general", "symmetric")
+    if adjoint:
+        b = xp.conj(b)
+    elif assume == "general":
+        a = xp.swap(a)
+    x, _ = _solve(framework, "solve", a, b, assume, *rest)
+    x = xp.conj(x) if adjoint else x
+    return xp.swap(x) if len(shapes[1]) > 1 else x
+
+
+def _check_unit(name: str, unit: Any, assume: Any) -> bool:
+    if check_flag(name, "unit", unit) and assume not in ("lower", "upper"):
+        raise ValueError(f'{name}: unit=True goes with assume="lower" and "upper", not {assume!r}')
+    return bool(unit)
 
 
 class Columns:
@@ -567,6 +609,8 @@ def system_request(function: Any, places: Any, result: Any = None, status: bool 
         options["upper"], options["overwrite"] = check_system(
             name, a.shape, a.dtype, assume, options["upper"], options.get("on_fail", "nan"), options.get("overwrite", False)
         )
+        if options.get("unit") or options.get("side", "left") != "left":
+            raise ValueError(f'{name}: unit=True and side="right" are not supported for sharded matrices')
         if options.get("precision", "full") != "full":
             check_mixed(name, options["precision"], assume, a.dtype, "auto")
         options.setdefault("on_fail", "nan")
