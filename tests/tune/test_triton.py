@@ -113,7 +113,7 @@ import numpy, torch
 from lapwing.tune.backends.kernels import tile
 from lapwing.tune.backends.kernels.plan import plan
 from lapwing.tune.backends.triton import allowed
-from lapwing.tune.backends.cuda_bench import reference, Operands
+from lapwing.tune.backends.cuda_operands import reference, Operands
 from lapwing.tune.gemm import Gemm
 
 types = {"f16": torch.float16, "f32": torch.float32}

@@ -9,8 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_writable", "parse_json", "read_json", "write_atomic", "write_json"]
-
 _LARGEST = 1 << 20  # bytes of a JSON file; an entry has about a thousand
 
 

@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-__all__ = ["TYPES", "Call", "Gemm"]
-
 # our name of a type: bytes of one element, and its letters in configuration names
 TYPES: dict[str, tuple[float, str]] = {
     "f64": (8, "D"),

@@ -13,8 +13,6 @@ from typing import Any
 from ..gemm import Gemm
 from .names import R_TYPES, compute_type
 
-__all__ = ["Result", "best", "command", "problem", "read_results", "unsupported", "write"]
-
 _SCALES = {"none": 0, "tensor": 1, "row": 2}
 _FROM_R = {name: ours for ours, name in R_TYPES.items()}
 _FROM_SCALE = {str(number): name for name, number in _SCALES.items()} | {"": "none"}

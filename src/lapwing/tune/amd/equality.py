@@ -10,8 +10,6 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LogicError", "Merged", "merge_logic"]
-
 # position of each item in the list
 PLACES = {
     "MinimumRequiredVersion": 0,

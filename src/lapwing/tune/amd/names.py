@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ..gemm import Gemm
 
-__all__ = ["LETTERS", "R_TYPES", "compute_type", "letters", "problem_name"]
-
 # in hipblaslt-bench and in logs
 R_TYPES = {
     "f64": "f64_r",

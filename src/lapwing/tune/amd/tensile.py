@@ -11,8 +11,6 @@ from ..gemm import Gemm
 from . import yaml
 from .names import LETTERS, letters
 
-__all__ = ["ARCHITECTURES", "instructions", "problem", "script", "sizes", "tuning", "unsupported", "write"]
-
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gfx942": {"units": 304, "devices": ["Device 0049", "Device 0050"]},
     "gfx950": {"units": 256, "devices": ["Device 75a0"]},

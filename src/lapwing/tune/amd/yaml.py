@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["flow", "write"]
-
 # words that YAML would read as another type
 _OTHER = re.compile(r"(?i)^(true|false|null|yes|no|on|off|~|[-+.\d].*|)$")
 _PLAIN = re.compile(r"[A-Za-z_][\w ./:-]*$")

@@ -18,8 +18,6 @@ from .base import Config, Kernel, Refused, Space
 from .cpu_product import Product
 from .processors import control, cores, threads_set
 
-__all__ = ["BACKEND", "Cpu", "CpuBench"]
-
 _DTYPES = {"f64": np.float64, "f32": np.float32, "c64": np.complex64, "c128": np.complex128}
 _AS_FLOAT32 = ("tf32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 _ROTATED = 128 << 20  # bytes of operands that are used in turn before the first is used again

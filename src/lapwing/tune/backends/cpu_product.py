@@ -17,8 +17,6 @@ from ..validate.probes import activate
 from .base import Config
 from .processors import blas_threads
 
-__all__ = ["Product"]
-
 
 @dataclass(frozen=True)
 class Product:

@@ -15,8 +15,6 @@ from ...core import libraries
 from ..gemm import Gemm
 from .base import Config, Refused
 
-__all__ = ["FIELDS", "Descriptors", "Found", "Library", "library", "solution_name"]
-
 # attributes of an algorithm, under the names and in the order of TunableOp's solution names (torch >= 2.14)
 FIELDS: dict[str, tuple[int, Any]] = {
     "id": (0, C.c_int32),

@@ -11,9 +11,7 @@ from ..gemm import Gemm
 from ..validate.probes import RUNS, UNIT, Probe, allowances
 from ..validate.probes import probes as named
 from .base import Config, Kernel, Refused
-from .cuda_operands import GUARD, Operands, TorchDefault, environment, reference, torch_dtype, wait
-
-__all__ = ["Bound", "CudaBench", "Operands", "TorchDefault", "environment", "reference", "torch_dtype"]
+from .cuda_operands import GUARD, Operands, TorchDefault, reference, wait
 
 ROTATED = 200 << 20  # bytes of operands that are used in turn before the first is used again: over three times the 60 MB cache
 CALLS = 20  # calls in one graph, at least

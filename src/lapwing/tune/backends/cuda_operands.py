@@ -12,8 +12,6 @@ from typing import Any
 
 from ..gemm import TYPES, Gemm
 
-__all__ = ["GUARD", "Operands", "TorchDefault", "environment", "reference", "torch_dtype", "wait"]
-
 GUARD = 4096  # elements before and after D that must not be written
 
 

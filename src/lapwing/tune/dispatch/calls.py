@@ -10,8 +10,6 @@ import torch
 from ..gemm import Gemm
 from .choice import Choice
 
-__all__ = ["NAMES", "Call", "Product"]
-
 NAMES = {
     torch.float64: "f64",
     torch.float32: "f32",

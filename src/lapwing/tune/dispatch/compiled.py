@@ -14,8 +14,6 @@ import torch
 
 from .dispatcher import Dispatcher
 
-__all__ = ["install"]
-
 # compiled code lives longer than the context it was compiled in, and finds its library by name
 _DISPATCHERS: dict[str, Dispatcher] = {}
 _lock = threading.RLock()  # several threads may begin and end the use of libraries

@@ -21,8 +21,6 @@ from .calls import NAMES, Call, Product
 from .choice import Chooser, Operand, product_of
 from .counts import Tally, tally
 
-__all__ = ["Dispatcher"]
-
 _SCALED = (torch.float8_e4m3fn, torch.float8_e5m2)
 _ALIGNED = 15  # a kernel may have been tuned for loads of 16 bytes
 _MOST = 1 << 16  # shapes that are remembered; with more, the table starts again

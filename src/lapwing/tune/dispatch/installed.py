@@ -22,8 +22,6 @@ from ..library.folder import Library
 from .choice import Chooser, Operand, product_of
 from .counts import Tally, tally
 
-__all__ = ["Handle", "enable", "use"]
-
 _MOST = 1 << 16  # shapes that are remembered
 _log = logging.getLogger("lapwing")
 _lock = threading.RLock()

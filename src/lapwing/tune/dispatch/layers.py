@@ -11,8 +11,6 @@ import torch
 
 from .dispatcher import Dispatcher
 
-__all__ = ["enable_layer"]
-
 
 def enable_layer(layer: Any, dispatcher: Dispatcher, frozen: Dispatcher | None = None) -> Callable[[], None] | None:
     """Change the layer and return the function that restores it; None if it is not a plain linear layer.

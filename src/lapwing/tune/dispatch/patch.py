@@ -11,8 +11,6 @@ import torch
 from ..library.folder import Library
 from .dispatcher import Dispatcher
 
-__all__ = ["Patch"]
-
 _MISSING: Any = object()
 
 

@@ -13,8 +13,6 @@ from ..backends.base import Config
 from ..files import read_json
 from ..gemm import Gemm
 
-__all__ = ["SCHEMA", "Entry"]
-
 SCHEMA = 1
 
 

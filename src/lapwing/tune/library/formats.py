@@ -21,8 +21,6 @@ from ..gemm import Gemm
 from .entry import Entry
 from .folder import Library
 
-__all__ = ["FORMATS", "Export", "export"]
-
 _TORCH = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _TUNABLE = {
     "f64": "double",

@@ -22,8 +22,6 @@ from ..workdir import lock_device
 from .entry import Entry
 from .folder import Library
 
-__all__ = ["holds", "widen"]
-
 _SAMPLES = 9  # taken in turns with the default
 _log = logging.getLogger("lapwing")
 _TIMEOUT = 120.0  # seconds for one number of tokens

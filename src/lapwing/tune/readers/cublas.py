@@ -9,8 +9,6 @@ from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
 from .values import LARGEST, compute_type, make, number, truth, type_name
 
-__all__ = ["CublasLtReader", "CublasReader"]
-
 _CALL = re.compile(r"I! cuBLAS .*?\b(cublas\w+)\(")
 _ARGUMENT = re.compile(r"i!\s+(\w+): type=(?:.*?); val=([^\s(]+)")
 _ROUTINE = re.compile(r"cublas(?:([SDCZH])gemm|(?:Gemm))(\w*)", re.IGNORECASE)

@@ -12,8 +12,6 @@ from pathlib import Path
 from ..files import write_atomic
 from ..gemm import Call, Gemm
 
-__all__ = ["BadLine", "Log", "add_up", "merge", "not_below"]
-
 _COLUMNS = ("count", *(field.name for field in fields(Gemm)), "source")
 
 

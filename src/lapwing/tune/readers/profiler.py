@@ -13,8 +13,6 @@ from ..gemm import Gemm
 from .sink import Sink
 from .values import LARGEST, make, type_name
 
-__all__ = ["PRODUCTS", "from_event", "read_trace"]
-
 # operators that are one product each, with the positions of both operands and of the bias or C; linear and matmul call these
 PRODUCTS: dict[str, tuple[int, int, int | None]] = {
     "aten::mm": (0, 1, None),

@@ -9,8 +9,6 @@ from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
 from .values import fold, product, type_name
 
-__all__ = ["TableReader", "shape", "shape_like"]
-
 _SIZES = re.compile(r"(?<![\d.])\d[\d.]*\s*[x×*]\s*[\d.]+\s*[x×*]\s*[\d.]+", re.IGNORECASE)
 _LETTERS = {letters: name for name, (_, letters) in TYPES.items()}
 _LETTER = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))

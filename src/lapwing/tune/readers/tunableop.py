@@ -10,8 +10,6 @@ from .hipblaslt import yaml_fields
 from .sink import LineReader
 from .values import LARGEST, make, number, type_name
 
-__all__ = ["TunableOpReader"]
-
 _OPERATION = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_(.+)_([NTC])([NTC])$")
 _TYPE = re.compile(r"Float8_[a-z0-9]+|c10::complex<\w+>|BFloat16|Half|float|double|tf32|Int8|Int")
 _SIZES = re.compile(

@@ -10,8 +10,6 @@ from typing import Any
 
 from ..gemm import Gemm
 
-__all__ = ["compute_type", "fold", "make", "number", "product", "scale_mode", "truth", "type_name"]
-
 # the words of all libraries, in lower case, without the prefixes "cuda_", "c10::", "torch." and the suffix "_r"
 _TYPES = {
     "f64": "f64 fp64 float64 double r_64f d",

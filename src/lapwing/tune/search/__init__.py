@@ -6,7 +6,8 @@ import importlib
 
 from ..backends.base import Space
 from .adapters import KernelTuner, Optuna
-from .core import Search, canonical
+from .core import Search
+from .space import canonical
 from .strategies import Anneal, Exhaustive, Genetic, Model, Random
 
 __all__ = ["STRATEGIES", "Search", "canonical", "check", "make"]

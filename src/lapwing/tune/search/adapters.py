@@ -17,8 +17,6 @@ from ..backends.base import Space
 from .core import Search
 from .space import Point, Points
 
-__all__ = ["KernelTuner", "Optuna"]
-
 
 class Optuna(Search):
     """Optuna's TPE over the places of each axis. Points that the rule forbids are reported as pruned."""

@@ -13,8 +13,6 @@ from ..backends.processors import cores
 from ..gemm import Gemm
 from .worker import Worker
 
-__all__ = ["Pool"]
-
 _MOST = 16
 
 

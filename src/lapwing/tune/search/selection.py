@@ -21,8 +21,6 @@ from ..readers import Log
 from ..workdir import Target, Workdir, lock_device
 from .coverage import Coverage, Unmeasured, write_coverage
 
-__all__ = ["configure"]
-
 _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
 _AGAIN = 0.4  # part of the budget after which nothing is measured a second time

@@ -16,8 +16,6 @@ from .hunt import Hunt, Step
 from .pool import Pool
 from .worker import Candidate, Worker
 
-__all__ = ["ProblemSummary", "RunSummary", "Step", "run"]
-
 _EVALUATIONS = 200  # candidates for each product, when neither a budget nor a number is given
 _EQUAL = 0.25  # part of the budget that is shared equally, so that light products are tried too; the rest goes by weight
 

@@ -26,8 +26,6 @@ from typing import Any
 from ..backends.base import Bench, Config, Kernel, Refused
 from ..gemm import Gemm
 
-__all__ = ["Busy", "Candidate", "Worker", "main"]
-
 
 @dataclass(frozen=True)
 class Candidate:

@@ -19,8 +19,6 @@ from ..search.worker import Busy, Candidate, Worker
 from ..workdir import Target, Trial, Workdir, environment_hash, ranked
 from .timing import gain, preferred
 
-__all__ = ["Comparison", "compare"]
-
 _TOP = 4  # candidates that are timed, besides the default and the vendor's best
 _CHOOSING = 15  # samples to choose a winner
 _JUDGING, _ROUNDS = 11, 3  # fresh samples in each round to measure its gain; every second round has the opposite order

@@ -17,8 +17,6 @@ from ..workdir import Workdir
 from . import pictures
 from .results import results_folder
 
-__all__ = ["write"]
-
 _log = logging.getLogger("lapwing")
 _NAMED = 10  # names of products in one sentence
 _TITLES = {

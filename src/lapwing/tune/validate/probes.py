@@ -17,20 +17,6 @@ import numpy as np
 from ..backends.base import Refused
 from ..gemm import TYPES, Gemm
 
-__all__ = [
-    "UNIT",
-    "Operands",
-    "Probe",
-    "activate",
-    "allowances",
-    "bound",
-    "exact",
-    "judge",
-    "probes",
-    "relative_error",
-    "smaller",
-]
-
 UNIT = {
     "f64": 2.0**-53,
     "f32": 2.0**-24,

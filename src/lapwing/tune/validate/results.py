@@ -19,8 +19,6 @@ from ..amd.names import R_TYPES
 from ..files import write_atomic, write_json
 from ..search.coverage import Coverage, read_coverage
 
-__all__ = ["COLUMNS", "Metrics", "Uplift", "measure", "write"]
-
 COLUMNS = (
     "name", "transA", "transB", "batch_count", "m", "n", "k", "lda", "ldb", "ldc", "ldd", "alpha", "beta",
     "a_type", "b_type", "c_type", "d_type", "compute_type", "scaleA", "scaleB", "activation_type", "bias_type",

@@ -13,8 +13,6 @@ import numpy as np
 from ..backends import VENDOR
 from ..search.worker import Candidate
 
-__all__ = ["Gain", "Interval", "gain", "interval", "preferred"]
-
 _TIE = 1.02  # candidates closer than this count as equally fast
 _RESAMPLES = 2000
 UNSTEADY = 2.0  # samples whose median is this many times their minimum are unsteady, as in lapwing.bench

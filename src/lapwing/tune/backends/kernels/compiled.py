@@ -16,8 +16,6 @@ from ..base import Refused
 from .nvrtc import compile_source, library
 from .plan import Step
 
-__all__ = ["Compiled", "compile_step", "signature"]
-
 NAMES = {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5", "f64": "fp64"}
 SOURCE = Path(__file__).with_name("skinny.cu")
 SHARED_MOST = 227 << 10  # bytes of shared memory a block may have on sm_90

@@ -9,8 +9,6 @@ from typing import Any
 
 from ....core import libraries
 
-__all__ = ["compile_source", "library"]
-
 
 @functools.cache
 def library() -> Any:

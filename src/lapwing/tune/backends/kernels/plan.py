@@ -8,8 +8,6 @@ from typing import Any
 from ...gemm import TYPES, Gemm
 from ..base import Config
 
-__all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue", "plan"]
-
 POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
 FETCHES = (3, 4)  # values of pdl that send weights to the cache ahead
 FETCHED = 24 << 20  # bytes that all blocks together send to the cache: less than half of its size

@@ -13,8 +13,6 @@ from .compiled import SHARED_MOST
 from .plan import FETCHES, blocks
 from .workspace import LOCKS
 
-__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds", "winners"]
-
 PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "template": ("tile", "stream", "skinny"),
     "bm": (16, 32, 48, 64, 96, 128, 256),
