@@ -17,24 +17,14 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 # matrix instructions by architecture and type: M, N, K, blocks
 _INSTRUCTIONS: dict[str, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
-    "gfx942": {
-        "bf16": ((16, 16, 16, 1), (32, 32, 8, 1)),
-        "f16": ((16, 16, 16, 1), (32, 32, 8, 1)),
-        "f8e4m3fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f8e5m2fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "i8": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
+    architecture: {
+        **{name: ((16, 16, k, 1), (32, 32, k // 2, 1)) for name, k in depths.items()},
         "f64": ((16, 16, 4, 1),),
-    },
-    "gfx950": {
-        "bf16": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f16": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f8e4m3": ((16, 16, 128, 1), (32, 32, 64, 1)),
-        "f8e5m2": ((16, 16, 128, 1), (32, 32, 64, 1)),
-        "i8": ((16, 16, 64, 1), (32, 32, 32, 1)),
-        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
-        "f64": ((16, 16, 4, 1),),
-    },
+    }
+    for architecture, depths in {
+        "gfx942": {"bf16": 16, "f16": 16, "f8e4m3fnuz": 32, "f8e5m2fnuz": 32, "i8": 32, "f32": 4},
+        "gfx950": {"bf16": 32, "f16": 32, "f8e4m3": 128, "f8e5m2": 128, "i8": 64, "f32": 4},
+    }.items()
 }
 _MOST = 24  # matrix instructions in one file; their number multiplies with all other parameters
 
