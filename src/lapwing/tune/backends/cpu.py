@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import ceil
 from time import perf_counter
@@ -241,8 +242,6 @@ class CpuBench:
 
     def _as_run(self, gemm: Gemm) -> Gemm:
         """The product with the types that are really used, which determine the error bound."""
-        from dataclasses import replace
-
         name = next(n for n, d in _DTYPES.items() if d is self.dtype)
         return replace(gemm, a_type=name, b_type=name, c_type=name, d_type=name, compute=name)
 

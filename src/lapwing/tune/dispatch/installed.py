@@ -126,7 +126,7 @@ def enable(
     import torch
 
     from .dispatcher import Dispatcher
-    from .layers import enable_layer
+    from .patch import enable_layer
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"enable: expected a torch.nn.Module, got {type(model).__name__}")

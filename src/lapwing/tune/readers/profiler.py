@@ -154,9 +154,8 @@ def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
     if name == "aten::_scaled_mm":
         concrete = [str(x) for x in args.get("Concrete Inputs") or []]
         word = concrete[6] if len(concrete) > 6 else ""
-        return (
-            type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
-        )  # a recording has the name of the type
+        # a recording has the name of the type
+        return type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
     return operand
 
 

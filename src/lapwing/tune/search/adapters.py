@@ -22,10 +22,8 @@ class Optuna(Search):
     """Optuna's TPE over the places of each axis. Points that the rule forbids are reported as pruned."""
 
     def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise ImportError("tune: strategy optuna needs Optuna\nhint: pip install optuna") from error
+        import optuna
+
         # no output for each trial; restored below, since the level is a setting of the whole process
         self._optuna, level = optuna, optuna.logging.get_verbosity()
         self._trials: dict[Point, Any] = {}
@@ -79,12 +77,8 @@ class _Dialogue:
     """Runs a strategy step by step: ``question`` returns the next point that it wants to measure."""
 
     def __init__(self, points: Points, strategy: str, seed: int, evaluations: int) -> None:
-        try:
-            from kernel_tuner.interface import strategy_map
-        except ImportError as error:
-            raise ImportError(
-                f"tune: strategy kernel_tuner:{strategy} needs kernel_tuner\nhint: pip install kernel_tuner"
-            ) from error
+        from kernel_tuner.interface import strategy_map
+
         if strategy not in strategy_map:
             raise ValueError(f"tune: kernel_tuner has no strategy {strategy!r}\nhint: it has {', '.join(sorted(strategy_map))}")
         self._points, self._name, self._seed, self._most = points, strategy, seed, evaluations
@@ -159,9 +153,6 @@ class _Dialogue:
         seen: dict[Point, float] = {}
 
         class Asking(Runner):  # type: ignore[misc]
-            def __init__(self) -> None:
-                super().__init__()
-
             def get_device_info(self) -> Any:
                 return type("Device", (), {"max_threads": 1 << 30, "name": "lapwing"})()
 

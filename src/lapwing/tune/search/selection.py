@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import os
 import re
@@ -15,7 +13,7 @@ from pathlib import Path
 
 from ..backends import choose, family, get
 from ..backends.base import Backend, Refused
-from ..files import check_writable, read_json, write_atomic
+from ..files import check_writable, read_json, write_csv
 from ..gemm import Call, Gemm
 from ..readers import Log
 from ..workdir import Target, Workdir, lock_device
@@ -215,11 +213,8 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[T
         # remove configurations of another log and damaged ones; other people's files stay
         if path.stem not in current and (path.stem in names.values() or _OURS.fullmatch(path.stem)):
             path.unlink(missing_ok=True)
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
     heading = ("name", "percent", "us", "count", *(field.name for field in fields(Gemm)), "key", "dropped")
-    table.writerows([heading, *rows])
-    write_atomic(workdir / "problems.csv", out.getvalue())
+    write_csv(workdir / "problems.csv", [heading, *rows])
     return tuple(kept)
 
 

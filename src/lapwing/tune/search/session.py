@@ -201,22 +201,18 @@ class _Session:
     def _serve(self, worker: Worker) -> None:
         worker.patience = self.deadline
         try:
-            while (problem := self._take()) is not None and not self.stop.is_set():
-                self._one(problem, worker)
-            while self.elsewhere and not self.stop.is_set():
-                with self._lock:
-                    problem = self.elsewhere.pop(0) if self.elsewhere else None
-                if problem is not None:
-                    self._one(problem, worker, wait=True)
+            for products in (self.waiting, self.elsewhere):
+                while not self.stop.is_set() and (problem := self._take(products)) is not None:
+                    self._one(problem, worker, wait=products is self.elsewhere)
         except BaseException as error:
             self._errors.append(error)
             self.stop.set()
         finally:
             worker.close()
 
-    def _take(self) -> Target | None:
+    def _take(self, products: list[Target]) -> Target | None:
         with self._lock:
-            return self.waiting.pop(0) if self.waiting else None
+            return products.pop(0) if products else None
 
     def _one(self, problem: Target, worker: Worker, wait: bool = False) -> None:
         """Search one product. If another process is searching it, put it aside and look at it again at the end."""
