@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +144,13 @@ def instructions(gemm: Gemm, architecture: str) -> list[list[int]]:
     """Instructions with the tiles that use the device best: [M, N, K, B, block, tile M, tile N, waves M, waves N]."""
     units = ARCHITECTURES[architecture]["units"]
     scored = []
-    for mi in _INSTRUCTIONS[architecture][gemm.a_type]:
-        for waves in ((4, 1), (2, 2), (1, 4)):
-            for tile_m in (1, 2, 3, 4, 5, 6, 7, 8):
-                for tile_n in (1, 2, 3, 4, 5, 6, 7, 8):
-                    rows, columns = mi[0] * tile_m * waves[0], mi[1] * tile_n * waves[1]
-                    registers = tile_m * tile_n * mi[0] * mi[1] // 64
-                    if rows > 256 or columns > 256 or rows * columns < 256 or registers > 256:
-                        continue
-                    cost = _cost(gemm, rows, columns, units)
-                    scored.append((cost, -rows * columns, [*mi, 1, tile_m, tile_n, *waves]))
+    shapes = product(_INSTRUCTIONS[architecture][gemm.a_type], ((4, 1), (2, 2), (1, 4)), range(1, 9), range(1, 9))
+    for mi, waves, tile_m, tile_n in shapes:
+        rows, columns = mi[0] * tile_m * waves[0], mi[1] * tile_n * waves[1]
+        registers = tile_m * tile_n * mi[0] * mi[1] // 64
+        if rows <= 256 and columns <= 256 and rows * columns >= 256 and registers <= 256:
+            cost = _cost(gemm, rows, columns, units)
+            scored.append((cost, -rows * columns, [*mi, 1, tile_m, tile_n, *waves]))
     scored.sort(key=lambda row: row[:2])
     return [row[2] for row in scored[:_MOST]]
 

@@ -8,6 +8,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -168,14 +169,11 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int, until: floa
             with lock_device(device, family(backend), patience) as locked:
                 if not locked:
                     raise Refused("runtime", "another process kept the device until the time was over")
-                bench = backend.open(call.gemm, device, 0)
-                try:
+                with closing(backend.open(call.gemm, device, 0)) as bench:
                     kernel = bench.build(backend.default(call.gemm))
                     (times,) = bench.time([kernel], 1)
                     if times[0] < _QUICK:  # one sample of a slow product is enough
                         (times,) = bench.time([kernel], _SAMPLES)
-                finally:
-                    bench.close()
             seconds = statistics.median(times)
             if seconds > 0:
                 return _Measured(call, seconds)

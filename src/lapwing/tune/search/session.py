@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -121,13 +122,10 @@ def run(
         evaluations = _EVALUATIONS
     places = _devices(names[0], devices)
     session = _Session(folder, names, places, budget, evaluations)
-    pool = Pool(names)
     options: dict[str, Any] = {"strategy": strategy, "seed": seed, "progress": progress, "timeout": timeout}
-    hunts = {p.name: Hunt(folder, p, problems, names, pool, device=places[0], **options) for p in problems}
-    try:
+    with closing(Pool(names)) as pool:
+        hunts = {p.name: Hunt(folder, p, problems, names, pool, device=places[0], **options) for p in problems}
         session.work(problems, hunts)
-    finally:
-        pool.close()
     seconds = monotonic() - session.begun
     late = budget is not None and any(not h.finished for h in hunts.values())
     return RunSummary(tuple(_summary(h) for h in hunts.values()), seconds, "budget" if late else "done")
