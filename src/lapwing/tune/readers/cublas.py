@@ -94,19 +94,16 @@ class CublasLtReader(LineReader):
             return False
         if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
             return True  # another function of the library
-        try:
-            # pointers differ between calls; it only matters whether they exist
-            described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
-            scalars = tuple(_SCALAR.findall(line))
-            if not described:
-                raise ValueError("the matrices are not described; set CUBLASLT_LOG_LEVEL=2")
-            key = described, scalars
-            if key not in self.known:
-                self.known[key] = _traced(dict(described), dict(scalars))
-            gemm, remark = self.known[key]
-            self.sink.add("trace", gemm, 1, number, remark)
-        except ValueError as error:
-            self.sink.bad(number, line, str(error))
+        # pointers differ between calls; it only matters whether they exist
+        described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
+        scalars = tuple(_SCALAR.findall(line))
+        if not described:
+            raise ValueError("the matrices are not described; set CUBLASLT_LOG_LEVEL=2")
+        key = described, scalars
+        if key not in self.known:
+            self.known[key] = _traced(dict(described), dict(scalars))
+        gemm, remark = self.known[key]
+        self.sink.add("trace", gemm, 1, number, remark)
         return True
 
 

@@ -73,7 +73,7 @@ class LineReader:
         self.sink = sink
 
     def take(self, number: int, line: str) -> bool:
-        """Read a line of this kind and return True; False for any other line."""
+        """Read a line of this kind and return True; False for any other line. ValueError says why it is not a product."""
         raise NotImplementedError
 
     def close(self) -> None:

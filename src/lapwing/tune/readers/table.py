@@ -29,12 +29,9 @@ class TableReader(LineReader):
             self._row(number, text)
             return True
         if shape_like(text):
-            try:
-                for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
-                    gemm, count, remark = shape(part)
-                    self.sink.add("table", gemm, count, number, remark)
-            except ValueError as error:
-                self.sink.bad(number, line, str(error))
+            for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
+                gemm, count, remark = shape(part)
+                self.sink.add("table", gemm, count, number, remark)
             return True
         return False
 

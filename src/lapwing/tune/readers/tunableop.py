@@ -25,11 +25,8 @@ class TunableOpReader(LineReader):
             return False
         operation, _, rest = line.strip().partition(",")
         sizes, _, rest = rest.partition(",")
-        try:
-            # each product has one row, without a count
-            self.sink.add("listed", make(**_product(operation, sizes, rest)), 1, number)
-        except ValueError as error:
-            self.sink.bad(number, line, str(error))
+        # each product has one row, without a count
+        self.sink.add("listed", make(**_product(operation, sizes, rest)), 1, number)
         return True
 
 
