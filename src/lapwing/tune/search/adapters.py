@@ -153,6 +153,9 @@ class _Dialogue:
         seen: dict[Point, float] = {}
 
         class Asking(Runner):  # type: ignore[misc]
+            def __init__(self) -> None:  # abstract in some releases
+                super().__init__()
+
             def get_device_info(self) -> Any:
                 return type("Device", (), {"max_threads": 1 << 30, "name": "lapwing"})()
 
