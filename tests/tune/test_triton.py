@@ -113,7 +113,7 @@ import numpy, torch
 from lapwing.tune.backends.kernels import tile
 from lapwing.tune.backends.kernels.plan import plan
 from lapwing.tune.backends.triton import allowed
-from lapwing.tune.backends.cuda_bench import reference, Operands
+from lapwing.tune.backends.cuda_operands import reference, Operands
 from lapwing.tune.gemm import Gemm
 
 types = {"f16": torch.float16, "f32": torch.float32}
@@ -251,7 +251,7 @@ def test_compiles_for_an_h200_without_one(gemm, config, tmp_path, monkeypatch):
 @needs_triton
 @pytest.mark.parametrize(("gemm", "config"), SHIPPED_CUDA, ids=lambda x: "skinny" if isinstance(x, dict) else str(x))
 def test_cuda_kernel_compiles_without_a_gpu(gemm, config, tmp_path, monkeypatch):
-    from lapwing.tune.backends.kernels.nvrtc import library
+    from lapwing.tune.backends.kernels.compiled import library
 
     try:
         library()

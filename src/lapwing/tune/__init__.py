@@ -15,8 +15,9 @@ from .library.formats import Export, export
 from .library.tokens import widen
 from .readers import BadLine, Log, read
 from .readers.recording import Recorded, record
+from .search.hunt import Step
 from .search.selection import configure
-from .search.session import RunSummary, Step, run
+from .search.session import RunSummary, run
 from .validate.comparison import Comparison, compare
 from .validate.results import Metrics
 from .workdir import Target, Workdir

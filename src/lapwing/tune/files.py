@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-__all__ = ["check_writable", "parse_json", "read_json", "write_atomic", "write_json"]
 
 _LARGEST = 1 << 20  # bytes of a JSON file; an entry has about a thousand
 
@@ -29,6 +30,12 @@ def write_atomic(path: Path, text: str) -> Path:
             error.filename = str(path)
         raise
     return path
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> Path:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return write_atomic(path, out.getvalue())
 
 
 def write_json(path: Path, values: dict[str, Any]) -> Path:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
-
-__all__ = ["TYPES", "Call", "Gemm"]
 
 # our name of a type: bytes of one element, and its letters in configuration names
 TYPES: dict[str, tuple[float, str]] = {
@@ -36,6 +34,15 @@ TYPES: dict[str, tuple[float, str]] = {
 Trans = Literal["N", "T", "C"]
 ACTIVATIONS = ("none", "relu", "gelu", "swish")
 SCALES = ("none", "tensor", "row", "block")
+PACKED: dict[str, Any] = dict.fromkeys((f"{name}{x}" for name in ("ld", "stride_") for x in "abcd"), 0)  # for replace()
+_CHOICES: dict[str, Collection[str]] = {
+    "trans_a": ("N", "T", "C"),
+    "trans_b": ("N", "T", "C"),
+    "activation": ACTIVATIONS,
+    "scale_a": SCALES,
+    "scale_b": SCALES,
+}
+_CHOICES |= dict.fromkeys(("a_type", "b_type", "c_type", "d_type", "compute"), TYPES)
 
 
 @dataclass(frozen=True)
@@ -74,17 +81,11 @@ class Gemm:
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        for name in ("trans_a", "trans_b"):
-            if getattr(self, name) not in ("N", "T", "C"):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be N, T or C")
-        for name in ("a_type", "b_type", "c_type", "d_type", "compute"):
-            if getattr(self, name) not in TYPES:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(TYPES)}")
-        if self.bias and self.bias not in TYPES:
-            raise ValueError(f"bias is {self.bias!r}; it must be empty or one of {', '.join(TYPES)}")
-        for name, choices in (("activation", ACTIVATIONS), ("scale_a", SCALES), ("scale_b", SCALES)):
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
+        if self.bias and self.bias not in TYPES:
+            raise ValueError(f"bias is {self.bias!r}; it must be empty or one of {', '.join(TYPES)}")
         for name in ("alpha", "beta"):  # 1 and 1.0 are equal, as are 0.0 and -0.0, so each pair must have one key
             object.__setattr__(self, name, float(getattr(self, name)) + 0.0)
         object.__setattr__(self, "fast_accum", bool(self.fast_accum) and self.a_type.startswith(("f8", "f4")))
@@ -131,8 +132,7 @@ class Gemm:
 
     @property
     def packed(self) -> bool:
-        unpadded: dict[str, Any] = {f"ld{x}": 0 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
-        return self == replace(self, **unpadded)
+        return self == replace(self, **PACKED)
 
     @property
     def flops(self) -> float:

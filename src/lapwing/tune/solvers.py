@@ -19,8 +19,6 @@ from ..core.problem import DEVICES, DTYPES
 from ..core.records import Record, rules_of, save_record
 from ..core.settings import cache_folder
 
-__all__ = ["OPERATIONS", "Measuring", "Tuned", "tune"]
-
 OPERATIONS = (*RECORDS, "solve", "inv", "qr", "svd")
 _LIBRARIES = {"cpu": ("numpy",), "cuda": ("torch", "cupy", "jax")}
 _PLANNED = {"inv": "inverse"}  # names of the benchmark that differ in the planner

@@ -22,15 +22,6 @@ from .files import parse_json, read_json, write_json
 from .gemm import Gemm
 from .search.space import canonical
 
-__all__ = [
-    "Target",
-    "Trial",
-    "Workdir",
-    "environment_hash",
-    "lock_device",
-    "ranked",
-]
-
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -21,8 +21,6 @@ from .validate.results import Metrics
 from .validate.results import write as write_results
 from .workdir import Target
 
-__all__ = ["Tuned", "all_steps"]
-
 _FOR_CONFIGURING = 0.2  # largest part of the budget for measuring shares
 _FOR_REPORT = 5.0, 0.1  # largest time for the report, in seconds and as part of the budget: drawing takes a while
 

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..gemm import Gemm
+from ..readers.values import fold, product
 from .names import R_TYPES, compute_type
 
-__all__ = ["Result", "best", "command", "problem", "read_results", "unsupported", "write"]
-
 _SCALES = {"none": 0, "tensor": 1, "row": 2}
-_FROM_R = {name: ours for ours, name in R_TYPES.items()}
-_FROM_SCALE = {str(number): name for name, number in _SCALES.items()} | {"": "none"}
 
 
 def unsupported(gemm: Gemm) -> str | None:
@@ -32,17 +29,13 @@ def unsupported(gemm: Gemm) -> str | None:
 def problem(gemm: Gemm, *, iters: int = 100, cold_iters: int = 50, count: int = 1) -> dict[str, Any]:
     """One entry of the YAML file for ``hipblaslt-bench --yaml``, with the fields of hipBLASLt's own log."""
     g = gemm
-    strides = {f"stride_{x}": getattr(g, f"stride_{x}") for x in "abcd"}
     return {
         "function": "matmul",
         "M": g.m,
         "N": g.n,
         "K": g.k,
-        "lda": g.lda,
-        "ldb": g.ldb,
-        "ldc": g.ldc,
-        "ldd": g.ldd,
-        **strides,
+        **{f"ld{x}": getattr(g, f"ld{x}") for x in "abcd"},
+        **{f"stride_{x}": getattr(g, f"stride_{x}") for x in "abcd"},
         "alpha": float(g.alpha),
         "beta": float(g.beta),
         "transA": g.trans_a,
@@ -55,10 +48,7 @@ def problem(gemm: Gemm, *, iters: int = 100, cold_iters: int = 50, count: int = 
         "use_e": False,
         "bias_vector": bool(g.bias),
         "bias_source": "d",
-        "a_type": R_TYPES[g.a_type],
-        "b_type": R_TYPES[g.b_type],
-        "c_type": R_TYPES[g.c_type],
-        "d_type": R_TYPES[g.d_type],
+        **{f"{x}_type": R_TYPES[getattr(g, f"{x}_type")] for x in "abcd"},
         "scale_type": "f64_r" if g.compute == "f64" else "f32_r",
         "bias_type": R_TYPES[g.bias] if g.bias else "f32_r",
         "compute_type": f"c_{compute_type(g)}",
@@ -81,17 +71,16 @@ def command(
         raise ValueError("hipblaslt-bench: a solution needs method index, and method index needs a solution")
     p = problem(gemm)
     words: list[Any] = ["hipblaslt-bench", "--api_method", "c", "-m", p["M"], "-n", p["N"], "-k", p["K"]]
-    for name in ("lda", "ldb", "ldc", "ldd"):
-        words += [f"--{name}", p[name]]
-    if gemm.batch > 1:
-        for x in "abcd":
-            words += [f"--stride_{x}", p[f"stride_{x}"]]
-    for name in ("alpha", "beta", "transA", "transB", "batch_count", "scaleA", "scaleB"):
-        words += [f"--{name}", p[name]]
+
+    def add(*names: str) -> None:
+        for name in names:
+            words.extend((f"--{name}", p[name]))
+
+    add("lda", "ldb", "ldc", "ldd", *(f"stride_{x}" for x in "abcd" if gemm.batch > 1))
+    add("alpha", "beta", "transA", "transB", "batch_count", "scaleA", "scaleB")
     if gemm.bias:
         words += ["--bias_vector", "--bias_source", "d", "--bias_type", p["bias_type"]]
-    for name in ("a_type", "b_type", "c_type", "d_type", "scale_type"):
-        words += [f"--{name}", p[name]]
+    add("a_type", "b_type", "c_type", "d_type", "scale_type")
     words += ["--compute_type", compute_type(gemm), "--algo_method", method]
     words += ["--solution_index", solution] if solution is not None else []
     words += ["--requested_solution", -1] if method == "all" else []
@@ -164,42 +153,7 @@ def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int,
 
 def _result(row: dict[str, str], number: int) -> Result:
     values = {name: text.strip() for name, text in row.items()}
-
-    def whole(name: str, otherwise: int = 0) -> int:
-        return int(float(values[name])) if values.get(name) else otherwise
-
-    def kind(name: str) -> str:
-        return _FROM_R[values[name]]
-
-    compute = values.get("compute_type", "f32_r").removeprefix("c_")
-    bias = values.get("bias_vector", "0").lower() in ("1", "true")
-    gemm = Gemm(
-        m=whole("m"),
-        n=whole("n"),
-        k=whole("k"),
-        trans_a=values["transA"],  # type: ignore[arg-type]
-        trans_b=values["transB"],  # type: ignore[arg-type]
-        a_type=kind("a_type"),
-        b_type=kind("b_type"),
-        c_type=kind("c_type"),
-        d_type=kind("d_type"),
-        compute="tf32" if compute == "xf32_r" else _FROM_R[compute],
-        batch=whole("batch_count", 1),
-        lda=whole("lda"),
-        ldb=whole("ldb"),
-        ldc=whole("ldc"),
-        ldd=whole("ldd"),
-        stride_a=whole("stride_a"),
-        stride_b=whole("stride_b"),
-        stride_c=whole("stride_c"),
-        stride_d=whole("stride_d"),
-        alpha=float(values.get("alpha") or 1),
-        beta=float(values.get("beta") or 0),
-        bias=kind("bias_type") if bias else "",
-        activation=values.get("activation_type") or "none",
-        scale_a=_FROM_SCALE[values.get("scaleA", "")],
-        scale_b=_FROM_SCALE[values.get("scaleB", "")],
-    )
+    gemm, _, _ = product({fold(name): text for name, text in values.items()})
     us = float(values["us"])
     if not math.isfinite(us) or us <= 0:
         raise ValueError(f"us is {values['us']}")

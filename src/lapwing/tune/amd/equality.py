@@ -10,8 +10,6 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LogicError", "Merged", "merge_logic"]
-
 # position of each item in the list
 PLACES = {
     "MinimumRequiredVersion": 0,
@@ -130,11 +128,8 @@ def _tidy(solution: dict[str, Any]) -> dict[str, Any]:
 
 def _put(logic: Any, solutions: list[dict[str, Any]], chosen: dict[tuple[int, ...], tuple[int, float]]) -> None:
     used = sorted({at for at, _ in chosen.values()})
-    kept = []
-    for number, at in enumerate(used):
-        kept.append(solutions[at] | {"SolutionIndex": number})
     renumbered = {at: number for number, at in enumerate(used)}
-    _set(logic, "Solutions", kept)
+    _set(logic, "Solutions", [solutions[at] | {"SolutionIndex": number} for at, number in renumbered.items()])
     _set(logic, "ExactLogic", [[list(size), [renumbered[at], eff]] for size, (at, eff) in chosen.items()])
 
 

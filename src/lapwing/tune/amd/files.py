@@ -10,8 +10,6 @@ from ..workdir import Workdir
 from . import bench, override, tensile
 from .equality import LogicError, Merged, merge_logic
 
-__all__ = ["emit", "merge_folders", "override_from_results"]
-
 
 def emit(workdir: Any, folder: str | Path | None = None, *, architecture: str = "gfx942") -> list[Path]:
     """Write the tuning files, scripts and benchmark files for every configuration of a workdir.

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from ..gemm import Gemm
-
-__all__ = ["LETTERS", "R_TYPES", "compute_type", "letters", "problem_name"]
+from ..gemm import TYPES, Gemm
 
 # in hipblaslt-bench and in logs
-R_TYPES = {
-    "f64": "f64_r",
-    "f32": "f32_r",
-    "f16": "f16_r",
-    "bf16": "bf16_r",
-    "f8e4m3": "f8_r",
-    "f8e5m2": "bf8_r",
-    "f8e4m3fnuz": "f8_fnuz_r",
-    "f8e5m2fnuz": "bf8_fnuz_r",
-    "f4e2m1": "f4_r",
-    "i8": "i8_r",
-    "i32": "i32_r",
-}
-# TensileLite's letters
-LETTERS = {
-    "f64": "D",
-    "f32": "S",
-    "tf32": "X",
-    "f16": "H",
-    "bf16": "B",
-    "f8e4m3": "F8",
-    "f8e5m2": "B8",
-    "f8e4m3fnuz": "F8N",
-    "f8e5m2fnuz": "B8N",
-    "i8": "I8",
-    "i32": "I",
-}
+R_TYPES = {name: f"{name}_r" for name in ("f64", "f32", "f16", "bf16", "i8", "i32")}
+R_TYPES |= {"f8e4m3": "f8_r", "f8e5m2": "bf8_r", "f8e4m3fnuz": "f8_fnuz_r", "f8e5m2fnuz": "bf8_fnuz_r", "f4e2m1": "f4_r"}
+# TensileLite's letters, which are ours; it has no types of four bits and no complex numbers
+LETTERS = {name: letters for name, (_, letters) in TYPES.items() if name not in ("f4e2m1", "c64", "c128")}
 
 
 def compute_type(gemm: Gemm) -> str:

@@ -16,8 +16,6 @@ from ..gemm import Gemm
 from .bench import unsupported
 from .names import R_TYPES, compute_type
 
-__all__ = ["FIELDS", "Override", "read", "write"]
-
 FIELDS = ("transA", "transB", "batch_count", "m", "n", "k", "a_type", "b_type", "c_type", "compute_type", "solution_index")
 
 

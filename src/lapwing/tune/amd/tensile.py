@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,20 @@ from ..gemm import Gemm
 from . import yaml
 from .names import LETTERS, letters
 
-__all__ = ["ARCHITECTURES", "instructions", "problem", "script", "sizes", "tuning", "unsupported", "write"]
-
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gfx942": {"units": 304, "devices": ["Device 0049", "Device 0050"]},
     "gfx950": {"units": 256, "devices": ["Device 75a0"]},
 }
 # matrix instructions by architecture and type: M, N, K, blocks
 _INSTRUCTIONS: dict[str, dict[str, tuple[tuple[int, int, int, int], ...]]] = {
-    "gfx942": {
-        "bf16": ((16, 16, 16, 1), (32, 32, 8, 1)),
-        "f16": ((16, 16, 16, 1), (32, 32, 8, 1)),
-        "f8e4m3fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f8e5m2fnuz": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "i8": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
+    architecture: {
+        **{name: ((16, 16, k, 1), (32, 32, k // 2, 1)) for name, k in depths.items()},
         "f64": ((16, 16, 4, 1),),
-    },
-    "gfx950": {
-        "bf16": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f16": ((16, 16, 32, 1), (32, 32, 16, 1)),
-        "f8e4m3": ((16, 16, 128, 1), (32, 32, 64, 1)),
-        "f8e5m2": ((16, 16, 128, 1), (32, 32, 64, 1)),
-        "i8": ((16, 16, 64, 1), (32, 32, 32, 1)),
-        "f32": ((16, 16, 4, 1), (32, 32, 2, 1)),
-        "f64": ((16, 16, 4, 1),),
-    },
+    }
+    for architecture, depths in {
+        "gfx942": {"bf16": 16, "f16": 16, "f8e4m3fnuz": 32, "f8e5m2fnuz": 32, "i8": 32, "f32": 4},
+        "gfx950": {"bf16": 32, "f16": 32, "f8e4m3": 128, "f8e5m2": 128, "i8": 64, "f32": 4},
+    }.items()
 }
 _MOST = 24  # matrix instructions in one file; their number multiplies with all other parameters
 
@@ -155,16 +144,13 @@ def instructions(gemm: Gemm, architecture: str) -> list[list[int]]:
     """Instructions with the tiles that use the device best: [M, N, K, B, block, tile M, tile N, waves M, waves N]."""
     units = ARCHITECTURES[architecture]["units"]
     scored = []
-    for mi in _INSTRUCTIONS[architecture][gemm.a_type]:
-        for waves in ((4, 1), (2, 2), (1, 4)):
-            for tile_m in (1, 2, 3, 4, 5, 6, 7, 8):
-                for tile_n in (1, 2, 3, 4, 5, 6, 7, 8):
-                    rows, columns = mi[0] * tile_m * waves[0], mi[1] * tile_n * waves[1]
-                    registers = tile_m * tile_n * mi[0] * mi[1] // 64
-                    if rows > 256 or columns > 256 or rows * columns < 256 or registers > 256:
-                        continue
-                    cost = _cost(gemm, rows, columns, units)
-                    scored.append((cost, -rows * columns, [*mi, 1, tile_m, tile_n, *waves]))
+    shapes = product(_INSTRUCTIONS[architecture][gemm.a_type], ((4, 1), (2, 2), (1, 4)), range(1, 9), range(1, 9))
+    for mi, waves, tile_m, tile_n in shapes:
+        rows, columns = mi[0] * tile_m * waves[0], mi[1] * tile_n * waves[1]
+        registers = tile_m * tile_n * mi[0] * mi[1] // 64
+        if rows <= 256 and columns <= 256 and rows * columns >= 256 and registers <= 256:
+            cost = _cost(gemm, rows, columns, units)
+            scored.append((cost, -rows * columns, [*mi, 1, tile_m, tile_n, *waves]))
     scored.sort(key=lambda row: row[:2])
     return [row[2] for row in scored[:_MOST]]
 

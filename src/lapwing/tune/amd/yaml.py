@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["flow", "write"]
-
 # words that YAML would read as another type
 _OTHER = re.compile(r"(?i)^(true|false|null|yes|no|on|off|~|[-+.\d].*|)$")
 _PLAIN = re.compile(r"[A-Za-z_][\w ./:-]*$")
@@ -58,11 +56,7 @@ def _short(value: Any) -> bool:
 def _scalar(value: Any) -> str:
     if value is None:
         return "null"
-    if isinstance(value, bool):
-        return "True" if value else "False"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
+    if isinstance(value, int | float):
         return repr(value)
     text = str(value)
     if "\n" in text or "\0" in text:

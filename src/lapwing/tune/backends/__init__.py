@@ -66,13 +66,14 @@ def family(backend: Backend) -> str:
 
 def usable() -> dict[str, str | None]:
     """Each of our backends with None, or with the reason why it cannot be used here."""
-    found: dict[str, str | None] = {}
-    for name in NAMES:
-        try:
-            found[name] = get(name).missing()
-        except (ImportError, AttributeError) as error:
-            found[name] = str(error)
-    return found
+    return {name: _missing(name) for name in NAMES}
+
+
+def _missing(name: str) -> str | None:
+    try:
+        return get(name).missing()
+    except (ImportError, AttributeError) as error:
+        return str(error)
 
 
 def choose(names: str) -> tuple[str, ...]:
@@ -83,18 +84,13 @@ def choose(names: str) -> tuple[str, ...]:
     """
     asked = [n.strip() for n in names.split(",") if n.strip()]
     if "auto" in asked:
-        here = usable()
-        automatic = [n for n in GPU if here[n] is None] or ["cpu"]
+        automatic = [n for n in GPU if _missing(n) is None] or ["cpu"]
         asked = [m for n in asked for m in (automatic if n == "auto" else [n])]
     chosen = tuple(dict.fromkeys(asked))
     if not chosen:
         raise ValueError("tune: no backend is named\nhint: use auto, or names separated by commas")
     for name in chosen:
-        try:
-            reason = get(name).missing()
-        except (ImportError, AttributeError) as error:
-            reason = str(error)
-        if reason is not None:
+        if (reason := _missing(name)) is not None:
             raise ValueError(f"tune: backend {name} cannot be used here: {reason}")
     # the vendor's comes first: the others are compared with the default of the first
     return tuple(sorted(chosen, key=lambda n: n not in VENDOR))

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from ..gemm import Gemm
 
-__all__ = ["Backend", "Bench", "Config", "Kernel", "Refused", "Space"]
-
 # names and values that fully describe one way to compute a product; never an index into a list that may change
 Config = Mapping[str, int | str]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import ceil
 from time import perf_counter
@@ -17,8 +18,6 @@ from ..validate.probes import RUNS, Operands, bound, exact, judge, probes, relat
 from .base import Config, Kernel, Refused, Space
 from .cpu_product import Product
 from .processors import control, cores, threads_set
-
-__all__ = ["BACKEND", "Cpu", "CpuBench"]
 
 _DTYPES = {"f64": np.float64, "f32": np.float32, "c64": np.complex64, "c128": np.complex128}
 _AS_FLOAT32 = ("tf32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
@@ -243,8 +242,6 @@ class CpuBench:
 
     def _as_run(self, gemm: Gemm) -> Gemm:
         """The product with the types that are really used, which determine the error bound."""
-        from dataclasses import replace
-
         name = next(n for n, d in _DTYPES.items() if d is self.dtype)
         return replace(gemm, a_type=name, b_type=name, c_type=name, d_type=name, compute=name)
 

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..gemm import Gemm
-from ..validate.probes import activate
+from ..validate.probes import activate, turned
 from .base import Config
 from .processors import blas_threads
-
-__all__ = ["Product"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Product:
         self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None
     ) -> None:
         """``x`` and ``w`` are B and A of the column-major product, as stored."""
-        x, w = _turned(x, self.gemm.trans_b), _turned(w, self.gemm.trans_a)
+        x, w = turned(x, self.gemm.trans_b), turned(w, self.gemm.trans_a)
         if c is None and self.gemm.beta:
             c = y.copy()
         config = self.config
@@ -51,9 +49,6 @@ class Product:
     def sums(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
         """Compute only op(A) op(B). ``finish`` does the rest, if scales must be applied in between."""
         replace(self, gemm=replace(self.gemm, alpha=1.0, beta=0.0, activation="none"))(x, w, y)
-
-    def finish(self, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None) -> None:
-        self._after(y, c, bias)
 
     def _packed(self, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pack = self.config["pack"]
@@ -91,7 +86,7 @@ class Product:
     def _joined(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
         np.sum(_local.parts, axis=0, out=y)
         _local.parts = None
-        self._after(y, c, bias)
+        self.finish(y, c, bias)
 
     def _tile(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
         tile_k, k = int(self.config["tile_k"]), x.shape[-1]
@@ -103,7 +98,7 @@ class Product:
             for at in range(tile_k, k, tile_k):
                 self._sum(x[..., at : at + tile_k], w[..., at : at + tile_k, :], part)
                 y += part
-        self._after(y, c, bias)
+        self.finish(y, c, bias)
 
     def _sum(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
         if self.config["order"] == "swapped":  # y^T = w^T x^T in new memory, for which BLAS uses another kernel
@@ -111,7 +106,7 @@ class Product:
         else:
             np.matmul(x, w, out=y)
 
-    def _after(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
+    def finish(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
         """y <- act(alpha y + beta c + bias), while the tile is in the cache."""
         if self.gemm.alpha != 1.0:
             y *= self.gemm.alpha
@@ -126,13 +121,6 @@ class Product:
 
 
 _local = threading.local()  # the parts of a sum that a thread is about to add
-
-
-def _turned(x: np.ndarray, letter: str) -> np.ndarray:
-    if letter == "N":
-        return x
-    turned = x.swapaxes(-1, -2)
-    return turned.conj() if letter == "C" and np.iscomplexobj(x) else turned
 
 
 @cache

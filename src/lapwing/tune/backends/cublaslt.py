@@ -26,8 +26,6 @@ from .cublaslt_api import (
 from .cuda import CudaBackend, no_device
 from .cuda import Planned as CudaPlanned
 
-__all__ = ["CublasLtBackend"]
-
 
 class CublasLtBackend(CudaBackend):
     name = "cublaslt"
@@ -42,7 +40,7 @@ class CublasLtBackend(CudaBackend):
         return None
 
     def environment(self, device: int) -> dict[str, str]:
-        from .cuda_bench import environment
+        from .cuda_operands import environment
 
         return environment(device) | {"cublaslt": str(library().version)}
 
@@ -76,7 +74,7 @@ class CublasLtBackend(CudaBackend):
         """cuBLASLt compiles nothing."""
 
     def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
-        from .cuda_bench import TorchDefault
+        from .cuda_operands import TorchDefault
 
         return TorchDefault(gemm) if "default" in config else Planned(gemm, config, device)
 

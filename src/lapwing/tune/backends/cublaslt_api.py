@@ -15,8 +15,6 @@ from ...core import libraries
 from ..gemm import Gemm
 from .base import Config, Refused
 
-__all__ = ["FIELDS", "Descriptors", "Found", "Library", "library", "solution_name"]
-
 # attributes of an algorithm, under the names and in the order of TunableOp's solution names (torch >= 2.14)
 FIELDS: dict[str, tuple[int, Any]] = {
     "id": (0, C.c_int32),
@@ -29,12 +27,8 @@ FIELDS: dict[str, tuple[int, Any]] = {
     "inner": (7, C.c_uint16),
     "cluster": (8, C.c_uint16),
 }
-CAPABILITIES = {
-    "splitk": 0,
-    "red": 1,
-    "swizzle": 2,
-    "custom": 7,
-}  # split-K, mask of reductions, swizzle, largest custom option
+# split-K, mask of reductions, swizzle, largest custom option
+CAPABILITIES = {"splitk": 0, "red": 1, "swizzle": 2, "custom": 7}
 CAP_TILES, CAP_STAGES = 6, 13
 TYPES = {"f32": 0, "tf32": 0, "f64": 1, "f16": 2, "i8": 3, "i32": 10, "bf16": 14, "f8e4m3": 28, "f8e5m2": 29}
 COMPUTE = {"f32": 68, "tf32": 77, "f64": 70, "i32": 72, "f16": 64}
@@ -96,6 +90,10 @@ class Library:
     def check(self, status: int, what: str) -> None:
         if status:
             raise RuntimeError(f"{what}: {self.c.cublasLtGetStatusString(status).decode()} ({status})")
+
+    def put(self, call: Any, target: C.c_void_p, number: int, value: Any, what: str) -> None:
+        """Set an attribute of a descriptor with ``call``, the library's function for its kind."""
+        self.check(call(target, number, C.byref(value), C.c_size_t(C.sizeof(value))), what)
 
     def get(self, algorithm: Algorithm, name: str) -> int:
         number, kind = FIELDS[name]
@@ -159,8 +157,7 @@ class Descriptors:
             self.lib.c.cublasLtMatmulDescDestroy(self.operation)
 
     def set(self, number: int, value: Any) -> None:
-        call = self.lib.c.cublasLtMatmulDescSetAttribute
-        self.lib.check(call(self.operation, number, C.byref(value), C.c_size_t(C.sizeof(value))), f"attribute {number}")
+        self.lib.put(self.lib.c.cublasLtMatmulDescSetAttribute, self.operation, number, value, f"attribute {number}")
 
     def layout(self, x: str) -> C.c_void_p:
         gemm, lib, made = self.gemm, self.lib, C.c_void_p()
@@ -170,8 +167,7 @@ class Descriptors:
         lib.check(status, f"describing {x.upper()}")
         if gemm.batch > 1:
             for number, value in ((5, C.c_int32(gemm.batch)), (6, C.c_int64(getattr(gemm, f"stride_{x}")))):
-                call = lib.c.cublasLtMatrixLayoutSetAttribute
-                lib.check(call(made, number, C.byref(value), C.c_size_t(C.sizeof(value))), f"batches of {x.upper()}")
+                lib.put(lib.c.cublasLtMatrixLayoutSetAttribute, made, number, value, f"batches of {x.upper()}")
         return made
 
     def heuristics(self, wanted: int, workspace: int = WORKSPACE) -> list[Config]:
@@ -180,8 +176,7 @@ class Descriptors:
         lib.check(lib.c.cublasLtMatmulPreferenceCreate(C.byref(preference)), "preferences")
         reductions = 0x7 & ~IN_PLACE if self.gemm.deterministic else 0x7
         for number, value in ((1, C.c_uint64(workspace)), (3, C.c_uint32(reductions))):
-            call = lib.c.cublasLtMatmulPreferenceSetAttribute
-            lib.check(call(preference, number, C.byref(value), C.c_size_t(C.sizeof(value))), "preferences")
+            lib.put(lib.c.cublasLtMatmulPreferenceSetAttribute, preference, number, value, "preferences")
         results, got = (Result * wanted)(), C.c_int()
         find = lib.c.cublasLtMatmulAlgoGetHeuristic
         status = find(lib.handle, self.operation, *self.layouts, preference, wanted, results, C.byref(got))

@@ -9,8 +9,6 @@ from typing import Any
 from ..gemm import Gemm
 from .base import Bench, Config
 
-__all__ = ["PEAKS", "CudaBackend", "Planned", "no_device"]
-
 # bytes and operations per second from the data sheets; the rate is that of dense 16-bit floats
 PEAKS = {"H200": (4.8e12, 989e12), "H100": (3.35e12, 989e12), "A100": (2.0e12, 312e12), "B200": (8.0e12, 2250e12)}
 # rate of other types, relative to 16-bit floats, never too low: the tensor cores of no known GPU do more

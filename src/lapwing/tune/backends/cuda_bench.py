@@ -7,24 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ..gemm import Gemm
+from ..gemm import PACKED, Gemm
 from ..validate.probes import RUNS, UNIT, Probe, allowances
 from ..validate.probes import probes as named
 from .base import Config, Kernel, Refused
-from .cuda_operands import GUARD, Operands, TorchDefault, environment, reference, torch_dtype, wait
-
-__all__ = ["Bound", "CudaBench", "Operands", "TorchDefault", "environment", "reference", "torch_dtype"]
+from .cuda_operands import GUARD, Operands, TorchDefault, reference, wait
 
 ROTATED = 200 << 20  # bytes of operands that are used in turn before the first is used again: over three times the 60 MB cache
 CALLS = 20  # calls in one graph, at least
-QUICK = (
-    "product",
-    "other data",
-    "padded",
-    "alpha, beta",
-    "large scales",
-    "small scales",
-)  # for a first look
+# for a first look
+QUICK = ("product", "other data", "padded", "alpha, beta", "large scales", "small scales")
 
 
 class Bound(Protocol):
@@ -44,9 +36,7 @@ def probes(gemm: Gemm) -> tuple[Probe, ...]:
     first, *near = named(gemm)
     found = [first, Probe("other data", gemm), *near]
     if odd := next((p.gemm for p in near if p.name == "odd tails"), None):
-        aligned: dict[str, Any] = {f"ld{x}": -(-odd.stored(x)[0] // 16) * 16 for x in "abcd"} | {
-            f"stride_{x}": 0 for x in "abcd"
-        }
+        aligned = PACKED | {f"ld{x}": -(-odd.stored(x)[0] // 16) * 16 for x in "abcd"}
         found.append(Probe("odd tails, aligned", replace(odd, **aligned)))
     if gemm.batch == 1 and gemm.n > 1:
         tail: dict[str, Any] = {"n": gemm.n - 1} | ({"ldb": 0} if gemm.trans_b == "T" else {})

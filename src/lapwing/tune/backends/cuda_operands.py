@@ -12,8 +12,6 @@ from typing import Any
 
 from ..gemm import TYPES, Gemm
 
-__all__ = ["GUARD", "Operands", "TorchDefault", "environment", "reference", "torch_dtype", "wait"]
-
 GUARD = 4096  # elements before and after D that must not be written
 
 
@@ -142,7 +140,7 @@ class TorchDefault:
             torch.nn.functional.silu(d, inplace=True)
 
 
-def reference(gemm: Gemm, operands: Operands, rows: slice = slice(None)) -> tuple[Any, Any]:
+def reference(gemm: Gemm, operands: Operands) -> tuple[Any, Any]:
     """The product in float64, and the same with absolute values, which scales the allowed error. Shaped like D."""
     import torch
 

@@ -13,8 +13,6 @@ from ..amd import bench, tensile
 from ..gemm import Gemm
 from .base import Bench, Config, Refused, Space
 
-__all__ = ["BACKEND", "HipBlasLt"]
-
 _WHY = (
     "it writes files for AMD's tools and runs nothing\nhint: lapwing tune configure, then run, with --backend hipblaslt alone"
 )

@@ -13,8 +13,6 @@ from typing import Any
 
 from ...core import libraries
 
-__all__ = ["OtherPrograms", "blas_threads", "control", "cores", "threads_set"]
-
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

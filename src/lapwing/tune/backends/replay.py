@@ -15,8 +15,6 @@ from ..search.space import canonical
 from ..workdir import Trial
 from .base import Config, Kernel, Refused, Space
 
-__all__ = ["Recorded", "Replay", "read_space"]
-
 
 @dataclass(frozen=True)
 class Recorded:

@@ -16,8 +16,6 @@ from .kernels.compiled import compile_step
 from .kernels.plan import FETCHES, POINTERS, plan
 from .kernels.space import AHEAD, PARAMETERS, allowed, score, seeds
 
-__all__ = ["TritonBackend"]
-
 INPUTS = ("bf16", "f16", "f32", "f8e4m3", "f8e5m2")
 
 
@@ -52,7 +50,7 @@ class TritonBackend(CudaBackend):
     def environment(self, device: int) -> dict[str, str]:
         import triton
 
-        from .cuda_bench import environment
+        from .cuda_operands import environment
 
         return environment(device) | {"triton": triton.__version__}
 
@@ -84,7 +82,7 @@ class TritonBackend(CudaBackend):
                 compile_step(gemm, step, _capability(device))
 
     def bind(self, gemm: Gemm, config: Config, device: int = 0) -> Any:
-        from .cuda_bench import TorchDefault
+        from .cuda_operands import TorchDefault
 
         if "default" in config:
             return TorchDefault(gemm)

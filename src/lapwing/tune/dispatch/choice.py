@@ -13,8 +13,6 @@ from ..gemm import Gemm, Trans
 from ..library.folder import EnvironmentMismatch, Library
 from .counts import Tally, add_libraries, tally
 
-__all__ = ["Choice", "Chooser", "Operand", "product_of"]
-
 _log = logging.getLogger("lapwing")
 _CPU = -1  # get_device() of an array that is on no GPU
 

@@ -14,14 +14,11 @@ import torch
 
 from .dispatcher import Dispatcher
 
-__all__ = ["install"]
-
 # compiled code lives longer than the context it was compiled in, and finds its library by name
 _DISPATCHERS: dict[str, Dispatcher] = {}
 _lock = threading.RLock()  # several threads may begin and end the use of libraries
-_COMPILERS: dict[
-    Any, tuple[Any, list[bool]]
-] = {}  # our replacement of torch.compile: the function below it, and whether it has ended
+# our replacement of torch.compile: the function below it, and whether it has ended
+_COMPILERS: dict[Any, tuple[Any, list[bool]]] = {}
 _LIBRARY = torch.library.Library("lapwing", "FRAGMENT")  # the operator exists as long as this object
 _LIBRARY.define("tuned_product(Tensor x, Tensor y, Tensor? bias, str library) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -112,12 +109,9 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
 
     def undo() -> None:
         with _lock:
-            _remove()
-
-    def _remove() -> None:
-        ours.ended = True
-        while getattr(found := config.post_grad_custom_post_pass, "ended", False):
-            config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
+            ours.ended = True
+            while getattr(found := config.post_grad_custom_post_pass, "ended", False):
+                config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
 
     return undo
 

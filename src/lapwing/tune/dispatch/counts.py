@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ..library.folder import Library
 
-__all__ = ["Tally", "Use", "UseReport", "add_libraries", "report", "tally"]
-
 _MOST = 1 << 16  # products that are remembered; with more, counting starts again
 _lock = threading.Lock()
 _tallies: dict[tuple[str, str], Tally] = {}

@@ -22,8 +22,6 @@ from ..library.folder import Library
 from .choice import Chooser, Operand, product_of
 from .counts import Tally, tally
 
-__all__ = ["Handle", "enable", "use"]
-
 _MOST = 1 << 16  # shapes that are remembered
 _log = logging.getLogger("lapwing")
 _lock = threading.RLock()
@@ -128,7 +126,7 @@ def enable(
     import torch
 
     from .dispatcher import Dispatcher
-    from .layers import enable_layer
+    from .patch import enable_layer
 
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"enable: expected a torch.nn.Module, got {type(model).__name__}")

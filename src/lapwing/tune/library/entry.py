@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ from typing import Any
 from ..backends.base import Config
 from ..files import read_json
 from ..gemm import Gemm
-
-__all__ = ["SCHEMA", "Entry"]
 
 SCHEMA = 1
 
@@ -63,22 +61,10 @@ class Entry:
         return n == self.gemm.n or any(low <= n <= high for low, high in self.buckets)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "gemm": self.gemm.to_dict(),
-            "backend": self.backend,
-            "config": dict(self.config),
-            "default_us": self.default_us,
-            "vendor_us": self.vendor_us,
-            "tuned_us": self.tuned_us,
-            "interval": list(self.interval) if self.interval is not None else None,
-            "error": self.error,
-            "validated": list(self.validated),
-            **({"arithmetic": self.arithmetic} if self.arithmetic else {}),
-            "buckets": [list(b) for b in self.buckets],
-            "made": self.made,
-        }
+        values = {"schema": SCHEMA, **asdict(self)}
+        if not self.arithmetic:
+            del values["arithmetic"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:

@@ -25,8 +25,6 @@ from ..files import read_json, write_json
 from ..gemm import Gemm
 from .entry import SCHEMA, Entry
 
-__all__ = ["EnvironmentMismatch", "Environments", "Library", "write"]
-
 _log = logging.getLogger("lapwing")
 
 Environments = dict[str, dict[str, str]]

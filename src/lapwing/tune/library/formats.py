@@ -17,11 +17,10 @@ from typing import Any, Literal
 
 from ..amd import override
 from ..backends.cublaslt_api import FIELDS, solution_name
+from ..files import write_atomic
 from ..gemm import Gemm
 from .entry import Entry
 from .folder import Library
-
-__all__ = ["FORMATS", "Export", "export"]
 
 _TORCH = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _TUNABLE = {
@@ -115,7 +114,7 @@ def _tunableop(library: Library, path: Path, *, validators: Mapping[str, str] | 
 
     rows, left_out = _each(library, row)
     head = "".join(f"Validator,{k},{v}\n" for k, v in validators.items())
-    paths = _write(path, head + "".join(f"{r}\n" for r in rows.values())) if rows else ()
+    paths = (write_atomic(path, head + "".join(f"{r}\n" for r in rows.values())),) if rows else ()
     return Export(paths, tuple(rows), left_out, tuple(notes) if rows else ())
 
 
@@ -181,7 +180,7 @@ def _inductor(library: Library, path: Path) -> Export:
     table: dict[str, list[dict[str, Any]]] = {}
     for key, made in rows.values():
         table.setdefault(key, []).append(made)
-    paths = _write(path, json.dumps(table, indent=1) + "\n") if rows else ()
+    paths = (write_atomic(path, json.dumps(table, indent=1) + "\n"),) if rows else ()
     notes: tuple[str, ...] = (
         "use: torch._inductor.config.lookup_table.table = json.load(open(...)), and Inductor's LookupTableChoices",
         "Inductor's own template runs with these tiles, which is not the kernel that was timed",
@@ -235,7 +234,7 @@ def _vllm(library: Library, folder: Path) -> Export:
     paths: list[Path] = []
     for name, table in sorted(files.items()):
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
-        paths += _write(folder / name, json.dumps(ordered, indent=4) + "\n")
+        paths.append(write_atomic(folder / name, json.dumps(ordered, indent=4) + "\n"))
     notes = ("vLLM uses the nearest number of tokens in the file, however far away; lapwing stays where it was validated",)
     return Export(tuple(paths), tuple(rows), left_out, notes if paths else ())
 
@@ -284,12 +283,6 @@ def _each(library: Library, row: Callable[[Entry], Any]) -> tuple[dict[Gemm, Any
         except _LeftOut as why:
             left_out.append((entry.gemm, str(why)))
     return rows, tuple(left_out)
-
-
-def _write(path: Path, text: str) -> tuple[Path, ...]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return (path,)
 
 
 FORMATS: dict[str, Callable[..., Export]] = {

@@ -11,8 +11,6 @@ from ..gemm import Gemm
 from .entry import Entry
 from .folder import EnvironmentMismatch, Environments, Library, write
 
-__all__ = ["LedgerLine", "merge"]
-
 POLICIES = ("winner", "force", "newest")
 # a winner must be this much faster: two runs of the same kernel differ by as much
 _TIE = 1.02

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -16,13 +17,10 @@ from time import monotonic
 from ..backends import family
 from ..backends.base import Backend, Refused
 from ..files import check_writable, write_json
-from ..gemm import Gemm
 from ..search.worker import Busy, Candidate, Worker
 from ..workdir import lock_device
 from .entry import Entry
 from .folder import Library
-
-__all__ = ["holds", "widen"]
 
 _SAMPLES = 9  # taken in turns with the default
 _log = logging.getLogger("lapwing")
@@ -62,11 +60,8 @@ def widen(
     """
     library = Library(path, device=device, backends=backends)
     check_writable(library.path / "entries", "widen")
-    trials = _Trials(library, device, until)
-    try:
+    with closing(_Trials(library, device, until)) as trials:
         return _widen(library, trials, below, progress)
-    finally:
-        trials.close()
 
 
 def _widen(library: Library, trials: _Trials, below: int | None, progress: Callable[[str], None] | None) -> int:
@@ -127,7 +122,7 @@ class _Trials:
         return answer
 
     def _in_worker(self, entry: Entry, tokens: int) -> bool:
-        backend, gemm = self.library.backend(entry.backend), _with_tokens(entry.gemm, tokens)
+        backend, gemm = self.library.backend(entry.backend), replace(entry.gemm, n=tokens)
         if backend.supports(gemm) is not None:
             return False
         name = family(backend)
@@ -151,25 +146,18 @@ class _Trials:
 
 def holds(backend: Backend, entry: Entry, tokens: int, device: int) -> bool:
     """Whether the kernel is correct, and no slower than the default, for this number of tokens."""
-    gemm = _with_tokens(entry.gemm, tokens)
+    gemm = replace(entry.gemm, n=tokens)
     if backend.supports(gemm) is not None:
         return False
     try:
-        bench = backend.open(gemm, device, tokens)
-        try:
+        with closing(backend.open(gemm, device, tokens)) as bench:
             tuned, default = bench.build(entry.config), bench.build(backend.default(gemm))
             bench.check(tuned)
             with lock_device(device, family(backend)):
-                times: Sequence[Sequence[float]] = bench.time([default, tuned], _SAMPLES)
-        finally:
-            bench.close()
+                times = bench.time([default, tuned], _SAMPLES)
     except Refused:
         return False
     except Exception as error:  # a kernel can fail in any way at a new size
         _log.warning("tune: %s fails for %d tokens and is not used there: %s", entry.gemm, tokens, error)
         return False
     return statistics.median(times[0]) >= _LEAST * statistics.median(times[1])
-
-
-def _with_tokens(gemm: Gemm, tokens: int) -> Gemm:
-    return replace(gemm, n=tokens)

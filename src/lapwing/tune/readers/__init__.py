@@ -109,8 +109,11 @@ def _read_lines(numbered: Iterable[tuple[int, str]], sink: Sink) -> None:
     for number, line in numbered:
         if not line.strip() or line.lstrip().startswith("#") or line.strip() in ("---", "..."):
             continue
-        if not any(reader.take(number, line) for reader in readers):
-            sink.bad(number, line, NOTHING[0])
+        try:
+            if not any(reader.take(number, line) for reader in readers):
+                sink.bad(number, line, NOTHING[0])
+        except ValueError as error:
+            sink.bad(number, line, str(error))
     for reader in readers:
         reader.close()
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
-from .values import LARGEST, compute_type, make, number, truth, type_name
-
-__all__ = ["CublasLtReader", "CublasReader"]
+from .values import LARGEST, compute_type, make, number, sizes, sums_of, truth, type_name
 
 _CALL = re.compile(r"I! cuBLAS .*?\b(cublas\w+)\(")
 _ARGUMENT = re.compile(r"i!\s+(\w+): type=(?:.*?); val=([^\s(]+)")
@@ -64,12 +62,7 @@ def _classic(routine: str, fields: dict[str, str]) -> tuple[Gemm, str]:
     found = _ROUTINE.match(routine)
     if found is None or "Grouped" in routine:
         raise ValueError("is not a single matrix product")
-    values: dict[str, Any] = {}
-    for name in ("m", "n", "k"):
-        if name not in fields:
-            raise ValueError(f"{name} is missing")
-        values[name] = number(fields[name], name, high=LARGEST)
-    values["batch"] = number(fields.get("batchcount", "1"), "batch", high=LARGEST)
+    values = sizes(fields)
     for x in "ab":
         values[f"trans_{x}"] = fields.get(f"trans{x}", "CUBLAS_OP_N").removeprefix("CUBLAS_OP_")
     for x in "abc":
@@ -83,7 +76,7 @@ def _classic(routine: str, fields: dict[str, str]) -> tuple[Gemm, str]:
             raise ValueError(f"the type of {x.upper()} is missing")
         values[f"{x}_type"] = type_name(word) if word else plain
     values["d_type"] = values["c_type"]
-    wide = {"f64": "f64", "c128": "f64", "i8": "i32", "f16": "f16" if plain == "f16" else "f32"}.get(values["a_type"], "f32")
+    wide = "f16" if plain == "f16" else sums_of(values["a_type"])
     values["compute"] = compute_type(fields["computetype"]) if "computetype" in fields else wide
     return make(**values), "separate matrices" if "aarray" in fields else ""
 
@@ -101,19 +94,16 @@ class CublasLtReader(LineReader):
             return False
         if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
             return True  # another function of the library
-        try:
-            # pointers differ between calls; it only matters whether they exist
-            described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
-            scalars = tuple(_SCALAR.findall(line))
-            if not described:
-                raise ValueError("the matrices are not described; set CUBLASLT_LOG_LEVEL=2")
-            key = described, scalars
-            if key not in self.known:
-                self.known[key] = _traced(dict(described), dict(scalars))
-            gemm, remark = self.known[key]
-            self.sink.add("trace", gemm, 1, number, remark)
-        except ValueError as error:
-            self.sink.bad(number, line, str(error))
+        # pointers differ between calls; it only matters whether they exist
+        described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
+        scalars = tuple(_SCALAR.findall(line))
+        if not described:
+            raise ValueError("the matrices are not described; set CUBLASLT_LOG_LEVEL=2")
+        key = described, scalars
+        if key not in self.known:
+            self.known[key] = _traced(dict(described), dict(scalars))
+        gemm, remark = self.known[key]
+        self.sink.add("trace", gemm, 1, number, remark)
         return True
 
 

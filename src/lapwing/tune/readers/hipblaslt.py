@@ -9,8 +9,6 @@ from .sink import LineReader, Sink
 from .values import fold, product
 from .values import number as as_number
 
-__all__ = ["HipblasltReader", "yaml_fields"]
-
 _FIELD = re.compile(r"\b([A-Za-z_]\w*)\s*:\s*([^,{}]*)")  # \b: the search starts once for each word, however long it is
 _BLOCK_START = re.compile(r"\s*-\s+([A-Za-z_]\w*):(?:\s+(.*))?$")
 _BLOCK_FIELD = re.compile(r"\s+([A-Za-z_]\w*):(?:\s+(.*))?$")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from ..files import write_atomic
+from ..files import write_csv
 from ..gemm import Call, Gemm
-
-__all__ = ["BadLine", "Log", "add_up", "merge", "not_below"]
 
 _COLUMNS = ("count", *(field.name for field in fields(Gemm)), "source")
 
@@ -45,15 +41,11 @@ class Log:
 
     def write_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write one line for each product; ``read`` returns the same products and counts."""
-        out = io.StringIO()
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow(_COLUMNS)
+        rows: list[Iterable[object]] = [_COLUMNS]
         for call in self.calls:
-            values = call.gemm.to_dict()
             # a source contains a file name, which may have line breaks
-            source = " ".join(call.source.split())
-            table.writerow([call.count, *(values[name] for name in _COLUMNS[1:-1]), source])
-        return write_atomic(Path(path), out.getvalue())
+            rows.append([call.count, *call.gemm.to_dict().values(), " ".join(call.source.split())])
+        return write_csv(Path(path), rows)
 
 
 def merge(rows: Log, counts: Log) -> Log:

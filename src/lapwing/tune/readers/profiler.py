@@ -11,9 +11,7 @@ from typing import Any
 
 from ..gemm import Gemm
 from .sink import Sink
-from .values import LARGEST, make, type_name
-
-__all__ = ["PRODUCTS", "from_event", "read_trace"]
+from .values import LARGEST, make, sums_of, type_name
 
 # operators that are one product each, with the positions of both operands and of the bias or C; linear and matmul call these
 PRODUCTS: dict[str, tuple[int, int, int | None]] = {
@@ -26,16 +24,8 @@ PRODUCTS: dict[str, tuple[int, int, int | None]] = {
     "aten::_scaled_mm": (0, 1, 4),
 }
 # torch numbers its types; a trace gives an argument as this number
-_SCALAR_TYPES = {
-    "5": "f16",
-    "6": "f32",
-    "7": "f64",
-    "15": "bf16",
-    "23": "f8e5m2",
-    "24": "f8e4m3",
-    "25": "f8e5m2fnuz",
-    "26": "f8e4m3fnuz",
-}
+_SCALAR_TYPES = {"5": "f16", "6": "f32", "7": "f64", "15": "bf16"}
+_SCALAR_TYPES |= {"23": "f8e5m2", "24": "f8e4m3", "25": "f8e5m2fnuz", "26": "f8e4m3fnuz"}
 _GIVE_UP = 100  # broken events, after which the rest of the file is not read
 _LONGEST = 2**24  # characters of one event, or before the first
 _NEXT = re.compile(r"[\s,]*")
@@ -94,16 +84,14 @@ def from_event(name: str, args: Mapping[str, Any]) -> tuple[Gemm, str]:
         "b_type": b_type,
         "c_type": d_type,
         "d_type": d_type,
-        "compute": {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a_type, "f32"),
+        "compute": sums_of(a_type),
         "lda": w.ld,
         "ldb": x.ld,
     }
     if batched:
         values |= {"batch": dims[left][0], "stride_a": w.step, "stride_b": x.step}
     values |= _epilogue(name, args, extra, columns)
-    values |= {"m": columns, "n": rows, "k": inner}
-    make(**{k: v for k, v in values.items() if k in ("m", "n", "k", "batch")})  # check the sizes first
-    values = {k: v for k, v in values.items() if k not in ("m", "n", "k")}
+    make(m=columns, n=rows, k=inner, batch=values.get("batch", 1))  # check the sizes first
     remarks = [f"{side} operand {o.remark}" for side, o in (("left", x), ("right", w)) if o.remark]
     return Gemm.row_major(rows, columns, inner, left=x.letter, right=w.letter, **values), ", ".join(remarks)
 
@@ -166,9 +154,8 @@ def _output(name: str, args: Mapping[str, Any], operand: str) -> str:
     if name == "aten::_scaled_mm":
         concrete = [str(x) for x in args.get("Concrete Inputs") or []]
         word = concrete[6] if len(concrete) > 6 else ""
-        return (
-            type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
-        )  # a recording has the name of the type
+        # a recording has the name of the type
+        return type_name(word) if word.startswith("torch.") else _SCALAR_TYPES.get(word, operand)
     return operand
 
 

@@ -23,8 +23,6 @@ from .log import add_up, merge
 from .profiler import from_event
 from .sink import Sink
 
-__all__ = ["WATCH", "Recorded", "collect", "record"]
-
 WATCH = ("auto", "torch", "logs", "all")
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 

@@ -17,8 +17,6 @@ from typing import Any
 from ..gemm import Call, Gemm
 from .log import BadLine
 
-__all__ = ["LineReader", "Sink", "Unreadable", "is_file", "lines", "open_log", "peek", "pieces"]
-
 LONGEST_LINE = 2**20  # bytes; a line about a kernel has 2 kB
 _GROWTH = 100  # a packed file may unpack to this many times its size; real logs and traces grow 10 to 30 times
 _ALWAYS = 2**26  # bytes that any file may unpack to
@@ -75,7 +73,7 @@ class LineReader:
         self.sink = sink
 
     def take(self, number: int, line: str) -> bool:
-        """Read a line of this kind and return True; False for any other line."""
+        """Read a line of this kind and return True; False for any other line. ValueError says why it is not a product."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -9,8 +9,6 @@ from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
 from .values import fold, product, type_name
 
-__all__ = ["TableReader", "shape", "shape_like"]
-
 _SIZES = re.compile(r"(?<![\d.])\d[\d.]*\s*[x×*]\s*[\d.]+\s*[x×*]\s*[\d.]+", re.IGNORECASE)
 _LETTERS = {letters: name for name, (_, letters) in TYPES.items()}
 _LETTER = re.compile("|".join(sorted(_LETTERS, key=len, reverse=True)))
@@ -31,12 +29,9 @@ class TableReader(LineReader):
             self._row(number, text)
             return True
         if shape_like(text):
-            try:
-                for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
-                    gemm, count, remark = shape(part)
-                    self.sink.add("table", gemm, count, number, remark)
-            except ValueError as error:
-                self.sink.bad(number, line, str(error))
+            for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
+                gemm, count, remark = shape(part)
+                self.sink.add("table", gemm, count, number, remark)
             return True
         return False
 
@@ -52,13 +47,12 @@ class TableReader(LineReader):
     def _row(self, number: int, text: str) -> None:
         try:
             cells = next(csv.reader([text], delimiter=self.comma, skipinitialspace=True))
-            if len(cells) < len({"m", "n", "k"}):
+            if len(cells) < 3:
                 raise ValueError("has too few cells")
             if len(cells) > len(self.heading) and any(cell.strip() for cell in cells[len(self.heading) :]):
                 raise ValueError(f"has {len(cells)} cells, but the heading has {len(self.heading)}")
-            fields = dict(zip(self.heading, cells, strict=False))
-            gemm, count, remark = product(fields)
-            self.sink.add("table", gemm, 1 if count is None else count, number, remark)
+            gemm, count, remark = product(dict(zip(self.heading, cells, strict=False)))
+            self.sink.add("table", gemm, count or 1, number, remark)
         except (ValueError, csv.Error) as error:
             self.sink.bad(number, text, str(error))
 
@@ -119,7 +113,7 @@ def shape(text: str) -> tuple[Gemm, int, str]:
     if unknown:
         raise ValueError(f"{', '.join(sorted(unknown))[:60]} is not a field of a product")
     gemm, count, remark = product(fields)
-    return gemm, 1 if count is None else count, remark
+    return gemm, count or 1, remark
 
 
 def _kind(letters: str, layout: str) -> dict[str, str]:

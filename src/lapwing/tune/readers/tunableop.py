@@ -8,9 +8,7 @@ from typing import Any
 
 from .hipblaslt import yaml_fields
 from .sink import LineReader
-from .values import LARGEST, make, number, type_name
-
-__all__ = ["TunableOpReader"]
+from .values import LARGEST, make, number, sums_of, type_name
 
 _OPERATION = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_(.+)_([NTC])([NTC])$")
 _TYPE = re.compile(r"Float8_[a-z0-9]+|c10::complex<\w+>|BFloat16|Half|float|double|tf32|Int8|Int")
@@ -27,11 +25,8 @@ class TunableOpReader(LineReader):
             return False
         operation, _, rest = line.strip().partition(",")
         sizes, _, rest = rest.partition(",")
-        try:
-            # each product has one row, without a count
-            self.sink.add("listed", make(**_product(operation, sizes, rest)), 1, number)
-        except ValueError as error:
-            self.sink.bad(number, line, str(error))
+        # each product has one row, without a count
+        self.sink.add("listed", make(**_product(operation, sizes, rest)), 1, number)
         return True
 
 
@@ -55,7 +50,7 @@ def _product(operation: str, sizes: str, rest: str) -> dict[str, Any]:
     a, b, d = (types * 3 if len(types) == 1 else [types[0], *types] if len(types) == 2 else types)[:3]
     a, b, d = type_name(a), type_name(b), type_name(d)
     values |= {"a_type": a, "b_type": b, "c_type": d, "d_type": d}
-    values["compute"] = "tf32" if "tf32" in types else {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a, "f32")
+    values["compute"] = "tf32" if "tf32" in types else sums_of(a)
     if named[1] == "ScaledGemm":
         values["scale_a"] = values["scale_b"] = "row" if found[10] == "1" else "tensor"
         if found[11] and found[11] != "None":

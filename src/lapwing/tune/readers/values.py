@@ -10,8 +10,6 @@ from typing import Any
 
 from ..gemm import Gemm
 
-__all__ = ["compute_type", "fold", "make", "number", "product", "scale_mode", "truth", "type_name"]
-
 # the words of all libraries, in lower case, without the prefixes "cuda_", "c10::", "torch." and the suffix "_r"
 _TYPES = {
     "f64": "f64 fp64 float64 double r_64f d",
@@ -30,27 +28,16 @@ _TYPES = {
 }
 _TYPE_OF = {word: name for name, words in _TYPES.items() for word in words.split()} | {"signed char": "i8"}
 _COMPUTE = {
-    "32f_fast_tf32": "tf32",
-    "32f_fast_xf32": "tf32",
-    "xf32": "tf32",
-    "tf32": "tf32",
-    "f32_fast_xf32": "tf32",
-    "f32_fast_tf32": "tf32",
-    "32f_fast_16bf": "bf16",
-    "f32_fast_bf16": "bf16",
-    "f32_bf16": "bf16",
-    "32f_fast_16f": "f16",
-    "f32_fast_f16": "f16",
-    "f32_f16": "f16",
-    "32f_emulated_16bfx9": "f32",
-    "64f_emulated_fixedpoint": "f64",
-    "f32_fast_f8": "f8e4m3",
-    "f32_fast_f8_fnuz": "f8e4m3fnuz",
-    "16f": "f16",
-    "32f": "f32",
-    "64f": "f64",
-    "32i": "i32",
+    "tf32": "tf32 xf32 32f_fast_tf32 32f_fast_xf32 f32_fast_tf32 f32_fast_xf32",
+    "bf16": "32f_fast_16bf f32_fast_bf16 f32_bf16",
+    "f16": "16f 32f_fast_16f f32_fast_f16 f32_f16",
+    "f32": "32f 32f_emulated_16bfx9",
+    "f64": "64f 64f_emulated_fixedpoint",
+    "i32": "32i",
+    "f8e4m3": "f32_fast_f8",
+    "f8e4m3fnuz": "f32_fast_f8_fnuz",
 }
+_COMPUTE_OF = {word: name for name, words in _COMPUTE.items() for word in words.split()}
 LARGEST = 2**31 - 1  # largest size that any library supports
 _LARGEST_STEP = 2**62
 _WHOLE = re.compile(r"[+-]?\d{1,19}(?:\.0*)?", re.ASCII)
@@ -73,12 +60,39 @@ def compute_type(text: str) -> str:
     for front in ("cublas_", "hipblas_", "compute_", "c_"):
         word = word.removeprefix(front)
     word = word.removesuffix("_r").removesuffix("_pedantic")
-    if word in _COMPUTE:
-        return _COMPUTE[word]
+    if word in _COMPUTE_OF:
+        return _COMPUTE_OF[word]
     try:
         return {"c64": "f32", "c128": "f64"}.get(name := type_name(word), name)
     except ValueError:
         raise ValueError(f"unknown compute type {text[:40]!r}") from None
+
+
+def sums_of(a_type: str) -> str:
+    """The type in which products of this type are summed, unless a log says otherwise."""
+    return {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a_type, "f32")
+
+
+def sizes(fields: Mapping[str, str]) -> dict[str, Any]:
+    """The sizes of a product from fields with folded names."""
+    if missing := [name for name in "mnk" if name not in fields]:
+        raise ValueError(f"{missing[0]} is missing")
+    found = {name: number(fields[name], name, high=LARGEST) for name in "mnk"}
+    batch = fields.get("batchcount") or fields.get("batch") or "1"
+    return found | {"batch": number(batch, "batch", high=LARGEST)}
+
+
+def scalars(fields: Mapping[str, str]) -> dict[str, float]:
+    """alpha and beta; 1 and 0 where they are missing, or "?", which means that they are on the device."""
+    found = {}
+    for name, usual in (("alpha", 1.0), ("beta", 0.0)):
+        try:
+            found[name] = float(fields.get(name, usual))
+        except ValueError:
+            found[name] = usual if fields[name].strip() == "?" else math.nan
+        if not math.isfinite(found[name]):
+            raise ValueError(f"{name} is {fields[name][:40]!r}, not a number")
+    return found
 
 
 def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int:
@@ -129,16 +143,11 @@ def product(raw: Mapping[str, str]) -> tuple[Gemm, int | None, str]:
     its usual value, and other fields are ignored.
     """
     fields = {name: value for name, value in raw.items() if value.strip()}
-    values: dict[str, Any] = {}
-    for name in ("m", "n", "k"):
-        if name not in fields:
-            raise ValueError(f"{name} is missing")
-        values[name] = number(fields[name], name, high=LARGEST)
-    values["batch"] = number(fields.get("batchcount") or fields.get("batch") or "1", "batch", high=LARGEST)
+    values = sizes(fields)
     if truth(fields.get("scalealphavector", "")):
         # it must not be counted as the plain product, whose kernel cannot compute it
         raise ValueError("alpha is a vector (scaleAlpha_vector), which is not supported")
-    values |= _layout(fields) | _types(fields) | _scalars(fields)
+    values |= _layout(fields) | _types(fields) | scalars(fields) | _epilogue(fields)
     remarks = []
     for x in "abcd":
         values[f"ld{x}"] = number(fields.get(f"ld{x}", "0"), f"ld{x}")
@@ -188,24 +197,15 @@ def _types(fields: Mapping[str, str]) -> dict[str, str]:
     if word.strip().lower() in ("tf32", "xf32"):
         found["compute"] = "tf32"
     else:
-        wide = {"f64": "f64", "c128": "f64", "i8": "i32"}.get(a, "f32")
-        found["compute"] = compute_type(fields.get("computetype") or fields.get("compute") or wide)
+        found["compute"] = compute_type(fields.get("computetype") or fields.get("compute") or sums_of(a))
     unsaid = "tensor" if small and "atype" not in fields else "none"
     for x in "ab":
         found[f"scale_{x}"] = scale_mode(fields.get(f"scale{x}", unsaid))
     return found
 
 
-def _scalars(fields: Mapping[str, str]) -> dict[str, Any]:
+def _epilogue(fields: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, usual in (("alpha", 1.0), ("beta", 0.0)):
-        try:
-            value = float(fields.get(name, usual))
-        except ValueError:
-            value = usual if fields[name].strip() == "?" else math.nan  # "?" means that it is on the device
-        if not math.isfinite(value):
-            raise ValueError(f"{name} is {fields[name][:40]!r}, not a number")
-        found[name] = value
     bias = fields.get("bias", "").strip().strip("\"'").lower()
     if truth(fields.get("biasvector", "")) or truth(bias):
         last = fields.get("biastype") or fields.get("dtype") or fields.get("ctype") or "bf16"

@@ -6,20 +6,15 @@ import importlib
 
 from ..backends.base import Space
 from .adapters import KernelTuner, Optuna
-from .core import Search, canonical
+from .core import Search
+from .space import canonical
 from .strategies import Anneal, Exhaustive, Genetic, Model, Random
 
 __all__ = ["STRATEGIES", "Search", "canonical", "check", "make"]
 
 STRATEGIES = ("auto", "genetic", "anneal", "random", "exhaustive", "model", "optuna", "kernel_tuner:<name>")
 _SMALL = 64  # a list of at most so many candidates is tried completely, in its order
-_OWN: dict[str, type[Search]] = {
-    "anneal": Anneal,
-    "exhaustive": Exhaustive,
-    "genetic": Genetic,
-    "model": Model,
-    "random": Random,
-}
+_OWN: dict[str, type[Search]] = {kind.__name__.lower(): kind for kind in (Anneal, Exhaustive, Genetic, Model, Random)}
 
 
 def make(name: str, space: Space, seed: int = 0, *, evaluations: int | None = None) -> Search:

@@ -17,17 +17,13 @@ from ..backends.base import Space
 from .core import Search
 from .space import Point, Points
 
-__all__ = ["KernelTuner", "Optuna"]
-
 
 class Optuna(Search):
     """Optuna's TPE over the places of each axis. Points that the rule forbids are reported as pruned."""
 
     def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise ImportError("tune: strategy optuna needs Optuna\nhint: pip install optuna") from error
+        import optuna
+
         # no output for each trial; restored below, since the level is a setting of the whole process
         self._optuna, level = optuna, optuna.logging.get_verbosity()
         self._trials: dict[Point, Any] = {}
@@ -81,12 +77,8 @@ class _Dialogue:
     """Runs a strategy step by step: ``question`` returns the next point that it wants to measure."""
 
     def __init__(self, points: Points, strategy: str, seed: int, evaluations: int) -> None:
-        try:
-            from kernel_tuner.interface import strategy_map
-        except ImportError as error:
-            raise ImportError(
-                f"tune: strategy kernel_tuner:{strategy} needs kernel_tuner\nhint: pip install kernel_tuner"
-            ) from error
+        from kernel_tuner.interface import strategy_map
+
         if strategy not in strategy_map:
             raise ValueError(f"tune: kernel_tuner has no strategy {strategy!r}\nhint: it has {', '.join(sorted(strategy_map))}")
         self._points, self._name, self._seed, self._most = points, strategy, seed, evaluations
@@ -161,7 +153,7 @@ class _Dialogue:
         seen: dict[Point, float] = {}
 
         class Asking(Runner):  # type: ignore[misc]
-            def __init__(self) -> None:
+            def __init__(self) -> None:  # abstract in some releases
                 super().__init__()
 
             def get_device_info(self) -> Any:

@@ -8,9 +8,7 @@ from math import inf, isfinite, log
 from random import Random
 
 from ..backends.base import Config, Space
-from .space import Point, Points, canonical
-
-__all__ = ["Search", "canonical"]
+from .space import Point, Points
 
 _TRIES = 60  # repeated proposals, after which a random candidate is taken
 _DRAWS, _KEPT = 400, 12  # random points ranked by the space's own estimate, and how many of the best are tried first

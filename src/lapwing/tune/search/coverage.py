@@ -9,8 +9,6 @@ from typing import Any
 
 from ..files import read_json, write_json
 
-__all__ = ["Coverage", "Unmeasured", "read_coverage", "write_coverage"]
-
 _NAME = "coverage.json"
 _NAMED = 5  # products in a sentence
 

@@ -18,8 +18,6 @@ from . import canonical
 from .pool import Pool
 from .worker import Busy, Candidate, Worker
 
-__all__ = ["Hunt", "Step"]
-
 _SAMPLES = 5  # when a candidate is tried for the first time
 _CONFIRMED = (8, 4)  # the 8 best are timed again in turns with twice the samples, then the 4 best with four times as many
 _RESERVE = 0.15  # part of the time of a product that is kept for that

@@ -13,8 +13,6 @@ from ..backends.processors import cores
 from ..gemm import Gemm
 from .worker import Worker
 
-__all__ = ["Pool"]
-
 _MOST = 16
 
 
@@ -27,10 +25,6 @@ class Pool:
         self._threads: ThreadPoolExecutor | None = None
         self._local = threading.local()
         self._workers: list[Worker] = []
-
-    def ahead(self, backend: str) -> int:
-        """How many candidates to compile at the same time."""
-        return self.size if backend in self._compiling else 0
 
     def stream(
         self,
@@ -46,15 +40,14 @@ class Pool:
 
         ``waiting`` tells the source whether other candidates are still being compiled.
         """
-        ahead = self.ahead(backend)
-        if not ahead:
+        if backend not in self._compiling:
             while (config := source(False)) is not None:
                 yield config, None
             return
         compiling: list[tuple[Config, Future[None]]] = []
         try:
             while True:
-                while len(compiling) < ahead and (config := source(bool(compiling))) is not None:
+                while len(compiling) < self.size and (config := source(bool(compiling))) is not None:
                     compiling.append((config, self.submit(backend, gemm, config, device, timeout)))
                 if not compiling:
                     return

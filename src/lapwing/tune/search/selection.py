@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import os
 import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..backends import choose, family, get
 from ..backends.base import Backend, Refused
-from ..files import check_writable, read_json, write_atomic
+from ..files import check_writable, read_json, write_csv
 from ..gemm import Call, Gemm
 from ..readers import Log
 from ..workdir import Target, Workdir, lock_device
 from .coverage import Coverage, Unmeasured, write_coverage
-
-__all__ = ["configure"]
 
 _SAMPLES = 7
 _QUICK = 0.05  # seconds of a call, below which it is measured more than once
@@ -172,14 +169,11 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int, until: floa
             with lock_device(device, family(backend), patience) as locked:
                 if not locked:
                     raise Refused("runtime", "another process kept the device until the time was over")
-                bench = backend.open(call.gemm, device, 0)
-                try:
+                with closing(backend.open(call.gemm, device, 0)) as bench:
                     kernel = bench.build(backend.default(call.gemm))
                     (times,) = bench.time([kernel], 1)
                     if times[0] < _QUICK:  # one sample of a slow product is enough
                         (times,) = bench.time([kernel], _SAMPLES)
-                finally:
-                    bench.close()
             seconds = statistics.median(times)
             if seconds > 0:
                 return _Measured(call, seconds)
@@ -217,11 +211,8 @@ def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[T
         # remove configurations of another log and damaged ones; other people's files stay
         if path.stem not in current and (path.stem in names.values() or _OURS.fullmatch(path.stem)):
             path.unlink(missing_ok=True)
-    out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
     heading = ("name", "percent", "us", "count", *(field.name for field in fields(Gemm)), "key", "dropped")
-    table.writerows([heading, *rows])
-    write_atomic(workdir / "problems.csv", out.getvalue())
+    write_csv(workdir / "problems.csv", [heading, *rows])
     return tuple(kept)
 
 

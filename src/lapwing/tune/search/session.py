@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -15,8 +16,6 @@ from ..workdir import Target, Workdir
 from .hunt import Hunt, Step
 from .pool import Pool
 from .worker import Candidate, Worker
-
-__all__ = ["ProblemSummary", "RunSummary", "Step", "run"]
 
 _EVALUATIONS = 200  # candidates for each product, when neither a budget nor a number is given
 _EQUAL = 0.25  # part of the budget that is shared equally, so that light products are tried too; the rest goes by weight
@@ -123,13 +122,10 @@ def run(
         evaluations = _EVALUATIONS
     places = _devices(names[0], devices)
     session = _Session(folder, names, places, budget, evaluations)
-    pool = Pool(names)
     options: dict[str, Any] = {"strategy": strategy, "seed": seed, "progress": progress, "timeout": timeout}
-    hunts = {p.name: Hunt(folder, p, problems, names, pool, device=places[0], **options) for p in problems}
-    try:
+    with closing(Pool(names)) as pool:
+        hunts = {p.name: Hunt(folder, p, problems, names, pool, device=places[0], **options) for p in problems}
         session.work(problems, hunts)
-    finally:
-        pool.close()
     seconds = monotonic() - session.begun
     late = budget is not None and any(not h.finished for h in hunts.values())
     return RunSummary(tuple(_summary(h) for h in hunts.values()), seconds, "budget" if late else "done")
@@ -203,22 +199,18 @@ class _Session:
     def _serve(self, worker: Worker) -> None:
         worker.patience = self.deadline
         try:
-            while (problem := self._take()) is not None and not self.stop.is_set():
-                self._one(problem, worker)
-            while self.elsewhere and not self.stop.is_set():
-                with self._lock:
-                    problem = self.elsewhere.pop(0) if self.elsewhere else None
-                if problem is not None:
-                    self._one(problem, worker, wait=True)
+            for products in (self.waiting, self.elsewhere):
+                while not self.stop.is_set() and (problem := self._take(products)) is not None:
+                    self._one(problem, worker, wait=products is self.elsewhere)
         except BaseException as error:
             self._errors.append(error)
             self.stop.set()
         finally:
             worker.close()
 
-    def _take(self) -> Target | None:
+    def _take(self, products: list[Target]) -> Target | None:
         with self._lock:
-            return self.waiting.pop(0) if self.waiting else None
+            return products.pop(0) if products else None
 
     def _one(self, problem: Target, worker: Worker, wait: bool = False) -> None:
         """Search one product. If another process is searching it, put it aside and look at it again at the end."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from ..backends.base import Config, Space
 
-__all__ = ["Point", "Points", "canonical"]
-
 Point = tuple[int, ...]
 _TRIES = 2000  # failed draws, after which a space counts as empty
 _MISSING = None  # value of a parameter that a listed configuration does not have

@@ -11,8 +11,6 @@ from ..backends.processors import blas_threads
 from .core import Search
 from .space import Point
 
-__all__ = ["Anneal", "Exhaustive", "Genetic", "Model", "Random"]
-
 
 class Random(Search):
     uses_score = False

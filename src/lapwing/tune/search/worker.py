@@ -26,8 +26,6 @@ from typing import Any
 from ..backends.base import Bench, Config, Kernel, Refused
 from ..gemm import Gemm
 
-__all__ = ["Busy", "Candidate", "Worker", "main"]
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -97,8 +95,7 @@ class Worker:
         """End the process at once: it has nothing to save."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:

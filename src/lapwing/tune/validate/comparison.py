@@ -19,8 +19,6 @@ from ..search.worker import Busy, Candidate, Worker
 from ..workdir import Target, Trial, Workdir, environment_hash, ranked
 from .timing import gain, preferred
 
-__all__ = ["Comparison", "compare"]
-
 _TOP = 4  # candidates that are timed, besides the default and the vendor's best
 _CHOOSING = 15  # samples to choose a winner
 _JUDGING, _ROUNDS = 11, 3  # fresh samples in each round to measure its gain; every second round has the opposite order
@@ -130,20 +128,20 @@ def compare(
             worker.close()
     if started:
         return tuple(found)
-    if foreign and (reason := folder.elsewhere(foreign, _environments(foreign))):
+    places = {t.backend: t.device for t in foreign}
+    here = {name: now for name, device in places.items() if (now := _environment(name, device)) is not None}
+    if foreign and (reason := folder.elsewhere(foreign, here)):
         raise ValueError(
             f"compare: the trials in {folder.path} were made elsewhere: {reason}\nhint: search again here, lapwing tune run"
         )
     return ()
 
 
-def _environments(trials: Sequence[Trial]) -> dict[str, dict[str, str]]:
-    found = {}
-    for name, device in {t.backend: t.device for t in trials}.items():
-        with contextlib.suppress(ImportError, ValueError, RuntimeError):
-            if get(name).missing() is None:
-                found[name] = get(name).environment(device)
-    return found
+def _environment(backend: str, device: int) -> dict[str, str] | None:
+    """The environment of a backend; None when it cannot be used here."""
+    with contextlib.suppress(ImportError, ValueError, RuntimeError):
+        return get(backend).environment(device) if get(backend).missing() is None else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -172,13 +170,9 @@ class _Limits:
 def _usable(trials: list[Trial], target: Target, devices: Sequence[int] | None) -> list[Trial]:
     """Trials of this machine as it is now, and of one device."""
     trials = [t for t in trials if t.gemm == target.gemm.key and (devices is None or t.device in devices)]
-    here: dict[tuple[str, int], str | None] = {}
-    for name, device in {(t.backend, t.device) for t in trials}:
-        try:
-            here[name, device] = environment_hash(get(name).environment(device)) if get(name).missing() is None else None
-        except (ImportError, ValueError):  # a backend that is not installed
-            here[name, device] = None
-    trials = [t for t in trials if here[t.backend, t.device] == t.environment]
+    places = {(t.backend, t.device) for t in trials}
+    here = {place: environment_hash(now) for place in places if (now := _environment(*place)) is not None}
+    trials = [t for t in trials if here.get((t.backend, t.device)) == t.environment]
     return [t for t in trials if t.device == trials[-1].device]
 
 

@@ -8,7 +8,7 @@ import html
 import importlib.util
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from ..files import read_json, write_atomic
 from ..workdir import Workdir
 from . import pictures
 from .results import results_folder
-
-__all__ = ["write"]
 
 _log = logging.getLogger("lapwing")
 _NAMED = 10  # names of products in one sentence
@@ -78,13 +76,12 @@ def _draw(rows: Sequence[Mapping[str, str]], searches: Mapping[str, Any], device
     if importlib.util.find_spec("matplotlib") is None:
         _log.warning("report: no pictures, because matplotlib is not installed (pip install matplotlib)")
         return {}
-    wanted: dict[str, Callable[[], bytes]] = {}
+    drawn = {}
     if rows:
-        wanted["uplift"] = lambda: pictures.uplift(rows, device)
-        wanted["roofline"] = lambda: pictures.roofline(rows, device)
+        drawn = {"uplift": pictures.uplift(rows, device), "roofline": pictures.roofline(rows, device)}
     if searches:
-        wanted["convergence"] = lambda: pictures.convergence(searches, device)
-    return {name: draw() for name, draw in wanted.items()}
+        drawn["convergence"] = pictures.convergence(searches, device)
+    return drawn
 
 
 def _searches(root: Path) -> dict[str, list[float | None]]:

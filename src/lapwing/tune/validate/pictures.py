@@ -9,8 +9,6 @@ from typing import Any
 
 from ..backends.cuda import PEAKS
 
-__all__ = ["convergence", "roofline", "uplift"]
-
 _KEPT, _OTHER, _DOUBT, _LINE = "#2166ac", "#b0b0b0", "#e08214", "#d6604d"
 _MOST = 40  # bars
 _LABELS = 20  # named points of the roofline, those with the most time

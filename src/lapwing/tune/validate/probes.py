@@ -15,21 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import Refused
-from ..gemm import TYPES, Gemm
-
-__all__ = [
-    "UNIT",
-    "Operands",
-    "Probe",
-    "activate",
-    "allowances",
-    "bound",
-    "exact",
-    "judge",
-    "probes",
-    "relative_error",
-    "smaller",
-]
+from ..gemm import PACKED, TYPES, Gemm
 
 UNIT = {
     "f64": 2.0**-53,
@@ -74,12 +60,11 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
     found = [Probe("product", gemm)]
     if min(near.m, near.n, near.k, near.batch) == 0:
         return tuple(found)
-    packed: dict[str, Any] = {f"ld{x}": 0 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
     # the pad keeps 16-byte alignment and holds NaN, which shows reads beyond the matrix
-    pad: dict[str, Any] = {f"ld{x}": near.stored(x)[0] + 16 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
+    pad = PACKED | {f"ld{x}": near.stored(x)[0] + 16 for x in "abcd"}
     found.append(Probe("padded", replace(near, **pad)))
     odd = {x: max(1, getattr(near, x) - cut) for x, cut in (("m", 1), ("n", 3), ("k", 5))}
-    found.append(Probe("odd tails", replace(near, **{**packed, **odd})))
+    found.append(Probe("odd tails", replace(near, **PACKED | odd)))
     if alpha_beta and TYPES[near.a_type][0] > 1:
         found.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
     if "none" not in (near.scale_a, near.scale_b):
@@ -95,8 +80,7 @@ def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
     while 2.0 * sides["m"] * sides["n"] * sides["k"] * sides["batch"] > flops:
         largest = max(("m", "n", "k"), key=lambda x: sides[x])
         sides[largest] = -(-sides[largest] // 2)
-    packed: dict[str, Any] = {f"ld{x}": 0 for x in "abcd"} | {f"stride_{x}": 0 for x in "abcd"}
-    return replace(gemm, **{**packed, **sides})
+    return replace(gemm, **PACKED | sides)
 
 
 @dataclass(frozen=True)
@@ -186,9 +170,7 @@ def exact(gemm: Gemm, operands: Operands) -> tuple[np.ndarray, np.ndarray]:
     complex_ = operands.a.dtype.kind == "c"
     real: Any = np.longdouble if long else np.float64
     wide: Any = (np.clongdouble if long else np.complex128) if complex_ else real
-    x, w = operands.b.astype(wide), operands.a.astype(wide)
-    x = x if gemm.trans_b == "N" else x.swapaxes(-1, -2).conj() if gemm.trans_b == "C" else x.swapaxes(-1, -2)
-    w = w if gemm.trans_a == "N" else w.swapaxes(-1, -2).conj() if gemm.trans_a == "C" else w.swapaxes(-1, -2)
+    x, w = turned(operands.b.astype(wide), gemm.trans_b), turned(operands.a.astype(wide), gemm.trans_a)
     factor = np.asarray(gemm.alpha, real)
     if operands.scale_a is not None:
         factor = factor * operands.scale_a.astype(real)
@@ -201,6 +183,13 @@ def exact(gemm: Gemm, operands: Operands) -> tuple[np.ndarray, np.ndarray]:
     if operands.bias is not None:
         answer, size = answer + operands.bias, size + np.abs(operands.bias)
     return activate(gemm.activation, answer), size
+
+
+def turned(x: np.ndarray, letter: str) -> np.ndarray:
+    """op(x): as it is for "N", transposed for "T", transposed and conjugated for "C"."""
+    if letter == "N":
+        return x
+    return x.swapaxes(-1, -2).conj() if letter == "C" and np.iscomplexobj(x) else x.swapaxes(-1, -2)
 
 
 def activate(name: str, x: np.ndarray) -> np.ndarray:

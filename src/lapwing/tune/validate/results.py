@@ -6,8 +6,6 @@ confused: how much less time the products take, sum w (1 - 1/r), and how many ti
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -15,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..amd.names import R_TYPES
-from ..files import write_atomic, write_json
-from ..search.coverage import Coverage, read_coverage
+import numpy as np
 
-__all__ = ["COLUMNS", "Metrics", "Uplift", "measure", "write"]
+from ..amd.names import R_TYPES
+from ..files import write_csv, write_json
+from ..search.coverage import Coverage, read_coverage
 
 COLUMNS = (
     "name", "transA", "transB", "batch_count", "m", "n", "k", "lda", "ldb", "ldc", "ldd", "alpha", "beta",
@@ -97,12 +95,10 @@ class Metrics:
         if self.doubtful:
             rows.append(f"~{self.doubtful} of {self.products} gains cannot be believed and were not kept: is the machine busy?")
         rows += [str(self.unmeasured)] if missing else []
-        if self.all_products.n:
-            mean, geo = self.all_products.mean_uplift_pct or 0.0, self.all_products.geomean_uplift_pct or 0.0
-            rows.append(f"uplift of all products: {mean:.2f} % on average, {geo:.2f} % as geometric mean")
-        if self.kept_products.n:
-            mean, geo = self.kept_products.mean_uplift_pct or 0.0, self.kept_products.geomean_uplift_pct or 0.0
-            rows.append(f"uplift of the kept products: {mean:.2f} % on average, {geo:.2f} % as geometric mean")
+        for which, uplift in (("all", self.all_products), ("the kept", self.kept_products)):
+            if uplift.n:
+                mean, geo = uplift.mean_uplift_pct or 0.0, uplift.geomean_uplift_pct or 0.0
+                rows.append(f"uplift of {which} products: {mean:.2f} % on average, {geo:.2f} % as geometric mean")
         w = self.weighted
         rows.append(f"by calls: {w.time_reduction_pct:.2f} % less time in products, {w.speedup:.3f}x as fast")
         if self.weighted_vendor is not None:
@@ -176,16 +172,8 @@ def _uplift(ratios: Sequence[float]) -> Uplift:
         return Uplift(0)
     uplifts = [100 * (r - 1) for r in good]
     geometric = 100 * math.expm1(sum(map(math.log, good)) / len(good))
-    at = {f"p{p}": _percentile(uplifts, p) for p in _PERCENTILES}
+    at = {f"p{p}": float(np.percentile(uplifts, p)) for p in _PERCENTILES}
     return Uplift(len(good), sum(uplifts) / len(good), geometric, at["p50"], uplifts[0], uplifts[-1], **at)
-
-
-def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Interpolate between the two nearest values, as NumPy does."""
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def _weighted(shares: Sequence[float], ratios: Sequence[float]) -> Weighted:
@@ -194,11 +182,8 @@ def _weighted(shares: Sequence[float], ratios: Sequence[float]) -> Weighted:
 
 
 def _write_csv(path: Path, comparisons: Sequence[Any]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(_row, comparisons))
-    write_atomic(path, text.getvalue())
+    rows = map(_row, comparisons)
+    write_csv(path, [COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
 
 
 def _row(c: Any) -> dict[str, Any]:

@@ -13,8 +13,6 @@ import numpy as np
 from ..backends import VENDOR
 from ..search.worker import Candidate
 
-__all__ = ["Gain", "Interval", "gain", "interval", "preferred"]
-
 _TIE = 1.02  # candidates closer than this count as equally fast
 _RESAMPLES = 2000
 UNSTEADY = 2.0  # samples whose median is this many times their minimum are unsteady, as in lapwing.bench
@@ -86,18 +84,12 @@ def gain(
     """
     base, best = [x for r in default for x in r], [x for r in tuned for x in r]
     found = interval(base, best, seed=seed)
-    return Gain(found, _doubt(found.ratio, default, tuned, base, best, floor, first, others))
+    rounds = [median(a) / median(b) for a, b in zip(default, tuned, strict=True)]
+    return Gain(found, _doubt(found.ratio, rounds, base, best, floor, first, others))
 
 
 def _doubt(
-    ratio: float,
-    default: Sequence[Sequence[float]],
-    tuned: Sequence[Sequence[float]],
-    base: Sequence[float],
-    best: Sequence[float],
-    floor: float,
-    first: float,
-    others: float,
+    ratio: float, rounds: list[float], base: list[float], best: list[float], floor: float, first: float, others: float
 ) -> str:
     if median(best) < floor:
         return (
@@ -112,7 +104,6 @@ def _doubt(
         )
     if others > _BUSY:
         return f"the machine is busy: other programs took {100 * others:.0f} % of the processors"
-    rounds = [median(a) / median(b) for a, b in zip(default, tuned, strict=True)]
     if max(rounds) > _DISAGREE * min(rounds):
         return f"the rounds disagree: {min(rounds):.3g}x to {max(rounds):.3g}x"
     for name, samples in (("default", base), ("candidate", best)):

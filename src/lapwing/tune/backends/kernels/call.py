@@ -9,9 +9,6 @@ from typing import Any
 
 from ...gemm import Gemm
 
-__all__ = ["on_device", "torch_callable", "unwritten"]
-
-
 Seen = dict[int, tuple[Any, int]]  # weights by identity: a weak reference, and torch's count of writes
 
 
@@ -43,7 +40,7 @@ def torch_callable(bound: Any, gemm: Gemm, device: int) -> Callable[..., Any]:
     """
     import torch
 
-    from ..cuda_bench import Operands, TorchDefault, torch_dtype
+    from ..cuda_operands import Operands, TorchDefault, torch_dtype
 
     start = getattr(bound, "start", None)
     plain = TorchDefault(gemm)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes as C
+import functools
 import hashlib
 import os
 import tempfile
@@ -10,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ....core import libraries
 from ....core.settings import cache_folder
 from ...gemm import Gemm
 from ..base import Refused
-from .nvrtc import compile_source, library
 from .plan import Step
-
-__all__ = ["Compiled", "compile_step", "signature"]
 
 NAMES = {"f32": "fp32", "tf32": "fp32", "f16": "fp16", "bf16": "bf16", "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5", "f64": "fp64"}
 SOURCE = Path(__file__).with_name("skinny.cu")
@@ -88,10 +88,41 @@ def cuda(step: Step, capability: int) -> tuple[bytes, str, int, int]:
     if file and file.exists():
         cubin = file.read_bytes()
     else:
-        cubin = compile_source(text, SOURCE.name, definitions, arch=arch)
+        cubin = compile_source(text, SOURCE.name, definitions, arch)
         if file:
             handle, name = tempfile.mkstemp(dir=file.parent)
             with os.fdopen(handle, "wb") as out:
                 out.write(cubin)
             os.replace(name, file)
     return cubin, "skinny", 32 * step.warps, step.shared
+
+
+@functools.cache
+def library() -> Any:
+    """NVRTC, which compiles CUDA C++ at run time, also without a GPU."""
+    lib = libraries.load("nvrtc", operation="tune")
+    lib.nvrtcGetErrorString.restype = C.c_char_p
+    return lib
+
+
+def compile_source(text: str, name: str, definitions: dict[str, int], arch: str) -> bytes:
+    """Compile source text to a cubin; ``name`` appears in messages. RuntimeError contains the compiler's output."""
+    lib, program = library(), C.c_void_p()
+    flags = [f"-arch={arch}", "-std=c++17", *(f"-D{name}={value}" for name, value in definitions.items())]
+    made = lib.nvrtcCreateProgram(C.byref(program), text.encode(), name.encode(), 0, None, None)
+    if made:
+        raise RuntimeError(f"{name}: {lib.nvrtcGetErrorString(made).decode()}")
+    try:
+        status = lib.nvrtcCompileProgram(program, len(flags), (C.c_char_p * len(flags))(*(f.encode() for f in flags)))
+        size = C.c_size_t()
+        if status:
+            lib.nvrtcGetProgramLogSize(program, C.byref(size))
+            log = C.create_string_buffer(size.value)
+            lib.nvrtcGetProgramLog(program, log)
+            raise RuntimeError(f"{name} does not compile: {log.value.decode(errors='replace')[:2000]}")
+        lib.nvrtcGetCUBINSize(program, C.byref(size))
+        cubin = C.create_string_buffer(size.value)
+        lib.nvrtcGetCUBIN(program, cubin)
+        return cubin.raw
+    finally:
+        lib.nvrtcDestroyProgram(C.byref(program))

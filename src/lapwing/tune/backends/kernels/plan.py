@@ -8,8 +8,6 @@ from typing import Any
 from ...gemm import TYPES, Gemm
 from ..base import Config
 
-__all__ = ["POINTERS", "Argument", "Step", "blocks", "element_bytes", "epilogue", "plan"]
-
 POINTERS = ("a", "b", "c", "d", "bias", "scale_a", "scale_b", "work", "locks")
 FETCHES = (3, 4)  # values of pdl that send weights to the cache ahead
 FETCHED = 24 << 20  # bytes that all blocks together send to the cache: less than half of its size
@@ -76,23 +74,12 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
     sizes = tuple(Argument(x, "i32", getattr(gemm, x)) for x in ("m", "n", "k", "lda", "ldb", "ldc", "ldd"))
     factors = (Argument("alpha", "f32", gemm.alpha), Argument("beta", "f32", gemm.beta))
     batches = tuple(Argument(f"step_{x}", "i64", getattr(gemm, f"stride_{x}")) for x in "abcd")
-    where = {
-        "a": "A",
-        "b": "B",
-        "c": "C",
-        "d": "D",
-        "bias": "BIAS",
-        "scale_a": "SA",
-        "scale_b": "SB",
-        "work": "WORK",
-        "locks": "LOCKS",
-    }
-    memory = {name: Argument(where[name], "pointer", name) for name in POINTERS}
+    memory = [Argument({"scale_a": "SA", "scale_b": "SB"}.get(name, name.upper()), "pointer", name) for name in POINTERS]
     run: dict[str, Any] = {"warps": int(config["warps"]), "stages": int(config["stages"])}
     if template == "stream":
         programs = min(split * multiprocessors, tiles * blocks(gemm.k, bk))
         extra = (Argument("programs", "i32", programs),)
-        arguments = (*memory.values(), *sizes, *extra, *factors)
+        arguments = (*memory, *sizes, *extra, *factors)
         return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
     constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
     constants["AHEAD"] = ahead(config, tiles * split * bm * bk * element_bytes(gemm))
@@ -101,7 +88,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         "tile",
         (tiles, split, gemm.batch),
         tuple(constants.items()),
-        (*memory.values(), *sizes, *batches, Argument("split", "i32", split), *factors),
+        (*memory, *sizes, *batches, Argument("split", "i32", split), *factors),
         **run,
         dependent=bool(config["pdl"]),
         sums=cells if reduce == REDUCE["atomic"] else 0,

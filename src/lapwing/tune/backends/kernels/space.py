@@ -13,8 +13,6 @@ from .compiled import SHARED_MOST
 from .plan import FETCHES, blocks
 from .workspace import LOCKS
 
-__all__ = ["AHEAD", "PARAMETERS", "allowed", "score", "seeds", "winners"]
-
 PARAMETERS: dict[str, tuple[int | str, ...]] = {
     "template": ("tile", "stream", "skinny"),
     "bm": (16, 32, 48, 64, 96, 128, 256),
@@ -151,34 +149,11 @@ def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> 
     fitting = next((w for w in sorted(TILES) if w >= gemm.n), max(TILES))
     narrow = next((w for w in (8, 16, 32, 48, 64) if w >= gemm.n), 64)
     strips = 8 if gemm.n > 1024 else 1
-    bases: list[Config] = [
-        {
-            "template": "tile",
-            "bm": bm,
-            "bn": fitting,
-            "bk": bk,
-            "stages": stages,
-            "warps": warps,
-            "swap": swap,
-            "group": strips,
-            "pdl": 0,
-        }
-        for bm, bk, stages, warps, swap in TILES[fitting]
-    ]
-    bases += [
-        {
-            "template": "skinny",
-            "bm": bm,
-            "bn": narrow,
-            "bk": 64,
-            "stages": depth,
-            "warps": warps,
-            "swap": 0,
-            "group": group,
-            "pdl": 0,
-        }
-        for bm, warps, depth, group in SKINNY
-    ]
+    names = ("template", "bm", "bn", "bk", "stages", "warps", "group", "swap", "pdl")
+    rows: list[tuple[int | str, ...]] = []
+    rows += [("tile", bm, fitting, bk, stages, warps, strips, swap, 0) for bm, bk, stages, warps, swap in TILES[fitting]]
+    rows += [("skinny", bm, narrow, 64, depth, warps, group, 0, 0) for bm, warps, depth, group in SKINNY]
+    bases: list[Config] = [dict(zip(names, row, strict=True)) for row in rows]
     found: list[Config] = [{**c, "template": "stream", "split": 1, "reduce": "last"} for c in bases[:2]]
     for base in bases:
         count = blocks(gemm.m, int(base["bm"])) * blocks(gemm.n, int(base["bn"])) * gemm.batch

@@ -18,8 +18,6 @@ after it, so this is always correct.
 import triton
 import triton.language as tl
 
-NONE, ATOMIC, TWO_PASS, LAST = 0, 1, 2, 3
-
 
 @triton.jit
 def to_tf32(x):

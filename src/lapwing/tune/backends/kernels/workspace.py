@@ -6,8 +6,6 @@ import contextlib
 import threading
 from typing import Any
 
-__all__ = ["Arena", "arena"]
-
 LOCKS = 1 << 16  # number of counters, one for each block of a result
 NO_ROOM = (
     "a tuned product needs memory that cannot be allocated while a graph is captured\n"
