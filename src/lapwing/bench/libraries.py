@@ -11,8 +11,6 @@ import numpy as np
 
 from .library import Call, Library, first_of, quietly, silenced, spin_cycles
 
-__all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
-
 PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
 LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # SciPy has no arrays of its own
 

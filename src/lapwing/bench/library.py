@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Call", "Library", "first_of", "quietly", "silenced", "spin_cycles"]
-
 Call = Callable[[Any], Any]
 
 

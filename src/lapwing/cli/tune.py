@@ -24,8 +24,6 @@ from .usage import UsageError, check_output
 if TYPE_CHECKING:
     from ..tune.readers import Log
 
-__all__ = ["add_parser"]
-
 _SHOWN = 40  # products
 
 

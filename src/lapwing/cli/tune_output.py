@@ -17,19 +17,6 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..tune.readers import Log
 
-__all__ = [
-    "Live",
-    "parse_budget",
-    "parse_devices",
-    "plural",
-    "print_configured",
-    "print_path",
-    "print_problems",
-    "print_searched",
-    "products",
-    "say",
-]
-
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SHOWN = 10  # bad lines
 

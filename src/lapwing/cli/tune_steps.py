@@ -12,8 +12,6 @@ from typing import Any
 from .tune_output import Live, parse_budget, parse_devices, print_path, print_searched
 from .usage import UsageError
 
-__all__ = ["LATER", "add_step", "add_workdir", "measuring", "search_options", "searching", "write_for_amd"]
-
 FORMATS = ("tunableop", "inductor", "vllm", "hipblaslt")
 POLICIES = ("winner", "force", "newest")
 

@@ -46,8 +46,6 @@ from ..solver.arrays import to_host
 from .jax_rows import JaxRows
 from .rows import Rows
 
-__all__ = ["BlockSVD", "Decomposition"]
-
 _EPS = float(np.finfo(np.float64).eps)
 _STATE = (
     "kept",

@@ -19,8 +19,6 @@ from ..solver.arrays import aligned, import_library, library_of
 if TYPE_CHECKING:
     from .jax_rows import JaxRows
 
-__all__ = ["Layout", "Rows", "make_rows"]
-
 # columns of a chunk: on a CPU a chunk of 80 rows (2.6 MB) stays in the second-level cache; on a GPU the product of one chunk
 # must keep the whole GPU busy. CPU: widths from 512 to 16384 differ by less than the noise (80 x 131072, OpenBLAS, one thread)
 _HOST_WIDTH = 4096

@@ -11,8 +11,6 @@ from ..solver.arrays import host_as_numpy, import_library, library_of, restore_a
 from ..solver.guard import Guard, check_shape
 from ..solver.streams import wide
 
-__all__ = ["Spectrum"]
-
 
 class Spectrum(Analysis):
     """Power of the Fourier modes along one axis of a field, averaged over the other axes, the steps and the ranks.

@@ -11,8 +11,6 @@ from ..solver.arrays import host_as_numpy, import_library, library_of, numpy_dty
 from ..solver.guard import Guard, check_shape
 from ..solver.streams import wide
 
-__all__ = ["Stats"]
-
 
 class _Moments:
     """Running moments of one field, on its device, in double precision.
