@@ -58,6 +58,16 @@ class Library:
         """Release cached memory."""
 
 
+def then(call: Call, a: Any, wait: Callable[[], Any]) -> Callable[[], None]:
+    """One call, and the wait for its result."""
+
+    def both() -> None:
+        call(a)
+        wait()
+
+    return both
+
+
 def first_of(a: Any) -> Any:
     """The matrix of an input that may be a pair of it and right-hand sides."""
     return a[0] if isinstance(a, tuple) else a
