@@ -78,7 +78,7 @@ Call read(const Frame& frame) {
   return call;
 }
 
-// Bytes in shared memory of `lines` lines of `line` bytes: Stage in solve.cuh.
+// Bytes in shared memory of `lines` lines of `line` bytes: Stage in stage.cuh.
 int64_t staged(int64_t line, int64_t lines) {
   if (line % 16) return line * lines;
   int64_t bytes = (line / 16 | 1) * 16 * lines;

@@ -10,8 +10,6 @@ from .check import Check
 from .environment import Environment
 from .operations import operation_of, problem_of
 
-__all__ = ["Absent", "Case", "Entry", "Report", "Row", "Timing"]
-
 _UNSTEADY = 2.0
 
 

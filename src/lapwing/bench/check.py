@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from .case import Case
     from .library import Library
 
-__all__ = [
-    "LIMIT", "Check", "adjoint", "blocks", "check_cholesky", "check_cholesky_on_device", "check_factor", "norm", "probes",
-    "small_enough", "wide",
-]  # fmt: skip
-
 LIMIT = 10.0  # ||A - L L^H|| <= LIMIT n eps ||A||
 _EXACT_WORK = 4e9  # multiplications up to which the whole residual is formed: a second at most
 _PROBES = 8

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from .case import Case
     from .library import Library
 
-__all__ = ["check_pairs", "check_pairs_on_device", "check_spectrum", "check_values", "check_values_on_device"]
-
 _ALL_VALUES = 2048  # up to this order numpy.linalg.eigvalsh gives the right values in a second or two
 _VALUES_WORK = 4e9  # batch n^3 up to which all matrices are compared with it
 _COMPLETE = 16  # the number of matrices of a batch that are checked for missed values

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from .case import Case
     from .library import Library
 
-__all__ = ["check_solution", "check_solution_on_device"]
-
 _NOT_DESCENDING = "the singular values are not descending from the largest, or negative"
 
 

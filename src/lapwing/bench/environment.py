@@ -13,18 +13,6 @@ from pathlib import Path
 from .._version import __version__
 from ..core.native import native
 
-__all__ = [
-    "HOW_TO_GET",
-    "PACKAGES",
-    "Environment",
-    "Gpu",
-    "counted",
-    "driver_version",
-    "environment",
-    "how_to_build",
-    "installed_version",
-]
-
 # names of distributions, by import name
 PACKAGES = {
     "numpy": ("numpy",),

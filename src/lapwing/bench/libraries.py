@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .library import Call, Library, first_of, quietly, silenced, spin_cycles
-
-__all__ = ["LIBRARIES", "PEERS", "allow_float64_in_jax", "installed", "open_library"]
+from .library import Call, Library, first_of, quietly, silenced, spin_cycles, then
 
 PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
 LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # SciPy has no arrays of its own
@@ -66,14 +64,7 @@ class _Torch(Library):
         return x.detach().cpu().numpy()  # type: ignore[no-any-return]
 
     def waited(self, call: Call, a: Any) -> Any:
-        if not first_of(a).is_cuda:
-            return super().waited(call, a)
-
-        def wait() -> None:
-            call(a)
-            self.torch.cuda.synchronize()
-
-        return wait
+        return then(call, a, self.torch.cuda.synchronize) if first_of(a).is_cuda else super().waited(call, a)
 
     def queued(self, call: Call, a: Any, count: int) -> float:
         cuda = self.torch.cuda
@@ -150,14 +141,8 @@ class _Tensorflow(Library):
         return np.asarray(x.numpy())
 
     def waited(self, call: Call, a: Any) -> Any:
-        if "GPU" not in first_of(a).device:
-            return super().waited(call, a)
-
-        def wait() -> None:
-            call(a)
-            self.tf.test.experimental.sync_devices()
-
-        return wait
+        on_gpu = "GPU" in first_of(a).device
+        return then(call, a, self.tf.test.experimental.sync_devices) if on_gpu else super().waited(call, a)
 
     def copier(self) -> Call:
         return lambda a: a + 1
@@ -188,11 +173,7 @@ class _Cupy(Library):
         return self.cupy.asnumpy(x)  # type: ignore[no-any-return]
 
     def waited(self, call: Call, a: Any) -> Any:
-        def wait() -> None:
-            call(a)
-            self.cupy.cuda.get_current_stream().synchronize()
-
-        return wait
+        return then(call, a, lambda: self.cupy.cuda.get_current_stream().synchronize())
 
     def queued(self, call: Call, a: Any, count: int) -> float:
         cuda = self.cupy.cuda

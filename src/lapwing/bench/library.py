@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Call", "Library", "first_of", "quietly", "silenced", "spin_cycles"]
-
 Call = Callable[[Any], Any]
 
 
@@ -58,6 +56,16 @@ class Library:
 
     def tidy(self) -> None:
         """Release cached memory."""
+
+
+def then(call: Call, a: Any, wait: Callable[[], Any]) -> Callable[[], None]:
+    """One call, and the wait for its result."""
+
+    def both() -> None:
+        call(a)
+        wait()
+
+    return both
 
 
 def first_of(a: Any) -> Any:

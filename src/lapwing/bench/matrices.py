@@ -12,8 +12,6 @@ from .. import gram
 from .case import Case
 from .operations import operation_of
 
-__all__ = ["MATRICES", "make_input", "make_matrix"]
-
 MATRICES = ("random", "known", "kernel", "laplacian", "wishart", "wishart_shift")
 _DISTINCT = 2**24  # random numbers drawn; a larger batch repeats its matrices
 _LARGEST = 4096  # a larger matrix repeats a random block of this order

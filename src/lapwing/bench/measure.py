@@ -20,8 +20,6 @@ from .operations import operation_of
 from .peers import peer_of, special_routines
 from .timing import Contender, interleave
 
-__all__ = ["COPY", "copy_bandwidth", "every_engine", "fitting", "measure", "peer_entries", "usable_library", "why_not"]
-
 COPY = "copy"
 _BANDWIDTH_BYTES = 2**29
 _CHECKED_OF_PEERS = 4096  # beyond this order the check would take longer than the measurement

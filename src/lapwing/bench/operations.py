@@ -22,8 +22,6 @@ from .library import Call, Library
 if TYPE_CHECKING:
     from .case import Case
 
-__all__ = ["Operation", "operation_of", "problem_of"]
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cholesky": cholesky, "eigh": eigh, "eigvalsh": eigvalsh, "solve": solve, "inv": inv, "qr": qr, "svd": svd, "lstsq": lstsq,
 }  # fmt: skip

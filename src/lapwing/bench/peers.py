@@ -14,8 +14,6 @@ from .library import Call, Library
 if TYPE_CHECKING:
     from .case import Case
 
-__all__ = ["Peer", "peer_of", "peer_text", "special_routines"]
-
 
 class Peer(NamedTuple):
     """A call in words and as a function of the input: the matrix, or a pair of it and right-hand sides."""

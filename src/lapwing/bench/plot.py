@@ -15,8 +15,6 @@ from .case import Case, Row, Timing
 from .environment import counted, environment
 from .table import seconds_in_words
 
-__all__ = ["KINDS", "can_plot", "plot_eigh", "plot_rows", "plot_speedup", "workspace_of"]
-
 KINDS = (".png", ".pdf", ".svg")
 _COLOURS = {
     "lapwing": "#d1495b",

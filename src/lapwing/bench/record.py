@@ -16,8 +16,6 @@ from .case import Case, Entry, Row
 from .environment import environment
 from .measure import measure
 
-__all__ = ["RECORDS", "Grid", "WrongAnswer", "grid_for", "measure_record", "record_of", "rule_in_words", "write_record"]
-
 # The records of each operation. A part of a spectrum has its own, with the number of values in place of the batch.
 RECORDS = {"cholesky": ("cholesky",), "eigh": ("eigh", "eigh_part")}
 

@@ -17,8 +17,6 @@ from .check import LIMIT
 from .environment import environment
 from .peers import peer_text
 
-__all__ = ["SCHEMA", "as_json", "make_report", "write_report"]
-
 SCHEMA = 1
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from .case import Row, Timing
 from .operations import operation_of
 
-__all__ = ["UNSTEADY", "Table", "seconds_in_words"]
-
 _WIDTHS = {"dtype": 10, "n": 6, "batch": 8, "engine": 11, "time": 9, "median": 9, "GFLOP/s": 8, "GB/s": 8}
 _RATIOS = {"vs best": 8, "vs floor": 9}
 _NAME_WIDTH = 10

@@ -11,8 +11,6 @@ from typing import Any
 
 from .case import Timing
 
-__all__ = ["Contender", "interleave"]
-
 _SAMPLE = 5e-3  # a sample is a loop of as many calls as take this long
 _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000

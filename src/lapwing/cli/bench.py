@@ -36,8 +36,6 @@ from .usage import (
     sentence,
 )
 
-__all__ = ["add_parser", "run"]
-
 _OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "qr", "svd", "lstsq")
 _OF_EIGENVALUES = ("eigh", "eigvalsh")
 # fields of a case that only some operations have, with their flags

@@ -18,8 +18,6 @@ from ..ops.cholesky import cholesky
 from .progress import Progress
 from .usage import program, python, sentence
 
-__all__ = ["add_parser", "run"]
-
 _RACE = ((4, 50_000), (8, 20_000), (16, 5_000), (32, 2_000), (64, 500), (128, 100), (256, 20))
 _QUICK = ((4, 2_000), (16, 500))
 _PICTURE = Path("lapwing-demo.png")

@@ -19,8 +19,6 @@ from ..ops.solve import inv, slogdet, solve
 from ..ops.svd import polar, svd, svdvals
 from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
 
-__all__ = ["add_parser", "run"]
-
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     op.__name__: op for op in (cholesky, eigh, eigvalsh, solve, inv, slogdet, qr, svd, svdvals, lstsq, polar)
 }

@@ -15,8 +15,6 @@ from ..core.settings import cache_folder, cache_path
 from ..distributed.backends.choice import PUBLIC
 from .usage import program
 
-__all__ = ["add_parser", "run"]
-
 _RECORD_COMMAND = {
     "cpu": "bench cholesky --record",
     "cuda": "bench cholesky --record --device cuda",

@@ -8,8 +8,6 @@ from pathlib import Path
 from . import insitu_demo
 from .usage import UsageError
 
-__all__ = ["add_parser"]
-
 # options for builds, answered by `python -m lapwing.insitu`
 _FLAGS = ("cflags", "libs", "cmakedir", "fortran", "libfile", "examples")
 

@@ -19,8 +19,6 @@ from typing import Any
 from .progress import Progress
 from .usage import UsageError, program
 
-__all__ = ["add_parser", "run"]
-
 PACKAGE = Path(__file__).resolve().parents[1]
 EXAMPLE = PACKAGE / "insitu" / "examples" / "burgers"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"

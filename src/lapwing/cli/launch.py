@@ -17,8 +17,6 @@ from types import FrameType
 
 from .usage import UsageError, sentence
 
-__all__ = ["add_parser", "find_mpiexec", "rank_environment"]
-
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Signals that end a process by surprise. SIGHUP, SIGINT, SIGQUIT and SIGTRAP are left out: 1, 2, 3 and 5 are common exit codes.
 _DEADLY = {

@@ -6,8 +6,6 @@ import io
 import sys
 from typing import TextIO
 
-__all__ = ["Progress"]
-
 _WIDTH = 24
 
 

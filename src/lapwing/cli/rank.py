@@ -18,8 +18,6 @@ from typing import Any, NoReturn
 
 from ..distributed.ranks.launched import RANKS
 
-__all__ = ["main", "name_rank"]
-
 _RANK = (*RANKS, "SLURM_PROCID")
 _ON_NODE = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _OF_NODE = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")  # how many ranks it has

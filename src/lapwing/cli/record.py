@@ -22,8 +22,6 @@ from ..core.settings import cache_folder
 from .progress import Progress
 from .usage import UsageError, check_output
 
-__all__ = ["run_record"]
-
 
 def run_record(options: argparse.Namespace, library: str) -> int:
     hardware = planner.hardware_of(options.device)

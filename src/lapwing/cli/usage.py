@@ -13,22 +13,6 @@ from typing import NoReturn
 
 from ..core.problem import DEVICES, DTYPES
 
-__all__ = [
-    "Parser",
-    "UsageError",
-    "add_device",
-    "add_subset",
-    "check_output",
-    "parse_dtypes",
-    "parse_shape",
-    "parse_sizes",
-    "parse_subset",
-    "parse_words",
-    "program",
-    "python",
-    "sentence",
-]
-
 
 class UsageError(Exception):
     """Ends the program with exit code 2; a second line of the message is the hint."""

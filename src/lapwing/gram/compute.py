@@ -8,8 +8,6 @@ from typing import Any
 from .formulas import Kernel
 from .points import Points
 
-__all__ = ["divide", "kernel_matrix"]
-
 
 def kernel_matrix(points: Points, kernel: Kernel, *numbers: Any) -> Any:
     return _module(points).make(points.x, points.y, kernel, numbers)

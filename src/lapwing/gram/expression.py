@@ -10,8 +10,6 @@ from typing import Any
 
 from .formulas import Kernel
 
-__all__ = ["build", "directions", "join_bands", "safe_power", "safe_root"]
-
 _LEAST_ROWS = 512
 _MOST_BLOCKS = 16  # each is compiled or recorded separately
 

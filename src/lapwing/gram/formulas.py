@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import pi
 from typing import Any
 
-__all__ = ["Kernel", "dispersal", "distance", "gaussian", "laplacian", "ntk", "squared"]
-
 
 @dataclass(frozen=True)
 class Kernel:

@@ -13,8 +13,6 @@ from .expression import build, safe_power, safe_root
 from .formulas import Kernel
 from .tiles import DIRECT
 
-__all__ = ["make", "vector"]
-
 
 @partial(jax.jit, static_argnames="kernel")
 def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:

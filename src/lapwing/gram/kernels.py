@@ -11,8 +11,6 @@ from .compute import divide, kernel_matrix
 from .formulas import Kernel
 from .points import Points, check_count, check_number, check_points, check_positive, in_safe_range, per_coordinate
 
-__all__ = ["dispersal", "euclidean", "gaussian", "laplacian", "ntk_relu", "ntk_relu_unit_sphere"]
-
 
 def euclidean(x: Any, y: Any = None, *, squared: bool = True) -> Any:
     """Squared distances |x_i - y_j|^2 between points, or with ``squared=False`` the distances.

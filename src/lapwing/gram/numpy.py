@@ -11,8 +11,6 @@ import numpy as np
 from .formulas import Kernel
 from .tiles import fill
 
-__all__ = ["make", "vector"]
-
 _SHARED = ("arctan2", "clip", "exp", "isfinite", "nonzero", "power", "tril", "where")
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from .. import frameworks
 
-__all__ = ["Points", "check_count", "check_number", "check_points", "check_positive", "in_safe_range", "per_coordinate"]
-
 _DTYPES = ("float32", "float64")
 _ORDINARY = {"float32": 32, "float64": 256}  # length scales of 2^-k to 2^k, whose squares neither over- nor underflow
 _SHIFTS = {"float32": (-120, 60), "float64": (-1000, 480)}  # powers of two that points may be multiplied by

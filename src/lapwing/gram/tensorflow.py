@@ -12,8 +12,6 @@ from .expression import build, join_bands, safe_power, safe_root
 from .formulas import Kernel
 from .tiles import DIRECT
 
-__all__ = ["make", "vector"]
-
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:

@@ -8,8 +8,6 @@ from typing import Any
 from .expression import directions
 from .formulas import Kernel
 
-__all__ = ["DIRECT", "fill"]
-
 # Up to this many coordinates the differences are summed one coordinate after the other, which is exact to the last digits and
 # on a CPU takes 0.6 (d = 2) to 1.6 (d = 8) times as long as the product.
 DIRECT = 8

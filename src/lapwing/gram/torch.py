@@ -14,8 +14,6 @@ from .expression import build, join_bands, safe_power, safe_root
 from .formulas import Kernel, squared
 from .tiles import DIRECT, fill
 
-__all__ = ["make", "vector"]
-
 
 def make(x: Any, y: Any, kernel: Kernel, numbers: tuple[Any, ...]) -> Any:
     tensors = [t for t in (x, y, *numbers) if isinstance(t, torch.Tensor)]

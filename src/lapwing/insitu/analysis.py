@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Analysis", "CollectiveError", "Context", "Sketch", "StopRun", "on_step"]
-
 OK, WARN, STOP, ERR = 0, 1, 2, -1  # status of a step
 AT_END = 1 << 62  # for collective_every: the ranks communicate only when the run ends
 

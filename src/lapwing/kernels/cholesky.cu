@@ -7,45 +7,9 @@
 // The first two are compiled for the exact LW_N = n; the third for LW_N = n rounded up to 32.
 // Failed pivots: info is the first column whose pivot is not finite and positive, and the whole matrix becomes NaN.
 // Every matrix is read whole before it is written, so out may be a.
-#include "common.cuh"
-
-#ifndef LW_THREADS
-#define LW_THREADS 128
-#endif
+#include "stage.cuh"
 
 extern __shared__ __align__(16) char memory[];
-
-// ---- staging of whole matrices -----------------------------------------------------------------------------------
-
-// A chunk of matrices in shared memory, as rows of ROW bytes. Neighbouring rows start an odd number of access units apart,
-// so lanes that read one row each meet no bank conflict: rows of 16-byte multiples are padded for that, others already are.
-template <int ROW>
-struct Stage {
-  static constexpr int UNIT = ROW % 16 == 0 ? 16 : ROW % 8 == 0 ? 8 : 4;
-  static constexpr int PITCH = UNIT == 16 ? (ROW / 16 | 1) * 16 : ROW;
-
-  LW_INLINE static int place(int byte) { return UNIT == 16 ? byte / ROW * PITCH + byte % ROW : byte; }
-
-  LW_INLINE static void load(const char* from, int bytes) {
-    int whole = bytes / LW_V * LW_V;
-    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-      copy_async<LW_V>(memory + place(byte), from + byte);
-    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-      copy_async<4>(memory + place(byte), from + byte);
-    commit_copies();
-    wait_copies<0>();
-  }
-
-  LW_INLINE static void store(char* to, int bytes) {
-    typedef Pack<float, LW_V / 4> Access;
-    int whole = bytes / LW_V * LW_V;
-#pragma unroll 4
-    for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-      *(Access*)(to + byte) = *(const Access*)(memory + place(byte));
-    for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-      *(float*)(to + byte) = *(const float*)(memory + place(byte));
-  }
-};
 
 #if LW_KERNEL == 0
 // ---- one thread per matrix ---------------------------------------------------------------------------------------
@@ -59,7 +23,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_thread(const T
   char* mine = memory + threadIdx.x * Whole::PITCH;
   for (i64 first = (i64)blockIdx.x * LW_THREADS; first < batch; first += (i64)gridDim.x * LW_THREADS) {
     int count = batch - first < LW_THREADS ? (int)(batch - first) : LW_THREADS;
-    Whole::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
+    Whole::load(memory, a + first * (N * N), count * (N * N * SIZE));
+    finish_copies();
     __syncthreads();
 
     T s[N * N];
@@ -89,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_thread(const T
     store_registers<Whole::UNIT>(mine, s);
     if (threadIdx.x < count) info[first + threadIdx.x] = bad;
     __syncthreads();
-    Whole::store((char*)(out + first * (N * N)), count * (N * N * SIZE));
+    Whole::store(out + first * (N * N), memory, count * (N * N * SIZE));
     __syncthreads();
   }
 }
@@ -137,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
   char* matrix = memory + g * N * Rows::PITCH;
   for (i64 first = (i64)blockIdx.x * MATRICES; first < batch; first += (i64)gridDim.x * MATRICES) {
     int count = batch - first < MATRICES ? (int)(batch - first) : MATRICES;
-    Rows::load((const char*)(a + first * (N * N)), count * (N * N * SIZE));
+    Rows::load(memory, a + first * (N * N), count * (N * N * SIZE));
+    finish_copies();
     __syncthreads();
 
     T row[N];
@@ -165,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) cholesky_rows(const T* 
     }
     if (r == 0 && g < count) info[first + g] = bad;
     __syncthreads();
-    Rows::store((char*)(out + first * (N * N)), count * (N * N * SIZE));
+    Rows::store(out + first * (N * N), memory, count * (N * N * SIZE));
     __syncthreads();
   }
 }
@@ -206,8 +172,7 @@ LW_INLINE void load_triangle(const T* a, int n) {
       }
     }
   }
-  commit_copies();
-  wait_copies<0>();
+  finish_copies();
 }
 
 // STEP elements of line i of memory from column j on: a row of L, or a column of it when transposed. Diagonal tiles have

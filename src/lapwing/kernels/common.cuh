@@ -56,6 +56,9 @@ LW_INLINE Real not_a_number() { return Real(__int_as_float(0x7fffffff)); }
 
 #if LW_DTYPE < 2
 LW_INLINE Real real(T x) { return x; }
+LW_INLINE Real imaginary(T) { return Real(0); }
+LW_INLINE T conjugate(T x) { return x; }
+LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
 LW_INLINE T from_real(Real x) { return x; }
 LW_INLINE T scale(T x, Real by) { return x * by; }
 LW_INLINE T negate(T x) { return -x; }
@@ -67,6 +70,9 @@ LW_INLINE bool is_finite(T x) { return x - x == Real(0); }
 LW_INLINE T filled(Real x) { return x; }
 #else
 LW_INLINE Real real(T x) { return x.re; }
+LW_INLINE Real imaginary(T x) { return x.im; }
+LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
+LW_INLINE T select(bool first, T a, T b) { return T{first ? a.re : b.re, first ? a.im : b.im}; }
 LW_INLINE T from_real(Real x) { return T{x, Real(0)}; }
 LW_INLINE T scale(T x, Real by) { return T{x.re * by, x.im * by}; }
 LW_INLINE T negate(T x) { return T{-x.re, -x.im}; }
@@ -160,12 +166,42 @@ LW_INLINE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+LW_INLINE void finish_copies() {
+  commit_copies();
+  wait_copies<0>();
+}
+
+// What other blocks write meanwhile: `acquire` sees all that came before a `release`. After a barrier, a release also covers
+// what the other threads of the block wrote.
+LW_INLINE int acquire(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+LW_INLINE void release(int* to, int value) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+// The value of the lane whose number differs by the bits of `step`.
+LW_INLINE Real across(Real x, int step) { return __shfl_xor_sync(0xffffffff, x, step); }
+#if LW_DTYPE >= 2
+LW_INLINE T across(T x, int step) { return T{across(x.re, step), across(x.im, step)}; }
+#endif
+
 // The block's place on its multiprocessor, counted in blocks of `warps` warps. Warps are spread over four schedulers by
 // number, so blocks that always gave the long chains to warp 0 would crowd one of them. Only speed depends on the answer.
 LW_INLINE int block_slot(int warps) {
   unsigned slot;
   asm volatile("mov.u32 %0, %%warpid;" : "=r"(slot));
   return slot / warps;
+}
+
+// Pair number p -> tile (i,j), j <= i, counting row by row.
+LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
+  i = (i64)((sqrt(8.0 * (double)p + 1.0) - 1.0) * 0.5);
+  while (i * (i + 1) / 2 > p) i--;
+  while ((i + 1) * (i + 2) / 2 <= p) i++;
+  j = p - i * (i + 1) / 2;
 }
 
 // ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------

@@ -14,24 +14,18 @@ constexpr int MAX_EXPONENT = 1000;
 #endif
 
 #if LW_DTYPE < 2
-LW_INLINE T conjugate(T x) { return x; }
 LW_INLINE Real square(T x) { return x * x; }
-LW_INLINE Real imaginary(T) { return Real(0); }
 LW_INLINE Real magnitude(T x) { return x < 0 ? -x : x; }
 LW_INLINE T add(T a, T b) { return a + b; }
 LW_INLINE T add_plain(T c, T a, T b) { return a * b + c; }
-LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
 #else
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
 LW_INLINE Real square(T x) { return x.re * x.re + x.im * x.im; }
-LW_INLINE Real imaginary(T x) { return x.im; }
 LW_INLINE Real magnitude(T x) { return fmax(x.re < 0 ? -x.re : x.re, x.im < 0 ? -x.im : x.im); }
 LW_INLINE T add(T a, T b) { return T{a.re + b.re, a.im + b.im}; }
 // c + a b
 LW_INLINE T add_plain(T c, T a, T b) {
   return T{(a.re * b.re + c.re) - a.im * b.im, a.im * b.re + (a.re * b.im + c.im)};
 }
-LW_INLINE T select(bool first, T a, T b) { return T{first ? a.re : b.re, first ? a.im : b.im}; }
 #endif
 
 LW_INLINE T multiply(T a, T b) { return add_plain(zero(), a, b); }
@@ -94,6 +88,13 @@ LW_INLINE Real max_lanes(Real x) {
   for (int step = LANES / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffff, x, step));
   return x;
 }
+
+#if LW_DTYPE >= 2
+template <int LANES>
+LW_INLINE T sum_lanes(T x) {
+  return T{sum_lanes<LANES>(x.re), sum_lanes<LANES>(x.im)};
+}
+#endif
 
 // ---- what eigh_values writes down for eigh_vectors ---------------------------------------------------------------
 

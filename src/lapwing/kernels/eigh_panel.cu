@@ -89,14 +89,6 @@ LW_INLINE bool load_triangle(T* s, int pitch, const T* a, int n, Real* room, Rea
   return bad == 0;
 }
 
-LW_INLINE T shuffle(T x, int step) {
-#if LW_DTYPE < 2
-  return __shfl_xor_sync(0xffffffff, x, step);
-#else
-  return T{__shfl_xor_sync(0xffffffff, x.re, step), __shfl_xor_sync(0xffffffff, x.im, step)};
-#endif
-}
-
 // Sums of R = 8 numbers over a warp, each number in the end with four lanes: lane 4 i .. 4 i + 3 returns the sum of x[i].
 LW_INLINE T sum_eight(T (&x)[R], int lane) {
 #pragma unroll
@@ -105,11 +97,11 @@ LW_INLINE T sum_eight(T (&x)[R], int lane) {
 #pragma unroll
     for (int i = 0; i < half; i++) {
       T send = select(high, x[i], x[i + half]), keep = select(high, x[i + half], x[i]);
-      x[i] = add(keep, shuffle(send, step));
+      x[i] = add(keep, across(send, step));
     }
   }
-  x[0] = add(x[0], shuffle(x[0], 2));
-  return add(x[0], shuffle(x[0], 1));
+  x[0] = add(x[0], across(x[0], 2));
+  return add(x[0], across(x[0], 1));
 }
 
 // Row r0 .. r0 + 7 of the lower triangle from column `from` on: y[rows] += S u, y[columns] += S^H u beside the diagonal.
@@ -247,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT)
         T sum = zero();
         for (int i = k + 1 + lane; i < n; i += 32) sum = add_product(sum, room.u[i], with[i]);
 #pragma unroll
-        for (int away = 16; away > 0; away /= 2) sum = add(sum, shuffle(sum, away));
+        for (int away = 16; away > 0; away /= 2) sum = add(sum, across(sum, away));
         if (lane == 0) room.dots[q] = sum;
       }
       __syncthreads();

@@ -3,36 +3,13 @@
 // Compiled for the exact LW_N = n, with LW_VECTORS 0 for eigenvalues alone. Every matrix is read whole before anything of it
 // is written, so v may be a.
 #include "eigh.cuh"
+#include "stage.cuh"
 
 constexpr int N = LW_N;
-constexpr int MATRIX = N * N * SIZE;  // bytes
-constexpr int UNIT = MATRIX % 16 == 0 ? 16 : MATRIX % 8 == 0 ? 8 : 4;
-constexpr int PITCH = UNIT == 16 ? (MATRIX / 16 | 1) * 16 : MATRIX;  // no two threads of a phase meet in one bank
-constexpr int SWEEPS = 16;                                           // about 5 are taken, 8 by the most stubborn matrices
+typedef Stage<N * N * SIZE> Whole;
+constexpr int SWEEPS = 16;  // about 5 are taken, 8 by the most stubborn matrices
 
 extern __shared__ __align__(16) char memory[];
-
-LW_INLINE int place(int byte) { return UNIT == 16 ? byte / MATRIX * PITCH + byte % MATRIX : byte; }
-
-LW_INLINE void stage_in(const char* from, int bytes) {
-  int whole = bytes / LW_V * LW_V;
-  for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-    copy_async<LW_V>(memory + place(byte), from + byte);
-  for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-    copy_async<4>(memory + place(byte), from + byte);
-  commit_copies();
-  wait_copies<0>();
-}
-
-LW_INLINE void stage_out(char* to, int bytes) {
-  typedef Pack<float, LW_V / 4> Access;
-  int whole = bytes / LW_V * LW_V;
-#pragma unroll 4
-  for (int byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-    *(Access*)(to + byte) = *(const Access*)(memory + place(byte));
-  for (int byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-    *(float*)(to + byte) = *(const float*)(memory + place(byte));
-}
 
 // One matrix: the diagonal, what lies above it, and the vectors as columns.
 struct Matrix {
@@ -106,11 +83,12 @@ struct Matrix {
 
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
     eigh_small(const T* a, Real* w, T* v, int* info, i64 batch, int first, int count) {
-  T* mine = (T*)(memory + threadIdx.x * PITCH);
-  Real* values = (Real*)(memory + LW_THREADS * PITCH);
+  T* mine = (T*)(memory + threadIdx.x * Whole::PITCH);
+  Real* values = (Real*)(memory + LW_THREADS * Whole::PITCH);
   for (i64 start = (i64)blockIdx.x * LW_THREADS; start < batch; start += (i64)gridDim.x * LW_THREADS) {
     int matrices = batch - start < LW_THREADS ? (int)(batch - start) : LW_THREADS;
-    stage_in((const char*)(a + start * (N * N)), matrices * MATRIX);
+    Whole::load(memory, a + start * (N * N), matrices * (N * N * SIZE));
+    finish_copies();
     __syncthreads();
 
     Matrix m;
@@ -173,12 +151,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
     __syncthreads();
     for (int e = threadIdx.x; e < matrices * count; e += LW_THREADS) w[start * count + e] = values[e];
     if (LW_VECTORS && count == N) {
-      stage_out((char*)(v + start * (N * N)), matrices * MATRIX);
+      Whole::store(v + start * (N * N), memory, matrices * (N * N * SIZE));
     } else if (LW_VECTORS) {
       int size = N * count;
       for (int e = threadIdx.x; e < matrices * size; e += LW_THREADS) {
         int who = e / size, i = (e - who * size) / count, j = e - who * size - i * count;
-        store_element(v + start * size + e, ((const T*)(memory + who * PITCH))[i * N + first + j]);
+        store_element(v + start * size + e, ((const T*)(memory + who * Whole::PITCH))[i * N + first + j]);
       }
     }
     __syncthreads();

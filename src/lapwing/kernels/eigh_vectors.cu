@@ -50,14 +50,6 @@ LW_INLINE Sweep fetch(const Sweep* from) {
   int start = fetch((const int*)from), planes = fetch((const int*)from + 1);
   return Sweep{start, (short)(planes & 0xffff), (short)(planes >> 16)};
 }
-LW_INLINE int acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-LW_INLINE void release(int* to, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
 #else
 template <typename X>
 LW_INLINE X fetch(const X* from) {
@@ -92,14 +84,6 @@ LW_INLINE void publish(const Lanes& lanes, const Elements& x) {
   __syncwarp();
 }
 
-LW_INLINE T sum_group(T x) {
-#if LW_DTYPE < 2
-  return sum_lanes<P>(x);
-#else
-  return T{sum_lanes<P>(x.re), sum_lanes<P>(x.im)};
-#endif
-}
-
 // x <- x H_0 H_1 ... H_{n-2}, B at a time: z_b = tau_b (x v_b - sum_{a<b} z_a v_a^H v_b), x <- x - sum_b z_b v_b^H.
 LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, int pitch, const T* tau, int n) {
   for (int k0 = 0; k0 < n - 1; k0 += B) {
@@ -131,7 +115,7 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
 #pragma unroll
     for (int b = 0; b < B; b++) {
 #pragma unroll
-      for (int a = 0; a < b; a++) y[b] = subtract(y[b], multiply(y[a], sum_group(gram[a][b])));
+      for (int a = 0; a < b; a++) y[b] = subtract(y[b], multiply(y[a], sum_lanes<P>(gram[a][b])));
       y[b] = k0 + b < n - 1 ? multiply(tau[k0 + b], y[b]) : zero();
     }
     for (int i0 = k0 + 1; i0 < n; i0 += P) {

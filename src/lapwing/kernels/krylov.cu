@@ -14,13 +14,11 @@ constexpr int LINES = THREADS / EDGE;
 
 #if LW_DTYPE < 2
 constexpr int PARTS = 1;
-LW_INLINE T conjugate(T x) { return x; }
 LW_INLINE double size_of(T x) { return fabs((double)x); }
 LW_INLINE double square_of(T x) { return (double)x * (double)x; }
 LW_INLINE T multiply(T a, T b) { return a * b; }
 #else
 constexpr int PARTS = 2;
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
 LW_INLINE double size_of(T x) { return fabs((double)x.re) + fabs((double)x.im); }
 LW_INLINE double square_of(T x) { return (double)x.re * (double)x.re + (double)x.im * (double)x.im; }
 LW_INLINE T multiply(T a, T b) { return T{a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re}; }
@@ -71,10 +69,8 @@ extern "C" __global__ void mirror(const T* a, T* c, i64 n, Real by) {
   i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
   int column = threadIdx.x % EDGE;
   for (i64 p = blockIdx.x; p < pairs; p += gridDim.x) {
-    i64 high = (i64)((sqrt(8.0 * (double)p + 1.0) - 1.0) * 0.5);
-    while (high * (high + 1) / 2 > p) high--;
-    while ((high + 1) * (high + 2) / 2 <= p) high++;
-    i64 low = p - high * (high + 1) / 2;
+    i64 high, low;
+    pair_of(p, high, low);
     i64 i0 = (LW_UPPER ? low : high) * EDGE, j0 = (LW_UPPER ? high : low) * EDGE;
     for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES) {
       i64 i = i0 + r, j = j0 + column;

@@ -12,7 +12,6 @@ constexpr int LINES = THREADS / EDGE;
 
 #if LW_DTYPE < 2
 typedef float Low;
-LW_INLINE T conjugate(T x) { return x; }
 LW_INLINE Low conjugate(Low x) { return x; }
 LW_INLINE double size_of(T x) { return fabs(x); }
 LW_INLINE double square_of(T x) { return x * x; }
@@ -34,7 +33,6 @@ LW_INLINE Low swapped(Low x, int lanes) { return __shfl_xor_sync(0xffffffffu, x,
 struct alignas(8) Low {
   float re, im;
 };
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
 LW_INLINE Low conjugate(Low x) { return Low{x.re, -x.im}; }
 LW_INLINE double size_of(T x) { return fmax(fabs(x.re), fabs(x.im)) + 0 * (x.re + x.im); }  // NaN stays
 LW_INLINE double square_of(T x) { return x.re * x.re + x.im * x.im; }

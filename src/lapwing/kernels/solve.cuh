@@ -9,7 +9,7 @@
 //   LW_GIVE      0: x for right-hand sides b, 1: the inverse, 2: E and the pivots' rows, 3: the determinant
 //   LW_K         right-hand sides at a time
 #pragma once
-#include "common.cuh"
+#include "stage.cuh"
 
 struct Call {
   const T* a;
@@ -47,17 +47,14 @@ LW_INLINE double reciprocal(double x) {
 #endif
 
 #if LW_DTYPE < 2
-LW_INLINE T conjugate(T x) { return x; }
 LW_INLINE T multiply(T a, T b) { return a * b; }
 LW_INLINE T subtract_plain(T c, T a, T b) { return c - a * b; }
 LW_INLINE T invert_lifted(T x) { return reciprocal(x); }
 LW_INLINE Real magnitude(T x) { return fabs(x); }
 LW_INLINE bool is_zero(T x) { return x == 0; }
-LW_INLINE T select(bool first, T a, T b) { return first ? a : b; }
 LW_INLINE Real log_magnitude(T x) { return log(fabs(x)); }
 LW_INLINE T phase(T x) { return x < 0 ? Real(-1) : Real(1); }
 #else
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
 LW_INLINE T multiply(T a, T b) { return T{a.re * b.re - a.im * b.im, a.im * b.re + a.re * b.im}; }
 // c - a b
 LW_INLINE T subtract_plain(T c, T a, T b) {
@@ -70,7 +67,6 @@ LW_INLINE T invert_lifted(T x) {
 }
 LW_INLINE Real magnitude(T x) { return fabs(x.re) + fabs(x.im); }
 LW_INLINE bool is_zero(T x) { return x.re == 0 && x.im == 0; }
-LW_INLINE T select(bool first, T a, T b) { return T{first ? a.re : b.re, first ? a.im : b.im}; }
 LW_INLINE Real log_magnitude(T x) {
   Real size = fmax(fabs(x.re), fabs(x.im)), p = x.re / size, q = x.im / size;
   return log(size) + Real(0.5) * log(p * p + q * q);
@@ -99,38 +95,3 @@ LW_INLINE bool is_divisor(T x) { return is_finite(x) && !is_zero(x); }
 #endif
 LW_INLINE T nan_element() { return filled(not_a_number()); }
 LW_INLINE Real log_of_zero() { return Real(__int_as_float(0xff800000)); }
-
-// ---- staging of whole matrices -----------------------------------------------------------------------------------
-
-// Matrices of LINES lines of LINE bytes, one after the other in memory. In shared memory neighbouring lines start an odd
-// number of access units apart, so that lanes that read one line each meet no bank conflict, and so do matrices.
-template <int LINE, int LINES>
-struct Stage {
-  static constexpr int UNIT = LINE % 16 == 0 ? 16 : LINE % 8 == 0 ? 8 : 4;
-  static constexpr int PITCH = UNIT == 16 ? (LINE / 16 | 1) * 16 : LINE;
-  static constexpr int EXTRA = UNIT == 16 && LINES > 1 && PITCH * LINES % 32 == 0 ? 16 : 0;
-  static constexpr int MATRIX = PITCH * LINES + EXTRA;
-
-  LW_INLINE static unsigned place(unsigned byte) {
-    return UNIT == 16 ? byte / LINE * PITCH + byte % LINE + (EXTRA ? byte / (LINE * LINES) * EXTRA : 0) : byte;
-  }
-
-  // Only starts the copies.
-  LW_INLINE static void load(char* to, const void* from, unsigned bytes) {
-    unsigned whole = bytes / LW_V * LW_V;
-    for (unsigned byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-      copy_async<LW_V>(to + place(byte), (const char*)from + byte);
-    for (unsigned byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-      copy_async<4>(to + place(byte), (const char*)from + byte);
-  }
-
-  LW_INLINE static void store(void* to, const char* from, unsigned bytes) {
-    typedef Pack<float, LW_V / 4> Access;
-    unsigned whole = bytes / LW_V * LW_V;
-#pragma unroll 4
-    for (unsigned byte = threadIdx.x * LW_V; byte < whole; byte += LW_THREADS * LW_V)
-      *(Access*)((char*)to + byte) = *(const Access*)(from + place(byte));
-    for (unsigned byte = whole + threadIdx.x * 4; byte < bytes; byte += LW_THREADS * 4)
-      *(float*)((char*)to + byte) = *(const float*)(from + place(byte));
-  }
-};

@@ -14,18 +14,16 @@ constexpr int LANES = LW_LANES;
 constexpr int R = (N + LANES - 1) / LANES;  // rows of a lane
 constexpr int MATRICES = LW_THREADS / LANES;
 constexpr unsigned ALL = 0xffffffff;
-typedef Stage<N * SIZE, N> Rows;
-typedef Stage<N * (K > 0 ? K : 1) * SIZE, 1> Sides;
+typedef Stage<N * SIZE, N, unsigned> Rows;
+typedef Stage<N * (K > 0 ? K : 1) * SIZE, 1, unsigned> Sides;
 
 extern __shared__ __align__(16) char memory[];
 
 // ---- between the lanes of a matrix -------------------------------------------------------------------------------
 
 LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane, LANES); }
-LW_INLINE Real across(Real x, int step) { return __shfl_xor_sync(ALL, x, step); }
 #if LW_DTYPE >= 2
 LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
-LW_INLINE T across(T x, int step) { return T{across(x.re, step), across(x.im, step)}; }
 #endif
 
 LW_INLINE unsigned lanes_where(bool x) {
@@ -368,27 +366,21 @@ struct Block {
     }
   }
 
-  LW_INLINE void forward(char* matrix, const T* inverses, bool tiny) {
+  // Forward with KIND = LW_FORWARD, or backward with KIND = LW_BACKWARD
+  template <int KIND, bool BACK>
+  LW_INLINE void substitute(char* matrix, const T* inverses, bool tiny) {
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-      subtract_row(i, 0, i, matrix);
-      if (LW_FORWARD == 2) {
-#pragma unroll
-        for (int t = 0; t < COLUMNS; t++) x[t][i] = divide(x[t][i], *element(matrix, i, i), inverses[i], tiny);
-      }
-    }
-  }
-
-  LW_INLINE void backward(char* matrix, const T* inverses, bool tiny) {
-#pragma unroll
-    for (int i = N - 1; i >= 0; i--) {
-      subtract_row(i, i + 1, N, matrix);
-      if (LW_BACKWARD == 2) {
+    for (int step = 0; step < N; step++) {
+      const int i = BACK ? N - 1 - step : step;
+      subtract_row(i, BACK ? i + 1 : 0, BACK ? N : i, matrix);
+      if (KIND == 2) {
 #pragma unroll
         for (int t = 0; t < COLUMNS; t++) x[t][i] = divide(x[t][i], *element(matrix, i, i), inverses[i], tiny);
       }
     }
   }
+  LW_INLINE void forward(char* m, const T* inverses, bool tiny) { substitute<LW_FORWARD, false>(m, inverses, tiny); }
+  LW_INLINE void backward(char* m, const T* inverses, bool tiny) { substitute<LW_BACKWARD, true>(m, inverses, tiny); }
 
   // Z^H Z from Z in shared memory and its columns here. Element i needs only the rows from i on, so that it overwrites what is
   // needed no more.

@@ -6,8 +6,8 @@
 
 constexpr int N = LW_N;
 constexpr int K = LW_K;
-typedef Stage<N * N * SIZE, 1> Whole;
-typedef Stage<N * K * SIZE, 1> Sides;
+typedef Stage<N * N * SIZE, 1, unsigned> Whole;
+typedef Stage<N * K * SIZE, 1, unsigned> Sides;
 
 extern __shared__ __align__(16) char memory[];
 
@@ -194,8 +194,7 @@ LW_INLINE void store_sides(T* x, const char* from, i64 k, i64 start, int width, 
 }
 
 LW_INLINE void wait_for_block() {
-  commit_copies();
-  wait_copies<0>();
+  finish_copies();
   __syncthreads();
 }
 

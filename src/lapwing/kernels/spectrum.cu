@@ -1,12 +1,6 @@
 // Kernels around an eigensolver: the whole matrix from one triangle on the way in, eigenvalues and eigenvectors on the way out.
 #include "squares.cuh"
 
-#if LW_DTYPE < 2
-LW_INLINE T conjugate(T x) { return x; }
-#else
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
-#endif
-
 // Both tiles of a mirrored pair belong to one block, so that out may be a.
 extern "C" __global__ void hermitian(const T* a, T* out, const int* finite, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];

@@ -6,14 +6,6 @@ constexpr int THREADS = 256;
 constexpr int EDGE = SIZE == 4 ? 64 : 32;  // of the tiles
 constexpr int LINES = THREADS / EDGE;
 
-// Pair number p -> tile (i,j), j <= i, counting row by row.
-LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
-  i = (i64)((sqrt(8.0 * (double)p + 1.0) - 1.0) * 0.5);
-  while (i * (i + 1) / 2 > p) i--;
-  while ((i + 1) * (i + 2) / 2 <= p) i++;
-  j = p - i * (i + 1) / 2;
-}
-
 typedef T Square[EDGE][EDGE + 1];
 
 LW_INLINE void read_square(Square& s, const T* from, i64 n, i64 i, i64 j) {

@@ -26,14 +26,6 @@ struct Call {
   int m, n;
 };
 
-#if LW_DTYPE < 2
-LW_INLINE T from_lane(T x, int step) { return __shfl_xor_sync(ALL, x, step); }
-LW_INLINE T sum_elements(T x) { return sum_lanes<LANES>(x); }
-#else
-LW_INLINE T from_lane(T x, int step) { return T{__shfl_xor_sync(ALL, x.re, step), __shfl_xor_sync(ALL, x.im, step)}; }
-LW_INLINE T sum_elements(T x) { return T{sum_lanes<LANES>(x.re), sum_lanes<LANES>(x.im)}; }
-#endif
-
 LW_INLINE Real square_of(const T (&x)[M]) {
   Real sum[2] = {0, 0};
 #pragma unroll
@@ -100,13 +92,13 @@ LW_INLINE void complete(T (&x)[M], bool there, int lane, int l, int k) {
     }
     e = select(there, negate(conjugate(e)), zero());
 #pragma unroll
-    for (int i = 0; i < M; i++) y[i] = add(from_real(Real(i == place)), sum_elements(multiply(x[i], e)));
+    for (int i = 0; i < M; i++) y[i] = add(from_real(Real(i == place)), sum_lanes<LANES>(multiply(x[i], e)));
     T dot = zero();
 #pragma unroll
     for (int i = 0; i < M; i++) dot = add_product(dot, y[i], x[i]);
     dot = select(there, negate(dot), zero());
 #pragma unroll
-    for (int i = 0; i < M; i++) y[i] = add(y[i], sum_elements(multiply(x[i], dot)));
+    for (int i = 0; i < M; i++) y[i] = add(y[i], sum_lanes<LANES>(multiply(x[i], dot)));
     Real by = fine_root(square_of(y));
     if (missing && lane == j) {
 #pragma unroll
@@ -156,12 +148,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lanes(Call call) {
         T y[M], product = zero();
 #pragma unroll
         for (int i = 0; i < M; i++) {
-          y[i] = from_lane(x[i], step);
+          y[i] = across(x[i], step);
           product = add_product(product, x[i], y[i]);
         }
         const bool first = lane < (lane ^ step);
 #if LW_DTYPE >= 2  // both lanes must turn by the same angle, to the last bit
-        T theirs = from_lane(product, step);
+        T theirs = across(product, step);
         product = select(first, product, theirs);
 #endif
         const Turn turn(product, mine, __shfl_xor_sync(ALL, mine, step), first, small);

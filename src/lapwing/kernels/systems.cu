@@ -2,14 +2,6 @@
 // info is one number of one matrix: 0, or the smallest place that was reported.
 #include "squares.cuh"
 
-#if LW_DTYPE < 2
-LW_INLINE T conjugate(T x) { return x; }
-LW_INLINE Real imaginary(T) { return Real(0); }
-#else
-LW_INLINE T conjugate(T x) { return T{x.re, -x.im}; }
-LW_INLINE Real imaginary(T x) { return x.im; }
-#endif
-
 LW_INLINE bool is_zero(T x) { return real(x) == Real(0) && imaginary(x) == Real(0); }
 
 LW_INLINE void report(int* info, i64 place) {

@@ -194,8 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       bool inside = row < rows && c < width;
       copy_async<LW_V>(s + r * LD + c, inside ? from + at : from, inside);
     }
-    commit_copies();
-    wait_copies<0>();
+    finish_copies();
     if (more)  // each thread to what it fetched
 #pragma unroll 8
       for (int e = threadIdx.x; e < ROWS * LINE; e += THREADS) {

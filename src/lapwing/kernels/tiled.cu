@@ -37,17 +37,6 @@ struct Progress {
 __shared__ int lead;
 LW_INLINE int role() { return (threadIdx.x / 32 + WARPS - lead) % WARPS; }
 
-LW_INLINE int acquire(const int* from) {
-  int value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-
-// After a barrier this also covers what the other threads of the block wrote.
-LW_INLINE void release(int* to, int value) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
 // One matrix, as the tasks see it.
 struct Matrix {
   const T* a;
@@ -218,8 +207,7 @@ LW_INLINE void accumulate(Part& x, Part& d, bool both, const Matrix& m, int i, i
 template <int COLUMNS>
 LW_INLINE void fetch_diagonal(T* l, Real* reciprocals, const Matrix& m, int j, int first) {
   fetch<COLUMNS * SIZE>(l + first, PITCH, m, j, (i64)j * SIDE + first);
-  commit_copies();
-  wait_copies<0>();
+  finish_copies();
   __syncthreads();
   int k = first + threadIdx.x;
   if (threadIdx.x < COLUMNS) reciprocals[k] = Real(1) / real(l[k * (PITCH + 1)]);

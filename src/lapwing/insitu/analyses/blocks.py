@@ -42,11 +42,9 @@ import numpy as np
 import lapwing as lw
 
 from ..analysis import CollectiveError
-from ..solver.arrays import to_host
+from ..solver.arrays import double_dtype, to_host
 from .jax_rows import JaxRows
 from .rows import Rows
-
-__all__ = ["BlockSVD", "Decomposition"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _STATE = (
@@ -183,7 +181,7 @@ class BlockSVD:
         self.rows = rows
         self.scale = scale
         if self.centre:
-            self.mean = rows.vector(dtype=_double(rows.dtype))
+            self.mean = rows.vector(dtype=double_dtype(rows.dtype))
 
     def put(self, label: int, arrays: list[Any]) -> None:
         """Copy one snapshot into the block. ``label`` names it in messages."""
@@ -422,11 +420,11 @@ class BlockSVD:
 
     def _first_mean(self, arrays: list[Any]) -> Any:
         rows = self._rows
-        mean = rows.vector(arrays, _double(rows.dtype))
+        mean = rows.vector(arrays, double_dtype(rows.dtype))
         if self.scale is not None:
             mean = mean * self.scale
         # a first snapshot with NaN must not spoil those after it
-        return mean if np.isfinite(to_host(mean.sum())) else rows.vector(dtype=_double(rows.dtype))
+        return mean if np.isfinite(to_host(mean.sum())) else rows.vector(dtype=double_dtype(rows.dtype))
 
     # ------------------------------------------------------------------------------------------------------------- restart
 
@@ -490,10 +488,6 @@ def _signs(right: np.ndarray) -> np.ndarray:
 def _inverse(scale: Any) -> Any:
     """1/scale, and 0 where scale is 0: in the padding of the last chunk."""
     return 1.0 / (scale + (scale == 0)) * (scale != 0)
-
-
-def _double(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
 
 
 def _checksum(w: np.ndarray) -> int:

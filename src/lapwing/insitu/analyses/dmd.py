@@ -11,8 +11,6 @@ from ..analysis import Analysis, Context
 from ..solver.arrays import to_host
 from .pod import POD
 
-__all__ = ["DMD"]
-
 
 @dataclass(frozen=True)
 class _Result:

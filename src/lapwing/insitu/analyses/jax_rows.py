@@ -12,8 +12,6 @@ from ..solver.arrays import import_library
 from ..solver.streams import wide
 from .rows import Layout
 
-__all__ = ["JaxRows"]
-
 
 class JaxRows:
     """Rows in a JAX array on a GPU. Each change donates the old array, so that XLA can reuse its memory."""

@@ -14,8 +14,6 @@ from ..solver.mesh import Mesh
 from .pod import POD
 from .spectrum import Spectrum
 
-__all__ = ["Plot"]
-
 _LINES = 12  # lines in the picture of a one-dimensional field; beyond this every second one is dropped
 _POINTS = 1 << 20  # points in a picture; larger fields are thinned out
 

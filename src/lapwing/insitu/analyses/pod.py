@@ -14,8 +14,6 @@ from .blocks import BlockSVD, Decomposition
 from .preview import sketch_modes
 from .rows import Layout, make_rows
 
-__all__ = ["POD"]
-
 
 class POD(Analysis):
     """The modes that hold most of the energy of a field over the run, computed without storing its history.

@@ -11,8 +11,6 @@ from ..analysis import Sketch
 if TYPE_CHECKING:
     from .pod import POD
 
-__all__ = ["sketch_modes"]
-
 _MODES = 4
 _LINE = 256  # points of a line
 _SIDE = 48  # points along a side of an image

@@ -11,8 +11,6 @@ from ..analysis import AT_END, Analysis, CollectiveError, Context, as_names, cho
 from ..solver.arrays import host_as_numpy, library_of, to_host
 from ..solver.guard import check_shape
 
-__all__ = ["Probe"]
-
 _WAITING = 64  # samples held on a device before they are copied to the host
 
 

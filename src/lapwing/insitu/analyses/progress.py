@@ -7,8 +7,6 @@ from typing import Any
 
 from ..analysis import Analysis, Context
 
-__all__ = ["Progress"]
-
 
 class Progress(Analysis):
     """Write a line of progress to the log and to stderr, at most every few seconds, on the first rank.

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..solver.arrays import aligned, import_library, library_of
+from ..solver.arrays import aligned, as_double, double_dtype, import_library, library_of
 
 if TYPE_CHECKING:
     from .jax_rows import JaxRows
-
-__all__ = ["Layout", "Rows", "make_rows"]
 
 # columns of a chunk: on a CPU a chunk of 80 rows (2.6 MB) stays in the second-level cache; on a GPU the product of one chunk
 # must keep the whole GPU busy. CPU: widths from 512 to 16384 differ by less than the noise (80 x 131072, OpenBLAS, one thread)
@@ -232,10 +230,7 @@ class Rows:
 
     def _double(self, x: Any) -> Any:
         """Widen one chunk, so that the stored rows can stay in single precision."""
-        if self.dtype.itemsize == (16 if self.dtype.kind == "c" else 8):
-            return x
-        wider = "complex128" if self.dtype.kind == "c" else "float64"
-        return x.to(getattr(self._xp, wider)) if self.library == "torch" else x.astype(wider)
+        return x if self.dtype == double_dtype(self.dtype) else as_double(x)
 
     def _transposed(self, x: Any) -> Any:
         return x.T if self.dtype.kind != "c" else x.conj().T

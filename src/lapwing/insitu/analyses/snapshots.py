@@ -9,8 +9,6 @@ import numpy as np
 from ..analysis import Analysis, Context, as_names, choose_name
 from ..solver.arrays import to_host
 
-__all__ = ["Snapshots"]
-
 
 class Snapshots(Analysis):
     """Copies of fields on the host, within a memory limit.

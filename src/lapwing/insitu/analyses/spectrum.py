@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis import AT_END, Analysis, CollectiveError, Context
-from ..solver.arrays import host_as_numpy, import_library, library_of, restore_array, to_host
+from ..solver.arrays import functions_of, host_as_numpy, library_of, restore_array, to_host
 from ..solver.guard import Guard, check_shape
-from ..solver.streams import wide
-
-__all__ = ["Spectrum"]
 
 
 class Spectrum(Analysis):
@@ -103,32 +100,22 @@ class Spectrum(Analysis):
         self.wavenumbers = unit * np.arange(n // 2 + 1)
 
     def _power(self, u: Any) -> Any:
-        library = library_of(u)
-        if library == "torch":
-            torch = import_library("torch")
-            return self._of(torch.fft, torch, torch.movedim(u.detach(), self.axis, -1), "dim")
-        if library == "jax":
-            jax = import_library("jax")
-            with wide():
-                return self._of(jax.numpy.fft, jax.numpy, jax.numpy.moveaxis(u, self.axis, -1), "axis")
-        xp = np if library == "numpy" else import_library("cupy")
-        return self._of(xp.fft, xp, xp.moveaxis(u, self.axis, -1), "axis")
+        with functions_of(u) as xp:
+            return self._of(xp, xp.moveaxis(u.detach() if library_of(u) == "torch" else u, self.axis, -1))
 
-    def _of(self, fft: Any, xp: Any, u: Any, axis: str) -> Any:
+    def _of(self, xp: Any, u: Any) -> Any:
         """|u_hat|^2 for the wavenumbers 0, 1, ..., n/2, both signs added, mean over the other axes."""
         n = u.shape[-1]
         half = n // 2 + 1
         if self._taper is not None:
             u = u * restore_array(library_of(u), self._taper)
-        power = abs(fft.fft(u, **{axis: -1}) / n) ** 2
-        power = power.reshape(-1, n).mean(**{axis: 0})
+        power = abs(xp.fft.fft(u) / n) ** 2
+        power = power.reshape(-1, n).mean(0)
         # k and n - k are the same wavenumber; 0, and n/2 if n is even, have no partner
         paired = (n - 1) // 2
         positive = power[:half] + 0
-        other = power[n - paired :]
-        other = other.flip(0) if library_of(other) == "torch" else other[::-1]
-        parts = [positive[:1], positive[1 : paired + 1] + other, positive[paired + 1 :]]
-        return xp.cat(parts) if library_of(other) == "torch" else xp.concatenate(parts)
+        other = xp.flip(power[n - paired :], (0,))
+        return xp.hstack([positive[:1], positive[1 : paired + 1] + other, positive[paired + 1 :]])
 
     def on_finish(self, ctx: Context) -> None:
         self._guard.flush()

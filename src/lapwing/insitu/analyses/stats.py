@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis import AT_END, Analysis, Context, as_names, choose_name
-from ..solver.arrays import host_as_numpy, import_library, library_of, numpy_dtype, restore_array, to_host
+from ..solver.arrays import as_double, functions_of, host_as_numpy, library_of, numpy_dtype, restore_array, to_host
 from ..solver.guard import Guard, check_shape
-from ..solver.streams import wide
-
-__all__ = ["Stats"]
 
 
 class _Moments:
@@ -30,17 +27,8 @@ class _Moments:
 
     def add(self, x: Any) -> None:
         self.count += 1
-        library = library_of(x)
-        if library == "jax":
-            jax = import_library("jax")
-            with wide():
-                self._add(jax.numpy, x.astype(_double(x.dtype)))
-        elif library == "torch":
-            torch = import_library("torch")
-            self._add(torch, x.detach().to(torch.complex128 if x.is_complex() else torch.float64))
-        else:
-            xp = np if library == "numpy" else import_library("cupy")
-            self._add(xp, x.astype(_double(x.dtype)))
+        with functions_of(x) as xp:
+            self._add(xp, as_double(x))
 
     def _add(self, xp: Any, x: Any) -> None:
         real = numpy_dtype(x).kind != "c"
@@ -193,7 +181,3 @@ class Stats(Analysis):
             library = saved.pop("library")
             for key, value in saved.items():
                 setattr(m, key, restore_array(library, value))
-
-
-def _double(dtype: Any) -> np.dtype:
-    return np.dtype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64)

@@ -11,8 +11,6 @@ from ..analysis import Analysis, Context, StopRun, as_names
 from ..solver.arrays import host_as_numpy, library_of, private_copy, restore_array, to_host
 from ..solver.guard import check_shape
 
-__all__ = ["Stop"]
-
 _CONDITIONS = ("steady", "diverged")
 
 

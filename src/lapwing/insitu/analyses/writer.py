@@ -11,8 +11,6 @@ import numpy as np
 from ..analysis import Analysis, Context, as_names
 from ..solver.arrays import to_host
 
-__all__ = ["Writer"]
-
 
 class Writer(Analysis):
     """Writes fields at steps that are due, and the results of analyses at the end.

@@ -83,6 +83,8 @@ typedef struct insitu_mesh_info {
   const void *reserved[4];
 } insitu_mesh_info;
 
+#ifndef LAPWING_INSITU_ONLY_TYPES
+
 /* Starts the analyses of `script` (a path, or "module:name"). `options_json` may be NULL: the manual lists the options.
  * `mpi_comm_f` is MPI_Comm_c2f(comm), on all ranks of comm, or -1 without MPI.
  * Never returns NULL: a failure is reported on stderr, and every call on the context then returns INSITU_ERR at once. */
@@ -119,6 +121,8 @@ const char *insitu_error(insitu_ctx *ctx);
 
 /* The version of lapwing, "1.2.3". */
 const char *insitu_version(void);
+
+#endif
 
 #ifdef __cplusplus
 }

@@ -8,28 +8,8 @@
 #ifndef LAPWING_INSITU_STUB_H
 #define LAPWING_INSITU_STUB_H
 
-/* The names in the header are needed for the functions of this file; dlsym finds those of the library. */
-#define insitu_init lapwing_insitu_library_init
-#define insitu_field lapwing_insitu_library_field
-#define insitu_dlpack lapwing_insitu_library_dlpack
-#define insitu_mesh lapwing_insitu_library_mesh
-#define insitu_step lapwing_insitu_library_step
-#define insitu_checkpoint lapwing_insitu_library_checkpoint
-#define insitu_restore lapwing_insitu_library_restore
-#define insitu_finalize lapwing_insitu_library_finalize
-#define insitu_error lapwing_insitu_library_error
-#define insitu_version lapwing_insitu_library_version
+#define LAPWING_INSITU_ONLY_TYPES /* this file has functions of its own */
 #include "lapwing_insitu.h"
-#undef insitu_init
-#undef insitu_field
-#undef insitu_dlpack
-#undef insitu_mesh
-#undef insitu_step
-#undef insitu_checkpoint
-#undef insitu_restore
-#undef insitu_finalize
-#undef insitu_error
-#undef insitu_version
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -150,13 +130,6 @@ LAPWING_INSITU_STUB insitu_ctx *insitu_init(const char *script, const char *opti
   return t->state > 0 ? t->init(script, options_json, mpi_comm_f) : (insitu_ctx *)(void *)&nothing;
 }
 
-LAPWING_INSITU_STUB insitu_status insitu_field(insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape,
-                                               const int64_t *strides, char code, int bits, insitu_device device,
-                                               int writable) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->field(ctx, name, data, ndim, shape, strides, code, bits, device, writable) : INSITU_OK;
-}
-
 LAPWING_INSITU_STUB insitu_status insitu_dlpack(insitu_ctx *ctx, const char *name, void *tensor, int versioned) {
   lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
   if (t->state > 0) return t->dlpack(ctx, name, tensor, versioned);
@@ -164,30 +137,22 @@ LAPWING_INSITU_STUB insitu_status insitu_dlpack(insitu_ctx *ctx, const char *nam
   return INSITU_OK;
 }
 
-LAPWING_INSITU_STUB insitu_status insitu_mesh(insitu_ctx *ctx, const insitu_mesh_info *mesh) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->mesh(ctx, mesh) : INSITU_OK;
-}
-
-LAPWING_INSITU_STUB insitu_status insitu_step(insitu_ctx *ctx, int64_t step, double time) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->step(ctx, step, time) : INSITU_OK;
-}
-
-LAPWING_INSITU_STUB insitu_status insitu_checkpoint(insitu_ctx *ctx, const char *path) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->checkpoint(ctx, path) : INSITU_OK;
-}
-
-LAPWING_INSITU_STUB insitu_status insitu_restore(insitu_ctx *ctx, const char *path) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->restore(ctx, path) : INSITU_OK;
-}
-
-LAPWING_INSITU_STUB insitu_status insitu_finalize(insitu_ctx *ctx) {
-  lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();
-  return t->state > 0 ? t->finalize(ctx) : INSITU_OK;
-}
+/* The other functions only pass their arguments on. */
+#define LAPWING_INSITU_PASS(function, parameters, arguments)            \
+  LAPWING_INSITU_STUB insitu_status insitu_##function parameters {      \
+    lapwing_insitu_stub_table *t = lapwing_insitu_stub_get();           \
+    return t->state > 0 ? t->function arguments : INSITU_OK;            \
+  }
+LAPWING_INSITU_PASS(field,
+                    (insitu_ctx *ctx, const char *name, void *data, int ndim, const int64_t *shape, const int64_t *strides,
+                     char code, int bits, insitu_device device, int writable),
+                    (ctx, name, data, ndim, shape, strides, code, bits, device, writable))
+LAPWING_INSITU_PASS(mesh, (insitu_ctx *ctx, const insitu_mesh_info *mesh), (ctx, mesh))
+LAPWING_INSITU_PASS(step, (insitu_ctx *ctx, int64_t step, double time), (ctx, step, time))
+LAPWING_INSITU_PASS(checkpoint, (insitu_ctx *ctx, const char *path), (ctx, path))
+LAPWING_INSITU_PASS(restore, (insitu_ctx *ctx, const char *path), (ctx, path))
+LAPWING_INSITU_PASS(finalize, (insitu_ctx *ctx), (ctx))
+#undef LAPWING_INSITU_PASS
 
 /* If the library was not found: the reason, although that is not an error. */
 LAPWING_INSITU_STUB const char *insitu_error(insitu_ctx *ctx) {

@@ -12,8 +12,6 @@ from ..analysis import Sketch
 from ..solver.arrays import library_of, to_host
 from .plain import plain
 
-__all__ = ["Fetch", "drawings"]
-
 _POINTS = 1 << 14  # most numbers of one sketch
 _DIGITS = 5
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["plain"]
-
 _ITEMS = 512
 _LETTERS = 8000
 _DEPTH = 6

@@ -26,8 +26,6 @@ from .plain import plain
 if TYPE_CHECKING:
     from ..solver.hub import Hub
 
-__all__ = ["STATUS_FILE", "Live"]
-
 STATUS_FILE = "status.json"
 FORMAT = 1
 _PERIOD = 0.5  # seconds between two files

@@ -14,8 +14,6 @@ from typing import Any
 
 from .publisher import FORMAT, STATUS_FILE
 
-__all__ = ["Picture", "Reader", "View", "open_picture"]
-
 _LARGEST = 8 << 20  # bytes of status.json; usually a few thousand
 _LARGEST_PICTURE = 64 << 20
 _PICTURES = 24

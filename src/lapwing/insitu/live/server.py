@@ -22,8 +22,6 @@ from urllib.parse import unquote, urlsplit
 from . import words
 from .reader import Reader, View, open_picture
 
-__all__ = ["Server", "serve"]
-
 _CLIENTS = 32  # connections served at once; each one needs a thread
 _IDLE = 10  # seconds after which a silent connection is closed; the page asks every second
 # any port: the page may be reached through a tunnel

@@ -12,8 +12,6 @@ from typing import Any, TextIO
 from . import words
 from .reader import Reader, View
 
-__all__ = ["render", "watch"]
-
 _COLOURS = {"running": "32", "silent": "31;1", "finished": "32;1", "stopped": "33;1", "failed": "31;1"}
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = " .:-=+*#%@"

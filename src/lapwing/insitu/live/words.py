@@ -11,8 +11,6 @@ from typing import Any
 
 from .reader import View
 
-__all__ = ["Row", "analyses", "clean", "errors", "facts", "headline", "milliseconds", "numbers"]
-
 
 @dataclass(frozen=True)
 class Row:

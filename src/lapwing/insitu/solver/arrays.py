@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import lru_cache
 from math import prod
@@ -242,6 +243,30 @@ def restore_array(library: str | None, value: Any) -> Any:
 def numpy_dtype(array: Any) -> np.dtype:
     """The NumPy dtype of an array of any library."""
     return np.dtype(str(array.dtype).removeprefix("torch."))
+
+
+def double_dtype(dtype: Any) -> np.dtype:
+    """float64, or complex128 for a complex dtype."""
+    return np.dtype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+
+
+def as_double(array: Any) -> Any:
+    """The array in double precision, without the history of torch's gradients."""
+    dtype = double_dtype(numpy_dtype(array))
+    if library_of(array) == "torch":
+        return array.detach().to(getattr(import_library("torch"), dtype.name))
+    return array.astype(dtype)
+
+
+@contextlib.contextmanager
+def functions_of(array: Any) -> Any:
+    """The module with the functions of the array's library; inside the block JAX keeps 64-bit types."""
+    library = library_of(array) or "numpy"
+    if library == "jax":
+        with wide():
+            yield import_library("jax").numpy
+    else:
+        yield import_library(library)
 
 
 def import_library(name: str) -> Any:

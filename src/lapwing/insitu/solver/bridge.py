@@ -22,8 +22,6 @@ from .hub import POLICIES, Hub
 from .parallel import Alone, Ranks, from_fortran
 from .report import words
 
-__all__ = ["Session", "start"]
-
 _CACHED = 64  # fields kept with their arrays: a solver with two buffers passes the same pointers again
 _HUB_OPTIONS = ("on_error", "output", "xp", "every", "quiet", "debug", "live")
 _sessions = 0

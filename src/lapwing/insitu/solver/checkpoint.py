@@ -14,8 +14,6 @@ import numpy as np
 
 from .arrays import library_of, to_host
 
-__all__ = ["CheckpointError", "load", "save"]
-
 _FORMAT = "lapwing.insitu checkpoint"
 _VERSION = 1
 _PARTIAL = re.compile(r".+\.rank\d+\.npz\.(\d+)\.partial")  # the number is the process that writes the file

@@ -9,8 +9,6 @@ import numpy as np
 from ...core.memory import GPU, HOST, Memory, capsule_of_memory
 from .arrays import VIEWS, as_library, choose_library, jax_copy, memory_of, poison, private_copy, to_host
 
-__all__ = ["Field"]
-
 
 class Field:
     """One field during one step.

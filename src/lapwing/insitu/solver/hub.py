@@ -25,8 +25,6 @@ from .parallel import open_comm
 from .report import words
 from .streams import stream_context, synchronise, wide
 
-__all__ = ["Hub"]
-
 POLICIES = ("disable", "warn", "stop", "abort")
 _SHOWN = 5  # errors of one analysis shown on stderr under the policy "warn"; the log file has all of them
 

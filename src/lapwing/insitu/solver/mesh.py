@@ -11,8 +11,6 @@ import numpy as np
 from .arrays import to_host
 from .field import Field
 
-__all__ = ["Mesh"]
-
 
 @dataclass(frozen=True)
 class Mesh:

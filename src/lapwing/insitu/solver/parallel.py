@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Alone", "Ranks", "from_fortran", "open_comm"]
-
 
 class Alone:
     """A single process: every reduction returns its argument."""

@@ -11,8 +11,6 @@ from typing import Any
 from ...core import libraries
 from ...core.memory import CUDA, CUDA_HOST, CUDA_MANAGED
 
-__all__ = ["copy_on_device", "stream_context", "synchronise", "wide"]
-
 
 class _Foreign:
     """A stream of the solver, offered through the protocol that CUDA libraries share."""

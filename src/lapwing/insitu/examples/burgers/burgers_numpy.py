@@ -16,14 +16,20 @@ NX, DT, END, NU = 256, 0.001, 2.0, 0.01
 PI = 3.1415926535  # the original's
 H = 2 * PI / NX
 C1, C2 = DT / (2 * H), DT * NU / (H * H)
+MESH = insitu.Mesh(global_shape=(NX,), spacing=(H,))
+
+
+def first_values() -> np.ndarray:
+    u = np.sin(2.0 * (np.arange(NX + 2) - 1) * PI / NX)
+    u[0], u[-1] = u[NX], u[1]
+    return u
 
 
 def main(output: str = "insitu") -> float:
-    u = np.sin(2.0 * (np.arange(NX + 2) - 1) * PI / NX)
-    u[0], u[-1] = u[NX], u[1]
+    u = first_values()
     new = np.empty_like(u)
     t, n, stop = 0.0, 0, False
-    with insitu.Hub(analyses(), output=output, mesh=insitu.Mesh(global_shape=(NX,), spacing=(H,))) as hub:
+    with insitu.Hub(analyses(), output=output, mesh=MESH) as hub:
         while t < END and not stop:
             new[1:-1] = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
             # the ghost points are one step late, as in the original
