@@ -28,7 +28,7 @@ for dtype in DTYPE_CODE:
         for shift in sorted({0, 8, np.dtype(dtype).itemsize}):
             if shift % (np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)):
                 continue
-            for n in (*range(1, 35), 64, 65, 96, 97, 128, 130):
+            for n in (*range(1, 35), 64, 65, 96, 97, 128):
                 a, _ = problem(dtype, 1, n, upper)
                 cholesky(a, "batched", upper, shift=shift, scratch=4096)
             for n in (33, 64, 130):

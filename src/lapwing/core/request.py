@@ -65,7 +65,8 @@ class Request:
     def ordinary(self, *arrays: Any, **changed: Any) -> Any:
         """Call the public function with the same options on arrays that are not sharded."""
         known = self.function.__kwdefaults__ or {}
-        options = {name: getattr(self, name) for name in known if name != "b"} | changed
+        # an option that requests do not carry was refused for sharded arrays, so its default is meant
+        options = {name: getattr(self, name) for name in known if hasattr(self, name)} | changed
         if "b" in known and len(arrays) > 1:
             arrays, options["b"] = arrays[:1], arrays[1]
         return self.function(*arrays, **options)
