@@ -45,6 +45,7 @@ class Request:
     mode: str = "reduced"
     side: str = "right"
     unit: bool = False
+    jitter: Any = None
     rcond: float | None = None
     b: bool = False  # a second matrix, of a generalised eigenproblem
 
@@ -65,8 +66,7 @@ class Request:
     def ordinary(self, *arrays: Any, **changed: Any) -> Any:
         """Call the public function with the same options on arrays that are not sharded."""
         known = self.function.__kwdefaults__ or {}
-        # an option that requests do not carry was refused for sharded arrays, so its default is meant
-        options = {name: getattr(self, name) for name in known if hasattr(self, name)} | changed
+        options = {name: getattr(self, name) for name in known if name != "b"} | changed
         if "b" in known and len(arrays) > 1:
             arrays, options["b"] = arrays[:1], arrays[1]
         return self.function(*arrays, **options)
