@@ -10,7 +10,7 @@ import pytest
 
 from lapwing import insitu
 from lapwing.core.memory import Memory, _exported, capsule_of_memory, memory_of_capsule
-from lapwing.insitu.solver import bridge
+from lapwing.insitu.solver import arrays, bridge
 from lapwing.insitu.solver.field import Field
 
 CODES = {"float32": ("f", 32), "float64": ("f", 64), "complex64": ("c", 64), "complex128": ("c", 128), "int32": ("i", 32),
@@ -342,5 +342,5 @@ def test_gpu_pod(library, dtype):
     for pod, x in zip(pods, (a, a - a.mean(axis=0)), strict=True):
         s = np.linalg.svd(x.astype(float), compute_uv=False)
         assert np.abs(pod.sigma - s[:5]).max() < 100 * eps * s[0]
-        modes = insitu.arrays.to_host(pod.modes()).astype(float)
+        modes = arrays.to_host(pod.modes()).astype(float)
         assert np.abs(modes @ modes.T - np.eye(5)).max() < 1000 * eps
