@@ -472,7 +472,7 @@ def test_operator_failures():
         lw.eigh(lw.operator(lambda x: d[:, None] * x, (200, 200), "float64"))
     with pytest.raises(ValueError, match="needs the matrix itself"):
         lw.eigh(lw.operator(lambda x: x, (200, 200), "float64"), subset=slice(3), engine="lapack")
-    with pytest.raises(ValueError, match="gave shape"):
+    with pytest.raises(ValueError, match="returned shape"):
         lw.eigh(lw.operator(lambda x: x[:5], (200, 200), "float64"), subset=slice(3))
     with pytest.raises(ZeroDivisionError):
         lw.eigh(lw.operator(lambda x: x / (1 // 0), (200, 200), "float64"), subset=slice(3))
