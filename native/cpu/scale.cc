@@ -90,9 +90,9 @@ struct Look {
         upper(frame.op == LU_SOLVE || (frame.flags & UPPER)), unit(frame.op == TRIANGULAR && (frame.flags & UNIT)),
         self_adjoint(frame.op == CHOLESKY || frame.op == EIGH || frame.op == EIGVALSH || (frame.flags & POS)) {
     // Spectra, reflections, divisions of complex numbers and two solves with one Cholesky factor square the elements, the
-    // rest multiplies them by what is small or has the size of a condition number.
+    // rest multiplies them by what is small or has the size of a condition number. The tall engine scales its own columns.
     const bool spectrum = is_rectangular(frame) || frame.op == EIGH || frame.op == EIGVALSH;
-    const bool squares = Scalar<T>::parts == 2 || spectrum || frame.op == CHOLESKY_SOLVE;
+    const bool squares = frame.engine != TALL && (Scalar<T>::parts == 2 || spectrum || frame.op == CHOLESKY_SOLVE);
     const int room = squares ? Range<R>::most / 2 - 32 : Range<R>::most - Range<R>::digits - 16;
     low = std::ldexp(R(1), -room);
     high = std::ldexp(R(1), room);
