@@ -55,9 +55,13 @@ def test_nothing_is_said_or_changed_where_nothing_is_wrong(backend):
 
 
 def test_matrices_it_cannot_help(backend):
-    with pytest.warns(RuntimeWarning), pytest.raises(lw.NotPositiveDefiniteError) as caught:
-        lw.cholesky(backend.put(np.stack([np.eye(3), -np.eye(3)])), jitter="auto")
-    assert caught.value.batch_index == (1,)
+    for bad in (-np.eye(3), np.full((3, 3), np.nan), np.zeros((3, 3))):
+        a = backend.put(np.stack([np.eye(3), bad]))
+        with warnings.catch_warnings(), pytest.raises(lw.NotPositiveDefiniteError) as caught:
+            warnings.simplefilter("error")
+            lw.cholesky(a, jitter="auto")
+        assert caught.value.batch_index == (1,) and caught.value.nonfinite == bool(np.isnan(bad).any())
+        assert (backend.get(lw.factor(a, jitter=0.1, on_fail="nan").report["jitter"]) == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def cholesky(
     jitter : None, "auto" or float
         Matrices that are not positive definite are tried again with this multiple of the mean of their diagonal added to the
         diagonal. "auto" tries 1e-8 to 1e-4 (1e-6 to 1e-3 in single precision) in steps of ten. The others stay as they are. One
-        RuntimeWarning says how much was added; :func:`factor` reports the amount for each matrix. In traced code every step is
-        computed, and nothing is said. ``overwrite`` is then ignored.
+        RuntimeWarning says how much was added; :func:`factor` reports the amount for each matrix. The call waits for the
+        device, and ignores ``overwrite``. In traced code every step is computed, and there is no warning.
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan" never waits: a matrix that is not positive definite becomes NaN, the
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"

@@ -45,7 +45,7 @@ def factor_with_jitter(framework: Any, a: Any, flags: int, engine: int, jitter: 
         info = framework.apply(cholesky, (_shifted(xp, fixed, share * xp.constant(mean)),), (flags,), engine, False)[1]
         if not traced and not framework.failed(info):
             break
-    amount = share * mean
+    amount = xp.where(info == 0, share * mean, xp.zeros_like(mean))  # nothing where it would not help
     shifted = _shifted(xp, a, amount)
     return *framework.apply(cholesky, (shifted,), (flags,), engine, False), shifted, amount
 
@@ -58,5 +58,6 @@ def warn_of_jitter(framework: Any, name: str, amount: Any) -> None:
     if amount is None or framework.traced(amount):
         return
     added = framework.to_numpy(amount)
-    text = f"{name}: up to {added.max():.3g} was added to the diagonal of {(added > 0).sum()} of {added.size} matrices"
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    if added.any():
+        text = f"{name}: up to {added.max():.3g} was added to the diagonal of {(added > 0).sum()} of {added.size} matrices"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
