@@ -514,7 +514,8 @@ def test_in_a_browser(folder, tmp_path):
         chromium(tmp_path / "profile", f"--screenshot={shot}", "--window-size=1200,1600", server.url)
     assert len(asked) >= 5, "polled"
     drawn = dom.split('id="drawings"')[1].split('id="charts"')[0]
-    assert "modes of u (POD)" in drawn and drawn.count('class="curve') == 4 and drawn.count("<canvas") == 3
+    assert "modes of u (POD)" in drawn and drawn.count('class="curve') == 4
+    assert drawn.count("<canvas") == 6 and drawn.count('class="bar"') == 3, "each picture has its colour bar"
     charts = dom.split('id="charts"')[1].split('id="analyses"')[0]
     assert charts.count("<rect") == 4, "a bar for each singular value"
     for title in ("singular values", "milliseconds per step", "power spectrum (Spectrum)"):
