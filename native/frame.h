@@ -6,7 +6,7 @@
 namespace lapwing {
 
 enum Op : int32_t {
-#define OP(enumerator, name, status, empty) enumerator,
+#define OP(enumerator, ...) enumerator,
 #include "ops.def"
 #undef OP
   N_OPS,
@@ -42,27 +42,10 @@ struct Frame {
   bool named = false;    // set by run(): the caller chose the engine, and wants it to try for longer
   int32_t threads = 0;   // CPU threads this call may use; 0: as many as the process allows
   uint32_t flags = 0;
-  // size: batch, n, then as the operation defines them; buffer: inputs, then outputs, contiguous and row-major
-  //   cholesky    batch, n                 a, factor, info
-  //   finite      batch, n                 a, status
-  //   eigh        batch, n, first, count   a, w (count), v (n x count, a column each), info; count < 0: all
-  //   eigvalsh    batch, n, first, count   a, w, info
-  //   hermitian   batch, n                 a, the whole matrix
-  //   triangular  batch, n, k              l, b (n x k), x, info; UPPER, ADJOINT, UNIT; x may be b
-  //   solve       batch, n, k              a, b (n x k), x, info; POS with UPPER, else LU with partial pivoting; ALLOW_MIXED; x may be b
-  //   inverse     batch, n                 a, inverse, info; POS with UPPER: both triangles come out, exactly Hermitian; may be a
-  //   lu          batch, n                 a, lu, rows (int32, n), info: row i of L U is row rows[i] of a; lu may be a
-  //   lu_solve    batch, n, k              a, lu, rows, b, x; ADJOINT; a is not read, its derivative is; x may be b
-  //   cholesky_solve  batch, n, k          a, l, b, x; UPPER: the factor is upper; a as above; x may be b
-  //   slogdet     batch, n                 a, sign (one), logabs (one, real), info; POS with UPPER
-  //   qr          batch, m, n, c           a (m x n), q (m x c), r (c x n); c is min(m, n) or m
-  //   svd         batch, m, n, full        a (m x n), u, s (min(m, n), real, descending), v^H, info; full: u m x m, v^H n x n, else thin
-  //   svdvals     batch, m, n              a, s, info
-  // info (int32, one per matrix): 0, or what failed: cholesky, POS: the order of the first bad leading minor; triangular, solve,
-  // inverse, lu: the place of the first pivot that is zero or not finite; else 1. The results of that matrix alone are NaN then.
-  // Only slogdet of a singular matrix is no failure: sign 0, logabs -Inf.
+  // what ops.def says of the operation: batch, n and more sizes; inputs, then outputs
   int64_t size[6] = {};
   void* buffer[8] = {};
+  const int* exponents = nullptr;  // of the powers of two that the matrices were multiplied by on the way in, where they were
   void* stream = nullptr;
   Scratch scratch;
   bool (*interrupted)() = nullptr;  // asked now and then on the calling thread during long CPU work

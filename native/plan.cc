@@ -24,6 +24,7 @@
 #include "methods/mixed.h"
 #include "methods/tall.h"
 #include "methods/tall_svd.h"
+#include "operations.h"
 
 namespace lapwing {
 namespace {
@@ -41,7 +42,6 @@ std::string text(const char* format, ...) {
 }
 
 bool is_complex(const Frame& frame) { return frame.dtype >= C64; }
-bool is_rectangular(const Frame& frame) { return frame.op == QR || frame.op == SVD || frame.op == SVDVALS; }
 
 // ---- what each engine can take -------------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ std::string shape_refused(const Frame& frame, int64_t longest, int64_t shortest)
 std::string solve_batched_refuses(const Frame& frame, const Place&) {
   if (solve_fits(frame)) return "";
   if (frame.op == QR) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
-  return is_rectangular(frame) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
+  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
 }
 
 std::string gpu_cholesky_batched_refuses(const Frame& frame, const Place& place) {
@@ -114,7 +114,7 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
 
 std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
   if (cuda::solve_fits(frame, *place.gpu)) return needs_compiler(place);
-  return is_rectangular(frame) ? shape_refused(frame, frame.op == QR ? 128 : 32, 32) : too_large_for(frame, 32);
+  return is_rectangular(frame.op) ? shape_refused(frame, frame.op == QR ? 128 : 32, 32) : too_large_for(frame, 32);
 }
 
 std::string krylov_refuses(const Frame& frame, const Place& place) {
@@ -303,7 +303,7 @@ const Rule* measured(const Frame& frame, const Place& place, const Methods& meth
     const Method* method = methods.find(rule.engine);
     if (!method || !method->refuses(frame, place).empty()) continue;
     // rules know one size of a rectangular matrix
-    if (method->engine == BATCHED && is_rectangular(frame) && !method->pays(frame, place)) continue;
+    if (method->engine == BATCHED && is_rectangular(frame.op) && !method->pays(frame, place)) continue;
     return &rule;
   }
   return nullptr;
@@ -389,13 +389,15 @@ int fill_plan(Frame& frame, const Place& place, Plan* plan) {
 
 }  // namespace
 
+std::vector<int32_t> engines_of(int32_t op, int32_t device) {
+  std::vector<int32_t> engines;
+  for (const Method& method : methods_of(op, device)) engines.push_back(method.engine);
+  return engines;
+}
+
 bool is_empty(const Frame& frame) {
-  constexpr int last[N_OPS] = {
-#define OP(enumerator, name, status, empty) empty,
-#include "ops.def"
-#undef OP
-  };
-  return frame.size[0] == 0 || frame.size[1] == 0 || (last[frame.op] && frame.size[last[frame.op]] == 0);
+  const int last = OPERATIONS[frame.op].empty;
+  return frame.size[0] == 0 || frame.size[1] == 0 || (last && frame.size[last] == 0);
 }
 
 bool settle_part(Frame& frame) {

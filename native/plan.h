@@ -1,6 +1,7 @@
 // The one decision: which engine takes a call, why, and with how much memory. run() and every question from Python ask here.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "frame.h"
 #include "gpu/cuda.h"
@@ -35,6 +36,9 @@ struct Choice {
   const Method* first = nullptr;    // LEFT_OVER: the one that would be better but cannot run
   int32_t engine() const { return method ? method->engine : int32_t(AUTO); }
 };
+
+// The engines that have the operation there, in the order of the table.
+std::vector<int32_t> engines_of(int32_t op, int32_t device);
 
 // Nothing to compute: a matrix of order 0 is positive definite and finite, and has no eigenvalue.
 bool is_empty(const Frame& frame);

@@ -14,16 +14,11 @@
 #include "gpu/cholesky.h"
 #include "gpu/cuda.h"
 #include "lapack/lapack.h"
+#include "operations.h"
 #include "plan.h"
 
 namespace lapwing {
 namespace {
-
-constexpr int STATUS[N_OPS] = {
-#define OP(enumerator, name, status, empty) status,
-#include "ops.def"
-#undef OP
-};
 
 // Messages for the log of the thread that made the call.
 thread_local std::vector<std::string> notes;
@@ -40,7 +35,7 @@ void record(const Frame& frame) {
 
 // What is left to do for an empty call is a status for each matrix.
 int run_empty(Frame& frame) {
-  const int place = STATUS[frame.op];
+  const int place = status_place(frame.op);
   frame.engine = AUTO;
   if (place < 0 || frame.size[0] == 0) return 0;
   auto* status = static_cast<int32_t*>(frame.buffer[place]);

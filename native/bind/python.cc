@@ -13,6 +13,7 @@
 #include "gpu/cuda.h"
 #include "frame.h"
 #include "lapack/lapack.h"
+#include "operations.h"
 #include "plan.h"
 #include "run.h"
 #include "cpu/threads.h"
@@ -201,15 +202,10 @@ PyObject* host_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) { retur
 
 // operations() -> their names, in the order of their numbers; the last one stands in rules alone
 PyObject* operations(PyObject*, PyObject*) {
-  return Py_BuildValue("("
-#define OP(enumerator, name, status, empty) "s"
-#include "ops.def"
-#undef OP
-                       "s)",
-#define OP(enumerator, name, status, empty) name,
-#include "ops.def"
-#undef OP
-                       "eigh_part");
+  PyObject* names = PyTuple_New(lapwing::N_OPS + 1);
+  for (int i = 0; names && i <= lapwing::N_OPS; i++)
+    PyTuple_SetItem(names, i, PyUnicode_FromString(i < lapwing::N_OPS ? lapwing::OPERATIONS[i].name : "eigh_part"));
+  return names;
 }
 
 // engines() -> their names, in the order of their numbers
@@ -218,6 +214,19 @@ PyObject* engines(PyObject*, PyObject*) {
   for (int i = 0; names && i < lapwing::N_ENGINES; i++)
     PyTuple_SetItem(names, i, PyUnicode_FromString(lapwing::ENGINE_NAMES[i]));
   return names;
+}
+
+// methods() -> (operation, device, engine) for each row of the plan's table, as numbers
+PyObject* methods_table(PyObject*, PyObject*) {
+  PyObject* rows = PyList_New(0);
+  for (int32_t op = 0; rows && op < lapwing::N_OPS; op++)
+    for (int32_t device = 0; device < lapwing::N_DEVICES; device++)
+      for (const int32_t engine : lapwing::engines_of(op, device)) {
+        PyObject* row = Py_BuildValue("iii", op, device, engine);
+        if (!row || PyList_Append(rows, row)) return Py_XDECREF(row), Py_DECREF(rows), nullptr;
+        Py_DECREF(row);
+      }
+  return rows;
 }
 
 // prefer(engine): the default of calls that leave the choice open
@@ -451,6 +460,7 @@ PyMethodDef methods[] = {
     {"free_memory", free_memory, METH_VARARGS, nullptr},
     {"gpus", gpus, METH_NOARGS, nullptr},
     {"host_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(host_bytes)), METH_FASTCALL, nullptr},
+    {"methods", methods_table, METH_NOARGS, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
     {"notes", notes, METH_NOARGS, nullptr},
     {"operations", operations, METH_NOARGS, nullptr},

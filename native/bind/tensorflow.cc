@@ -7,10 +7,11 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <string>
 #include <utility>
 
-#include "frame.h"
 #include "bind/shapes.h"
+#include "operations.h"
 
 namespace lapwing::tensorflow {
 namespace {
@@ -95,60 +96,36 @@ constexpr int TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_UINT8 = 4, TF_COMPLE
 constexpr int TYPES[] = {TF_FLOAT, TF_DOUBLE, TF_COMPLEX64, TF_COMPLEX128};  // in the order of Dtype
 constexpr int MOST_DIMENSIONS = 254;  // of any TensorFlow tensor
 
-// What an operation looks like in a graph. A new operation is a new row.
-//
-// `axes` are those of one matrix, behind the batch, a letter each. Inputs give a letter its length, and the same letter
-// has the same length everywhere. Two more are made: s is the smaller of m and n, p the part of a spectrum asked for.
-struct Argument {
-  const char* spec;
-  const char* axes;
-  int shares = -1;  // of an output: the input whose memory it may take
-};
-constexpr int MOST_INPUTS = 4, MOST_OUTPUTS = 4;
+// What an operation looks like in a graph. Outputs of another shape are an op of their own: one whose factors are square, and
+// one with a part of a spectrum, whose length is an attribute, which the inference of shapes cannot read.
 struct Row {
   Op op;
-  const char* name;
-  Argument inputs[MOST_INPUTS];
-  Argument outputs[MOST_OUTPUTS];
-  int64_t full = 0;  // QR and SVD: square factors
-};
-constexpr Argument A = {"a: T", "nn"}, B = {"b: T", "nk"}, TALL = {"a: T", "mn"}, INFO = {"info: int32", ""};
-// A part of a spectrum has an op of its own: how many values it gives is an attribute, which the inference of shapes
-// cannot read, so that its caller has to tell them.
-constexpr Row ROWS[] = {
-    {CHOLESKY, "LapwingCholesky", {A}, {{"factor: T", "nn", 0}, INFO}},
-    {FINITE, "LapwingFinite", {A}, {{"finite: int32", ""}}},
-    {EIGH, "LapwingEigh", {A}, {{"w: R", "n"}, {"v: T", "nn", 0}, INFO}},
-    {EIGH, "LapwingEighPart", {A}, {{"w: R", "p"}, {"v: T", "np"}, INFO}},
-    {EIGVALSH, "LapwingEigvalsh", {A}, {{"w: R", "n"}, INFO}},
-    {EIGVALSH, "LapwingEigvalshPart", {A}, {{"w: R", "p"}, INFO}},
-    {HERMITIAN, "LapwingHermitian", {A}, {{"whole: T", "nn", 0}}},
-    {TRIANGULAR, "LapwingTriangular", {A, B}, {{"x: T", "nk", 1}, INFO}},
-    {SOLVE, "LapwingSolve", {A, B}, {{"x: T", "nk", 1}, INFO}},
-    {SOLVE, "LapwingSolveMixed", {A, B}, {{"x: T", "nk", 1}, INFO}},
-    {INVERSE, "LapwingInverse", {A}, {{"inverse: T", "nn", 0}, INFO}},
-    {LU, "LapwingLu", {A}, {{"lu: T", "nn", 0}, {"rows: int32", "n"}, INFO}},
-    {LU_SOLVE, "LapwingLuSolve", {A, {"lu: T", "nn"}, {"rows: int32", "n"}, B}, {{"x: T", "nk", 3}}},
-    {CHOLESKY_SOLVE, "LapwingCholeskySolve", {A, {"factor: T", "nn"}, B}, {{"x: T", "nk", 2}}},
-    {SLOGDET, "LapwingSlogdet", {A}, {{"sign: T", ""}, {"logabs: R", ""}, INFO}},
-    {QR, "LapwingQr", {TALL}, {{"q: T", "ms"}, {"r: T", "sn"}}},
-    {QR, "LapwingQrComplete", {TALL}, {{"q: T", "mm"}, {"r: T", "mn"}}, 1},
-    {SVD, "LapwingSvd", {TALL}, {{"u: T", "ms"}, {"s: R", "s"}, {"vh: T", "sn"}, INFO}},
-    {SVD, "LapwingSvdFull", {TALL}, {{"u: T", "mm"}, {"s: R", "s"}, {"vh: T", "nn"}, INFO}, 1},
-    {SVDVALS, "LapwingSvdvals", {TALL}, {{"s: R", "s"}, INFO}},
-};
-constexpr int N_ROWS = sizeof ROWS / sizeof ROWS[0];
+  const char* variant = "";
+  bool full = false, part = false;
 
-int count(const Argument* arguments, int most) {
-  int i = 0;
-  while (i < most && arguments[i].spec) i++;
-  return i;
-}
+  const Argument* inputs() const { return OPERATIONS[op].inputs; }
+  const Argument* outputs() const { return OPERATIONS[op].outputs; }
+  // An axis of an output in the letters of the inputs, or s for the smaller of m and n, p for a part of a spectrum.
+  char settled(char axis) const {
+    if (axis == 'p') return part ? 'p' : 'n';
+    return axis == 'c' ? (full ? 'm' : 's') : axis == 'd' ? (full ? 'n' : 's') : axis;
+  }
+  // Whether the output may take the memory of an input.
+  bool shares(const Argument& output) const { return output.shares >= 0 && !(part && std::strchr(output.axes, 'p')); }
+  // lu_solve: LapwingLuSolve
+  std::string name() const {
+    std::string words = std::string("_") + OPERATIONS[op].name, name = "Lapwing";
+    for (size_t i = 1; i < words.size(); i++)
+      if (words[i] != '_') name += words[i - 1] == '_' ? char(words[i] - 'a' + 'A') : words[i];
+    return name + variant;
+  }
+};
+constexpr Row VARIANTS[] = {{EIGH, "Part", false, true}, {EIGVALSH, "Part", false, true}, {SOLVE, "Mixed"},
+                            {QR, "Complete", true},      {SVD, "Full", true}};
+constexpr int N_ROWS = N_OPS + sizeof VARIANTS / sizeof VARIANTS[0];
+constexpr Row row_of(int i) { return i < N_OPS ? Row{Op(i)} : VARIANTS[i - N_OPS]; }
 
 int axes_of(const Argument& argument) { return int(std::strlen(argument.axes)); }
-
-// The letter of its type: T, R (the real counterpart) or i for int32.
-char type_of(const Argument& argument) { return std::strchr(argument.spec, ' ')[1]; }
 
 // What is known of the letters; -1: nothing yet.
 class Lengths {
@@ -233,8 +210,8 @@ bool shape_of_axis(ShapeContext* context, const Row& row, ShapeHandle* inputs, c
     shape.reset(TF_ShapeInferenceContextVectorFromSize(context, size_t(lengths[axis])));
     return true;
   }
-  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) {
-    const char* found = std::strchr(row.inputs[i].axes, axis);
+  for (int i = 0; i < count_of(row.inputs()); i++) {
+    const char* found = std::strchr(row.inputs()[i].axes, axis);
     if (!found || !TF_ShapeInferenceContextRankKnown(context, inputs[i])) continue;
     const int64_t place = TF_ShapeInferenceContextRank(context, inputs[i]) - int64_t(std::strlen(found));
     TF_ShapeInferenceContextSubshape(context, inputs[i], place, place + 1, shape, status);
@@ -245,11 +222,11 @@ bool shape_of_axis(ShapeContext* context, const Row& row, ShapeHandle* inputs, c
 
 template <int ROW>
 void infer_shapes(ShapeContext* context, Status* status) {
-  const Row& row = ROWS[ROW];
+  constexpr Row row = row_of(ROW);
   ShapeHandle inputs[MOST_INPUTS], batch;
   Lengths lengths;
-  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) {
-    const Argument& input = row.inputs[i];
+  for (int i = 0; i < count_of(row.inputs()); i++) {
+    const Argument& input = row.inputs()[i];
     TF_ShapeInferenceContextGetInput(context, i, inputs[i], status);
     if (TF_GetCode(status)) return;
     TF_ShapeInferenceContextWithRankAtLeast(context, inputs[i], axes_of(input), inputs[i], status);
@@ -261,22 +238,22 @@ void infer_shapes(ShapeContext* context, Status* status) {
       if (lengths.fits(input.axes[k], length)) continue;
       const char* what = i ? "the inputs do not fit, got lengths" : "the matrices must be square, got";
       char text[160];
-      std::snprintf(text, sizeof text, "%s: %s %lld and %lld", row.name, what, static_cast<long long>(known),
+      std::snprintf(text, sizeof text, "%s: %s %lld and %lld", row.name().c_str(), what, static_cast<long long>(known),
                     static_cast<long long>(length));
       return TF_SetStatus(status, INVALID_ARGUMENT, text);
     }
   }
   lengths.conclude();
-  TF_ShapeInferenceContextSubshape(context, inputs[0], 0, -axes_of(row.inputs[0]), batch, status);
+  TF_ShapeInferenceContextSubshape(context, inputs[0], 0, -axes_of(row.inputs()[0]), batch, status);
   if (TF_GetCode(status)) return;
   TF_ShapeInferenceContextSetUnknownShape(context, status);
-  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS) && !TF_GetCode(status); i++) {
+  for (int i = 0; i < count_of(row.outputs()) && !TF_GetCode(status); i++) {
     ShapeHandle whole;
     TF_ShapeInferenceContextSubshape(context, batch, 0, INT64_MAX, whole, status);
     bool known = !TF_GetCode(status);
-    for (const char* axis = row.outputs[i].axes; *axis && known; axis++) {
+    for (const char* axis = row.outputs()[i].axes; *axis && known; axis++) {
       ShapeHandle one;
-      known = shape_of_axis(context, row, inputs, lengths, *axis, one, status);
+      known = shape_of_axis(context, row, inputs, lengths, row.settled(*axis), one, status);
       if (known) TF_ShapeInferenceContextConcatenateShapes(context, whole, one, whole, status);
       known = known && !TF_GetCode(status);
     }
@@ -288,7 +265,7 @@ void infer_shapes(ShapeContext* context, Status* status) {
 
 // One node of a graph.
 struct Kernel {
-  const Row* row;
+  Row row;
   Device device;
   int64_t flags, engine, first, count;
 };
@@ -296,7 +273,7 @@ struct Kernel {
 template <int ROW, Device DEVICE>
 void* create(Construction* construction) {
   Answer answer;
-  auto* kernel = new (std::nothrow) Kernel{&ROWS[ROW], DEVICE, 0, 0, 0, 0};
+  auto* kernel = new (std::nothrow) Kernel{row_of(ROW), DEVICE, 0, 0, 0, 0};
   if (!kernel) answer.set(RESOURCE_EXHAUSTED, "lapwing: out of memory");
   if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "flags", &kernel->flags, answer);
   if (answer.ok()) TF_OpKernelConstruction_GetAttrInt64(construction, "engine", &kernel->engine, answer);
@@ -383,6 +360,10 @@ int real_of(int type) {
   return type == TYPES[C64] ? TYPES[F32] : type == TYPES[C128] ? TYPES[F64] : type;
 }
 
+int type_of(const Argument& argument, int matrix) {
+  return argument.type == Type::INTEGER ? int(TF_INT32) : argument.type == Type::REAL ? real_of(matrix) : matrix;
+}
+
 int dtype_of(int type) {
   for (int i = 0; i < N_DTYPES; i++)
     if (TYPES[i] == type) return i;
@@ -391,7 +372,7 @@ int dtype_of(int type) {
 
 void refuse(Context* context, Answer& answer, const Row& row, int code, const char* what) {
   char text[640];
-  std::snprintf(text, sizeof text, "%s: %s", row.name, what);
+  std::snprintf(text, sizeof text, "%s: %s", row.name().c_str(), what);
   answer.set(code, text);
   TF_OpKernelContext_Failure(context, answer);
 }
@@ -399,10 +380,10 @@ void refuse(Context* context, Answer& answer, const Row& row, int code, const ch
 // The sizes of the frame and the length of every axis, from the shapes of the inputs. nullptr, or what is wrong.
 const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims)[MOST_DIMENSIONS], const int* ranks,
                         Lengths& lengths) {
-  const Row& row = *kernel.row;
-  const int last = count(row.inputs, MOST_INPUTS) - 1;
+  const Row& row = kernel.row;
+  const int last = count_of(row.inputs()) - 1;
   const bool spectrum = row.op == EIGH || row.op == EIGVALSH;
-  if (ranks[0] < 2) return row.inputs[0].axes[0] == 'm' ? "expected matrices" : "the matrices must be square";
+  if (ranks[0] < 2) return row.inputs()[0].axes[0] == 'm' ? "expected matrices" : "the matrices must be square";
   if (const char* what = set_sizes(frame, dims[0], ranks[0], dims[last], ranks[last],
                                    spectrum ? kernel.first : row.full, spectrum ? kernel.count : 0))
     return what;
@@ -414,10 +395,10 @@ const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims
       return "the matrices are smaller than the part that was asked for";
     lengths.set('p', frame.size[3]);
   }
-  const int batch_rank = ranks[0] - axes_of(row.inputs[0]);
+  const int batch_rank = ranks[0] - axes_of(row.inputs()[0]);
   for (int i = 0; i <= last; i++) {
-    const char* axes = row.inputs[i].axes;
-    if (ranks[i] != batch_rank + axes_of(row.inputs[i])) return "the inputs must have the same batch";
+    const char* axes = row.inputs()[i].axes;
+    if (ranks[i] != batch_rank + axes_of(row.inputs()[i])) return "the inputs must have the same batch";
     for (int k = 0; k < ranks[i]; k++)
       if (k < batch_rank ? dims[i][k] != dims[0][k] : !lengths.fits(axes[k - batch_rank], dims[i][k]))
         return "the shapes of the inputs do not fit";
@@ -428,7 +409,7 @@ const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims
 
 void compute(void* self, Context* context) {
   const Kernel& kernel = *static_cast<Kernel*>(self);
-  const Row& row = *kernel.row;
+  const Row& row = kernel.row;
   Answer answer;
   Frame frame;
   frame.op = row.op;
@@ -438,7 +419,7 @@ void compute(void* self, Context* context) {
 
   // Our references to the inputs are given back at once, as they would keep TensorFlow from forwarding the memory.
   // TensorFlow holds its own until this function returns.
-  const int given = count(row.inputs, MOST_INPUTS);
+  const int given = count_of(row.inputs());
   int64_t dims[MOST_INPUTS][MOST_DIMENSIONS];
   int ranks[MOST_INPUTS];
   for (int i = 0; i < given; i++) {
@@ -456,22 +437,20 @@ void compute(void* self, Context* context) {
     return refuse(context, answer, row, INVALID_ARGUMENT, what);
 
   TensorHandle outputs[MOST_OUTPUTS];
-  const int batch_rank = ranks[0] - axes_of(row.inputs[0]);
-  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS); i++) {
-    const Argument& output = row.outputs[i];
+  const int batch_rank = ranks[0] - axes_of(row.inputs()[0]);
+  for (int i = 0; i < count_of(row.outputs()); i++) {
+    const Argument& output = row.outputs()[i];
     int64_t shape[MOST_DIMENSIONS];
     const int rank = batch_rank + axes_of(output);
-    for (int k = 0; k < rank; k++) shape[k] = k < batch_rank ? dims[0][k] : lengths[output.axes[k - batch_rank]];
-    if (output.shares >= 0 && frame.size[0] == 1) {
+    for (int k = 0; k < rank; k++) shape[k] = k < batch_rank ? dims[0][k] : lengths[row.settled(output.axes[k - batch_rank])];
+    if (row.shares(output) && frame.size[0] == 1) {
       int forwarded = -1;
       outputs[i].reset(
           TF_ForwardInputOrAllocateOutput(context, &output.shares, 1, i, shape, rank, &forwarded, answer));
     } else {
-      const char kind = type_of(output);
-      const int type = kind == 'i' ? int(TF_INT32) : kind == 'R' ? real_of(TYPES[frame.dtype]) : TYPES[frame.dtype];
-      size_t bytes = kind == 'i' ? sizeof(int32_t) : size_of(dtype_of(type));
+      size_t bytes = size_of(frame, output);
       for (int k = 0; k < rank; k++) bytes *= size_t(shape[k]);
-      outputs[i].reset(TF_AllocateOutput(context, i, type, shape, rank, bytes, answer));
+      outputs[i].reset(TF_AllocateOutput(context, i, type_of(output, TYPES[frame.dtype]), shape, rank, bytes, answer));
     }
     if (!answer.ok()) return TF_OpKernelContext_Failure(context, answer);
     frame.buffer[given + i] = TF_TensorData(outputs[i]);
@@ -530,18 +509,19 @@ bool find_tensorflow() {
 }
 
 bool has_real_output(const Row& row) {
-  return std::any_of(row.outputs, row.outputs + count(row.outputs, MOST_OUTPUTS),
-                     [](const Argument& output) { return type_of(output) == 'R'; });
+  return std::any_of(row.outputs(), row.outputs() + count_of(row.outputs()),
+                     [](const Argument& output) { return output.type == Type::REAL; });
 }
 
 void register_kernels(const Row& row, const char* device, void* (*make)(Construction*)) {
+  const std::string name = row.name();
   for (int type : TYPES) {
     Answer answer;
-    KernelBuilder* builder = TF_NewKernelBuilder(row.name, device, make, compute, destroy);
+    KernelBuilder* builder = TF_NewKernelBuilder(name.c_str(), device, make, compute, destroy);
     TF_KernelBuilder_TypeConstraint(builder, "T", type, answer);
     if (answer.ok() && has_real_output(row)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
     if (answer.ok())
-      TF_RegisterKernelBuilder(row.name, builder, answer);
+      TF_RegisterKernelBuilder(name.c_str(), builder, answer);
     else
       TF_DeleteKernelBuilder(builder);
     if (!answer.ok()) note(answer.message());
@@ -550,12 +530,15 @@ void register_kernels(const Row& row, const char* device, void* (*make)(Construc
 
 template <int ROW>
 void register_row() {
-  const Row& row = ROWS[ROW];
+  constexpr Row row = row_of(ROW);
   Answer answer;
-  OpBuilder* builder = TF_NewOpDefinitionBuilder(row.name);
-  for (int i = 0; i < count(row.inputs, MOST_INPUTS); i++) TF_OpDefinitionBuilderAddInput(builder, row.inputs[i].spec);
-  for (int i = 0; i < count(row.outputs, MOST_OUTPUTS); i++)
-    TF_OpDefinitionBuilderAddOutput(builder, row.outputs[i].spec);
+  OpBuilder* builder = TF_NewOpDefinitionBuilder(row.name().c_str());
+  const auto add = [&](auto* to, const Argument* arguments) {
+    constexpr const char* types[] = {": T", ": R", ": int32"};
+    for (int i = 0; i < count_of(arguments); i++) to(builder, (arguments[i].name + std::string(types[int(arguments[i].type)])).c_str());
+  };
+  add(TF_OpDefinitionBuilderAddInput, row.inputs());
+  add(TF_OpDefinitionBuilderAddOutput, row.outputs());
   TF_OpDefinitionBuilderAddAttr(builder, "flags: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "engine: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "first: int = 0");

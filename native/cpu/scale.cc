@@ -9,6 +9,7 @@
 
 #include "cpu/cpu.h"
 #include "dtypes.h"
+#include "operations.h"
 
 namespace lapwing {
 namespace {
@@ -79,19 +80,17 @@ int sides_place(const Frame& frame) {
   }
 }
 
-bool is_rectangular(const Frame& frame) { return frame.op == QR || frame.op == SVD || frame.op == SVDVALS; }
-
 template <class T>
 struct Look {
   using R = RealOf<T>;
 
   explicit Look(const Frame& frame)
-      : rows(frame.size[1]), columns(is_rectangular(frame) ? frame.size[2] : rows), triangle(one_triangle(frame)),
+      : rows(frame.size[1]), columns(is_rectangular(frame.op) ? frame.size[2] : rows), triangle(one_triangle(frame)),
         upper(frame.op == LU_SOLVE || (frame.flags & UPPER)), unit(frame.op == TRIANGULAR && (frame.flags & UNIT)),
         self_adjoint(frame.op == CHOLESKY || frame.op == EIGH || frame.op == EIGVALSH || (frame.flags & POS)) {
     // Spectra, reflections, divisions of complex numbers and two solves with one Cholesky factor square the elements, the
     // rest multiplies them by what is small or has the size of a condition number. The tall engine scales its own columns.
-    const bool spectrum = is_rectangular(frame) || frame.op == EIGH || frame.op == EIGVALSH;
+    const bool spectrum = is_rectangular(frame.op) || frame.op == EIGH || frame.op == EIGVALSH;
     const bool squares = frame.engine != TALL && (Scalar<T>::parts == 2 || spectrum || frame.op == CHOLESKY_SOLVE);
     const int room = squares ? Range<R>::most / 2 - 32 : Range<R>::most - Range<R>::digits - 16;
     low = std::ldexp(R(1), -room);
@@ -147,28 +146,15 @@ class Part {
 
  public:
   Part(const Frame& whole, int64_t first, int64_t count) : frame(whole), look_(whole), count_(count) {
-    const int64_t n = frame.size[1], k = frame.size[2], c = frame.size[3];
-    const bool full = frame.op == SVD && c;
-    const int64_t least = std::min(n, k), left = full ? n : least, right = full ? k : least;
-    frame.size[0] = count;
-    // elements for a matrix in each buffer, by type: T, real, int32
-    const auto move = [&](int place, int64_t elements, size_t bytes) {
-      if (auto* from = static_cast<char*>(frame.buffer[place])) frame.buffer[place] = from + size_t(first * elements) * bytes;
+    const Operation& operation = OPERATIONS[frame.op];
+    int place = 0;
+    const auto move = [&](const Argument& argument) {
+      auto*& buffer = frame.buffer[place++];
+      if (buffer) buffer = static_cast<char*>(buffer) + size_t(first * elements(frame, argument)) * size_of(frame, argument);
     };
-    const size_t t = sizeof(T), r = sizeof(R), i = sizeof(int32_t);
-    switch (frame.op) {
-      case CHOLESKY: case INVERSE: move(0, n * n, t), move(1, n * n, t), move(2, 1, i); break;
-      case EIGH: move(0, n * n, t), move(1, c, r), move(2, n * c, t), move(3, 1, i); break;
-      case EIGVALSH: move(0, n * n, t), move(1, c, r), move(2, 1, i); break;
-      case TRIANGULAR: case SOLVE: move(0, n * n, t), move(1, n * k, t), move(2, n * k, t), move(3, 1, i); break;
-      case LU: move(0, n * n, t), move(1, n * n, t), move(2, n, i), move(3, 1, i); break;
-      case LU_SOLVE: move(0, n * n, t), move(1, n * n, t), move(2, n, i), move(3, n * k, t), move(4, n * k, t); break;
-      case CHOLESKY_SOLVE: move(0, n * n, t), move(1, n * n, t), move(2, n * k, t), move(3, n * k, t); break;
-      case SLOGDET: move(0, n * n, t), move(1, 1, t), move(2, 1, r), move(3, 1, i); break;
-      case QR: move(0, n * k, t), move(1, n * c, t), move(2, c * k, t); break;
-      case SVD: move(0, n * k, t), move(1, n * left, t), move(2, least, r), move(3, right * k, t), move(4, 1, i); break;
-      default: move(0, n * k, t), move(1, least, r), move(2, 1, i);  // SVDVALS
-    }
+    std::for_each_n(operation.inputs, count_of(operation.inputs), move);
+    std::for_each_n(operation.outputs, count_of(operation.outputs), move);
+    frame.size[0] = count_;
   }
 
   // Copies of the matrices and of their right-hand sides take the place of those in the frame; false: all are ordinary.
@@ -194,6 +180,7 @@ class Part {
       else if (e) scale(matrices_.data() + m * size, size, e);
     }
     frame.buffer[place] = matrices_.data();
+    frame.exponents = exponent_.data();
     if (sides) {
       const T* b = static_cast<const T*>(frame.buffer[sides]);
       sides_.assign(b, b + count_ * look_.rows * k);
@@ -219,10 +206,10 @@ class Part {
         case INVERSE: scale(at<T>(1, m, n * n), n * n, e); break;
         case EIGH: case EIGVALSH: scale(at<R>(1, m, c), c, -e); break;
         case LU: scale_upper(at<T>(1, m, n * n), -e); break;
-        case SLOGDET: *at<R>(2, m, 1) = R(double(*at<R>(2, m, 1)) - double(n) * e * std::log(2.0)); break;
         case QR: scale(at<T>(2, m, c * k), c * k, -e); break;
         case SVD: scale(at<R>(2, m, least), least, -e); break;
-        default: scale(at<R>(1, m, least), least, -e);  // SVDVALS
+        case SVDVALS: scale(at<R>(1, m, least), least, -e); break;
+        default: break;  // determinants come with their own power of two
       }
     }
   }

@@ -10,6 +10,7 @@
 
 #include "cpu/cpu.h"
 #include "dtypes.h"
+#include "determinant.h"
 #include "cpu/solve_careful.h"
 #include "cpu/svd.h"
 #include "cpu/threads.h"

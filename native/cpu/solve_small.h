@@ -1063,7 +1063,7 @@ struct Product {
 };
 
 template <class R, int P>
-void slogdet(Group<R, P> group) {
+void determinant(Group<R, P> group) {
   const int64_t n = group.frame.size[1];
   group.begin(group.vectors(n, n) + n * P + n);
   const View<R, P> a = group.matrix(n, n), inverse = group.column(n), pivots = {a.x, a.down + a.right, 0};
@@ -1078,27 +1078,21 @@ void slogdet(Group<R, P> group) {
   Product<R, P> det = {real<R, P>(broadcast(R(1))), {}};
   for (int64_t i = 0; i < n; i++) det.multiply(pivots.get(i, 0));
 
-  R *sign = group.data(1, 1), *logarithm = static_cast<R*>(group.frame.buffer[2]) + group.first;
+  const Determinants<std::conditional_t<P == 2, std::complex<R>, R>> results(group.frame);
   for (int64_t m = 0; m < group.count; m++) {
-    double re = det.mantissa.re[m], im = 0;
-    if constexpr (P == 2) im = det.mantissa.im[m];
-    if (odd[m]) re = -re, im = -im;
-    double size = P == 1 ? std::abs(re) : std::hypot(re, im), exponent = double(det.exponent[m]);
-    re /= size, im /= size;
-    if (size > 1.5) size /= 2, exponent += 1;  // a determinant near one has a logarithm near zero
-    double value = std::log(size) + exponent * 0.69314718055994530942;
-    if (positive) value *= 2;
-    if (size == 0) re = im = 0, value = -std::numeric_limits<double>::infinity();
-    sign[m * P] = R(re);
-    if (P == 2) sign[m * P + 1] = R(im);
-    logarithm[m] = R(value);
+    Pivots product;
+    product.mantissa = double(det.mantissa.re[m]);
+    if constexpr (P == 2) product.mantissa.imag(double(det.mantissa.im[m]));
+    if (odd[m]) product.mantissa = -product.mantissa;
+    product.exponent = int64_t(det.exponent[m]);
+    if (positive) product.square();
+    results.put(group.first + m, product);
   }
-  int32_t* info = group.integers(3, 1);
+  int32_t* info = &results.info(group.first);
   judge<R, P>(positive ? inverse : pivots, n, info, group.count, [&](int64_t m) {
-    const bool singular = sign[m * P] == 0 && sign[m * P + P - 1] == 0;  // and no NaN in it
+    const bool singular = size_of<R, P>(det.mantissa)[m] == 0;  // and no NaN in it
     if (singular && !positive) return (void)(info[m] = 0);
-    fill_nan(sign + m * P, P);
-    fill_nan(logarithm + m, 1);
+    results.fail(group.first + m);
   });
 }
 
@@ -1148,8 +1142,8 @@ void solve_any(const Frame& frame, int64_t first, int64_t last) {
       case LU: lu(group); break;
       case LU_SOLVE: lu_solve(group); break;
       case CHOLESKY_SOLVE: cholesky_solve(group); break;
-      case SLOGDET: slogdet(group); break;
-      default: qr(group);
+      case QR: qr(group); break;
+      default: determinant(group);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cpu/cpu.h"
+#include "determinant.h"
 #include "dtypes.h"
 #include "cpu/solve_careful.h"
 #include "cpu/solve.h"

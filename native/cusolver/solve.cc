@@ -11,6 +11,7 @@
 #include "gpu/spectrum.h"
 #include "gpu/systems.h"
 #include "gpu/vendor.h"
+#include "operations.h"
 
 namespace lapwing::cusolver {
 namespace {
@@ -174,18 +175,22 @@ int solve_by_cholesky(const Job& job, int64_t m) {
          solve_triangle(job, {upper, !upper}, l, x, k) || cuda::spoil(frame, x, info, n * k * job.parts());
 }
 
-int slogdet_one(const Job& job, int64_t m) {
+int determinant(const Job& job, int64_t m) {
   Frame& frame = job.frame;
   const int64_t n = frame.size[1];
-  void *a = job.input(0, m, n * n), *sign = job.input(1, m, 1), *work = job.at(job.places.matrix);
-  void* logabs = static_cast<char*>(frame.buffer[2]) + size_t(m) * job.element / size_t(job.parts());
-  int32_t* info = job.info(3, m);
+  void *a = job.input(0, m, n * n), *work = job.at(job.places.matrix);
+  int32_t* info = job.info(status_place(frame.op), m);
+  const auto finish = [&](const int64_t* pivots) {
+    void* value = job.input(1, m, 1);
+    void* logabs = frame.op == SLOGDET ? static_cast<char*>(frame.buffer[2]) + size_t(m) * job.element / size_t(job.parts()) : nullptr;
+    return cuda::determinant(frame, work, pivots, value, logabs, info, n);
+  };
   if (is_positive(frame)) {
     if (frame.flags & OVERWRITE) work = a;
-    return factor_positive(job, a, work, info) || cuda::determinant(frame, work, nullptr, sign, logabs, info, n);
+    return factor_positive(job, a, work, info) || finish(nullptr);
   }
   return cuda::adjoint(frame, a, work, info, n, n, n, cuda::CHECK) || factor_general(job, work, info, cuda::ANY) ||
-         cuda::determinant(frame, work, job.at<int64_t>(job.places.pivots), sign, logabs, info, n);
+         finish(job.at<int64_t>(job.places.pivots));
 }
 
 int one(const Job& job, int64_t m) {
@@ -196,19 +201,9 @@ int one(const Job& job, int64_t m) {
     case LU: return lu_one(job, m);
     case LU_SOLVE: return solve_by_lu(job, m);
     case CHOLESKY_SOLVE: return solve_by_cholesky(job, m);
-    case SLOGDET: return slogdet_one(job, m);
     case QR: return qr(job, m);
-    default: return svd(job, m);
-  }
-}
-
-// Where the frame holds what failed; -1: nowhere.
-int info_place(int32_t op) {
-  switch (op) {
-    case TRIANGULAR: case SOLVE: case LU: case SLOGDET: return 3;
-    case INVERSE: case SVDVALS: return 2;
-    case SVD: return 4;
-    default: return -1;
+    case SVD: case SVDVALS: return svd(job, m);
+    default: return determinant(job, m);
   }
 }
 
@@ -216,7 +211,7 @@ int info_place(int32_t op) {
 
 int Job::prepare() {
   const int64_t n = frame.size[1], k = frame.size[2], order = n * n;
-  const bool factors = frame.op == SOLVE || frame.op == INVERSE || frame.op == LU || frame.op == SLOGDET;
+  const bool factors = frame.op != TRIANGULAR && frame.op != LU_SOLVE && frame.op != CHOLESKY_SOLVE && !is_rectangular(frame.op);
   const bool positive = is_positive(frame), overwrite = frame.flags & OVERWRITE;
   if (frame.op != TRIANGULAR) places.info = take(sizeof(int32_t)), places.status = take(sizeof(int32_t));
   if (factors && positive) {
@@ -231,7 +226,7 @@ int Job::prepare() {
     if (frame.op == SOLVE) places.right = take(size_t(n * k) * element);
   } else if (frame.op == LU_SOLVE) {
     places.right = take(size_t(n * k) * element);
-  } else if (frame.op >= QR) {
+  } else if (is_rectangular(frame.op)) {
     if (decompose_workspace(*this)) return 1;
   }
   places.work = take(need.device);
@@ -254,7 +249,7 @@ int solve(Frame& frame) {
   if (check_libraries(frame)) return 1;
   Job job(frame);
   if (!job.ok() || job.prepare() || job.allocate()) return 1;
-  const int place = info_place(frame.op);
+  const int place = status_place(frame.op);
   if (place >= 0 && cuda::fill(frame, frame.buffer[place], 0, sizeof(int32_t) * size_t(frame.size[0]))) return 1;
   for (int64_t m = 0; m < frame.size[0]; m++)
     if (one(job, m)) return 1;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/svd.h"
+#include "operations.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -73,7 +74,7 @@ Call read(const Frame& frame) {
     case LU: call.rows = at[2], call.info = at[3]; break;
     case LU_SOLVE: call.a = at[1], call.rows = at[2], call.b = at[3], call.out = at[4], call.k = frame.size[2]; break;
     case CHOLESKY_SOLVE: call.a = at[1], call.b = at[2], call.out = at[3], call.k = frame.size[2]; break;
-    default: call.logabs = at[2], call.info = at[3]; break;
+    default: call.logabs = frame.op == SLOGDET ? at[2] : nullptr, call.info = at[status_place(frame.op)]; break;
   }
   return call;
 }

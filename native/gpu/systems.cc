@@ -90,9 +90,9 @@ int permute(Frame& frame, const void* from, void* to, const int32_t* rows, int32
   return start(frame, "permute", blocks_for(n * k), {from, to}, arguments);
 }
 
-int determinant(Frame& frame, const void* a, const int64_t* pivots, void* sign, void* logabs, const int32_t* info, int64_t n) {
-  void* arguments[] = {&a, &pivots, &sign, &logabs, &info, &n};
-  return start(frame, "determinant", 1, {a, sign}, arguments);
+int determinant(Frame& frame, const void* a, const int64_t* pivots, void* value, void* logabs, const int32_t* info, int64_t n) {
+  void* arguments[] = {&a, &pivots, &value, &logabs, &info, &n};
+  return start(frame, "determinant", 1, {a, value}, arguments);
 }
 
 int lift(Frame& frame, const void* a, int64_t ld, void* leaves, int64_t n) {

@@ -41,8 +41,9 @@ int pivot_rows(Frame& frame, const int64_t* pivots, int32_t* rows, const int32_t
 // to[i] <- from[rows[i]], or back: to[rows[i]] <- from[i]; rows of k elements
 int permute(Frame& frame, const void* from, void* to, const int32_t* rows, int32_t* info, int64_t n, int64_t k, bool back);
 
-// The determinant of A from the library's factors of conj(A); no pivots: from its Cholesky factor.
-int determinant(Frame& frame, const void* a, const int64_t* pivots, void* sign, void* logabs, const int32_t* info, int64_t n);
+// The determinant of A from the library's factors of conj(A); no pivots: from its Cholesky factor. Without
+// logabs the number itself, else its sign and logarithm.
+int determinant(Frame& frame, const void* a, const int64_t* pivots, void* value, void* logabs, const int32_t* info, int64_t n);
 
 // Diagonal blocks of a column-major lower triangle, LEAF x LEAF each, one behind the other; the last is filled up with ones.
 constexpr int64_t LEAF = 512, LEAF_TILE = 32;

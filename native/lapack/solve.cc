@@ -11,6 +11,7 @@
 
 #include "lapack/blas.h"
 #include "cpu/cholesky.h"
+#include "determinant.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
 #include "lapack/lapack.h"
@@ -393,57 +394,28 @@ int solve_by_cholesky(Frame& frame) {
   });
 }
 
-// The sign and the logarithm of a product, from its factors one by one.
 template <class T>
-class Product {
- public:
-  void multiply(T factor) {
-    const std::complex<double> x(std::real(factor), std::imag(factor));
-    const double size = std::abs(x);
-    log_ += std::log(size);
-    sign_ = size == 0 ? 0 : sign_ * (x / size);
-    if (size == 0) zero_ = true;
-  }
-  void turn() { sign_ = -sign_; }
-  T sign() const {
-    if (zero_) return T(0);
-    const std::complex<double> s = sign_ / std::abs(sign_);
-    if constexpr (is_complex<T>) return T(RealOf<T>(s.real()), RealOf<T>(s.imag()));
-    else return T(s.real());
-  }
-  RealOf<T> log() const { return zero_ ? -std::numeric_limits<RealOf<T>>::infinity() : RealOf<T>(log_); }
-
- private:
-  std::complex<double> sign_{1};
-  double log_ = 0;
-  bool zero_ = false;
-};
-
-template <class T>
-int slogdet(Frame& frame) {
+int determinant(Frame& frame) {
   const Arrays<T> at(frame);
   const int64_t n = at.n;
   const bool positive = frame.flags & POS, upper = frame.flags & UPPER, in_input = frame.flags & OVERWRITE;
   Room<T> own(in_input ? 0 : n * n);
   Integers pivots(positive ? 0 : n, width_of<T>(GETRF));
+  const Determinants<T> results(frame);
   return at.each([&](int64_t m) {
-    T *a = at.of(0, m, n * n), *work = in_input ? a : static_cast<T*>(own), *sign = at.of(1, m, 1);
-    auto* log = static_cast<RealOf<T>*>(frame.buffer[2]) + m;
+    T *a = at.of(0, m, n * n), *work = in_input ? a : static_cast<T*>(own);
     const int64_t status = positive ? factor_positive(frame, a, work, n, upper)
                                     : factor_transposed(frame, a, work, pivots, n, true);  // the determinant may be zero
-    *at.integers(3, m, 1) = int32_t(status);
-    if (status) {
-      fill_nan(sign, 1);
-      return fill_nan(log, 1);
-    }
-    Product<T> product;
+    results.info(m) = int32_t(status);
+    if (status) return results.fail(m);
+    Pivots product;
     for (int64_t i = 0; i < n; i++) {
-      product.multiply(work[i * (n + 1)]);
-      if (positive) product.multiply(work[i * (n + 1)]);
-      else if (pivots[i] != i + 1) product.turn();
+      const T pivot = work[i * (n + 1)];
+      product.multiply({std::real(pivot), std::imag(pivot)});
+      if (!positive && pivots[i] != i + 1) product.mantissa = -product.mantissa;
     }
-    *sign = product.sign();
-    *log = product.log();
+    if (positive) product.square();
+    results.put(m, product);
   });
 }
 
@@ -471,7 +443,7 @@ int solve(Frame& frame) {
       case LU: return lu<T>(frame);
       case LU_SOLVE: return solve_by_lu<T>(frame);
       case CHOLESKY_SOLVE: return solve_by_cholesky<T>(frame);
-      default: return slogdet<T>(frame);
+      default: return determinant<T>(frame);
     }
   });
 }
@@ -481,11 +453,11 @@ int64_t solve_host_bytes(const Frame& frame) {
   const bool positive = frame.flags & POS, in_input = frame.flags & OVERWRITE;
   switch (frame.op) {
     case SOLVE: return in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element;
-    case SLOGDET: return in_input ? 0 : n * n * element;
     case INVERSE: return positive ? 0 : n * n * element;
     case LU_SOLVE: return n * k * element;
+    case TRIANGULAR: case LU: case CHOLESKY_SOLVE: return 0;
     case QR: case SVD: case SVDVALS: return decompose_host_bytes(frame);
-    default: return 0;
+    default: return in_input ? 0 : n * n * element;  // determinants
   }
 }
 

@@ -77,10 +77,8 @@ def engines() -> list[EngineStatus]:
     """
     from .distributed.backends.choice import PUBLIC  # above this layer, and loaded only here
 
-    rows = [(e.name, e.described(), e.missing, dict.fromkeys(c.device for c in e.capabilities)) for e in ALL.values()]
-    rows += [
-        (b.name, f"{b.what} (matrices over several devices)", _or_no_gpu(b.missing), dict.fromkeys(b.devices)) for b in PUBLIC
-    ]
+    rows = [(e.name, e.described(), e.missing, tuple(e.notes)) for e in ALL.values()]
+    rows += [(b.name, f"{b.what} (matrices over several devices)", _or_no_gpu(b.missing), b.devices) for b in PUBLIC]
     statuses = []
     for name, what, missing, devices in rows:
         reasons = {device: missing(device) for device in devices}

@@ -6,29 +6,26 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+import lapwing
+
 from ..core.problem import spec
 from ..core.request import ASSUME
 from ..distributed.layout import Layout
 from ..distributed.tiles import best_grid
-from ..ops.cholesky import cholesky
-from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain
-from ..ops.lstsq import lstsq
-from ..ops.qr import qr
-from ..ops.solve import inv, slogdet, solve
-from ..ops.svd import polar, svd, svdvals
 from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    op.__name__: op for op in (cholesky, eigh, eigvalsh, solve, inv, slogdet, qr, svd, svdvals, lstsq, polar)
+    name: getattr(lapwing, name)
+    for name in lapwing.__all__
+    if hasattr(getattr(lapwing, name), "problem") and not name.endswith("_ex") and name != "factor"
 }
 # the operations that have each option
 _TAKES = {
-    "upper": ("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet"),
-    "subset": ("eigh", "eigvalsh"),
-    "assume": ("solve", "inv", "slogdet"),
-    "columns": ("solve", "lstsq"),
+    option: tuple(name for name, function in _OPERATIONS.items() if option in (function.__kwdefaults__ or {}))
+    for option in ("upper", "subset", "assume")
 }
+_TAKES["columns"] = ("solve", "lstsq")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -42,7 +39,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     add_device(parser)
     parser.add_argument("--engine", default="auto", help='"auto" (default), or a name from lapwing info')
     parser.add_argument("--upper", action="store_true", help="use the upper triangle")
-    parser.add_argument("--assume", choices=ASSUME, help="what solve, inv and slogdet may assume about the matrix")
+    parser.add_argument("--assume", choices=ASSUME, help="what may be assumed about the matrix")
     parser.add_argument("--columns", type=int, help="right-hand sides of solve and lstsq (default: 1)")
     parser.add_argument("--devices", type=_count, help="number of devices that hold the matrix (GPUs, or ranks on CPUs)")
     parser.add_argument("--grid", help="the same as a grid of devices: 8x8")

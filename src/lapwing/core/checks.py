@@ -28,7 +28,8 @@ def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, lett
 
 def check_square(operation: str, shape: tuple[int | None, ...], dtype: str) -> None:
     """``shape`` is a batch of square matrices (None: not known yet) of a supported dtype."""
-    check_matrix(operation, shape, dtype, "n, n")
+    if dtype not in _KNOWN or len(shape) < 2:  # asked here too: a call more would be felt by small matrices
+        check_matrix(operation, shape, dtype, "n, n")
     rows, columns = shape[-2], shape[-1]
     if rows != columns and rows is not None and columns is not None:
         raise ShapeError(

@@ -6,17 +6,14 @@ Which of them takes a call is decided in native/plan.cc alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
 from . import lapack
-from .native import missing_reason, native
+from .native import ENGINES as NATIVE_ENGINES
+from .native import OPS, missing_reason, native
 from .plan import Capability
-from .problem import DTYPES
-
-_SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet")
-_DECOMPOSITIONS = ("qr", "svd", "svdvals")
-_SPECTRA = ("eigh", "eigvalsh")
-_ALL = ("cholesky", *_SPECTRA, *_SYSTEMS, *_DECOMPOSITIONS)
+from .problem import DEVICES, DTYPES, WORK
 
 
 @dataclass(frozen=True)
@@ -25,9 +22,11 @@ class Engine:
 
     name: str
     what: str
-    capabilities: tuple[Capability, ...]
+    notes: dict[str, str]  # how it works on each device
     missing: Callable[[str], str]
     library: Callable[[], str] = lambda: ""  # whose routines it calls, where that can differ
+    special: dict[str, str] = field(default_factory=dict)  # on a GPU, for operations where that differs
+    dtypes: tuple[str, ...] = DTYPES
 
     def described(self) -> str:
         library = self.library()
@@ -57,12 +56,6 @@ def _with_blas(device: str) -> str:
     return lapack.missing() if device == "cpu" else _missing_library("blas", "nvidia-cublas")
 
 
-def _rows(
-    engine: str, notes: dict[str, str], operations: tuple[str, ...], dtypes: tuple[str, ...] = DTYPES
-) -> tuple[Capability, ...]:
-    return tuple(Capability(op, engine, device, dtypes, note) for op in operations for device, note in notes.items())
-
-
 _SIMD = "SIMD across the batch, threads over it"
 
 ENGINES: dict[str, Engine] = {
@@ -71,71 +64,59 @@ ENGINES: dict[str, Engine] = {
         Engine(
             "batched",
             "our kernels for many small matrices",
-            (
-                *_rows("batched", {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"}, _ALL[:-2]),
-                *_rows("batched", {"cpu": _SIMD, "cuda": "a warp or part of one per matrix"}, ("svd", "svdvals")),
-            ),
+            {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
+            special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix"),
         ),
         Engine(
             "lapack",
             "LAPACK",
-            _rows("lapack", {"cpu": "one matrix after the other, with the library's threads"}, _ALL),
+            {"cpu": "one matrix after the other, with the library's threads"},
             lambda device: lapack.missing(),
             lapack.libraries,
         ),
         Engine(
             "tiled",
             "our kernel for a few larger matrices",
-            _rows("tiled", {"cuda": "tiles of a matrix over all multiprocessors"}, ("cholesky",)),
+            {"cuda": "tiles of a matrix over all multiprocessors"},
             lambda device: missing_gpu(),
         ),
         Engine(
             "cusolver",
             "cuSOLVER, one large matrix after the other",
-            (
-                *_rows("cusolver", {"cuda": "64-bit sizes"}, ("cholesky",)),
-                *_rows("cusolver", {"cuda": "64-bit sizes; batches together"}, _SPECTRA),
-                *_rows("cusolver", {"cuda": "64-bit sizes; one matrix after the other"}, (*_SYSTEMS, *_DECOMPOSITIONS)),
-            ),
+            {"cuda": "64-bit sizes; one matrix after the other"},
             lambda device: _missing_library("solver", "nvidia-cusolver"),
+            special={
+                "cholesky": "64-bit sizes",
+                **dict.fromkeys(("eigh", "eigvalsh"), "64-bit sizes; batches together"),
+            },
         ),
         Engine(
             "krylov",
             "our block Krylov iteration for the ends of a spectrum",
-            _rows(
-                "krylov",
-                dict.fromkeys(("cpu", "cuda"), "part of a spectrum at either end; verified, else the direct routine"),
-                _SPECTRA,
-            ),
+            dict.fromkeys(DEVICES, "part of a spectrum at either end; verified, else the direct routine"),
             _with_blas,
         ),
         Engine(
             "mixed",
             "our solver with a factor in lower precision and refinement",
-            _rows(
-                "mixed",
-                {
-                    "cpu": "general and positive definite; refined to full accuracy, else the direct routine",
-                    "cuda": "positive definite; refined to full accuracy, else the direct routine",
-                },
-                ("solve",),
-                ("float64", "complex128"),
-            ),
+            {
+                "cpu": "general and positive definite; refined to full accuracy, else the direct routine",
+                "cuda": "positive definite; refined to full accuracy, else the direct routine",
+            },
             _with_blas,
+            dtypes=("float64", "complex128"),
         ),
         Engine(
             "tall",
             "our Cholesky QR for tall and narrow matrices",
-            _rows(
-                "tall", dict.fromkeys(("cpu", "cuda"), "a few passes over the rows, else the direct routine"), _DECOMPOSITIONS
-            ),
+            dict.fromkeys(DEVICES, "a few passes over the rows, else the direct routine"),
             lambda device: lapack.missing() or _with_blas(device),
         ),
         Engine(
             "reference",
             "numpy.linalg, when the native core was not built",
-            _rows("reference", {"cpu": "matrix by matrix"}, _ALL),
+            {"cpu": "matrix by matrix"},
             lambda device: "" if native is None else "not needed: the native core was built",
         ),
     )
@@ -143,4 +124,21 @@ ENGINES: dict[str, Engine] = {
 
 
 def capabilities() -> list[Capability]:
-    return [row for engine in ENGINES.values() for row in engine.capabilities]
+    """Every engine for every operation that it has, as the table of native/plan.cc says."""
+    rows = _native_rows() or [(operation, "cpu", "reference") for operation in WORK]
+    return [
+        Capability(operation, name, device, engine.dtypes, (device == "cuda" and engine.special.get(operation)) or note)
+        for operation, device, name in rows
+        for engine in (ENGINES[name],)
+        for note in (engine.notes[device],)
+    ]
+
+
+@cache
+def _native_rows() -> list[tuple[str, str, str]]:
+    if native is None:
+        return []
+    operations, engines = list(OPS), list(NATIVE_ENGINES)
+    rows = [(operations[op], DEVICES[device], engines[engine]) for op, device, engine in native.methods()]
+    public = [row for row in rows if row[0] not in ("finite", "hermitian")]
+    return public + [(operation, "cpu", "reference") for operation in dict.fromkeys(row[0] for row in public)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .native import OPS, native
-from .problem import ADJOINT, POS
+from .problem import ADJOINT, POS, WORK, Problem
 
 Shape = tuple[int, ...]
 Params = tuple[int, ...]  # the flags, then what else the operation wants to know: fixed before anything is run
@@ -54,12 +54,16 @@ class Operation:
     # adjoint(xp, params, inputs but the last): the params and inputs of the solve with A^H
     adjoint: Callable[..., tuple[Params, Any]] = lambda xp, params, inputs: ((params[0] ^ ADJOINT, *params[1:]), inputs)
 
+    # work(problem): flops and elements moved, of one real matrix; None: not an operation that users call or plan
+    work: Callable[[Problem], tuple[float, float]] | None = None
     variant: str = ""  # the same native operation, but with other rules: "qr" and "qr_complete"
 
     code: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "code", OPS[self.name] if native is not None else -1)
+        if self.work is not None:
+            WORK[self.name] = self.work
         if self.variant:
             object.__setattr__(self, "name", f"{self.name}_{self.variant}")
         OPERATIONS.append(self)

@@ -6,6 +6,7 @@ array is not gathered; its vmap rule ends in one batched call. Around it is a cu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -129,6 +130,10 @@ class Namespace(NumpyNamespace):
     @staticmethod
     def call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int = AUTO) -> tuple[Any, ...]:
         return _differentiable(operation, params, engine, False)(*arrays)  # type: ignore[no-any-return]
+
+    @classmethod
+    def if_all(cls, flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return jax.lax.cond(jnp.all(flags), yes, no)
 
     @staticmethod
     def visible(x: Any) -> bool:

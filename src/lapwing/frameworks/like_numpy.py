@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -104,6 +105,10 @@ class NumpyNamespace:
     @classmethod
     def take(cls, x: Any, index: Any) -> Any:
         return cls.module.take_along_axis(x, index, -1)
+
+    @classmethod
+    def if_all(cls, flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return yes() if bool(cls.module.all(flags)) else no()
 
     @classmethod
     def constant(cls, x: Any) -> Any:

@@ -251,6 +251,10 @@ class Namespace:
         return apply(operation, arrays, params, engine, False)
 
     @staticmethod
+    def if_all(flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return tf.cond(tf.reduce_all(flags), yes, no)
+
+    @staticmethod
     def visible(x: Any) -> bool:
         return bool(_executing_eagerly())
 

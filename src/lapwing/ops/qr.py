@@ -143,6 +143,7 @@ QR = Operation(
     results=_results,
     sizes=_sizes,
     reference=_reference,
+    work=lambda p: (4 * p.long * p.short**2 - 4 / 3 * p.short**3, 2 * p.long * p.short + p.short**2),
     example=(0, 0),
     jvp=qr_jvp,
     vjp=qr_vjp,

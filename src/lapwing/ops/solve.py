@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -293,19 +294,35 @@ def slogdet(
     framework = frameworks.entry(a, "slogdet")
     if framework.sharded:
         return framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
-    upper, _ = check_system("slogdet", framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
+    return SlogdetResult(*determinant(framework, slogdet, SLOGDET, a, assume, upper, on_fail, engine, _of_diagonal))
+
+
+def determinant(
+    framework: Any,
+    function: Any,
+    operation: Operation,
+    a: Any,
+    assume: str,
+    upper: bool,
+    on_fail: str,
+    engine: str,
+    of_diagonal: Callable[[Any, Any], tuple[Any, ...]],
+) -> tuple[Any, ...]:
+    """What ``operation`` gives, or ``of_diagonal`` of a triangular matrix; in the name of the public function."""
+    name = function.__name__
+    upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
         if engine != "auto":
-            planner.code_of(engine, slogdet.problem(a, assume=assume), "slogdet")  # type: ignore[attr-defined]
+            planner.code_of(engine, function.problem(a, assume=assume), name)
         if not framework.traced(a) and planner.logging_decisions():
-            planner.log_decision(slogdet.problem(a, assume=assume), engine)  # type: ignore[attr-defined]
-        return SlogdetResult(*_of_diagonal(xp, xp.diagonal(a)))
+            planner.log_decision(function.problem(a, assume=assume), engine)
+        return of_diagonal(xp, xp.diagonal(a))
     a, flags = _as_general(framework, a, assume, upper)
-    sign, logabs, info = _call(framework, "slogdet", SLOGDET, (a,), flags, engine)
+    *values, info = _call(framework, name, operation, (a,), flags, engine)
     if assume == "pos" and on_fail == "raise" and not framework.traced(a) and framework.failed(info):
-        raise _failure("slogdet", framework, a, info, assume, flags)
-    return SlogdetResult(xp.scalar(sign), xp.scalar(logabs))
+        raise _failure(name, framework, a, info, assume, flags)
+    return tuple(map(xp.scalar, values))
 
 
 def _mean(xp: Any, x: Any, y: Any) -> Any:
@@ -563,7 +580,7 @@ def _failure(name: str, framework: Any, a: Any, info: Any, assume: str, flags: i
     return first_failure(kind, name, framework, a, info, place, read, finite)
 
 
-def _problem(name: str) -> Any:
+def problem_of(name: str, of_diagonal: bool = False) -> Any:
     def problem(
         a: Any, b: Any = None, assume: str = "general", upper: bool = False, precision: str = "full", **_: Any
     ) -> Problem:
@@ -572,7 +589,7 @@ def _problem(name: str) -> Any:
         check_choice(name, "assume", assume, ASSUME)
         mixed = precision != "full" and check_mixed(name, precision, assume, array.dtype)
         triangular = assume in ("lower", "upper")
-        if name == "slogdet" and triangular:
+        if of_diagonal and triangular:
             return Problem.of(name, array, by_framework="the determinant of a triangle is the product of its diagonal")
         columns = array.shape[-1] if triangular else None
         if b is not None:
@@ -625,6 +642,6 @@ inv.request = system_request(inv, (MATRIX,))  # type: ignore[attr-defined]
 inv_ex.request = system_request(inv_ex, (MATRIX, VALUE), InvExResult, True)  # type: ignore[attr-defined]
 slogdet.request = system_request(slogdet, (VALUE, VALUE), SlogdetResult)  # type: ignore[attr-defined]
 slogdet.inverse = inv  # type: ignore[attr-defined]  # which derivatives of sharded matrices need
-solve.problem = solve_ex.problem = _problem("solve")  # type: ignore[attr-defined]
-inv.problem = inv_ex.problem = _problem("inverse")  # type: ignore[attr-defined]
-slogdet.problem = _problem("slogdet")  # type: ignore[attr-defined]
+solve.problem = solve_ex.problem = problem_of("solve")  # type: ignore[attr-defined]
+inv.problem = inv_ex.problem = problem_of("inverse")  # type: ignore[attr-defined]
+slogdet.problem = problem_of("slogdet", of_diagonal=True)  # type: ignore[attr-defined]
