@@ -27,6 +27,11 @@ struct Pivots {
     normalise(mantissa);
   }
   void square() { mantissa *= mantissa, exponent *= 2; }
+  template <class T>
+  T value() const {
+    const int e = int(std::clamp<int64_t>(exponent, -4000, 4000));
+    return converted<T>({std::ldexp(mantissa.real(), e), std::ldexp(mantissa.imag(), e)});
+  }
 
  private:
   void normalise(std::complex<double>& x) {
@@ -37,7 +42,7 @@ struct Pivots {
   }
 };
 
-// The results of slogdet: sign and logarithm of the absolute value.
+// The results of slogdet, sign and logarithm of the absolute value, and of det.
 template <class T>
 class Determinants {
   using R = decltype(std::real(T()));
@@ -49,6 +54,7 @@ class Determinants {
 
   void put(int64_t m, Pivots product) const {
     if (frame_.exponents) product.exponent -= frame_.size[1] * frame_.exponents[m];
+    if (frame_.op == DET) return (void)(*at<T>(1, m) = product.value<T>());
     double size = product.mantissa.imag() == 0 ? std::abs(product.mantissa.real()) : std::abs(product.mantissa);
     *at<T>(1, m) = size == 0 ? T(0) : converted<T>(product.mantissa / size);
     if (size < 0.75) size *= 2, product.exponent -= 1;  // a determinant near one has a logarithm near zero
@@ -57,7 +63,7 @@ class Determinants {
 
   void fail(int64_t m) const {
     fill_nan(at<T>(1, m), 1);
-    fill_nan(at<R>(2, m), 1);
+    if (frame_.op == SLOGDET) fill_nan(at<R>(2, m), 1);
   }
 
  private:

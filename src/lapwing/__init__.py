@@ -8,6 +8,7 @@ from .core.autograph import leave_alone
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from .core.problem import spec
 from .ops.cholesky import cholesky, cholesky_ex
+from .ops.det import det
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "cholesky",
     "cholesky_ex",
+    "det",
     "eigh",
     "eigh_ex",
     "eigvalsh",

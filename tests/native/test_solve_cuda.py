@@ -121,7 +121,10 @@ def test_positive_definite(dtype, n, k, upper):
         assert info.tolist() == want
         assert (sign[good] == 1).all()
         assert np.isnan(logabs[~good]).all()
+        det, info = run("det", flags, (BATCH, n), (a,), (BATCH, dtype), (BATCH, np.int32))
+        assert info.tolist() == want and np.isnan(det[~good]).all()
         if condition == 1e2:
+            close(np.abs(det[good] / np.linalg.det(wide(clean[good])) - 1), n * condition, dtype)
             expected = np.linalg.slogdet(wide(clean[good]))[1]
             close(np.abs(logabs[good] - expected) / np.maximum(1, np.abs(expected)), n * condition, dtype)
 
@@ -156,7 +159,11 @@ def test_general(dtype, n, k):
         assert sign[1:3].tolist() == [0, 0]
         assert logabs[1:3].tolist() == [-np.inf, -np.inf]
         assert np.isnan(logabs[3:5]).all()
+        det, info = run("det", 0, (BATCH, n), (a,), (BATCH, dtype), (BATCH, np.int32))
+        assert info.tolist() == [0, 0, 0, 1, 1, *[0] * (BATCH - 5)]
+        assert det[1:3].tolist() == [0, 0] and np.isnan(det[3:5]).all()
         if condition == 1e2:
+            close(np.abs(det[good] / np.linalg.det(wide(clean[good])) - 1), n * condition, dtype)
             expected = np.linalg.slogdet(wide(clean[good]))
             close(np.abs(sign[good] - expected[0]), n * condition, dtype)
             close(np.abs(logabs[good] - expected[1]) / np.maximum(1, np.abs(expected[1])), n * condition, dtype)

@@ -4,7 +4,8 @@
 with its diagonal halved, ``diagonal(x)``, ``diag(x)`` = the matrix with that diagonal, ``where``, ``abs``, ``real``, ``conj``,
 ``any``, ``sum(x, axis)``, ``largest(x)`` = the maximum over the last axis, which is kept, ``order(x)`` = the length of that
 axis, ``like(x, y)`` = a real x in the dtype of y, ``call(operation, arrays, params)``, ``constant(x)`` = x without
-derivatives, ``visible(x)`` = whether its values can be read. Products are ``@``.
+derivatives, ``visible(x)`` = whether its values can be read, ``if_all(flags, yes, no)`` = what one of the two functions gives,
+where ``no`` must be right whatever the flags. Products are ``@``.
 
 For a Hermitian argument the derivative is that of f((A + A^H)/2): forward mode makes the tangent Hermitian first, reverse mode
 returns a Hermitian gradient.
@@ -207,6 +208,41 @@ def slogdet_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) 
     assert weight is not None
     g = xp.adjoint(x) * weight[..., None, None]
     return (_hermitian(xp, g) if params[0] & POS else g,)
+
+
+def det_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """d det = tr(adj(A) dA)."""
+    da = _hermitian(xp, tangents[0]) if params[0] & POS else tangents[0]
+    return (xp.sum(xp.sum(xp.swap(_adjugate(xp, params, inputs[0], outputs[0])) * da, -1), -1),)
+
+
+def det_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = g adj(A)^H."""
+    g = xp.adjoint(_adjugate(xp, params, inputs[0], outputs[0])) * grads[0][..., None, None]
+    return (_hermitian(xp, g) if params[0] & POS else g,)
+
+
+def _adjugate(xp: Any, params: Params, a: Any, det: Any) -> Any:
+    """adj(A) = det(A) A^-1, for matrices near a singular one by their singular values, as a limit of that."""
+    x, _ = xp.call(operation_named("inverse"), (a,), params)
+    det = det[..., None, None]
+    if params[0] & POS:
+        return x * det
+    eps = float(np.finfo(xp.dtype_name(a)).eps)
+    sizes = [xp.largest(xp.sum(xp.abs(xp.constant(y)), -1))[..., None] for y in (a, x)]
+    well = sizes[0] * sizes[1] <= eps**-0.5  # the condition number; NaN, where the inverse failed, is not
+
+    def by_singular_values() -> Any:
+        # A = U S V^H: adj(A) = det(U V^H) V adj(S) U^H, and adj(S) holds the products of all other singular values
+        u, s, vh, _ = xp.call(operation_named("svd"), (xp.where(well, xp.zeros_like(a), xp.constant(a)),), (0, 0))
+        others = xp.product(xp.where(xp.abs(xp.eye(u)) > 0, xp.ones_like(s)[..., None, :], s[..., None, :]))
+        turn = xp.call(operation_named("det"), (u @ vh,), (0,))[0]
+        by_values = (xp.adjoint(vh) * (xp.like(others, u) * turn[..., None])[..., None, :]) @ xp.adjoint(u)
+        by_values = xp.constant(by_values) + (a - xp.constant(a)) ** 0.5  # its own derivative is not finite, rather than wrong
+        y, _ = xp.call(operation_named("inverse"), (xp.where(well, a, xp.eye(a)),), params)
+        return xp.where(well, y * det, by_values)
+
+    return xp.if_all(well, lambda: x * det, by_singular_values)
 
 
 def qr_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:

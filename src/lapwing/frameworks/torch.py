@@ -7,6 +7,7 @@ straight to the native core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
@@ -325,6 +326,10 @@ class Namespace(NumpyNamespace):
             return _hook(operation).op(*arrays, params, engine)  # type: ignore[no-any-return]
         return apply(operation, arrays, params, engine, False)
 
+    @classmethod
+    def if_all(cls, flags: torch.Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return no() if traced(flags) or not bool(flags.all()) else yes()
+
     @staticmethod
     def visible(x: torch.Tensor) -> bool:
         return not traced(x)
@@ -543,6 +548,15 @@ def _own_slogdet(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Te
     return torch.where(info != 0, torch.nan, sign), torch.where(info != 0, torch.nan, logabs), info
 
 
+def _own_det(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if params[0] & POS:
+        info = _own_cholesky(a.detach(), params, engine)[1]
+        (a,) = _own_hermitian(a, params, engine)
+    else:
+        info = (~torch.isfinite(a).all(-1).all(-1)).to(torch.int32)
+    return torch.where(info != 0, torch.nan, torch.linalg.det(torch.where((info != 0)[..., None, None], 0, a))), info
+
+
 def _own_triangular(a: torch.Tensor, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
     upper, adjoint, unit = (bool(params[0] & flag) for flag in (UPPER, ADJOINT, UNIT))
     triangle = a.triu() if upper else a.tril()
@@ -596,6 +610,7 @@ def _first_bad(a: torch.Tensor) -> torch.Tensor:
 _FRAMEWORK_OWN: dict[str, Any] = {
     "cholesky": _own_cholesky,
     "cholesky_solve": _own_cholesky_solve,
+    "det": _own_det,
     "eigh": _own_eigh,
     "hermitian": _own_hermitian,
     "inverse": _own_inverse,

@@ -14,8 +14,8 @@
 struct Call {
   const T* a;
   const T* b;
-  T* out;        // x, the inverse or the factors; the determinant's sign
-  Real* logabs;  // of the determinant
+  T* out;        // x, the inverse or the factors; the determinant or its sign
+  Real* logabs;  // of the determinant; null: out takes the determinant itself
   int* rows;
   int* info;  // may be null
   i64 batch, k;
@@ -76,6 +76,32 @@ LW_INLINE T phase(T x) {
   return T{p * y, q * y};
 }
 #endif
+
+// A product of pivots, mantissa times a power of two, so that none is too large or too small on the way.
+struct Product {
+  T mantissa;
+  int exponent;
+
+  LW_INLINE void multiply_by(T x, int more = 0) {
+    Real size = magnitude(x);
+    int e = size > 0 && size < INFINITE ? ilogb(size) : 0;
+    mantissa = multiply(mantissa, shifted(x, -e));
+    exponent += e + more;
+    size = magnitude(mantissa);
+    e = size > 0 && size < INFINITE ? ilogb(size) : 0;
+    mantissa = shifted(mantissa, -e);
+    exponent += e;
+  }
+  LW_INLINE T value() const { return shifted(mantissa, exponent); }
+
+ private:
+  static constexpr Real INFINITE = LW_DTYPE % 2 ? Real(1.7976931348623157e308) : Real(3.402823466e38f);
+#if LW_DTYPE < 2
+  static LW_INLINE T shifted(T x, int e) { return scalbn(x, e); }
+#else
+  static LW_INLINE T shifted(T x, int e) { return T{scalbn(x.re, e), scalbn(x.im, e)}; }
+#endif
+};
 
 LW_INLINE bool is_tiny(T x) { return magnitude(x) < LW_SMALL; }
 LW_INLINE T lift(T x) { return scale(x, LW_LIFT); }

@@ -458,8 +458,9 @@ LW_INLINE void invert_general(char* matrix, const T* inverses, const int* order,
 
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
-LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside, bool failed, T* sign_to, Real* logabs_to) {
+LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside, bool failed, T* to, Real* logabs_to) {
   T sign = from_real(1);
+  Product product{from_real(1), 0};
   Real logabs = 0;
   bool zeros = false;
 #pragma unroll
@@ -472,8 +473,9 @@ LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside,
         int earlier = 0;
 #pragma unroll
         for (int i = 0; i < N; i++) earlier += i < place && order[i] > order[place];
-        if (earlier % 2) sign = negate(sign);
+        if (earlier % 2) sign = negate(sign), product.mantissa = negate(product.mantissa);
       }
+      product.multiply_by(row.pivot[s]);
       logabs += log_magnitude(row.pivot[s]);
       zeros = zeros || is_zero(row.pivot[s]);
     }
@@ -483,12 +485,13 @@ LW_INLINE void determinant(const Row& row, const int* order, int r, bool inside,
   for (int step = LANES / 2; step > 0; step /= 2) {
     logabs += across(logabs, step);
     sign = multiply(sign, across(sign, step));
+    product.multiply_by(across(product.mantissa, step), int(across(Real(product.exponent), step)));
   }
   if (LW_FACTOR == 2 && singular) sign = zero(), logabs = log_of_zero();
   if (failed) sign = nan_element(), logabs = not_a_number();
   if (inside && r == 0) {
-    store_element(sign_to, sign);
-    *logabs_to = logabs;
+    store_element(to, logabs_to ? sign : failed ? nan_element() : product.value());
+    if (logabs_to) *logabs_to = logabs;
   }
 }
 
@@ -575,7 +578,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_lane
       }
     } else if (LW_GIVE == 3) {
       if (LW_FACTOR == 2) bad = infinite;
-      determinant(row, order, r, inside, bad, call.out + first + g, call.logabs + first + g);
+      determinant(row, order, r, inside, bad, call.out + first + g, call.logabs ? call.logabs + first + g : nullptr);
     } else {
       if (LW_GIVE == 1 && LW_FACTOR == 1) invert_hermitian(matrix, inverses, r, bad);
       if (LW_GIVE == 1 && LW_FACTOR == 2) invert_general(matrix, inverses, order, r, bad, row.tiny);

@@ -168,6 +168,14 @@ struct Matrix {
     sign = select(bad, nan_element(), sign);
     logabs = bad ? not_a_number() : logabs;
   }
+
+  // After determinant(), which has settled whether it failed.
+  LW_INLINE T value(bool odd) const {
+    Product product{from_real(Real(odd ? -1 : 1)), 0};
+#pragma unroll
+    for (int i = 0; i < N; i++) product.multiply_by(e[i][i]);
+    return select(bad, nan_element(), product.value());
+  }
 };
 
 // Columns `start` to `start + width` of the right-hand sides of `count` matrices. With all columns the memory is one piece.
@@ -257,8 +265,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) solve_thread(Call call)
       Real logabs;
       m.determinant(sign, logabs, odd, infinite);
       if (inside) {
-        store_element(call.out + first + threadIdx.x, sign);
-        call.logabs[first + threadIdx.x] = logabs;
+        store_element(call.out + first + threadIdx.x, call.logabs ? sign : m.value(odd));
+        if (call.logabs) call.logabs[first + threadIdx.x] = logabs;
       }
       __syncthreads();
     } else {

@@ -138,45 +138,57 @@ extern "C" __global__ void permute(const T* from, T* to, const int* rows, int* i
   }
 }
 
-// The determinant of A from the factors of conj(A): the library's pivots and its diagonal (of the Cholesky factor: squared,
-// and no pivots). One block.
-extern "C" __global__ void determinant(const T* a, const i64* pivots, T* sign, Real* logabs, const int* info, i64 n) {
-  __shared__ double part[3][THREADS];
-  double re = 1, im = 0, sum = 0;
-  for (i64 i = threadIdx.x; i < n; i += THREADS) {
-    T pivot = load_element(a + i * (n + 1));
-    double x = real(pivot), y = -imaginary(pivot), size = hypot(x, y);
-    if (pivots && pivots[i] != i + 1) x = -x, y = -y;
-    if (!pivots) x = size, y = 0;
-    sum += (pivots ? 1 : 2) * log(size);
-    x = size == 0 ? 0 : x / size;
-    y = size == 0 ? 0 : y / size;
-    double next = re * x - im * y;
-    im = re * y + im * x;
-    re = next;
+// A product as mantissa times a power of two.
+struct Scaled {
+  double re, im;
+  long long exponent;
+
+  LW_INLINE Scaled times(Scaled by) const {
+    return Scaled{re * by.re - im * by.im, re * by.im + im * by.re, exponent + by.exponent}.normalised();
   }
+  LW_INLINE Scaled normalised() const {
+    double size = fmax(fabs(re), fabs(im));
+    int e = size > 0 && size <= 1.7976931348623157e308 ? ilogb(size) : 0;
+    return Scaled{scalbn(re, -e), scalbn(im, -e), exponent + e};
+  }
+};
+
+// The determinant of A from the factors of conj(A): the library's pivots and its diagonal (of the Cholesky factor: squared,
+// and no pivots). Without logabs the number itself, else its sign and logarithm. One block.
+extern "C" __global__ void determinant(const T* a, const i64* pivots, T* value, Real* logabs, const int* info, i64 n) {
+  __shared__ Scaled part[THREADS];
   int t = threadIdx.x;
-  part[0][t] = re, part[1][t] = im, part[2][t] = sum;
+  Scaled product{1, 0, 0};
+  for (i64 i = t; i < n; i += THREADS) {
+    T pivot = load_element(a + i * (n + 1));
+    double x = real(pivot), y = -imaginary(pivot);
+    if (pivots && pivots[i] != i + 1) x = -x, y = -y;
+    if (!pivots) x = hypot(x, y), y = 0;
+    Scaled factor = Scaled{x, y, 0}.normalised();
+    product = product.times(pivots ? factor : factor.times(factor));
+  }
+  part[t] = product;
   for (int half = THREADS / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (t < half) {
-      double x = part[0][t], y = part[1][t], u = part[0][t + half], v = part[1][t + half];
-      part[0][t] = x * u - y * v;
-      part[1][t] = x * v + y * u;
-      part[2][t] += part[2][t + half];
-    }
+    if (t < half) part[t] = part[t].times(part[t + half]);
   }
   if (t != 0) return;
-  re = part[0][0], im = part[1][0];
-  double size = hypot(re, im), by = size == 0 ? 0 : 1 / size;
+  product = part[0];
   bool good = *info == 0;
+  double size = hypot(product.re, product.im), by = size == 0 ? 0 : 1 / size;
+  if (!logabs) {
+    int e = product.exponent < -4000 ? -4000 : product.exponent > 4000 ? 4000 : int(product.exponent);
+    product = Scaled{scalbn(product.re, e), scalbn(product.im, e), 0}, by = 1;
+  }
 #if LW_DTYPE < 2
-  T found = Real(re * by);
+  T found = Real(product.re * by);
 #else
-  T found{Real(re * by), Real(im * by)};
+  T found{Real(product.re * by), Real(product.im * by)};
 #endif
-  store_element(sign, good ? found : filled(not_a_number()));
-  *logabs = good ? Real(part[2][0]) : not_a_number();
+  store_element(value, good ? found : filled(not_a_number()));
+  if (!logabs) return;
+  if (size > 1.5) size /= 2, product.exponent++;  // a determinant near one has a logarithm near zero
+  *logabs = good ? Real(log(size) + double(product.exponent) * 0.69314718055994530942) : not_a_number();
 }
 
 // ---- leaves: the diagonal blocks of a column-major lower triangle, LEAF x LEAF each, one behind the other --------------

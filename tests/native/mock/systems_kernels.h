@@ -119,14 +119,16 @@ void run_determinant(const Launch& call) {
     sum += (pivots ? 1 : 2) * std::log(size);
     if (pivots) sign *= size == 0 ? 0 : (pivots[i] == i + 1 ? x : -x) / size;
   }
+  auto* logabs = call.pointer<Real>("logabs");
+  if (!logabs && sum != -INFINITY) sign *= std::exp(sum);
   bool good = *call.pointer<int32_t>("info") == 0;
   T found;
   if constexpr (sizeof(T) == sizeof(Real))
     found = Real(sign.real());
   else
     found = T(Real(sign.real()), Real(sign.imag()));
-  *call.pointer<T>("sign") = good ? found : nan_of<T>();
-  *call.pointer<Real>("logabs") = good ? Real(sum) : nan_of<Real>();
+  *call.pointer<T>("value") = good ? found : nan_of<T>();
+  if (logabs) *logabs = good ? Real(sum) : nan_of<Real>();
 }
 
 constexpr int64_t LEAF = 512;
