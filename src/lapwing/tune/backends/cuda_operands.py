@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..gemm import TYPES, Gemm
+from ..validate.probes import exact
 
 GUARD = 4096  # elements before and after D that must not be written
 
@@ -144,27 +145,7 @@ def reference(gemm: Gemm, operands: Operands) -> tuple[Any, Any]:
     """The product in float64, and the same with absolute values, which scales the allowed error. Shaped like D."""
     import torch
 
-    wide = [x.to(torch.float64) for x in (operands.b, operands.a)]
-    left = wide[0] if gemm.trans_b == "N" else wide[0].mT
-    right = wide[1].mT if gemm.trans_a == "T" else wide[1]
-    exact, size = left @ right, left.abs() @ right.abs()
-    factor: Any = torch.full((), gemm.alpha, dtype=torch.float64, device=exact.device)
-    if operands.scale_a is not None:
-        factor = factor * operands.scale_a.to(torch.float64)
-    if operands.scale_b is not None:
-        factor = factor * operands.scale_b.to(torch.float64).view(-1, 1)
-    exact, size = exact * factor, size * factor.abs()
-    if gemm.beta:
-        exact, size = exact + gemm.beta * operands.c.double(), size + (gemm.beta * operands.c.double()).abs()
-    if operands.bias is not None:
-        exact, size = exact + operands.bias.double(), size + operands.bias.double().abs()
-    if gemm.activation == "relu":
-        exact = exact.relu()
-    elif gemm.activation == "gelu":
-        exact = torch.nn.functional.gelu(exact, approximate="tanh")
-    elif gemm.activation == "swish":
-        exact = torch.nn.functional.silu(exact)
-    return exact, size
+    return exact(gemm, operands, torch.Tensor.double, torch)
 
 
 def environment(device: int) -> dict[str, str]:
