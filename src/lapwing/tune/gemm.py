@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from .files import from_json
+
 # our name of a type: bytes of one element, and its letters in configuration names
 TYPES: dict[str, tuple[float, str]] = {
     "f64": (8, "D"),
@@ -161,7 +163,7 @@ class Gemm:
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"unknown fields of a product: {', '.join(sorted(unknown))}")
-        return cls(**values)
+        return from_json(cls, dict(values))
 
     def __str__(self) -> str:
         extra = f" x{self.batch}" if self.batch > 1 else ""
