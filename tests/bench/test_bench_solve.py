@@ -212,6 +212,15 @@ def test_command(arguments, title, tmp_path, capsys):
         (["solve", "--subset", ":2"], "--subset is for eigh and eigvalsh"),
         (["solve", "--record"], "--record is for cholesky and eigh"),
         (["cholesky", "--record", "--rhs", "2"], "--record measures its own grid; --rhs has no effect"),
+        (["cholesky", "--subset", "-4:"], "--subset is for eigh and eigvalsh"),
+        (["cholesky", "--matrix", "wishart"], "--matrix wishart: cholesky is measured with random, known"),
+        (["eigh", "--subset", "4"], "--subset '4' is not a slice"),
+        (["eigh", "--subset", "a:b"], "--subset 'a:b' is not a slice"),
+        (["eigh", "--subset", "1:9:2"], "--subset '1:9:2' is not a slice"),
+        (["eigh", "--subset", "5:5"], "--subset 5:5 selects none of 4 eigenvalues"),
+        (["eigh", "--record", "--subset", "-4:"], "--record measures its own grid; --subset has no effect"),
+        (["eigvalsh", "--record"], "eigvalsh uses the record of eigh"),
+        (["eigh", "--engine", "krylov"], "engine='krylov' cannot take this call"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys):

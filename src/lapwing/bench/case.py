@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from ..core.problem import Problem
 from .check import Check
@@ -60,6 +61,7 @@ class Case:
 
     @property
     def flops(self) -> float:
+        """Operations of the usual method."""
         return self.problem.flops
 
     @property
@@ -81,8 +83,7 @@ class Case:
         return text if self.matrix in ("random", "known") else f"{text} {self.matrix}"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A contender: lapwing called through ``library`` with ``engine``; with None the library's own routine of that name."""
 
     name: str
@@ -103,6 +104,7 @@ class Timing:
 
     @property
     def minimum(self) -> float:
+        """The best estimate of the time: noise only adds to it."""
         return min(self.seconds)
 
     @property
@@ -115,8 +117,7 @@ class Timing:
         return self.median > _UNSTEADY * self.minimum
 
 
-@dataclass(frozen=True)
-class Absent:
+class Absent(NamedTuple):
     """A contender that did not run, and why."""
 
     name: str
@@ -173,8 +174,7 @@ class Row:
         return None if self.lapwing is None else self.case.bytes_moved / self.lapwing.minimum * 1e-9
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """A whole run, as written to a file."""
 
     command: str
@@ -182,4 +182,4 @@ class Report:
     environment: Environment
     rows: tuple[Row, ...]
     bandwidth: float | None = None  # bytes per second of a device copy
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()

@@ -62,14 +62,17 @@ class Gemm:
     d_type: str = "bf16"
     compute: str = "f32"
     batch: int = 1
+    # steps from one column to the next, in elements
     lda: int = 0
     ldb: int = 0
     ldc: int = 0
     ldd: int = 0
+    # steps from one matrix of the batch to the next
     stride_a: int = 0
     stride_b: int = 0
     stride_c: int = 0
     stride_d: int = 0
+    # D = act(alpha op(A) op(B) + beta C + bias)
     alpha: float = 1.0
     beta: float = 0.0
     bias: str = ""  # the type of the bias vector (length m), "" without one
