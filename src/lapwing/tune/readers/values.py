@@ -105,6 +105,14 @@ def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int
     return value
 
 
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+        return True
+    except ValueError:
+        return False
+
+
 def truth(text: str) -> bool:
     return text.strip().strip("\"'").lower() in ("1", "true", "yes", "on")
 
