@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -32,6 +33,10 @@ class Case:
     precision: str = "full"  # or "mixed"
     condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
 
+    count = property(attrgetter("problem.count"), doc="The number of eigenvalues that are computed.")
+    flops = property(attrgetter("problem.flops"), doc="Operations of the usual method.")
+    bytes_moved = property(attrgetter("problem.bytes_moved"), doc="Every input read once and every output written once.")
+
     @property
     def height(self) -> int:
         return self.n if self.rows is None else self.rows
@@ -50,24 +55,9 @@ class Case:
         return problem_of(self)
 
     @property
-    def count(self) -> int:
-        """The number of eigenvalues that are computed."""
-        return self.problem.count
-
-    @property
     def input_bytes(self) -> int:
         columns = self.n + (self.k if operation_of(self.operation).right_hand_sides else 0)
         return self.batch * self.height * columns * self.problem.itemsize
-
-    @property
-    def flops(self) -> float:
-        """Operations of the usual method."""
-        return self.problem.flops
-
-    @property
-    def bytes_moved(self) -> int:
-        """Every input read once and every output written once."""
-        return self.problem.bytes_moved
 
     def __str__(self) -> str:
         kind = "" if self.assume == "general" else f" {self.assume}"
@@ -108,13 +98,13 @@ class Timing:
         return min(self.seconds)
 
     @property
-    def median(self) -> float:
-        return median(self.seconds)
-
-    @property
     def unsteady(self) -> bool:
         """Whether the repeats differ so much that the minimum does not show what a call usually takes."""
         return self.median > _UNSTEADY * self.minimum
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
 
 
 class Absent(NamedTuple):

@@ -58,17 +58,21 @@ def environment() -> Environment:
     versions = {"lapwing": __version__, "python": platform.python_version()}
     versions |= {name: v for name in PACKAGES if (v := installed_version(name))}
     gpus = tuple(Gpu(*row) for row in native.gpus()) if native is not None else ()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Environment(
         versions=tuple(versions.items()),
         system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         instructions=native.simd() if native is not None else "no native core",
-        cores=cores,
-        threads=native.allowed_threads() if native is not None else cores,
+        cores=cores(),
+        threads=native.allowed_threads() if native is not None else cores(),
         gpus=gpus,
         driver=driver_version() if gpus else "",
     )
+
+
+def cores() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def installed_version(package: str) -> str:
@@ -108,7 +112,7 @@ def driver_version() -> str:
         return ""
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

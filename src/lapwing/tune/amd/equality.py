@@ -10,19 +10,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-# position of each item in the list
-PLACES = {
-    "MinimumRequiredVersion": 0,
-    "ScheduleName": 1,
-    "ArchitectureName": 2,
-    "DeviceNames": 3,
-    "ProblemType": 4,
-    "Solutions": 5,
-    "IndexOrder": 6,
-    "ExactLogic": 7,
-    "RangeLogic": 8,
-    "LibraryType": 11,
-}
+# position in the list of each item that is read or written
+PLACES = {"ProblemType": 4, "Solutions": 5, "ExactLogic": 7, "LibraryType": 11}
 _NAMED = ("SolutionIndex", "SolutionNameMin")  # fields that do not distinguish solutions
 
 

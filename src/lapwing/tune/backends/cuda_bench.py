@@ -35,14 +35,14 @@ def probes(gemm: Gemm) -> tuple[Probe, ...]:
     Packed odd sizes are not aligned, so many configurations do not support them; with padding all configurations are tried.
     """
     first, *near = named(gemm)
-    found = [first, Probe("other data", gemm), *near]
+    listed = [first, Probe("other data", gemm), *near]
     if odd := next((p.gemm for p in near if p.name == "odd tails"), None):
         aligned = PACKED | {f"ld{x}": -(-odd.stored(x)[0] // 16) * 16 for x in "abcd"}
-        found.append(Probe("odd tails, aligned", replace(odd, **aligned)))
+        listed.append(Probe("odd tails, aligned", replace(odd, **aligned)))
     if gemm.batch == 1 and gemm.n > 1:
         tail: dict[str, Any] = {"n": gemm.n - 1} | ({"ldb": 0} if gemm.trans_b == "T" else {})
-        found.append(Probe("one token less", replace(gemm, **tail)))
-    return tuple(found)
+        listed.append(Probe("one token less", replace(gemm, **tail)))
+    return tuple(listed)
 
 
 class CudaBench:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..gemm import TYPES, Gemm
@@ -76,7 +74,7 @@ class Operands:
                         view[i].copy_(torch.randn((columns, rows), generator=g, **where) * spread)
             return (view if gemm.batch > 1 else view[0]), memory
 
-        made = {x: matrix(x, 0)[0] for x in "ab"}
+        operands = {x: matrix(x, 0)[0] for x in "ab"}
         d, guarded = matrix("d", GUARD)
         c = matrix("c", 0)[0] if gemm.beta else d
         bias = torch.randn(gemm.m, generator=g, **where).to(torch_dtype(gemm.bias)) if gemm.bias else None
@@ -85,7 +83,7 @@ class Operands:
             low, high = scales
             count = {"none": 0, "tensor": 1, "row": size}.get(kind, 0)
             vectors.append(torch.rand(count, generator=g, **where) * (high - low) + low if count else None)
-        return cls(made["a"], made["b"], c, d, bias, vectors[0], vectors[1], guarded)
+        return cls(operands["a"], operands["b"], c, d, bias, vectors[0], vectors[1], guarded)
 
 
 @dataclass
@@ -152,20 +150,17 @@ def environment(device: int) -> dict[str, str]:
     """Everything that results on this device depend on, as far as torch knows."""
     import torch
 
+    from ...bench.environment import driver_version
     from .kernels.launch import driver
 
     properties = torch.cuda.get_device_properties(device)
     version = ctypes.c_int()
     driver().cuDriverGetVersion(ctypes.byref(version))
-    try:
-        found = re.search(r"Module.*?(\d+(?:\.\d+)+)", Path("/proc/driver/nvidia/version").read_text())
-    except OSError:
-        found = None
     return {
         "device": properties.name,
         "multiprocessors": str(properties.multi_processor_count),
         "capability": f"{properties.major}.{properties.minor}",
-        "driver": found[1] if found else str(version.value),
+        "driver": driver_version() or str(version.value),
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
     }

@@ -33,10 +33,10 @@ class CublasReader(LineReader):
     def take(self, number: int, line: str) -> bool:
         if "i!" not in line and "I!" not in line:
             return False
-        if found := _CALL.search(line):
+        if match := _CALL.search(line):
             self.close()
-            if "gemm" in found[1].lower():
-                self.routine, self.start, self.head, self.arguments = found[1], number, line, {}
+            if "gemm" in match[1].lower():
+                self.routine, self.start, self.head, self.arguments = match[1], number, line, {}
             return True
         if self.routine and (argument := _ARGUMENT.match(line.strip())):
             self.arguments.setdefault(argument[1].lower(), argument[2])
@@ -79,10 +79,10 @@ class CublasLtReader(LineReader):
         self.known: dict[tuple[object, ...], tuple[Gemm, str]] = {}
 
     def take(self, number: int, line: str) -> bool:
-        found = _TRACE.search(line)
-        if found is None:
+        match = _TRACE.search(line)
+        if match is None:
             return False
-        if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
+        if match[1] != "Trace" or not match[2].lower().endswith("matmul"):
             return True  # another function of the library
         # pointers differ between calls; it only matters whether they exist
         described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))

@@ -58,20 +58,20 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
         A smaller product from which the similar ones are derived, if the whole one takes long.
     """
     near = small or gemm
-    found = [Probe("product", gemm)]
+    listed = [Probe("product", gemm)]
     if min(near.m, near.n, near.k, near.batch) == 0:
-        return tuple(found)
+        return tuple(listed)
     # the pad keeps 16-byte alignment and holds NaN, which shows reads beyond the matrix
     pad = PACKED | {f"ld{x}": near.stored(x)[0] + 16 for x in "abcd"}
-    found.append(Probe("padded", replace(near, **pad)))
+    listed.append(Probe("padded", replace(near, **pad)))
     odd = {x: max(1, getattr(near, x) - cut) for x, cut in (("m", 1), ("n", 3), ("k", 5))}
-    found.append(Probe("odd tails", replace(near, **PACKED | odd)))
+    listed.append(Probe("odd tails", replace(near, **PACKED | odd)))
     if alpha_beta and TYPES[near.a_type][0] > 1:
-        found.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
+        listed.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
     if "none" not in (near.scale_a, near.scale_b):
         # real models have both; a kernel that scales in the wrong place overflows or underflows
-        found += [Probe("large scales", near, (2.0**9, 2.0**10)), Probe("small scales", near, (2.0**-30, 2.0**-29))]
-    return tuple(found)
+        listed += [Probe("large scales", near, (2.0**9, 2.0**10)), Probe("small scales", near, (2.0**-30, 2.0**-29))]
+    return tuple(listed)
 
 
 def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:

@@ -120,12 +120,12 @@ def write(workdir: Any, comparisons: Iterable[Any]) -> Metrics:
     Metrics
         Prints as a short summary.
     """
-    found = sorted(comparisons, key=lambda c: (-c.percent, c.name))
+    ordered = sorted(comparisons, key=lambda c: (-c.percent, c.name))
     folder = results_folder(workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / "raw_results.csv", found)
-    _write_csv(folder / "final_results.csv", [c for c in found if c.kept])
-    metrics = measure(found, read_coverage(folder.parent))
+    _write_csv(folder / "raw_results.csv", ordered)
+    _write_csv(folder / "final_results.csv", [c for c in ordered if c.kept])
+    metrics = measure(ordered, read_coverage(folder.parent))
     write_json(folder / "metrics.json", metrics.to_dict())
     return metrics
 
