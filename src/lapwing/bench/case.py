@@ -33,7 +33,6 @@ class Case:
     precision: str = "full"  # or "mixed"
     condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
 
-    count = property(attrgetter("problem.count"), doc="The number of eigenvalues that are computed.")
     flops = property(attrgetter("problem.flops"), doc="Operations of the usual method.")
     bytes_moved = property(attrgetter("problem.bytes_moved"), doc="Every input read once and every output written once.")
 
@@ -53,6 +52,11 @@ class Case:
     @property
     def problem(self) -> Problem:
         return problem_of(self)
+
+    @property
+    def count(self) -> int:
+        """The number of eigenvalues that are computed."""
+        return self.problem.count
 
     @property
     def input_bytes(self) -> int:

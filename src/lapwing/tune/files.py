@@ -76,7 +76,7 @@ def from_json(kind: type[T], values: object, schema: int | None = None) -> T:
         raise ValueError(f"it is a {type(values).__name__}, not an object")
     if schema is not None and values.get("schema") != schema:
         raise ValueError(f"it has schema {values.get('schema')!r}; this version reads {schema}")
-    known = {name: _checked(name, values[name], hint) for name, hint in _hints(kind).items() if name in values}
+    known = {name: _checked(name, values[name], hint) for name, hint in _hints(kind).items() if name in values}  # type: ignore[arg-type]
     try:
         return kind(**known)
     except TypeError as error:  # a field without a default is missing

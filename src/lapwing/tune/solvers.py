@@ -197,7 +197,7 @@ def _points(part: Grid, device: str) -> int:
 @cache
 def _expected(part: Grid, device: str) -> float:
     slower = _PART_SLOWER if part.operation == "eigh_part" else 1.0
-    return sum(_POINT + slower * case.flops / _FLOPS[device] for case in part.cases(device))
+    return float(sum(_POINT + slower * case.flops / _FLOPS[device] for case in part.cases(device)))
 
 
 class _Clock:

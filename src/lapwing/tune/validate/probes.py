@@ -231,8 +231,8 @@ def allowances(gemm: Gemm) -> tuple[float, float, float]:
 
 
 def relative_error(output: Any, answer: Any) -> float:
-    norm = float((abs(answer) ** 2).sum()) ** 0.5
-    return float((abs(output - answer) ** 2).sum()) ** 0.5 / max(norm, 1e-300)
+    norm, error = (sqrt(float((abs(x) ** 2).sum())) for x in (answer, output - answer))
+    return error / max(norm, 1e-300)
 
 
 def largest_error(output: Any, answer: Any, allowed: Any) -> float:
