@@ -14,23 +14,13 @@ from .._version import __version__
 from ..core.native import native
 
 # names of distributions, by import name
-PACKAGES = {
-    "numpy": ("numpy",),
-    "scipy": ("scipy",),
-    "torch": ("torch",),
-    "jax": ("jax",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
-    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
-    "matplotlib": ("matplotlib",),
+PACKAGES: dict[str, tuple[str, ...]] = {
+    name: (name,) for name in ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy", "matplotlib")
 }
-HOW_TO_GET = {
-    "scipy": "pip install scipy",
-    "torch": "pip install torch",
-    "jax": "pip install jax",
-    "tensorflow": "pip install tensorflow-cpu",
-    "cupy": "pip install cupy-cuda13x",
-    "matplotlib": "pip install matplotlib",
-}
+PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
+PACKAGES["cupy"] += ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")
+HOW_TO_GET = {name: f"pip install {name}" for name in PACKAGES if name != "numpy"}
+HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install cupy-cuda13x"}
 _BUILD = "in lapwing's source folder: pip install --force-reinstall --no-deps ."
 
 

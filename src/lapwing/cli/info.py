@@ -15,10 +15,7 @@ from ..core.settings import cache_folder, cache_path
 from ..distributed.backends.choice import PUBLIC
 from .usage import program
 
-_RECORD_COMMAND = {
-    "cpu": "bench cholesky --record",
-    "cuda": "bench cholesky --record --device cuda",
-}
+_RECORD_COMMAND = {"cpu": "bench cholesky --record", "cuda": "bench cholesky --record --device cuda"}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:

@@ -210,17 +210,8 @@ class CudaBench:
         if not judged:
             return max(largest_error(output.double(), answer, allowed) for output in outputs)
         error = self._library(probe.name, gemm, operands, answer)
-        return judge(
-            probe,
-            outputs,
-            answer,
-            allowed,
-            untouched=untouched,
-            default_error=error,
-            over=_OVER_DEFAULT,
-            wide=torch.Tensor.double,
-            same=same,
-        )
+        tensors: dict[str, Any] = {"wide": torch.Tensor.double, "same": same}
+        return judge(probe, outputs, answer, allowed, untouched=untouched, default_error=error, over=_OVER_DEFAULT, **tensors)
 
     def _library(self, name: str, gemm: Gemm, operands: Operands, answer: Any) -> float:
         """The relative error of torch's own product; that of a candidate may be at most twice as large."""

@@ -21,16 +21,19 @@ class Recorded:
     """The trials of one product."""
 
     gemm: str
-    seconds: Mapping[str, float | None]  # by canonical configuration; None for one that failed
-    trials: Mapping[str, Trial]
+    trials: Mapping[str, Trial]  # by canonical configuration
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float | None]:
+        """By canonical configuration; None for one that failed."""
+        return {config: trial.time for config, trial in self.trials.items()}
 
     @property
     def optimum(self) -> float:
         return min(s for s in self.seconds.values() if s is not None)
 
     def space(self) -> Space:
-        listed = tuple(json.loads(text) for text in self.seconds)
-        return Space({}, listed=listed)
+        return Space({}, listed=tuple(json.loads(text) for text in self.trials))
 
 
 def read_space(path: str | Path) -> dict[str, Recorded]:
@@ -46,7 +49,7 @@ def read_space(path: str | Path) -> dict[str, Recorded]:
             products.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
     if not products:
         raise ValueError(f"tune: {path} holds no trials")
-    return {key: Recorded(key, {c: t.time for c, t in trials.items()}, trials) for key, trials in products.items()}
+    return {key: Recorded(key, trials) for key, trials in products.items()}
 
 
 class Replay:
