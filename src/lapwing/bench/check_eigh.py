@@ -100,11 +100,6 @@ def check_pairs_on_device(library: Library, a: Any, answer: Any, case: Case) -> 
     return Check(residual / (n * eps), True, True, orthogonality / (n * eps), trouble)
 
 
-def check_values_on_device(library: Library, a: Any, values: Any, case: Case) -> Check:
-    """On the host, to which the matrix is copied."""
-    return check_values(library.to_host(a), library.to_host(values), part=case.part)
-
-
 def _relative(a: np.ndarray, w: np.ndarray, v: np.ndarray, z: np.ndarray | None) -> tuple[float, float]:
     """The largest ||A V - V W|| / ||A|| and ||V^H V - I|| of some matrices; estimated by probes ``z``."""
     m, w, v = wide(a), w.astype(np.float64), wide(v)

@@ -130,7 +130,7 @@ def _hopeless(engine: str, case: Case) -> bool:
 
 
 def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> Record:
-    where = environment()
+    where, second = environment(), "count" if operation == "eigh_part" else "batch"
     return Record(
         operation=operation,
         device=device,
@@ -138,13 +138,9 @@ def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> 
         date=datetime.now(UTC).date().isoformat(),
         versions={**dict(where.versions), **({"driver": where.driver} if where.driver else {})},
         measurements=tuple(
-            Measurement(r.case.dtype, r.case.n, _second(r.case, operation), {t.name: t.minimum for t in r.ours}) for r in rows
+            Measurement(r.case.dtype, r.case.n, getattr(r.case, second), {t.name: t.minimum for t in r.ours}) for r in rows
         ),
     )
-
-
-def _second(case: Case, operation: str) -> int:
-    return case.count if operation == "eigh_part" else case.batch
 
 
 def write_record(record: Record, path: Path | None = None) -> Path:

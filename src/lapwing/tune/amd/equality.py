@@ -97,15 +97,11 @@ def _exact(logic: Any) -> dict[tuple[int, ...], tuple[int, float]]:
 
 def _place(solutions: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
     """The index of this kernel in the list; it is added if it is missing."""
-    for i, known in enumerate(solutions):
-        if _same(known, wanted):
-            return i
+    described = [{k: v for k, v in s.items() if k not in _NAMED} for s in (*solutions, wanted)]
+    if (place := described.index(described[-1])) < len(solutions):
+        return place
     solutions.append(wanted)
     return len(solutions) - 1
-
-
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return {k: v for k, v in a.items() if k not in _NAMED} == {k: v for k, v in b.items() if k not in _NAMED}
 
 
 def _tidy(solution: dict[str, Any]) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def _compute(
         y = torch.from_numpy(array).to(x.dtype)
         if out is None:
             return y
-        return out if target is not None and _same(out, target) else out.copy_(y)
+        return out if target is not None and out.data_ptr() == target.__array_interface__["data"][0] else out.copy_(y)
     x, w = np.asarray(x), np.asarray(w)
     if x.dtype == w.dtype == np.float16 and out is None:  # it was validated in float32, so it runs in float32
         return _multiply(product, x.astype(np.float32), w.astype(np.float32), bias, None, (scale_x, scale_w)).astype(x.dtype)
@@ -303,10 +303,6 @@ def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
     wide = tensor.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
     array: np.ndarray = (tensor if wide else tensor.float()).numpy()
     return array
-
-
-def _same(tensor: Any, array: np.ndarray) -> bool:
-    return bool(tensor.data_ptr() == array.__array_interface__["data"][0])
 
 
 @cache

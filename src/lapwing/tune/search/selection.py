@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import cast
 
 from ..backends import choose, family, get
 from ..backends.base import Backend, Refused
@@ -83,7 +84,8 @@ def configure(
         raise ValueError(f"configure: the workdir {workdir} is a file\nhint: name a folder; it is created if it does not exist")
     check_writable(Path(workdir), "configure")
     estimated = backend == "hipblaslt"
-    backends = (get("hipblaslt"),) if estimated else _backends(backend)
+    names = ("hipblaslt",) if estimated else choose(backend) if isinstance(backend, str) else ()
+    backends = tuple(map(get, names)) or (cast(Backend, backend),)
     begun = time.monotonic()
     until = None if budget is None else begun + budget
     # before anything is measured, the amount of work is the best guess of what is heavy
@@ -143,12 +145,6 @@ def _coverage(measured: list[_Measured]) -> Coverage:
     missing = sorted((product for product in measured if not product.seconds), key=lambda product: -product.call.count)
     unmeasured = tuple(Unmeasured(str(f.call.gemm), f.call.gemm.key, f.call.count, f.reason) for f in missing)
     return Coverage(len(measured), sum(product.call.count for product in measured), unmeasured)
-
-
-def _backends(backend: str | Backend) -> tuple[Backend, ...]:
-    if not isinstance(backend, str):
-        return (backend,)
-    return tuple(get(name) for name in choose(backend))
 
 
 def _estimate(call: Call, backend: Backend) -> _Measured:

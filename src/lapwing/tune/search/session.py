@@ -218,7 +218,8 @@ class _Session:
         """Search one product. If another process is searching it, put it aside and look at it again at the end."""
         hunt = self.hunts[problem.name]
         before = len(self.folder.read_trials(problem.name))
-        with self.folder.lock_problem(problem.name, self._patience() if wait else 0.0) as locked:
+        patience = None if self.deadline is None else max(0.0, self.deadline - monotonic())
+        with self.folder.lock_problem(problem.name, patience if wait else 0.0) as locked:
             if not locked:
                 if not wait:
                     with self._lock:
@@ -233,9 +234,6 @@ class _Session:
                 hunt.search(worker, self.evaluations, end, self.deadline, self.stop)
             finally:
                 self._ends.pop(worker.device, None)
-
-    def _patience(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
     def _end(self, target: Target) -> float:
         """When the product must end: its share of the device time that is left and not promised to others."""
