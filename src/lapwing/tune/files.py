@@ -9,7 +9,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -71,11 +70,16 @@ T = TypeVar("T")
 
 
 def from_json(kind: type[T], values: object, schema: int | None = None) -> T:
-    """A dataclass from the values of JSON. ValueError names the field that is missing or has the wrong type."""
+    """A dataclass from the values of JSON. ValueError names the field that is missing or has the wrong type.
+
+    With a schema, fields that it does not have are ignored; without one they are refused.
+    """
     if not isinstance(values, dict):
         raise ValueError(f"it is a {type(values).__name__}, not an object")
     if schema is not None and values.get("schema") != schema:
         raise ValueError(f"it has schema {values.get('schema')!r}; this version reads {schema}")
+    if schema is None and (unknown := set(values) - set(_hints(kind))):  # type: ignore[arg-type]
+        raise ValueError(f"unknown fields of a {kind.__name__}: {', '.join(sorted(map(str, unknown)))}")
     known = {name: _checked(name, values[name], hint) for name, hint in _hints(kind).items() if name in values}  # type: ignore[arg-type]
     try:
         return kind(**known)
@@ -93,7 +97,9 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         hints = [h for h in inner if h is not NoneType]
-        return None if value is None and len(hints) < len(inner) else _first(name, value, hints)
+        if isinstance(value, inner if len(hints) > 1 else NoneType):
+            return value
+        hint, origin, inner = hints[0], get_origin(hints[0]), get_args(hints[0])
     if hint is Any or (origin is Literal and value in inner):
         return value
     if is_dataclass(hint):
@@ -111,14 +117,6 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     ):
         return value
     raise ValueError(f"{name} is {value!r}")
-
-
-def _first(name: str, value: Any, hints: list[Any]) -> Any:
-    """The value as the first type that it can have."""
-    for hint in hints[:-1]:
-        with suppress(ValueError):
-            return _checked(name, value, hint)
-    return _checked(name, value, hints[-1])
 
 
 def check_writable(folder: Path, operation: str) -> None:
