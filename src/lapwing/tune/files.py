@@ -92,15 +92,21 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
+
+
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """The value as the type ``hint``, if JSON can mean that."""
-    origin, inner = get_origin(hint), get_args(hint)
+    if type(value) is hint or hint is Any:
+        return value
+    origin, inner = _parts(hint)
     if origin in (UnionType, Union):
-        hints = [h for h in inner if h is not NoneType]
-        if isinstance(value, inner if len(hints) > 1 else NoneType):
+        if type(value) in inner or (type(value) is bool and int in inner and str in inner):  # a value of a configuration
             return value
-        hint, origin, inner = hints[0], get_origin(hints[0]), get_args(hints[0])
-    if hint is Any or (origin is Literal and value in inner):
+        return _checked(name, value, next(h for h in inner if h is not NoneType))
+    if origin is Literal and value in inner:
         return value
     if is_dataclass(hint):
         return from_json(hint, value)  # type: ignore[arg-type]
@@ -109,12 +115,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         if len(hints) == len(value):
             return tuple(_checked(name, v, h) for v, h in zip(value, hints, strict=True))
     if origin is Mapping and isinstance(value, dict):
-        return {key: _checked(f"{name}: {key}", v, inner[1]) for key, v in value.items()}
-    if (
-        origin is None
-        and isinstance(value, (int, float) if hint is float else hint)
-        and (type(value) is not bool or hint is bool)
-    ):
+        return {key: _checked(name, v, inner[1]) for key, v in value.items()}
+    if hint is float and type(value) is int:
         return value
     raise ValueError(f"{name} is {value!r}")
 
