@@ -80,32 +80,33 @@ class Shape:
         return max(g.bytes / BANDWIDTH, g.flops / RATE[1 if self.dtype == "fp8" else 2])
 
 
-SHAPES = [
-    Shape(1, "Llama-3-8B qkv decode", 1, 6144, 4096),
-    Shape(2, "Llama-3-8B qkv bs16", 16, 6144, 4096),
-    Shape(3, "Llama-3-8B o_proj bs32", 32, 4096, 4096),
-    Shape(4, "Llama-3-8B gate_up bs64", 64, 28672, 4096),
-    Shape(5, "Llama-3-8B down bs16", 16, 4096, 14336),
-    Shape(6, "Llama-3-8B lm_head bs8", 8, 128256, 4096),
-    Shape(7, "Llama-3-70B TP8 qkv bs32", 32, 1280, 8192),
-    Shape(8, "Llama-3-70B TP8 o_proj bs32", 32, 8192, 1024),
-    Shape(9, "Llama-3-70B TP8 gate_up bs128", 128, 7168, 8192),
-    Shape(10, "Llama-3-70B TP8 down bs128", 128, 8192, 3584),
-    Shape(11, "Llama-3.1-405B TP8 lm_head", 109, 16032, 16384),
-    Shape(12, "Llama-3.1-405B TP8 qkv bs16", 16, 2304, 16384),
-    Shape(13, "Llama-3.1-405B TP8 gate_up bs256", 256, 13312, 16384, "fp8"),
-    Shape(14, "Mixtral-8x7B expert w13", 48, 28672, 4096),
-    Shape(15, "Mixtral-8x7B expert w2", 48, 4096, 14336),
-    Shape(16, "DeepSeek-V3 qkv_a bs64", 64, 2112, 7168),
-    Shape(17, "DeepSeek-V3 router bs128", 128, 256, 7168),
-    Shape(18, "DeepSeek-V3 o_proj bs128", 128, 7168, 16384, "fp8"),
-    Shape(19, "DeepSeek-V3 shared down bs128", 128, 7168, 2048),
-    Shape(20, "Llama-3-70B TP8 gate_up prefill 4k", 4096, 7168, 8192),
-    Shape(21, "Llama-3-8B gate_up fwd 8k", 8192, 28672, 4096),
-    Shape(22, "Llama-3-8B gate_up dgrad 8k", 8192, 4096, 28672, layout="NN"),
-    Shape(23, "Llama-3-8B gate_up wgrad 8k", 28672, 4096, 8192, layout="NT"),
-    Shape(24, "Odd sequence prefill", 1003, 4096, 4096),
-]
+# by model: what the product is for, its rows, columns and inner size, and where they differ its type or layout
+_PRODUCTS = {
+    "Llama-3-8B": [
+        ("qkv decode", 1, 6144, 4096), ("qkv bs16", 16, 6144, 4096), ("o_proj bs32", 32, 4096, 4096),
+        ("gate_up bs64", 64, 28672, 4096), ("down bs16", 16, 4096, 14336), ("lm_head bs8", 8, 128256, 4096),
+    ],
+    "Llama-3-70B TP8": [
+        ("qkv bs32", 32, 1280, 8192), ("o_proj bs32", 32, 8192, 1024), ("gate_up bs128", 128, 7168, 8192),
+        ("down bs128", 128, 8192, 3584),
+    ],
+    "Llama-3.1-405B TP8": [
+        ("lm_head", 109, 16032, 16384), ("qkv bs16", 16, 2304, 16384), ("gate_up bs256", 256, 13312, 16384, "fp8"),
+    ],
+    "Mixtral-8x7B expert": [("w13", 48, 28672, 4096), ("w2", 48, 4096, 14336)],
+    "DeepSeek-V3": [
+        ("qkv_a bs64", 64, 2112, 7168), ("router bs128", 128, 256, 7168), ("o_proj bs128", 128, 7168, 16384, "fp8"),
+        ("shared down bs128", 128, 7168, 2048),
+    ],
+    "Llama-3-70B TP8 gate_up": [("prefill 4k", 4096, 7168, 8192)],
+    "Llama-3-8B gate_up": [
+        ("fwd 8k", 8192, 28672, 4096), ("dgrad 8k", 8192, 4096, 28672, "bf16", "NN"),
+        ("wgrad 8k", 28672, 4096, 8192, "bf16", "NT"),
+    ],
+    "Odd sequence": [("prefill", 1003, 4096, 4096)],
+}  # fmt: skip
+_NAMED = [(f"{model} {name}", *rest) for model, rows in _PRODUCTS.items() for name, *rest in rows]
+SHAPES = [Shape(number, *fields) for number, fields in enumerate(_NAMED, 1)]
 
 
 OVERLAP, FROZEN = (1, 2, *FETCHES), AHEAD  # values of pdl

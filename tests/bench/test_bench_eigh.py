@@ -202,26 +202,6 @@ def test_command(operation, tmp_path, capsys):
     assert f"{operation} -4: through numpy" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cholesky", "--subset", "-4:"], "--subset is for eigh and eigvalsh"),
-        (["cholesky", "--matrix", "wishart"], "--matrix wishart: cholesky is measured with random, known"),
-        (["eigh", "--subset", "4"], "--subset '4' is not a slice"),
-        (["eigh", "--subset", "a:b"], "--subset 'a:b' is not a slice"),
-        (["eigh", "--subset", "1:9:2"], "--subset '1:9:2' is not a slice"),
-        (["eigh", "--subset", "5:5"], "--subset 5:5 selects none of 4 eigenvalues"),
-        (["eigh", "--record", "--subset", "-4:"], "--record measures its own grid; --subset has no effect"),
-        (["eigvalsh", "--record"], "eigvalsh uses the record of eigh"),
-        (["eigh", "--engine", "krylov"], "engine='krylov' cannot take this call"),
-    ],
-)
-def test_wrong_usage(arguments, message, capsys):
-    assert main(["bench", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err and shown.out == ""
-
-
 def test_explain_with_a_subset(capsys):
     assert main(["explain", "eigh", "--shape", "3000x3000", "--subset", "-10:"]) == 0
     assert "10 of 3000 eigenvalues" in capsys.readouterr().out

@@ -357,7 +357,7 @@ def test_launch_passes_hosts_to_mpiexec(version, where, passed, threads, tmp_pat
     monkeypatch.setenv("VERSION", version)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(launch_command, "_cores", lambda: 12)
+    monkeypatch.setattr(launch_command, "usable_cores", lambda: 12)
     (tmp_path / "mpiexec").write_text(ECHO)
     (tmp_path / "mpiexec").chmod(0o755)
     (tmp_path / "hosts").write_text("# the machines\nfirst:4\n\nsecond:2  # a small one\n")

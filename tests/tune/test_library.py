@@ -276,3 +276,26 @@ def test_hints_name_the_folder_and_the_number_of_threads(tmp_path):
         opened(path, FakeBackend(**{"blas threads": "2"}))
     with pytest.raises(EnvironmentMismatch, match=r"NUM_THREADS=4 .*for the rest tune again here"):
         opened(path, FakeBackend(**{"blas threads": "2", "torch": "10"}))
+
+
+def test_records_from_json_are_checked_field_by_field():
+    from lapwing.tune.files import from_json
+    from lapwing.tune.workdir import Trial
+
+    line = {
+        "schema": 1,
+        "backend": "own",
+        "device": 0,
+        "gemm": "key",
+        "configuration": {"a": 1, "b": "w", "c": True},
+        "time": 1,
+    }
+    assert from_json(Trial, line | {"newer": 1}, schema=1).configuration["c"] is True
+    for change in ({"device": True}, {"time": "x"}, {"time": 0}, {"configuration": {"a": [1]}}, {"errors": []}, {"schema": 2}):
+        with pytest.raises(ValueError, match=next(iter(change))):
+            from_json(Trial, line | change, schema=1)
+    with pytest.raises(ValueError, match="missing 1 required positional argument: 'backend'"):
+        from_json(Trial, {name: value for name, value in line.items() if name != "backend"}, schema=1)
+    # a product with a field that is not known is another product
+    with pytest.raises(ValueError, match="unknown fields of a Gemm: newer"):
+        Entry.from_dict(Entry.from_comparison(FakeComparison(BASE)).to_dict() | {"gemm": BASE.to_dict() | {"newer": 1}})

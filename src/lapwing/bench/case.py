@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
 from ..core.problem import Problem
 from .check import Check
@@ -30,6 +32,9 @@ class Case:
     assume: str = "general"  # or "pos"
     precision: str = "full"  # or "mixed"
     condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
+
+    flops = property(attrgetter("problem.flops"), doc="Operations of the usual method.")
+    bytes_moved = property(attrgetter("problem.bytes_moved"), doc="Every input read once and every output written once.")
 
     @property
     def height(self) -> int:
@@ -58,15 +63,6 @@ class Case:
         columns = self.n + (self.k if operation_of(self.operation).right_hand_sides else 0)
         return self.batch * self.height * columns * self.problem.itemsize
 
-    @property
-    def flops(self) -> float:
-        return self.problem.flops
-
-    @property
-    def bytes_moved(self) -> int:
-        """Every input read once and every output written once."""
-        return self.problem.bytes_moved
-
     def __str__(self) -> str:
         kind = "" if self.assume == "general" else f" {self.assume}"
         kind += "" if self.precision == "full" else f" {self.precision}"
@@ -81,8 +77,7 @@ class Case:
         return text if self.matrix in ("random", "known") else f"{text} {self.matrix}"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A contender: lapwing called through ``library`` with ``engine``; with None the library's own routine of that name."""
 
     name: str
@@ -103,20 +98,20 @@ class Timing:
 
     @property
     def minimum(self) -> float:
+        """The best estimate of the time: noise only adds to it."""
         return min(self.seconds)
-
-    @property
-    def median(self) -> float:
-        return median(self.seconds)
 
     @property
     def unsteady(self) -> bool:
         """Whether the repeats differ so much that the minimum does not show what a call usually takes."""
         return self.median > _UNSTEADY * self.minimum
 
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
 
-@dataclass(frozen=True)
-class Absent:
+
+class Absent(NamedTuple):
     """A contender that did not run, and why."""
 
     name: str
@@ -173,8 +168,7 @@ class Row:
         return None if self.lapwing is None else self.case.bytes_moved / self.lapwing.minimum * 1e-9
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """A whole run, as written to a file."""
 
     command: str
@@ -182,4 +176,4 @@ class Report:
     environment: Environment
     rows: tuple[Row, ...]
     bandwidth: float | None = None  # bytes per second of a device copy
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()

@@ -66,10 +66,6 @@ def check_factor(a: np.ndarray, factor: np.ndarray, *, upper: bool = False) -> C
     return Check(float(np.max(relative)) / (n * float(np.finfo(a.dtype).eps)), all(zero), not exact)
 
 
-def check_cholesky(a: np.ndarray, factor: np.ndarray, case: Case) -> Check:
-    return check_factor(a, factor, upper=case.upper)
-
-
 def check_cholesky_on_device(library: Library, a: Any, factor: Any, case: Case) -> Check:
     """An estimate for one large matrix on its device; a few rows of the other triangle are looked at."""
     assert library.wide is not None

@@ -95,19 +95,9 @@ def check_pairs_on_device(library: Library, a: Any, answer: Any, case: Case) -> 
     trouble = "" if (np.diff(order) >= 0).all() else _NOT_ASCENDING
     if not trouble and case.problem.at_an_end and residual <= LIMIT * n * eps:
         assert case.part is not None
-        top = case.part[0] > 0
-        cut = w[0] if top else w[-1]
-        rest = m - (v * (w - cut)) @ adjoint(v)
-        rest = (-rest if top else rest) + 0
-        rest.diagonal()[...] += (cut if top else -cut) + LIMIT * n * eps * size
         factor = peer_of(library, replace(case, operation="cholesky", part=None, upper=False), library.name).call
-        trouble = "" if _definite(factor, rest) else _WRONG_PART
+        trouble = "" if _none_beyond(m, w, v, case.part, LIMIT * n * eps * size, factor) else _WRONG_PART
     return Check(residual / (n * eps), True, True, orthogonality / (n * eps), trouble)
-
-
-def check_values_on_device(library: Library, a: Any, values: Any, case: Case) -> Check:
-    """On the host, to which the matrix is copied."""
-    return check_values(library.to_host(a), library.to_host(values), part=case.part)
 
 
 def _relative(a: np.ndarray, w: np.ndarray, v: np.ndarray, z: np.ndarray | None) -> tuple[float, float]:
@@ -123,24 +113,26 @@ def _relative(a: np.ndarray, w: np.ndarray, v: np.ndarray, z: np.ndarray | None)
 
 
 def _complete(a: np.ndarray, w: np.ndarray, v: np.ndarray, part: tuple[int, int]) -> bool:
-    """Whether no eigenvalue beyond the cut was missed.
-
-    If so, moving the given values to the cut leaves all others on one side of it, which a Cholesky factorisation shows.
-    """
+    """Whether these are the eigenvalues of the part, of one matrix on the host."""
     n = len(a)
     m, w, v = wide(a), w.astype(np.float64), wide(v)
     tolerance = LIMIT * n * float(np.finfo(a.dtype).eps) * float(np.linalg.norm(m))
     if part[0] > 0 and sum(part) < n:
         right = np.linalg.eigvalsh(m) if n <= _ALL_VALUES else None
         return right is None or bool((np.abs(right[part[0] : sum(part)] - w) <= tolerance).all())
-    top = sum(part) == n
-    cut = w[0] if top else w[-1]
-    rest = m - (v * (w - cut)) @ adjoint(v)
-    if top:
-        np.negative(rest, out=rest)
-    index = np.arange(n)
-    rest[index, index] += (cut if top else -cut) + tolerance
-    return _definite(np.linalg.cholesky, rest)
+    return _none_beyond(m, w, v, part, tolerance, np.linalg.cholesky)
+
+
+def _none_beyond(m: Any, w: Any, v: Any, part: tuple[int, int], tolerance: float, cholesky: Callable[[Any], Any]) -> bool:
+    """Whether no eigenvalue beyond the cut was missed, for arrays of any library that can be written.
+
+    If so, moving the given values to the cut leaves all others on one side of it, which a Cholesky factorisation shows.
+    """
+    sign, cut = (-1, w[0]) if part[0] > 0 else (1, w[-1])
+    rest = sign * (m - (v * (w - cut)) @ adjoint(v))
+    index = np.arange(len(m))
+    rest[index, index] += tolerance - sign * cut
+    return _definite(cholesky, rest)
 
 
 def _outermost(a: np.ndarray, w: np.ndarray, part: tuple[int, int], size: float) -> str:

@@ -14,23 +14,13 @@ from .._version import __version__
 from ..core.native import native
 
 # names of distributions, by import name
-PACKAGES = {
-    "numpy": ("numpy",),
-    "scipy": ("scipy",),
-    "torch": ("torch",),
-    "jax": ("jax",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
-    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
-    "matplotlib": ("matplotlib",),
+PACKAGES: dict[str, tuple[str, ...]] = {
+    name: (name,) for name in ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy", "matplotlib")
 }
-HOW_TO_GET = {
-    "scipy": "pip install scipy",
-    "torch": "pip install torch",
-    "jax": "pip install jax",
-    "tensorflow": "pip install tensorflow-cpu",
-    "cupy": "pip install cupy-cuda13x",
-    "matplotlib": "pip install matplotlib",
-}
+PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
+PACKAGES["cupy"] += ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")
+HOW_TO_GET = {name: f"pip install {name}" for name in PACKAGES if name != "numpy"}
+HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install cupy-cuda13x"}
 _BUILD = "in lapwing's source folder: pip install --force-reinstall --no-deps ."
 
 
@@ -58,17 +48,21 @@ def environment() -> Environment:
     versions = {"lapwing": __version__, "python": platform.python_version()}
     versions |= {name: v for name in PACKAGES if (v := installed_version(name))}
     gpus = tuple(Gpu(*row) for row in native.gpus()) if native is not None else ()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Environment(
         versions=tuple(versions.items()),
         system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpu_name(),
+        cpu=cpu_name(),
         instructions=native.simd() if native is not None else "no native core",
-        cores=cores,
-        threads=native.allowed_threads() if native is not None else cores,
+        cores=cores(),
+        threads=native.allowed_threads() if native is not None else cores(),
         gpus=gpus,
         driver=driver_version() if gpus else "",
     )
+
+
+def cores() -> int:
+    """Number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def installed_version(package: str) -> str:
@@ -108,7 +102,7 @@ def driver_version() -> str:
         return ""
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -14,8 +14,8 @@ from ..ops.lstsq import lstsq
 from ..ops.qr import qr
 from ..ops.solve import inv, solve
 from ..ops.svd import svd
-from .check import Check, check_cholesky, check_cholesky_on_device
-from .check_eigh import check_pairs_on_device, check_spectrum, check_values_on_device
+from .check import Check, check_cholesky_on_device, check_factor
+from .check_eigh import check_pairs_on_device, check_spectrum, check_values
 from .check_solve import check_solution, check_solution_on_device
 from .library import Call, Library
 
@@ -94,7 +94,7 @@ _OPERATIONS = (
         "GFLOP/s by n^3/3 (complex: 4n^3/3), GB/s by one read and one write of every matrix.",
         ("upper",),
         lambda case: (case.shape,),
-        check_cholesky,
+        lambda a, factor, case: check_factor(a, factor, upper=case.upper),
         check_cholesky_on_device,
         ("random", "known"),
     ),
@@ -113,7 +113,8 @@ _OPERATIONS = (
         ("upper", "subset"),
         lambda case: (_values(case),),
         check_spectrum,
-        check_values_on_device,
+        # the matrix is copied to the host
+        lambda library, a, values, case: check_values(library.to_host(a), library.to_host(values), part=case.part),
         _SPECTRAL,
     ),
     _solution(

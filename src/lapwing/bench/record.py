@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,8 @@ from time import perf_counter
 
 from .. import planner
 from ..core.problem import DTYPES
-from ..core.records import Measurement, Record, Rule, as_json
+from ..core.records import Measurement, Record, Rule, as_json, save_record
+from ..core.settings import cache_folder
 from .case import Case, Entry, Row
 from .environment import environment
 from .measure import measure
@@ -128,7 +130,7 @@ def _hopeless(engine: str, case: Case) -> bool:
 
 
 def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> Record:
-    where = environment()
+    where, second = environment(), "count" if operation == "eigh_part" else "batch"
     return Record(
         operation=operation,
         device=device,
@@ -136,18 +138,24 @@ def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> 
         date=datetime.now(UTC).date().isoformat(),
         versions={**dict(where.versions), **({"driver": where.driver} if where.driver else {})},
         measurements=tuple(
-            Measurement(r.case.dtype, r.case.n, _second(r.case, operation), {t.name: t.minimum for t in r.ours}) for r in rows
+            Measurement(r.case.dtype, r.case.n, getattr(r.case, second), {t.name: t.minimum for t in r.ours}) for r in rows
         ),
     )
 
 
-def _second(case: Case, operation: str) -> int:
-    return case.count if operation == "eigh_part" else case.batch
-
-
-def write_record(record: Record, path: Path) -> None:
+def write_record(record: Record, path: Path | None = None) -> Path:
+    """Write a record to a file; by default where the planner looks first."""
+    if path is None:
+        return save_record(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(as_json(record), indent=1) + "\n")
+    return path
+
+
+def own_records_writable() -> bool:
+    """Whether there is a safe folder for the user's own records."""
+    folder = cache_folder("records", make=True)
+    return folder is not None and os.access(folder, os.W_OK)
 
 
 def rule_in_words(rule: Rule, operation: str = "cholesky") -> str:

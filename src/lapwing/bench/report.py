@@ -55,7 +55,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "date": report.date,
         "environment": where,
         "copy_bytes_per_second": report.bandwidth,
-        "peer_calls": {name: "; ".join(found) for name, found in sorted(texts.items())},
+        "peer_calls": {name: "; ".join(calls) for name, calls in sorted(texts.items())},
         "notes": list(report.notes),
         "rows": [_row(row) for row in report.rows],
     }
@@ -88,10 +88,4 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _timing(timing: Timing) -> dict[str, Any]:
-    return {
-        "name": timing.name,
-        "minimum": timing.minimum,
-        "median": timing.median,
-        "seconds": list(timing.seconds),
-        "waited": list(timing.waited),
-    }
+    return {name: getattr(timing, name) for name in ("name", "minimum", "median", "seconds", "waited")}

@@ -29,6 +29,7 @@ from .usage import (
     add_device,
     add_subset,
     check_output,
+    check_positive,
     parse_dtypes,
     parse_sizes,
     parse_subset,
@@ -129,9 +130,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse what can be refused without loading a library; then set the defaults."""
-    for name in ("batch", "repeat", "threads"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise UsageError(f"--{name} {value} is not a positive number")
+    check_positive(options, "batch", "repeat", "threads")
     for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
         if getattr(options, name):
             why = "--record measures its own grid" if options.record else "it works only with --record"

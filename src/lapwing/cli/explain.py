@@ -13,7 +13,7 @@ from ..core.request import ASSUME
 from ..distributed.layout import Layout
 from ..distributed.tiles import best_grid
 from ..ops.explain import explain
-from .usage import UsageError, add_device, add_subset, parse_shape, parse_subset, sentence
+from .usage import UsageError, add_device, add_subset, check_positive, parse_shape, parse_subset, sentence
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(lapwing, name)
@@ -86,10 +86,7 @@ def _sharding(options: argparse.Namespace, shape: tuple[int, ...]) -> Any:
     grid = None if options.grid is None else parse_shape(options.grid)
     if grid is not None and (len(grid) != 2 or 0 in grid):
         raise UsageError(f"--grid {options.grid!r} is not a grid\nhint: write it as 8x8")
-    for name in ("devices", "tile"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value} is not a positive number")
+    check_positive(options, "devices", "tile")
     if grid is not None and options.devices is not None and grid[0] * grid[1] != options.devices:
         raise UsageError(f"--grid {options.grid} does not match --devices {options.devices}\nhint: leave --devices out")
     if options.tile is not None:

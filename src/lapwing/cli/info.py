@@ -15,10 +15,7 @@ from ..core.settings import cache_folder, cache_path
 from ..distributed.backends.choice import PUBLIC
 from .usage import program
 
-_RECORD_COMMAND = {
-    "cpu": "bench cholesky --record",
-    "cuda": "bench cholesky --record --device cuda",
-}
+_RECORD_COMMAND = {"cpu": "bench cholesky --record", "cuda": "bench cholesky --record --device cuda"}
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -69,7 +66,7 @@ def _missing(where: Environment) -> None:
     lines = [(name, "not installed", hint) for name, hint in HOW_TO_GET.items() if not installed_version(name)]
     if native is None:
         lines.append(("native core", missing_reason, how_to_build()))
-    elif installed_version("tensorflow") and not _tensorflow_ops():
+    elif installed_version("tensorflow") and not Path(planner.__file__).with_name("_tensorflow.abi3.so").exists():
         lines.append(("TensorFlow ops", "not built, numpy.linalg is used", how_to_build()))
     if where.gpus and native is not None:
         for part, package in (("solver", "nvidia-cusolver"), ("compiler", "nvidia-cuda-nvrtc")):
@@ -80,10 +77,6 @@ def _missing(where: Environment) -> None:
         print(f"  {name:<12}{reason}\n{'':14}hint: {hint}")
     if not lines:
         print("  nothing")
-
-
-def _tensorflow_ops() -> bool:
-    return (Path(planner.__file__).parent / "_tensorflow.abi3.so").exists()
 
 
 def _folders() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from ..bench.environment import cores as usable_cores
 from .usage import UsageError, sentence
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -46,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    cores = _cores()
+    cores = usable_cores()
     hosts = _hosts(options)
     ranks = (sum(hosts.values()) or cores) if options.ranks is None else options.ranks
     if ranks < 1:
@@ -135,10 +136,6 @@ def rank_environment(known: Mapping[str, str], ranks: int, cores: int, threads: 
     # Open MPI would bind the ranks of two launches to the same cores
     extra |= {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
     return extra | variables
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _reserved_port() -> socket.socket:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 from .. import planner
@@ -13,12 +12,12 @@ from ..bench.record import (
     WrongAnswer,
     grid_for,
     measure_record,
+    own_records_writable,
     record_of,
     rule_in_words,
     write_record,
 )
-from ..core.records import Record, rules_of, save_record
-from ..core.settings import cache_folder
+from ..core.records import Record, rules_of
 from .progress import Progress
 from .usage import UsageError, check_output
 
@@ -38,9 +37,7 @@ def run_record(options: argparse.Namespace, library: str) -> int:
         records.append(record)
     for record in records:
         try:
-            path = _place(options.output, record) or save_record(record)
-            if options.output:
-                write_record(record, path)
+            path = write_record(record, _place(options.output, record))
         except OSError as error:  # a full disk
             raise UsageError(f"--record: {error}") from error
         print(f"wrote {path}")
@@ -72,18 +69,17 @@ def _measure(options: argparse.Namespace, library: str, operation: str, hardware
 
 
 def _place(output: Path | None, record: Record) -> Path | None:
-    """The named file, and beside it one for the parts of a spectrum."""
+    """The named file; the record of parts of a spectrum has one next to it. None stands for the user's own records."""
     if output is None or record.operation != "eigh_part":
         return output
     return output.with_name(f"{output.stem}-part{output.suffix}")
 
 
 def _check_place(options: argparse.Namespace) -> None:
-    """Before the minutes that the measurement takes."""
+    """Refuse a place that cannot be written before minutes are spent on measuring."""
     if options.output:
-        return check_output("--output", options.output)
-    folder = cache_folder("records", make=True)
-    if folder is None or not os.access(folder, os.W_OK):
+        check_output("--output", options.output)
+    elif not own_records_writable():
         raise UsageError(
             "--record: there is no safe folder for your records\n"
             "hint: set LAPWING_CACHE to a folder that only you can write, or name a file with --output"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bench.environment import counted
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def parse_devices(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
+def parse_devices(text: str) -> list[int]:
     if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text.replace(" ", "")):
         raise UsageError(f"--devices {text!r} is not a list of devices\nhint: for example --devices 0,1")
     return list(dict.fromkeys(int(part) for part in text.split(",")))
@@ -54,7 +53,7 @@ def print_configured(chosen: Iterable[Any], log: Log, workdir: Path) -> None:
     for config in chosen:
         print(f"{config.name:12} {config.percent:6.2f} %  {config.seconds * 1e6:10.1f} us x {config.count:<8} {config.gemm}")
     dropped = len(log.calls) - len(chosen)
-    print(f"{plural(len(chosen), 'product')} to tune, {dropped} dropped")
+    print(f"{counted(len(chosen), 'product')} to tune, {dropped} dropped")
     if missing := str(read_coverage(workdir) or ""):
         print(missing)
     print_path("summary", workdir / "problems.csv")
@@ -79,15 +78,11 @@ def print_searched(summary: Any, share: bool = False) -> None:
         print("~: a first look, which may be noise; compare decides")
     spent = "its share of the budget" if share else "the budget"
     ended = "everything was tried" if summary.reason == "done" else f"{spent} is spent"
-    print(f"{plural(summary.evaluations, 'candidate')} in {summary.seconds:.0f} s: {ended}")
+    print(f"{counted(summary.evaluations, 'candidate')} in {summary.seconds:.0f} s: {ended}")
 
 
 def products(log: Log) -> str:
-    return f"{plural(len(log.calls), 'product')}, {plural(log.count, 'call')}"
-
-
-def plural(count: int, word: str, many: str = "") -> str:
-    return f"{count} {word if count == 1 else many or word + 's'}"
+    return f"{counted(len(log.calls), 'product')}, {counted(log.count, 'call')}"
 
 
 class Live:

@@ -77,6 +77,13 @@ def parse_words(text: str, known: Iterable[str], what: str) -> tuple[str, ...]:
     return words
 
 
+def check_positive(options: argparse.Namespace, *names: str) -> None:
+    """Refuse options with numbers below one; those that were not given are None."""
+    for name in names:
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise UsageError(f"--{name} {value} is not a positive number")
+
+
 def check_output(flag: str, path: Path, kinds: tuple[str, ...] = ()) -> None:
     """Refuse a file that cannot be written, before any measurement starts."""
     if kinds and path.suffix.lower() not in kinds:

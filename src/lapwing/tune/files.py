@@ -8,9 +8,12 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _LARGEST = 1 << 20  # bytes of a JSON file; an entry has about a thousand
 
@@ -63,6 +66,61 @@ def parse_json(text: str, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+T = TypeVar("T")
+
+
+def from_json(kind: type[T], values: object, schema: int | None = None) -> T:
+    """A dataclass from the values of JSON. ValueError names the field that is missing or has the wrong type.
+
+    With a schema, fields that it does not have are ignored; without one they are refused.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"it is a {type(values).__name__}, not an object")
+    if schema is not None and values.get("schema") != schema:
+        raise ValueError(f"it has schema {values.get('schema')!r}; this version reads {schema}")
+    if schema is None and (unknown := set(values) - set(_hints(kind))):  # type: ignore[arg-type]
+        raise ValueError(f"unknown fields of a {kind.__name__}: {', '.join(sorted(map(str, unknown)))}")
+    known = {name: _checked(name, values[name], hint) for name, hint in _hints(kind).items() if name in values}  # type: ignore[arg-type]
+    try:
+        return kind(**known)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(str(error).partition("() ")[2] or str(error)) from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """The value as the type ``hint``, if JSON can mean that."""
+    if type(value) is hint or hint is Any:
+        return value
+    origin, inner = _parts(hint)
+    if origin in (UnionType, Union):
+        if type(value) in inner or (type(value) is bool and int in inner and str in inner):  # a value of a configuration
+            return value
+        return _checked(name, value, next(h for h in inner if h is not NoneType))
+    if origin is Literal and value in inner:
+        return value
+    if is_dataclass(hint):
+        return from_json(hint, value)  # type: ignore[arg-type]
+    if origin is tuple and isinstance(value, list):
+        hints = list(inner[:1]) * len(value) if inner[1:] == (...,) else list(inner)
+        if len(hints) == len(value):
+            return tuple(_checked(name, v, h) for v, h in zip(value, hints, strict=True))
+    if origin is Mapping and isinstance(value, dict):
+        return {key: _checked(name, v, inner[1]) for key, v in value.items()}
+    if hint is float and type(value) is int:
+        return value
+    raise ValueError(f"{name} is {value!r}")
+
+
 def check_writable(folder: Path, operation: str) -> None:
     """Raise ValueError when nothing can be written there, before minutes are spent on results that would be lost."""
     try:
@@ -80,10 +138,10 @@ def check_writable(folder: Path, operation: str) -> None:
 def _umask() -> int:
     # Python can only read it by setting it, which other threads would see; so it is read from the kernel
     try:
-        found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.M)
+        line = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.M)
     except OSError:
-        found = None
-    return int(found[1], 8) if found else 0o022
+        line = None
+    return int(line[1], 8) if line else 0o022
 
 
 def _refuse(constant: str) -> float:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
+
+from .files import from_json
 
 # our name of a type: bytes of one element, and its letters in configuration names
 TYPES: dict[str, tuple[float, str]] = {
@@ -60,14 +62,17 @@ class Gemm:
     d_type: str = "bf16"
     compute: str = "f32"
     batch: int = 1
+    # steps from one column to the next, in elements
     lda: int = 0
     ldb: int = 0
     ldc: int = 0
     ldd: int = 0
+    # steps from one matrix of the batch to the next
     stride_a: int = 0
     stride_b: int = 0
     stride_c: int = 0
     stride_d: int = 0
+    # D = act(alpha op(A) op(B) + beta C + bias)
     alpha: float = 1.0
     beta: float = 0.0
     bias: str = ""  # the type of the bias vector (length m), "" without one
@@ -158,10 +163,7 @@ class Gemm:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Gemm:
-        unknown = set(values) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ValueError(f"unknown fields of a product: {', '.join(sorted(unknown))}")
-        return cls(**values)
+        return from_json(cls, dict(values))
 
     def __str__(self) -> str:
         extra = f" x{self.batch}" if self.batch > 1 else ""

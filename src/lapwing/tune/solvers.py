@@ -14,10 +14,9 @@ from time import monotonic
 from .. import planner
 from ..bench.case import Case, Row
 from ..bench.measure import usable_library
-from ..bench.record import RECORDS, Grid, grid_for, measure_record, record_of, rule_in_words, write_record
+from ..bench.record import RECORDS, Grid, grid_for, measure_record, own_records_writable, record_of, rule_in_words, write_record
 from ..core.problem import DEVICES, DTYPES
-from ..core.records import Record, rules_of, save_record
-from ..core.settings import cache_folder
+from ..core.records import Record, rules_of
 
 OPERATIONS = (*RECORDS, "solve", "inv", "qr", "svd")
 _LIBRARIES = {"cpu": ("numpy",), "cuda": ("torch", "cupy", "jax")}
@@ -107,30 +106,26 @@ def tune(
     --------
     >>> import tempfile
     >>> from lapwing.tune import solvers
-    >>> found = solvers.tune(["cholesky"], sizes=[4], dtypes=["float64"], budget=1, out=tempfile.mkdtemp())
-    >>> found[0].record.operation, found[0].path.suffix
+    >>> tuned = solvers.tune(["cholesky"], sizes=[4], dtypes=["float64"], budget=1, out=tempfile.mkdtemp())
+    >>> tuned[0].record.operation, tuned[0].path.suffix
     ('cholesky', '.json')
     """
     grids = _grids(operations, sizes, dtypes, budget, device, quick)
     library = usable_library(_LIBRARIES[device], device)
     if planner.hardware_of(device) == "none" or library is None:
         raise ValueError(f"tune solvers: there is only one engine on {device}\nhint: lapwing info lists the engines")
-    if out is None:
-        folder = cache_folder("records", make=True)
-        if folder is None or not os.access(folder, os.W_OK):
-            raise ValueError(
-                "tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or name a folder"
-            )
+    if out is None and not own_records_writable():
+        raise ValueError("tune solvers: there is no safe folder for your records\nhint: set LAPWING_CACHE, or name a folder")
     clock = _Clock(monotonic() + (budget or _BUDGET), [p for g in grids for p in _parts(g, device)], step)
     records = []
     for place, grid in enumerate(grids):
         share = _expected(grid, device) / max(sum(_expected(g, device) for g in grids[place:]), 1e-9)
         rows = _measured(grid, device, library, clock, monotonic() + share * max(0.0, clock.ends - monotonic()))
         records.append(record_of(rows, device, _PLANNED.get(grid.operation, grid.operation)))
-    found = tuple(_written(record, out) for record in records if record.measurements)
+    tuned = tuple(_written(record, out) for record in records if record.measurements)
     if out is None:
         planner.reload_records()
-    return found
+    return tuned
 
 
 def _grids(
@@ -184,14 +179,14 @@ def _parts(grid: Grid, device: str) -> list[Grid]:
 def _spread(orders: list[Grid]) -> list[Grid]:
     if not orders:
         return []
-    found, gaps = [orders[-1], orders[0]], [(0, len(orders) - 1)]
+    spread, gaps = [orders[-1], orders[0]], [(0, len(orders) - 1)]
     while gaps:
         low, high = gaps.pop(0)
         if high - low > 1:
             middle = (low + high) // 2
-            found.append(orders[middle])
+            spread.append(orders[middle])
             gaps += [(low, middle), (middle, high)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(spread))
 
 
 @cache
@@ -202,7 +197,7 @@ def _points(part: Grid, device: str) -> int:
 @cache
 def _expected(part: Grid, device: str) -> float:
     slower = _PART_SLOWER if part.operation == "eigh_part" else 1.0
-    return sum(_POINT + slower * case.flops / _FLOPS[device] for case in part.cases(device))
+    return float(sum(_POINT + slower * case.flops / _FLOPS[device] for case in part.cases(device)))
 
 
 class _Clock:
@@ -263,9 +258,5 @@ def _ends(parts: Sequence[Grid], dtype: str) -> tuple[int, int]:
 
 
 def _written(record: Record, out: str | os.PathLike[str] | None) -> Tuned:
-    if out is None:
-        path = save_record(record)
-    else:
-        path = Path(out) / f"{record.name}.json"
-        write_record(record, path)
+    path = write_record(record, None if out is None else Path(out) / f"{record.name}.json")
     return Tuned(record, path, tuple(rule_in_words(rule, record.operation) for rule in rules_of(record)))

@@ -11,22 +11,20 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 from .backends.base import Config
-from .files import parse_json, read_json, write_json
+from .files import from_json, parse_json, read_json, write_json
 from .gemm import Gemm
 from .search.space import canonical
 
 SCHEMA = 1
 INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_KINDS: dict[str, Any] = dict.fromkeys(("backend", "gemm", "reason", "environment", "stage"), str)
-_KINDS |= {"device": int, "took": int | float} | dict.fromkeys(("times", "resources", "errors"), dict)
 _log = logging.getLogger("lapwing")
 
 
@@ -67,21 +65,16 @@ class Trial:
     def to_json(self) -> str:
         return json.dumps({"schema": SCHEMA, **{name: getattr(self, name) for name in self.__dataclass_fields__}})
 
+    def __post_init__(self) -> None:
+        if self.invalidity not in INVALIDITY:
+            raise ValueError(f"invalidity is {self.invalidity!r}")
+        if self.time is not None and not self.time > 0:
+            raise ValueError(f"time is {self.time!r}")
+
     @classmethod
     def from_json(cls, text: str) -> Trial:
         """Parse one line. ValueError when it is not a trial."""
-        data = parse_json(text)
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA or data.get("invalidity") not in INVALIDITY:
-            raise ValueError("not a trial of this schema")
-        time = data.get("time")
-        if time is not None and not (isinstance(time, int | float) and time > 0):
-            raise ValueError(f"time is {time!r}")
-        if not isinstance(data.get("configuration"), dict):
-            raise ValueError("no configuration")
-        for name, kind in _KINDS.items():
-            if name in data and not isinstance(data[name], kind):
-                raise ValueError(f"{name} is {data[name]!r}")
-        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
+        return from_json(cls, parse_json(text), SCHEMA)
 
 
 class Workdir:
@@ -108,24 +101,19 @@ class Workdir:
 
     def configs(self) -> tuple[Target, ...]:
         """Read the products to tune, those that take the most time first. ValueError names a damaged file."""
-        found = []
+        targets = []
         for path in sorted((self.path / "configs").glob("*.json")):
             try:
-                data = read_json(path)
-                if data["schema"] != SCHEMA:
-                    raise ValueError(f"schema {data['schema']} is not {SCHEMA}")
-                count, seconds, percent = int(data["count"]), float(data["seconds"] or 0), float(data["percent"] or 0)
-                found.append(Target(_checked(str(data["name"])), Gemm.from_dict(data["gemm"]), count, seconds, percent))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                targets.append(from_json(Target, read_json(path), SCHEMA))
+                _checked(targets[-1].name)
+            except ValueError as error:
                 raise ValueError(
                     f"tune: {path} is not a configuration: {error}\nhint: write it again with lapwing tune configure"
                 ) from error
-        return tuple(sorted(found, key=lambda p: (-p.weight, p.name)))
+        return tuple(sorted(targets, key=lambda p: (-p.weight, p.name)))
 
     def add_config(self, target: Target) -> Path:
-        numbers = {"count": target.count, "seconds": target.seconds, "percent": target.percent}
-        data = {"schema": SCHEMA, "name": target.name, "gemm": target.gemm.to_dict(), **numbers}
-        return write_json(self.path / "configs" / f"{_checked(target.name)}.json", data)
+        return write_json(self.path / "configs" / f"{_checked(target.name)}.json", {"schema": SCHEMA, **asdict(target)})
 
     def trials(self, name: str) -> Path:
         """Path of a product's trials: one per line, and lines are only ever added."""
@@ -133,21 +121,22 @@ class Workdir:
 
     def read_trials(self, name: str) -> list[Trial]:
         """Read every valid trial. Lines that are not trials are skipped, with one warning per file."""
-        path, found = self.trials(name), []
+        path = self.trials(name)
+        trials: list[Trial] = []
+        skipped: list[str] = []
         if not path.exists():
             return []
-        skipped = []
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             try:
-                found.append(Trial.from_json(line))
-            except (ValueError, TypeError) as error:
+                trials.append(Trial.from_json(line))
+            except ValueError as error:
                 if line.strip():
                     skipped.append(f"line {number} ({str(error)[:80]})")
         if skipped and path not in self._warned:
             self._warned.add(path)
             more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
             _log.warning("tune: %s: skipped %s%s: not a trial", path, skipped[0], more)
-        return found
+        return trials
 
     def add_trial(self, name: str, trial: Trial) -> None:
         """Append one line in one write: after a crash only the last line can be incomplete."""

@@ -92,34 +92,21 @@ def all_steps(
     known = log if isinstance(log, Log) else read(log)
     begun = monotonic()
     ends = begun + budget - min(_FOR_REPORT[0], _FOR_REPORT[1] * budget)
-    configured = configure(
-        known,
-        workdir,
-        backend=backend,
-        keep_thr=keep_thr,
-        device=devices[0] if devices else 0,
-        budget=_FOR_CONFIGURING * budget,
-        progress=progress,
-    )
+    device = devices[0] if devices else 0
+    shared: dict[str, Any] = {"backend": backend, "progress": progress}
+    configured = configure(known, workdir, keep_thr=keep_thr, device=device, budget=_FOR_CONFIGURING * budget, **shared)
     announce(configured)
     left = max(ends - monotonic(), 1.0)
     each = (monotonic() - begun) / max(1, len(known.calls))
-    searched = run(
-        workdir,
-        backend=backend,
-        devices=devices,
-        budget=left - _for_comparing(left, len(configured), each),
-        strategy=strategy,
-        seed=seed,
-        evaluations=evaluations,
-        progress=progress,
-    )
+    searching = left - _for_comparing(left, len(configured), each)
+    how: dict[str, Any] = {"devices": devices, "strategy": strategy, "seed": seed, "evaluations": evaluations}
+    searched = run(workdir, budget=searching, **shared, **how)
     announce(searched)
     comparisons = compare(workdir, threshold=threshold, devices=devices, until=ends)
     metrics = write_results(workdir, comparisons)
     announce(metrics)
     library = build(workdir, comparisons)
-    widen(library, device=devices[0] if devices else 0, until=ends, progress=progress)
+    widen(library, device=device, until=ends, progress=progress)
     report = Path(write_report(workdir))
     announce(report)
     announce(library)

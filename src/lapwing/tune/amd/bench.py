@@ -133,7 +133,7 @@ def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int,
         Results that could not be understood.
     """
     header: list[str] | None = None
-    found: list[Result] = []
+    results: list[Result] = []
     problems: list[tuple[int, str]] = []
     for number, raw in enumerate(Path(path).read_text(errors="replace").splitlines(), 1):
         line = raw.strip()
@@ -145,10 +145,10 @@ def read_results(path: str | Path) -> tuple[tuple[Result, ...], tuple[tuple[int,
         if header is None or line[:2] not in ("N,", "T,", "C,"):
             continue
         try:
-            found.append(_result(dict(zip(header, next(csv.reader([line])), strict=False)), number))
+            results.append(_result(dict(zip(header, next(csv.reader([line])), strict=False)), number))
         except (KeyError, ValueError) as error:
             problems.append((number, f"{type(error).__name__}: {error}"))
-    return tuple(found), tuple(problems)
+    return tuple(results), tuple(problems)
 
 
 def _result(row: dict[str, str], number: int) -> Result:

@@ -10,19 +10,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-# position of each item in the list
-PLACES = {
-    "MinimumRequiredVersion": 0,
-    "ScheduleName": 1,
-    "ArchitectureName": 2,
-    "DeviceNames": 3,
-    "ProblemType": 4,
-    "Solutions": 5,
-    "IndexOrder": 6,
-    "ExactLogic": 7,
-    "RangeLogic": 8,
-    "LibraryType": 11,
-}
+# position in the list of each item that is read or written
+PLACES = {"ProblemType": 4, "Solutions": 5, "ExactLogic": 7, "LibraryType": 11}
 _NAMED = ("SolutionIndex", "SolutionNameMin")  # fields that do not distinguish solutions
 
 
@@ -108,15 +97,11 @@ def _exact(logic: Any) -> dict[tuple[int, ...], tuple[int, float]]:
 
 def _place(solutions: list[dict[str, Any]], wanted: dict[str, Any]) -> int:
     """The index of this kernel in the list; it is added if it is missing."""
-    for i, known in enumerate(solutions):
-        if _same(known, wanted):
-            return i
+    described = [{k: v for k, v in s.items() if k not in _NAMED} for s in (*solutions, wanted)]
+    if (place := described.index(described[-1])) < len(solutions):
+        return place
     solutions.append(wanted)
     return len(solutions) - 1
-
-
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return {k: v for k, v in a.items() if k not in _NAMED} == {k: v for k, v in b.items() if k not in _NAMED}
 
 
 def _tidy(solution: dict[str, Any]) -> dict[str, Any]:

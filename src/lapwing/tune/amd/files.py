@@ -40,8 +40,8 @@ def override_from_results(results: str | Path, path: str | Path, *, worst_error:
 
     The output must include kernel names (``--print_kernel_info``).
     """
-    found, _ = bench.read_results(results)
-    chosen = bench.best(found, worst_error=worst_error)
+    measured, _ = bench.read_results(results)
+    chosen = bench.best(measured, worst_error=worst_error)
     return override.write({gemm: r.solution for gemm, r in chosen.items() if r.solution is not None}, path)
 
 

@@ -62,12 +62,12 @@ def write(solutions: Mapping[Gemm, int], path: str | Path) -> Override:
 def read(path: str | Path) -> dict[tuple[str, ...], int]:
     """Rows and solution numbers, as hipBLASLt reads them: the last of equal rows counts."""
     lines = Path(path).read_text().splitlines()
-    found = {}
+    solutions = {}
     for header, values in pairwise(lines):
         if "transA" in header:
             row = dict(zip(header.split(","), values.split(","), strict=True))
-            found[tuple(row[name] for name in FIELDS[:-1])] = int(row["solution_index"])
-    return found
+            solutions[tuple(row[name] for name in FIELDS[:-1])] = int(row["solution_index"])
+    return solutions
 
 
 def _row(gemm: Gemm) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def tuning(gemm: Gemm, *, architecture: str = "gfx942", device: int = 0) -> dict
 
 def problem(gemm: Gemm) -> dict[str, Any]:
     """The problem type: everything about a product except its sizes. Epilogues are on, as in hipBLASLt's own library."""
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "OperationType": "GEMM",
         "DataType": letters(gemm),
         "DestDataType": LETTERS[gemm.d_type],
@@ -100,10 +100,10 @@ def problem(gemm: Gemm) -> dict[str, Any]:
         "UseScaleAlphaVec": 1,
     }
     if gemm.compute == "tf32":
-        made["F32XdlMathOp"] = "X"
+        fields["F32XdlMathOp"] = "X"
     if gemm.scale_a != "none":
-        made["UseScaleAB"] = {"tensor": "Scalar", "row": "Vector"}[gemm.scale_a]
-    return made
+        fields["UseScaleAB"] = {"tensor": "Scalar", "row": "Vector"}[gemm.scale_a]
+    return fields
 
 
 def _benchmark(gemm: Gemm, architecture: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def write(problems: Mapping[str, Gemm], folder: str | Path, *, architecture: str
         raise ValueError(f"tensile: architecture is {architecture!r}\nhint: use one of {', '.join(ARCHITECTURES)}")
     to = Path(folder)
     to.mkdir(parents=True, exist_ok=True)
-    made, left_out = [], []
+    paths, left_out = [], []
     for name, gemm in problems.items():
         if not name.replace("_", "").replace("-", "").isalnum():
             raise ValueError(f"tensile: {name!r} is not a valid configuration name\nhint: use letters, digits, _ and -")
@@ -201,10 +201,10 @@ def write(problems: Mapping[str, Gemm], folder: str | Path, *, architecture: str
         for suffix, content in ((".yaml", text), (".sh", script(name, gemm))):
             path = to / (name + suffix)
             path.write_text(content)
-            made.append(path)
-        made[-1].chmod(0o755)
+            paths.append(path)
+        paths[-1].chmod(0o755)
     if left_out:
         path = to / "left_out.txt"
         path.write_text("".join(left_out))
-        made.append(path)
-    return made
+        paths.append(path)
+    return paths

@@ -26,23 +26,23 @@ def flow(value: Any) -> str:
 
 def _lines(value: Any, indent: int) -> list[str]:
     pad = " " * indent
-    made: list[str] = []
+    lines: list[str] = []
     if isinstance(value, dict):
         for key, item in value.items():
             if _short(item):
-                made.append(f"{pad}{_scalar(key)}: {flow(item)}")
+                lines.append(f"{pad}{_scalar(key)}: {flow(item)}")
             else:
                 # a list in a dict begins at the column of the dict, as in AMD's files
                 inner = _lines(item, indent if isinstance(item, (list, tuple)) else indent + 2)
-                made += [f"{pad}{_scalar(key)}:", *inner]
+                lines += [f"{pad}{_scalar(key)}:", *inner]
     else:
         for item in value:
             if _short(item):
-                made.append(f"{pad}- {flow(item)}")
+                lines.append(f"{pad}- {flow(item)}")
             else:
                 first, *rest = _lines(item, indent + 2)
-                made += [f"{pad}- {first.lstrip()}", *rest]
-    return made
+                lines += [f"{pad}- {first.lstrip()}", *rest]
+    return lines
 
 
 def _short(value: Any) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..gemm import Gemm
-from ..validate.probes import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller
+from ..validate.probes import RUNS, Operands, bound, exact, judge, probes, relative_error, smaller, turned
 from .base import Config, Kernel, Refused, Space
 from .cpu_product import Product
 from .processors import control, cores, threads_set
@@ -100,7 +99,7 @@ class Cpu:
         are computed in float32 and converted back. Waits for the result.
         """
         _check(config)
-        return _Callable(gemm, config)
+        return partial(_compute, Product(gemm, config))
 
 
 BACKEND = Cpu()
@@ -193,7 +192,7 @@ class CpuBench:
 
     def time(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
         calls = [self._enough(kernel) for kernel in kernels]
-        found: list[list[float]] = [[] for _ in kernels]
+        times: list[list[float]] = [[] for _ in kernels]
         at = 0
         for sample in range(samples):
             order = range(len(kernels)) if sample % 2 == 0 else reversed(range(len(kernels)))
@@ -201,9 +200,9 @@ class CpuBench:
                 begun = perf_counter()
                 for call in range(calls[i]):
                     kernels[i].run(at + call)
-                found[i].append((perf_counter() - begun) / calls[i])
+                times[i].append((perf_counter() - begun) / calls[i])
             at += max(calls)
-        return found
+        return times
 
     def _enough(self, kernel: Kernel) -> int:
         """Number of calls in one sample. The first two calls wake threads and do not count."""
@@ -260,59 +259,43 @@ def _dtype(gemm: Gemm) -> Any:
 
 
 def _run(product: Product, o: Operands) -> None:
-    if o.scale_a is None and o.scale_b is None:
-        product(o.b, o.a, o.d, o.c, o.bias)
-        return
-    # scales belong to the operands, so C, bias and activation come after them
-    product.sums(o.b, o.a, o.d)
-    if o.scale_a is not None:
-        np.multiply(o.d, o.scale_a, out=o.d)
-    if o.scale_b is not None:
-        np.multiply(o.d, o.scale_b[:, None], out=o.d)
-    product.finish(o.d, o.c, o.bias)
+    product(o.b, o.a, o.d, o.c, o.bias, (o.scale_a, None if o.scale_b is None else o.scale_b[:, None]))
 
 
-class _Callable:
-    def __init__(self, gemm: Gemm, config: Config) -> None:
-        self.gemm, self.product = gemm, Product(gemm, config)
-
-    def __call__(self, x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(x, torch.Tensor):
-            extra = [None if t is None else _from_torch(t, torch) for t in (bias, scale_x, scale_w, out)]
-            target = extra[-1]
-            y = torch.from_numpy(self._product(_from_torch(x, torch), _from_torch(w, torch), *extra)).to(x.dtype)
-            if out is None:
-                return y
-            return out if target is not None and _same(out, target) else out.copy_(y)
-        x, w = np.asarray(x), np.asarray(w)
-        if x.dtype == w.dtype == np.float16 and out is None:  # it was validated in float32, so it runs in float32
-            return self._product(x.astype(np.float32), w.astype(np.float32), bias, scale_x, scale_w, None).astype(x.dtype)
-        return self._product(x, w, bias, scale_x, scale_w, out)
-
-    def _product(self, x: np.ndarray, w: np.ndarray, bias: Any, scale_x: Any, scale_w: Any, out: Any) -> np.ndarray:
-        if x.ndim > 2 and w.ndim == 2 and self.gemm.trans_b == "N" and out is None:  # as in a linear layer
-            flat = self._product(x.reshape(-1, x.shape[-1]), w, bias, scale_x, scale_w, None)
-            return flat.reshape(*x.shape[:-1], flat.shape[-1])
-        rows = x.shape[-2] if self.gemm.trans_b == "N" else x.shape[-1]
-        columns = w.shape[-1] if self.gemm.trans_a == "N" else w.shape[-2]
-        inner = [x.shape[-1 if self.gemm.trans_b == "N" else -2], w.shape[-2 if self.gemm.trans_a == "N" else -1]]
-        shape = (*x.shape[:-2], rows, columns)
-        if inner[0] != inner[1] or x.shape[:-2] != w.shape[:-2]:
-            raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not match the tuned {self.gemm.layout} product")
-        if out is not None and out.shape != shape:
-            raise ValueError(f"matmul: out has shape {out.shape}, but the product has {shape}")
-        y: np.ndarray = out
-        if out is None:  # beta multiplies the contents of out, here zeros
-            y = (np.zeros if self.gemm.beta else np.empty)(shape, np.result_type(x, w))
-        if scale_x is None and scale_w is None:
-            self.product(x, w, y, None, bias)
+def _compute(
+    product: Product, x: Any, w: Any, bias: Any = None, out: Any = None, scale_x: Any = None, scale_w: Any = None
+) -> Any:
+    """One call on NumPy arrays or CPU torch tensors."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        bias, scale_x, scale_w, target = (None if t is None else _from_torch(t, torch) for t in (bias, scale_x, scale_w, out))
+        array = _multiply(product, _from_torch(x, torch), _from_torch(w, torch), bias, target, (scale_x, scale_w))
+        y = torch.from_numpy(array).to(x.dtype)
+        if out is None:
             return y
-        before = y.copy() if self.gemm.beta else None
-        self.product.sums(x, w, y)
-        y *= (1.0 if scale_w is None else scale_w) * (1.0 if scale_x is None else scale_x)
-        self.product.finish(y, before, bias)
-        return y
+        return out if target is not None and out.data_ptr() == target.__array_interface__["data"][0] else out.copy_(y)
+    x, w = np.asarray(x), np.asarray(w)
+    if x.dtype == w.dtype == np.float16 and out is None:  # it was validated in float32, so it runs in float32
+        return _multiply(product, x.astype(np.float32), w.astype(np.float32), bias, None, (scale_x, scale_w)).astype(x.dtype)
+    return _multiply(product, x, w, bias, out, (scale_x, scale_w))
+
+
+def _multiply(product: Product, x: np.ndarray, w: np.ndarray, bias: Any, out: Any, scales: tuple[Any, Any]) -> np.ndarray:
+    gemm = product.gemm
+    if x.ndim > 2 and w.ndim == 2 and gemm.trans_b == "N" and out is None:  # as in a linear layer
+        flat = _multiply(product, x.reshape(-1, x.shape[-1]), w, bias, None, scales)
+        return flat.reshape(*x.shape[:-1], flat.shape[-1])
+    left, right = turned(x, gemm.trans_b).shape, turned(w, gemm.trans_a).shape
+    if left[-1] != right[-2] or left[:-2] != right[:-2]:
+        raise ValueError(f"matmul: shapes {x.shape} and {w.shape} do not match the tuned {gemm.layout} product")
+    shape = (*left[:-1], right[-1])
+    if out is not None and out.shape != shape:
+        raise ValueError(f"matmul: out has shape {out.shape}, but the product has {shape}")
+    y: np.ndarray = out
+    if out is None:  # beta multiplies the contents of out, here zeros
+        y = (np.zeros if gemm.beta else np.empty)(shape, np.result_type(x, w))
+    product(x, w, y, None, bias, scales)
+    return y
 
 
 def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
@@ -320,10 +303,6 @@ def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
     wide = tensor.dtype in (torch.float32, torch.float64, torch.complex64, torch.complex128)
     array: np.ndarray = (tensor if wide else tensor.float()).numpy()
     return array
-
-
-def _same(tensor: Any, array: np.ndarray) -> bool:
-    return bool(tensor.data_ptr() == array.__array_interface__["data"][0])
 
 
 @cache
@@ -338,20 +317,16 @@ def _clock() -> float:
 
 @cache
 def _environment() -> tuple[tuple[str, str], ...]:
+    from ...bench.environment import cpu_name
     from ...core.native import native
 
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        model = ""
     try:
         shown: Any = np.show_config(mode="dicts")
         blas = shown["Build Dependencies"]["blas"]
     except (KeyError, TypeError):
         blas = dict[str, str]()
     return (
-        ("device", model or platform.processor() or platform.machine()),
+        ("device", cpu_name()),
         ("level", str(native.simd()) if native is not None else "unknown"),
         ("threads", str(cores())),
         ("numpy", np.__version__),

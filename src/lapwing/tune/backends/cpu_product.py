@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -26,9 +26,22 @@ class Product:
     config: Config
 
     def __call__(
-        self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None = None, bias: np.ndarray | None = None
+        self,
+        x: np.ndarray,
+        w: np.ndarray,
+        y: np.ndarray,
+        c: np.ndarray | None = None,
+        bias: np.ndarray | None = None,
+        scales: Sequence[np.ndarray | None] = (),
     ) -> None:
-        """``x`` and ``w`` are B and A of the column-major product, as stored."""
+        """``x`` and ``w`` are B and A of the column-major product, as stored. ``scales`` multiply op(A) op(B)."""
+        scales = [scale for scale in scales if scale is not None]
+        if scales:  # they belong to the operands, so C, bias and activation come after them
+            c = y.copy() if c is None and self.gemm.beta else c
+            replace(self, gemm=replace(self.gemm, alpha=1.0, beta=0.0, activation="none"))(x, w, y)
+            for scale in scales:
+                y *= scale
+            return self.finish(y, c, bias)
         x, w = turned(x, self.gemm.trans_b), turned(w, self.gemm.trans_a)
         if c is None and self.gemm.beta:
             c = y.copy()
@@ -44,11 +57,10 @@ class Product:
                 for task in tasks:
                     task()
             if config["split_k"] != 1:
-                self._joined(y, c, bias)
-
-    def sums(self, x: np.ndarray, w: np.ndarray, y: np.ndarray) -> None:
-        """Compute only op(A) op(B). ``finish`` does the rest, if scales must be applied in between."""
-        replace(self, gemm=replace(self.gemm, alpha=1.0, beta=0.0, activation="none"))(x, w, y)
+                np.sum(_local.parts, axis=0, out=y)
+                _local.parts = None
+                self.finish(y, c, bias)
+        return None
 
     def _packed(self, x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pack = self.config["pack"]
@@ -82,11 +94,6 @@ class Product:
                     along = None if bias is None else bias[columns]
                     left, right, out = x[batch][..., rows, :], w[batch][..., columns], y[batch][..., rows, columns]
                     yield partial(self._tile, left, right, out, added, along)
-
-    def _joined(self, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
-        np.sum(_local.parts, axis=0, out=y)
-        _local.parts = None
-        self.finish(y, c, bias)
 
     def _tile(self, x: np.ndarray, w: np.ndarray, y: np.ndarray, c: np.ndarray | None, bias: np.ndarray | None) -> None:
         tile_k, k = int(self.config["tile_k"]), x.shape[-1]

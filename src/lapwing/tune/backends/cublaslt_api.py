@@ -160,15 +160,15 @@ class Descriptors:
         self.lib.put(self.lib.c.cublasLtMatmulDescSetAttribute, self.operation, number, value, f"attribute {number}")
 
     def layout(self, x: str) -> C.c_void_p:
-        gemm, lib, made = self.gemm, self.lib, C.c_void_p()
+        gemm, lib, layout = self.gemm, self.lib, C.c_void_p()
         rows, columns = gemm.stored(x)
         kind, ld = TYPES[getattr(gemm, f"{x}_type")], C.c_int64(getattr(gemm, f"ld{x}"))
-        status = lib.c.cublasLtMatrixLayoutCreate(C.byref(made), kind, C.c_uint64(rows), C.c_uint64(columns), ld)
+        status = lib.c.cublasLtMatrixLayoutCreate(C.byref(layout), kind, C.c_uint64(rows), C.c_uint64(columns), ld)
         lib.check(status, f"describing {x.upper()}")
         if gemm.batch > 1:
             for number, value in ((5, C.c_int32(gemm.batch)), (6, C.c_int64(getattr(gemm, f"stride_{x}")))):
-                lib.put(lib.c.cublasLtMatrixLayoutSetAttribute, made, number, value, f"batches of {x.upper()}")
-        return made
+                lib.put(lib.c.cublasLtMatrixLayoutSetAttribute, layout, number, value, f"batches of {x.upper()}")
+        return layout
 
     def heuristics(self, wanted: int, workspace: int = WORKSPACE) -> list[Config]:
         """The algorithms that the library ranks best, the best first."""
@@ -187,22 +187,22 @@ class Descriptors:
         return [lib.config(r.algorithm) for r in results[: got.value] if r.state == 0]
 
     def ids(self, wanted: int = 256) -> list[int]:
-        found, got = (C.c_int * wanted)(), C.c_int()
-        status = self.lib.c.cublasLtMatmulAlgoGetIds(self.lib.handle, *self.types, wanted, found, C.byref(got))
-        return [] if status else list(found[: got.value])
+        numbers, got = (C.c_int * wanted)(), C.c_int()
+        status = self.lib.c.cublasLtMatmulAlgoGetIds(self.lib.handle, *self.types, wanted, numbers, C.byref(got))
+        return [] if status else list(numbers[: got.value])
 
     def algorithm(self, config: Config) -> tuple[Algorithm, int]:
         """The library's form of a configuration, and its workspace. Refused if the library does not have it."""
-        made, lib = Algorithm(), self.lib
-        if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, int(config["id"]), C.byref(made)):
+        algorithm, lib = Algorithm(), self.lib
+        if lib.c.cublasLtMatmulAlgoInit(lib.handle, *self.types, int(config["id"]), C.byref(algorithm)):
             raise Refused("constraints", f"algorithm {config['id']} does not support this product")
         for name in FIELDS:
-            if name != "id" and not lib.set(made, name, int(config[name])) and int(config[name]):
+            if name != "id" and not lib.set(algorithm, name, int(config[name])) and int(config[name]):
                 raise Refused("constraints", f"algorithm {config['id']} does not support {name} {config[name]}")
-        needs = self.fits(made)
+        needs = self.fits(algorithm)
         if needs is None:
             raise Refused("constraints", f"{solution_name(config)} does not support this product")
-        return made, needs
+        return algorithm, needs
 
     def combinations(self, algorithm_id: int) -> Iterator[Config]:
         """Combinations that the capabilities of one algorithm allow, in an order whose first part covers the whole range.
@@ -230,8 +230,8 @@ class Descriptors:
                 place, at = divmod(place, len(axis))
                 chosen.append(axis[at])
             tile, stages, (splitk, red), custom, swizzle = chosen
-            found = {"id": algorithm_id, "tile": tile, "stages": stages, "splitk": splitk, "red": red}
-            yield found | {"swizzle": swizzle, "custom": custom} | fixed
+            config = {"id": algorithm_id, "tile": tile, "stages": stages, "splitk": splitk, "red": red}
+            yield config | {"swizzle": swizzle, "custom": custom} | fixed
 
     def variations(self, named: list[Config]) -> Iterator[Config]:
         """Variations of the algorithms that the heuristic named and that have a cluster shape; these do not list combinations.
@@ -280,8 +280,8 @@ class Descriptors:
                 except (Refused, RuntimeError):
                     continue
                 if needs <= workspace:
-                    found = self.lib.config(algorithm)
-                    seen[tuple(found[f] for f in FIELDS)] = None
+                    accepted = self.lib.config(algorithm)
+                    seen[tuple(accepted[f] for f in FIELDS)] = None
         configs = tuple(dict(zip(FIELDS, values, strict=True)) for values in seen)
         return Found(configs, heuristic=first, tried=tried, ids=len(ids))
 

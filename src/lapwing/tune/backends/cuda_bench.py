@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..gemm import PACKED, Gemm
-from ..validate.probes import RUNS, UNIT, Probe, allowances
+from ..validate.probes import RUNS, Probe, bound, judge, largest_error, relative_error
 from ..validate.probes import probes as named
 from .base import Config, Kernel, Refused
 from .cuda_operands import GUARD, Operands, TorchDefault, reference, wait
 
 ROTATED = 200 << 20  # bytes of operands that are used in turn before the first is used again: over three times the 60 MB cache
 CALLS = 20  # calls in one graph, at least
+_OVER_DEFAULT = 2.0  # the error of a candidate may be this many times that of the default
 # for a first look
 QUICK = ("product", "other data", "padded", "alpha, beta", "large scales", "small scales")
 
@@ -34,14 +35,14 @@ def probes(gemm: Gemm) -> tuple[Probe, ...]:
     Packed odd sizes are not aligned, so many configurations do not support them; with padding all configurations are tried.
     """
     first, *near = named(gemm)
-    found = [first, Probe("other data", gemm), *near]
+    listed = [first, Probe("other data", gemm), *near]
     if odd := next((p.gemm for p in near if p.name == "odd tails"), None):
         aligned = PACKED | {f"ld{x}": -(-odd.stored(x)[0] // 16) * 16 for x in "abcd"}
-        found.append(Probe("odd tails, aligned", replace(odd, **aligned)))
+        listed.append(Probe("odd tails, aligned", replace(odd, **aligned)))
     if gemm.batch == 1 and gemm.n > 1:
         tail: dict[str, Any] = {"n": gemm.n - 1} | ({"ldb": 0} if gemm.trans_b == "T" else {})
-        found.append(Probe("one token less", replace(gemm, **tail)))
-    return tuple(found)
+        listed.append(Probe("one token less", replace(gemm, **tail)))
+    return tuple(listed)
 
 
 class CudaBench:
@@ -185,62 +186,44 @@ class CudaBench:
                     raise
         return errors
 
-    def _probe(self, probe: Probe, bound: Bound, seed: int, judged: bool) -> float:
+    def _probe(self, probe: Probe, bound_kernel: Bound, seed: int, judged: bool) -> float:
         """Run three times, check all of D, and return the scaled error; it is at most 1 if it is judged."""
         import torch
 
-        name, gemm = probe.name, probe.gemm
+        gemm = probe.gemm
         operands = Operands.random(gemm, self.device, seed, scales=probe.scales)
-        poison = operands.guarded.clone()
-        outputs = []
+        poison, outputs, untouched = operands.guarded.clone(), [], True
+
+        def same(a: Any, b: Any) -> bool:
+            return bool(torch.equal(a.view(torch.uint8), b.view(torch.uint8)))
+
         for _ in range(RUNS):
             operands.guarded.copy_(poison)
-            bound.run(operands)
+            bound_kernel.run(operands)
             wait(self.device)
             outputs.append(operands.d.clone())
-            outside = operands.guarded.clone()
-            outside.as_strided(operands.d.shape, operands.d.stride(), GUARD).copy_(
-                poison.as_strided(operands.d.shape, operands.d.stride(), GUARD)
-            )
-            if not torch.equal(outside.view(torch.uint8), poison.view(torch.uint8)):
-                raise Refused("correctness", f"{name}: something outside D was written")
-        if (
-            judged
-            and gemm.deterministic
-            and not all(torch.equal(outputs[0].view(torch.uint8), o.view(torch.uint8)) for o in outputs[1:])
-        ):
-            raise Refused("correctness", f"{name}: {RUNS} runs gave different bits")
-        exact, size = reference(gemm, operands)
-        of_answer, of_size, tiny = allowances(gemm)
-        if gemm.a_type == "f64":  # the reference is not more precise
-            of_size *= 2.0
-        allowed = of_answer * exact.abs() + of_size * size + tiny
-        worst = 0.0
-        for output in outputs:
-            difference = (output.double() - exact).abs()
-            found = float((difference / allowed).amax()) if difference.numel() else 0.0
-            worst = math.inf if math.isnan(found) else max(worst, found)
-            if judged and not worst <= 1.0:
-                raise Refused("correctness", f"{name}: the error is {worst:.2g} times what rounding explains")
+            inside = [x.as_strided(operands.d.shape, operands.d.stride(), GUARD) for x in (operands.guarded, poison)]
+            inside[0].copy_(inside[1])
+            untouched = untouched and same(operands.guarded, poison)
+        answer, size = reference(gemm, operands)
+        allowed = bound(gemm, answer, size, reference=2.0 if gemm.a_type == "f64" else 1.0)
         if not judged:
-            return worst
-        norm = float((outputs[-1].double() - exact).norm() / exact.norm().clamp_min(1e-300))
-        limit = 2.0 * self._library(name, gemm, operands, exact)
-        if not norm <= limit:
-            raise Refused("correctness", f"{name}: relative error {norm:.2g}; the default's is {limit / 2:.2g}")
-        return worst
+            return max(largest_error(output.double(), answer, allowed) for output in outputs)
+        error = self._library(probe.name, gemm, operands, answer)
+        tensors: dict[str, Any] = {"wide": torch.Tensor.double, "same": same}
+        return judge(probe, outputs, answer, allowed, untouched=untouched, default_error=error, over=_OVER_DEFAULT, **tensors)
 
-    def _library(self, name: str, gemm: Gemm, operands: Operands, exact: Any) -> float:
+    def _library(self, name: str, gemm: Gemm, operands: Operands, answer: Any) -> float:
         """The relative error of torch's own product; that of a candidate may be at most twice as large."""
         if name not in self._library_error:
             operands.d.zero_()
             try:
                 TorchDefault(gemm).run(operands)
-                error = float((operands.d.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+                error = relative_error(operands.d.double(), answer)
             except RuntimeError:  # torch does not support such a product, so only the bound counts
                 error = math.inf
             least = 2.0**-12 if gemm.compute == "tf32" else 0.0
-            self._library_error[name] = max(error, UNIT.get(gemm.d_type, 2.0**-24) / 4, least)
+            self._library_error[name] = max(error, least)
         return self._library_error[name]
 
     def close(self) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..gemm import TYPES, Gemm
+from ..validate.probes import exact
 
 GUARD = 4096  # elements before and after D that must not be written
 
@@ -75,7 +74,7 @@ class Operands:
                         view[i].copy_(torch.randn((columns, rows), generator=g, **where) * spread)
             return (view if gemm.batch > 1 else view[0]), memory
 
-        made = {x: matrix(x, 0)[0] for x in "ab"}
+        operands = {x: matrix(x, 0)[0] for x in "ab"}
         d, guarded = matrix("d", GUARD)
         c = matrix("c", 0)[0] if gemm.beta else d
         bias = torch.randn(gemm.m, generator=g, **where).to(torch_dtype(gemm.bias)) if gemm.bias else None
@@ -84,7 +83,7 @@ class Operands:
             low, high = scales
             count = {"none": 0, "tensor": 1, "row": size}.get(kind, 0)
             vectors.append(torch.rand(count, generator=g, **where) * (high - low) + low if count else None)
-        return cls(made["a"], made["b"], c, d, bias, vectors[0], vectors[1], guarded)
+        return cls(operands["a"], operands["b"], c, d, bias, vectors[0], vectors[1], guarded)
 
 
 @dataclass
@@ -144,47 +143,24 @@ def reference(gemm: Gemm, operands: Operands) -> tuple[Any, Any]:
     """The product in float64, and the same with absolute values, which scales the allowed error. Shaped like D."""
     import torch
 
-    wide = [x.to(torch.float64) for x in (operands.b, operands.a)]
-    left = wide[0] if gemm.trans_b == "N" else wide[0].mT
-    right = wide[1].mT if gemm.trans_a == "T" else wide[1]
-    exact, size = left @ right, left.abs() @ right.abs()
-    factor: Any = torch.full((), gemm.alpha, dtype=torch.float64, device=exact.device)
-    if operands.scale_a is not None:
-        factor = factor * operands.scale_a.to(torch.float64)
-    if operands.scale_b is not None:
-        factor = factor * operands.scale_b.to(torch.float64).view(-1, 1)
-    exact, size = exact * factor, size * factor.abs()
-    if gemm.beta:
-        exact, size = exact + gemm.beta * operands.c.double(), size + (gemm.beta * operands.c.double()).abs()
-    if operands.bias is not None:
-        exact, size = exact + operands.bias.double(), size + operands.bias.double().abs()
-    if gemm.activation == "relu":
-        exact = exact.relu()
-    elif gemm.activation == "gelu":
-        exact = torch.nn.functional.gelu(exact, approximate="tanh")
-    elif gemm.activation == "swish":
-        exact = torch.nn.functional.silu(exact)
-    return exact, size
+    return exact(gemm, operands, torch.Tensor.double, torch)
 
 
 def environment(device: int) -> dict[str, str]:
     """Everything that results on this device depend on, as far as torch knows."""
     import torch
 
+    from ...bench.environment import driver_version
     from .kernels.launch import driver
 
     properties = torch.cuda.get_device_properties(device)
     version = ctypes.c_int()
     driver().cuDriverGetVersion(ctypes.byref(version))
-    try:
-        found = re.search(r"Module.*?(\d+(?:\.\d+)+)", Path("/proc/driver/nvidia/version").read_text())
-    except OSError:
-        found = None
     return {
         "device": properties.name,
         "multiprocessors": str(properties.multi_processor_count),
         "capability": f"{properties.major}.{properties.minor}",
-        "driver": found[1] if found else str(version.value),
+        "driver": driver_version() or str(version.value),
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
     }

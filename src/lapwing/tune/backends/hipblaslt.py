@@ -65,8 +65,8 @@ class HipBlasLt:
         list of Path
             The files. Products that TensileLite cannot tune are left out, and listed in ``left_out.txt``.
         """
-        made = tensile.write(problems, folder, architecture=architecture)
-        return made + bench.write(list(problems.values()), folder)
+        paths = tensile.write(problems, folder, architecture=architecture)
+        return paths + bench.write(list(problems.values()), folder)
 
 
 BACKEND = HipBlasLt()

@@ -11,11 +11,10 @@ from functools import cache
 from time import monotonic, process_time
 from typing import Any
 
+from ...bench.environment import cores
 from ...core import libraries
 
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+__all__ = ["OtherPrograms", "blas_threads", "control", "cores", "threads_set"]
 
 
 @contextmanager
@@ -64,8 +63,8 @@ def control() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return None
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return (found[0].get_num_threads, found[0].set_num_threads) if found else None
+    controllers = ThreadpoolController().select(user_api="blas").lib_controllers
+    return (controllers[0].get_num_threads, controllers[0].set_num_threads) if controllers else None
 
 
 class OtherPrograms:

@@ -21,32 +21,35 @@ class Recorded:
     """The trials of one product."""
 
     gemm: str
-    seconds: Mapping[str, float | None]  # by canonical configuration; None for one that failed
-    trials: Mapping[str, Trial]
+    trials: Mapping[str, Trial]  # by canonical configuration
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float | None]:
+        """By canonical configuration; None for one that failed."""
+        return {config: trial.time for config, trial in self.trials.items()}
 
     @property
     def optimum(self) -> float:
         return min(s for s in self.seconds.values() if s is not None)
 
     def space(self) -> Space:
-        listed = tuple(json.loads(text) for text in self.seconds)
-        return Space({}, listed=listed)
+        return Space({}, listed=tuple(json.loads(text) for text in self.trials))
 
 
 def read_space(path: str | Path) -> dict[str, Recorded]:
     """Read a file of trials, plain or gzip, by product. Other lines are skipped; a later timing replaces an earlier one."""
     path = Path(path)
-    found: dict[str, dict[str, Trial]] = {}
+    products: dict[str, dict[str, Trial]] = {}
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in file:
             try:
                 trial = Trial.from_json(line)
             except (ValueError, TypeError):
                 continue
-            found.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
-    if not found:
+            products.setdefault(trial.gemm, {})[canonical(trial.configuration)] = trial
+    if not products:
         raise ValueError(f"tune: {path} holds no trials")
-    return {key: Recorded(key, {c: t.time for c, t in trials.items()}, trials) for key, trials in found.items()}
+    return {key: Recorded(key, trials) for key, trials in products.items()}
 
 
 class Replay:
@@ -107,12 +110,12 @@ class _Bench:
         return Kernel(config, lambda i: None, float(trial.times.get("compilation_time", 0.0)))
 
     def time(self, kernels: Sequence[Kernel], samples: int) -> list[list[float]]:
-        found = []
+        times = []
         for kernel in kernels:
             trial = self.recorded.trials[canonical(kernel.config)]
             runtimes = trial.times.get("runtimes") or [trial.time]
-            found.append([float(runtimes[i % len(runtimes)]) for i in range(samples)])
-        return found
+            times.append([float(runtimes[i % len(runtimes)]) for i in range(samples)])
+        return times
 
     def check(self, kernel: Kernel) -> Mapping[str, float]:
         return dict(self.recorded.trials[canonical(kernel.config)].errors)

@@ -122,12 +122,12 @@ class Planned(CudaPlanned):
         self.gemm, self.device = gemm, device
         self.ahead = config["pdl"] in AHEAD
         self.steps = plan(gemm, config, _multiprocessors(device))
-        made = [compile_step(gemm, step, _capability(device)) for step in self.steps]
-        self.compile_seconds = sum(x.seconds for x in made)
+        compiled = [compile_step(gemm, step, _capability(device)) for step in self.steps]
+        self.compile_seconds = sum(x.seconds for x in compiled)
         try:
             self.functions = [
                 Function(x.cubin, x.name, threads=x.threads, shared=x.shared, cluster=s.cluster, dependent=s.dependent)
-                for x, s in zip(made, self.steps, strict=True)
+                for x, s in zip(compiled, self.steps, strict=True)
             ]
         except RuntimeError as error:
             raise Refused("runtime", str(error)) from error

@@ -110,8 +110,8 @@ def _install(dispatcher: Dispatcher, digest: str) -> Callable[[], None]:
     def undo() -> None:
         with _lock:
             ours.ended = True
-            while getattr(found := config.post_grad_custom_post_pass, "ended", False):
-                config.post_grad_custom_post_pass = found.over  # type: ignore[union-attr]
+            while getattr(last := config.post_grad_custom_post_pass, "ended", False):
+                config.post_grad_custom_post_pass = last.over  # type: ignore[union-attr]
 
     return undo
 

@@ -74,16 +74,16 @@ def report(*, reset: bool = False) -> UseReport:
     '... of ... entries were used, ... calls'
     """
     with _lock:
-        found = [Use(t.product, t.library, t.backend, t.hits, t.passed) for t in _tallies.values()]
-        known = {(u.library, u.product) for u in found}
+        uses = [Use(t.product, t.library, t.backend, t.hits, t.passed) for t in _tallies.values()]
+        known = {(u.library, u.product) for u in uses}
         for path, library in _libraries.items():
             rows = (Use(str(e.gemm), path, e.backend, 0, 0) for e in library.entries.values())
-            found += [u for u in rows if (path, u.product) not in known]
+            uses += [u for u in rows if (path, u.product) not in known]
         if reset:
             for t in _tallies.values():
                 t.hits = t.passed = 0
-    entries = sorted((u for u in found if u.library), key=lambda u: (-u.hits, u.product))
-    misses = sorted((u for u in found if not u.library and u.passed), key=lambda u: (-u.passed, u.product))
+    entries = sorted((u for u in uses if u.library), key=lambda u: (-u.hits, u.product))
+    misses = sorted((u for u in uses if not u.library and u.passed), key=lambda u: (-u.passed, u.product))
     return UseReport(tuple(entries), tuple(misses))
 
 

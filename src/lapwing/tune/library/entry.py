@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.base import Config
-from ..files import read_json
+from ..files import from_json, read_json
 from ..gemm import Gemm
 
 SCHEMA = 1
@@ -37,18 +37,14 @@ class Entry:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z_][\w.:]{0,99}", self.backend):
             raise ValueError(f"backend is {self.backend!r}; it must be a name")
-        for field in ("default_us", "tuned_us"):
-            _check_time(field, getattr(self, field))
-        if self.vendor_us is not None:
-            _check_time("vendor_us", self.vendor_us)
-        if self.error is not None and not _is_number(self.error):
+        for field in ("default_us", "tuned_us", "vendor_us"):
+            time = getattr(self, field)
+            if time is not None and not 0 < time < math.inf:
+                raise ValueError(f"{field} is {time!r}; it must be a time in microseconds")
+        if self.error is not None and not math.isfinite(self.error):
             raise ValueError(f"error is {self.error!r}; it must be a number")
-        if not isinstance(self.config, dict) or not all(
-            isinstance(k, str) and isinstance(v, (int, str)) for k, v in self.config.items()
-        ):
-            raise ValueError("config: every value must be a whole number or a word")
         for low, high in self.buckets:
-            if not (_is_whole(low) and _is_whole(high) and 1 <= low <= high):
+            if not 1 <= low <= high:
                 raise ValueError(f"a bucket is [{low}, {high}]; it must be [low, high] with 1 <= low <= high")
 
     @property
@@ -69,29 +65,7 @@ class Entry:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Entry:
         """Build an entry from JSON. ValueError says what is wrong."""
-        if values.get("schema") != SCHEMA:
-            raise ValueError(f"it has schema {values.get('schema')!r}; this version reads {SCHEMA}")
-        try:
-            interval = values.get("interval")
-            return cls(
-                gemm=_whole_gemm(values["gemm"]),
-                backend=str(values["backend"]),
-                config=values["config"],
-                default_us=values["default_us"],
-                tuned_us=values["tuned_us"],
-                vendor_us=values.get("vendor_us"),
-                interval=(float(interval[0]), float(interval[1])) if interval is not None else None,
-                error=values.get("error"),
-                validated=tuple(str(p) for p in values.get("validated", ())),
-                buckets=tuple((low, high) for low, high in values.get("buckets", ())),
-                made=str(values.get("made", "")),
-                name=str(values.get("name", "")),
-                arithmetic=str(values.get("arithmetic", "")),
-            )
-        except KeyError as error:
-            raise ValueError(f"it has no {error}") from None
-        except (TypeError, IndexError, AttributeError) as error:
-            raise ValueError(f"a field has the wrong form: {error}") from None
+        return from_json(cls, values, SCHEMA)
 
     @classmethod
     def read(cls, path: Path) -> Entry:
@@ -102,48 +76,18 @@ class Entry:
 
     @classmethod
     def from_comparison(cls, c: Any) -> Entry:
-        low, high = getattr(c, "low", None), getattr(c, "high", None)
-        known = low is not None and high is not None and _is_number(low) and _is_number(high)
         return cls(
             gemm=c.gemm,
             backend=c.backend,
             config=dict(c.config),
-            default_us=float(c.default_us),
-            tuned_us=float(c.tuned_us),
-            vendor_us=None if c.vendor_us is None else float(c.vendor_us),
-            interval=(float(low), float(high)) if known else None,  # type: ignore[arg-type]
-            error=float(c.error) if _is_number(c.error) else None,
+            default_us=c.default_us,
+            tuned_us=c.tuned_us,
+            vendor_us=c.vendor_us,
+            interval=(c.low, c.high) if math.isfinite(c.low) and math.isfinite(c.high) else None,
+            error=c.error if math.isfinite(c.error) else None,
             validated=c.validated,
-            buckets=tuple((int(a), int(b)) for a, b in getattr(c, "buckets", ())),
+            buckets=tuple(getattr(c, "buckets", ())),
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             name=c.name,
             arithmetic=c.arithmetic,
         )
-
-
-def _whole_gemm(values: Any) -> Gemm:
-    if not isinstance(values, dict):
-        raise ValueError("gemm is not an object")
-    for name, value in values.items():
-        expected = {"alpha": (int, float), "beta": (int, float), "deterministic": (bool,), "fast_accum": (bool,)}.get(name)
-        default = getattr(Gemm, name, 0)
-        wanted: tuple[type, ...] = expected or ((str,) if isinstance(default, str) else (int,))
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted != (bool,)):
-            raise ValueError(f"gemm: {name} is {value!r}")
-    try:
-        return Gemm.from_dict(values)
-    except TypeError as error:
-        raise ValueError(f"gemm: {error}") from None
-
-
-def _is_whole(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
-
-
-def _check_time(name: str, value: Any) -> None:
-    if not _is_number(value) or value <= 0:
-        raise ValueError(f"{name} is {value!r}; it must be a time in microseconds")

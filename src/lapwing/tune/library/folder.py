@@ -119,7 +119,7 @@ class Library:
 
     def differences(self, device: int = 0) -> tuple[tuple[str, str, str], ...]:
         """How this environment differs from the library's: field, value here, value there. Empty if it does not."""
-        found: list[tuple[str, str, str]] = []
+        differing: list[tuple[str, str, str]] = []
         for name, there in self.environment.items():
             try:
                 backend = self.backend(name)
@@ -128,13 +128,10 @@ class Library:
             except (ImportError, KeyError, RuntimeError, OSError) as error:
                 missing, here = str(error.args[0] if error.args else error).splitlines()[0], {}
             if missing is not None:
-                found.append((name, f"not usable ({missing.splitlines()[0]})", "used"))
+                differing.append((name, f"not usable ({missing.splitlines()[0]})", "used"))
                 continue
-            fields = sorted(set(here) | set(there))
-            found += [
-                (f"{name}: {f}", here.get(f, ""), there.get(f, "")) for f in fields if here.get(f, "") != there.get(f, "")
-            ]
-        return tuple(found)
+            differing += differences(name, here, there)
+        return tuple(differing)
 
     def backend(self, name: str) -> Backend:
         return self.backends.get(name) or get_own(name)
@@ -146,8 +143,8 @@ class Library:
         next larger or next smaller n, but only inside the ``buckets`` of that entry, where it was validated and timed. A
         deterministic product uses only entries that were tuned as deterministic.
         """
-        found = self._find(gemm)
-        return found if found is not None or gemm.deterministic else self._find(replace(gemm, deterministic=True))
+        entry = self._find(gemm)
+        return entry if entry is not None or gemm.deterministic else self._find(replace(gemm, deterministic=True))
 
     def _find(self, gemm: Gemm) -> Entry | None:
         exact = self.entries.get(gemm.key)
@@ -179,6 +176,12 @@ class Library:
     def __repr__(self) -> str:
         by = ", ".join(sorted(self.environment))
         return f"<Library {self.path}: {len(self.entries)} product{'s' * (len(self.entries) != 1)}{by and f' by {by}'}>"
+
+
+def differences(name: str, here: Mapping[str, str], there: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """The fields in which two environments of a backend differ, with both values; "" for a missing one."""
+    both = [(f, here.get(f, ""), there.get(f, "")) for f in sorted({*here, *there})]
+    return [(f"{name}: {f}", ours, theirs) for f, ours, theirs in both if ours != theirs]
 
 
 def write(folder: Path, entries: Iterable[Entry], environment: Environments, policy: Mapping[str, Any]) -> None:

@@ -160,7 +160,7 @@ def _inductor(library: Library, path: Path) -> Export:
             raise _LeftOut("the key of the table does not say that the result must be deterministic")
         if min(int(c["bn"]), int(c["bm"]), int(c["bk"])) < 16:
             raise _LeftOut("Inductor's template needs tiles of at least 16")
-        made = {
+        tile = {
             "template_id": "triton::mm",
             # tokens are rows for Inductor, and columns for BLAS
             "BLOCK_M": int(c["bn"]),
@@ -174,12 +174,12 @@ def _inductor(library: Library, path: Path) -> Export:
             "ACC_TYPE": "tl.float64" if g.a_type == "f64" else "tl.float32",
             # no ALLOW_TF32: Inductor adds the setting of the program, and fails if the row has it too
         }
-        return _inductor_key(g), made
+        return _inductor_key(g), tile
 
     rows, left_out = _each(library, row)
     table: dict[str, list[dict[str, Any]]] = {}
-    for key, made in rows.values():
-        table.setdefault(key, []).append(made)
+    for key, tile in rows.values():
+        table.setdefault(key, []).append(tile)
     paths = (write_atomic(path, json.dumps(table, indent=1) + "\n"),) if rows else ()
     notes: tuple[str, ...] = (
         "use: torch._inductor.config.lookup_table.table = json.load(open(...)), and Inductor's LookupTableChoices",
@@ -216,13 +216,13 @@ def _vllm(library: Library, folder: Path) -> Export:
         device = library.environment[entry.backend].get("device", "unknown").replace(" ", "_")
         kind = {"f8e4m3": "fp8_w8a8", "f8e5m2": "fp8_e5m2_w8a8"}.get(g.a_type, _TORCH.get(g.a_type, g.a_type))
         name = f"N={g.m},K={g.k},device_name={device},dtype={kind}.json"
-        made = {"BLOCK_SIZE_M": c["bn"], "BLOCK_SIZE_N": c["bm"], "BLOCK_SIZE_K": c["bk"], "GROUP_SIZE_M": c["group"]}
-        numbers = made | {"num_warps": c["warps"], "num_stages": c["stages"]}
+        tile = {"BLOCK_SIZE_M": c["bn"], "BLOCK_SIZE_N": c["bm"], "BLOCK_SIZE_K": c["bk"], "GROUP_SIZE_M": c["group"]}
+        numbers = tile | {"num_warps": c["warps"], "num_stages": c["stages"]}
         return re.sub(r"[^\w=,.-]", "_", name), str(g.n), {k: int(v) for k, v in numbers.items()}
 
     rows, left_out = _each(library, row)
     files: dict[str, dict[str, Any]] = {}
-    for gemm, (name, tokens, made) in list(rows.items()):
+    for gemm, (name, tokens, tile) in list(rows.items()):
         if tokens in files.setdefault(name, {}):
             del rows[gemm]
             left_out = (
@@ -230,7 +230,7 @@ def _vllm(library: Library, folder: Path) -> Export:
                 (gemm, "vLLM's file cannot distinguish it from another entry, with another result type or other scales"),
             )
         else:
-            files[name][tokens] = made
+            files[name][tokens] = tile
     paths: list[Path] = []
     for name, table in sorted(files.items()):
         ordered = {tokens: table[tokens] for tokens in sorted(table, key=int)}
@@ -249,10 +249,10 @@ def _hipblaslt(library: Library, path: Path) -> Export:
         return number
 
     rows, left_out = _each(library, row)
-    made = override.write(rows, path)
+    written = override.write(rows, path)
     note = "solution numbers are valid for one release of hipBLASLt and one device; not run on AMD hardware"
-    some = bool(made.written)
-    return Export((path,) if some else (), made.written, (*left_out, *made.left_out), (note,) if some else ())
+    some = bool(written.written)
+    return Export((path,) if some else (), written.written, (*left_out, *written.left_out), (note,) if some else ())
 
 
 def _plain_tile(entry: Entry) -> Mapping[str, int | str]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..gemm import Gemm
 from .entry import Entry
-from .folder import EnvironmentMismatch, Environments, Library, write
+from .folder import EnvironmentMismatch, Environments, Library, differences, write
 
 POLICIES = ("winner", "force", "newest")
 # a winner must be this much faster: two runs of the same kernel differ by as much
@@ -99,19 +99,13 @@ def _one_environment(libraries: Sequence[Library]) -> Environments:
         for name, there in library.environment.items():
             here = whole.setdefault(name, there)
             of.setdefault(name, library.path)
-            fields = sorted(f for f in {*here, *there} if here.get(f, "") != there.get(f, ""))
-            if fields:
-                rows = [(f"{name}: {f}", here.get(f, ""), there.get(f, "")) for f in fields]
+            if rows := differences(name, here, there):
                 raise EnvironmentMismatch(library.path, rows, of[name])
     # all backends run on one machine, so the fields that describe it must agree too
     for name, fields_of in whole.items():
         for other, others in whole.items():
-            rows = [
-                (f"{name} and {other}: {f}", fields_of[f], others[f])
-                for f in sorted({*fields_of} & {*others} & _MACHINE)
-                if fields_of[f] != others[f]
-            ]
-            if rows:
+            shared = {*fields_of} & {*others} & _MACHINE
+            if rows := differences(f"{name} and {other}", *({f: x[f] for f in shared} for x in (fields_of, others))):
                 raise EnvironmentMismatch(of[other], rows, of[name])
     return {name: dict(fields) for name, fields in whole.items()}
 

@@ -71,17 +71,17 @@ def _widen(library: Library, trials: _Trials, below: int | None, progress: Calla
         for entry in ladder:
             n = entry.gemm.n
             low = smaller + 1 if smaller else max(1, n // 2 if below is None else below)
-            found = _largest(trials, entry, low)
+            bucket = _largest(trials, entry, low)
             smaller = n
-            if found is None and trials.late:
+            if bucket is None and trials.late:
                 return count
-            if found is None:
+            if bucket is None:
                 continue
-            wider = replace(entry, buckets=tuple(sorted({*entry.buckets, found})))
+            wider = replace(entry, buckets=tuple(sorted({*entry.buckets, bucket})))
             write_json(library.path / "entries" / f"{entry.gemm.key}.json", wider.to_dict())
             count += 1
             if progress is not None:
-                progress(f"{entry.name or entry.gemm}: {found[0]} to {found[1]} tokens")
+                progress(f"{entry.name or entry.gemm}: {bucket[0]} to {bucket[1]} tokens")
     return count
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ..gemm import TYPES, Gemm
 from .sink import LineReader, Sink
-from .values import LARGEST, compute_type, make, number, sizes, sums_of, truth, type_name
+from .values import LARGEST, is_number, number, product, truth, type_name
 
 _CALL = re.compile(r"I! cuBLAS .*?\b(cublas\w+)\(")
 _ARGUMENT = re.compile(r"i!\s+(\w+): type=(?:.*?); val=([^\s(]+)")
@@ -34,10 +33,10 @@ class CublasReader(LineReader):
     def take(self, number: int, line: str) -> bool:
         if "i!" not in line and "I!" not in line:
             return False
-        if found := _CALL.search(line):
+        if match := _CALL.search(line):
             self.close()
-            if "gemm" in found[1].lower():
-                self.routine, self.start, self.head, self.arguments = found[1], number, line, {}
+            if "gemm" in match[1].lower():
+                self.routine, self.start, self.head, self.arguments = match[1], number, line, {}
             return True
         if self.routine and (argument := _ARGUMENT.match(line.strip())):
             self.arguments.setdefault(argument[1].lower(), argument[2])
@@ -58,27 +57,18 @@ class CublasReader(LineReader):
             self.sink.bad(self.start, self.head, f"{routine[:40]}: {error}")
 
 
-def _classic(routine: str, fields: dict[str, str]) -> tuple[Gemm, str]:
-    found = _ROUTINE.match(routine)
-    if found is None or "Grouped" in routine:
+def _classic(routine: str, arguments: dict[str, str]) -> tuple[Gemm, str]:
+    named = _ROUTINE.match(routine)
+    if named is None or "Grouped" in routine:
         raise ValueError("is not a single matrix product")
-    values = sizes(fields)
-    for x in "ab":
-        values[f"trans_{x}"] = fields.get(f"trans{x}", "CUBLAS_OP_N").removeprefix("CUBLAS_OP_")
-    for x in "abc":
-        values[f"ld{x}"] = number(fields.get(f"ld{x}", "0"), f"ld{x}")
-        values[f"stride_{x}"] = number(fields.get(f"stride{x}", "0"), f"stride_{x}")
-    values["ldd"], values["stride_d"] = values["ldc"], values["stride_c"]
-    plain = _LETTER.get((found[1] or "").upper())
-    for x in "abc":
-        word = fields.get(f"{x}type")
-        if word is None and plain is None:
-            raise ValueError(f"the type of {x.upper()} is missing")
-        values[f"{x}_type"] = type_name(word) if word else plain
-    values["d_type"] = values["c_type"]
-    wide = "f16" if plain == "f16" else sums_of(values["a_type"])
-    values["compute"] = compute_type(fields["computetype"]) if "computetype" in fields else wide
-    return make(**values), "separate matrices" if "aarray" in fields else ""
+    plain = _LETTER.get((named[1] or "").upper())
+    fields = dict.fromkeys(("atype", "btype", "ctype"), plain) if plain else {}
+    fields |= {"compute": "f16"} if plain == "f16" else {}
+    fields |= {name: text for name, text in arguments.items() if name not in ("alpha", "beta")}
+    if missing := [x for x in "abc" if f"{x}type" not in fields]:
+        raise ValueError(f"the type of {missing[0].upper()} is missing")
+    fields |= {"ldd": fields.get("ldc", "0"), "strided": fields.get("stridec", "0")}
+    return product(fields)[0], "separate matrices" if "aarray" in fields else ""
 
 
 class CublasLtReader(LineReader):
@@ -89,10 +79,10 @@ class CublasLtReader(LineReader):
         self.known: dict[tuple[object, ...], tuple[Gemm, str]] = {}
 
     def take(self, number: int, line: str) -> bool:
-        found = _TRACE.search(line)
-        if found is None:
+        match = _TRACE.search(line)
+        if match is None:
             return False
-        if found[1] != "Trace" or not found[2].lower().endswith("matmul"):
+        if match[1] != "Trace" or not match[2].lower().endswith("matmul"):
             return True  # another function of the library
         # pointers differ between calls; it only matters whether they exist
         described = tuple((name, _POINTER.sub("0x", text)) for name, text in _DESCRIPTION.findall(line))
@@ -108,53 +98,42 @@ class CublasLtReader(LineReader):
 
 
 def _traced(texts: dict[str, str], scalars: dict[str, str]) -> tuple[Gemm, str]:
-    parts = {name[0].lower(): {k.lower(): v for k, v in _PAIR.findall(text)} for name, text in texts.items() if name in "ABCD"}
-    compute = next(({k.lower(): v for k, v in _PAIR.findall(text)} for name, text in texts.items() if len(name) > 1), {})
+    parts = {name.lower(): {k.lower(): v for k, v in _PAIR.findall(text)} for name, text in texts.items()}
+    compute = parts.get("compute", {})
     parts.setdefault("d", parts.get("c", {}))
     parts.setdefault("c", parts["d"])
-    values: dict[str, Any] = {}
-    sizes: dict[str, tuple[int, int]] = {}
+    fields: dict[str, str] = {}
+    shapes: dict[str, tuple[int, int]] = {}
     for x in "abcd":
         part = parts.get(x) or {}
         if not {"type", "rows", "cols"} <= part.keys():
             raise ValueError(f"matrix {x.upper()} is not described")
         if part.get("order", "COL").removeprefix("ORDER_") != "COL":
             raise ValueError(f"matrix {x.upper()} is stored in the order {part['order'][:20]}, not by columns")
-        sizes[x] = number(part["rows"], "rows", high=LARGEST), number(part["cols"], "cols", high=LARGEST)
-        values[f"{x}_type"] = type_name(part["type"])
-        values[f"ld{x}"] = number(part.get("ld", "0"), f"ld{x}")
-        values[f"stride_{x}"] = number(part.get("stridedbatchoffset", "0"), f"stride_{x}")
-    values["batch"] = number(parts["a"].get("batchcount", "1"), "batch", high=LARGEST)
+        shapes[x] = number(part["rows"], "rows", high=LARGEST), number(part["cols"], "cols", high=LARGEST)
+        fields[f"{x}type"], fields[f"ld{x}"] = part["type"], part.get("ld", "0")
+        fields[f"stride{x}"] = part.get("stridedbatchoffset", "0")
     for x in "ab":
-        values[f"trans_{x}"] = compute.get(f"trans{x}", "OP_N").removeprefix("OP_")
-    values["m"], values["n"] = sizes["d"]
-    values["k"] = sizes["a"][1] if values["trans_a"] == "N" else sizes["a"][0]
-    inner = sizes["b"][0] if values["trans_b"] == "N" else sizes["b"][1]
-    if inner != values["k"]:
-        raise ValueError(f"the inner sizes of A and B differ: {values['k']} and {inner}")
-    values["compute"] = compute_type(compute.get("computetype", "COMPUTE_32F"))
+        fields[f"trans{x}"], fields[f"scale{x}"] = compute.get(f"trans{x}", "OP_N"), _scale(compute, x)
+    inner = shapes["a"][0 if fields["transa"] != "OP_N" else 1], shapes["b"][1 if fields["transb"] != "OP_N" else 0]
+    if inner[0] != inner[1]:
+        raise ValueError(f"the inner sizes of A and B differ: {inner[0]} and {inner[1]}")
     if "VECTOR" in compute.get("pointermode", "").upper():
         raise ValueError(f"alpha is a vector ({compute['pointermode'][:60]}), which is not supported")
-    for name, usual in (("alpha", 1.0), ("beta", 0.0)):
-        try:
-            values[name] = float(scalars.get(name, usual))
-        except ValueError:
-            values[name] = usual  # "?" means that it is on the device
-        if values[name] - values[name] != 0:
-            raise ValueError(f"{name} is {scalars[name][:40]!r}, not a number")
-    for x in "ab":
-        values[f"scale_{x}"] = _scale(compute, x)
+    fields |= {name: text for name, text in scalars.items() if is_number(text)}  # "?" means that it is on the device
+    fields |= {"m": str(shapes["d"][0]), "n": str(shapes["d"][1]), "k": str(inner[0])}
+    fields |= {"batch": parts["a"].get("batchcount", "1"), "compute": compute.get("computetype", "COMPUTE_32F")}
     # the name of the field depends on the release
-    values["fast_accum"] = any(truth(text) for name, text in compute.items() if name.startswith("fastaccu"))
+    fields["fastaccum"] = next((text for name, text in compute.items() if name.startswith("fastaccu") and truth(text)), "")
     epilogue = compute.get("epilogue", "").strip("*")
     if "BIAS" in epilogue:
         # 8-bit results take a bias of 16 bits
-        usual_bias = values["d_type"] if TYPES[values["d_type"]][0] > 1 else "bf16"
-        values["bias"] = type_name(compute["biasdatatype"]) if "biasdatatype" in compute else usual_bias
+        of_result = fields["dtype"] if TYPES[type_name(fields["dtype"])][0] > 1 else "bf16"
+        fields["bias"] = compute.get("biasdatatype", of_result)
     gradient = any(word in epilogue for word in ("BGRAD", "DRELU", "DGELU", "AUX"))
     if not any(word in epilogue for word in ("DRELU", "DGELU")):
-        values["activation"] = "relu" if "RELU" in epilogue else "gelu" if "GELU" in epilogue else "none"
-    return make(**values), "its second output is ignored" if gradient else ""
+        fields["activation"] = "relu" if "RELU" in epilogue else "gelu" if "GELU" in epilogue else "none"
+    return product(fields)[0], "its second output is ignored" if gradient else ""
 
 
 def _scale(compute: dict[str, str], x: str) -> str:

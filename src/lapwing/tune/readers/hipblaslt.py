@@ -36,8 +36,8 @@ class HipblasltReader(LineReader):
         if self.open:
             return self._continue(number, line)
         if self.block is not None:
-            if found := _BLOCK_FIELD.match(line):
-                self.block[fold(found[1])] = found[2] or ""
+            if match := _BLOCK_FIELD.match(line):
+                self.block[fold(match[1])] = match[2] or ""
                 return True
             self._end_block()
         if "function:" in line and "{" in line:
@@ -48,8 +48,8 @@ class HipblasltReader(LineReader):
         if "hipblaslt-bench " in line:
             self._bench(number, line)
             return True
-        if found := _BLOCK_START.match(line):
-            self.start, self.block = number, {fold(found[1]): found[2] or ""}
+        if match := _BLOCK_START.match(line):
+            self.start, self.block = number, {fold(match[1]): match[2] or ""}
             return True
         return False
 

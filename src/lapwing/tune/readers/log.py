@@ -74,9 +74,9 @@ def merge(rows: Log, counts: Log) -> Log:
         if call.gemm not in named:
             near = [left.pop(gemm) for gemm in alike.get(_loose(call.gemm), ()) if gemm in left]
             # a list does not say whether fast_accum is set, a log with counts does
-            fast = bool(near) and all(found.gemm.fast_accum for found in near)
+            fast = bool(near) and all(similar.gemm.fast_accum for similar in near)
             gemm = replace(call.gemm, fast_accum=fast or call.gemm.fast_accum)
-            named[call.gemm] = Call(gemm, sum(found.count for found in near) or call.count, call.source)
+            named[call.gemm] = Call(gemm, sum(similar.count for similar in near) or call.count, call.source)
         merged.append(named[call.gemm])
     return Log((*merged, *left.values()), rows.problems + counts.problems)
 
@@ -89,7 +89,7 @@ def add_up(calls: Iterable[Call], choose: str = "sum") -> tuple[Call, ...]:
         counts.setdefault(call.gemm, []).append(call.count)
         sources.setdefault(call.gemm, call.source)
     pick = sum if choose == "sum" else max
-    return tuple(Call(gemm, pick(found), sources[gemm]) for gemm, found in counts.items())
+    return tuple(Call(gemm, pick(each), sources[gemm]) for gemm, each in counts.items())
 
 
 def not_below(above: Iterable[Call], below: Iterable[Call]) -> list[Call]:

@@ -34,7 +34,7 @@ _NEXT = re.compile(r"[\s,]*")
 def read_trace(pieces: Iterable[str], sink: Sink) -> None:
     """Read a trace piece by piece: only the events of products are held, and each distinct one once."""
     known: dict[str, tuple[Gemm, str] | str] = {}
-    found: list[tuple[float, float, tuple[str, str], int, str]] = []  # start, duration, thread, line, key
+    products: list[tuple[float, float, tuple[str, str], int, str]] = []  # start, duration, thread, line, key
     for line, event in _events(pieces, sink):
         if not (isinstance(event, dict) and event.get("name") in PRODUCTS and event.get("ph", "X") == "X"):
             continue
@@ -43,9 +43,9 @@ def read_trace(pieces: Iterable[str], sink: Sink) -> None:
             known[key] = _product(event)
         start, lasts = (float(v) if isinstance(v := event.get(field), (int, float)) else 0.0 for field in ("ts", "dur"))
         thread = sys.intern(str(event.get("pid"))), sys.intern(str(event.get("tid")))
-        found.append((start, lasts, thread, line, key))
+        products.append((start, lasts, thread, line, key))
     ends: dict[tuple[str, str], float] = {}
-    for start, lasts, thread, line, key in sorted(found, key=lambda event: (event[0], -event[1])):
+    for start, lasts, thread, line, key in sorted(products, key=lambda event: (event[0], -event[1])):
         if start < ends.get(thread, -inf):
             continue  # a product that another product calls
         ends[thread] = start + lasts
@@ -126,10 +126,10 @@ def _epilogue(name: str, args: Mapping[str, Any], extra: int | None, columns: in
         return {}
     dims, types, concrete = args["Input Dims"], args["Input type"], args.get("Concrete Inputs") or []
     if name == "aten::_scaled_mm":
-        found: dict[str, Any] = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
+        scaled: dict[str, Any] = {"scale_b": _scale(dims[2]), "scale_a": _scale(dims[3])}  # the right operand is A
         # the precision of the sums is part of the product: kernels differ in speed and in the last bits
-        found["fast_accum"] = str(concrete[7:8]).lower().find("true") >= 0
-        return found | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
+        scaled["fast_accum"] = str(concrete[7:8]).lower().find("true") >= 0
+        return scaled | ({"bias": type_name(types[4])} if len(dims) > 4 and dims[4] else {})
     beta, alpha = (_scalar(concrete, place, 1.0) for place in (3, 4))
     shape = [n for n in dims[extra] if n != 1]
     values: dict[str, Any] = {"alpha": alpha}
@@ -221,8 +221,8 @@ def _events(pieces: Iterable[str], sink: Sink) -> Iterator[tuple[int, Any]]:
         sink.bad(line, text[place : place + 200], "is not an event")
         if broken >= _GIVE_UP:
             return
-        while (found := text.find("\n  {", place + 1)) < 0:  # where torch's next event begins
+        while (following := text.find("\n  {", place + 1)) < 0:  # where torch's next event begins
             line, text, place, counted = line + text.count("\n", counted, len(text) - 3), text[-3:], -1, 0
             if not more():
                 return
-        place = found
+        place = following

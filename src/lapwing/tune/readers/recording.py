@@ -118,18 +118,18 @@ def collect(folder: Path) -> tuple[Log, int]:
     listed = read(*sorted(folder.glob("untuned*.csv")))
     counted = Log(add_up((*on_cpu, *(vendor or on_gpu))))
     merged = merge(Log(listed.calls), counted) if listed.calls else counted
-    found = tuple(Call(call.gemm, call.count, "recorded") for call in merged.calls)
-    return Log(found, (*problems, *listed.problems)), len(seen) or int(bool(found))
+    recorded = tuple(Call(call.gemm, call.count, "recorded") for call in merged.calls)
+    return Log(recorded, (*problems, *listed.problems)), len(seen) or int(bool(recorded))
 
 
 def _by_process(folder: Path) -> dict[str, list[Path]]:
     """Logs of each process. A program that is not Python has one cuBLAS log, numbered 0, for all of its processes."""
-    found: dict[str, list[Path]] = {}
+    logs: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.log")):
-        found.setdefault(path.stem.rpartition("-")[2], []).append(path)
-    if "0" in found and len(found) > 1:
-        return {"all": [path for paths in found.values() for path in paths]}
-    return found
+        logs.setdefault(path.stem.rpartition("-")[2], []).append(path)
+    if "0" in logs and len(logs) > 1:
+        return {"all": [path for paths in logs.values() for path in paths]}
+    return logs
 
 
 def _once(logs: Mapping[Path, Log]) -> list[Call]:

@@ -34,11 +34,11 @@ class Sink:
     more: int = 0
 
     def add(self, table: str, gemm: Gemm, count: int, line: int, remark: str = "") -> None:
-        found = self.tables.setdefault(table, {})
-        if gemm in found:
-            found[gemm] = Call(gemm, found[gemm].count + count, found[gemm].source)
+        calls = self.tables.setdefault(table, {})
+        if gemm in calls:
+            calls[gemm] = Call(gemm, calls[gemm].count + count, calls[gemm].source)
         else:
-            found[gemm] = Call(gemm, count, f"{self.file}:{line}" + (f" ({remark})" if remark else ""))
+            calls[gemm] = Call(gemm, count, f"{self.file}:{line}" + (f" ({remark})" if remark else ""))
 
     def bad(self, line: int, text: str, reason: str) -> None:
         if len(self.problems) < _NAMED:

@@ -68,12 +68,12 @@ def shape(text: str) -> tuple[Gemm, int, str]:
     (``TN``), ``name=value`` for any other field of a product, and ``count=``. With ``linear`` instead of a layout the sizes are
     those of a framework: y (M, N) = x (M, K) w^T, w (N, K). The text that we print for a product is understood too.
     """
-    found = _SIZES.search(text)
-    if found is None:
+    match = _SIZES.search(text)
+    if match is None:
         raise ValueError(f"{text[:40]!r} has no sizes such as 16x6144x4096")
-    m, n, k = re.split(r"\s*[x×*]\s*", found[0].lower())
+    m, n, k = re.split(r"\s*[x×*]\s*", match[0].lower())
     fields: dict[str, str] = {"m": m, "n": n, "k": k}
-    rest = f"{text[: found.start()]} {text[found.end() :]}".replace(",", " ").split()
+    rest = f"{text[: match.start()]} {text[match.end() :]}".replace(",", " ").split()
     framework = ""
     words = iter(rest)
     for word in words:

@@ -48,10 +48,10 @@ def type_name(text: str) -> str:
     word = text.strip().strip("\"'").lower()
     for front in ("cuda_", "hip_", "c10::", "torch.", "at::"):
         word = word.removeprefix(front)
-    found = _TYPE_OF.get(word) or _TYPE_OF.get(word.removesuffix("_r"))
-    if found is None:
+    name = _TYPE_OF.get(word) or _TYPE_OF.get(word.removesuffix("_r"))
+    if name is None:
         raise ValueError(f"unknown type {text[:40]!r}")
-    return found
+    return name
 
 
 def compute_type(text: str) -> str:
@@ -77,22 +77,22 @@ def sizes(fields: Mapping[str, str]) -> dict[str, Any]:
     """The sizes of a product from fields with folded names."""
     if missing := [name for name in "mnk" if name not in fields]:
         raise ValueError(f"{missing[0]} is missing")
-    found = {name: number(fields[name], name, high=LARGEST) for name in "mnk"}
+    values = {name: number(fields[name], name, high=LARGEST) for name in "mnk"}
     batch = fields.get("batchcount") or fields.get("batch") or "1"
-    return found | {"batch": number(batch, "batch", high=LARGEST)}
+    return values | {"batch": number(batch, "batch", high=LARGEST)}
 
 
 def scalars(fields: Mapping[str, str]) -> dict[str, float]:
     """alpha and beta; 1 and 0 where they are missing, or "?", which means that they are on the device."""
-    found = {}
+    values = {}
     for name, usual in (("alpha", 1.0), ("beta", 0.0)):
         try:
-            found[name] = float(fields.get(name, usual))
+            values[name] = float(fields.get(name, usual))
         except ValueError:
-            found[name] = usual if fields[name].strip() == "?" else math.nan
-        if not math.isfinite(found[name]):
+            values[name] = usual if fields[name].strip() == "?" else math.nan
+        if not math.isfinite(values[name]):
             raise ValueError(f"{name} is {fields[name][:40]!r}, not a number")
-    return found
+    return values
 
 
 def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int:
@@ -103,6 +103,14 @@ def number(text: str, name: str, low: int = 0, high: int = _LARGEST_STEP) -> int
     if not low <= value <= high:
         raise ValueError(f"{name} is {value}; it must be {low} to {high}")
     return value
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+        return True
+    except ValueError:
+        return False
 
 
 def truth(text: str) -> bool:
@@ -174,12 +182,12 @@ def _layout(fields: Mapping[str, str]) -> dict[str, str]:
     layout = fields.get("layout", "NN").strip().strip("\"'").upper()
     if len(layout) != 2:
         raise ValueError(f"layout is {layout[:20]!r}; it is two letters, for example TN")
-    found = {}
+    letters = {}
     for x, default in zip("ab", layout, strict=True):
         letter = fields.get(f"trans{x}", default).strip().strip("\"'").upper()
         letter = letter.removeprefix("OP_").removeprefix("CUBLAS_OP_")
-        found[f"trans_{x}"] = {"TRUE": "T", "1": "T", "FALSE": "N", "0": "N"}.get(letter, letter)
-    return found
+        letters[f"trans_{x}"] = {"TRUE": "T", "1": "T", "FALSE": "N", "0": "N"}.get(letter, letter)
+    return letters
 
 
 def _types(fields: Mapping[str, str]) -> dict[str, str]:
@@ -193,27 +201,27 @@ def _types(fields: Mapping[str, str]) -> dict[str, str]:
     usual = "bf16" if small else "i32" if a == "i8" else a
     d = type_name((fields.get("dtype") if named else fields.get("out")) or fields.get("ctype") or usual)
     c = type_name(fields.get("ctype") or d)
-    found = {"a_type": a, "b_type": b, "c_type": c, "d_type": d}
+    values = {"a_type": a, "b_type": b, "c_type": c, "d_type": d}
     if word.strip().lower() in ("tf32", "xf32"):
-        found["compute"] = "tf32"
+        values["compute"] = "tf32"
     else:
-        found["compute"] = compute_type(fields.get("computetype") or fields.get("compute") or sums_of(a))
+        values["compute"] = compute_type(fields.get("computetype") or fields.get("compute") or sums_of(a))
     unsaid = "tensor" if small and "atype" not in fields else "none"
     for x in "ab":
-        found[f"scale_{x}"] = scale_mode(fields.get(f"scale{x}", unsaid))
-    return found
+        values[f"scale_{x}"] = scale_mode(fields.get(f"scale{x}", unsaid))
+    return values
 
 
 def _epilogue(fields: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     bias = fields.get("bias", "").strip().strip("\"'").lower()
     if truth(fields.get("biasvector", "")) or truth(bias):
         last = fields.get("biastype") or fields.get("dtype") or fields.get("ctype") or "bf16"
-        found["bias"] = type_name(last)
+        values["bias"] = type_name(last)
     elif bias not in ("", "0", "none", "false", "no"):
-        found["bias"] = type_name(bias)
+        values["bias"] = type_name(bias)
     activation = (fields.get("activationtype") or fields.get("activation") or "none").strip().strip("\"'").lower()
-    found["activation"] = {"silu": "swish", "0": "none"}.get(activation, activation)
-    found["deterministic"] = truth(fields.get("deterministic", ""))
-    found["fast_accum"] = truth(fields.get("fastaccum", ""))
-    return found
+    values["activation"] = {"silu": "swish", "0": "none"}.get(activation, activation)
+    values["deterministic"] = truth(fields.get("deterministic", ""))
+    values["fast_accum"] = truth(fields.get("fastaccum", ""))
+    return values

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends.base import Space
 from .core import Search
-from .space import Point, Points
+from .space import Point
 
 
 class Optuna(Search):
@@ -62,26 +62,12 @@ class KernelTuner(Search):
     """A strategy of kernel_tuner. It calls a function and waits for its result, so it runs in a thread of its own."""
 
     def __init__(self, space: Space, seed: int = 0, evaluations: int | None = None, *, strategy: str) -> None:
-        super().__init__(space, seed, evaluations)
-        self._dialogue = _Dialogue(self.points, strategy, seed, evaluations or 10_000)
-
-    @property
-    def ready(self) -> bool:
-        return bool(self._first) or self._dialogue.ready(self.results, self.asked)
-
-    def propose(self) -> Point | None:
-        return self._dialogue.question(self.results, self.asked)
-
-
-class _Dialogue:
-    """Runs a strategy step by step: ``question`` returns the next point that it wants to measure."""
-
-    def __init__(self, points: Points, strategy: str, seed: int, evaluations: int) -> None:
         from kernel_tuner.interface import strategy_map
 
         if strategy not in strategy_map:
             raise ValueError(f"tune: kernel_tuner has no strategy {strategy!r}\nhint: it has {', '.join(sorted(strategy_map))}")
-        self._points, self._name, self._seed, self._most = points, strategy, seed, evaluations
+        super().__init__(space, seed, evaluations)
+        self._name, self._seed, self._most = strategy, seed, evaluations or 10_000
         self._questions: queue.SimpleQueue[list[Point] | BaseException | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[float]] = queue.SimpleQueue()
         self._open: list[Point] = []  # points whose results the strategy waits for; may be a whole population
@@ -90,23 +76,25 @@ class _Dialogue:
         self._over = False
         self._random: Any = None  # state of the strategy's random generators, which it shares with the program
 
-    def ready(self, results: dict[Point, float], asked: set[Point]) -> bool:
-        """Whether the next question can be asked now, without waiting for a result."""
-        self._look(results, asked)
-        return self._over or bool(self._unasked)
+    @property
+    def ready(self) -> bool:
+        if not self._first:
+            self._look()
+        return bool(self._first) or self._over or bool(self._unasked)
 
-    def question(self, results: dict[Point, float], asked: set[Point]) -> Point | None:
-        """The next point; None at the end, or while results are missing."""
-        self._look(results, asked)
+    def propose(self) -> Point | None:
+        """The next point that the strategy wants to measure; None at its end, or while results are missing."""
+        self._look()
         return self._unasked.popleft() if self._unasked else None
 
-    def _look(self, results: dict[Point, float], asked_before: set[Point]) -> None:
+    def _look(self) -> None:
+        """Let the strategy run until it asks for a new point or waits for results."""
         while not self._over:
-            while self._unasked and self._unasked[0] in asked_before:  # its result is known, or will be
+            while self._unasked and self._unasked[0] in self.asked:  # its result is known, or will be
                 self._unasked.popleft()
-            if self._unasked or not all(point in results for point in self._open):
+            if self._unasked or not all(point in self.results for point in self._open):
                 return
-            asked = self._go_on([results[point] for point in self._open])
+            asked = self._go_on([self.results[point] for point in self._open])
             if isinstance(asked, BaseException):
                 self._over = True
                 raise ValueError(f"tune: kernel_tuner's {self._name} failed: {asked}") from asked
@@ -147,7 +135,7 @@ class _Dialogue:
         from kernel_tuner.searchspace import Searchspace
         from kernel_tuner.util import TuningBudget
 
-        points, measure = self._points, self._measure
+        points, measure = self.points, self._measure
         names = [f"p{i}" for i in range(len(points.names))]
         places = {name: list(range(size)) for name, size in zip(names, points.sizes, strict=True)}
         seen: dict[Point, float] = {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import read_json, write_json
+from ..files import from_json, read_json, write_json
 
 _NAME = "coverage.json"
 _NAMED = 5  # products in a sentence
@@ -59,9 +58,6 @@ def write_coverage(workdir: str | Path, coverage: Coverage) -> Path:
 def read_coverage(workdir: Any) -> Coverage | None:
     """Read what ``configure`` wrote; None for an older workdir or a damaged file."""
     try:
-        data = read_json(Path(getattr(workdir, "path", workdir)) / _NAME)
-        rows: Sequence[Any] = data["unmeasured"]
-        found = tuple(Unmeasured(str(u["product"]), str(u["key"]), int(u["count"]), str(u["reason"])) for u in rows)
-        return Coverage(int(data["products"]), int(data["calls"]), found) if data["schema"] == 1 else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return from_json(Coverage, read_json(Path(getattr(workdir, "path", workdir)) / _NAME), schema=1)
+    except (OSError, ValueError):
         return None

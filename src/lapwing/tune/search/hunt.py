@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from math import inf
 from statistics import median
 from time import monotonic
@@ -49,32 +49,29 @@ class Step:
         return f"{self.name} device {self.device} {self.backend}: {self.evaluations} tried, best {best}{base}"
 
 
+@dataclass
 class Hunt:
     """One product. ``search`` may be called again; it continues from the trials on disk."""
 
-    def __init__(
-        self,
-        folder: Workdir,
-        problem: Target,
-        problems: Sequence[Target],
-        names: tuple[str, ...],
-        pool: Pool,
-        *,
-        strategy: str,
-        seed: int,
-        progress: Callable[[Step], None] | None,
-        timeout: float,
-        device: int,
-    ) -> None:
-        self.folder, self.problem, self.problems, self.names, self.pool = folder, problem, problems, names, pool
-        self.strategy, self.seed, self.progress, self.timeout = strategy, seed, progress, timeout
-        self.gemm = problem.gemm
-        self.trials: list[Trial] = []
-        self.notes: list[str] = []
-        self.evaluations = self.known = 0
-        self.finished = False
-        self._environments: dict[str, str] = {}
-        self._first_took = 0.0
+    folder: Workdir
+    problem: Target
+    problems: Sequence[Target]
+    names: tuple[str, ...]
+    pool: Pool
+    strategy: str
+    seed: int
+    progress: Callable[[Step], None] | None
+    timeout: float
+    device: InitVar[int]
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    evaluations: int = 0
+    known: int = 0
+    finished: bool = False
+    _first_took: float = 0.0
+
+    def __post_init__(self, device: int) -> None:
+        self.gemm = self.problem.gemm
         self.load(device)
 
     def load(self, device: int) -> None:
@@ -309,9 +306,9 @@ class Hunt:
             and (p.gemm.kind, p.gemm.k) == (self.gemm.kind, self.gemm.k)
             and (p.gemm.m == self.gemm.m or p.gemm.n == self.gemm.n)
         ]
-        found = []
+        configs = []
         for other in sorted(near, key=distance)[:_NEIGHBOURS]:
             trials = [t for t in self.folder.read_trials(other.name) if t.backend == name]
             trials = [t for t in trials if t.environment == self._environments[name]]
-            found += [t.configuration for t in ranked(trials)[:1]]
-        return found
+            configs += [t.configuration for t in ranked(trials)[:1]]
+        return configs

@@ -48,7 +48,8 @@ class Pool:
         try:
             while True:
                 while len(compiling) < self.size and (config := source(bool(compiling))) is not None:
-                    compiling.append((config, self.submit(backend, gemm, config, device, timeout)))
+                    self._threads = self._threads or ThreadPoolExecutor(self.size, thread_name_prefix="lapwing-compile")
+                    compiling.append((config, self._threads.submit(self._compile, backend, gemm, config, device, timeout)))
                 if not compiling:
                     return
                 while not wait([f for _, f in compiling], 0.2, FIRST_COMPLETED).done:
@@ -60,11 +61,6 @@ class Pool:
         finally:
             for _, future in compiling:
                 future.cancel()
-
-    def submit(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> Future[None]:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="lapwing-compile")
-        return self._threads.submit(self._compile, backend, gemm, config, device, timeout)
 
     def _compile(self, backend: str, gemm: Gemm, config: Config, device: int, timeout: float) -> None:
         worker: Worker | None = getattr(self._local, "worker", None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import cast
 
 from ..backends import choose, family, get
 from ..backends.base import Backend, Refused
@@ -83,7 +84,8 @@ def configure(
         raise ValueError(f"configure: the workdir {workdir} is a file\nhint: name a folder; it is created if it does not exist")
     check_writable(Path(workdir), "configure")
     estimated = backend == "hipblaslt"
-    backends = (get("hipblaslt"),) if estimated else _backends(backend)
+    names = ("hipblaslt",) if estimated else choose(backend) if isinstance(backend, str) else ()
+    backends = tuple(map(get, names)) or (cast(Backend, backend),)
     begun = time.monotonic()
     until = None if budget is None else begun + budget
     # before anything is measured, the amount of work is the best guess of what is heavy
@@ -93,10 +95,10 @@ def configure(
         if until is not None and time.monotonic() > until:
             measured.append(_Measured(call, None, "no time was left to measure it"))
             continue
-        found = _estimate(call, backends[0]) if estimated else _measure(call, backends, device, until)
-        measured.append(found)
+        product = _estimate(call, backends[0]) if estimated else _measure(call, backends, device, until)
+        measured.append(product)
         if progress is not None:
-            took = f"{found.seconds * 1e6:.1f} us x {call.count}" if found.seconds else found.reason
+            took = f"{product.seconds * 1e6:.1f} us x {call.count}" if product.seconds else product.reason
             progress(f"{number}/{len(order)} {call.gemm}: {took}")
     if not estimated:
         last = None if budget is None else begun + _AGAIN * budget
@@ -107,7 +109,7 @@ def configure(
         coverage = _coverage(measured)
         write_coverage(Path(workdir), coverage)
     if not kept:
-        reasons = sorted({found.reason for found in measured if found.reason})
+        reasons = sorted({product.reason for product in measured if product.reason})
         raise ValueError(
             f"configure: no product could be measured: {'; '.join(reasons)[:500]}\nhint: see {workdir}/problems.csv"
         )
@@ -140,15 +142,9 @@ def _measured_again(
 
 
 def _coverage(measured: list[_Measured]) -> Coverage:
-    missing = sorted((found for found in measured if not found.seconds), key=lambda found: -found.call.count)
+    missing = sorted((product for product in measured if not product.seconds), key=lambda product: -product.call.count)
     unmeasured = tuple(Unmeasured(str(f.call.gemm), f.call.gemm.key, f.call.count, f.reason) for f in missing)
-    return Coverage(len(measured), sum(found.call.count for found in measured), unmeasured)
-
-
-def _backends(backend: str | Backend) -> tuple[Backend, ...]:
-    if not isinstance(backend, str):
-        return (backend,)
-    return tuple(get(name) for name in choose(backend))
+    return Coverage(len(measured), sum(product.call.count for product in measured), unmeasured)
 
 
 def _estimate(call: Call, backend: Backend) -> _Measured:
@@ -187,23 +183,23 @@ def _measure(call: Call, backends: tuple[Backend, ...], device: int, until: floa
 
 
 def _write(measured: list[_Measured], workdir: Path, keep_thr: float) -> tuple[Target, ...]:
-    total = sum(found.seconds * found.call.count for found in measured if found.seconds)
-    shares = [100 * found.seconds * found.call.count / total if found.seconds else 0.0 for found in measured]
+    total = sum(product.seconds * product.call.count for product in measured if product.seconds)
+    shares = [100 * product.seconds * product.call.count / total if product.seconds else 0.0 for product in measured]
     names = _names(workdir / "configs")
     used = set(names.values())
     kept: list[Target] = []
     rows: list[list[object]] = []
-    for percent, found in sorted(zip(shares, measured, strict=True), key=lambda pair: -pair[0]):
-        gemm, reason = found.call.gemm, found.reason
+    for percent, product in sorted(zip(shares, measured, strict=True), key=lambda pair: -pair[0]):
+        gemm, reason = product.call.gemm, product.reason
         if not reason and percent < keep_thr:
             reason = f"less than {keep_thr:g} % of the time"
         name = "" if reason else names.get(gemm.key) or _free(gemm.kind, used)
-        if found.seconds is not None and name:
+        if product.seconds is not None and name:
             used.add(name)
-            kept.append(Target(name, gemm, found.call.count, found.seconds, percent))
-        us = "" if found.seconds is None else f"{found.seconds * 1e6:.4g}"
-        share = "" if found.seconds is None else f"{percent:.4f}"  # unmeasured is not the same as no time
-        rows.append([name, share, us, found.call.count, *gemm.to_dict().values(), gemm.key, reason])
+            kept.append(Target(name, gemm, product.call.count, product.seconds, percent))
+        us = "" if product.seconds is None else f"{product.seconds * 1e6:.4g}"
+        share = "" if product.seconds is None else f"{percent:.4f}"  # unmeasured is not the same as no time
+        rows.append([name, share, us, product.call.count, *gemm.to_dict().values(), gemm.key, reason])
     for target in kept:
         Workdir(workdir).add_config(target)
     current = {target.name for target in kept}

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -159,26 +159,28 @@ def _summary(hunt: Hunt) -> ProblemSummary:
     )
 
 
+@dataclass
 class _Session:
     """Hands products to devices, each with a deadline. Every device has one thread and one worker."""
 
-    def __init__(
-        self, folder: Workdir, names: tuple[str, ...], devices: list[int], budget: float | None, evaluations: int | None
-    ) -> None:
-        self.folder, self.names, self.devices, self.evaluations = folder, names, devices, evaluations
-        self.begun = monotonic()
-        self.budget = budget
-        self.deadline: float | None = None
-        self.stop = threading.Event()
-        self._lock = threading.Lock()
-        self._ends: dict[int, float] = {}  # by device, when its current product must end
-        self._errors: list[BaseException] = []
+    folder: Workdir
+    names: tuple[str, ...]
+    devices: list[int]
+    budget: float | None
+    evaluations: int | None
+    begun: float = field(default_factory=monotonic)
+    deadline: float | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    waiting: list[Target] = field(default_factory=list)
+    elsewhere: list[Target] = field(default_factory=list)  # products that another process is searching
+    _lock: Any = field(default_factory=threading.Lock)
+    _ends: dict[int, float] = field(default_factory=dict)  # by device, when its current product must end
+    _errors: list[BaseException] = field(default_factory=list)
 
     def work(self, problems: Sequence[Target], hunts: dict[str, Hunt]) -> None:
         if self.budget is not None:
             self.deadline = self.begun + self.budget
-        self.waiting, self.elsewhere = list(problems), list[Target]()
-        self.hunts = hunts
+        self.waiting, self.hunts = list(problems), hunts
         workers = [Worker(device, family(get(self.names[0]))) for device in self.devices]
         threads = [threading.Thread(target=self._serve, args=(w,), daemon=True) for w in workers]
         try:
@@ -216,7 +218,8 @@ class _Session:
         """Search one product. If another process is searching it, put it aside and look at it again at the end."""
         hunt = self.hunts[problem.name]
         before = len(self.folder.read_trials(problem.name))
-        with self.folder.lock_problem(problem.name, self._patience() if wait else 0.0) as locked:
+        patience = None if self.deadline is None else max(0.0, self.deadline - monotonic())
+        with self.folder.lock_problem(problem.name, patience if wait else 0.0) as locked:
             if not locked:
                 if not wait:
                     with self._lock:
@@ -231,9 +234,6 @@ class _Session:
                 hunt.search(worker, self.evaluations, end, self.deadline, self.stop)
             finally:
                 self._ends.pop(worker.device, None)
-
-    def _patience(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
     def _end(self, target: Target) -> float:
         """When the product must end: its share of the device time that is left and not promised to others."""

@@ -33,8 +33,8 @@ class Points:
             self.values: list[tuple[Any, ...]] = [tuple(v) for v in space.parameters.values()]
         else:
             self.names = tuple(dict.fromkeys(name for c in space.listed for name in c))
-            found = [{c.get(name, _MISSING) for c in space.listed} for name in self.names]
-            self.values = [tuple(sorted(v, key=_order)) for v in found]
+            distinct = [{c.get(name, _MISSING) for c in space.listed} for name in self.names]
+            self.values = [tuple(sorted(v, key=_order)) for v in distinct]
         self._place = [{v: i for i, v in enumerate(values)} for values in self.values]
         self.sizes = tuple(len(v) for v in self.values)
         self._free = [axis for axis, size in enumerate(self.sizes) if size > 1]
@@ -106,8 +106,8 @@ class Points:
         near = np.flatnonzero((differ > 0) & (differ <= max(reach, least)))
         if not len(near):
             return None
-        found = self._list[int(near[rng.randrange(len(near))])]
-        return found if self.valid(found) else None
+        chosen = self._list[int(near[rng.randrange(len(near))])]
+        return chosen if self.valid(chosen) else None
 
     def crossed(self, rng: Random, a: Point, b: Point, mutation: float) -> Point | None:
         """Take each axis from one of the two points, and give a few a new value."""

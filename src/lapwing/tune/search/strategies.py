@@ -120,14 +120,14 @@ class Model(Search):
         return pool[int(np.argmax(_improvement(mean, deviation, best)))]
 
     def _pool(self, good: list[Point]) -> list[Point]:
-        found: list[Point | None] = []
+        proposed: list[Point | None] = []
         for _ in range(self.rounds):
             a, b = _winner(self.rng, good), _winner(self.rng, good)
-            found.append(self.points.moved(self.rng, a, 0, 1))
-            found.append(self.points.moved(self.rng, a, self.rng.randrange(3), 1))
-            found.append(self.points.crossed(self.rng, a, b, 0.1))
-        found += [self.points.random(self.rng) for _ in range(self.rounds // 3)]
-        return [p for p in found if p is not None]
+            proposed.append(self.points.moved(self.rng, a, 0, 1))
+            proposed.append(self.points.moved(self.rng, a, self.rng.randrange(3), 1))
+            proposed.append(self.points.crossed(self.rng, a, b, 0.1))
+        proposed += [self.points.random(self.rng) for _ in range(self.rounds // 3)]
+        return [p for p in proposed if p is not None]
 
     def _predict(self, pool: list[Point]) -> tuple[np.ndarray, np.ndarray, float]:
         points = list(self.results)

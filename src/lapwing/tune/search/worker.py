@@ -128,7 +128,8 @@ class Worker:
         while answer.get("phase"):  # waiting for the lock of the device does not count as time of the candidate
             waiting, begun = answer["phase"] == "waiting", monotonic()
             try:
-                answer = self._read(self._wait() if waiting else max(left, 0.0))
+                patience = None if self.patience is None else max(0.1, self.patience - monotonic())
+                answer = self._read(patience if waiting else max(left, 0.0))
             except Refused as refused:
                 if waiting and refused.kind == "timeout":
                     raise Busy(f"device {self.device} is in use by another process") from None
@@ -137,9 +138,6 @@ class Worker:
         if "refused" in answer:
             raise Refused(answer["refused"], answer["reason"])
         return answer
-
-    def _wait(self) -> float | None:
-        return None if self.patience is None else max(0.1, self.patience - monotonic())
 
     def kill(self) -> None:
         """End the process from another thread; the thread that waits for an answer sees that it died."""

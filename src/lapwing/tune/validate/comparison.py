@@ -94,7 +94,7 @@ def compare(
     """
     folder = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
     workers: dict[tuple[int, str], Worker] = {}
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     pace, foreign, started = _TRIALS, list[Trial](), 0
     try:
         targets = folder.configs()
@@ -103,22 +103,22 @@ def compare(
             trials = _usable(every, target, devices)
             if not trials:
                 foreign += every
-                found.append(_nothing(target, Candidate("", {}), "it was searched elsewhere" if every else _UNTRIED))
+                comparisons.append(_nothing(target, Candidate("", {}), "it was searched elsewhere" if every else _UNTRIED))
                 continue
             begun, trial = monotonic(), max(median(t.took for t in trials), 1e-3)
             share = (until - begun) / (len(targets) - place)
             hurry = pace * trial > share  # then only the best candidate, which takes about half as long
             trial *= 0.5 if hurry else 1.0
             if started and begun + pace * trial > until:
-                found.append(_nothing(target, _default(trials, target), _LATE))
+                comparisons.append(_nothing(target, _default(trials, target), _LATE))
                 continue
             seconds = max(0.2, min(_SECONDS, 0.5 * share))
             limits = _Limits(until, pace * trial, seconds, 1 if hurry else _TOP, first=not started)
             started += 1
             try:
-                found.append(_compared(target, trials, workers, threshold, minimum_us, seed, limits))
+                comparisons.append(_compared(target, trials, workers, threshold, minimum_us, seed, limits))
             except Busy as busy:
-                found.append(_nothing(target, _default(trials, target), str(busy)))
+                comparisons.append(_nothing(target, _default(trials, target), str(busy)))
             took = monotonic() - begun
             if took < limits.longest:  # else a candidate hung, which says nothing about the next product
                 # the first one also waits for a process to start
@@ -127,7 +127,7 @@ def compare(
         for worker in workers.values():
             worker.close()
     if started:
-        return tuple(found)
+        return tuple(comparisons)
     places = {t.backend: t.device for t in foreign}
     here = {name: now for name, device in places.items() if (now := _environment(name, device)) is not None}
     if foreign and (reason := folder.elsewhere(foreign, here)):

@@ -86,13 +86,13 @@ def _draw(rows: Sequence[Mapping[str, str]], searches: Mapping[str, Any], device
 
 def _searches(root: Path) -> dict[str, list[float | None]]:
     """Times of the trials of each product, in the order in which they were made; None for a trial that failed."""
-    found: dict[str, list[float | None]] = {}
+    searches: dict[str, list[float | None]] = {}
     folder = Workdir(root)
     for path in sorted((root / "trials").glob("*.jsonl")):
         times = [trial.time for trial in folder.read_trials(path.stem) if trial.stage == "screen"]
         if any(t is not None for t in times):
-            found[path.stem] = times
-    return found
+            searches[path.stem] = times
+    return searches
 
 
 def _environment(root: Path) -> dict[str, str]:

@@ -28,7 +28,7 @@ def uplift(rows: Sequence[Mapping[str, str]], device: str = "") -> bytes:
         if not _compared(row):
             axes.text(0.02 * right, place, "not compared", va="center", fontsize=7, color="#707070", style="italic")
             continue
-        ratio, colour = float(row["ratio"] or 1), _colour(row)
+        ratio, colour = float(row["ratio"] or 1), _DOUBT if _doubtful(row) else _KEPT if row["kept"] == "True" else _OTHER
         low, high = float(row["ratio_low"] or ratio), float(row["ratio_high"] or ratio)
         doubtful = _doubtful(row)
         hatch = {"hatch": "///", "facecolor": "white"} if doubtful else {"facecolor": colour}
@@ -39,7 +39,15 @@ def uplift(rows: Sequence[Mapping[str, str]], device: str = "") -> bytes:
         # inside the bar, where no interval runs through it
         label = f"{'~' if doubtful else ''}{ratio:.2f}x" + (f" (to {high:.3g}x)" if high > right else "")
         ink = "white" if colour == _KEPT and not doubtful else "black"
-        axes.text(0.02 * right, place, label, va="center", fontsize=7, color=ink, bbox=_paper(hatch["facecolor"]))
+        axes.text(
+            0.02 * right,
+            place,
+            label,
+            va="center",
+            fontsize=7,
+            color=ink,
+            bbox={"facecolor": hatch["facecolor"], "edgecolor": "none", "pad": 1.0},
+        )
     axes.axvline(1, color=_LINE, linewidth=1)
     axes.set_yticks(places, [f"{r['name']}  {r['m']}x{r['n']}x{r['k']}" for r in shown], fontsize=7)
     axes.set_xlim(0, right)
@@ -153,14 +161,6 @@ def _compared(row: Mapping[str, str]) -> bool:
 
 def _doubtful(row: Mapping[str, str]) -> bool:
     return row.get("doubtful") == "True"
-
-
-def _colour(row: Mapping[str, str]) -> str:
-    return _DOUBT if _doubtful(row) else _KEPT if row["kept"] == "True" else _OTHER
-
-
-def _paper(colour: str) -> dict[str, Any]:
-    return {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
 
 
 def _on(device: str) -> str:

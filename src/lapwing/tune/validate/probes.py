@@ -7,9 +7,10 @@ frameworks: y (n, m) = x (n, k) w (k, m).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from functools import partial
+from math import inf, isnan, sqrt
 from typing import Any
 
 import numpy as np
@@ -57,20 +58,20 @@ def probes(gemm: Gemm, *, alpha_beta: bool = True, small: Gemm | None = None) ->
         A smaller product from which the similar ones are derived, if the whole one takes long.
     """
     near = small or gemm
-    found = [Probe("product", gemm)]
+    listed = [Probe("product", gemm)]
     if min(near.m, near.n, near.k, near.batch) == 0:
-        return tuple(found)
+        return tuple(listed)
     # the pad keeps 16-byte alignment and holds NaN, which shows reads beyond the matrix
     pad = PACKED | {f"ld{x}": near.stored(x)[0] + 16 for x in "abcd"}
-    found.append(Probe("padded", replace(near, **pad)))
+    listed.append(Probe("padded", replace(near, **pad)))
     odd = {x: max(1, getattr(near, x) - cut) for x, cut in (("m", 1), ("n", 3), ("k", 5))}
-    found.append(Probe("odd tails", replace(near, **PACKED | odd)))
+    listed.append(Probe("odd tails", replace(near, **PACKED | odd)))
     if alpha_beta and TYPES[near.a_type][0] > 1:
-        found.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
+        listed.append(Probe("alpha, beta", replace(near, alpha=0.7, beta=0.3)))
     if "none" not in (near.scale_a, near.scale_b):
         # real models have both; a kernel that scales in the wrong place overflows or underflows
-        found += [Probe("large scales", near, (2.0**9, 2.0**10)), Probe("small scales", near, (2.0**-30, 2.0**-29))]
-    return tuple(found)
+        listed += [Probe("large scales", near, (2.0**9, 2.0**10)), Probe("small scales", near, (2.0**-30, 2.0**-29))]
+    return tuple(listed)
 
 
 def smaller(gemm: Gemm, flops: float = 2e7) -> Gemm:
@@ -164,53 +165,57 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], kind: np.dtype) ->
     return rng.standard_normal(shape, np.float32 if kind.itemsize <= 4 else np.float64).astype(kind, copy=False)
 
 
-def exact(gemm: Gemm, operands: Operands) -> tuple[np.ndarray, np.ndarray]:
-    """The result in higher precision, and the same sums of absolute values, which scale the allowed error."""
-    long = gemm.a_type in ("f64", "c128") and gemm.flops <= _LONG
-    complex_ = operands.a.dtype.kind == "c"
-    real: Any = np.longdouble if long else np.float64
-    wide: Any = (np.clongdouble if long else np.complex128) if complex_ else real
-    x, w = turned(operands.b.astype(wide), gemm.trans_b), turned(operands.a.astype(wide), gemm.trans_a)
-    factor = np.asarray(gemm.alpha, real)
-    if operands.scale_a is not None:
-        factor = factor * operands.scale_a.astype(real)
-    if operands.scale_b is not None:
-        factor = factor * operands.scale_b.astype(real)[:, None]
-    answer, size = (x @ w) * factor, (np.abs(x) @ np.abs(w)) * np.abs(factor)
-    if operands.c is not None:
-        added = gemm.beta * operands.c.astype(wide)
-        answer, size = answer + added, size + np.abs(added)
-    if operands.bias is not None:
-        answer, size = answer + operands.bias, size + np.abs(operands.bias)
-    return activate(gemm.activation, answer), size
+def exact(gemm: Gemm, operands: Any, wide: Callable[[Any], Any] | None = None, xp: Any = np) -> tuple[Any, Any]:
+    """The result in higher precision, and the same sums of absolute values, which scale the allowed error.
+
+    NumPy arrays become float64, or long double where that is quick. For arrays of another library, ``wide`` converts them and
+    ``xp`` has its functions.
+    """
+    convert = wide or partial(_wide, long=gemm.a_type in ("f64", "c128") and gemm.flops <= _LONG)
+    x, w = turned(convert(operands.b), gemm.trans_b), turned(convert(operands.a), gemm.trans_a)
+    answer, size = gemm.alpha * (x @ w), abs(gemm.alpha) * (abs(x) @ abs(w))
+    for scale in (operands.scale_a, None if operands.scale_b is None else operands.scale_b[:, None]):
+        if scale is not None:
+            answer, size = answer * convert(scale), size * convert(scale)
+    added = [gemm.beta * convert(operands.c)] if gemm.beta else []
+    added += [] if operands.bias is None else [convert(operands.bias)]
+    for term in added:
+        answer, size = answer + term, size + abs(term)
+    return activate(gemm.activation, answer, xp), size
 
 
-def turned(x: np.ndarray, letter: str) -> np.ndarray:
+def _wide(x: np.ndarray, long: bool) -> np.ndarray:
+    real, complex_ = (np.longdouble, np.clongdouble) if long else (np.float64, np.complex128)
+    return x.astype(complex_ if x.dtype.kind == "c" else real)
+
+
+def turned(x: Any, letter: str) -> Any:
     """op(x): as it is for "N", transposed for "T", transposed and conjugated for "C"."""
     if letter == "N":
         return x
-    return x.swapaxes(-1, -2).conj() if letter == "C" and np.iscomplexobj(x) else x.swapaxes(-1, -2)
+    return x.swapaxes(-1, -2).conj() if letter == "C" else x.swapaxes(-1, -2)
 
 
-def activate(name: str, x: np.ndarray) -> np.ndarray:
+def activate(name: str, x: Any, xp: Any = np) -> Any:
     if name == "relu":
-        return np.asarray(np.maximum(x, 0))
+        return x.clip(0)
     if name == "gelu":
-        return np.asarray(0.5 * x * (1 + np.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x * x * x))))
+        return 0.5 * x * (1 + xp.tanh(sqrt(2 / np.pi) * (x + 0.044715 * x * x * x)))
     if name == "swish":
         with np.errstate(over="ignore"):
-            return np.asarray(x / (1 + np.exp(-x)))
+            return x / (1 + xp.exp(-x))
     return x
 
 
-def bound(gemm: Gemm, answer: np.ndarray, size: np.ndarray) -> np.ndarray:
+def bound(gemm: Gemm, answer: Any, size: Any, reference: float = 1.0) -> Any:
     """The allowed error of each element: c K u (|A||B|) for the sums, and the rounding of D.
 
     With random signs the error of K sums is about sqrt(K) u, and never reaches 8 sqrt(K) u. So the smaller of both bounds is
-    used: K u alone would accept a kernel that leaves out one of K products.
+    used: K u alone would accept a kernel that leaves out one of K products. ``reference`` multiplies it where the reference
+    is no more precise than the kernel.
     """
     of_answer, of_size, tiny = allowances(gemm)
-    return np.asarray(of_answer * np.abs(answer) + of_size * size + tiny, np.float64)
+    return of_answer * abs(answer) + reference * of_size * size + tiny
 
 
 def allowances(gemm: Gemm) -> tuple[float, float, float]:
@@ -225,20 +230,33 @@ def allowances(gemm: Gemm) -> tuple[float, float, float]:
     return 2 * UNIT.get(gemm.d_type, 2.0**-24), 1.13 * reference * sums, tiny
 
 
-def relative_error(output: np.ndarray, answer: np.ndarray) -> float:
-    wide = np.complex128 if answer.dtype.kind == "c" else np.float64
-    norm = float(np.linalg.norm(answer.astype(wide, copy=False).ravel()))
-    return float(np.linalg.norm((output - answer).astype(wide, copy=False).ravel())) / max(norm, 1e-300)
+def relative_error(output: Any, answer: Any) -> float:
+    norm, error = (sqrt(float((abs(x) ** 2).sum())) for x in (answer, output - answer))
+    return error / max(norm, 1e-300)
+
+
+def largest_error(output: Any, answer: Any, allowed: Any) -> float:
+    """The largest error relative to the allowed one; inf for NaN."""
+    off = abs(output - answer) / allowed
+    largest = float(off.max()) if 0 not in off.shape else 0.0
+    return inf if isnan(largest) else largest
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()
 
 
 def judge(
     probe: Probe,
-    outputs: Sequence[np.ndarray],
-    answer: np.ndarray,
-    allowed: np.ndarray,
+    outputs: Sequence[Any],
+    answer: Any,
+    allowed: Any,
     *,
     untouched: bool = True,
     default_error: float | None = None,
+    over: float = _OVER_DEFAULT,
+    wide: Callable[[Any], Any] = lambda x: x,
+    same: Callable[[Any, Any], bool] = same_bits,
 ) -> float:
     """The largest error relative to the allowed one, at most 1. Refused("correctness", ...) says what is wrong.
 
@@ -252,23 +270,23 @@ def judge(
     untouched : bool
         Whether guards and pads are unchanged.
     default_error : float, optional
-        The relative error of the default; that of a candidate may be a few times larger.
+        The relative error of the default; that of a candidate may be ``over`` times as large.
+    wide, same : callables
+        For arrays of another library than NumPy: converts an output to the type of ``answer``, and compares bits.
     """
     if not untouched:
         raise Refused("correctness", f"{probe.name}: something outside D was written")
     worst = 0.0
-    for output in outputs:
-        off = np.abs(output - answer) / allowed
-        largest = float(off.max()) if off.size else 0.0
-        if not largest <= 1.0:  # NaN too
-            at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(np.isnan(off), np.inf, off))), off.shape))
-            raise Refused("correctness", f"{probe.name}: element {at} is {output[at]:.6g}, not {answer[at]:.6g}")
-        worst = max(worst, largest)
-    if probe.gemm.deterministic and any(o.tobytes() != outputs[0].tobytes() for o in outputs[1:]):
+    for output in map(wide, outputs):
+        worst = max(worst, largest_error(output, answer, allowed))
+        if worst > 1.0:
+            off = abs(output - answer) / allowed
+            at = tuple(int(i) for i in np.unravel_index(int(off.argmax()), tuple(off.shape)))
+            raise Refused("correctness", f"{probe.name}: element {at} is {output[at].item():.6g}, not {answer[at].item():.6g}")
+    if probe.gemm.deterministic and not all(same(outputs[0], other) for other in outputs[1:]):
         raise Refused("correctness", f"{probe.name}: {len(outputs)} runs gave different bits")
-    if default_error is not None and outputs and answer.size:
-        error = relative_error(outputs[-1], answer)
-        limit = _OVER_DEFAULT * max(default_error, UNIT.get(probe.gemm.d_type, 2.0**-24) / 4)
-        if error > limit:
+    if default_error is not None and outputs and 0 not in answer.shape:
+        error = relative_error(wide(outputs[-1]), answer)
+        if not error <= over * max(default_error, UNIT.get(probe.gemm.d_type, 2.0**-24) / 4):
             raise Refused("correctness", f"{probe.name}: the relative error is {error:.2g}, the default's {default_error:.2g}")
     return worst

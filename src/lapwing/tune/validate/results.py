@@ -120,12 +120,12 @@ def write(workdir: Any, comparisons: Iterable[Any]) -> Metrics:
     Metrics
         Prints as a short summary.
     """
-    found = sorted(comparisons, key=lambda c: (-c.percent, c.name))
+    ordered = sorted(comparisons, key=lambda c: (-c.percent, c.name))
     folder = results_folder(workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_csv(folder / "raw_results.csv", found)
-    _write_csv(folder / "final_results.csv", [c for c in found if c.kept])
-    metrics = measure(found, read_coverage(folder.parent))
+    _write_csv(folder / "raw_results.csv", ordered)
+    _write_csv(folder / "final_results.csv", [c for c in ordered if c.kept])
+    metrics = measure(ordered, read_coverage(folder.parent))
     write_json(folder / "metrics.json", metrics.to_dict())
     return metrics
 
@@ -195,24 +195,21 @@ def _row(c: Any) -> dict[str, Any]:
         "transA": g.trans_a,
         "transB": g.trans_b,
         "batch_count": g.batch,
-        "m": g.m,
-        "n": g.n,
-        "k": g.k,
-        **{f"ld{x}": getattr(g, f"ld{x}") for x in "abcd"},
-        "alpha": g.alpha,
-        "beta": g.beta,
+        **{name: getattr(g, name) for name in ("m", "n", "k", "lda", "ldb", "ldc", "ldd", "alpha", "beta")},
         **types,
         "compute_type": {"tf32": "xf32_r"}.get(g.compute) or R_TYPES.get(g.compute, g.compute),
         "scaleA": g.scale_a,
         "scaleB": g.scale_b,
         "activation_type": g.activation,
         "bias_type": R_TYPES.get(g.bias, g.bias) or "none",
-        "us_reference": _short(c.default_us),
-        "us_vendor": _short(c.vendor_us),
-        "us_tuned": _short(c.tuned_us),
-        "ratio": _short(c.ratio if c.compared else None),
-        "ratio_low": _short(c.low if c.compared else None),
-        "ratio_high": _short(c.high if c.compared else None),
+        **{
+            f"us_{name}": _short(us)
+            for name, us in (("reference", c.default_us), ("vendor", c.vendor_us), ("tuned", c.tuned_us))
+        },
+        **{
+            name: _short(x if c.compared else None)
+            for name, x in (("ratio", c.ratio), ("ratio_low", c.low), ("ratio_high", c.high))
+        },
         "ratio_vendor": _short(c.vendor_us / c.tuned_us if c.vendor_us is not None and c.tuned_us else None),
         "uplift_pct": _short(100 * (c.ratio - 1) if c.compared else None),
         "us_saved": _short(saved),
@@ -226,10 +223,7 @@ def _row(c: Any) -> dict[str, Any]:
         "pct_of_total": _short(c.percent),
         "weighted_us_saved": _short(c.count * saved) if c.kept else "",  # a product that was not kept saves nothing
         "weighted_uplift_contribution_pct": _short(c.percent * (1 - 1 / c.ratio)) if c.kept else "",
-        "kept": c.kept,
-        "compared": c.compared,
-        "doubtful": c.doubtful,
-        "reason": c.reason,
+        **{name: getattr(c, name) for name in ("kept", "compared", "doubtful", "reason")},
     }
 
 

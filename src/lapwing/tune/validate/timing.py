@@ -83,9 +83,9 @@ def gain(
     impossible: 1e+06 us is less than the 1.5e+06 us that its bytes and operations need on this device
     """
     base, best = [x for r in default for x in r], [x for r in tuned for x in r]
-    found = interval(base, best, seed=seed)
+    ratio_interval = interval(base, best, seed=seed)
     rounds = [median(a) / median(b) for a, b in zip(default, tuned, strict=True)]
-    return Gain(found, _doubt(found.ratio, rounds, base, best, floor, first, others))
+    return Gain(ratio_interval, _doubt(ratio_interval.ratio, rounds, base, best, floor, first, others))
 
 
 def _doubt(

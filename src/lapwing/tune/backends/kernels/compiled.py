@@ -36,14 +36,14 @@ def compile_step(gemm: Gemm, step: Step, capability: int = 90) -> Compiled:
     """Compile one kernel. Refused("compile", ...) if the compiler fails or a limit of the device is exceeded."""
     start = time.perf_counter()
     try:
-        made = cuda(step, capability) if step.kernel == "skinny" else by_triton(gemm, step, capability)
+        compiled = cuda(step, capability) if step.kernel == "skinny" else by_triton(gemm, step, capability)
     except Refused:
         raise
     except Exception as error:  # compilers raise all kinds of errors
         raise Refused("compile", f"{type(error).__name__}: {str(error)[:300]}") from error
-    if made[3] > SHARED_MOST:
-        raise Refused("compile", f"{made[3]} bytes of shared memory; a block can have {SHARED_MOST}")
-    return Compiled(*made, time.perf_counter() - start)
+    if compiled[3] > SHARED_MOST:
+        raise Refused("compile", f"{compiled[3]} bytes of shared memory; a block can have {SHARED_MOST}")
+    return Compiled(*compiled, time.perf_counter() - start)
 
 
 def signature(gemm: Gemm, step: Step) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int, ...], list[list[Any]]]]:
@@ -109,9 +109,9 @@ def compile_source(text: str, name: str, definitions: dict[str, int], arch: str)
     """Compile source text to a cubin; ``name`` appears in messages. RuntimeError contains the compiler's output."""
     lib, program = library(), C.c_void_p()
     flags = [f"-arch={arch}", "-std=c++17", *(f"-D{name}={value}" for name, value in definitions.items())]
-    made = lib.nvrtcCreateProgram(C.byref(program), text.encode(), name.encode(), 0, None, None)
-    if made:
-        raise RuntimeError(f"{name}: {lib.nvrtcGetErrorString(made).decode()}")
+    created = lib.nvrtcCreateProgram(C.byref(program), text.encode(), name.encode(), 0, None, None)
+    if created:
+        raise RuntimeError(f"{name}: {lib.nvrtcGetErrorString(created).decode()}")
     try:
         status = lib.nvrtcCompileProgram(program, len(flags), (C.c_char_p * len(flags))(*(f.encode() for f in flags)))
         size = C.c_size_t()

@@ -82,7 +82,7 @@ def plan(gemm: Gemm, config: Config, multiprocessors: int = 132) -> tuple[Step, 
         arguments = (*memory, *sizes, *extra, *factors)
         return (Step("stream", (programs, 1, 1), tuple(constants.items()), arguments, **run, parts=2 * programs * bm * bn),)
     constants |= {"REDUCE": reduce, "PDL": int(config["pdl"])}
-    constants["AHEAD"] = ahead(config, tiles * split * bm * bk * element_bytes(gemm))
+    constants["AHEAD"] = ahead(config, int(tiles * split * bm * bk * TYPES[gemm.a_type][0]))
     cells = tiles * gemm.batch * bm * bn
     first = Step(
         "tile",
@@ -143,7 +143,3 @@ def ahead(config: Config, step: int) -> int:
     if config["pdl"] not in FETCHES:
         return 0
     return 1 << max(int(FETCHED // step).bit_length() - 1, 0)
-
-
-def element_bytes(gemm: Gemm) -> int:
-    return int(TYPES[gemm.a_type][0])

@@ -154,19 +154,19 @@ def seeds(gemm: Gemm, multiprocessors: int, overlap: tuple[int, ...] = (0,)) -> 
     rows += [("tile", bm, fitting, bk, stages, warps, strips, swap, 0) for bm, bk, stages, warps, swap in TILES[fitting]]
     rows += [("skinny", bm, narrow, 64, depth, warps, group, 0, 0) for bm, warps, depth, group in SKINNY]
     bases: list[Config] = [dict(zip(names, row, strict=True)) for row in rows]
-    found: list[Config] = [{**c, "template": "stream", "split": 1, "reduce": "last"} for c in bases[:2]]
+    candidates: list[Config] = [{**c, "template": "stream", "split": 1, "reduce": "last"} for c in bases[:2]]
     for base in bases:
         count = blocks(gemm.m, int(base["bm"])) * blocks(gemm.n, int(base["bn"])) * gemm.batch
         for wanted in (1, 2):
             split = max(int(s) for s in PARAMETERS["split"] if int(s) <= max(1, wanted * multiprocessors // count))
             reduce = "none" if split == 1 else "cluster" if base["template"] == "skinny" else "last"
             config = {**base, "split": split, "reduce": reduce}
-            if config not in found:
-                found.append(config)
+            if config not in candidates:
+                candidates.append(config)
     best = [{**c, "pdl": pdl} for c in winners(gemm) for pdl in overlap]
-    found = [{**c, "pdl": pdl} for c in found for pdl in overlap]
+    candidates = [{**c, "pdl": pdl} for c in candidates for pdl in overlap]
     guessed = sorted(
-        (c for c in found if allowed(gemm, c) and c not in best), key=functools.partial(score, gemm, multiprocessors)
+        (c for c in candidates if allowed(gemm, c) and c not in best), key=functools.partial(score, gemm, multiprocessors)
     )
     return [c for c in best if allowed(gemm, c)] + guessed
 

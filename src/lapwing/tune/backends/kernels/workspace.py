@@ -59,7 +59,7 @@ def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
             if capturing and device not in _spare:
                 raise RuntimeError(NO_ROOM)
             _arenas[device, stream] = _spare.pop(device) if device in _spare else Arena(device)
-        found = _arenas[device, stream].grow(sums=sums, parts=parts)
+        own = _arenas[device, stream].grow(sums=sums, parts=parts)
         if not capturing:
             with contextlib.suppress(torch.cuda.OutOfMemoryError):
                 if device not in _spare:
@@ -68,4 +68,4 @@ def arena(device: int, stream: int, *, sums: int = 0, parts: int = 0) -> Arena:
                 most = {name: max(getattr(room, name).numel() for room in rooms) for name in ("sums", "parts")}
                 for room in rooms:
                     room.grow(**most)
-        return found
+        return own

@@ -128,15 +128,15 @@ def _start(counts: _Counts) -> None:
 
 def _positional(function: Any, args: Any, kwargs: Any) -> list[Any]:
     """All arguments except ``out``, in the order of the operator's schema."""
-    found = list(args)
+    values = list(args)
     for argument in function._schema.arguments[len(args) :]:
         if argument.name == "out":
             break
         value = kwargs.get(argument.name, argument.default_value)
         if argument.name == "out_dtype" and value is not None:
             value = str(value)
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 class _Watch:
