@@ -236,7 +236,7 @@ def mistakes_inside_shard_map():
     raises(ValueError, "no axis", traced(lambda a: shard.cholesky(a, axis_name="q")))
     raises(ValueError, "outside of shard_map", lambda: shard.cholesky(jnp.asarray(a), axis_name="x"))
     raises(TypeError, "list", traced(lambda a: shard.solve(a, b.tolist(), axis_name="x")))
-    raises(ValueError, "one or two axes", traced(lambda a: shard.solve(a, jnp.asarray(b)[None], axis_name="x")))
+    raises(ValueError, "b must have shape", traced(lambda a: shard.solve(a, jnp.asarray(b)[None], axis_name="x")))
 
 
 @check

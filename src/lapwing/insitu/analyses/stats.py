@@ -89,9 +89,7 @@ class Stats(Analysis):
     collective_every = AT_END
 
     def __init__(self, *fields: str, every: int = 1, spread: int = 0) -> None:
-        if not fields:
-            raise TypeError("Stats: name at least one field, for instance Stats('u')")
-        self.fields = as_names(fields)
+        self.fields = as_names(fields, "Stats('u')")
         self.every = every
         self.spread = spread
         self._moments = {name: _Moments() for name in self.fields}
