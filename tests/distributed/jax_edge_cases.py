@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jax_cases import RANDOM, check, close, main, matrix, mesh_of, positive, put, raises, same_placement
+from jax_cases import RANDOM, check, close, main, matrix, mesh_of, positive, put, same_placement
+from raising import raises
 
 import lapwing as lw
 from lapwing.compat import jaxmg

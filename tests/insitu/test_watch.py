@@ -364,7 +364,7 @@ def until(condition) -> None:
 
 
 def test_many_idle_clients_hold_few_threads(folder, monkeypatch):
-    monkeypatch.setattr(Handler, "timeout", 1)
+    monkeypatch.setattr(Handler, "timeout", 0.4)
     before = threading.active_count()
     with serving(folder) as server:
         with contextlib.ExitStack() as clients:

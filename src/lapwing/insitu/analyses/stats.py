@@ -28,22 +28,20 @@ class _Moments:
     def add(self, x: Any) -> None:
         self.count += 1
         with functions_of(x) as xp:
-            self._add(xp, as_double(x))
-
-    def _add(self, xp: Any, x: Any) -> None:
-        real = numpy_dtype(x).kind != "c"
-        if self.mean is None:
-            self.mean = x + 0  # a copy: the conversion may have returned the solver's own array
-            self.m2 = xp.zeros_like(x.real)
+            x = as_double(x)
+            real = numpy_dtype(x).kind != "c"
+            if self.mean is None:
+                self.mean = x + 0  # a copy: the conversion may have returned the solver's own array
+                self.m2 = xp.zeros_like(x.real)
+                if real:
+                    self.low, self.high = x + 0, x + 0
+                return
+            d = x - self.mean
+            self.mean = self.mean + d / self.count
+            after = x - self.mean
+            self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
             if real:
-                self.low, self.high = x + 0, x + 0
-            return
-        d = x - self.mean
-        self.mean = self.mean + d / self.count
-        after = x - self.mean
-        self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
-        if real:
-            self.low, self.high = xp.minimum(self.low, x), xp.maximum(self.high, x)
+                self.low, self.high = xp.minimum(self.low, x), xp.maximum(self.high, x)
 
     def merge(self, other: _Moments) -> None:
         if not other.count:

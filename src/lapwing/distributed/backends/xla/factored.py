@@ -69,10 +69,12 @@ def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper
     return shard_map(local, placement.mesh, (_parts(kind, grid), b_spec), b_spec)
 
 
-def solve_at_once(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, b: Any) -> Any:
-    """A^-1 B and the status."""
+def at_once(
+    placement: Placement, call: Any, first: tuple[Any, ...], cut: Panels, kind: str, upper: bool, a: Any, *b: Any
+) -> Any:
+    """Factor and ``call``, one of the functions here, whose static arguments begin with ``first``; and the status."""
     f = factor(placement, cut, kind, upper, a)
-    return solve(placement, right, cut, kind, upper, a, f, b), f.info
+    return call(placement, *first, cut, kind, upper, a, f, *b), f.info
 
 
 def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
@@ -106,12 +108,6 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     return function(a, jax.tree.map(lax.stop_gradient, f))
 
 
-def inv(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any]:
-    """A^-1 and the status."""
-    f = factor(placement, cut, kind, upper, a)
-    return inverse(placement, cut, kind, upper, a, f), f.info
-
-
 def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> tuple[Any, Any]:
     """Sign and log |det A|, the same on every device."""
     grid, mesh = placement.grid, placement.mesh
@@ -140,12 +136,6 @@ def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
         return (sign, value), ((t - jnp.conj(t)) / 2 * sign, jnp.real(t))
 
     return function(a, jax.tree.map(lax.stop_gradient, f))  # type: ignore[no-any-return]
-
-
-def slogdet_at_once(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any, Any]:
-    """Sign, log |det A| and the status."""
-    f = factor(placement, cut, kind, upper, a)
-    return (*slogdet(placement, cut, kind, upper, a, f), f.info)
 
 
 def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:

@@ -96,22 +96,25 @@ class FactoredPanels:
 
 def _solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
     """A^-1 b and the status."""
-    cut, kind, upper = _way(request, where, a)
     sides, right = sharding.placed_like(b, where)
-    a = _whole(request, where, cut, a)
-    x, info = compiled(factored.solve_at_once, where, right, cut, kind, upper)(a, sides)
+    x, info = _at_once(factored.solve, (right,), request, where, a, sides)
     return sharding.placed_back(x, b, where), info
 
 
 def _inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]:
-    cut, kind, upper = _way(request, where, a)
-    x, info = compiled(factored.inv, where, cut, kind, upper)(_whole(request, where, cut, a))
-    return _mean(request.assume, where, cut, x), info
+    x, info = _at_once(factored.inverse, (), request, where, a)
+    return _mean(request.assume, where, calls.cut_for(a.shape[-1], where.grid), x), info
 
 
 def _slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
-    cut, kind, upper = _way(request, where, a)
-    return compiled(factored.slogdet_at_once, where, cut, kind, upper)(_whole(request, where, cut, a))  # type: ignore[no-any-return]
+    (sign, logabs), info = _at_once(factored.slogdet, (), request, where, a)
+    return sign, logabs, info
+
+
+def _at_once(call: Any, first: tuple[Any, ...], request: Request, where: Placement, a: Any, *b: Any) -> Any:
+    """The results of ``call`` from a new factor, and the status."""
+    way = _way(request, where, a)
+    return compiled(factored.at_once, where, call, first, *way)(_whole(request, where, way[0], a), *b)
 
 
 def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
