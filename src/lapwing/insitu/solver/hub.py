@@ -190,8 +190,7 @@ class Hub:
             raise RuntimeError("Hub: the run is finished\nhint: create a new Hub for a new run")
         times = self._times
         if times.last_end:
-            times.last_solver = begin - times.last_end
-            times.solver += times.last_solver
+            times.solver.add(begin - times.last_end)
         ctx = self.ctx
         ctx.step = step
         ctx.time = time
@@ -214,8 +213,7 @@ class Hub:
             ctx.fields = {}
             times.steps += 1
             times.last_end = end = clock.perf_counter()
-            times.last_analysis = end - begin
-            times.analysis += end - begin
+            times.analysis.add(end - begin)
         return STOP if self.stop_reason else self._warned
 
     def _on_stream(self, step: int) -> None:

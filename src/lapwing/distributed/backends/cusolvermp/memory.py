@@ -261,9 +261,7 @@ def _cupy() -> ArrayLibrary:
         download=lambda x: cupy.asnumpy(x),
         full=lambda like, shape, value: on(like, lambda: cupy.full(shape, value, like.dtype)),
         contiguous=lambda x: _contiguous(x, cupy),
-        finite=lambda x, outside: bool(
-            on(x, lambda: (cupy.isfinite(x) if outside is None else cupy.isfinite(x) | outside).all())
-        ),
+        finite=finite,
         clear=lambda x, outside: on(x, lambda: setitem(x, outside, 0)),
     )
 
