@@ -5,6 +5,7 @@ from typing import Any as _Any
 
 from ._version import __version__
 from .core.autograph import leave_alone
+from .core.engines import register_backends as _register_backends
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from .core.problem import spec
 from .ops.cholesky import cholesky, cholesky_ex
@@ -52,6 +53,8 @@ __all__ = [
 
 leave_alone(*(globals()[_name] for _name in __all__))
 
+# named, not imported: the list of engines loads it
+_register_backends("lapwing.distributed.backends.choice")
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
 _SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "tune"})
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .core import libraries
 from .core.engines import ENGINES as ALL
-from .core.engines import capabilities
+from .core.engines import backends, capabilities
 from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
 from .core.plan import Alternative, Plan
 from .core.problem import DEVICES, Problem
@@ -75,10 +75,8 @@ def engines() -> list[EngineStatus]:
     >>> "batched" in [e.name for e in lw.engines()]
     True
     """
-    from .distributed.backends.choice import PUBLIC  # above this layer, and loaded only here
-
     rows = [(e.name, e.described(), e.missing, tuple(e.notes)) for e in ALL.values()]
-    rows += [(b.name, f"{b.what} (matrices over several devices)", _or_no_gpu(b.missing), b.devices) for b in PUBLIC]
+    rows += [(b.name, f"{b.what} (matrices over several devices)", _or_no_gpu(b.missing), b.devices) for b in backends()]
     statuses = []
     for name, what, missing, devices in rows:
         reasons = {device: missing(device) for device in devices}

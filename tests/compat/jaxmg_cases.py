@@ -20,18 +20,23 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 from lapwing.compat.jaxmg import cyclic_1d_layout, potrs, potrs_no_shardmap, shard_map  # noqa: E402
 
 
+def problem(N, dtype):
+    """The mesh, matrix and right-hand side with which JAXMg's programs begin."""
+    mesh = jax.make_mesh((jax.device_count(),), ("x",))
+    A = jnp.diag(jnp.arange(N, dtype=dtype) + 1)
+    b = jnp.ones((N, 1), dtype=dtype)
+    A = jax.device_put(A, NamedSharding(mesh, P(None, "x")))
+    b = jax.device_put(b, NamedSharding(mesh, P(None, None)))
+    return mesh, A, b
+
+
 def first_program():
-    devices = jax.devices()
-    assert len(devices) in [1, 2], "Example only works for 1 or 2 devices"
+    ndev = len(jax.devices())
+    assert ndev in [1, 2], "Example only works for 1 or 2 devices"
     N = 12
     T_A = 2
     dtype = jnp.float64
-    A = jnp.diag(jnp.arange(N, dtype=dtype) + 1)
-    b = jnp.ones((N, 1), dtype=dtype)
-    ndev = len(devices)
-    mesh = jax.make_mesh((ndev,), ("x",))
-    A = jax.device_put(A, NamedSharding(mesh, P(None, "x")))
-    b = jax.device_put(b, NamedSharding(mesh, P(None, None)))
+    mesh, A, b = problem(N, dtype)
     out = potrs(A, b, T_A=T_A, mesh=mesh, in_specs=(P(None, "x"), P(None, None)))
     expected_out = 1.0 / (jnp.arange(N, dtype=dtype) + 1)
     assert jnp.allclose(out.flatten(), expected_out)
@@ -44,16 +49,10 @@ def first_program():
 
 
 def second_program():
-    devices = jax.devices()
     N = 8
     T_A = 2
     dtype = jnp.complex64
-    A = jnp.diag(jnp.arange(N, dtype=dtype) + 1)
-    b = jnp.ones((N, 1), dtype=dtype)
-    ndev = len(devices)
-    mesh = jax.make_mesh((ndev,), ("x",))
-    A = jax.device_put(A, NamedSharding(mesh, P(None, "x")))
-    b = jax.device_put(b, NamedSharding(mesh, P(None, None)))
+    mesh, A, b = problem(N, dtype)
     diag_shift = 1e-1
 
     @partial(jax.jit, static_argnames=("_T_A",))

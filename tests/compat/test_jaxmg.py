@@ -26,7 +26,9 @@ def run(*options: str, **settings: str) -> int:
 
 @pytest.mark.parametrize("devices", [2, 1])
 def test_jaxmg(devices):
-    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    # most of the time goes into compiling: quick code is not needed here
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    flags = f"--xla_force_host_platform_device_count={devices} {quick}"
     assert run("-W", "error", XLA_FLAGS=flags, JAX_PLATFORMS="cpu") == 5
 
 

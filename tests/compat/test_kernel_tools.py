@@ -202,7 +202,7 @@ def test_lu_needs_no_second_matrix():
     code = """
 import resource, torch
 from lapwing.compat.kernel_tools import linalg
-n = 3000
+n = 2000
 a = torch.randn(n, n, dtype=torch.float64)
 b = torch.randn(2, n, dtype=torch.float64)
 torch.linalg.lu_solve(*torch.linalg.lu_factor(torch.eye(700, dtype=torch.float64)), torch.eye(700, dtype=torch.float64))

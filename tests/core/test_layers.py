@@ -18,7 +18,7 @@ PACKAGE = Path(lapwing.__file__).parent
 # which parts of lapwing each part may import
 ALLOWED = {
     "core": {"core", "_native"},
-    "planner": {"core", "distributed"},
+    "planner": {"core"},
     "frameworks": {"frameworks", "core"},
     "ops": {"ops", "planner", "frameworks", "core"},
     "gram": {"gram", "frameworks", "core"},

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import torch
 import torch.distributed as dist
+from raising import raises
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
@@ -236,15 +237,6 @@ def check_other_placements(mesh):
     close(lw.cholesky(part), torch.linalg.cholesky(a), 9, "partial")
     sides = DTensor.from_local(b / SIZE, mesh, [Partial(), Partial()], run_check=False)
     close(lw.solve(part, sides, assume="pos"), torch.linalg.solve(a, b), 9, "partial")
-
-
-def raises(kind, words, call):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), str(error)
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def check_explained(mesh, said, loud):

@@ -6,6 +6,11 @@ import types
 import numpy as np
 
 
+def interface(x):
+    """The memory of an array of the host, as if it were on a GPU."""
+    return {name: x.__array_interface__[name] for name in ("shape", "typestr", "data", "strides")} | {"version": 3}
+
+
 class _Device:
     id = 0
 
@@ -27,14 +32,7 @@ class ndarray(np.ndarray):
 
     @property
     def __cuda_array_interface__(self):
-        told = dict(self.__array_interface__)
-        return {
-            "shape": told["shape"],
-            "typestr": told["typestr"],
-            "data": told["data"],
-            "strides": told["strides"],
-            "version": 3,
-        }
+        return interface(self)
 
 
 ndarray.__module__ = "cupy"
@@ -74,14 +72,7 @@ class Plain:
 
     @property
     def __cuda_array_interface__(self):
-        told = self.kept.__array_interface__
-        return {
-            "shape": told["shape"],
-            "typestr": told["typestr"],
-            "data": told["data"],
-            "strides": told["strides"],
-            "version": 3,
-        }
+        return interface(self.kept)
 
 
 class Capsule:

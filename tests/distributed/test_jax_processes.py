@@ -21,7 +21,8 @@ def test_two_processes():
         port = s.getsockname()[1]
     script = Path(__file__).with_name("jax_processes_cases.py")
     env = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+        " --xla_llvm_disable_expensive_passes=true",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([str(Path(lapwing.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
     }

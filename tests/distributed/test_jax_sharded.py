@@ -30,7 +30,8 @@ def results():
     source = str(Path(lapwing.__file__).parents[1])
     env = os.environ | {
         # most of the time goes into compiling: quick code is not needed here
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+        " --xla_llvm_disable_expensive_passes=true",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
     }

@@ -155,7 +155,7 @@ def test_device_memory_as_numpy():
 def test_no_library_for_a_device(monkeypatch):
     from lapwing.insitu.solver import arrays
 
-    monkeypatch.setattr(arrays, "_installed", lambda name: False)
+    monkeypatch.setattr(arrays, "_for_gpus", lambda: None)
     with pytest.raises(TypeError, match="CUDA device 0"):
         Field("u", memory=Memory.describe("u", 4096, (4,), None, "f", 64, 2, 0, False)).array()
 

@@ -374,7 +374,7 @@ def test_a_killed_run_is_noticed(tmp_path, monkeypatch):
         started.kill()
         started.wait()
     monkeypatch.setattr(reader, "_SILENT", 0.2)
-    monkeypatch.setattr(reader, "_number", lambda value, otherwise: float(value) if value > 100 else 0.0)  # the period
+    monkeypatch.setattr(reader, "number", lambda value: float(value) if value > 100 else 0.0)  # the period
     limit = time.monotonic() + 10
     while look.read().state == "running" and time.monotonic() < limit:
         time.sleep(0.05)

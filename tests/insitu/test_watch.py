@@ -285,7 +285,8 @@ def test_only_known_files_are_given(folder, tmp_path):
     with serving(out) as server:
         status, headers, data = get(server, "/pictures/Field.png?7")
         assert (status, headers["content-type"], data) == (200, "image/png", PNG)
-        assert [p["name"] for p in json.loads(get(server, "/state.json")[2])["pictures"]] == ["Field.png", "text.png"]
+        shown = json.loads(get(server, "/state.json")[2])
+        assert re.findall('alt="([^"]+)"', shown["fragments"]["pictures"]) == ["Field.png", "text.png"]
         for path in (
             *(
                 "/pictures/link.png",
@@ -363,7 +364,7 @@ def until(condition) -> None:
 
 
 def test_many_idle_clients_hold_few_threads(folder, monkeypatch):
-    monkeypatch.setattr(Handler, "timeout", 1)
+    monkeypatch.setattr(Handler, "timeout", 0.4)
     before = threading.active_count()
     with serving(folder) as server:
         with contextlib.ExitStack() as clients:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from backends import CPU, DTYPES, GPU, open_backend, random, x64
 
 import lapwing as lw
+from backends import CPU, DTYPES, GPU, open_backend, random, x64
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own, in forward mode
 
 
 @pytest.fixture(params=CPU + GPU)

@@ -17,7 +17,7 @@ shape (1,). (1.x has a vector, whose words are private to it.)
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,18 +26,22 @@ from jax.sharding import PartitionSpec
 
 from .. import __version__, eigh, eigvalsh, factor, inv_ex, solve_ex
 from ..distributed import shard
-from ..distributed.backends.xla.layout import shard_map
+from ..distributed.backends.protocol import check_columns, check_right
+from ..distributed.backends.xla.layout import shard_map as shard_map
+from ..distributed.backends.xla.sharding import put
 from .jaxmg_layout import (
     JaxMgWarning,
     Place,
+    asked_for,
     calculate_all_valid_T_A,
     calculate_padding,
-    check_right,
+    compiled,
     cyclic_1d,
     cyclic_1d_layout,
     determine_distributed_setup,
     device_supports_vmm,
     discard,
+    finite_status,
     get_cols_cyclic,
     get_mesh_and_spec_from_array,
     inside,
@@ -46,7 +50,6 @@ from .jaxmg_layout import (
     on_one_device,
     pad_rows,
     plot_block_to_cyclic,
-    put,
     random_psd,
     status,
     unpad_rows,
@@ -101,15 +104,13 @@ def potrs(
     in 1.x, where that is the default.
     """
     place = Place("potrs", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
-    check_right("potrs", a, b, b.shape[0] if cyclic_1d else None)
+    (check_columns if cyclic_1d else check_right)("potrs", a, b)
     if place.alone(a, b) and not cyclic_1d:
         x, logdet, info = _solved_alone(place, a, b, "pos", return_logdet)
     else:
-        x, logdet, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)(a, b)
+        x, logdet, info = _solver(place, T_A, cyclic_1d, "pos")(a, b)
     discard(donate, a, b)
-    code = status(info)
-    out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
-    return out if len(out) > 1 else x
+    return asked_for((x, True), (logdet, return_logdet), (status(info), return_status))
 
 
 def lu_solve(
@@ -122,9 +123,9 @@ def lu_solve(
     if place.alone(a, b):
         x, _, info = _solved_alone(place, a, b, "general", False)
     else:
-        x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
+        x, _, info = _solver(place, T_A, False, "general")(a, b)
     discard(donate, a, b)
-    return (x, status(info)) if return_status else x
+    return asked_for((x, True), (status(info), return_status))
 
 
 def potri(
@@ -133,13 +134,14 @@ def potri(
 ) -> Any:  # fmt: skip
     """The inverse of a positive definite matrix, exactly Hermitian: X, or (X, status)."""
     place = Place("potri", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
-    a = _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a
+    a = _in_blocks(place, a, T_A) if cyclic_1d else a
     if place.alone(a):
         x, info = on_one_device(partial(inv_ex, assume="pos", upper=True), a)
-        x, info = put(place.mesh, x, place.spec), put(place.mesh, info, PartitionSpec())
+        x, info = put(x, place.mesh, place.spec), put(info, place.mesh, PartitionSpec())
     else:
-        x, info = _inverter(place.mesh, place.spec, place.names, T_A)(a)
-    return (x, status(info)) if return_status else x
+        options: dict[str, Any] = {"axis_name": place.names, "upper": True, "width": T_A}
+        x, info = compiled(shard.inv_ex, place.mesh, (place.spec,), (place.spec, PartitionSpec()), **options)(a)
+    return asked_for((x, True), (status(info), return_status))
 
 
 def syevd(
@@ -153,11 +155,9 @@ def syevd(
     if T_A > 1024:
         raise ValueError(f"syevd: T_A={T_A} is larger than 1024")
     place = Place("syevd", a, T_A, mesh, matrix_specs, in_specs, pad, square=not cyclic_1d)
-    w, v = _eigen(place, _uncycler(place.mesh, place.spec, place.names, T_A)(a) if cyclic_1d else a, return_eigenvectors)
+    w, v = _eigen(place, _in_blocks(place, a, T_A) if cyclic_1d else a, return_eigenvectors)
     discard(donate, a)
-    bad = ~jnp.all(jnp.isfinite(w))
-    out = (w, *((v,) if return_eigenvectors else ()), *((status(bad),) if return_status else ()))
-    return out if len(out) > 1 else w
+    return asked_for((w, True), (v, return_eigenvectors), (finite_status(w), return_status))
 
 
 def potri_symmetrize(a: Any) -> Any:
@@ -218,9 +218,9 @@ def syevd_no_shardmap(a: Any, T_A: int, return_eigenvectors: bool = True) -> tup
     names = manual_axes(a)
     if return_eigenvectors:
         w, v = shard.eigh(a, axis_name=names, upper=True)
-        return w, v, status(~jnp.all(jnp.isfinite(w)))[None]
+        return w, v, finite_status(w)[None]
     w = shard.eigvalsh(a, axis_name=names, upper=True)
-    return w, status(~jnp.all(jnp.isfinite(w)))[None]
+    return w, finite_status(w)[None]
 
 
 def syevd_shardmap_ctx(a: Any, T_A: int, return_eigenvectors: bool = True, pad: bool = True) -> tuple[Any, ...]:
@@ -241,57 +241,43 @@ def _solved_alone(place: Place, a: Any, b: Any, assume: Any, logdet: bool) -> tu
         return f.solve(b), f.logdet(), f.info
 
     x, value, info = on_one_device(solved, a, b)
-    everywhere = partial(put, place.mesh, spec=PartitionSpec())
-    return put(place.mesh, x, place.b_spec), value if value is None else everywhere(value), everywhere(info)
+    value, info = (None if y is None else put(y, place.mesh, PartitionSpec()) for y in (value, info))
+    return put(x, place.mesh, place.b_spec), value, info
 
 
-@lru_cache(maxsize=64)
-def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool) -> Any:
-    def local(a: Any, b: Any) -> Any:
-        if cyclic:
-            a = _uncycled(a, names, tile, spec)
-        options: dict[str, Any] = {"axis_name": names, "width": tile, "assume": "pos" if pos else "general", "upper": pos}
-        split = (*b_spec, None, None)[:2]
-        b_split = "rows" if split[0] is not None else "columns" if split[1] is not None else "none"
-        return shard.solve_logdet_ex(a, b, b_split=b_split, **options)
-
-    return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())))
+def _solver(place: Place, tile: int, cyclic: bool, assume: str) -> Any:
+    rows, columns = (*place.b_spec, None, None)[:2]
+    split = "rows" if rows is not None else "columns" if columns is not None else "none"
+    specs = (place.spec, place.b_spec), (place.b_spec, PartitionSpec(), PartitionSpec())
+    options: dict[str, Any] = {"axis_name": place.names, "width": tile, "assume": assume, "b_split": split}
+    return compiled(_local_solve, place.mesh, *specs, spec=place.spec if cyclic else None, upper=assume == "pos", **options)
 
 
-@lru_cache(maxsize=64)
-def _inverter(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
-    def local(a: Any) -> Any:
-        return shard.inv_ex(a, axis_name=names, upper=True, width=tile)
-
-    return jax.jit(shard_map(local, mesh, (spec,), (spec, PartitionSpec())))
+def _local_solve(a: Any, b: Any, spec: Any, **options: Any) -> Any:
+    """``spec``: that of a matrix in block-cyclic order, else None."""
+    a = a if spec is None else _from_cyclic(a, options["axis_name"], options["width"], spec)
+    return shard.solve_logdet_ex(a, b, **options)
 
 
-@lru_cache(maxsize=64)
-def _uncycler(mesh: Any, spec: Any, names: Any, tile: int) -> Any:
-    return jax.jit(shard_map(lambda a: _uncycled(a, names, tile, spec), mesh, (spec,), spec))
+def _in_blocks(place: Place, a: Any, tile: int) -> Any:
+    """A matrix in block-cyclic order, in contiguous blocks."""
+    fixed: dict[str, Any] = {"names": place.names, "tile": tile, "spec": place.spec}
+    return compiled(_from_cyclic, place.mesh, (place.spec,), place.spec, **fixed)(a)
 
 
-def _uncycled(a: Any, names: Any, tile: int, spec: Any) -> Any:
+def _from_cyclic(a: Any, names: Any, tile: int, spec: Any) -> Any:
     """The axis that is not split tells the order; the other may have been padded."""
     split = "rows" if next(iter(spec)) is not None else "columns"
     return shard.from_cyclic(a, axis_name=names, width=tile, n=a.shape[1 if split == "rows" else 0], split=split)
 
 
-@lru_cache(maxsize=64)
-def _eigensolver(mesh: Any, spec: Any, names: Any, vectors: bool) -> Any:
-    def local(a: Any) -> Any:
-        if vectors:
-            return shard.eigh(a, axis_name=names, upper=True)
-        return shard.eigvalsh(a, axis_name=names, upper=True), a
-
-    return jax.jit(shard_map(local, mesh, (spec,), (PartitionSpec(), spec)))
-
-
-def _eigen(place: Any, a: Any, vectors: bool) -> tuple[Any, Any]:
+def _eigen(place: Place, a: Any, vectors: bool) -> tuple[Any, Any]:
+    """Eigenvalues on every device and, where asked for, eigenvectors as the matrix is split."""
+    specs = (PartitionSpec(), place.spec) if vectors else PartitionSpec()
     if isinstance(a, jax.core.Tracer) or not getattr(a, "is_fully_addressable", True):
-        return _eigensolver(place.mesh, place.spec, place.names, vectors)(a)  # type: ignore[no-any-return]
-    back = partial(put, place.mesh)
-    if not vectors:
-        return back(on_one_device(partial(eigvalsh, upper=True, on_fail="nan"), a), PartitionSpec()), None
-    w, v = on_one_device(partial(eigh, upper=True, on_fail="nan"), a)
-    return back(w, PartitionSpec()), back(v, place.spec)
+        function: Any = shard.eigh if vectors else shard.eigvalsh
+        results = compiled(function, place.mesh, (place.spec,), specs, axis_name=place.names, upper=True)(a)
+    else:
+        results = on_one_device(partial(eigh if vectors else eigvalsh, upper=True, on_fail="nan"), a)
+        results = jax.tree.map(lambda x, spec: put(x, place.mesh, spec), tuple(results) if vectors else results, specs)
+    return results if vectors else (results, None)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..core import libraries
+from ..core.problem import DTYPES
 from ..distributed import shard
-from ..distributed.backends.xla.layout import shard_map
+from ..distributed.backends.xla import sharding
+from ..distributed.backends.xla.layout import in_mesh, shard_map
 
 _FAILED = 7  # cuSOLVER's "internal error", which JAXMg gives for a matrix that is not positive definite
-_DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Place:
@@ -30,8 +31,8 @@ class Place:
             raise ValueError(f"{name}: give matrix_specs or in_specs, not both")
         specs = in_specs if specs is None else specs
         if specs is None or mesh is None:
-            found_mesh, found = get_mesh_and_spec_from_array(a)
-            mesh, specs = mesh if mesh is not None else found_mesh, specs if specs is not None else found
+            own_mesh, own_spec = get_mesh_and_spec_from_array(a)
+            mesh, specs = own_mesh if mesh is None else mesh, own_spec if specs is None else specs
         pair = isinstance(specs, (tuple, list)) and not isinstance(specs, PartitionSpec)
         if pair and not 1 <= len(specs) <= 2:
             raise ValueError(f"{name}: in_specs must be one PartitionSpec or two, got {len(specs)}")
@@ -42,8 +43,8 @@ class Place:
         self.b_spec = specs[1] if pair and len(specs) == 2 else PartitionSpec()
         if a.ndim != 2 or (square and a.shape[0] != a.shape[1]):
             raise ValueError(f"{name}: A must be a square matrix, got shape {tuple(a.shape)}")
-        if str(a.dtype) not in _DTYPES:
-            raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(_DTYPES)}")
+        if str(a.dtype) not in DTYPES:
+            raise TypeError(f"{name}: dtype {a.dtype} is not one of {', '.join(DTYPES)}")
         if isinstance(tile, bool) or not isinstance(tile, (int, np.integer)) or tile < 1:
             raise ValueError(f"{name}: T_A must be positive, got {tile!r}")
         entries = [entry for entry in self.spec if entry is not None]
@@ -68,51 +69,47 @@ class Place:
         """All of the matrix is on the one device of the mesh, and nothing is traced."""
         if not isinstance(self.mesh, Mesh) or self.mesh.size != 1 or not isinstance(a, jax.Array):
             return False
-        made = jnp.zeros(())  # inside of a jit this is traced too
-        if any(isinstance(x, jax.core.Tracer) for x in (a, *others, made)):
+        new = jnp.zeros(())  # inside of a jit this is traced too
+        if any(isinstance(x, jax.core.Tracer) for x in (a, *others, new)):
             return False
         return a.is_fully_addressable and a.sharding.device_set == set(self.mesh.devices.flat)
 
 
-def alone_on(x: Any, like: Any) -> Any:
-    """The whole array on one device of ``like``."""
-    # a bare device would leave the mesh of Explicit axes in the type
-    return jax.device_put(x, SingleDeviceSharding(like.addressable_shards[0].device))
+@lru_cache(maxsize=256)
+def compiled(function: Any, mesh: Any, in_specs: Any, out_specs: Any, **fixed: Any) -> Any:
+    """``function`` on blocks, with its keywords; one for each layout: a new function would be compiled at every call."""
+    return jax.jit(shard_map(partial(function, **fixed), mesh, in_specs, out_specs))
 
 
 def on_one_device(function: Any, a: Any, *others: Any) -> Any:
     """``function`` of whole arrays on one device of ``a``, whatever mesh is set."""
     if not isinstance(a, jax.Array):
         return function(*(jnp.asarray(x) for x in (a, *others)))
-    given = [alone_on(x, a) for x in (a, *others)]
-    # a mesh that is set would be taken for that of these arrays
-    now = jax.sharding.get_abstract_mesh() if hasattr(jax, "set_mesh") else None
-    if now is None or now.empty:
-        return function(*given)
-    with jax.set_mesh(Mesh(np.array([a.addressable_shards[0].device]), ("one",))):
-        return function(*given)
+    whole = [sharding.on_the_device(x, a) for x in (a, *others)]
+    with in_mesh(sharding.mesh_of(a)):
+        return function(*whole)
 
 
-def discard(donate: bool, *given: Any) -> None:
+def discard(donate: bool, *arrays: Any) -> None:
     """Delete donated arrays: their memory is free as soon as the devices have read it."""
-    for x in given if donate else ():
+    for x in arrays if donate else ():
         if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_deleted():
             x.delete()
 
 
-def put(mesh: Any, x: Any, spec: Any) -> Any:
-    return jax.device_put(x, NamedSharding(mesh, spec))
-
-
-def check_right(name: str, a: Any, b: Any, rows: int | None = None) -> None:
-    if b.ndim not in (1, 2) or b.shape[0] != (rows or a.shape[0]):
-        raise ValueError(f"{name}: b must have {a.shape[0]} rows, got shape {tuple(b.shape)}")
-    if a.dtype != b.dtype:
-        raise TypeError(f"{name}: A and b must have the same dtype, got {a.dtype} and {b.dtype}")
+def asked_for(*results: tuple[Any, bool]) -> Any:
+    """The results that were asked for, as a tuple; one alone as it is."""
+    chosen = tuple(x for x, wanted in results if wanted)
+    return chosen if len(chosen) > 1 else chosen[0]
 
 
 def status(info: Any) -> Any:
     return jnp.where(info == 0, 0, _FAILED).astype(jnp.int32)
+
+
+def finite_status(x: Any) -> Any:
+    """The status of a call whose results are finite if it succeeded."""
+    return status(~jnp.all(jnp.isfinite(x)))
 
 
 def manual_axes(a: Any) -> tuple[str, ...]:
@@ -165,29 +162,24 @@ def cyclic_1d(a: Any, T_A: int, mesh: Any, in_specs: Any, pad: bool = True) -> A
 
 def _relaid(a: Any, tile: int, mesh: Any, spec: Any) -> Any:
     axis, names, _ = _split("cyclic_1d", spec, mesh)
-    return _relayer(mesh, spec, names, int(tile), "columns" if axis else "rows")(a)
-
-
-@lru_cache(maxsize=64)
-def _relayer(mesh: Any, spec: Any, names: tuple[str, ...], tile: int, split: str) -> Any:
-    # one for each layout: a new function would be compiled at every call
-    return jax.jit(shard_map(lambda x: shard.to_cyclic(x, axis_name=names, width=tile, split=split), mesh, (spec,), spec))
+    options: dict[str, Any] = {"axis_name": names, "width": int(tile), "split": "columns" if axis else "rows"}
+    return compiled(shard.to_cyclic, mesh, (spec,), spec, **options)(a)
 
 
 def _split(name: str, spec: Any, mesh: Any) -> tuple[int, tuple[str, ...], int]:
     """Which axis of a matrix is split, over which names of the mesh, and over how many devices."""
     entries = (*spec, None, None)[:2]
-    found = [i for i, entry in enumerate(entries) if entry is not None]
-    if len(found) != 1:
+    split = [i for i, entry in enumerate(entries) if entry is not None]
+    if len(split) != 1:
         raise ValueError(
             f"{name}: exactly one axis of the matrix must be split, got {spec}\nhint: P('x', None) or P(None, 'x')"
         )
-    entry = entries[found[0]]
+    entry = entries[split[0]]
     names = entry if isinstance(entry, tuple) else (entry,)
     unknown = [each for each in names if each not in mesh.shape]
     if unknown:
         raise ValueError(f"{name}: {spec} names the axis {unknown[0]!r}, the mesh has {tuple(mesh.shape)}")
-    return found[0], tuple(names), int(np.prod([mesh.shape[each] for each in names]))
+    return split[0], tuple(names), prod(mesh.shape[each] for each in names)
 
 
 def calculate_padding(shard_size: int, T_A: int) -> int:

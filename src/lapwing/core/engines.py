@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
+from typing import Protocol
 
 from . import lapack
 from .native import ENGINES as NATIVE_ENGINES
@@ -121,6 +123,29 @@ ENGINES: dict[str, Engine] = {
         ),
     )
 }
+
+
+class Backend(Protocol):
+    """An engine for matrices over several devices, as the list of engines shows it."""
+
+    name: str
+    what: str
+    devices: tuple[str, ...]
+
+    def missing(self, device: str) -> str: ...
+
+
+# The modules whose PUBLIC are such engines. They are above this layer, and loaded when the list is asked for.
+_BACKENDS: list[str] = []
+
+
+def register_backends(module: str) -> None:
+    """Add a module, by its name, whose ``PUBLIC`` lists engines for matrices over several devices."""
+    _BACKENDS.append(module)
+
+
+def backends() -> list[Backend]:
+    return [backend for module in _BACKENDS for backend in import_module(module).PUBLIC]
 
 
 def capabilities() -> list[Capability]:

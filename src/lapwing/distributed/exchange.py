@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, zip_longest
+from operator import setitem
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ _STEP = 1 << 21  # bytes of a message of a triangle: short steps along the diago
 _FEW = 24  # rows: for shorter runs one copy by indices is faster than many copies of tiles
 _TILE = 64
 
-Put = Callable[[np.ndarray, tuple[Any, Any], np.ndarray], None]
+Put = Callable[[Any, Any, Any], None]  # target, index, piece
 Run = tuple[int, int, int]  # first index in the source's block, first index in the target's block, length
 Portion = tuple[tuple[Run, ...], tuple[Run, ...]]  # runs of rows and of columns
 
@@ -79,7 +80,7 @@ def exchange(
     to: Layout,
     *,
     column_major: bool = False,
-    put: Put | None = None,
+    put: Put = setitem,
     upper: bool | None = None,
 ) -> int:
     """``target`` <- ``source``: the blocks of one matrix in two layouts. Collective; ``comm`` has ``isend`` and ``irecv``.
@@ -109,7 +110,7 @@ def exchange(
                 requests.append(comm.irecv(_bytes(received), step.from_rank, _TAG))
             if leaving is not None:
                 send_buffer, sent = _room(send_buffer, leaving)
-                _copy(sent, source, packed(leaving[0]), packed(leaving[1]), None)
+                _copy(sent, source, packed(leaving[0]), packed(leaving[1]))
                 requests.append(comm.isend(_bytes(sent), step.to_rank, _TAG))
             comm.wait_all(requests, "exchange", tuple(sorted({step.from_rank, step.to_rank})))
             if coming is not None:
@@ -149,10 +150,7 @@ def keep_triangle(
     ``beside``: only entries up to about this distance from the diagonal have to be set; the rest is ``fill`` already.
     """
     for rows, columns, part in _parts(layout, rank, not upper, 1, beside):
-        if part is None:
-            block[rows, columns] = fill
-        else:
-            block[rows, columns][part] = fill
+        block[rows, columns][... if part is None else part] = fill
 
 
 def copy_triangle(block: np.ndarray, layout: Layout, rank: int, *, upper: bool) -> np.ndarray:
@@ -330,25 +328,18 @@ def _room(buffer: np.ndarray, portion: Portion) -> tuple[np.ndarray, np.ndarray]
     return buffer, buffer[:count].reshape(shape)
 
 
-def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put | None) -> None:
+def _copy(target: np.ndarray, source: np.ndarray, rows: tuple[Run, ...], columns: tuple[Run, ...], put: Put = setitem) -> None:
     """target <- source, run by run; short runs by their indices."""
     if min(total(rows) / len(rows), total(columns) / len(columns)) < _FEW and len(rows) * len(columns) > 1:
-        here: Any = np.ix_(_flat(rows, 0), _flat(columns, 0))
-        there: Any = np.ix_(_flat(rows, 1), _flat(columns, 1))
-        if put is not None:
-            put(target, there, source[here])
-        else:
-            target[there] = source[here]
+        here, there = (np.ix_(_flat(rows, side), _flat(columns, side)) for side in (0, 1))
+        put(target, there, source[here])
         return
     if (target.strides[0] < target.strides[1]) != (source.strides[0] < source.strides[1]):
         rows, columns = _cut(rows), _cut(columns)
     for i, k, height in rows:
         for j, l, width in columns:
             piece = source[i : i + height, j : j + width]
-            if put is not None:
-                put(target, (slice(k, k + height), slice(l, l + width)), piece)
-            else:
-                target[k : k + height, l : l + width] = piece
+            put(target, (slice(k, k + height), slice(l, l + width)), piece)
 
 
 def _cut(runs: tuple[Run, ...]) -> tuple[Run, ...]:

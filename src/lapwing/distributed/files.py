@@ -65,7 +65,9 @@ def write_block(folder: Path, saved: Saved, rank: int, local: np.ndarray) -> Non
 
 def finish(folder: Path, saved: Saved) -> None:
     """Replace the manifest, and delete the files of earlier saves."""
-    old = _previous(folder)
+    old = None
+    with suppress(OSError, ValueError):
+        old = read_manifest(folder)
     part = folder / f"{_MANIFEST}.part"
     known = {"dtype": saved.dtype.name, "shape": list(saved.layout.shape), "label": saved.label}
     part.write_text(json.dumps({"format": _FORMAT, **known, "layout": saved.layout.as_json()}, indent=1))
@@ -76,13 +78,6 @@ def finish(folder: Path, saved: Saved) -> None:
     for name in stale:
         with suppress(OSError):  # the new matrix is complete, with or without them
             (folder / name).unlink()
-
-
-def _previous(folder: Path) -> Saved | None:
-    try:
-        return read_manifest(folder)
-    except (OSError, ValueError):
-        return None
 
 
 def discard(folder: Path, saved: Saved, rank: int) -> None:

@@ -14,7 +14,7 @@ from ..core.problem import DTYPES
 from . import files
 from .exchange import exchange
 from .layout import Axis, Layout
-from .ranks.protocol import agree, open_communicator
+from .ranks.protocol import agree, attempt, open_communicator
 
 
 class ShardedMatrix:
@@ -93,9 +93,8 @@ class ShardedMatrix:
         """
         name = "ShardedMatrix.from_local"
         ranks = open_communicator(comm)
-        error: Exception | None = None
-        try:
-            local = checked(name, local)
+
+        def check() -> Any:
             if sum(x is not None for x in (axis, grid, layout)) > 1:
                 raise ValueError(f"{name}: give one of axis, grid and layout")
             if axis not in (None, 0, 1):
@@ -104,8 +103,10 @@ class ShardedMatrix:
                 raise ValueError(f"{name}: grid={grid!r} does not match the number of ranks, {ranks.size}")
             if layout is not None and layout.size > ranks.size:
                 raise ValueError(f"{name}: the layout ({layout}) needs {layout.size} ranks, and there are {ranks.size}")
-        except (TypeError, ValueError) as invalid:
-            error, local = invalid, np.empty((0, 0))
+            return checked(name, local)
+
+        block, error = attempt(check)
+        local = np.empty((0, 0)) if error else block
         facts = {"axis": axis, "grid": grid, "layout": layout, "dtype": dtype_of(local).name, "library": library_of(local)}
         shapes = agree(ranks, name, facts, error=error, mine=tuple(local.shape))
         if layout is None:
@@ -148,10 +149,8 @@ class ShardedMatrix:
         """
         name = "ShardedMatrix.from_function"
         ranks = open_communicator(comm)
-        error: Exception | None = None
-        block: Any = np.empty((0, 0))
-        chosen = layout
-        try:
+
+        def make() -> ShardedMatrix:
             chosen = layout_for(name, shape, layout, ranks)
             expected = chosen.local_shape(ranks.rank)
             block = np.empty(expected, dtype) if 0 in expected else f(*chosen.indices(ranks.rank))
@@ -160,34 +159,34 @@ class ShardedMatrix:
             block = np.asarray(block, dtype)
             if block.shape != expected:
                 raise ValueError(f"{name}: f returned a block of shape {block.shape}, and the layout needs {expected}")
-            block = checked(name, block)
-        except Exception as raised:  # of any type: the other ranks must not wait for this one
-            error = raised
+            return cls(checked(name, block), chosen, ranks)
+
+        matrix, error = attempt(make)
         agree(ranks, name, {"shape": tuple(shape), "dtype": str(np.dtype(dtype)), "layout": layout}, error=error)
-        assert chosen is not None
-        return cls(block, chosen, ranks)
+        assert matrix is not None
+        return matrix
 
     @classmethod
     def scatter(cls, a: Any, comm: Any, *, root: int = 0, layout: Layout | None = None) -> ShardedMatrix:
         """Distribute a matrix of rank ``root``, by default in blocks of rows. ``a`` is ignored on the other ranks."""
         name = "ShardedMatrix.scatter"
         ranks = open_communicator(comm)
-        error: Exception | None = None
-        facts_of_root = None
-        try:
+
+        def check() -> tuple[Any, str] | None:
+            """Shape and dtype, on the root."""
             if not 0 <= root < ranks.size:
                 raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
-            if ranks.rank == root:
-                if on_device(a):
-                    raise TypeError(
-                        f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array, or use from_local with blocks on GPUs"
-                    )
-                a = checked(name, a)
-                facts_of_root = a.shape, a.dtype.name
-                layout_for(name, a.shape, layout, ranks)
-        except (TypeError, ValueError) as invalid:
-            error = invalid
-        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=facts_of_root)[root]
+            if ranks.rank != root:
+                return None
+            if on_device(a):
+                raise TypeError(
+                    f"{name}: the matrix is on a GPU\nhint: scatter a NumPy array, or use from_local with blocks on GPUs"
+                )
+            layout_for(name, checked(name, a).shape, layout, ranks)
+            return a.shape, a.dtype.name
+
+        described, error = attempt(check)
+        shape, dtype = agree(ranks, name, {"root": root, "layout": layout}, error=error, mine=described)[root]
         target = layout_for(name, shape, layout, ranks)
         block = np.empty(target.local_shape(ranks.rank), dtype)
         source = on_one(shape, root, ranks.size)
@@ -199,13 +198,15 @@ class ShardedMatrix:
         """The whole matrix on rank ``root`` and None elsewhere; on all ranks for ``root=None``. On GPUs it stays on a GPU."""
         name, ranks = "ShardedMatrix.gather", self.ranks
         target = on_one(self.shape, root or 0, ranks.size)
-        error: Exception | None
-        if root is not None and not 0 <= root < ranks.size:
-            whole, error = np.empty(0), ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
-        elif self.on_gpu:
-            whole, error = np.empty(0), None
-        else:
-            whole, error = room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+
+        def check() -> Any:
+            if root is not None and not 0 <= root < ranks.size:
+                raise ValueError(f"{name}: root={root} is not one of {ranks.size} ranks")
+            if not self.on_gpu:
+                return room(name, self.shape if root is None else target.local_shape(ranks.rank), self.dtype)
+
+        whole: Any
+        whole, error = attempt(check)
         agree(ranks, name, {"root": root, "shape": self.shape, "dtype": self.dtype.name}, error=error)
         if self.on_gpu:
             return _moves().gather(self, root)
@@ -216,11 +217,16 @@ class ShardedMatrix:
 
     def redistribute(self, layout: Layout) -> ShardedMatrix:
         """The same matrix in another layout; the matrix itself if it has that layout already."""
-        name, block = "ShardedMatrix.redistribute", self.local
+        name = "ShardedMatrix.redistribute"
         facts = {"layout": layout, "from": self.layout, "shape": self.shape, "dtype": self.dtype.name}
-        error = misfit(name, self.shape, layout, self.ranks)
-        if error is None and layout != self.layout and not self.on_gpu:
-            block, error = room(name, layout.local_shape(self.ranks.rank), self.dtype)
+
+        def check() -> Any:
+            if layout_for(name, self.shape, layout, self.ranks) == self.layout or self.on_gpu:
+                return self.local
+            return room(name, layout.local_shape(self.ranks.rank), self.dtype)
+
+        block: Any
+        block, error = attempt(check)
         agree(self.ranks, name, facts, error=error)
         if layout == self.layout:
             return self
@@ -260,24 +266,28 @@ class ShardedMatrix:
         name = "ShardedMatrix.load"
         ranks = open_communicator(comm)
         path = Path(folder)
-        error: Exception | None = None
-        block, target = np.empty((0, 0)), layout
-        try:
-            saved = files.read_manifest(path)
-            if layout is None and saved.layout.size == ranks.size:
-                target = saved.layout
-            target = layout_for(name, saved.layout.shape, target, ranks)
-            block = files.read_block(path, saved, target, ranks.rank)
-        except FileNotFoundError as missing:
-            error = FileNotFoundError(f"{name}: {missing.filename} does not exist\nhint: all ranks must see the folder")
-        except MemoryError as full:
-            error = MemoryError(f"{name}: {full}\nhint: load it on more ranks")
-        except (OSError, ValueError, OverflowError) as damage:
-            words = str(damage)
-            error = damage if words.startswith(name) else ValueError(f"{name}: {path} cannot be read: {words}")
-        agree(ranks, name, {"folder": str(path), "layout": target}, error=error)
-        assert target is not None
-        return cls(block, target, ranks)
+
+        def read() -> ShardedMatrix:
+            try:
+                saved = files.read_manifest(path)
+                same = layout is None and saved.layout.size == ranks.size
+                target = layout_for(name, saved.layout.shape, saved.layout if same else layout, ranks)
+                return cls(files.read_block(path, saved, target, ranks.rank), target, ranks)
+            except FileNotFoundError as missing:
+                raise FileNotFoundError(
+                    f"{name}: {missing.filename} does not exist\nhint: all ranks must see the folder"
+                ) from None
+            except MemoryError as full:
+                raise MemoryError(f"{name}: {full}\nhint: load it on more ranks") from None
+            except (OSError, ValueError, OverflowError) as damage:
+                if str(damage).startswith(name):
+                    raise
+                raise ValueError(f"{name}: {path} cannot be read: {damage}") from None
+
+        matrix, error = attempt(read)
+        agree(ranks, name, {"folder": str(path), "layout": matrix.layout if matrix else None}, error=error)
+        assert matrix is not None
+        return matrix
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -355,24 +365,18 @@ def dtype_of(local: Any) -> np.dtype:
 
 
 def layout_for(name: str, shape: tuple[int, ...], layout: Layout | None, ranks: Any) -> Layout:
+    """The layout, checked; None stands for blocks of rows."""
     if len(shape) != 2 or min(shape) < 0:
         raise ValueError(f"{name}: shape {shape!r} is not (rows, columns)")
     if layout is None:
         return Layout.rows_of((shape[0], shape[1]), ranks.size)
-    error = misfit(name, shape, layout, ranks)
-    if error is not None:
-        raise error
-    return layout
-
-
-def misfit(name: str, shape: tuple[int, ...], layout: Layout, ranks: Any) -> Exception | None:
     if not isinstance(layout, Layout):
-        return TypeError(f"{name}: expected a Layout, got {layout!r}\nhint: lapwing.distributed.Layout.rows_of(shape, ranks)")
+        raise TypeError(f"{name}: expected a Layout, got {layout!r}\nhint: lapwing.distributed.Layout.rows_of(shape, ranks)")
     if layout.shape != tuple(shape):
-        return ValueError(f"{name}: the layout is for shape {layout.shape}, and the matrix has shape {tuple(shape)}")
+        raise ValueError(f"{name}: the layout is for shape {layout.shape}, and the matrix has shape {tuple(shape)}")
     if layout.size > ranks.size:
-        return ValueError(f"{name}: the layout ({layout}) needs {layout.size} ranks, and there are {ranks.size}")
-    return None
+        raise ValueError(f"{name}: the layout ({layout}) needs {layout.size} ranks, and there are {ranks.size}")
+    return layout
 
 
 def blocks_layout(name: str, shapes: list[tuple[int, int]], grid: tuple[int, int]) -> Layout:
@@ -390,12 +394,12 @@ def blocks_layout(name: str, shapes: list[tuple[int, int]], grid: tuple[int, int
     return Layout(Axis.blocks(rows), Axis.blocks(columns))
 
 
-def room(name: str, shape: tuple[int, int], dtype: Any) -> tuple[np.ndarray, Exception | None]:
-    """New memory, and the error if there is none: the other ranks must know it before anything is sent."""
+def room(name: str, shape: tuple[int, int], dtype: Any) -> np.ndarray:
+    """New memory."""
     try:
-        return np.empty(shape, dtype), None
+        return np.empty(shape, dtype)
     except MemoryError as full:
-        return np.empty((0, 0), dtype), MemoryError(f"{name}: {full}\nhint: use parts of it: .local, or .redistribute")
+        raise MemoryError(f"{name}: {full}\nhint: use parts of it: .local, or .redistribute") from None
 
 
 def on_one(shape: tuple[int, int], root: int, size: int) -> Layout:

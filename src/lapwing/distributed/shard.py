@@ -14,13 +14,14 @@ Needs JAX.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
+from .backends.protocol import check_columns
 from .backends.xla.panels import panels_of_width
 from .placement import Grid
-from .shard_blocks import axes_of, check_right, cyclic, is_pos, right_grid, square, tall
+from .shard_blocks import axes_of, cyclic, method_of, right_grid, square, tall
 
 __all__ = [
     "cholesky",
@@ -41,6 +42,21 @@ __all__ = [
     "svdvals",
     "to_cyclic",
 ]
+
+
+class MatrixOptions(TypedDict, total=False):
+    """The keywords of calls on a square matrix; see :func:`solve`."""
+
+    axis_name: Required[Any]
+    assume: str
+    upper: bool
+    width: int | None
+
+
+class SystemOptions(MatrixOptions, total=False):
+    """The keywords of :func:`solve`."""
+
+    b_split: str
 
 
 def cholesky(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> Any:
@@ -81,22 +97,14 @@ def cholesky(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | 
 
 def cholesky_ex(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> tuple[Any, Any]:
     """My block of the factor, and the status: 0, or the order of the first leading minor that is not positive definite."""
-    from .backends.xla.calls import local_cholesky
+    from .backends.xla.calls import local_factor, triangle_of
 
     grid, cut = square("shard.cholesky", a_local, axis_name, width, upper)
-    return local_cholesky(a_local, grid, cut, upper)
+    f = local_factor(a_local, grid, cut, upper)
+    return triangle_of(f, grid, cut, upper), f.info
 
 
-def solve(
-    a_local: Any,
-    b_local: Any,
-    *,
-    axis_name: Any,
-    assume: str = "pos",
-    upper: bool = False,
-    b_split: str = "auto",
-    width: int | None = None,
-) -> Any:
+def solve(a_local: Any, b_local: Any, **options: Unpack[SystemOptions]) -> Any:
     """My block of A^-1 B.
 
     Parameters
@@ -108,9 +116,10 @@ def solve(
     axis_name, upper, width
         As for :func:`cholesky`.
     assume : {"pos", "general"}
-        Positive definite, or any matrix.
+        Positive definite (default), or any matrix.
     b_split : {"auto", "none", "rows", "columns"}
-        Which axis of B is split over all of ``axis_name``. "auto" takes n rows for the whole, fewer for a block of rows.
+        Which axis of B is split over all of ``axis_name``. "auto" (default) takes n rows for the whole, fewer for a block of
+        rows.
 
     Returns
     -------
@@ -121,22 +130,12 @@ def solve(
     ValueError, TypeError
         Wrong shape, dtype or choice.
     """
-    return solve_ex(a_local, b_local, axis_name=axis_name, assume=assume, upper=upper, b_split=b_split, width=width)[0]
+    return solve_logdet_ex(a_local, b_local, **options)[0]
 
 
-def solve_ex(
-    a_local: Any,
-    b_local: Any,
-    *,
-    axis_name: Any,
-    assume: str = "pos",
-    upper: bool = False,
-    b_split: str = "auto",
-    width: int | None = None,
-) -> tuple[Any, Any]:
-    """My block of A^-1 B, and the status."""
-    options: dict[str, Any] = {"assume": assume, "upper": upper, "b_split": b_split, "width": width}
-    x, _, info = solve_logdet_ex(a_local, b_local, axis_name=axis_name, **options)
+def solve_ex(a_local: Any, b_local: Any, **options: Unpack[SystemOptions]) -> tuple[Any, Any]:
+    """My block of A^-1 B, and the status; the options as for :func:`solve`."""
+    x, _, info = solve_logdet_ex(a_local, b_local, **options)
     return x, info
 
 
@@ -151,55 +150,39 @@ def solve_logdet_ex(
     width: int | None = None,
 ) -> tuple[Any, Any, Any]:
     """My block of A^-1 B, log |det A| and the status, from one factorisation."""
-    from .backends.xla import calls, lu
-    from .backends.xla.cholesky import logdet
-
     name = "shard.solve"
     grid, cut = square(name, a_local, axis_name, width, upper)
-    check_right(name, a_local, b_local)
+    check_columns(name, a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     right = right_grid(name, b, grid, cut.n, b_split)
-    if is_pos(name, assume):
-        spd = calls.local_factor(a_local, grid, cut, upper)
-        x, info = calls.local_apply(spd, b, grid, right, cut), spd.info
-        logabs = calls.or_nan(logdet(spd), info)
-    else:
-        factors = lu.local_factor(a_local, grid, cut)
-        x, info = lu.apply(factors, b, grid, right, cut, turned=False), factors.info
-        logabs = lu.slogdet_of(factors)[1]
-    return (x[:, 0] if b_local.ndim == 1 else x), logabs, info
+    method = method_of(name, assume)
+    f = method.local_factor(a_local, grid, cut, upper)
+    x = method.apply(f, b, grid, right, cut, upper, turned=False)
+    return (x[:, 0] if b_local.ndim == 1 else x), method.slogdet_of(f)[1], f.info
 
 
-def inv(a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None) -> Any:
-    """My block of A^-1; for "pos" it is exactly Hermitian."""
-    return inv_ex(a_local, axis_name=axis_name, assume=assume, upper=upper, width=width)[0]
+def inv(a_local: Any, **options: Unpack[MatrixOptions]) -> Any:
+    """My block of A^-1; for "pos" it is exactly Hermitian. The options as for :func:`solve`, without ``b_split``."""
+    return inv_ex(a_local, **options)[0]
 
 
 def inv_ex(
     a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None
 ) -> tuple[Any, Any]:
     """My block of A^-1, and the status."""
-    from .backends.xla import calls, lu
-
     grid, cut = square("shard.inv", a_local, axis_name, width, upper)
-    if is_pos("shard.inv", assume):
-        return calls.local_inverse(a_local, grid, cut, upper)
-    return lu.local_inverse(a_local, grid, cut)
+    method = method_of("shard.inv", assume)
+    f = method.local_factor(a_local, grid, cut, upper)
+    return method.inverse_of(f, grid, cut, upper), f.info
 
 
 def slogdet(
     a_local: Any, *, axis_name: Any, assume: str = "pos", upper: bool = False, width: int | None = None
 ) -> tuple[Any, Any]:
     """Sign and log |det A|, the same on every device."""
-    import jax.numpy as jnp
-
-    from .backends.xla import calls, lu
-
     grid, cut = square("shard.slogdet", a_local, axis_name, width, upper)
-    if is_pos("shard.slogdet", assume):
-        value, info = calls.local_logdet(a_local, grid, cut, upper)
-        return calls.or_nan(jnp.ones((), a_local.dtype), info), value
-    return lu.local_slogdet(a_local, grid, cut)[:2]
+    method = method_of("shard.slogdet", assume)
+    return method.slogdet_of(method.local_factor(a_local, grid, cut, upper))  # type: ignore[no-any-return]
 
 
 def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
@@ -239,7 +222,7 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
 
     grid = tall("shard.lstsq", a_local, axis_name)
     m = a_local.shape[0] * grid.p
-    check_right("shard.lstsq", a_local, b_local)
+    check_columns("shard.lstsq", a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     if b.shape[0] not in (m, a_local.shape[0]):
         raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} as my block, got {b.shape[0]}")
@@ -250,23 +233,25 @@ def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = N
 
 def eigh(a_local: Any, *, axis_name: Any, upper: bool = False) -> tuple[Any, Any]:
     """Eigenvalues on every device and my block of the eigenvectors. Every device gathers the matrix: for those that fit."""
-    import jax.numpy as jnp
+    from .backends.xla.layout import local_part
 
-    from .backends.xla.layout import gathered, local_part
-
-    grid, _ = square("shard.eigh", a_local, axis_name, None, upper)
-    w, v = jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)
+    grid, w, v = _spectrum("shard.eigh", a_local, axis_name, upper)
     return w, local_part(v, grid)
 
 
 def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False) -> Any:
     """Eigenvalues, on every device. Every device gathers the matrix: for those that fit."""
+    return _spectrum("shard.eigvalsh", a_local, axis_name, upper)[1]
+
+
+def _spectrum(name: str, a_local: Any, axis_name: Any, upper: bool) -> tuple[Grid, Any, Any]:
+    """The grid of the matrix, and all of its eigenvalues and eigenvectors on every device."""
     import jax.numpy as jnp
 
     from .backends.xla.layout import gathered
 
-    grid, _ = square("shard.eigvalsh", a_local, axis_name, None, upper)
-    return jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)[0]
+    grid, _ = square(name, a_local, axis_name, None, upper)
+    return grid, *jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)
 
 
 def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns") -> Any:
@@ -292,5 +277,5 @@ def from_cyclic(c_local: Any, *, axis_name: Any, width: int, n: int, split: str 
             f"shard.from_cyclic: panels of width {width} for n = {n} on {grid.size} devices are {cut.columns} wide together,"
             f" got {c.shape[1]}"
         )
-    made = from_panels(c, grid, cut, c.shape[0])
-    return made if split == "columns" else made.T
+    block = from_panels(c, grid, cut, c.shape[0])
+    return block if split == "columns" else block.T

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.checks import check_flag, check_matrix
+from ..core.checks import check_choice, check_flag, check_matrix
 from .backends.xla.panels import Panels, panels, panels_of_width
 from .placement import Grid
 
 
 def cyclic(name: str, a: Any, axis_name: Any, width: int, split: str) -> tuple[Grid, Panels]:
-    if split not in ("columns", "rows"):
-        raise ValueError(f"{name}: split={split!r} is not 'columns' or 'rows'")
+    check_choice(name, "split", split, ("columns", "rows"))
     check_width(name, width)
     grid = Grid((), axes_of(name, axis_name))
     return grid, panels_of_width(a.shape[1 if split == "columns" else 0] * grid.size, grid.size, width)
@@ -42,8 +41,7 @@ def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = Fa
             "\nhint: split rows or columns over all axes, or rows over the first and columns over the second"
         )
     check_width(name, width)
-    cut = panels(n, size, jax.default_backend()) if width is None else panels_of_width(n, size, width)
-    return grid, cut
+    return grid, panels(n, size, jax.default_backend()) if width is None else panels_of_width(n, size, width)
 
 
 def tall(name: str, a: Any, axis_name: Any) -> Grid:
@@ -71,14 +69,6 @@ def axes_of(name: str, axis_name: Any) -> tuple[tuple[str, int], ...]:
         ) from None
 
 
-def check_right(name: str, a: Any, b: Any) -> None:
-    if not hasattr(b, "dtype") or a.dtype != b.dtype:
-        kind = getattr(b, "dtype", type(b).__name__)
-        raise TypeError(f"{name}: a and b must have the same dtype, got {a.dtype} and {kind}\nhint: convert one of them")
-    if b.ndim not in (1, 2):
-        raise ValueError(f"{name}: b must have one or two axes, got shape {tuple(b.shape)}")
-
-
 def check_width(name: str, width: Any) -> None:
     if width is not None and (isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 1):
         raise ValueError(f"{name}: width={width!r} is not a positive number of columns")
@@ -86,8 +76,7 @@ def check_width(name: str, width: Any) -> None:
 
 def right_grid(name: str, b: Any, grid: Grid, n: int, split: str) -> Grid | None:
     axes = grid.rows + grid.columns
-    if split not in ("auto", "none", "rows", "columns"):
-        raise ValueError(f"{name}: b_split={split!r} is not known\nhint: use one of 'auto', 'none', 'rows', 'columns'")
+    check_choice(name, "b_split", split, ("auto", "none", "rows", "columns"))
     if split == "auto":
         split = "none" if b.shape[0] == n else "rows"
     if b.shape[0] != (n // grid.size if split == "rows" else n):
@@ -95,7 +84,9 @@ def right_grid(name: str, b: Any, grid: Grid, n: int, split: str) -> Grid | None
     return {"none": None, "rows": Grid(axes, ()), "columns": Grid((), axes)}[split]
 
 
-def is_pos(name: str, assume: str) -> bool:
-    if assume not in ("pos", "general"):
-        raise ValueError(f"{name}: assume={assume!r} is not known\nhint: use 'pos' or 'general'")
-    return assume == "pos"
+def method_of(name: str, assume: str) -> Any:
+    """The module that factors such matrices."""
+    from .backends.xla.factored import METHODS
+
+    check_choice(name, "assume", assume, ("pos", "general"))
+    return METHODS["pos" if assume == "pos" else "lu"]

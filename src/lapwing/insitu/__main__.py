@@ -23,14 +23,16 @@ from lapwing._version import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 INCLUDE = PACKAGE / "insitu" / "include"
 LIBRARY = PACKAGE / "liblapwing_insitu.so"
-QUESTIONS = {
-    "cflags": "compiler flags",
-    "libs": "linker flags with run-time path",
-    "cmakedir": "folder for find_package",
-    "fortran": "source of the Fortran module",
-    "libfile": "path of the library",
-    "examples": "folder of the example solvers",
-    "version": "version of lapwing",
+_FOLDER = shlex.quote(str(PACKAGE))
+# by option: its help, and the answer
+ANSWERS = {
+    "cflags": ("compiler flags", f"-I{shlex.quote(str(INCLUDE))}"),
+    "libs": ("linker flags with run-time path", f"-L{_FOLDER} -Wl,-rpath,{_FOLDER} -llapwing_insitu"),
+    "cmakedir": ("folder for find_package", INCLUDE / "cmake"),
+    "fortran": ("source of the Fortran module", INCLUDE / "lapwing_insitu.f90"),
+    "libfile": ("path of the library", LIBRARY),
+    "examples": ("folder of the example solvers", PACKAGE / "insitu" / "examples"),
+    "version": ("version of lapwing", __version__),
 }
 
 
@@ -42,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         return lapwing(["insitu", *arguments])
     parser = argparse.ArgumentParser(prog="python -m lapwing.insitu", description="Compiler flags and paths for a solver.")
-    for name, text in QUESTIONS.items():
+    for name, (text, _) in ANSWERS.items():
         parser.add_argument(f"--{name}", action="append_const", dest="asked", const=name, help=text)
     asked: list[str] = parser.parse_args(arguments).asked or []
     if not asked:
@@ -55,17 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    folder = shlex.quote(str(PACKAGE))
-    answers = {
-        "cflags": f"-I{shlex.quote(str(INCLUDE))}",
-        "libs": f"-L{folder} -Wl,-rpath,{folder} -llapwing_insitu",
-        "cmakedir": str(INCLUDE / "cmake"),
-        "fortran": str(INCLUDE / "lapwing_insitu.f90"),
-        "libfile": str(LIBRARY),
-        "examples": str(PACKAGE / "insitu" / "examples"),
-        "version": __version__,
-    }
-    print(" ".join(answers[name] for name in asked))
+    print(*(ANSWERS[name][1] for name in asked))
     return 0
 
 

@@ -256,9 +256,11 @@ def collect() -> Iterator[list[Analysis]]:
         _collecting.pop()
 
 
-def as_names(fields: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Field names as a tuple of strings."""
+def as_names(fields: str | list[str] | tuple[str, ...], example: str = "") -> tuple[str, ...]:
+    """Field names as a tuple of strings; with an example of the call, at least one."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if example and not names:
+        raise TypeError(f"{example.partition('(')[0]}: name at least one field, for instance {example}")
     for name in names:
         if not isinstance(name, str) or not name:
             raise TypeError(f"insitu: the name of a field must be a string, got {name!r}")

@@ -257,13 +257,10 @@ def _getrf(a: Any, overwrite: bool, verbose: bool) -> tuple[Any, Any]:
     a = a.detach()
     if verbose:
         print(_explain(_factor, a, assume="general"))
-    if not overwrite:
-        lu, rows = _factor(a.mT, assume="general").lu
-        return lu.mT, _exchanges(rows)
     by_rows = a.is_contiguous()
-    if not by_rows and not a.mT.is_contiguous():
+    if not overwrite or not (by_rows or a.mT.is_contiguous()):
         lu, rows = _factor(a.mT, assume="general").lu
-        return a.copy_(lu.mT), _exchanges(rows)
+        return a.copy_(lu.mT) if overwrite else lu.mT, _exchanges(rows)
     if by_rows:
         _transpose_in_place(a)
     try:

@@ -87,15 +87,10 @@ def _solve(a: Blocks, z: Blocks, values: np.ndarray, count: int, solver: int, co
             return status
         lib.elpa_set_integer(handle, b"solver", solver, C.byref(error))
         letter = _LETTER[a.local.dtype.name]
-        pointers = [x.ctypes.data for x in (a.local, values, z.local)]
-        if vectors:
-            run = getattr(lib, f"elpa_eigenvectors_a_h_a_{letter}")
-            run.argtypes = [C.c_void_p] * 4 + [C.POINTER(C.c_int)]
-            run(handle, *pointers, C.byref(error))
-        else:
-            run = getattr(lib, f"elpa_eigenvalues_a_h_a_{letter}")
-            run.argtypes = [C.c_void_p] * 3 + [C.POINTER(C.c_int)]
-            run(handle, *pointers[:2], C.byref(error))
+        pointers = [x.ctypes.data for x in ((a.local, values, z.local) if vectors else (a.local, values))]
+        run = getattr(lib, f"elpa_{'eigenvectors' if vectors else 'eigenvalues'}_a_h_a_{letter}")
+        run.argtypes = [C.c_void_p] * (len(pointers) + 1) + [C.POINTER(C.c_int)]
+        run(handle, *pointers, C.byref(error))
         return error.value
     finally:
         lib.elpa_deallocate(handle, C.byref(C.c_int()))

@@ -113,6 +113,29 @@ class Backend(Protocol):
         """
 
 
+def check_right(name: str, a: Any, b: Any, hint: str = "") -> None:
+    """Check that b is a right-hand side for a sharded matrix; both are arrays, or described. ``hint``: for wrong rows."""
+    check_columns(name, a, b)
+    if b.shape[0] != a.shape[0]:
+        shapes = f"shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        raise ValueError(f"{name}: a has {a.shape[0]} rows and b has {b.shape[0]} ({shapes}){hint}")
+
+
+def check_columns(name: str, a: Any, b: Any) -> None:
+    """As :func:`check_right`, but b may have any number of rows."""
+    dtypes = [str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2] for x in (a, b)]
+    if dtypes[0] != dtypes[1]:
+        raise TypeError(f"{name}: a and b must have the same dtype, got {' and '.join(dtypes)}\nhint: convert one of them")
+    if len(b.shape) not in (1, 2):
+        raise ValueError(f"{name}: b must have shape (n,) or (n, k) for a sharded matrix, got {tuple(b.shape)}")
+
+
+def columns_of(b: Any) -> int:
+    """The number of right-hand sides; 1 where there is no b."""
+    shape: Any = getattr(b, "shape", ())
+    return int(shape[1]) if len(shape) == 2 else 1
+
+
 def with_status(run: Callable[[Request], tuple[Any, ...]], request: Request, b: Any) -> tuple[Any, ...]:
     """The results of a call that ends with a status, made of calls without one."""
     if request.operation == "eigh":

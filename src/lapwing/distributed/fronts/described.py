@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ...core.problem import Spec
 from ..backends.choice import explained
-from ..backends.protocol import Array
+from ..backends.protocol import Array, check_right, columns_of
 from ..layout import Layout
 from . import front
 
@@ -27,7 +27,7 @@ class DescribedFront:
         if len(a.shape) != 2:
             raise ValueError(f"{request.name}: a sharded matrix has shape (m, n), got {a.shape}")
         if b is not None:
-            front.check_right(request.name, a, Spec(b.shape, a.dtype))
+            check_right(request.name, a, Spec(b.shape, a.dtype))
         devices = a.sharding
         layout = devices if isinstance(devices, Layout) else None
         grid = layout.grid if layout is not None else devices
@@ -39,8 +39,7 @@ class DescribedFront:
             raise ValueError(f"explain: sharding={a.sharding!r} is not a number of devices, a grid (p, q) or a Layout")
         size = grid[0] * grid[1] if isinstance(grid, tuple) else grid
         shape = (a.shape[0], a.shape[1])
-        columns = b.shape[1] if b is not None and len(b.shape) == 2 else 1
-        known: dict[str, Any] = {"columns": columns, "grid": grid if isinstance(grid, tuple) else None}
+        known: dict[str, Any] = {"columns": columns_of(b), "grid": grid if isinstance(grid, tuple) else None}
         return explained(request, Array("spec", shape, a.dtype, a.device, size, layout, **known))
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, Place, Request
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Backend, Part
+from ..backends.protocol import Array, Backend, Part, check_right, columns_of
 from . import dtensor_blocks as blocks
 from . import front
 
@@ -65,15 +65,14 @@ class DTensorFront:
         name, described = function.__name__, self.describe(a)
         layout = blocks.standard_layout(name, a)
         if b is not None:
-            front.check_right(name, described, Spec(tuple(b.shape), described.dtype))
+            check_right(name, described, Spec(tuple(b.shape), described.dtype))
         request = front.requested(function, described, b, options)
         return explained(request, self._array(a, b, layout, blocks.mpi_seen()))
 
     def _array(self, a: Any, b: Any, layout: Any, mpi: bool) -> Array:
         described = self.describe(a)
         shape, size = (described.shape[0], described.shape[1]), a.device_mesh.size()
-        columns = b.shape[1] if b is not None and b.ndim == 2 else 1
-        return Array("dtensor", shape, described.dtype, described.device, size, layout, "torch", mpi, columns=columns)
+        return Array("dtensor", shape, described.dtype, described.device, size, layout, "torch", mpi, columns=columns_of(b))
 
     def _with_gradient(self, function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
         request = front.requested(function, self.describe(a), b, options)
@@ -178,8 +177,7 @@ def _check_right(name: str, a: Spec, b: Any) -> dict[str, str]:
     """What all ranks must agree on."""
     if not isinstance(b, torch.Tensor):
         raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
-    hint = "" if isinstance(b, DTensor) else _PART_OF_B
-    front.check_right(name, a, Spec(tuple(b.shape), blocks.dtype_of(b)), hint)
+    check_right(name, a, b, "" if isinstance(b, DTensor) else _PART_OF_B)
     return _facts(b)
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from ...core.memory import row_major_strides
 from ..backends.protocol import Part
 from ..layout import Axis, Layout
 from ..ranks import launched as mpi_place
@@ -103,16 +104,17 @@ def layout_for(like: Any, shape: tuple[int, ...]) -> Layout:
 def wrap(local: Any, like: Any, shape: tuple[int, ...]) -> Any:
     """A DTensor of blocks, torch's or NumPy's, in the placements of ``like``."""
     local = torch.from_numpy(np.ascontiguousarray(local)) if isinstance(local, np.ndarray) else local
-    strides = tuple(int(x) for x in np.cumprod([1, *shape[:0:-1]])[::-1])
-    return DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides
-    )
+    return _dtensor(local, like.device_mesh, like.placements, shape)
+
+
+def _dtensor(local: Any, mesh: Any, placements: Any, shape: tuple[int, ...]) -> Any:
+    size, strides = torch.Size(shape), row_major_strides(tuple(shape))
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=size, stride=strides)
 
 
 def empty_like(a: Any) -> Any:
     """An empty DTensor with the same mesh, placements and device: results are placed like it."""
-    local = a.to_local().new_empty((0, 0))
-    return DTensor.from_local(local, a.device_mesh, a.placements, run_check=False, shape=torch.Size((0, 0)), stride=(1, 1))
+    return _dtensor(a.to_local().new_empty((0, 0)), a.device_mesh, a.placements, (0, 0))
 
 
 def placed_as(x: Any, like: Any) -> Any:
@@ -131,10 +133,7 @@ def wrap_replicated(x: Any, like: Any) -> Any:
 
 def as_sharded(name: str, b: Any, like: Any) -> Any:
     """b of shape (n, k), a DTensor or a tensor that every rank has, cut over the mesh of ``like``."""
-    if not isinstance(b, DTensor):
-        if not isinstance(b, torch.Tensor):
-            raise TypeError(f"{name}: b must be a DTensor, or a torch tensor that every rank has, got {type(b).__name__}")
-        b = wrap_replicated(b, like)
+    b = b if isinstance(b, DTensor) else wrap_replicated(b, like)
     if b.device_mesh != like.device_mesh:
         raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
     if cuts_matrix(b) and b.ndim == 2:
@@ -152,10 +151,7 @@ def whole(x: Any) -> Any:
 def adjoint(a: Any) -> Any:
     """A^H: each block adjoint, rows where columns were cut."""
     turned = [Shard(1 - p.dim) if p.is_shard() else p for p in a.placements]
-    shape = torch.Size((a.shape[1], a.shape[0]))
-    return DTensor.from_local(
-        a.to_local().mH.resolve_conj().contiguous(), a.device_mesh, turned, run_check=False, shape=shape, stride=(shape[1], 1)
-    )
+    return _dtensor(a.to_local().mH.resolve_conj().contiguous(), a.device_mesh, turned, (a.shape[1], a.shape[0]))
 
 
 def _chunks(n: int, parts: int) -> list[int]:
@@ -233,8 +229,7 @@ def wrap_own(x: Any, like: Any) -> Any:
     for p in like.placements:
         if p.is_shard():  # ranks may hold more or fewer matrices than others
             shape[p.dim] = like.shape[p.dim]
-    strides = tuple(int(n) for n in np.cumprod([1, *shape[:0:-1]])[::-1]) if shape else ()
-    return DTensor.from_local(x, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shape), stride=strides)
+    return _dtensor(x, like.device_mesh, like.placements, tuple(shape))
 
 
 def dtype_of(x: Any) -> str:

@@ -42,14 +42,13 @@ def agreed(
 
     Returns what ``check`` returns, and what the backend wants to know of each rank.
     """
-    error: Exception | None = None
     checked: Any = None
     own: Any = None
     try:
-        checked = check()
-        request, backend, part = checked
+        checked = request, backend, part = check()
         facts = facts | request.facts | {"engine": backend.name}
         own = backend.prepare(request, part)
+        error = None
     except Exception as wrong:  # any error: the other ranks must not wait
         error = wrong
     from_ranks = agree(ranks, name, facts, error=error, mine=own)
@@ -83,16 +82,6 @@ def run(request: Request, backend: Backend, placing: Placing, a: Part, b: Any, f
             handle.report.update(precision="mixed", fallback=True)
         return request.returned((handle,))
     return request.returned([placing.leave(x, place, b) for x, place in zip(results, request.places, strict=True)])
-
-
-def check_right(name: str, a: Spec, b: Spec, hint: str = "") -> None:
-    """Whether b, described, is a right-hand side for a sharded matrix; ``hint`` is for a wrong number of rows."""
-    if b.dtype != a.dtype:
-        raise TypeError(f"{name}: a and b must have the same dtype, got {a.dtype} and {b.dtype}\nhint: convert one of them")
-    if len(b.shape) not in (1, 2):
-        raise ValueError(f"{name}: b must have shape (n,) or (n, k) for a sharded matrix, got {b.shape}")
-    if b.shape[0] != a.shape[0]:
-        raise ValueError(f"{name}: a has {a.shape[0]} rows and b has {b.shape[0]} (shapes {a.shape} and {b.shape}){hint}")
 
 
 class Placed:

@@ -21,18 +21,16 @@ from ...core.request import MATRIX, RIGHT, Place, Request
 from ...frameworks import jax as framework
 from ...frameworks.jax import traced
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Part
+from ..backends.protocol import Array, Part, check_right, columns_of
 from ..backends.scalapack import library as scalapack_library
 from ..backends.scalapack.backend import inside_xla
 from ..backends.xla import sharding
 from ..backends.xla.backend import Spread
 from ..backends.xla.cost import BLOCKED
-from ..backends.xla.handle import check_right
 from ..backends.xla.sharding import grid_of, on_one_device, put, put_back
 from ..layout import Axis, Layout
 from ..placement import Placement
 from ..ranks import launched
-from ..ranks import launched as mpi_place
 from ..ranks.jax import JaxRanks
 from ..ranks.protocol import open_communicator
 from . import front
@@ -91,7 +89,6 @@ class JaxFront:
             check_right(name, a, b)
         block = None if framework.traced(b) else blocks_of(a)
         gpu = block is not None and on_gpu(block)
-        columns = b.shape[1] if b is not None and len(b.shape) == 2 else 1
         array = Array(
             "jax",
             (described.shape[0], described.shape[1]),
@@ -103,7 +100,7 @@ class JaxFront:
             mpi=False,
             blocks=block is not None,
             placement=where,
-            columns=columns,
+            columns=columns_of(b),
         )
         outside = request.engine != "auto" or not (request.b or inside_xla(request, array))
         mpi = None
@@ -163,9 +160,8 @@ class _Placing:
         return block if same else None
 
 
-def _even(like: Layout, shape: tuple[int, ...]) -> Layout:
-    p, q = like.grid
-    return Layout(Axis.even(shape[0], p), Axis.even(shape[1], q))
+def _even(like: Layout, shape: tuple[int, int]) -> Layout:
+    return Layout.blocks(shape, like.grid)
 
 
 def blocks_of(a: Any) -> Part | None:
@@ -177,7 +173,7 @@ def blocks_of(a: Any) -> Part | None:
     if processes is None:
         return None
     grid = grid_of(sharding.spec, sharding.mesh)
-    layout = Layout(Axis.even(a.shape[0], grid.p), Axis.even(a.shape[1], grid.q))
+    layout = Layout.blocks(a.shape, (grid.p, grid.q))
     return Part(a.addressable_data(0), layout, _ranks(processes))
 
 
@@ -202,7 +198,7 @@ def _ranks(processes: tuple[int, ...]) -> JaxRanks:
 
 def mpi_seen(ranks: JaxRanks, usable: bool) -> Any:
     """A place where :func:`.launched.communicator` would most likely find one, by what this process sees alone; else None."""
-    place = mpi_place.own() if usable else None
+    place = launched.own() if usable else None
     return place if place is not None and (place.size is None or place.size >= ranks.size) else None
 
 
@@ -235,8 +231,8 @@ def spread(x: Part) -> np.ndarray:
 def as_result(x: Part, like: Any) -> Any:
     """An array placed as ``like`` is; where its shape cannot be cut evenly that way, whole along that axis."""
     mesh, spec = like.sharding.mesh, like.sharding.spec
-    (m, n), (p, q) = x.layout.shape, _sizes(like)
-    even = x.layout.grid == (p, q) and m % p == 0 and n % q == 0 and m and n
+    (m, n), grid = x.layout.shape, grid_of(spec, mesh)
+    even = x.layout.grid == (grid.p, grid.q) and m % grid.p == 0 and n % grid.q == 0 and m and n
     if not even:
         return put_back(spread(x), like)
     (device,) = like.addressable_data(0).devices()
@@ -252,8 +248,3 @@ def replicated_like(x: Any, b: Any, a: Any) -> Any:
         return put_back(x, b)
     even = x.shape[0] % grid_of(b.sharding.spec, b.sharding.mesh, 1).p == 0
     return put(x, b.sharding.mesh, b.sharding.spec if even else PartitionSpec())
-
-
-def _sizes(like: Any) -> tuple[int, int]:
-    grid = grid_of(like.sharding.spec, like.sharding.mesh)
-    return grid.p, grid.q

@@ -11,7 +11,7 @@ from ...core.memory import library_of, on_device
 from ...core.problem import Spec
 from ...core.request import RIGHT, Place, Request
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Backend, Part
+from ..backends.protocol import Array, Backend, Part, check_right, columns_of
 from ..matrix import ShardedMatrix
 from . import front
 
@@ -42,7 +42,7 @@ class MatrixFront:
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
         request, array = front.requested(function, self.describe(a), b, options), _array(a, b)
         if b is not None:
-            front.check_right(request.name, self.describe(a), Spec(tuple(b.shape), a.dtype.name))
+            check_right(request.name, self.describe(a), Spec(tuple(b.shape), a.dtype.name))
         if choose(request, array).name == "alone":
             return ordinary(*[x.local if isinstance(x, ShardedMatrix) else x for x in (a, b) if x is not None])
         return explained(request, array)
@@ -52,10 +52,8 @@ FRONT = MatrixFront()
 
 
 def _array(a: ShardedMatrix, b: Any) -> Array:
-    shape = tuple(getattr(b, "shape", ()))
     device, library = "cuda" if a.on_gpu else "cpu", library_of(a.local)
-    columns = shape[1] if len(shape) == 2 else 1
-    return Array("matrix", a.shape, a.dtype.name, device, a.ranks.size, a.layout, library, columns=columns)
+    return Array("matrix", a.shape, a.dtype.name, device, a.ranks.size, a.layout, library, columns=columns_of(b))
 
 
 class _Placing:
@@ -92,7 +90,7 @@ class _Placing:
             raise TypeError(f"{name}: a is on {sides[0]} and b on {sides[1]}\nhint: bring both to one side")
         dtype = _memory(b).dtype if there and not sharded else b.dtype.name
         shape = tuple(b.shape)
-        front.check_right(name, self._like, Spec(shape, dtype), "" if sharded else _PART_OF_B)
+        check_right(name, self._like, Spec(shape, dtype), "" if sharded else _PART_OF_B)
         if sharded and b.ranks is not self.ranks and (b.ranks.size, b.ranks.rank) != (self.ranks.size, self.ranks.rank):
             raise ValueError(f"{name}: a and b are on different communicators")
         return {"shape of b": shape, "dtype of b": dtype, "layout of b": b.layout if sharded else "replicated"}

@@ -34,8 +34,9 @@ so R A' replaces A'. R is small: it is applied to G and to W, never to the long 
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,24 +44,14 @@ import lapwing as lw
 
 from ..analysis import CollectiveError
 from ..solver.arrays import double_dtype, to_host
-from .jax_rows import JaxRows
 from .rows import Rows
 
+if TYPE_CHECKING:
+    from .jax_rows import JaxRows
+
 _EPS = float(np.finfo(np.float64).eps)
-_STATE = (
-    "kept",
-    "held",
-    "labels",
-    "count",
-    "total",
-    "dropped",
-    "dropped_first",
-    "weyl",
-    "largest",
-    "rounding",
-    "updates",
-    "values",
-)
+_STATE: tuple[str, ...] = ("kept", "held", "labels", "count", "total", "dropped", "dropped_first", "weyl")
+_STATE += ("largest", "rounding", "updates", "values")
 _TINY = 1e-280  # smaller squares have few digits left
 # error of the eigenvalues of G, in eps times the largest one; measured below 2 on smooth fields, sizes 64 to 131072
 _GRAM_ERROR = 4.0
@@ -128,11 +119,11 @@ class BlockSVD:
         self,
         rank: int | None = 10,
         *,
-        tol: float | None = None,
-        max_rank: int | None = None,
         block: int | None = None,
         centre: bool = False,
         right: bool = True,
+        tol: float | None = None,
+        max_rank: int | None = None,
     ) -> None:
         if rank is None and tol is None:
             raise ValueError("POD: rank=None needs tol\nhint: set rank, or tol, or both")
@@ -166,15 +157,11 @@ class BlockSVD:
     @property
     def capacity(self) -> int:
         """Number of rows to allocate."""
-        return self._keep + self.block
+        return max(2 * self.rank, self.kept) + self.block
 
     @property
     def full(self) -> bool:
         return self.held == self.block
-
-    @property
-    def _keep(self) -> int:
-        return max(2 * self.rank, self.kept)
 
     def open(self, rows: Rows | JaxRows, scale: Any = None) -> None:
         """Store the rows here; ``scale`` (in the layout of the rows) multiplies every snapshot."""
@@ -249,18 +236,14 @@ class BlockSVD:
         eps = float(np.finfo(rows.dtype).eps)
         self.rounding = max(self.rounding, eps * self.largest * np.sqrt(k + b))
         w = np.ascontiguousarray(w[:, :kept])
-        self.factors.append((w, k, n))
-        if not self.right:
-            self.factors.clear()
-        # T <- W_k^H [T; R A']: R goes into W
-        turn = w
-        if self.centre:
-            turn = w.copy()
-            turn[k:] -= shrink * w[k:].sum(axis=0)
-        spread = np.zeros((k + self.held, kept), turn.dtype)
-        spread[good] = turn
+        if self.right:
+            self.factors.append((w, k, n))
+        spread = np.zeros((k + self.held, kept), w.dtype)
+        spread[good] = w
         extra = None
         if self.centre:
+            # T <- W_k^H [T; R A']: R goes into W
+            spread[good[k:]] -= shrink * w[k:].sum(axis=0)
             # m <- m + 1^T A' / (n + b)
             extra = np.zeros((1, k + self.held))
             extra[0, good[k:]] = 1.0 / (n + b)
@@ -273,7 +256,7 @@ class BlockSVD:
         self.values = np.sqrt(values[:kept])
         self.count += b
         self.updates += 1
-        self._check = _checksum(w)
+        self._check = zlib.crc32(w.tobytes()) & 0xFFFF
 
     def _how_many(self, values: np.ndarray, new: float) -> int:
         """Number of rows to keep: 2 K, or more if the tolerance needs them."""
@@ -294,19 +277,16 @@ class BlockSVD:
 
     def result(self, comm: Any = None) -> Decomposition:
         """The decomposition of the complete blocks. The stream does not change; several ranks need two small all-reduces."""
-        k = self.kept
         basis, sigma, left = self._orthonormal(comm)
         lost = self.total - float((sigma**2).sum())
         reported = min(self.rank, len(sigma))
         if self.tol is not None and self.total > 0:
             # sum of squares outside of the first K modes
             outside = np.maximum(lost + np.append(np.cumsum(sigma[::-1] ** 2)[::-1], 0.0), 0.0)
-            enough = (
-                int(np.argmax(outside <= self.tol**2 * self.total)) if outside[-1] <= self.tol**2 * self.total else len(sigma)
-            )
+            within = outside <= self.tol**2 * self.total
+            enough = int(np.argmax(within)) if within[-1] else len(sigma)
             reported = min(max(reported, enough), self.max_rank, len(sigma))
         sigma, basis, left = sigma[:reported], basis[:reported], left[:, :reported]
-        assert left.shape[0] == k
         right = self._coefficients() @ left if self.right else None
         if right is not None and reported:
             # the sign of a mode is arbitrary: make its largest coefficient positive
@@ -488,12 +468,6 @@ def _signs(right: np.ndarray) -> np.ndarray:
 def _inverse(scale: Any) -> Any:
     """1/scale, and 0 where scale is 0: in the padding of the last chunk."""
     return 1.0 / (scale + (scale == 0)) * (scale != 0)
-
-
-def _checksum(w: np.ndarray) -> int:
-    import zlib
-
-    return zlib.crc32(w.tobytes()) & 0xFFFF
 
 
 def _count(value: int, name: str) -> int:

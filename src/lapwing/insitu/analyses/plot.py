@@ -124,8 +124,10 @@ class Plot(Analysis):
                 _images(figure, [(title, values)], mesh, self._shape)
             return
         curves = [(f"step {step}", values) for step, _, values in self._lines]
+        from matplotlib import colormaps
+
         # the colours follow time
-        colours = [_colours("viridis")(0.9 * i / max(len(curves) - 1, 1)) for i in range(len(curves))]
+        colours = [colormaps["viridis"](0.9 * i / max(len(curves) - 1, 1)) for i in range(len(curves))]
         _curves(figure, curves, mesh, self._shape, f"Evolution of {name}", name, colours)
 
     def _modes(self, figure: Any, mesh: Mesh | None, pod: POD) -> None:
@@ -167,12 +169,6 @@ def _figure() -> Any:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def _colours(name: str) -> Any:
-    from matplotlib import colormaps
-
-    return colormaps[name]
 
 
 def _curves(

@@ -85,9 +85,7 @@ class POD(Analysis):
         block: int | None = None,
         right: bool = True,
     ) -> None:
-        if not fields:
-            raise TypeError("POD: name at least one field, for instance POD('u')")
-        self.fields = as_names(fields)
+        self.fields = as_names(fields, "POD('u')")
         self.every = every
         self.weights = weights
         self.stream = BlockSVD(rank, tol=tol, max_rank=max_rank, block=block, centre=centre, right=right)

@@ -49,9 +49,7 @@ class Probe(Analysis):
     collective_every = AT_END
 
     def __init__(self, *fields: str, points: Sequence[Any], every: int = 1) -> None:
-        if not fields:
-            raise TypeError("Probe: name at least one field, for instance Probe('u', points=[0])")
-        self.fields = as_names(fields)
+        self.fields = as_names(fields, "Probe('u', points=[0])")
         self.every = every
         self.points = [tuple(p) if np.iterable(p) else (p,) for p in points]
         if not self.points:

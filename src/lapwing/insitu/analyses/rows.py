@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..solver.arrays import aligned, as_double, double_dtype, import_library, library_of
+from ..solver.arrays import aligned, as_double, double_dtype, import_library, library_of, to_host
 
 if TYPE_CHECKING:
     from .jax_rows import JaxRows
@@ -37,10 +37,7 @@ class Layout:
     def of(cls, names: Sequence[str], shapes: Sequence[tuple[int, ...]], on_host: bool) -> Layout:
         sizes = [max(prod(s), 1) for s in shapes]
         largest, smallest = max(sizes), min(sizes)
-        if on_host:
-            target = _HOST_WIDTH
-        else:
-            target = min(max(largest // 16, 1 << 16), _DEVICE_WIDTH)
+        target = _HOST_WIDTH if on_host else min(max(largest // 16, 1 << 16), _DEVICE_WIDTH)
         # as few chunks as fit the target, all equally wide, in whole cache lines
         chunks = _over(largest, min(target, max(_HOST_WIDTH, smallest)))
         width = _over(_over(largest, chunks), 8) * 8
@@ -123,15 +120,15 @@ class Rows:
     def gram(self, count: int, left: np.ndarray | None = None) -> np.ndarray:
         """G = X X^H for the first ``count`` rows X, or for C X with C = ``left``; summed in double precision, on the host."""
         size = count if left is None else left.shape[0]
-        total = self._zeros((size, size), np.dtype(np.complex128 if self.dtype.kind == "c" else np.float64))
+        total = self._zeros((size, size), double_dtype(self.dtype))
         left = None if left is None else self._small(left)
         with np.errstate(all="ignore"):  # the caller checks the result for NaN and overflow
             for chunk in self.data:
                 x = self._double(chunk[:count])
                 if left is not None:
                     x = left @ x
-                total = total + x @ self._transposed(x)
-        return self._host(total)
+                total = total + x @ (x.conj().T if self.dtype.kind == "c" else x.T)
+        return to_host(total)
 
     def rotate(self, count: int, w: np.ndarray, extra: np.ndarray | None = None) -> Any:
         """X[:k] <- W^H X, with W of shape (``count``, k); returns e X for one more row of weights e = ``extra``."""
@@ -186,7 +183,7 @@ class Rows:
         return vector
 
     def to_host(self, count: int) -> np.ndarray:
-        return np.array(self._host(self.data[:, :count]))
+        return np.array(to_host(self.data[:, :count]))
 
     def from_host(self, rows: np.ndarray) -> None:
         self.data[:, : rows.shape[1]] = self._take(rows)
@@ -195,7 +192,7 @@ class Rows:
         """Copy the fields into a vector in the layout of the rows."""
         width = self.layout.width
         for (first, full, rest), array in zip(self.layout.places, arrays, strict=True):
-            flat = self._flat(array)
+            flat = (array.detach() if self.library == "torch" else array).reshape(-1)
             if full:
                 vector[first : first + full] = flat[: full * width].reshape(full, width)
             if rest:
@@ -212,11 +209,6 @@ class Rows:
             return self._xp.zeros(shape, dtype=getattr(self._xp, dtype.name), device=self._device)
         return self._xp.zeros(shape, dtype)
 
-    def _flat(self, array: Any) -> Any:
-        if self.library == "torch":
-            return array.detach().reshape(-1)
-        return array.reshape(-1)
-
     def _take(self, array: Any) -> Any:
         """Convert a host array to this library."""
         if library_of(array) == self.library:
@@ -231,11 +223,3 @@ class Rows:
     def _double(self, x: Any) -> Any:
         """Widen one chunk, so that the stored rows can stay in single precision."""
         return x if self.dtype == double_dtype(self.dtype) else as_double(x)
-
-    def _transposed(self, x: Any) -> Any:
-        return x.T if self.dtype.kind != "c" else x.conj().T
-
-    def _host(self, x: Any) -> np.ndarray:
-        if self.library == "torch":
-            return x.cpu().numpy()  # type: ignore[no-any-return]
-        return x.get() if self.library == "cupy" else np.asarray(x)  # type: ignore[no-any-return]

@@ -100,22 +100,17 @@ class Spectrum(Analysis):
         self.wavenumbers = unit * np.arange(n // 2 + 1)
 
     def _power(self, u: Any) -> Any:
-        with functions_of(u) as xp:
-            return self._of(xp, xp.moveaxis(u.detach() if library_of(u) == "torch" else u, self.axis, -1))
-
-    def _of(self, xp: Any, u: Any) -> Any:
         """|u_hat|^2 for the wavenumbers 0, 1, ..., n/2, both signs added, mean over the other axes."""
-        n = u.shape[-1]
-        half = n // 2 + 1
-        if self._taper is not None:
-            u = u * restore_array(library_of(u), self._taper)
-        power = abs(xp.fft.fft(u) / n) ** 2
-        power = power.reshape(-1, n).mean(0)
-        # k and n - k are the same wavenumber; 0, and n/2 if n is even, have no partner
-        paired = (n - 1) // 2
-        positive = power[:half] + 0
-        other = xp.flip(power[n - paired :], (0,))
-        return xp.hstack([positive[:1], positive[1 : paired + 1] + other, positive[paired + 1 :]])
+        with functions_of(u) as xp:
+            u = xp.moveaxis(u.detach() if library_of(u) == "torch" else u, self.axis, -1)
+            n = u.shape[-1]
+            if self._taper is not None:
+                u = u * restore_array(library_of(u), self._taper)
+            power = (abs(xp.fft.fft(u) / n) ** 2).reshape(-1, n).mean(0)
+            # k and n - k are the same wavenumber; 0, and n/2 if n is even, have no partner
+            paired = (n - 1) // 2
+            other = xp.flip(power[n - paired :], (0,))
+            return xp.hstack([power[:1], power[1 : paired + 1] + other, power[paired + 1 : n // 2 + 1]])
 
     def on_finish(self, ctx: Context) -> None:
         self._guard.flush()

@@ -28,22 +28,20 @@ class _Moments:
     def add(self, x: Any) -> None:
         self.count += 1
         with functions_of(x) as xp:
-            self._add(xp, as_double(x))
-
-    def _add(self, xp: Any, x: Any) -> None:
-        real = numpy_dtype(x).kind != "c"
-        if self.mean is None:
-            self.mean = x + 0  # a copy: the conversion may have returned the solver's own array
-            self.m2 = xp.zeros_like(x.real)
+            x = as_double(x)
+            real = numpy_dtype(x).kind != "c"
+            if self.mean is None:
+                self.mean = x + 0  # a copy: the conversion may have returned the solver's own array
+                self.m2 = xp.zeros_like(x.real)
+                if real:
+                    self.low, self.high = x + 0, x + 0
+                return
+            d = x - self.mean
+            self.mean = self.mean + d / self.count
+            after = x - self.mean
+            self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
             if real:
-                self.low, self.high = x + 0, x + 0
-            return
-        d = x - self.mean
-        self.mean = self.mean + d / self.count
-        after = x - self.mean
-        self.m2 = self.m2 + (d * after if real else (d.conj() * after).real)
-        if real:
-            self.low, self.high = xp.minimum(self.low, x), xp.maximum(self.high, x)
+                self.low, self.high = xp.minimum(self.low, x), xp.maximum(self.high, x)
 
     def merge(self, other: _Moments) -> None:
         if not other.count:
@@ -89,9 +87,7 @@ class Stats(Analysis):
     collective_every = AT_END
 
     def __init__(self, *fields: str, every: int = 1, spread: int = 0) -> None:
-        if not fields:
-            raise TypeError("Stats: name at least one field, for instance Stats('u')")
-        self.fields = as_names(fields)
+        self.fields = as_names(fields, "Stats('u')")
         self.every = every
         self.spread = spread
         self._moments = {name: _Moments() for name in self.fields}

@@ -262,42 +262,36 @@ contains
   function field_r4(ctx, name, a, device, writable) result(status)
     real(real32), intent(in), target :: a(..)
     character, parameter :: code = 'f'
-    integer, parameter :: bits = 32
     include 'lapwing_insitu_field.inc'
   end function
 
   function field_r8(ctx, name, a, device, writable) result(status)
     real(real64), intent(in), target :: a(..)
     character, parameter :: code = 'f'
-    integer, parameter :: bits = 64
     include 'lapwing_insitu_field.inc'
   end function
 
   function field_i4(ctx, name, a, device, writable) result(status)
     integer(int32), intent(in), target :: a(..)
     character, parameter :: code = 'i'
-    integer, parameter :: bits = 32
     include 'lapwing_insitu_field.inc'
   end function
 
   function field_i8(ctx, name, a, device, writable) result(status)
     integer(int64), intent(in), target :: a(..)
     character, parameter :: code = 'i'
-    integer, parameter :: bits = 64
     include 'lapwing_insitu_field.inc'
   end function
 
   function field_c4(ctx, name, a, device, writable) result(status)
     complex(real32), intent(in), target :: a(..)
     character, parameter :: code = 'c'
-    integer, parameter :: bits = 64
     include 'lapwing_insitu_field.inc'
   end function
 
   function field_c8(ctx, name, a, device, writable) result(status)
     complex(real64), intent(in), target :: a(..)
     character, parameter :: code = 'c'
-    integer, parameter :: bits = 128
     include 'lapwing_insitu_field.inc'
   end function
 

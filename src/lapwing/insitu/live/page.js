@@ -28,17 +28,17 @@ function changed(id, value) {
 function ticks(low, high, count) {
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= raw);
-  const made = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step && made.length < 20; i++) made.push(i * step);
-  return made;
+  const places = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step && places.length < 20; i++) places.push(i * step);
+  return places;
 }
 
 function decades(low, high) {
   const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
   const stride = Math.max(1, Math.ceil((last - first) / 6));
-  const made = [];
-  for (let e = first; e <= last; e += stride) made.push(10 ** e);
-  return made;
+  const places = [];
+  for (let e = first; e <= last; e += stride) places.push(10 ** e);
+  return places;
 }
 
 function label(value) {
@@ -178,29 +178,21 @@ function drawn(drawing, dark) {
 }
 
 function charts(state) {
-  const made = [spectrum(state.sigma)], h = state.history;
+  const cards = [spectrum(state.sigma)], h = state.history;
   if (h && h.step.length > 1) {
     const curves = [{ label: "solver", x: h.step, y: h.solver_ms }, { label: "analyses", x: h.step, y: h.analysis_ms }];
-    made.push(lines("milliseconds per step", curves, { xName: "step", zero: true }));
+    cards.push(lines("milliseconds per step", curves, { xName: "step", zero: true }));
     const lost = h.energy.map((e) => (e === null ? NaN : 1 - e));
     if (lost.some((e) => e > 1e-15)) {
-      made.push(lines("energy outside of the modes", [{ label: "", x: h.step, y: lost.map((e) => Math.max(e, 1e-16)) }],
+      cards.push(lines("energy outside of the modes", [{ label: "", x: h.step, y: lost.map((e) => Math.max(e, 1e-16)) }],
         { xName: "step", log: [false, true] }));
     }
   }
   for (const [name, power] of Object.entries(state.power)) {
     const curve = { label: "", x: power.map((_, i) => i), y: power };
-    made.push(lines(`power spectrum (${name})`, [curve], { xName: "wavenumber", log: [true, true] }));
+    cards.push(lines(`power spectrum (${name})`, [curve], { xName: "wavenumber", log: [true, true] }));
   }
-  return made;
-}
-
-function pictures(list) {
-  return list.map(({ name, version }) => {
-    const path = `/pictures/${encodeURIComponent(name)}`;
-    const img = make("img", { src: `${path}?${version}`, alt: name });
-    return make("figure", {}, make("a", { href: path }, img), make("figcaption", {}, name));
-  });
+  return cards;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- polling
@@ -214,13 +206,12 @@ function show(state) {
   const parts = {
     drawings: [[state.drawings, dark], () => (state.drawings ?? []).map((d) => drawn(d, dark))],
     charts: [[state.sigma, state.history, state.power], () => charts(state)],
-    pictures: [state.pictures, () => pictures(state.pictures)],
   };
   for (const [id, [from, build]] of Object.entries(parts)) {
     if (!changed(id, from)) continue;
-    let made = [];
-    try { made = build().filter(Boolean); } catch (error) { console.error(id, error); } // the other parts are still shown
-    byId(id).replaceChildren(...made);
+    let drawings = [];
+    try { drawings = build().filter(Boolean); } catch (error) { console.error(id, error); } // the other parts are still shown
+    byId(id).replaceChildren(...drawings);
   }
   document.title = `${state.state} - lapwing insitu`;
 }

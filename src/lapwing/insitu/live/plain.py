@@ -10,6 +10,12 @@ _LETTERS = 8000
 _DEPTH = 6
 
 
+def number(value: Any) -> float | None:
+    """A finite number of usual size as a float; None for anything else."""
+    ok = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if ok and abs(value) < 1e300 and math.isfinite(value) else None
+
+
 def plain(value: Any, depth: int = _DEPTH) -> Any:
     """Convert to dicts, lists, strings and finite numbers. NaN and infinities become None; long texts keep their end.
 

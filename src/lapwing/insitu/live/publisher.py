@@ -84,7 +84,7 @@ class Live:
         begin = clock.perf_counter()
         try:
             times = hub._times
-            status = hub.status() | {"_seconds": (times.solver, times.analysis, times.steps)}
+            status = hub.status() | {"_seconds": (times.solver.total, times.analysis.total, times.steps)}
             if self._fetch is None or at_end:
                 self._fetch = Fetch(
                     [(slot.name, s) for slot in hub._slots if not slot.disabled for s in slot.analysis.sketch()]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .plain import number
 from .publisher import FORMAT, STATUS_FILE
 
 _LARGEST = 8 << 20  # bytes of status.json; usually a few thousand
@@ -56,7 +57,6 @@ class Reader:
         self._beat: Any = None
         self._seen = 0.0  # when this heartbeat was first read, on the monotonic clock
         self._first_age = 0.0
-        self._good: dict[str, Any] = {}
 
     def read(self) -> View:
         status, why = self._load()
@@ -64,7 +64,7 @@ class Reader:
             return View(self.folder, "waiting", why)
         state, message = str(status.get("state")), str(status.get("message") or "")
         age = self._age(status)
-        limit = max(_SILENT, 4 * _number(status.get("period"), 0.0))
+        limit = max(_SILENT, 4 * (number(status.get("period")) or 0.0))
         if state not in _ENDED and age > limit:
             message = f"no sign of life for {_duration(age)}: it was killed, or it hangs" + (f" ({message})" if message else "")
             state = "silent"
@@ -91,7 +91,7 @@ class Reader:
         beat, now = (status.get("heartbeat"), status.get("beat"), status.get("pid")), clock.monotonic()
         if beat != self._beat:
             first, self._beat, self._seen = self._beat is None, beat, now
-            self._first_age = max(clock.time() - _number(status.get("heartbeat"), 0.0), 0.0) if first else 0.0
+            self._first_age = max(clock.time() - (number(status.get("heartbeat")) or 0.0), 0.0) if first else 0.0
         return self._first_age + now - self._seen
 
 
@@ -134,10 +134,6 @@ def _read(path: Path, largest: int) -> bytes:
 def _finite(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _number(value: Any, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
 
 def _duration(seconds: float) -> str:

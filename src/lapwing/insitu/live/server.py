@@ -154,12 +154,12 @@ def own_file(name: str) -> bytes:
 def page(view: View) -> str:
     """The whole page. The numbers are part of it, so they can be read without JavaScript."""
     text = own_file("page.html").decode()
-    parts = fragments(view) | {"folder": escape(str(view.folder)), "pictures": _pictures(view)}
+    parts = fragments(view) | {"folder": escape(str(view.folder))}
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
 
 
 def state(view: View) -> bytes:
-    """The data that the page requests every second: numbers as HTML, arrays to draw, names of the pictures."""
+    """The data that the page requests every second: numbers and pictures as HTML, and arrays to draw."""
     s = view.status
     known = s.get("analyses")
     powers = {
@@ -174,7 +174,6 @@ def state(view: View) -> bytes:
         "power": powers,
         "history": s.get("history"),
         "drawings": s.get("drawings"),
-        "pictures": [{"name": p.name, "version": str(p.version)} for p in view.pictures],
     }
     return json.dumps(content, allow_nan=False).encode()
 
@@ -192,6 +191,7 @@ def fragments(view: View) -> dict[str, str]:
         ),
         "analyses": _table(view),
         "error": escape(words.errors(view)),
+        "pictures": _pictures(view),
     }
 
 

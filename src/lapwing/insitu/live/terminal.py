@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+import textwrap
 import time as clock
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ _COLOURS = {"running": "32", "silent": "31;1", "finished": "32;1", "stopped": "3
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = " .:-=+*#%@"
 _SIGMAS = 12
+_WHOLE_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def watch(reader: Reader, *, interval: float = 1.0, once: bool = False, stream: TextIO | None = None) -> int:
@@ -78,7 +80,7 @@ def render(view: View, stream: TextIO | None = None, *, colour: bool = False) ->
     folder = words.clean(str(view.folder))[-(width - 36) :]
     lines = [f"{paint('1', 'lapwing insitu')}  {folder}  {paint(_COLOURS.get(view.state, '33'), state)}"]
     if message:
-        lines += _wrapped(message, width)
+        lines += textwrap.wrap(message, width, initial_indent="  ", subsequent_indent="  ", **_WHOLE_WORDS)
     facts = words.facts(view)
     if facts:
         label = max(len(name) for name, _ in facts)
@@ -140,16 +142,6 @@ def _sparkline(values: list[float], room: int, sparks: str) -> str:
     low, high = min(values), max(values)
     scale = (len(sparks) - 2) / (high - low) if high > low else 0.0
     return "".join(sparks[1 + round((v - low) * scale)] for v in picked)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    lines, line = [], " "
-    for word in text.split():
-        if len(line) + len(word) + 1 > width and line.strip():
-            lines.append(line)
-            line = " "
-        line += f" {word}"
-    return [*lines, line]
 
 
 def _painter(on: bool) -> Any:

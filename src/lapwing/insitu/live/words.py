@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from .plain import number
 from .reader import View
 
 
@@ -96,11 +97,6 @@ def errors(view: View) -> str:
 def clean(text: str, lines: bool = False) -> str:
     """Remove control characters: a terminal would act on them."""
     return "".join(c if (c.isprintable() or (lines and c == "\n")) else " " for c in text)
-
-
-def number(value: Any) -> float | None:
-    ok = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if ok and abs(value) < 1e300 and math.isfinite(value) else None
 
 
 def numbers(values: Any) -> list[float]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from functools import lru_cache
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ...core.memory import CUDA, CUDA_MANAGED, HOST, ROCM, Memory, memory_of_array
+from ...core import memory as core_memory
+from ...core.memory import GPU, HOST, ROCM, Memory, memory_of_array
 from .streams import copy_on_device, wide
 
 LIBRARIES = ("auto", "numpy", "cupy", "torch", "jax")
@@ -28,19 +31,18 @@ def choose_library(memory: Memory) -> str:
     """Choose an array library that can read this memory."""
     if memory.device[0] in HOST:
         return "numpy"
-    for library in ("cupy", "torch", "jax"):
-        if _installed(library):
-            return library
+    library = _for_gpus()
+    if library is not None:
+        return library
     raise TypeError(
         f"insitu: a field is on {memory.place}, and no array library for it is installed\nhint: pip install cupy-cuda13x"
     )
 
 
-@lru_cache
-def _installed(library: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(library) is not None
+@cache
+def _for_gpus() -> str | None:
+    """The first library for GPUs that is installed."""
+    return next((library for library in ("cupy", "torch", "jax") if find_spec(library)), None)
 
 
 def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.ndarray:
@@ -58,7 +60,8 @@ def _numpy_view(name: str, memory: Memory, writable: bool | None = None) -> np.n
 
 def _cupy_view(name: str, memory: Memory) -> Any:
     cupy = import_library("cupy")
-    _on_gpu(name, memory, "CuPy")
+    if memory.device[0] not in GPU:
+        raise TypeError(f"field {name!r} is on {memory.place}; CuPy reads GPU memory\nhint: xp='numpy' or xp='torch'")
     if not prod(memory.shape):
         return cupy.empty(memory.shape, memory.dtype)
     start, size = memory.span  # in bytes
@@ -106,11 +109,6 @@ def jax_copy(name: str, memory: Memory, stream: int) -> Any:
 VIEWS: dict[str, Any] = {"numpy": _numpy_view, "cupy": _cupy_view, "torch": _torch_view}
 
 
-def _on_gpu(name: str, memory: Memory, library: str) -> None:
-    if memory.device[0] not in (CUDA, ROCM, CUDA_MANAGED):
-        raise TypeError(f"field {name!r} is on {memory.place}; {library} reads GPU memory\nhint: xp='numpy' or xp='torch'")
-
-
 def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An empty array on a 64-byte boundary."""
     size = prod(shape) * dtype.itemsize
@@ -123,8 +121,8 @@ def library_of(array: Any) -> str | None:
     """The library an array belongs to, by the module of its type; None if the library is not supported."""
     if isinstance(array, np.ndarray):
         return "numpy"
-    first = type(array).__module__.partition(".")[0]
-    return {"torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}.get(first)
+    library = core_memory.library_of(array)
+    return library if library in ("cupy", "torch", "jax") else None
 
 
 def as_library(name: str, array: Any, library: str, writable: bool) -> Any:
@@ -270,10 +268,8 @@ def functions_of(array: Any) -> Any:
 
 
 def import_library(name: str) -> Any:
-    import importlib
-
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ImportError:
         wheel = {"cupy": "cupy-cuda13x"}.get(name, name)
         raise ImportError(

@@ -130,7 +130,7 @@ class Hub:
         self._place: tuple[str, int, int, int] | None = None  # (library, device type, device, stream) of the last step
         self._embedded = False  # True inside a C solver: not even KeyboardInterrupt may leave step()
         self._started = self._finished = False
-        self._stop = ""
+        self.stop_reason = ""  # why the solver was asked to stop; empty if it was not
         self._warned = OK
         self._times = report.Times()
         self._live = self._open_live(live)
@@ -190,8 +190,7 @@ class Hub:
             raise RuntimeError("Hub: the run is finished\nhint: create a new Hub for a new run")
         times = self._times
         if times.last_end:
-            times.last_solver = begin - times.last_end
-            times.solver += times.last_solver
+            times.solver.add(begin - times.last_end)
         ctx = self.ctx
         ctx.step = step
         ctx.time = time
@@ -214,9 +213,8 @@ class Hub:
             ctx.fields = {}
             times.steps += 1
             times.last_end = end = clock.perf_counter()
-            times.last_analysis = end - begin
-            times.analysis += end - begin
-        return STOP if self._stop else self._warned
+            times.analysis.add(end - begin)
+        return STOP if self.stop_reason else self._warned
 
     def _on_stream(self, step: int) -> None:
         """Run the analyses in the order of the solver's stream."""
@@ -278,8 +276,7 @@ class Hub:
                 self._caught(slot, error)
             slot.seconds += clock.perf_counter() - begin
         if ctx._stop is not None:
-            self._asked_to_stop(ctx._stop)
-            ctx._stop = None
+            self._take_stop()
         if agree or (self.comm.size > 1 and self.on_error == "stop"):
             self._together(step)
         if self._live is not None and self._live.wanted:
@@ -308,25 +305,25 @@ class Hub:
         for slot in self._collective:
             if step % slot.every or slot.calls % slot.collective_every or slot.disabled:
                 continue
-            begin = clock.perf_counter()
-            try:
-                if slot.failed and self.comm.size > 1:
-                    slot.analysis.on_skipped(self.ctx)
-                else:
-                    slot.analysis.on_collective(self.ctx)
-            except BaseException as error:
-                self._caught(slot, error, together=True)
+            skipped = slot.failed and self.comm.size > 1
+            self._call(slot, slot.analysis.on_skipped if skipped else slot.analysis.on_collective, together=True)
             slot.failed = False
-            slot.seconds += clock.perf_counter() - begin
-        if self.ctx._stop is not None:
-            self._asked_to_stop(self.ctx._stop)
-            self.ctx._stop = None
+        self._take_stop()
+
+    def _call(self, slot: _Slot, method: Callable[[Context], None], together: bool = False) -> None:
+        """Call a method of an analysis: its time is counted, and an error is handled by the policy."""
+        begin = clock.perf_counter()
+        try:
+            method(self.ctx)
+        except BaseException as error:
+            self._caught(slot, error, together)
+        slot.seconds += clock.perf_counter() - begin
 
     def _agree(self) -> None:
         """Find out, in one all-reduce, which analyses failed on any rank and whether a rank asked to stop."""
         if self.comm.size == 1:
             return
-        flags = np.array([*(s.failed for s in self._collective), bool(self._stop)], np.int32)
+        flags = np.array([*(s.failed for s in self._collective), bool(self.stop_reason)], np.int32)
         maxima = self.comm.maximum(flags)
         for slot, here, anywhere in zip(self._collective, flags, maxima, strict=False):
             if anywhere and not here:
@@ -335,7 +332,7 @@ class Hub:
                     slot.disabled = "it failed on another rank"
                     self._warned = WARN
                     self._log(f"{slot.name} is switched off: it failed on another rank")
-        if maxima[-1] and not self._stop:
+        if maxima[-1]:
             self._asked_to_stop("another rank asked to stop")
 
     # ------------------------------------------------------------------------------------------------------------ errors
@@ -368,14 +365,15 @@ class Hub:
             self._log(f"{what}\n{self.last_error}" if slot.errors == 1 else what, to_stderr=slot.errors <= _SHOWN)
 
     def _asked_to_stop(self, reason: str) -> None:
-        if not self._stop:
-            self._stop = reason
+        if not self.stop_reason:
+            self.stop_reason = reason
             self._log(f"step {self.ctx.step}: stop ({reason})", to_stderr=self.comm.rank == 0)
 
-    @property
-    def stop_reason(self) -> str:
-        """Why the solver was asked to stop; empty if it was not."""
-        return self._stop
+    def _take_stop(self) -> None:
+        """An analysis may have called ``ctx.stop``."""
+        reason, self.ctx._stop = self.ctx._stop, None
+        if reason is not None:
+            self._asked_to_stop(reason)
 
     # --------------------------------------------------------------------------------------------------- beginning and end
 
@@ -389,10 +387,7 @@ class Hub:
         if self._live is not None:
             self._live.start()
         for slot in self._slots:
-            try:
-                slot.analysis.on_start(self.ctx)
-            except BaseException as error:
-                self._caught(slot, error)
+            self._call(slot, slot.analysis.on_start)
 
     def finish(self) -> int:
         """Finish the analyses, print the summary, close the log. Later calls do nothing."""
@@ -410,7 +405,8 @@ class Hub:
                 self._agree()
             with self._settled():
                 self._finish_all(together)
-                self._close_live("failed" if failure else "stopped" if self._stop else "finished", failure or self._stop)
+                state = "failed" if failure else "stopped" if self.stop_reason else "finished"
+                self._close_live(state, failure or self.stop_reason)
         except BaseException as error:
             self._close_live("failed", f"{type(error).__name__}: {words(error)}")
             raise
@@ -427,12 +423,7 @@ class Hub:
                 self._log(f"{slot.name} is not finished: {slot.disabled}")
             if slot.disabled or (slot.collective and self.comm.size > 1 and not together):
                 continue
-            begin = clock.perf_counter()
-            try:
-                slot.analysis.on_finish(self.ctx)
-            except BaseException as error:
-                self._caught(slot, error, together=slot.collective)
-            slot.seconds += clock.perf_counter() - begin
+            self._call(slot, slot.analysis.on_finish, together=slot.collective)
 
     def _close_live(self, state: str, message: str) -> None:
         if self._live is not None:
@@ -458,7 +449,7 @@ class Hub:
             "rank": self.comm.rank,
             "size": self.comm.size,
             "last_error": self.last_error,
-            "stop": self._stop,
+            "stop": self.stop_reason,
             "finished": self._finished,
         }
         return report.status(self._slots, self._times) | run
@@ -521,15 +512,8 @@ class Hub:
             "rank": self.comm.rank,
             "size": self.comm.size,
             "analyses": [
-                {
-                    "name": s.name,
-                    "class": type(s.analysis).__qualname__,
-                    "fields": None if s.fields is None else list(s.fields),
-                    "every": s.every,
-                    "calls": s.calls,
-                    "errors": s.errors,
-                    "disabled": s.disabled,
-                }
+                {name: getattr(s, name) for name in ("name", "every", "calls", "errors", "disabled")}
+                | {"class": type(s.analysis).__qualname__, "fields": None if s.fields is None else list(s.fields)}
                 for s in self._slots
             ],
         }
@@ -568,10 +552,7 @@ def _slots(analyses: Iterable[Analysis | Callable[..., Any]]) -> list[_Slot]:
         name = analysis.name or type(analysis).__name__
         counts[name] = counts.get(name, 0) + 1
         name = name if counts[name] == 1 else f"{name} {counts[name]}"
-        every, together = (
-            _positive(analysis.every, f"{name}.every"),
-            _positive(analysis.collective_every, f"{name}.collective_every"),
-        )
+        every, together = (_positive(getattr(analysis, x), f"{name}.{x}") for x in ("every", "collective_every"))
         fields = None if analysis.fields is None else tuple(analysis.fields)
         slots.append(_Slot(analysis, name, every, fields, bool(analysis.collective), together))
     return slots

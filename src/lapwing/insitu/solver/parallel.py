@@ -20,11 +20,7 @@ class Alone:
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values
 
-    def maximum(self, values: np.ndarray) -> np.ndarray:
-        return values
-
-    def minimum(self, values: np.ndarray) -> np.ndarray:
-        return values
+    maximum = minimum = sum
 
     def abort(self, code: int = 1) -> None:
         """End the process at once, after flushing the standard streams."""

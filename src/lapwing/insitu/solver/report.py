@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
+class Spent:
+    """Seconds, over the run and in the last step."""
+
+    total: float = 0.0
+    last: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.last = seconds
+        self.total += seconds
+
+
+@dataclass
 class Times:
-    """Seconds spent in the solver and in all analyses, over the run and in the last step."""
+    """Times of the solver and of all analyses together."""
 
     steps: int = 0
-    solver: float = 0.0
-    analysis: float = 0.0
-    last_solver: float = 0.0
-    last_analysis: float = 0.0
-    last_end: float = 0.0
     resumed: int = 0  # steps before a restart, whose times are not known
+    last_end: float = 0.0  # when the last step ended
+    solver: Spent = field(default_factory=Spent)
+    analysis: Spent = field(default_factory=Spent)
 
     @property
     def solver_each(self) -> float:
-        return self.solver / max(self.steps - self.resumed - 1, 1)
+        return self.solver.total / max(self.steps - self.resumed - 1, 1)
 
     @property
     def analysis_each(self) -> float:
-        return self.analysis / max(self.steps - self.resumed, 1)
+        return self.analysis.total / max(self.steps - self.resumed, 1)
 
 
 def words(error: BaseException) -> str:
@@ -68,8 +78,8 @@ def status(slots: list[Any], times: Times) -> dict[str, Any]:
         "steps": times.steps,
         "solver_ms": 1e3 * times.solver_each,
         "analysis_ms": 1e3 * times.analysis_each,
-        "last_solver_ms": 1e3 * times.last_solver,
-        "last_analysis_ms": 1e3 * times.last_analysis,
+        "last_solver_ms": 1e3 * times.solver.last,
+        "last_analysis_ms": 1e3 * times.analysis.last,
         "errors": sum(slot.errors for slot in slots),
         "pictures": pictures,
         "analyses": analyses,

@@ -19,7 +19,7 @@ from .blocks import Operand
 from .factor import Factored, factor
 from .library import missing
 from .memory import HostMemory, device_for
-from .moves import check_usable, entered, given_of, opened, right_side
+from .moves import check_usable, entered, opened, operand_of, right_side
 from .nccl import runtime
 from .polar import polar
 from .session import on_device
@@ -61,7 +61,7 @@ class CusolverMp(Backend):
         options = {"b": request.b, "window": request.window is not None, "certify": request.certify}
         options |= {"full_matrices": request.full_matrices, "rcond": request.rcond is not None}
         options |= {"mode": request.mode != "reduced"}
-        if unsupported := [name for name, given in options.items() if given]:
+        if unsupported := [name for name, wanted in options.items() if wanted]:
             return Support(False, f"{', '.join(unsupported)} is not supported for sharded matrices on GPUs")
         if request.operation in _SQUARE and assume not in ("general", "pos"):
             return Support(False, f"assume={assume!r} is not supported for sharded matrices on GPUs\nhint: 'general' or 'pos'")
@@ -113,9 +113,9 @@ class CusolverMp(Backend):
             try:
                 if iteration and not finite():  # which may not end with NaN
                     raise ConvergenceError(name, nonfinite=True)
-                given = [session.together(lambda x=x: given_of(x)) for x in (a, b) if x is not None]  # type: ignore[misc]
-                made = _ROUTINES[operation](session, request, a, b, *given)
-                del given
+                operands = [session.together(lambda x=x: operand_of(x)) for x in (a, b) if x is not None]  # type: ignore[misc]
+                results = _ROUTINES[operation](session, request, a, b, *operands)
+                del operands
             except _FAILURES as error:
                 singular = isinstance(error, SingularMatrixError) and operation == "slogdet"
                 if request.on_fail == "raise" and not singular:
@@ -124,14 +124,14 @@ class CusolverMp(Backend):
                 # a singular matrix has a determinant; NaN has none, and that is no mistake of the call
                 fine = finite() and not error.nonfinite
                 return _failed(request, a, b, error, fine)
-            return session.together(lambda: _results(request, a, made))  # type: ignore[no-any-return]
+            return session.together(lambda: _results(request, a, results))  # type: ignore[no-any-return]
 
 
-def _results(request: Request, a: Part, made: tuple[Any, ...]) -> tuple[Any, ...]:
+def _results(request: Request, a: Part, computed: tuple[Any, ...]) -> tuple[Any, ...]:
     triangles = {"cholesky": (0, request.upper), "qr": (1, True)}
     index, upper = triangles.get(request.operation, (None, False))
     results = []
-    for i, x in enumerate(made):
+    for i, x in enumerate(computed):
         if isinstance(x, Operand):
             blocks = a.memory.blocks(x, a.ranks)
             x = a.memory.keep_triangle(blocks, upper=upper) if i == index else blocks
@@ -183,8 +183,8 @@ class FactoredBlocks:
         if self._factored is None:
             return self._lost(self.layout)
         with opened(self) as session:
-            made = self.memory.blocks(self._factored.triangle(self.layout), self.ranks)
-            return session.together(lambda: self.memory.keep_triangle(made, upper=self.upper))  # type: ignore[no-any-return]
+            triangle = self.memory.blocks(self._factored.triangle(self.layout), self.ranks)
+            return session.together(lambda: self.memory.keep_triangle(triangle, upper=self.upper))  # type: ignore[no-any-return]
 
     def solve(self, b: Any, /) -> Any:
         """A^-1 B; NaN if there is no factor."""
@@ -193,8 +193,8 @@ class FactoredBlocks:
             x = self._lost(side.layout)
         else:
             with opened(self) as session:
-                given = session.together(lambda: given_of(side))
-                x = self.memory.blocks(self._factored.solve(given), self.ranks)
+                operand = session.together(lambda: operand_of(side))
+                x = self.memory.blocks(self._factored.solve(operand), self.ranks)
         return x if isinstance(b, Part) else on_every_rank(x, self.memory, b.ndim)
 
     def inverse(self) -> Part:
@@ -232,50 +232,50 @@ def on_every_rank(x: Part, memory: Any, ndim: int) -> np.ndarray:
 # ---- one function for each operation: the results as the library's blocks, or as values ----
 
 
-def _factored(session: Any, request: Request, a: Part, b: Part | None, given: Any, right: Any = None) -> tuple[Any, ...]:
+def _factored(session: Any, request: Request, a: Part, b: Part | None, operand: Any, right: Any = None) -> tuple[Any, ...]:
     operation = request.operation
     pos = operation == "cholesky" or request.assume == "pos"
-    made = factor(session, given, pos=pos, upper=request.upper, operation=operation)
+    factors = factor(session, operand, pos=pos, upper=request.upper, operation=operation)
     if operation == "cholesky":
-        return (made.triangle(given.layout),)
+        return (factors.triangle(operand.layout),)
     if operation == "solve":
-        return (made.solve(right),)
+        return (factors.solve(right),)
     if operation == "inv":
-        return (made.inv(given.layout),)
+        return (factors.inv(operand.layout),)
     if operation == "slogdet":
-        sign, logabs = made.slogdet(destroy=True)
-        return np.asarray(sign), np.asarray(logabs, REAL[given.dtype])
-    return (FactoredBlocks(request, a, made, 0, True),)
+        sign, logabs = factors.slogdet(destroy=True)
+        return np.asarray(sign), np.asarray(logabs, REAL[operand.dtype])
+    return (FactoredBlocks(request, a, factors, 0, True),)
 
 
-def _eigh(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
+def _eigh(session: Any, request: Request, a: Part, b: None, operand: Any) -> tuple[Any, ...]:
     n, part = a.shape[0], request.part
     if request.operation == "eigvalsh":
-        return (routines.eigh(session, given, upper=request.upper, part=part, vectors=False)[0],)
+        return (routines.eigh(session, operand, upper=request.upper, part=part, vectors=False)[0],)
     to = a.of_shape((n, n if part is None else part[1]))
-    return routines.eigh(session, given, upper=request.upper, part=part, to=to)
+    return routines.eigh(session, operand, upper=request.upper, part=part, to=to)
 
 
-def _qr(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
+def _qr(session: Any, request: Request, a: Part, b: None, operand: Any) -> tuple[Any, ...]:
     n = a.shape[1]
-    return routines.qr(session, given, to=(a.layout, a.of_shape((n, n))))
+    return routines.qr(session, operand, to=(a.layout, a.of_shape((n, n))))
 
 
-def _polar(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
-    return polar(session, given, left=request.side == "left", to=(a.layout, a.of_shape(a.shape)))
+def _polar(session: Any, request: Request, a: Part, b: None, operand: Any) -> tuple[Any, ...]:
+    return polar(session, operand, left=request.side == "left", to=(a.layout, a.of_shape(a.shape)))
 
 
-def _lstsq(session: Any, request: Request, a: Part, b: Part, given: Any, right: Any) -> tuple[Any, ...]:
+def _lstsq(session: Any, request: Request, a: Part, b: Part, operand: Any, right: Any) -> tuple[Any, ...]:
     # the routine assumes full rank: it gives no residuals, rank or singular values
-    x = routines.lstsq(session, given, right, to=b.of_shape((a.shape[1], b.shape[1])))
+    x = routines.lstsq(session, operand, right, to=b.of_shape((a.shape[1], b.shape[1])))
     return x, None, None, None
 
 
-def _svd(session: Any, request: Request, a: Part, b: None, given: Any) -> tuple[Any, ...]:
+def _svd(session: Any, request: Request, a: Part, b: None, operand: Any) -> tuple[Any, ...]:
     if request.operation == "svdvals":
-        return (routines.svd(session, given, vectors=False)[1],)
+        return (routines.svd(session, operand, vectors=False)[1],)
     (m, n), k = a.shape, min(a.shape)
-    return routines.svd(session, given, to=(a.of_shape((m, k)), a.of_shape((k, n))))
+    return routines.svd(session, operand, to=(a.of_shape((m, k)), a.of_shape((k, n))))
 
 
 _ROUTINES: dict[str, Any] = {

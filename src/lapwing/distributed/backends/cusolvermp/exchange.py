@@ -88,15 +88,7 @@ def _copy(session: Any, source: Block, target: Block, operation: str, rows: tupl
     for i, k, height in rows:
         for j, l, width in columns:
             if operation == "N":
-                session.runtime.copy_2d(
-                    target.at(k, l),
-                    target.lead * size,
-                    source.at(i, j),
-                    source.lead * size,
-                    height * size,
-                    width,
-                    3,
-                    session.stream,
-                )
+                to, pitch = target.at(k, l), target.lead * size
+                session.runtime.copy_2d(to, pitch, source.at(i, j), source.lead * size, height * size, width, 3, session.stream)
             else:
                 session.turn(operation, height, width, source.at(j, i), source.lead, target.at(k, l), target.lead, source.dtype)

@@ -27,13 +27,8 @@ class Factored:
     upper: bool  # the upper triangle of A was read: L is the factor of conj(A)
     rows_sign: int = 0  # the sign of the permutation of the rows; 0: not computed yet
 
-    @property
-    def layout(self) -> Layout:
-        return self.block.layout
-
-    @property
-    def dtype(self) -> str:
-        return self.block.dtype
+    def __post_init__(self) -> None:
+        self.layout, self.dtype = self.block.layout, self.block.dtype
 
     def solve(self, b: Operand) -> Operand:
         """A^-1 B in the layout of ``b``."""

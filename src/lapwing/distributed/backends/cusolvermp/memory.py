@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
+from operator import setitem
 from typing import Any
 
 import numpy as np
@@ -245,26 +246,24 @@ def _cupy() -> ArrayLibrary:
     def typed(owner: Any, like: Any, shape: tuple[int, int]) -> Any:
         return owner[: shape[0] * shape[1] * like.dtype.itemsize].view(like.dtype).reshape(shape)
 
-    def upload(like: Any, x: np.ndarray) -> Any:
+    def on(like: Any, make: Callable[[], Any]) -> Any:
         with like.device:
-            return cupy.asarray(x)
-
-    def full(like: Any, shape: tuple[int, int], value: Any) -> Any:
-        with like.device:
-            return cupy.full(shape, value, like.dtype)
+            return make()
 
     def finite(x: Any, outside: Any) -> bool:
         with x.device:
             return bool((cupy.isfinite(x) if outside is None else cupy.isfinite(x) | outside).all())
 
-    def clear(x: Any, outside: Any) -> None:
-        with x.device:
-            x[outside] = 0
-
-    def contiguous(x: Any) -> Any:
-        return x if x.flags.c_contiguous or x.flags.f_contiguous else cupy.ascontiguousarray(x)
-
-    return ArrayLibrary(allocate, typed, upload, lambda x: cupy.asnumpy(x), full, contiguous, finite, clear)
+    return ArrayLibrary(
+        allocate,
+        typed,
+        upload=lambda like, x: on(like, lambda: cupy.asarray(x)),
+        download=lambda x: cupy.asnumpy(x),
+        full=lambda like, shape, value: on(like, lambda: cupy.full(shape, value, like.dtype)),
+        contiguous=lambda x: _contiguous(x, cupy),
+        finite=finite,
+        clear=lambda x, outside: on(x, lambda: setitem(x, outside, 0)),
+    )
 
 
 def _jax() -> ArrayLibrary:
@@ -291,18 +290,19 @@ def _jax() -> ArrayLibrary:
 
 def _numpy() -> ArrayLibrary:
     """Arrays of the host: the engine works on a copy on the GPU."""
-
-    def contiguous(x: np.ndarray) -> np.ndarray:
-        return x if x.flags.c_contiguous or x.flags.f_contiguous else np.ascontiguousarray(x)
-
     return ArrayLibrary(
         allocate=lambda like, count: np.empty(count, np.uint8),
         typed=lambda owner, like, shape: owner,
         upload=lambda like, x: x,
         download=lambda x: x,
         full=lambda like, shape, value: np.full(shape, value, like.dtype),
-        contiguous=contiguous,
+        contiguous=lambda x: _contiguous(x, np),
     )
+
+
+def _contiguous(x: Any, library: Any) -> Any:
+    """A NumPy or CuPy array, or a copy without gaps."""
+    return x if x.flags.c_contiguous or x.flags.f_contiguous else library.ascontiguousarray(x)
 
 
 def _other() -> ArrayLibrary:

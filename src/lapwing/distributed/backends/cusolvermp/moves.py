@@ -45,7 +45,7 @@ def right_side(b: np.ndarray, a: Any) -> Part:
         return entered(Part(local, layout, a.ranks), a.memory)
 
 
-def given_of(x: Part) -> Operand:
+def operand_of(x: Part) -> Operand:
     memory = x.memory
     return Operand(memory.pointer, x.layout, memory.dtype, memory.row_major, (x.local, memory))
 
@@ -85,10 +85,10 @@ def redistribute(a: ShardedMatrix, layout: Layout) -> ShardedMatrix:
     agree(a.ranks, name, {"shape": a.shape, "dtype": a.dtype.name}, error=error)
     assert block is not None
     with opened(block) as session:
-        given = session.together(lambda: given_of(block))
-        moved = session.deliver(given.block(session.rank), layout, "T" if given.row_major else "N")
-        made = block.memory.blocks(moved, a.ranks)
-    return ShardedMatrix(made.local, layout, a.ranks)
+        operand = session.together(lambda: operand_of(block))
+        moved = session.deliver(operand.block(session.rank), layout, "T" if operand.row_major else "N")
+        result = block.memory.blocks(moved, a.ranks)
+    return ShardedMatrix(result.local, layout, a.ranks)
 
 
 def to_numpy(local: Any) -> np.ndarray:
@@ -102,8 +102,8 @@ def copy(local: Any) -> Any:
 
 
 def conj(local: Any) -> Any:
-    made = _method(local, "conj")()
-    return made.resolve_conj() if library_of(local) == "torch" else made
+    conjugate = _method(local, "conj")()
+    return conjugate.resolve_conj() if library_of(local) == "torch" else conjugate
 
 
 def astype(local: Any, dtype: np.dtype) -> Any:

@@ -42,8 +42,15 @@ class Runtime:
         self._check(self._library.cudaSetDevice(device), f"device {device} cannot be used")
 
     def device(self) -> int:
+        return self._number(self._library.cudaGetDevice)
+
+    def count(self) -> int:
+        """GPUs that this process sees."""
+        return self._number(self._library.cudaGetDeviceCount)
+
+    def _number(self, ask: Any) -> int:
         number = c_int()
-        self._check(self._library.cudaGetDevice(byref(number)), "no GPU")
+        self._check(ask(byref(number)), "no GPU")
         return number.value
 
     def stream(self) -> int:
@@ -53,12 +60,6 @@ class Runtime:
 
     def destroy_stream(self, stream: int) -> None:
         self._library.cudaStreamDestroy(stream)
-
-    def count(self) -> int:
-        """GPUs that this process sees."""
-        number = c_int()
-        self._check(self._library.cudaGetDeviceCount(byref(number)), "no GPU")
-        return number.value
 
     def device_of(self, pointer: int) -> int:
         """The device of some memory."""

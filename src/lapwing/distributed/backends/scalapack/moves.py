@@ -64,8 +64,7 @@ def enter(
     source, layout = (a.local.T, a.layout.transposed) if flip else (a.local, a.layout)
     triangle = None if upper is None else upper != flip
     if scalapack.usable_layout(layout):
-        mine = overwrite and source.flags.f_contiguous and source.flags.writeable
-        if not mine:
+        if not (overwrite and source.flags.f_contiguous and source.flags.writeable):
             # copying half of it takes half of the time, which is some percent of a Cholesky factorisation
             source = (
                 np.array(source, order="F") if triangle is None else copy_triangle(source, layout, ranks.rank, upper=triangle)
@@ -122,13 +121,7 @@ def tiles_for(layout: Layout, ranks: Any, operation: str, permute: bool) -> Layo
 
 
 def leave(
-    call: Call,
-    x: Blocks,
-    layout: Layout | None = None,
-    *,
-    turned: bool = True,
-    into: Any = None,
-    upper: bool | None = None,
+    call: Call, x: Blocks, layout: Layout | None = None, *, turned: bool = True, into: Any = None, upper: bool | None = None
 ) -> Part:
     """A result in the layout of the input, or in another; it owns its memory, or has that of ``into``.
 

@@ -196,13 +196,13 @@ def _syevr(a: Blocks, upper: bool, part: tuple[int, int] | None, vectors: bool) 
         wanted = min(max(count, a.cyclic.rows.tile), n)
         before = max(first + wanted - n, 0)
     integer = library(a.comm.MPI).integer
-    found, with_vectors = integer(0), integer(0)
+    computed, with_vectors = integer(0), integer(0)
     values, z = np.zeros(n, real), a.like(n, n)
     jobs = b"V" if vectors else b"N", b"A" if wanted == n else b"I", _uplo(upper)
     place = first - before
     limits = scalar(0), scalar(0), place + 1, place + wanted
     name = "heevr" if np.iscomplexobj(a.local) else "syevr"
-    head = (*jobs, n, *_whole(a), *limits, found, with_vectors, values, *_whole(z))
+    head = (*jobs, n, *_whole(a), *limits, computed, with_vectors, values, *_whole(z))
     info = _with_workspace(a, name, head, integers=True, least=_least_workspace(a))
     values = _on_all_ranks(a, values)[before : before + count].copy()
     return values, z.some_columns(before, count) if vectors else None, info
@@ -289,7 +289,7 @@ def _with_workspace(
 
     answers = np.zeros(8, dtype), np.zeros(8, real), np.zeros(8, lib.dtype)
     if a.inside:
-        run((-1, -1, -1), answers, lambda blocks, name, *given: _call(blocks, name, *given, lib.integer(0)))
+        run((-1, -1, -1), answers, lambda blocks, name, *arguments: _call(blocks, name, *arguments, lib.integer(0)))
     # in single precision the answer is rounded, maybe down
     work, rwork, iwork = (int(abs(float(x[0].real)) * (1 + 1e-6)) + 64 for x in answers)
     work, rwork = max(work, least), max(rwork, least)

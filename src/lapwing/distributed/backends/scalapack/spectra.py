@@ -21,8 +21,8 @@ def eigh(call: Call, b: None, solver: Callable[..., Any] = scalapack.eigh) -> tu
     request, a = call.request, call.a
     n, real, vectors = a.shape[0], np.empty(0, call.dtype).real.dtype, request.operation == "eigh"
 
-    def results(values: np.ndarray, made: Callable[[], Part]) -> tuple[Any, ...]:
-        return (values, made()) if vectors else (values,)
+    def results(values: np.ndarray, make_vectors: Callable[[], Part]) -> tuple[Any, ...]:
+        return (values, make_vectors()) if vectors else (values,)
 
     if n == 0:
         return results(np.empty(0, real), lambda: _filled(call, (0, 0), 0))
@@ -97,8 +97,8 @@ def qr(call: Call, b: None) -> tuple[Part, Part]:
         return lost[0], lost[1]
     q, r = scalapack.qr(enter(call, "qr", turned=False), complete)
     keep_triangle(r.local, r.layout, call.ranks.rank, upper=True)
-    made = [leave(call, x, a.of_shape(shape), turned=False) for x, shape in zip((q, r), shapes, strict=True)]
-    return made[0], made[1]
+    factors = [leave(call, x, a.of_shape(shape), turned=False) for x, shape in zip((q, r), shapes, strict=True)]
+    return factors[0], factors[1]
 
 
 def lstsq(call: Call, b: Any) -> tuple[Any, ...]:

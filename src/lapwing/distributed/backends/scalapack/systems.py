@@ -58,9 +58,9 @@ def factor(call: Call, b: None) -> tuple[Factored]:
     a, assume = call.a, call.request.assume
     triangle = call.request.upper if assume in ONE_TRIANGLE else {"lower": False, "upper": True}.get(assume)
     sums = column_sums(a.local, a.layout, a.ranks.rank, upper=triangle, mirrored=assume in ONE_TRIANGLE)
-    made = _factored(call, permute=False)
-    made.norm = float(call.ranks.sum(sums).max(initial=0))
-    return (made,)
+    factored = _factored(call, permute=False)
+    factored.norm = float(call.ranks.sum(sums).max(initial=0))
+    return (factored,)
 
 
 def _factored(call: Call, *, permute: bool = True, overwrite: bool | None = None) -> Factored:

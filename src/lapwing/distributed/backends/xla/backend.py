@@ -53,14 +53,14 @@ class Xla(Backend):
         known: dict[str, Any] = {"machine": machine, "columns": array.columns}
         if request.operation in cost.TALL:
             _check_long(request, *shape)
-            made = cost.tall(request.operation, shape, array.size, array.dtype, **known)
+            estimate = cost.tall(request.operation, shape, array.size, array.dtype, **known)
         else:
             if array.placement is not None:
                 from . import calls
 
                 known["cut"] = calls.cut_for(shape[0], array.placement.grid)
-            made = cost.blocked(request.operation, shape[0], array.size, array.dtype, **known, assume=request.assume)
-        return replace(made, operation=request.name, engine=self.name)
+            estimate = cost.blocked(request.operation, shape[0], array.size, array.dtype, **known, assume=request.assume)
+        return replace(estimate, operation=request.name, engine=self.name)
 
     def prepare(self, request: Request, a: Any) -> None:
         if request.operation in cost.TALL:
@@ -74,9 +74,9 @@ class Xla(Backend):
             text = "%s: xla, %s %s over %d x %d devices, because the matrix is split"
             _log.info(text, request.name, array.shape, array.dtype, where.grid.p, where.grid.q)
         if request.operation == "factor":
-            made = handle.FactoredPanels.of(request, where, array)
-            _raise_if_failed(request, array, made.info)
-            return (made,)
+            factored = handle.FactoredPanels.of(request, where, array)
+            _raise_if_failed(request, array, factored.info)
+            return (factored,)
         *results, info = handle.ROUTINES[request.operation](request, where, array, b)
         if request.operation != "slogdet" or request.assume == "pos":  # a singular matrix has a determinant
             _raise_if_failed(request, array, info)

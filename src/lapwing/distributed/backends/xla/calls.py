@@ -1,7 +1,7 @@
-"""Calls on positive definite matrices inside shard_map, and the factor on whole arrays; see also factored.py.
+"""Positive definite matrices inside shard_map, and what all kinds of matrices share; factored.py has the calls on whole arrays.
 
-Each takes the array, its Placement, and for a right-hand side its own grid (None: whole on every device); all of these but the
-arrays are static, so that one compiled function serves every call alike.
+The modules of the other kinds, lu.py and triangle.py, have the same functions: ``local_factor``, ``apply``, ``inverse_of`` and
+(but for triangles) ``slogdet_of``. ``right`` is the grid of a right-hand side; None: it is whole on every device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from ...placement import Grid, Placement
 from . import cholesky as spd
-from .layout import adjoint, from_panels, from_slots, gathered, in_mesh, local_part, place, shard_map, to_panels, to_slots
+from .layout import adjoint, from_panels, from_slots, gathered, in_mesh, local_part, place, to_panels, to_slots
 from .panels import Panels, panels, panels_of_width
 from .substitution import dot
 
@@ -58,37 +58,28 @@ def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> spd.Factored:
     return spd.factor(to_panels(a, grid, cut), cut, grid.order)
 
 
-def local_cholesky(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
-    f = local_factor(a, grid, cut, upper)
-    return triangle_of(f, grid, cut, upper), f.info
-
-
 def triangle_of(f: spd.Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
     """My block of L, or of L^H."""
     l = from_panels(or_nan(f.panels, f.info), grid.turned() if upper else grid, cut, cut.n)
     return adjoint(l) if upper else l
 
 
-def local_apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels) -> Any:
-    """A^-1 B."""
+def apply(f: spd.Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool, turned: bool) -> Any:
+    """A^-1 B, which is A^-H B."""
     return or_nan(in_slots(b, grid, right, cut, lambda x: spd.solve(f, x, cut, grid.order)), f.info)
 
 
 def in_slots(b: Any, grid: Grid, right: Grid | None, cut: Panels, work: Any) -> Any:
     """``work`` on the rows of my panels. B in blocks over other axes than the matrix is gathered: it is the smaller one."""
     same = right is not None and set(right.order) == set(grid.order)
-    given = b if right is None or same else gathered(b, right)
-    x = work(to_slots(given, right if same else None, cut, grid.order))
+    b = b if right is None or same else gathered(b, right)
+    x = work(to_slots(b, right if same else None, cut, grid.order))
     x = from_slots(x, right if same else None, cut, grid.order)
     return x if right is None or same else local_part(x, right)
 
 
-def local_inverse(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
-    f = local_factor(a, grid, cut, upper)
-    return inverse_of(f, grid, cut), f.info
-
-
-def inverse_of(f: spd.Factored, grid: Grid, cut: Panels) -> Any:
+def inverse_of(f: spd.Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
+    """A^-1 in blocks, exactly Hermitian."""
     x = spd.solve(f, spd.identity_slots(cut, grid.order, f.panels.dtype), cut, grid.order)
     # the rows of my panels of X are, turned, the columns of my panels of X^H
     x = or_nan(adjoint(x.reshape(cut.columns, cut.padded)), f.info)
@@ -97,29 +88,24 @@ def inverse_of(f: spd.Factored, grid: Grid, cut: Panels) -> Any:
     return (one + other) / 2
 
 
-def local_logdet(a: Any, grid: Grid, cut: Panels, upper: bool) -> tuple[Any, Any]:
-    f = local_factor(a, grid, cut, upper)
-    return or_nan(spd.logdet(f), f.info), f.info
+def slogdet_of(f: spd.Factored) -> tuple[Any, Any]:
+    """Sign and log |det A|."""
+    return or_nan(jnp.ones((), f.panels.dtype), f.info), or_nan(spd.logdet(f), f.info)
 
 
-def local_product(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
-    """(A + A^H)/2 x."""
+def local_product(a: Any, x: Any, grid: Grid, right: Grid | None, hermitian: bool) -> Any:
+    """A x, or (A + A^H)/2 x."""
     x = x if right is None else gathered(x, right)
-    mine = local_rows(x, a.shape[1], grid.column_axes)
-    one = summed(dot(a, mine), grid.column_axes, grid.row_axes)
-    mine = local_rows(x, a.shape[0], grid.row_axes)
-    other = summed(dot(adjoint(a), mine), grid.row_axes, grid.column_axes)
-    y = (one + other) / 2
+    y = _times(a, x, grid)
+    y = (y + _times(adjoint(a), x, grid.turned())) / 2 if hermitian else y
     return y if right is None else local_part(y, right)
 
 
-def local_rows(x: Any, rows: int, axes: tuple[str, ...]) -> Any:
-    return lax.dynamic_slice_in_dim(x, place(axes) * rows, rows)
-
-
-def summed(y: Any, over: tuple[str, ...], along: tuple[str, ...]) -> Any:
-    y = lax.psum(y, over) if over else y
-    return lax.all_gather(y, along, tiled=True) if along else y
+def _times(a: Any, x: Any, grid: Grid) -> Any:
+    """A x, whole on every device; ``a`` is my block, ``x`` is whole."""
+    y = dot(a, lax.dynamic_slice_in_dim(x, place(grid.column_axes) * a.shape[1], a.shape[1]))
+    y = lax.psum(y, grid.column_axes) if grid.columns else y
+    return lax.all_gather(y, grid.row_axes, tiled=True) if grid.rows else y
 
 
 def in_panels(a: Any, grid: Grid, cut: Panels) -> Any:
@@ -131,30 +117,6 @@ def or_nan(x: Any, info: Any) -> Any:
     return jnp.where(info == 0, x, nan)
 
 
-# -- on whole arrays ----------------------------------------------------------------------------------------------------------
-
-
-def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
-    """The factor where the matrix was, and the status."""
-    spec = spec_of(placement.grid)
-    function = jax.custom_jvp(
-        shard_map(
-            partial(local_cholesky, grid=placement.grid, cut=cut, upper=upper), placement.mesh, (spec,), (spec, PartitionSpec())
-        )
-    )
-
-    @function.defjvp
-    def jvp(primals: Any, tangents: Any) -> Any:
-        if not placement.certain:  # XLA decides, as it would for an ordinary array
-            factor, info = function(*primals)
-            return (factor, info), (cholesky_tangent(factor, upper, tangents[0]), no_tangent(info))
-        raise NotImplementedError(
-            "cholesky: the factor of a sharded matrix has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
-        )
-
-    return function(a)  # type: ignore[no-any-return]
-
-
 def cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
     """dL = L phi(L^-1 dA L^-H), phi the lower triangle with half the diagonal."""
     l = adjoint(factor) if upper else factor
@@ -162,6 +124,3 @@ def cholesky_tangent(factor: Any, upper: bool, da: Any) -> Any:
     p = invert(adjoint(invert((da + adjoint(da)) / 2)))
     dl = dot(l, jnp.tril(p) - jnp.diag(jnp.diagonal(p)) / 2)
     return adjoint(dl) if upper else dl
-
-
-no_tangent = jax.custom_derivatives.zero_from_primal

@@ -15,7 +15,7 @@ from jax import lax
 
 from .layout import adjoint, numbers, place
 from .panels import WINDOWS, Panels
-from .substitution import Triangle, dot, gather_solve, scatter_solve
+from .substitution import dot, gather_solve, scatter_solve
 
 SMALL = 32  # columns of a diagonal block that are eliminated one by one
 TILE = 256  # rows and columns of a product on a CPU
@@ -33,7 +33,7 @@ class Factored(NamedTuple):
 
 def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> Factored:
     """``a``: the columns of my panels, shape (n or padded, columns); of them the lower triangle is read."""
-    c, first_odd = _prepared(a, cut, axes)
+    c, first_odd = prepared(a, cut, axes, lower=True)
     b, total = cut.width, cut.padded
     device = place(axes)
     blocks = jnp.zeros((cut.count, b, b), c.dtype)
@@ -110,8 +110,7 @@ def _taken(c: Any, left: Any, top: int, offset: Any, used: Any) -> Any:
 
 def solve(f: Factored, b: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
     """A^-1 B for the rows of my panels of B, shape (each, width, k)."""
-    l = Triangle(f.panels, f.diagonal, f.inverses)
-    return scatter_solve(l, gather_solve(l, b, cut, axes, below=True), cut, axes, below=True)
+    return scatter_solve(f, gather_solve(f, b, cut, axes, below=True), cut, axes, below=True)
 
 
 def logdet(f: Factored) -> Any:
@@ -139,19 +138,20 @@ def multiply(x: Any, y: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
     return lax.fori_loop(0, cut.count, step, jnp.zeros((x.shape[0], y.shape[1]), x.dtype))
 
 
-def _prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
-    """My columns of the lower triangle, with ones on the diagonal of the padding; the first row that holds NaN or Inf.
+def prepared(a: Any, cut: Panels, axes: tuple[str, ...], lower: bool) -> tuple[Any, Any]:
+    """My columns, with ones on the diagonal of the padding, and the first column that holds NaN or Inf.
 
-    Entries that are not finite become zero, so that they cannot reach earlier columns: the first bad minor is still found.
+    ``lower``: only the lower triangle, which is one of a Hermitian matrix, and the first row that holds NaN or Inf. Entries
+    that are not finite become zero, so that they cannot reach earlier columns: the first bad minor is still found.
     """
     rows = jnp.arange(cut.padded)[:, None]
     columns = numbers(cut, axes).reshape(1, cut.columns)
     a = jnp.pad(a, ((0, cut.padded - a.shape[0]), (0, 0)))
-    a = jnp.where(rows >= columns, a, 0)
+    a = jnp.where(rows >= columns, a, 0) if lower else a
     odd = ~jnp.isfinite(a)
-    first = jnp.min(jnp.where(odd, rows, cut.padded))
+    first = jnp.min(jnp.where(odd, rows if lower else columns, cut.padded))
     a = jnp.where(odd, 0, jnp.where((rows == columns) & (rows >= cut.n), 1, a)).astype(a.dtype)
-    if jnp.iscomplexobj(a):  # LAPACK reads the real part of the diagonal
+    if lower and jnp.iscomplexobj(a):  # LAPACK reads the real part of the diagonal
         a = jnp.where(rows == columns, jnp.real(a).astype(a.dtype), a)
     return a, lax.pmin(first, axes)
 

@@ -48,12 +48,12 @@ def blocked(
 
     cut = cut or panels(n, devices, machine.device)
     largest = largest_that(lambda n: count(panels(n, devices, machine.device)).held * size <= machine.memory)
-    return _made(operation, (n, n), dtype, machine, (1, devices), cut.width, count(cut), largest)
+    return _cost(operation, (n, n), dtype, machine, (1, devices), cut.width, count(cut), largest)
 
 
 def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool) -> _Count:
     """``tiles``: products leave out what is zero, as on a CPU."""
-    b, p, total, mine = cut.width, cut.devices, cut.padded, cut.columns
+    b, p, total, own = cut.width, cut.devices, cut.padded, cut.columns
     shard = cut.n * cut.n / p
     turns = 2 if p > 1 else 0  # a reduction, or a scatter and a gather, bring each number twice
     share = (p - 1) / p
@@ -61,7 +61,7 @@ def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool)
     out = operation in ("cholesky", "inv")
     flops, received, collectives = 0.0, (2 if out else 1) * shard * share, 2.0 if out else 1.0
     # the input; what is exchanged, where it arrives, and what is worked on or given back
-    held = shard + 3 * total * mine
+    held = shard + 3 * total * own
     pos = operation == "cholesky" or assume == "pos"
     triangular = assume in ("lower", "upper") and operation != "cholesky"
     if triangular:
@@ -87,7 +87,7 @@ def _panels(operation: str, cut: Panels, assume: str, columns: int, tiles: bool)
         flops += sweeps * 1.5 * total * total * sides / p  # each sweep in halves
         received += sweeps * turns * share * total * sides
         collectives += sweeps * cut.count
-        held += 2 * mine * sides + (sides * cut.n if operation == "solve" else 0)
+        held += 2 * own * sides + (sides * cut.n if operation == "solve" else 0)
     return _Count(flops, received if p > 1 else 0.0, collectives if p > 1 else 0.0, held)
 
 
@@ -114,8 +114,8 @@ def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, ma
 
     largest = largest_that(lambda m: count(m).held * size <= machine.memory)
     grid, letter = ((devices, 1), "rows") if shape[0] >= shape[1] else ((1, devices), "columns")
-    made = _made(operation, shape, dtype, machine, grid, -(-m // devices), count(m), largest)
-    return replace(made, largest_of=letter)
+    estimate = _cost(operation, shape, dtype, machine, grid, -(-m // devices), count(m), largest)
+    return replace(estimate, largest_of=letter)
 
 
 def gathered(
@@ -133,7 +133,7 @@ def gathered(
     """One device gets all of the matrix and does the work; ``limit``: the bytes of a matrix up to which it is gathered."""
     one = replace(machine, engine="gathered")
     tile = max(min(shape), 1)
-    made = predict(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, assume=assume, rows=shape[0])
+    estimate = predict(operation, shape[1], 1, dtype, machine=one, tile=tile, columns=columns, assume=assume, rows=shape[0])
     matrix = float(shape[0] * shape[1] * ITEMSIZE[dtype])
     received = matrix * (devices - 1) / devices
     link = machine.inside if devices <= machine.per_node else machine.across
@@ -143,7 +143,7 @@ def gathered(
     needed = matrix * (1 + work.copies) + matrix / devices + sides
     room = (machine.memory - sides) / (1 + work.copies + 1 / devices)
     return replace(
-        made,
+        estimate,
         memory=needed,
         shard=matrix,
         messages=float(devices - 1),
@@ -155,7 +155,7 @@ def gathered(
     )
 
 
-def _made(
+def _cost(
     operation: str,
     shape: tuple[int, int],
     dtype: str,

@@ -1,7 +1,7 @@
 """Sharded matrices that are factored once, on whole arrays: systems, inverses, determinants, and their derivatives.
 
-``kind`` is "pos", "lu", "lower" or "upper". Each function takes the matrix and its factor: the derivatives are those with
-respect to the matrix, and the factor is a constant.
+``kind`` is one of METHODS, and ``upper`` the triangle that is read of "pos" and "triangle". Each function takes the matrix and
+its factor: the derivatives are those with respect to the matrix, and the factor is a constant.
 """
 
 from __future__ import annotations
@@ -15,28 +15,22 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from ...placement import Grid, Placement
-from . import calls as spd
-from . import lu, triangle
-from .calls import cholesky_tangent, or_nan, spec_of
-from .cholesky import Factored, logdet
+from . import calls, lu, triangle
+from .calls import cholesky_tangent, spec_of
+from .cholesky import Factored
 from .layout import from_panels, shard_map, to_panels
 from .panels import Panels
 
+METHODS: dict[str, Any] = {"pos": calls, "lu": lu, "triangle": triangle}
 _WHOLE = PartitionSpec()
 # JAX 0.7.2 cannot turn a loop around that it has not differentiated before: there inverses have first derivatives alone
 _TURNS_LOOPS = jax.__version_info__ >= (0, 10)
 
 
 def factor(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
-    """The factor in panels that the devices own in turn; ``upper`` is for "pos" alone."""
+    """The factor in panels that the devices own in turn."""
     grid = placement.grid
-    local: Any
-    if kind == "pos":
-        local = partial(spd.local_factor, grid=grid, cut=cut, upper=upper)
-    elif kind == "lu":
-        local = partial(lu.local_factor, grid=grid, cut=cut)
-    else:
-        local = partial(triangle.local_factor, grid=grid, cut=cut, below=kind == "lower")
+    local = partial(METHODS[kind].local_factor, grid=grid, cut=cut, upper=upper)
     return shard_map(local, placement.mesh, (spec_of(grid),), _parts(kind, grid))(lax.stop_gradient(a))
 
 
@@ -54,13 +48,11 @@ def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, uppe
     f = jax.tree.map(lax.stop_gradient, f)
 
     def local_product(a: Any, x: Any) -> Any:
-        if kind == "pos":
-            return spd.local_product(a, x, grid, right)
-        a = a if kind == "lu" else triangle.local_triangle(a, grid, kind == "upper")
-        return lu.local_times(a, x, grid, right)
+        a = triangle.local_triangle(a, grid, upper) if kind == "triangle" else a
+        return calls.local_product(a, x, grid, right, hermitian=kind == "pos")
 
     product = shard_map(local_product, mesh, (spec, b_spec), b_spec)
-    forward, backward = (_way(placement, right, cut, kind, turned) for turned in (False, True))
+    forward, backward = (_way(placement, right, cut, kind, upper, turned) for turned in (False, True))
     return lax.custom_linear_solve(
         lambda x: product(a, x),
         b,
@@ -70,29 +62,27 @@ def solve(placement: Placement, right: Grid | None, cut: Panels, kind: str, uppe
     )
 
 
-def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, turned: bool) -> Any:
+def _way(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, turned: bool) -> Any:
     """A^-1 B, or A^-H B, from the factor."""
     grid, b_spec = placement.grid, spec_of(right)
-    if kind == "pos":
-        local: Any = partial(spd.local_apply, grid=grid, right=right, cut=cut)
-    elif kind == "lu":
-        local = partial(lu.apply, grid=grid, right=right, cut=cut, turned=turned)
-    else:
-        local = partial(triangle.apply, grid=grid, right=right, cut=cut, below=kind == "lower", turned=turned)
+    local = partial(METHODS[kind].apply, grid=grid, right=right, cut=cut, upper=upper, turned=turned)
     return shard_map(local, placement.mesh, (_parts(kind, grid), b_spec), b_spec)
 
 
-def solve_at_once(placement: Placement, right: Grid | None, cut: Panels, kind: str, upper: bool, a: Any, b: Any) -> Any:
-    """A^-1 B and the status."""
+def at_once(
+    placement: Placement, call: Any, first: tuple[Any, ...], cut: Panels, kind: str, upper: bool, a: Any, *b: Any
+) -> Any:
+    """Factor and ``call``, one of the functions here, whose static arguments begin with ``first``; and the status."""
     f = factor(placement, cut, kind, upper, a)
-    return solve(placement, right, cut, kind, upper, a, f, b), f.info
+    return call(placement, *first, cut, kind, upper, a, f, *b), f.info
 
 
 def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
     """A^-1 where A was; exactly Hermitian for "pos"."""
     grid, mesh = placement.grid, placement.mesh
     spec = spec_of(grid)
-    function = jax.custom_jvp(lambda a, f: _inverse_of(placement, cut, kind)(f))
+    local = partial(METHODS[kind].inverse_of, grid=grid, cut=cut, upper=upper)
+    function = jax.custom_jvp(lambda a, f: shard_map(local, mesh, (_parts(kind, grid),), spec)(f))
 
     def mapped(local: Any, count: int) -> Any:
         return shard_map(partial(local, grid=grid, cut=cut), mesh, (spec,) * count, spec)
@@ -107,7 +97,7 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
             ways: Any = sandwich, lambda x, g: jnp.conj(sandwich(x, jnp.conj(g)))
         else:
             ways = tuple(mapped(partial(lu.local_sandwich, transposed=transposed), 2) for transposed in (False, True))
-        whole, d_whole = jax.jvp(read, (a,), (da,))
+        whole, d_whole = jax.jvp(partial(read, placement, cut, kind, upper), (a,), (da,))
         if not _TURNS_LOOPS:
             return x, jax.custom_derivatives.linear_call(ways[0], ways[1], x, d_whole)
         product = mapped(partial(lu.local_sandwich, transposed=False), 2)
@@ -115,37 +105,24 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
             lambda y: product(whole, y), d_whole, lambda _, s: ways[0](x, s), lambda _, g: ways[1](x, g)
         )
 
-    def read(a: Any) -> Any:
-        return mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
-
     return function(a, jax.tree.map(lax.stop_gradient, f))
-
-
-def inv(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any]:
-    """A^-1 and the status."""
-    f = factor(placement, cut, kind, upper, a)
-    return inverse(placement, cut, kind, upper, a, f), f.info
 
 
 def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> tuple[Any, Any]:
     """Sign and log |det A|, the same on every device."""
     grid, mesh = placement.grid, placement.mesh
     spec = spec_of(grid)
-    if kind in ("lower", "upper"):
+    if kind == "triangle":
         pivots = shard_map(partial(triangle.local_diagonal, grid=grid), mesh, (spec,), _WHOLE)(a)
         size = jnp.abs(pivots)
         zero = size == 0
         return jnp.prod(jnp.where(zero, 0, pivots / jnp.where(zero, 1, size).astype(pivots.dtype))), jnp.sum(jnp.log(size))
 
-    def local(f: Any) -> tuple[Any, Any]:
-        if kind == "lu":
-            return lu.slogdet_of(f)
-        return or_nan(jnp.ones((), f.panels.dtype), f.info), or_nan(logdet(f), f.info)
-
     def local_sum(x: Any, da: Any) -> Any:
         return lax.psum(jnp.sum(_turned(x, grid, cut, False) * da), grid.order)
 
-    function = jax.custom_jvp(lambda a, f: shard_map(local, mesh, (_parts(kind, grid),), (_WHOLE, _WHOLE))(f))
+    values = shard_map(METHODS[kind].slogdet_of, mesh, (_parts(kind, grid),), (_WHOLE, _WHOLE))
+    function = jax.custom_jvp(lambda a, f: values(f))
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
@@ -161,19 +138,13 @@ def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     return function(a, jax.tree.map(lax.stop_gradient, f))  # type: ignore[no-any-return]
 
 
-def slogdet_at_once(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> tuple[Any, Any, Any]:
-    """Sign, log |det A| and the status."""
-    f = factor(placement, cut, kind, upper, a)
-    return (*slogdet(placement, cut, kind, upper, a, f), f.info)
-
-
 def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
     """1 / (||A|| ||A^-1||) in the 1-norm: Hager's estimate for A^-1, with Higham's vector at the end."""
-    whole = mirrored(placement, cut, upper, True, a) if kind == "pos" else triangle_of(placement, kind, a)
+    whole = read(placement, cut, kind, upper, a)
     size = jnp.max(jnp.sum(jnp.abs(whole), 0))
     good = (f.info == 0) & (size > 0) & jnp.isfinite(size)
     size = jnp.where(good, size, 1)
-    forward, backward = (_way(placement, None, cut, kind, turned) for turned in (False, True))
+    forward, backward = (_way(placement, None, cut, kind, upper, turned) for turned in (False, True))
 
     # ||A|| A^-1 is in range wherever the answer is; A^-1 may not be
     def norm(x: Any) -> tuple[Any, Any]:
@@ -184,11 +155,11 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
 
     def climb(_: Any, state: Any) -> Any:
         x, best = state
-        y, found = norm(x)
+        y, estimate = norm(x)
         length = jnp.abs(y)
         signs = jnp.where(length == 0, 1, y / jnp.where(length == 0, 1, length).astype(y.dtype))
         z = backward(f, signs * size.astype(x.dtype))
-        return (index == jnp.argmax(jnp.abs(z))).astype(x.dtype), jnp.maximum(best, found)
+        return (index == jnp.argmax(jnp.abs(z))).astype(x.dtype), jnp.maximum(best, estimate)
 
     start = jnp.full((cut.n, 1), 1 / cut.n, a.dtype), jnp.zeros_like(size)
     _, best = lax.fori_loop(0, 4, climb, start)
@@ -197,20 +168,26 @@ def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: 
     return jnp.where(good, 1 / best, 0).astype(size.dtype)
 
 
-def cholesky_factor(placement: Placement, cut: Panels, upper: bool, a: Any, f: Any) -> Any:
-    """L, or L^H, where A was."""
+def cholesky(placement: Placement, cut: Panels, upper: bool, a: Any) -> tuple[Any, Any]:
+    """L, or L^H, where A was, and the status."""
+    f = factor(placement, cut, "pos", upper, a)
+    return cholesky_factor(placement, cut, "cholesky", upper, a, f), f.info
+
+
+def cholesky_factor(placement: Placement, cut: Panels, name: str, upper: bool, a: Any, f: Any) -> Any:
+    """L, or L^H, where A was; ``name`` is the public call, for errors."""
     grid, spec = placement.grid, spec_of(placement.grid)
-    local = partial(spd.triangle_of, grid=grid, cut=cut, upper=upper)
+    local = partial(calls.triangle_of, grid=grid, cut=cut, upper=upper)
     function = jax.custom_jvp(lambda a, f: shard_map(local, placement.mesh, (_parts("pos", grid),), spec)(f))
 
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         if placement.certain:
-            raise NotImplementedError(
-                "Factor.l: the factor of a sharded matrix has no derivative\nhint: its solve, inv and slogdet have"
-            )
-        made = function(*primals)
-        return made, cholesky_tangent(made, upper, tangents[0])
+            hint = "solve, inv and slogdet of sharded matrices have"
+            raise NotImplementedError(f"{name}: the factor of a sharded matrix has no derivative\nhint: {hint}")
+        # XLA decides on the placement, as it would for an ordinary array
+        l = function(*primals)
+        return l, cholesky_tangent(l, upper, tangents[0])
 
     return function(a, jax.tree.map(lax.stop_gradient, f))
 
@@ -247,25 +224,15 @@ def _turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
     return from_panels(to_panels(other, grid.turned(), cut), grid, cut, cut.n)
 
 
-def _inverse_of(placement: Placement, cut: Panels, kind: str) -> Any:
-    grid = placement.grid
-    local: Any
+def read(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:
+    """The matrix as it is read: both triangles of "pos" from one of them, zeros outside of a triangle."""
     if kind == "pos":
-        local = partial(spd.inverse_of, grid=grid, cut=cut)
-    elif kind == "lu":
-        local = partial(lu.inverse_of, grid=grid, cut=cut)
-    else:
-        local = partial(triangle.inverse_of, grid=grid, cut=cut, below=kind == "lower")
-    return shard_map(local, placement.mesh, (_parts(kind, grid),), spec_of(grid))
-
-
-def triangle_of(placement: Placement, kind: str, x: Any) -> Any:
-    """Zeros for what is not read."""
+        return mirrored(placement, cut, upper, True, a)
     if kind == "lu":
-        return x
+        return a
     spec = spec_of(placement.grid)
-    local = partial(triangle.local_triangle, grid=placement.grid, upper=kind == "upper")
-    return shard_map(local, placement.mesh, (spec,), spec)(x)
+    local = partial(triangle.local_triangle, grid=placement.grid, upper=upper)
+    return shard_map(local, placement.mesh, (spec,), spec)(a)
 
 
 def _local_trace(x: Any, da: Any, grid: Grid) -> Any:

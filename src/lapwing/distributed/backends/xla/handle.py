@@ -10,11 +10,11 @@ import numpy as np
 from ....core.request import Request
 from ....frameworks import jax as framework
 from ...placement import Placement
+from ..protocol import check_right
 from . import calls, factored, sharding, tall
 from .calls import compiled
 
-_KINDS = {"pos": "pos", "lower": "lower", "upper": "upper"}
-_NAMES = {"pos": "cholesky", "lower": "triangular", "upper": "triangular"}
+_NAMES = {"pos": "cholesky", "triangle": "triangular"}
 
 
 class FactoredPanels:
@@ -26,7 +26,7 @@ class FactoredPanels:
         self.assume, self.upper = assume, upper
         self._where, self._cut, self._a, self._parts = where, cut, a, parts
         grid = where.grid
-        self.report = {"engine": "xla", "kind": _NAMES.get(assume, "lu"), "grid": (grid.p, grid.q), "tile": cut.width}
+        self.report = {"engine": "xla", "kind": _NAMES.get(_kind(assume), "lu"), "grid": (grid.p, grid.q), "tile": cut.width}
 
     @classmethod
     def of(cls, request: Request, where: Placement, a: Any) -> FactoredPanels:
@@ -53,8 +53,8 @@ class FactoredPanels:
     @property
     def l(self) -> Any:  # noqa: E743
         if self.assume == "pos":
-            return compiled(factored.cholesky_factor, self._place, self._cut, self.upper)(self._a, self._parts)
-        return compiled(factored.triangle_of, self._place, self.assume)(self._a)
+            return compiled(factored.cholesky_factor, self._place, self._cut, "Factor.l", self.upper)(self._a, self._parts)
+        return compiled(factored.read, self._place, *self._fixed)(self._a)
 
     def solve(self, b: Any, /) -> Any:
         check_right("Factor.solve", self._a, b)
@@ -84,7 +84,7 @@ class FactoredPanels:
 
     @property
     def _fixed(self) -> tuple[Any, str, bool]:
-        return self._cut, _KINDS.get(self.assume, "lu"), self.upper and self.assume == "pos"
+        return self._cut, _kind(self.assume), _upper(self)
 
     def take_apart(self) -> tuple[tuple[Any, ...], Any]:
         return (self._a, self._parts), (self.assume, self.upper, self._where, self._cut)
@@ -96,26 +96,29 @@ class FactoredPanels:
 
 def _solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
     """A^-1 b and the status."""
-    cut, kind, upper = _way(request, where, a)
     sides, right = sharding.placed_like(b, where)
-    a = _whole(request, where, cut, a)
-    x, info = compiled(factored.solve_at_once, where, right, cut, kind, upper)(a, sides)
+    x, info = _at_once(factored.solve, (right,), request, where, a, sides)
     return sharding.placed_back(x, b, where), info
 
 
 def _inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]:
-    cut, kind, upper = _way(request, where, a)
-    x, info = compiled(factored.inv, where, cut, kind, upper)(_whole(request, where, cut, a))
-    return _mean(request.assume, where, cut, x), info
+    x, info = _at_once(factored.inverse, (), request, where, a)
+    return _mean(request.assume, where, calls.cut_for(a.shape[-1], where.grid), x), info
 
 
 def _slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
-    cut, kind, upper = _way(request, where, a)
-    return compiled(factored.slogdet_at_once, where, cut, kind, upper)(_whole(request, where, cut, a))  # type: ignore[no-any-return]
+    (sign, logabs), info = _at_once(factored.slogdet, (), request, where, a)
+    return sign, logabs, info
+
+
+def _at_once(call: Any, first: tuple[Any, ...], request: Request, where: Placement, a: Any, *b: Any) -> Any:
+    """The results of ``call`` from a new factor, and the status."""
+    way = _way(request, where, a)
+    return compiled(factored.at_once, where, call, first, *way)(_whole(request, where, way[0], a), *b)
 
 
 def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
-    return compiled(calls.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
+    return compiled(factored.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
 
 
 def _qr(request: Request, where: Placement, a: Any, b: None) -> Any:
@@ -144,21 +147,17 @@ ROUTINES: dict[str, Any] = {"cholesky": _cholesky, "solve": _solve, "inv": _inv,
 ROUTINES |= {"qr": _qr, "svd": _svd, "svdvals": _svd, "polar": _polar, "lstsq": _lstsq}
 
 
-def check_right(name: str, a: Any, b: Any) -> None:
-    if not hasattr(b, "dtype") or str(b.dtype) != str(a.dtype):
-        raise TypeError(
-            f"{name}: a and b must have the same dtype, got {a.dtype} and {getattr(b, 'dtype', type(b).__name__)}"
-            "\nhint: convert one of them"
-        )
-    if len(b.shape) not in (1, 2) or b.shape[0] != a.shape[0]:
-        raise ValueError(
-            f"{name}: b must have shape ({a.shape[0]},) or ({a.shape[0]}, k) for a sharded matrix, got {tuple(b.shape)}"
-        )
-
-
 def _way(request: Request, where: Placement, a: Any) -> tuple[Any, str, bool]:
-    kind = _KINDS.get(request.assume, "lu")
-    return calls.cut_for(a.shape[-1], where.grid), kind, request.upper and kind == "pos"
+    return calls.cut_for(a.shape[-1], where.grid), _kind(request.assume), _upper(request)
+
+
+def _kind(assume: str) -> str:
+    return {"pos": "pos", "lower": "triangle", "upper": "triangle"}.get(assume, "lu")
+
+
+def _upper(call: Any) -> bool:
+    """Which triangle is read, of a request or a factor; False for both."""
+    return bool(call.assume == "upper" or (call.upper and call.assume == "pos"))
 
 
 def _whole(request: Request, where: Placement, cut: Any, a: Any) -> Any:

@@ -61,7 +61,8 @@ def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     if _holds_panels(grid, cut):
         split = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
         return _exchange(split, grid.order, 2, 1).reshape(rows, cut.columns)
-    a, held = _whole_rows(a, grid)
+    a = whole_rows(a, grid)
+    held = a.shape[0]
     a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
     if grid.size > 1:
         a = _exchange(a, grid.order, 2, 0)
@@ -108,9 +109,13 @@ def from_slots(x: Any, grid: Grid | None, cut: Panels, order: tuple[str, ...]) -
     return from_panels(x.reshape(cut.columns, k).T, grid.turned().with_order(order), cut, k).T
 
 
-def to_whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
-    """A part of the rows of my block, but all columns, and how many rows the block had; zeros below the last part."""
-    return _whole_rows(a, grid)[0], a.shape[0]
+def whole_rows(a: Any, grid: Grid) -> Any:
+    """A q-th part of the rows of my block, but all columns; zeros below the last part."""
+    if grid.q == 1:
+        return a
+    held = -(-a.shape[0] // grid.q)
+    a = _pad(a, 0, grid.q * held).reshape(grid.q, held, a.shape[1])
+    return _exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2])
 
 
 def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
@@ -149,23 +154,14 @@ def _exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
     return jnp.squeeze(lax.all_to_all(jnp.expand_dims(x, new), axes, split, new, tiled=True), split)
 
 
-def _whole_rows(a: Any, grid: Grid) -> tuple[Any, int]:
-    """Every q-th part of my block of rows, with all columns; and how many rows that is."""
-    if grid.q == 1:
-        return a, a.shape[0]
-    held = -(-a.shape[0] // grid.q)
-    a = _pad(a, 0, grid.q * held).reshape(grid.q, held, a.shape[1])
-    return _exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2]), held
-
-
-def _reorder(x: Any, grid: Grid, given: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
-    """The first axis counts devices in the order ``given``; afterwards in the order ``wanted``."""
-    if given == wanted:
+def _reorder(x: Any, grid: Grid, order: tuple[str, ...], wanted: tuple[str, ...]) -> Any:
+    """The first axis counts devices in the order ``order``; afterwards in the order ``wanted``."""
+    if order == wanted:
         return x
     sizes = dict(grid.rows + grid.columns)
-    parts = x.reshape(*[sizes[name] for name in given], *x.shape[1:])
-    turn = [given.index(name) for name in wanted]
-    parts = parts.transpose(*turn, *range(len(given), parts.ndim))
+    parts = x.reshape(*[sizes[name] for name in order], *x.shape[1:])
+    turn = [order.index(name) for name in wanted]
+    parts = parts.transpose(*turn, *range(len(order), parts.ndim))
     return parts.reshape(prod(sizes[name] for name in wanted), *x.shape[1:])
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...placement import Grid
-from .calls import in_panels, local_rows, or_nan, summed
-from .cholesky import identity_slots, multiply
-from .layout import adjoint, from_panels, from_slots, gathered, local_part, numbers, place, to_panels, to_slots
+from .calls import in_panels, or_nan
+from .cholesky import identity_slots, multiply, prepared
+from .layout import adjoint, from_panels, from_slots, gathered, local_part, place, to_panels, to_slots
 from .panels import WINDOWS, Panels
 from .substitution import Triangle, dot, gather_solve, left_solve, scatter_solve
 
@@ -42,7 +42,7 @@ class FactoredLU(NamedTuple):
 
 def factor(a: Any, cut: Panels, axes: tuple[str, ...]) -> FactoredLU:
     """``a``: the columns of my panels, shape (n or padded, columns)."""
-    c, first_odd = prepared(a, cut, axes)
+    c, first_odd = prepared(a, cut, axes, lower=False)
     b, total, device = cut.width, cut.padded, place(axes)
     blocks = jnp.zeros((4, cut.count, b, b), c.dtype)
     order = jnp.arange(total, dtype=jnp.int32)
@@ -109,16 +109,6 @@ def _nothing(x: Any) -> tuple[Any, Any, Any]:
     return jnp.zeros_like(x), jnp.zeros(x.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
 
 
-def prepared(a: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
-    """My columns, with ones on the diagonal of the padding; the first column that holds NaN or Inf."""
-    rows = jnp.arange(cut.padded)[:, None]
-    columns = numbers(cut, axes).reshape(1, cut.columns)
-    a = jnp.pad(a, ((0, cut.padded - a.shape[0]), (0, 0)))
-    odd = ~jnp.isfinite(a)
-    first = jnp.min(jnp.where(odd, columns, cut.padded))
-    return jnp.where(odd, 0, jnp.where((rows == columns) & (rows >= cut.n), 1, a)).astype(a.dtype), lax.pmin(first, axes)
-
-
 def inverse_lower(l: Any) -> Any:
     n = l.shape[0]
     index = jnp.arange(n)
@@ -135,44 +125,33 @@ def inverse_lower(l: Any) -> Any:
 # -- inside shard_map: my block in, my block out ------------------------------------------------------------------------------
 
 
-def local_factor(a: Any, grid: Grid, cut: Panels) -> FactoredLU:
+def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> FactoredLU:
     return factor(to_panels(a, grid, cut), cut, grid.order)
 
 
-def apply(f: FactoredLU, b: Any, grid: Grid, right: Grid | None, cut: Panels, turned: bool) -> Any:
+def apply(f: FactoredLU, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool, turned: bool) -> Any:
     """A^-1 B, or A^-H B. The order of the rows concerns all of B: where it is split, it is gathered."""
-    given = b if right is None else gathered(b, right)
     axes = grid.order
-    given = jnp.pad(given, ((0, cut.padded - cut.n), (0, 0)))
+    whole = jnp.pad(b if right is None else gathered(b, right), ((0, cut.padded - cut.n), (0, 0)))
     if turned:
-        z = scatter_solve(f.u, to_slots(given, None, cut, axes), cut, axes, below=False)
+        z = scatter_solve(f.u, to_slots(whole, None, cut, axes), cut, axes, below=False)
         w = from_slots(scatter_solve(f.l, z, cut, axes, below=True), None, cut, axes)
         w = jnp.pad(w, ((0, cut.padded - cut.n), (0, 0)))
         x = jnp.zeros_like(w).at[f.order].set(w)[: cut.n]
     else:
-        y = gather_solve(f.l, to_slots(given[f.order], None, cut, axes), cut, axes, below=True)
+        y = gather_solve(f.l, to_slots(whole[f.order], None, cut, axes), cut, axes, below=True)
         x = from_slots(gather_solve(f.u, y, cut, axes, below=False), None, cut, axes)
     x = or_nan(x, f.info)
     return x if right is None else local_part(x, right)
 
 
-def local_inverse(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any]:
-    """A^-1 in blocks, and the status."""
-    f = local_factor(a, grid, cut)
-    return inverse_of(f, grid, cut), f.info
-
-
-def inverse_of(f: FactoredLU, grid: Grid, cut: Panels) -> Any:
+def inverse_of(f: FactoredLU, grid: Grid, cut: Panels, upper: bool) -> Any:
+    """A^-1 in blocks."""
     eye = identity_slots(cut, grid.order, f.panels.dtype, f.order)
     y = gather_solve(f.l, eye, cut, grid.order, below=True)
     # the rows of my panels
     x = or_nan(gather_solve(f.u, y, cut, grid.order, below=False)[..., : cut.n], f.info)
     return from_slots(x, grid, cut, grid.order)
-
-
-def local_slogdet(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any, Any]:
-    f = local_factor(a, grid, cut)
-    return (*slogdet_of(f), f.info)
 
 
 def slogdet_of(f: FactoredLU) -> tuple[Any, Any]:
@@ -187,15 +166,8 @@ def slogdet_of(f: FactoredLU) -> tuple[Any, Any]:
     return jnp.where(odd, jnp.nan, sign).astype(pivots.dtype), jnp.where(odd, jnp.nan, value).astype(size.dtype)
 
 
-def local_times(a: Any, x: Any, grid: Grid, right: Grid | None) -> Any:
-    """A x."""
-    x = x if right is None else gathered(x, right)
-    y = summed(dot(a, local_rows(x, a.shape[1], grid.column_axes)), grid.column_axes, grid.row_axes)
-    return y if right is None else local_part(y, right)
-
-
 def local_sandwich(x: Any, s: Any, grid: Grid, cut: Panels, transposed: bool) -> Any:
     """-X S X in blocks, or with X^T for X."""
     xs = in_panels(x.T, grid.turned(), cut) if transposed else in_panels(x, grid, cut)
-    made = multiply(multiply(xs, in_panels(s, grid, cut), cut, grid.order), xs, cut, grid.order)
-    return -from_panels(made, grid, cut, cut.n)
+    product = multiply(multiply(xs, in_panels(s, grid, cut), cut, grid.order), xs, cut, grid.order)
+    return -from_panels(product, grid, cut, cut.n)

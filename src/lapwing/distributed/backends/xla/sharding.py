@@ -179,9 +179,4 @@ def all_finite(a: Any, upper: bool | None) -> bool:
 
 @partial(jax.jit, static_argnums=1)
 def _all_finite(x: Any, upper: bool | None) -> Any:
-    return jnp.all(jnp.isfinite(x if upper is None else jnp.where(_triangle(x.shape, upper), x, 0)))
-
-
-def _triangle(shape: tuple[int, ...], upper: bool) -> Any:
-    rows, columns = jnp.arange(shape[0])[:, None], jnp.arange(shape[1])[None]
-    return rows <= columns if upper else rows >= columns
+    return jnp.all(jnp.isfinite(x if upper is None else jnp.triu(x) if upper else jnp.tril(x)))

@@ -27,8 +27,11 @@ class Triangle(NamedTuple):
     inverses: Any
 
 
-def gather_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
-    """T^-1 B: x_i <- T_ii^-1 (b_i - sum_j T_ij x_j), each device with its own j. ``below``: T is lower triangular."""
+def gather_solve(t: Any, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
+    """T^-1 B: x_i <- T_ii^-1 (b_i - sum_j T_ij x_j), each device with its own j.
+
+    ``t`` is a :class:`Triangle`, or a factor with the same fields. ``below``: T is lower triangular.
+    """
     device, k = place(axes), b.shape[-1]
     x = jnp.zeros_like(b)
     for first, last, turn in _halves(cut, ascending=below):
@@ -40,14 +43,14 @@ def gather_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, bel
             row = lax.dynamic_slice(t.panels, (i * cut.width, begin * cut.width), (cut.width, (end - begin) * cut.width))
             part = -dot(row, x[begin:end].reshape((end - begin) * cut.width, k))
             part = jnp.where(device == owner, part + lax.dynamic_index_in_dim(b, slot, keepdims=False), part)
-            found = left_solve(lax.psum(part, axes), *_blocks(t, i))
-            return _store(x, found, slot, device == owner)
+            x_i = left_solve(lax.psum(part, axes), *_blocks(t, i))
+            return _store(x, x_i, slot, device == owner)
 
         x = lax.fori_loop(first * cut.devices, last * cut.devices, step, x)
     return x
 
 
-def scatter_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
+def scatter_solve(t: Any, b: Any, cut: Panels, axes: tuple[str, ...], *, below: bool) -> Any:
     """T^-H B: x_i <- T_ii^-H b_i, then b_j <- b_j - T_ij^H x_i for my own j."""
     device, k = place(axes), b.shape[-1]
     for first, last, turn in _halves(cut, ascending=not below):
@@ -58,14 +61,14 @@ def scatter_solve(t: Triangle, b: Any, cut: Panels, axes: tuple[str, ...], *, be
             owner, slot = i % cut.devices, i // cut.devices
             mine = lax.dynamic_index_in_dim(x, slot, keepdims=False)
             l, v = _blocks(t, i)
-            found = left_solve(lax.psum(jnp.where(device == owner, mine, 0), axes), adjoint(l), adjoint(v))
+            x_i = left_solve(lax.psum(jnp.where(device == owner, mine, 0), axes), adjoint(l), adjoint(v))
             wide = (end - begin) * cut.width
             row = lax.dynamic_slice(t.panels, (i * cut.width, begin * cut.width), (cut.width, wide))
             panel_of = (jnp.arange(wide) // cut.width + begin) * cut.devices + device
             row = jnp.where(panel_of < i if below else panel_of > i, row, 0)
-            taken = dot(adjoint(row), found).reshape(end - begin, cut.width, k)
-            x = lax.dynamic_update_slice(x, x[begin:end] - taken, (begin, 0, 0))
-            return _store(x, found, slot, device == owner)
+            change = dot(adjoint(row), x_i).reshape(end - begin, cut.width, k)
+            x = lax.dynamic_update_slice(x, x[begin:end] - change, (begin, 0, 0))
+            return _store(x, x_i, slot, device == owner)
 
         b = lax.fori_loop(first * cut.devices, last * cut.devices, step, b)
     return b
@@ -85,11 +88,11 @@ def _halves(cut: Panels, ascending: bool) -> list[tuple[int, int, int | None]]:
     return [(first, last, (first + last) * cut.devices - 1) for first, last in reversed(ranges)]
 
 
-def _blocks(t: Triangle, i: Any) -> tuple[Any, Any]:
+def _blocks(t: Any, i: Any) -> tuple[Any, Any]:
     return lax.dynamic_index_in_dim(t.diagonal, i, keepdims=False), lax.dynamic_index_in_dim(t.inverses, i, keepdims=False)
 
 
-def _store(x: Any, found: Any, slot: Any, owner: Any) -> Any:
+def _store(x: Any, x_i: Any, slot: Any, owner: Any) -> Any:
     # only the slot of x is touched: the rest stays where it is
     kept = lax.dynamic_index_in_dim(x, slot, keepdims=False)
-    return lax.dynamic_update_slice(x, jnp.where(owner, found, kept)[None], (slot, 0, 0))
+    return lax.dynamic_update_slice(x, jnp.where(owner, x_i, kept)[None], (slot, 0, 0))

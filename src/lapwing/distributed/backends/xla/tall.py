@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from ...placement import Grid, Placement
 from .calls import or_nan, spec_of
-from .layout import adjoint, from_whole_rows, gathered, place, shard_map, to_whole_rows
+from .layout import adjoint, from_whole_rows, gathered, place, shard_map, whole_rows
 from .substitution import dot
 
 # -- inside shard_map: my block of whole rows in, my block out ----------------------------------------------------------------
@@ -40,30 +40,27 @@ def small_svd(r: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def local_qr(a: Any, grid: Grid) -> tuple[Any, Any]:
-    rows, held = to_whole_rows(a, grid)
-    q, r = tsqr(rows, grid.order)
-    return from_whole_rows(q, grid, held), r
+    q, r = tsqr(whole_rows(a, grid), grid.order)
+    return from_whole_rows(q, grid, a.shape[0]), r
 
 
 def local_svd(a: Any, grid: Grid) -> tuple[Any, Any, Any, Any]:
-    rows, held = to_whole_rows(a, grid)
-    q, r = tsqr(rows, grid.order)
+    q, r = tsqr(whole_rows(a, grid), grid.order)
     u, s, vh, info = small_svd(r)
-    return from_whole_rows(dot(q, u), grid, held), s, vh, info
+    return from_whole_rows(dot(q, u), grid, a.shape[0]), s, vh, info
 
 
 def local_polar(a: Any, grid: Grid) -> tuple[Any, Any, Any]:
     """A = U P."""
-    rows, held = to_whole_rows(a, grid)
-    q, r = tsqr(rows, grid.order)
+    q, r = tsqr(whole_rows(a, grid), grid.order)
     w, s, vh, info = small_svd(r)
     # P = V S V^H; the mean with its adjoint is Hermitian to the last bit
     p = dot(adjoint(vh) * s.astype(r.dtype), vh)
-    return from_whole_rows(dot(q, dot(w, vh)), grid, held), (p + adjoint(p)) / 2, info
+    return from_whole_rows(dot(q, dot(w, vh)), grid, a.shape[0]), (p + adjoint(p)) / 2, info
 
 
 def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None) -> tuple[Any, ...]:
-    rows, held = to_whole_rows(a, grid)
+    rows, held = whole_rows(a, grid), a.shape[0]
     b = b if right is None else gathered(b, right)
     # my rows of B lie where my rows of A do
     mine = lax.dynamic_slice_in_dim(b, place(grid.row_axes) * held, held)
@@ -120,7 +117,7 @@ def _mapped(function: Any, placement: Placement, split: tuple[bool, ...], a: Any
     grid = placement.grid
     spec, whole = spec_of(grid), PartitionSpec()
     out = tuple(spec if part else whole for part in split)
-    name = getattr(function, "func", function).__name__.removeprefix("local_")
+    name = function.__name__.removeprefix("local_")
     return _undifferentiated(name, shard_map(partial(function, grid=grid), placement.mesh, (spec,), out))(a)
 
 

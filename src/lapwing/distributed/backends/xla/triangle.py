@@ -10,47 +10,37 @@ from jax import lax
 
 from ...placement import Grid
 from .calls import in_slots, or_nan
-from .cholesky import Factored, identity_slots
+from .cholesky import Factored, identity_slots, prepared
 from .layout import adjoint, from_slots, place, to_panels
-from .lu import inverse_lower, prepared
+from .lu import inverse_lower
 from .panels import Panels
-from .substitution import Triangle, gather_solve, scatter_solve
+from .substitution import gather_solve, scatter_solve
 
 
-def local_factor(a: Any, grid: Grid, cut: Panels, below: bool) -> Factored:
-    c, first_odd = prepared(to_panels(local_triangle(a, grid, not below), grid, cut), cut, grid.order)
+def local_factor(a: Any, grid: Grid, cut: Panels, upper: bool) -> Factored:
+    c, first_odd = prepared(to_panels(local_triangle(a, grid, upper), grid, cut), cut, grid.order, lower=False)
     b, device = cut.width, place(grid.order)
     mine = jax.vmap(lambda s: lax.dynamic_slice(c, ((s * cut.devices + device) * b, s * b), (b, b)))(jnp.arange(cut.each))
     blocks = lax.all_gather(mine, grid.order, axis=1) if cut.devices > 1 else mine[:, None]
     blocks = blocks.reshape(cut.count, b, b)
-    inverses = jax.vmap(inverse_lower)(blocks) if below else adjoint(jax.vmap(inverse_lower)(adjoint(blocks)))
+    inverses = adjoint(jax.vmap(inverse_lower)(adjoint(blocks))) if upper else jax.vmap(inverse_lower)(blocks)
     zero = jnp.diagonal(blocks, axis1=-2, axis2=-1).reshape(-1) == 0
     first_zero = jnp.where(jnp.any(zero), jnp.argmax(zero), cut.padded)
     first = jnp.minimum(first_zero, first_odd)
     return Factored(c, blocks, inverses, jnp.where(first < cut.n, first + 1, 0).astype(jnp.int32))
 
 
-def apply(f: Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels, below: bool, turned: bool) -> Any:
+def apply(f: Factored, b: Any, grid: Grid, right: Grid | None, cut: Panels, upper: bool, turned: bool) -> Any:
     """T^-1 B, or T^-H B."""
     substitute = scatter_solve if turned else gather_solve
-    return or_nan(
-        in_slots(
-            b,
-            grid,
-            right,
-            cut,
-            lambda x: substitute(Triangle(f.panels, f.diagonal, f.inverses), x, cut, grid.order, below=below),
-        ),
-        f.info,
-    )
+    x = in_slots(b, grid, right, cut, lambda x: substitute(f, x, cut, grid.order, below=not upper))
+    return or_nan(x, f.info)
 
 
-def inverse_of(f: Factored, grid: Grid, cut: Panels, below: bool) -> Any:
+def inverse_of(f: Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
     """T^-1 in blocks."""
     eye = identity_slots(cut, grid.order, f.panels.dtype)
-    x = or_nan(
-        gather_solve(Triangle(f.panels, f.diagonal, f.inverses), eye, cut, grid.order, below=below)[..., : cut.n], f.info
-    )
+    x = or_nan(gather_solve(f, eye, cut, grid.order, below=not upper)[..., : cut.n], f.info)
     return from_slots(x, grid, cut, grid.order)
 
 

@@ -6,14 +6,12 @@ python burgers_jax.py [folder for the results]
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from burgers_analysis import analyses
-from burgers_numpy import C1, C2, DT, END, MESH, first_values
-
-from lapwing import insitu
+from burgers_numpy import C1, C2, first_values, run
 
 
 @partial(jax.jit, donate_argnums=0)
@@ -24,19 +22,14 @@ def advance(u: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.concatenate([u[-2:-1], inner, u[1:2]]), inner
 
 
-def main(output: str = "insitu") -> float:
+def steps() -> Iterator[jax.Array]:
+    """The values after each step, without the ghost points."""
     jax.config.update("jax_enable_x64", True)
-    u, t, n, stop = jnp.asarray(first_values()), 0.0, 0, False
-    with insitu.Hub(analyses(), output=output, mesh=MESH) as hub:
-        while t < END and not stop:
-            u, inner = advance(u)
-            t += DT
-            stop = hub.step(n, t, u=inner) == 2
-            n += 1
-        print(f"{n} steps, t = {t!r}")
-        print(f"A random value in the solution array: {float(u[10]):g}", flush=True)
-    return float(u[10])
+    u = jnp.asarray(first_values())
+    while True:
+        u, inner = advance(u)
+        yield inner
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(steps(), *sys.argv[1:])

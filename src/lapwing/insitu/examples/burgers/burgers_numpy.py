@@ -6,6 +6,8 @@ python burgers_numpy.py [folder for the results]
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from burgers_analysis import analyses
@@ -25,23 +27,31 @@ def first_values() -> np.ndarray:
     return u
 
 
-def main(output: str = "insitu") -> float:
+def steps() -> Iterator[np.ndarray]:
+    """The values after each step, without the ghost points."""
     u = first_values()
     new = np.empty_like(u)
+    while True:
+        new[1:-1] = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
+        # the ghost points are one step late, as in the original
+        new[0], new[-1] = u[-2], u[1]
+        u, new = new, u
+        yield u[1:-1]
+
+
+def run(fields: Iterator[Any], output: str = "insitu") -> float:
+    """Pass the values of each step to the hub, until the end or until an analysis asks to stop."""
     t, n, stop = 0.0, 0, False
     with insitu.Hub(analyses(), output=output, mesh=MESH) as hub:
         while t < END and not stop:
-            new[1:-1] = u[1:-1] + C2 * (u[2:] - 2.0 * u[1:-1] + u[:-2]) - u[1:-1] * C1 * (u[2:] - u[:-2])
-            # the ghost points are one step late, as in the original
-            new[0], new[-1] = u[-2], u[1]
-            u, new = new, u
+            u = next(fields)
             t += DT
-            stop = hub.step(n, t, u=u[1:-1]) == 2
+            stop = hub.step(n, t, u=u) == 2
             n += 1
         print(f"{n} steps, t = {t!r}")
-        print(f"A random value in the solution array: {u[10]:g}", flush=True)
-    return float(u[10])
+        print(f"A random value in the solution array: {float(u[9]):g}", flush=True)
+    return float(u[9])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(steps(), *sys.argv[1:])

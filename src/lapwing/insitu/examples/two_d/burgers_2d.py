@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         analyses.append(insitu.Writer(pod))
     # a run with a failed analysis must not look like a success
     with insitu.Hub(analyses, output=options.output, on_error="stop", mesh=mesh) as hub:
-        for n, (t, u, v) in enumerate(_chain(first, run)):
+        for n, (t, u, v) in enumerate(chain([first], run)):
             if hub.step(n, t, u=u, v=v) == 2:
                 break
     if hub.errors:
@@ -104,7 +105,7 @@ def store(first: tuple[float, Any, Any], run: Iterator[tuple[float, Any, Any]], 
     scale = 2 * np.pi / options.points  # the square root of a cell's volume
     begin = time.perf_counter()
     try:
-        for _, u, v in _chain(first, run):
+        for _, u, v in chain([first], run):
             history.append(scale * np.stack([u, v]).reshape(-1))
         sigma = np.linalg.svd(np.array(history), full_matrices=False)[1]
     except MemoryError as error:
@@ -115,11 +116,6 @@ def store(first: tuple[float, Any, Any], run: Iterator[tuple[float, Any, Any]], 
     print("singular values", *(f"{value:.12g}" for value in sigma[: options.modes]))
     print(f"extra memory: {_peak_mb() - before:.0f} MB; {time.perf_counter() - begin:.1f} s")
     return 0
-
-
-def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _peak_mb() -> float:

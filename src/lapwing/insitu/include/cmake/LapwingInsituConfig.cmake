@@ -11,20 +11,18 @@ get_filename_component(LapwingInsitu_INCLUDE_DIR "${CMAKE_CURRENT_LIST_DIR}/.." 
 get_filename_component(LapwingInsitu_LIBRARY "${CMAKE_CURRENT_LIST_DIR}/../../../liblapwing_insitu.so" ABSOLUTE)
 set(LapwingInsitu_FORTRAN "${LapwingInsitu_INCLUDE_DIR}/lapwing_insitu.f90")
 
-if(NOT TARGET Lapwing::insitu_stub)
-  add_library(Lapwing::insitu_stub INTERFACE IMPORTED)
-  set_target_properties(Lapwing::insitu_stub PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${LapwingInsitu_INCLUDE_DIR}"
-    INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
-endif()
-
-if(EXISTS "${LapwingInsitu_LIBRARY}")
-  if(NOT TARGET Lapwing::insitu)
-    add_library(Lapwing::insitu SHARED IMPORTED)
-    set_target_properties(Lapwing::insitu PROPERTIES
-      IMPORTED_LOCATION "${LapwingInsitu_LIBRARY}"
-      INTERFACE_INCLUDE_DIRECTORIES "${LapwingInsitu_INCLUDE_DIR}")
+# A target with the include folder, unless it exists already, and one more property
+function(_lapwing_insitu_target name kind property value)
+  if(NOT TARGET ${name})
+    add_library(${name} ${kind} IMPORTED)
+    set_property(TARGET ${name} PROPERTY INTERFACE_INCLUDE_DIRECTORIES "${LapwingInsitu_INCLUDE_DIR}")
+    set_property(TARGET ${name} PROPERTY ${property} "${value}")
   endif()
+endfunction()
+
+_lapwing_insitu_target(Lapwing::insitu_stub INTERFACE INTERFACE_LINK_LIBRARIES "${CMAKE_DL_LIBS}")
+if(EXISTS "${LapwingInsitu_LIBRARY}")
+  _lapwing_insitu_target(Lapwing::insitu SHARED IMPORTED_LOCATION "${LapwingInsitu_LIBRARY}")
 else()
   set(LapwingInsitu_LIBRARY "")
   if(NOT LapwingInsitu_FIND_QUIETLY)
