@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -31,7 +30,6 @@ HOW_TO_GET = {
     "cupy": "pip install cupy-cuda13x",
     "matplotlib": "pip install matplotlib",
 }
-_BUILD = "in lapwing's source folder: pip install --force-reinstall --no-deps ."
 
 
 @dataclass(frozen=True)
@@ -79,11 +77,6 @@ def installed_version(package: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return ""
-
-
-def how_to_build() -> str:
-    """How to get the native core."""
-    return _BUILD if shutil.which("g++") else f"install g++ (Debian/Ubuntu: apt install g++), then {_BUILD}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
