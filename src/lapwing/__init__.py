@@ -6,6 +6,7 @@ from typing import Any as _Any
 from ._version import __version__
 from .core.autograph import leave_alone
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from .core.keywords import hide_unknown
 from .core.problem import spec
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.eigh import eigh, eigh_ex, eigvalsh
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 leave_alone(*(globals()[_name] for _name in __all__))
+hide_unknown(*(globals()[_name] for _name in __all__))
 
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
 _SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "tune"})
