@@ -105,7 +105,7 @@ def potrs(
     if place.alone(a, b) and not cyclic_1d:
         x, logdet, info = _solved_alone(place, a, b, "pos", return_logdet)
     else:
-        x, logdet, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True)(a, b)
+        x, logdet, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, cyclic_1d, True, donate)(a, b)
     discard(donate, a, b)
     code = status(info)
     out = (x, *((logdet,) if return_logdet else ()), *((code,) if return_status else ()))
@@ -122,7 +122,7 @@ def lu_solve(
     if place.alone(a, b):
         x, _, info = _solved_alone(place, a, b, "general", False)
     else:
-        x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False)(a, b)
+        x, _, info = _solver(place.mesh, place.spec, place.b_spec, place.names, T_A, False, False, donate)(a, b)
     discard(donate, a, b)
     return (x, status(info)) if return_status else x
 
@@ -246,7 +246,7 @@ def _solved_alone(place: Place, a: Any, b: Any, assume: Any, logdet: bool) -> tu
 
 
 @lru_cache(maxsize=64)
-def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool) -> Any:
+def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bool, pos: bool, donate: bool) -> Any:
     def local(a: Any, b: Any) -> Any:
         if cyclic:
             a = _uncycled(a, names, tile, spec)
@@ -255,7 +255,9 @@ def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bo
         b_split = "rows" if split[0] is not None else "columns" if split[1] is not None else "none"
         return shard.solve_logdet_ex(a, b, b_split=b_split, **options)
 
-    return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())))
+    # x may take the memory of b; no result fits into that of a, which is deleted after the call
+    donated = {"donate_argnums": 1} if donate else {}
+    return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())), **donated)
 
 
 @lru_cache(maxsize=64)
