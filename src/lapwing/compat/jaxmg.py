@@ -256,8 +256,10 @@ def _solver(mesh: Any, spec: Any, b_spec: Any, names: Any, tile: int, cyclic: bo
         return shard.solve_logdet_ex(a, b, b_split=b_split, **options)
 
     # x may take the memory of b; no result fits into that of a, which is deleted after the call
-    donated = {"donate_argnums": 1} if donate else {}
-    return jax.jit(shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())), **donated)
+    return jax.jit(
+        shard_map(local, mesh, (spec, b_spec), (b_spec, PartitionSpec(), PartitionSpec())),
+        donate_argnums=(1,) if donate else (),
+    )
 
 
 @lru_cache(maxsize=64)

@@ -229,7 +229,8 @@ class Factored:
         xp = self.framework.Namespace
         if self.shape[-1] == 0:
             return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self.factor)), -1))
-        size = one_norm(xp, self.factor[..., :1], self._product)
+        with xp.quiet():  # a matrix that failed may hold Inf and NaN
+            size = one_norm(xp, self.factor[..., :1], self._product)
         good = (self.info == 0) & (size > 0) & xp.isfinite(size)
         size = xp.where(good, size, xp.ones_like(size))
 
