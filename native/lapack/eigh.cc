@@ -1,7 +1,8 @@
 // Eigenvalues by LAPACK, one matrix after the other, with the library's own threads.
 //
 // The whole spectrum: divide and conquer (syevd), in the memory of the result. A part of it: relatively robust
-// representations (syevr), which cost the same reduction to tridiagonal form but only the vectors that are asked for.
+// representations (syevr), which cost the same reduction to tridiagonal form but only the vectors that are asked for. Inside
+// large clusters of equal eigenvalues syevr may find no vectors; such a matrix is solved as a whole.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -37,6 +38,25 @@ int64_t heevr(bool vectors, char triangle, int64_t n, T* a, RealOf<T>* w, T* z, 
   return info ? info : int64_t(found != count);
 }
 
+// The same from the whole spectrum.
+template <class T>
+int64_t part_of_heevd(bool vectors, char triangle, int64_t n, T* a, RealOf<T>* w, T* z, int64_t first, int64_t count) {
+  Room<RealOf<T>> values(n);
+  const int64_t info = heevd(vectors, triangle, n, a, n, static_cast<RealOf<T>*>(values));
+  std::copy_n(static_cast<RealOf<T>*>(values) + first, count, w);
+  if (vectors) std::copy_n(a + first * n, n * count, z);
+  return info;
+}
+
+// The triangle that is not read <- the transpose of the one that is.
+template <class T>
+void mirror(T* a, int64_t n, bool from_upper) {
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < i; j++)
+      if (from_upper) a[i * n + j] = a[j * n + i];
+      else a[j * n + i] = a[i * n + j];
+}
+
 template <class T>
 int eigh_as(Frame& frame) {
   using Real = RealOf<T>;
@@ -46,11 +66,11 @@ int eigh_as(Frame& frame) {
   auto* w = static_cast<Real*>(frame.buffer[1]);
   auto* v = vectors ? static_cast<T*>(frame.buffer[2]) : nullptr;
   auto* info = static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2]);
-  const bool whole = count == n && (width_of<T>(HEEVD) == 8 || n <= NARROW_LIMIT);
+  const bool heevd_fits = width_of<T>(HEEVD) == 8 || n <= NARROW_LIMIT, whole = count == n && heevd_fits;
   // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
   const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
   Room<T> own(in_result || in_input ? 0 : n * n);
-  Room<T> z(vectors && !whole ? n * count : 0);
+  Room<T> z(vectors && !whole ? n * count : 0), diagonal(in_input && !whole ? n : 0);
   // a row-major lower triangle is the upper one in column-major order, of the conjugate matrix
   const char triangle = upper ? 'L' : 'U';
 
@@ -59,10 +79,27 @@ int eigh_as(Frame& frame) {
     T* work = in_result ? v + m * n * n : in_input ? from : static_cast<T*>(own);
     Real* values = w + m * count;
     T* result = vectors ? v + m * n * count : nullptr;
-    int64_t status = 1;
-    if (copy_finite_triangle(from, work, n, upper))
-      status = whole ? heevd(vectors, triangle, n, work, n, values)
-                     : heevr<T>(vectors, triangle, n, work, values, z, first, count);
+    int64_t status = 0;
+    if (!copy_finite_triangle(from, work, n, upper)) {
+      status = 1;
+    } else if (whole) {
+      status = heevd(vectors, triangle, n, work, n, values);
+    } else {
+      if (in_input) {  // what is left if syevr destroys its triangle and fails
+        mirror(work, n, upper);
+        for (int64_t i = 0; i < n; i++) diagonal[i] = work[i * (n + 1)];
+      }
+      status = heevr<T>(vectors, triangle, n, work, values, z, first, count);
+      if (status && heevd_fits) {
+        if (in_input) {
+          mirror(work, n, !upper);
+          for (int64_t i = 0; i < n; i++) work[i * (n + 1)] = diagonal[i];
+        } else {
+          copy_finite_triangle(from, work, n, upper);
+        }
+        status = part_of_heevd<T>(vectors, triangle, n, work, values, z, first, count);
+      }
+    }
     info[m] = int32_t(status);
     if (status) {
       fill_nan(values, count);

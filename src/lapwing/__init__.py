@@ -7,6 +7,7 @@ from ._version import __version__
 from .core.autograph import leave_alone
 from .core.engines import register_backends as _register_backends
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from .core.keywords import hide_unknown
 from .core.problem import spec
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.det import det
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 leave_alone(*(globals()[_name] for _name in __all__))
+hide_unknown(*(globals()[_name] for _name in __all__))
 
 # named, not imported: the list of engines loads it
 _register_backends("lapwing.distributed.backends.choice")

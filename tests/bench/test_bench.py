@@ -18,7 +18,7 @@ from lapwing.bench.matrices import make_matrix
 from lapwing.bench.measure import measure, peer_entries
 from lapwing.bench.operations import operation_of
 from lapwing.bench.peers import Peer, peer_of
-from lapwing.bench.plot import plot_rows, plot_speedup
+from lapwing.bench.plot import plot_eigh, plot_rows, plot_speedup
 from lapwing.bench.record import Grid, grid_for, measure_record, record_of, rule_in_words, write_record
 from lapwing.bench.report import as_json, make_report
 from lapwing.bench.table import Table, seconds_in_words
@@ -237,6 +237,43 @@ def test_plots_are_pictures(tmp_path):
     plot_rows([fake_row(peers=())], tmp_path / "c.png", "title")
     for name in ("a.png", "b.png", "c.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that a test saves, drawn."""
+    matplotlib = pytest.importorskip("matplotlib.figure")
+    saved = []
+    monkeypatch.setattr(matplotlib.Figure, "savefig", lambda figure, path, **_: (figure.canvas.draw(), saved.append(figure)))
+    return saved
+
+
+def test_legends_cover_no_curve(tmp_path, figures):
+    rows = [fake_row(), fake_row(case=Case(200, 10, "float32"))]
+    values = replace(Case(64, 1, "float64"), operation="eigvalsh")
+    plot_rows(rows, tmp_path / "a.png", "title")
+    plot_speedup(rows, tmp_path / "b.png", "title")
+    plot_eigh([fake_row(case=values)], tmp_path / "c.png", "title")
+    for figure in figures:
+        (legend,) = figure.legends
+        assert legend.get_texts() and not any(axis.get_legend() for axis in figure.axes)
+        assert not any(legend.get_window_extent().overlaps(axis.get_window_extent()) for axis in figure.axes)
+
+
+def test_one_noisy_bar_leaves_the_others_readable(tmp_path, figures):
+    """A logarithmic axis, bars that start at "equally fast", and a mark on times that vary."""
+    steady = {"ours": (Timing("lapwing", (1e-3, 1e-3, 1e-3)),), "peers": (Timing("numpy", (2e-3, 2e-3, 2e-3)),)}
+    noisy = {"ours": (Timing("lapwing", (1e-5, 1e-3, 1e-3)),), "peers": (Timing("numpy", (5e-2, 5e-2, 5e-2)),)}
+    rows = [fake_row(**steady), fake_row(case=Case(200, 10, "float64"), **noisy)]
+    plot_speedup(rows, tmp_path / "b.png", "Cholesky: lapwing against NumPy", "NumPy")
+    (figure,) = figures
+    (axis,) = figure.axes
+    assert axis.get_yscale() == "log"
+    assert [text.get_text() for text in axis.texts] == ["2.0", "5000~"]
+    heights = [bar.get_window_extent().height for bar in axis.patches]
+    assert heights[0] > 0.05 * axis.get_window_extent().height and heights[1] > heights[0]
+    assert [bar.get_y() for bar in axis.patches] == [1, 1]
+    assert figure.get_suptitle().startswith("Cholesky") and "times vary" in figure.get_supxlabel()
 
 
 def test_import_lapwing_loads_no_benchmark():

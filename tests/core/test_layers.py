@@ -202,6 +202,38 @@ assert {e.name: e.usable_on for e in lw.engines()}["reference"] == ("cpu",)
     in_subprocess(code)
 
 
+@pytest.mark.parametrize("libraries", ["numpy", "torch numpy", "jax torch", "tensorflow numpy"])
+def test_one_warning_without_the_native_core(libraries):
+    """The first slow call says why it is slow and what to do; the import and later calls, in any library, say nothing."""
+    for name in libraries.split():
+        pytest.importorskip(name)
+    code = f"""
+import sys, warnings
+sys.modules["lapwing._native"] = None
+import numpy as np
+make = {{
+    "numpy": lambda: np.eye(3),
+    "torch": lambda: __import__("torch").eye(3),
+    "jax": lambda: __import__("jax").numpy.eye(3),
+    "tensorflow": lambda: __import__("tensorflow").eye(3),
+}}
+matrices = [make[name]() for name in {libraries.split()!r}]
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import lapwing as lw
+    assert not caught
+    for a in matrices:
+        for call in (lw.cholesky, lw.eigh, lw.svd, lambda a: lw.solve(a, a), lw.cholesky):
+            call(a)
+[warning] = [w for w in caught if "lapwing" in str(w.message)]
+assert warning.category is RuntimeWarning
+text = str(warning.message)
+assert "numpy.linalg" in text and "the native core was not built" in text
+assert "\\nhint: " in text and "pip install --force-reinstall" in text
+"""
+    in_subprocess(code)
+
+
 def test_subpackages_are_imported_when_they_are_named():
     code = """
 import sys, lapwing as lw

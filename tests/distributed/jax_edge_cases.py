@@ -250,6 +250,10 @@ def donated_matrices():
     assert not held.is_deleted() and not right.is_deleted()
     close(jaxmg.potrs(held, right, 3, donate=True), np.linalg.solve(a, b), n)
     assert held.is_deleted() and right.is_deleted()
+    held, right = put(a, line, P(None, "x")), put(b, line, P(None, None)) * 1  # its own memory, not NumPy's
+    memory = [piece.data.unsafe_buffer_pointer() for piece in right.addressable_shards]
+    x = jaxmg.lu_solve(held, right, 3, line, (P(None, "x"), P(None, None)), donate=True)
+    assert [piece.data.unsafe_buffer_pointer() for piece in x.addressable_shards] == memory, "x is not in the memory of b"
     raises(ValueError, "not divisible", lambda: jaxmg.potrs(positive(7), b[:7], 3, line, P("x", None)))
     close(jaxmg.syevd(a, 3, line, P("x", None))[0], np.linalg.eigvalsh(a), n)
 

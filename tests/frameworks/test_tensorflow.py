@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from inspect import isfunction
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def way(request, monkeypatch):
     """With the compiled ops, and without them."""
     if request.param == "numpy_function":
         monkeypatch.setattr(front, "_OPS", {})
+        with warnings.catch_warnings(action="ignore"):  # the first slow call warns
+            front.core.warn_of_numpy(front.missing_reason)
     elif not front._OPS:
         pytest.skip(front.missing_reason)
     return request.param

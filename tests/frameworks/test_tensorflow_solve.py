@@ -1,6 +1,7 @@
 """TensorFlow: systems, inverses, determinants and decompositions in eager code, graphs, tapes, vectorized_map, SavedModel."""
 
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ def way(request, monkeypatch):
     """With the compiled ops, and without them."""
     if request.param == "numpy_function":
         monkeypatch.setattr(front, "_OPS", {})
+        with warnings.catch_warnings(action="ignore"):  # the first slow call warns
+            front.core.warn_of_numpy(front.missing_reason)
     elif not front._OPS:
         pytest.skip(front.missing_reason)
     return request.param

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from backends import DTYPES, hermitian, poison, random, spd
+from backends import DTYPES, hermitian, poison, random, spd, x64
 
 # 0, 1, around the SIMD, warp and block sizes, and primes
 SIZES = (0, 1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 32, 33, 64, 65, 97, 129)
@@ -535,3 +535,35 @@ def test_certified_at_any_scale(dtype, scale, part, caplog):
         w, _ = lw.eigh(a, subset=part, certify=True)
     assert not caplog.records
     assert np.allclose(w / (scale or 1), np.linalg.eigvalsh(a.astype("float64"))[part] / (scale or 1), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("upper, overwrite", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("part", [slice(42, 46), slice(3), slice(-5, None), slice(14, 30)])
+def test_parts_of_clusters_by_lapack(dtype, upper, overwrite, part):
+    """Two eigenvalues, 16 and 32 times: LAPACK's routine for a part of the spectrum may find no vectors in such clusters."""
+    rng = np.random.default_rng(5)
+    n, eps = 48, np.finfo(dtype).eps
+    w = np.sort(np.where(np.arange(n) % 3 == 1, -1.0, 1.0))
+    for _ in range(6):
+        q = np.linalg.qr(rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n)) * dtype.startswith("c"))[0]
+        a = (q * w) @ q.conj().T
+        a = (a + a.conj().T) / 2
+        a = (a if dtype.startswith("c") else a.real).astype(dtype)
+        poisoned = a.copy()
+        poisoned[np.tril_indices(n, -1) if upper else np.triu_indices(n, 1)] = np.nan
+        values, v = lw.eigh(poisoned, subset=part, upper=upper, overwrite=overwrite, engine="lapack")
+        assert np.abs(values - w[part]).max() <= 10 * n * eps
+        assert np.linalg.norm(a @ v - v * values) <= 10 * n * eps
+        assert np.linalg.norm(v.conj().T @ v - np.eye(len(values))) <= 10 * n * eps
+        assert np.array_equal(lw.eigvalsh(a, subset=part, upper=upper, engine="lapack").shape, values.shape)
+
+
+def test_certified_subnormal_numbers_in_jax():
+    """XLA flushes subnormal numbers to zero, so the proof must not be computed by it."""
+    jax = pytest.importorskip("jax")
+    x = np.random.default_rng(0).standard_normal((33, 33))
+    a = ((x + x.T) * 2.0**-1020).astype("float64")
+    with x64():
+        w = np.asarray(lw.eigvalsh(jax.numpy.asarray(a), subset=slice(5), certify=True))
+    assert np.allclose(w * 2.0**1000, np.linalg.eigvalsh(a * 2.0**1000)[:5], rtol=1e-9)

@@ -1,9 +1,12 @@
-"""Errors for arguments that are no arrays name the argument and what to do."""
+"""Errors for arguments that are no arrays, and for keywords of other libraries, say what to do."""
+
+import inspect
 
 import numpy as np
 import pytest
 
 import lapwing as lw
+from lapwing import gram
 
 
 def wrong():
@@ -48,3 +51,53 @@ def test_least_squares_of_numpy_matrices():
     expected = lw.lstsq(a, b[:, None])
     for one, other in zip(lw.lstsq(matrix, column), expected, strict=True):
         assert type(one) is type(other) and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "function, keyword, hint",
+    [
+        (lw.cholesky, "lower", "upper=False, the default, reads the lower triangle"),
+        (lw.cholesky_ex, "check_errors", "the function without _ex"),
+        (lw.solve, "lower", 'assume="lower"'),
+        (lw.solve, "assume_a", 'assume="general", "symmetric", "hermitian", "pos"'),
+        (lw.solve_ex, "left", 'side="right"'),
+        (lw.inv, "overwrite_a", "overwrite=True"),
+        (lw.inv_ex, "check_finite", "leave it out"),
+        (lw.slogdet, "assumed", "did you mean assume?"),
+        (lw.factor, "sym_pos", 'assume="pos"'),
+        (lw.eigh, "UPLO", "upper=False, the default"),
+        (lw.eigh, "subset_by_index", "subset=slice(first, last + 1)"),
+        (lw.eigvalsh, "subset_by_value", "window=(low, high)"),
+        (lw.eigh_ex, "k", "subset=slice(k)"),
+        (lw.svd, "compute_uv", "lapwing.svdvals"),
+        (lw.svdvals, "driver", "engine=..."),
+        (lw.polar, "method", "engine=..."),
+        (lw.qr, "pivoting", "the keywords are mode, engine"),
+        (lw.lstsq, "cond", "rcond=..."),
+        (gram.gaussian, "bandwidth", "length_scale=...; help() shows the formula"),
+        (gram.gaussian, "gamma", "(2 * gamma) ** -0.5"),
+        (gram.laplacian, "sigma", "length_scale=..."),
+        (gram.dispersal, "X", "the points are x and y"),
+    ],
+)
+def test_keywords_of_other_libraries(function, keyword, hint):
+    a = np.eye(3)
+    arrays = (a, a) if function in (lw.solve, lw.solve_ex, lw.lstsq) else (a,)
+    calls = [function] + [lambda *x, **y: lw.explain(function, *x, **y)] * hasattr(function, "problem")
+    for call in calls:
+        with pytest.raises(TypeError, match=rf"^{function.__name__}: unknown keyword '{keyword}'\nhint: ") as caught:
+            call(*arrays, **{keyword: 1})
+        assert hint in str(caught.value)
+    assert "unknown" not in str(inspect.signature(function))
+    function(*arrays)
+
+
+def test_errors_inside_a_call_keep_their_words():
+    """Only unknown keywords get the hint: a TypeError from a user's own function comes out as it was raised."""
+
+    def product(x):
+        return np.zeros(3, lower=True)
+
+    with pytest.raises(TypeError, match="lower") as caught:
+        lw.eigh(lw.operator(product, (4, 4), "float64"), subset=slice(1))
+    assert "hint" not in str(caught.value)

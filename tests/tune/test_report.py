@@ -106,3 +106,53 @@ def test_damaged_results_are_named(tmp_path, monkeypatch, name, text):
     with pytest.raises(ValueError, match=r"report: the results in .* are damaged: .*\nhint: lapwing tune compare"):
         write_report(tmp_path)
     assert not (tmp_path / "results" / "report.md").exists()
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that a test saves."""
+    matplotlib = pytest.importorskip("matplotlib.figure")
+    saved = []
+    monkeypatch.setattr(matplotlib.Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
+    return saved
+
+
+def picture_rows(us=10.0):
+    """Kept with an interval far beyond its bar; doubtful; slower; not compared."""
+    shape = {"m": "64", "n": "8", "k": "32", "batch_count": "1", "arith_intensity": "3", "us_reference": str(us)}
+    rows = [
+        {"ratio": "2", "ratio_low": "1.5", "ratio_high": "40", "kept": "True", "us_tuned": str(us / 2)},
+        {"ratio": "9", "ratio_low": "8", "ratio_high": "10", "kept": "False", "doubtful": "True", "us_tuned": str(us / 9)},
+        {"ratio": "1", "ratio_low": "1", "ratio_high": "1", "kept": "False", "us_tuned": str(us)},
+        {"ratio": "", "ratio_low": "", "ratio_high": "", "kept": "False", "compared": "False", "us_tuned": str(us)},
+    ]
+    return [{"name": f"SSS_NN_{i}", **shape, "arith_intensity": str(3 * 10**i), **row} for i, row in enumerate(rows)]
+
+
+def test_the_picture_of_gains_marks_what_was_not_measured(figures):
+    from lapwing.tune.validate import pictures
+
+    pictures.uplift(picture_rows(), "Some Device")
+    (figure,) = figures
+    (axes,) = figure.axes
+    assert "Gain of each product" in axes.get_title() and "Some Device" in axes.get_title()
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["2.00x (to 40x)", "~9.00x", "1.00x", "not compared"]
+    assert len(axes.patches) == 3, "a product that was not compared has no bar"
+    right = axes.get_xlim()[1]
+    assert 9 < right < 40
+    # an interval that leaves the picture ends in an arrow inside it
+    arrows = [line for line in axes.lines if line.get_marker() == ">"]
+    assert len(arrows) == 1 and arrows[0].get_xdata()[0] < right
+    assert any(patch.get_hatch() for patch in axes.patches)
+    assert "~ doubtful, not kept" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("us, unit", [(10.0, "GFLOP/s"), (1e-3, "TFLOP/s")])
+def test_the_roofline_names_its_points_and_its_unit(figures, us, unit):
+    from lapwing.tune.validate import pictures
+
+    pictures.roofline(picture_rows(us), "Some Device")
+    (axes,) = figures[0].axes
+    assert axes.get_ylabel() == unit and "Some Device" in axes.get_title() and axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.texts] == [f"SSS_NN_{i}" for i in range(4)]

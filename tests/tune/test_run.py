@@ -175,6 +175,18 @@ def test_budget_and_shares(tmp_path, starting):
     assert all(p.evaluations > 0 and p.known > 0 for p in again.problems) and again.reason == "budget"
 
 
+def test_time_of_earlier_runs_does_not_count(tmp_path, starting):
+    """A run that was killed after hours leaves trials that took long; the budget of the next run is its own."""
+    folder = folder_with(tmp_path, 1)
+    (target,) = folder.configs()
+    environment = folder.add_environment("x", get("tune.hostile:ENDLESS").environment(0))
+    trial = Trial("tune.hostile:ENDLESS", 0, target.gemm.key, {"trick": "none", "x": 0}, 1e-5, took=1e4)
+    folder.add_trial(target.name, replace(trial, environment=environment))
+    summary = run(folder, backend="tune.hostile:ENDLESS", devices=[0], budget=max(3.0, 3 * starting))
+    (problem,) = summary.problems
+    assert problem.known == 1 and problem.evaluations > 0, summary
+
+
 def test_all_steps_keep_the_budget(tmp_path, starting):
     """Every check of a candidate takes long, which only the first ones show."""
     from lapwing.tune import all_steps

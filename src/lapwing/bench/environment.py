@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -21,7 +20,6 @@ PACKAGES["tensorflow"] += ("tensorflow-cpu", "tensorflow-gpu", "tf-nightly")
 PACKAGES["cupy"] += ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x")
 HOW_TO_GET = {name: f"pip install {name}" for name in PACKAGES if name != "numpy"}
 HOW_TO_GET |= {"tensorflow": "pip install tensorflow-cpu", "cupy": "pip install cupy-cuda13x"}
-_BUILD = "in lapwing's source folder: pip install --force-reinstall --no-deps ."
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,6 @@ def installed_version(package: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     return ""
-
-
-def how_to_build() -> str:
-    """How to get the native core."""
-    return _BUILD if shutil.which("g++") else f"install g++ (Debian/Ubuntu: apt install g++), then {_BUILD}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import planner
 from ..bench.case import Absent, Case, Entry, Row
-from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
+from ..bench.environment import HOW_TO_GET, counted, environment
 from ..bench.libraries import LIBRARIES, PEERS, allow_float64_in_jax
 from ..bench.matrices import MATRICES
 from ..bench.measure import copy_bandwidth, every_engine, fitting, measure, peer_entries, usable_library, why_not
@@ -20,7 +20,7 @@ from ..bench.plot import KINDS, can_plot, plot_eigh, plot_rows
 from ..bench.record import RECORDS
 from ..bench.report import make_report, write_report
 from ..bench.table import UNSTEADY, Table
-from ..core.native import native
+from ..core.native import how_to_build, native
 from ..core.plan import bytes_in_words
 from .progress import Progress
 from .record import run_record

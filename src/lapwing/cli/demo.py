@@ -8,12 +8,12 @@ from pathlib import Path
 from .. import planner
 from ..bench.case import Case, Entry
 from ..bench.check import check_factor
-from ..bench.environment import HOW_TO_GET, counted, environment, how_to_build
+from ..bench.environment import HOW_TO_GET, counted, environment
 from ..bench.matrices import make_matrix
 from ..bench.measure import measure
 from ..bench.plot import can_plot, plot_speedup
 from ..bench.table import UNSTEADY, Table
-from ..core.native import native
+from ..core.native import how_to_build, native
 from ..ops.cholesky import cholesky
 from .progress import Progress
 from .usage import program, python, sentence

@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 
 from .. import planner
-from ..bench.environment import HOW_TO_GET, Environment, counted, environment, how_to_build, installed_version
-from ..core.native import missing_reason, native
+from ..bench.environment import HOW_TO_GET, Environment, counted, environment, installed_version
+from ..core.native import how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
 from ..core.settings import cache_folder, cache_path

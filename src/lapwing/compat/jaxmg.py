@@ -108,7 +108,7 @@ def potrs(
     if place.alone(a, b) and not cyclic_1d:
         x, logdet, info = _solved_alone(place, a, b, "pos", return_logdet)
     else:
-        x, logdet, info = _solver(place, T_A, cyclic_1d, "pos")(a, b)
+        x, logdet, info = _solver(place, T_A, cyclic_1d, "pos", donate)(a, b)
     discard(donate, a, b)
     return asked_for((x, True), (logdet, return_logdet), (status(info), return_status))
 
@@ -123,7 +123,7 @@ def lu_solve(
     if place.alone(a, b):
         x, _, info = _solved_alone(place, a, b, "general", False)
     else:
-        x, _, info = _solver(place, T_A, False, "general")(a, b)
+        x, _, info = _solver(place, T_A, False, "general", donate)(a, b)
     discard(donate, a, b)
     return asked_for((x, True), (status(info), return_status))
 
@@ -245,12 +245,14 @@ def _solved_alone(place: Place, a: Any, b: Any, assume: Any, logdet: bool) -> tu
     return put(x, place.mesh, place.b_spec), value, info
 
 
-def _solver(place: Place, tile: int, cyclic: bool, assume: str) -> Any:
+def _solver(place: Place, tile: int, cyclic: bool, assume: str, donate: bool) -> Any:
     rows, columns = (*place.b_spec, None, None)[:2]
     split = "rows" if rows is not None else "columns" if columns is not None else "none"
     specs = (place.spec, place.b_spec), (place.b_spec, PartitionSpec(), PartitionSpec())
     options: dict[str, Any] = {"axis_name": place.names, "width": tile, "assume": assume, "b_split": split}
-    return compiled(_local_solve, place.mesh, *specs, spec=place.spec if cyclic else None, upper=assume == "pos", **options)
+    options |= {"spec": place.spec if cyclic else None, "upper": assume == "pos"}
+    # x may take the memory of b; no result fits into that of a, which is deleted after the call
+    return compiled(_local_solve, place.mesh, *specs, donated=(1,) if donate else (), **options)
 
 
 def _local_solve(a: Any, b: Any, spec: Any, **options: Any) -> Any:

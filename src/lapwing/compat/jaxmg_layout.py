@@ -76,9 +76,9 @@ class Place:
 
 
 @lru_cache(maxsize=256)
-def compiled(function: Any, mesh: Any, in_specs: Any, out_specs: Any, **fixed: Any) -> Any:
+def compiled(function: Any, mesh: Any, in_specs: Any, out_specs: Any, donated: tuple[int, ...] = (), **fixed: Any) -> Any:
     """``function`` on blocks, with its keywords; one for each layout: a new function would be compiled at every call."""
-    return jax.jit(shard_map(partial(function, **fixed), mesh, in_specs, out_specs))
+    return jax.jit(shard_map(partial(function, **fixed), mesh, in_specs, out_specs), donate_argnums=donated)
 
 
 def on_one_device(function: Any, a: Any, *others: Any) -> Any:

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..core.native import AUTO, ENGINES, native
+from ..core.native import AUTO, ENGINES, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params, operation_named
 from ..core.problem import REAL, Spec
 from . import numpy
@@ -294,6 +294,7 @@ def _foreign(operation: Operation, params: Params, engine: int, overwrite: bool,
     a, results = arrays[0], _results(operation, params, arrays)
     types = tuple(_result_type(a, shape, dtype) for shape, dtype in results)
     if native is None:
+        warn_of_numpy(missing_reason)
 
         def reference(*x: Any) -> Any:
             return operation.reference(tuple(map(np.asarray, x)), params)

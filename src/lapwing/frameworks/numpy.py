@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.native import AUTO, CPU, native
+from ..core.native import AUTO, CPU, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params
 from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import NumpyNamespace
@@ -54,6 +54,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     if others:
         others = [x if x.dtype is dtype and x.flags.carray else _plain(x, dtype) for x in others]
     if native is None:
+        warn_of_numpy(missing_reason)
         outputs = operation.reference((a, *others), params)
     else:
         sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, dtype)

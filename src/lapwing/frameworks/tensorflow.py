@@ -386,6 +386,7 @@ def _op_type(name: str) -> str:
 
 def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Params) -> tuple[Any, ...]:
     """numpy.linalg inside tf.numpy_function."""
+    core.warn_of_numpy(missing_reason)
     if operation.derivative_from is not None:
         name, places = operation.derivative_from
         outputs = _without_library(operation_named(name), arrays, params)

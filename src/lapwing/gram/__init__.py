@@ -6,8 +6,10 @@ the result and a few tiles. Gradients work in each framework that has them, and 
 """
 
 from ..core.autograph import leave_alone
+from ..core.keywords import hide_unknown
 from .kernels import dispersal, euclidean, gaussian, laplacian, ntk_relu, ntk_relu_unit_sphere
 
 __all__ = ["dispersal", "euclidean", "gaussian", "laplacian", "ntk_relu", "ntk_relu_unit_sphere"]
 
 leave_alone(*(globals()[_name] for _name in __all__))
+hide_unknown(*(globals()[_name] for _name in __all__))

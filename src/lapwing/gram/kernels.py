@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
+from ..core.keywords import unknown_keyword
 from . import formulas
 from .compute import divide, kernel_matrix
 from .formulas import Kernel
@@ -57,7 +58,7 @@ def euclidean(x: Any, y: Any = None, *, squared: bool = True) -> Any:
     return kernel_matrix(points, Kernel(formulas.squared if squared else formulas.distance))
 
 
-def gaussian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
+def gaussian(x: Any, y: Any = None, length_scale: Any = 1.0, **unknown: Never) -> Any:
     """Gaussian kernel exp(-|x_i - y_j|^2 / (2 length_scale^2)).
 
     Parameters
@@ -88,10 +89,12 @@ def gaussian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
     >>> np.allclose(gram.gaussian(x, x[:5], [2.0, 2.0, 2.0]), k[:, :5])
     True
     """
+    if unknown:
+        raise unknown_keyword(gaussian, unknown)
     return _with_length_scale("gaussian", x, y, length_scale)
 
 
-def laplacian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
+def laplacian(x: Any, y: Any = None, length_scale: Any = 1.0, **unknown: Never) -> Any:
     """Laplacian kernel exp(-|x_i - y_j| / length_scale), with the Euclidean distance.
 
     Parameters, result and errors are those of :func:`gaussian`.
@@ -104,6 +107,8 @@ def laplacian(x: Any, y: Any = None, length_scale: Any = 1.0) -> Any:
     array([[1.   , 0.368],
            [0.368, 1.   ]])
     """
+    if unknown:
+        raise unknown_keyword(laplacian, unknown)
     return _with_length_scale("laplacian", x, y, length_scale)
 
 
@@ -126,7 +131,7 @@ def _divided(points: Points, scales: Any) -> Points:
     return divide(points, scales)
 
 
-def dispersal(x: Any, y: Any = None, length_scale: Any = 1.0, gamma: Any = 1.0) -> Any:
+def dispersal(x: Any, y: Any = None, length_scale: Any = 1.0, gamma: Any = 1.0, **unknown: Never) -> Any:
     """Dispersal kernel exp(-|x_i - y_j|^gamma / length_scale).
 
     Parameters
@@ -148,6 +153,8 @@ def dispersal(x: Any, y: Any = None, length_scale: Any = 1.0, gamma: Any = 1.0) 
     >>> np.allclose(gram.dispersal(x, length_scale=3.0, gamma=1.0), gram.laplacian(x, length_scale=3.0))
     True
     """
+    if unknown:
+        raise unknown_keyword(dispersal, unknown)
     points = check_points("dispersal", x, y)
     scale = check_positive("dispersal", "length_scale", length_scale)
     gamma = check_positive("dispersal", "gamma", gamma)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Never, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from .. import frameworks, planner
 from ..core.checks import check_hermitian, check_square
 from ..core.derivatives import cholesky_jvp, cholesky_vjp
 from ..core.errors import NotPositiveDefiniteError
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params
 from ..core.problem import UPPER, Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
@@ -36,6 +37,7 @@ def cholesky(
     jitter: float | Literal["auto"] | None = None,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> Array:
     """Cholesky factor of Hermitian positive definite matrices.
 
@@ -88,6 +90,8 @@ def cholesky(
     Traceback (most recent call last):
     NotPositiveDefiniteError: cholesky: the matrix is not positive definite (leading minor of order 1)
     """
+    if unknown:
+        raise unknown_keyword(cholesky, unknown)
     framework = frameworks.entry(a, "cholesky")
     if jitter is not None:
         check_jitter("cholesky", jitter, framework)
@@ -116,7 +120,7 @@ def cholesky(
     return factor  # type: ignore[no-any-return]
 
 
-def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
+def cholesky_ex(a: Any, /, *, upper: bool = False, **unknown: Never) -> CholeskyResult:
     """Cholesky factor and a status per matrix; never waits for the device.
 
     Parameters
@@ -149,6 +153,8 @@ def cholesky_ex(a: Any, /, *, upper: bool = False) -> CholeskyResult:
     >>> info
     array([0, 1], dtype=int32)
     """
+    if unknown:
+        raise unknown_keyword(cholesky_ex, unknown)
     framework = frameworks.entry(a, "cholesky_ex")
     if framework.sharded:
         return framework.call(cholesky_ex, a, upper=upper)  # type: ignore[no-any-return]

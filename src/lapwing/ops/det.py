@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 
 from .. import frameworks
 from ..core.derivatives import det_jvp, det_vjp
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params
 from .solve import Assume, determinant, problem_of, slogdet
 from .systems import SLOGDET
@@ -22,6 +23,7 @@ def det(
     upper: bool = False,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> Any:
     """Determinant of square matrices.
 
@@ -57,6 +59,8 @@ def det(
     >>> float(lw.det(np.array([[0.0, 2.0], [3.0, 1.0]])))
     -6.0
     """
+    if unknown:
+        raise unknown_keyword(det, unknown)
     framework = frameworks.entry(a, "det")
     if framework.sharded:
         sign, logabs = framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_flag, check_hermitian, check_square
 from ..core.derivatives import eigh_jvp, eigh_vjp, eigvalsh_jvp
 from ..core.errors import ConvergenceError
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.plan import bytes_in_words
 from ..core.problem import UPPER, Problem, Spec
@@ -49,6 +50,7 @@ def eigh(
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
     certify: bool = False,
+    **unknown: Never,
 ) -> EighResult:
     """Eigenvalues and eigenvectors of Hermitian matrices, all or some of them.
 
@@ -112,6 +114,8 @@ def eigh(
     >>> lw.eigh(a, subset=slice(-1, None)).eigenvalues
     array([3.])
     """
+    if unknown:
+        raise unknown_keyword(eigh, unknown)
     made = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)
     return EighResult(*made[:2])
 
@@ -128,6 +132,7 @@ def eigvalsh(
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
     certify: bool = False,
+    **unknown: Never,
 ) -> Any:
     """Eigenvalues of Hermitian matrices, all or some of them.
 
@@ -156,10 +161,12 @@ def eigvalsh(
     >>> lw.eigvalsh(np.array([[2.0, 1.0], [1.0, 2.0]]))
     array([1., 3.])
     """
+    if unknown:
+        raise unknown_keyword(eigvalsh, unknown)
     return _solve(eigvalsh, EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
 
 
-def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> EighExResult:
+def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False, **unknown: Never) -> EighExResult:
     """Eigenvalues, eigenvectors and a status per matrix; never raises for a matrix that fails.
 
     Parameters
@@ -194,6 +201,8 @@ def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False) -> E
     >>> info
     array([0, 1], dtype=int32)
     """
+    if unknown:
+        raise unknown_keyword(eigh_ex, unknown)
     framework = frameworks.entry(a, "eigh_ex")
     if framework.sharded:
         return framework.call(eigh_ex, a, subset=subset, upper=upper)  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import frameworks, planner
+from ..core.keywords import unknown_keyword
 from ..core.plan import Plan
 from ..core.problem import Spec
 
@@ -56,8 +57,11 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     if problem is None:
         name = getattr(op, "__qualname__", repr(op))
         raise TypeError(f"explain: {name} does not choose an engine\nhint: explain(lapwing.cholesky, a)")
+    signature = inspect.signature(op)
+    if unknown := {name: kwargs[name] for name in kwargs if name not in signature.parameters}:
+        raise unknown_keyword(op, unknown)
     try:
-        inspect.signature(op).bind(*args, **kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"explain: {op.__name__} does not take these arguments: {error}{_hint(op, args)}") from None
     a = args[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_pair, check_square
 from ..core.condition import one_norm
 from ..core.errors import NotPositiveDefiniteError, SingularMatrixError
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation
 from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.protocol import Handle
@@ -228,7 +229,8 @@ class Factored:
         xp = self.framework.Namespace
         if self.shape[-1] == 0:
             return xp.ones_like(xp.sum(xp.abs(xp.diagonal(self.factor)), -1))
-        size = one_norm(xp, self.factor[..., :1], self._product)
+        with xp.quiet():  # a matrix that failed may hold Inf and NaN
+            size = one_norm(xp, self.factor[..., :1], self._product)
         good = (self.info == 0) & (size > 0) & xp.isfinite(size)
         size = xp.where(good, size, xp.ones_like(size))
 
@@ -302,6 +304,7 @@ def factor(
     jitter: float | Literal["auto"] | None = None,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> Factor:
     """Factor square matrices, to solve with them often.
 
@@ -343,6 +346,8 @@ def factor(
     >>> round(float(np.exp(f.logdet())), 12)
     8.0
     """
+    if unknown:
+        raise unknown_keyword(factor, unknown)
     framework = frameworks.entry(a, "factor")
     if jitter is not None:
         check_jitter("factor", jitter, framework, assume, precision)

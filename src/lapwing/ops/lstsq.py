@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
 from .. import frameworks
 from ..core.checks import check_matrix, check_pair
+from ..core.keywords import unknown_keyword
 from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.request import RIGHT, VALUE, Request
 from .qr import QR
@@ -25,7 +26,7 @@ class LstsqResult(NamedTuple):
     singular_values: Any
 
 
-def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto") -> LstsqResult:
+def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto", **unknown: Never) -> LstsqResult:
     """Least-squares solution of A x = b for any shape and rank.
 
     Parameters
@@ -73,6 +74,8 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     >>> lw.lstsq(a, np.array([1.0, 3.0, 5.0])).x
     array([2., 1.])
     """
+    if unknown:
+        raise unknown_keyword(lstsq, unknown)
     framework = frameworks.entry(a, "lstsq")
     if framework.sharded:
         return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 import numpy as np
 
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_matrix
 from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, Request
@@ -23,7 +24,7 @@ class QRResult(NamedTuple):
     R: Any
 
 
-def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: str = "auto") -> QRResult:
+def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: str = "auto", **unknown: Never) -> QRResult:
     """QR factorisation.
 
     Parameters
@@ -63,6 +64,8 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     >>> np.allclose(q @ r, a), np.allclose(q.T @ q, np.eye(2))
     (True, True)
     """
+    if unknown:
+        raise unknown_keyword(qr, unknown)
     framework = frameworks.entry(a, "qr")
     if framework.sharded:
         return framework.call(qr, a, mode=mode, engine=engine)  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Never, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_pair, check_square
 from ..core.condition import raised
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation
 from ..core.problem import ADJOINT, MIXED, POS, SELF_ADJOINT, SYMMETRIC, UNIT, UPPER, Problem, Spec
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
@@ -59,6 +60,7 @@ def solve(
     side: Literal["left", "right"] = "left",
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> Array:
     """Solve A x = b, or x A = b.
 
@@ -122,6 +124,8 @@ def solve(
     Traceback (most recent call last):
     SingularMatrixError: solve: the matrix is singular (pivot 1 is zero)
     """
+    if unknown:
+        raise unknown_keyword(solve, unknown)
     framework = frameworks.entry(a, "solve")
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
@@ -135,7 +139,7 @@ def solve(
     return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
 
 
-def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False) -> SolveExResult:
+def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False, **unknown: Never) -> SolveExResult:
     """Solution and a status per matrix; never waits for the device.
 
     Parameters
@@ -165,6 +169,8 @@ def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = Fal
     >>> lw.solve_ex(np.array([np.eye(1), np.zeros((1, 1))]), np.ones((1, 1))).info
     array([0, 1], dtype=int32)
     """
+    if unknown:
+        raise unknown_keyword(solve_ex, unknown)
     framework = frameworks.entry(a, "solve_ex")
     if framework.sharded:
         return framework.call(solve_ex, a, b, assume=assume, upper=upper)  # type: ignore[no-any-return]
@@ -180,6 +186,7 @@ def inv(
     overwrite: bool = False,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> Array:
     """Inverse of square matrices.
 
@@ -207,6 +214,8 @@ def inv(
     >>> np.allclose(lw.inv(np.array([[2.0, 1.0], [1.0, 1.0]]), assume="pos"), [[1, -1], [-1, 2]])
     True
     """
+    if unknown:
+        raise unknown_keyword(inv, unknown)
     framework = frameworks.entry(a, "inv")
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite}
@@ -214,7 +223,7 @@ def inv(
     return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
-def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> InvExResult:
+def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False, **unknown: Never) -> InvExResult:
     """Inverse and a status per matrix; never waits for the device.
 
     Parameters
@@ -244,6 +253,8 @@ def inv_ex(a: Any, /, *, assume: Assume = "general", upper: bool = False) -> Inv
     >>> lw.inv_ex(np.zeros((3, 3))).info
     array(1, dtype=int32)
     """
+    if unknown:
+        raise unknown_keyword(inv_ex, unknown)
     framework = frameworks.entry(a, "inv_ex")
     if framework.sharded:
         return framework.call(inv_ex, a, assume=assume, upper=upper)  # type: ignore[no-any-return]
@@ -258,6 +269,7 @@ def slogdet(
     upper: bool = False,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> SlogdetResult:
     """Sign and logarithm of the absolute value of the determinant.
 
@@ -291,6 +303,8 @@ def slogdet(
     >>> float(sign), round(float(np.exp(logabsdet)), 12)
     (-1.0, 6.0)
     """
+    if unknown:
+        raise unknown_keyword(slogdet, unknown)
     framework = frameworks.entry(a, "slogdet")
     if framework.sharded:
         return framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import frameworks
 from ..core.errors import ConvergenceError
 from ..core.problem import UPPER
 from .cholesky import cholesky_ex
@@ -113,6 +114,9 @@ def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: b
     For the smallest ones the same with -A. The tolerance 10 n eps ||A|| is that of the eigenvalues themselves. The matrix is
     scaled by a power of two first, so that ||A||^2 is in range.
     """
+    if framework.describe(a).device == "cpu":  # XLA would flush subnormal numbers to zero
+        a, w, v = (framework.to_numpy(x) for x in (a, w, v))
+        framework = frameworks.of(v, "eigh")
     xp = framework.Namespace
     whole = whole_matrix(framework, a, UPPER if upper else 0)
     known = framework.to_numpy(w)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Never
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_matrix
 from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
+from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
@@ -41,6 +42,7 @@ def svd(
     full_matrices: bool = False,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
+    **unknown: Never,
 ) -> SVDResult:
     """Singular value decomposition.
 
@@ -86,6 +88,8 @@ def svd(
     >>> s
     array([3., 2.])
     """
+    if unknown:
+        raise unknown_keyword(svd, unknown)
     framework = frameworks.entry(a, "svd")
     if framework.sharded:
         return framework.call(svd, a, full_matrices=full_matrices, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
@@ -99,7 +103,7 @@ def svd(
     return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
 
 
-def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto") -> Any:
+def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto", **unknown: Never) -> Any:
     """Singular values, descending.
 
     Parameters
@@ -126,6 +130,8 @@ def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     >>> lw.svdvals(np.array([[0.0, 2.0], [1.0, 0.0]]))
     array([2., 1.])
     """
+    if unknown:
+        raise unknown_keyword(svdvals, unknown)
     framework = frameworks.entry(a, "svdvals")
     if framework.sharded:
         return framework.call(svdvals, a, on_fail=on_fail, engine=engine)
@@ -133,7 +139,7 @@ def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
 
 
-def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto") -> PolarResult:
+def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto", **unknown: Never) -> PolarResult:
     """Polar decomposition A = U P (right) or A = P U (left), P Hermitian and positive semidefinite.
 
     Parameters
@@ -167,6 +173,8 @@ def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = 
     >>> np.allclose(u, [[0, -1], [1, 0]]), np.allclose(p, [[3, 0], [0, 2]])
     (True, True)
     """
+    if unknown:
+        raise unknown_keyword(polar, unknown)
     framework = frameworks.entry(a, "polar")
     if framework.sharded:
         return framework.call(polar, a, side=side, engine=engine)  # type: ignore[no-any-return]
