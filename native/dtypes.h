@@ -1,10 +1,24 @@
-// From a dtype's number to its type.
+// From a dtype's number to its type, and back.
 #pragma once
 #include <complex>
 
 #include "frame.h"
 
+// X(type) for each type of element
+#define LAPWING_EACH_TYPE(X) X(float) X(double) X(std::complex<float>) X(std::complex<double>)
+
 namespace lapwing {
+
+template <class T>
+using RealOf = decltype(std::real(T()));
+template <class T>
+constexpr int PARTS_OF = sizeof(T) / sizeof(RealOf<T>);
+
+template <class T>
+constexpr Dtype dtype_of() {
+  constexpr bool wide = sizeof(RealOf<T>) == 8;
+  return PARTS_OF<T> == 2 ? (wide ? C128 : C64) : (wide ? F64 : F32);
+}
 
 // f(zero) with a zero of the type that `dtype` stands for.
 template <class F>

@@ -62,6 +62,11 @@ struct Direct {
 // 0, or 1 with a sentence in frame.error (empty when the call was interrupted).
 int run(Frame& frame);
 int fail(Frame& frame, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// The failure of `other` is that of the frame.
+int fail_as(Frame& frame, const Frame& other);
+
+// The frame of `count` matrices of the batch, from `first` on.
+Frame part_of(const Frame& frame, int64_t first, int64_t count);
 
 inline size_t size_of(int32_t dtype) {
   constexpr size_t bytes[] = {4, 8, 8, 16};

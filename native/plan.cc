@@ -9,7 +9,6 @@
 #include "cpu/cholesky.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
-#include "cpu/svd.h"
 #include "cpu/threads.h"
 #include "cpu/triangle.h"
 #include "cusolver/cusolver.h"
@@ -18,12 +17,10 @@
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
-#include "lapack/blas.h"
 #include "lapack/lapack.h"
 #include "methods/krylov.h"
 #include "methods/mixed.h"
 #include "methods/tall.h"
-#include "methods/tall_svd.h"
 #include "operations.h"
 
 namespace lapwing {
@@ -68,6 +65,12 @@ std::string needs_compiler(const Place& place) {
   return reason.empty() ? reason : "own GPU kernels need the run-time compiler: " + reason;
 }
 
+// Our own kernels around a library.
+std::string needs_kernels_and(const Place& place, vendor::Library library) {
+  const std::string compiler = needs_compiler(place);
+  return compiler.empty() ? missing(place, library) : compiler;
+}
+
 std::string needs_lapack(const Frame& frame, const Place&) {
   const lapack::Routine& potrf = lapack::routine(lapack::POTRF, frame.dtype);
   if (!potrf.address) return "no LAPACK library was found";
@@ -76,10 +79,8 @@ std::string needs_lapack(const Frame& frame, const Place&) {
   return "";
 }
 
-std::string needs_cusolver(const Frame&, const Place& place) {
-  const std::string compiler = needs_compiler(place);  // kernels of ours turn and clean the triangles
-  return compiler.empty() ? missing(place, vendor::solver) : compiler;
-}
+// Kernels of ours turn and clean the triangles.
+std::string needs_cusolver(const Frame&, const Place& place) { return needs_kernels_and(place, vendor::solver); }
 
 std::string eigh_batched_refuses(const Frame& frame, const Place&) {
   return frame.size[1] <= EIGH_LARGEST ? "" : too_large(frame, EIGH_LARGEST);
@@ -121,9 +122,7 @@ std::string krylov_refuses(const Frame& frame, const Place& place) {
   if (!krylov::at_an_end(frame))
     return "krylov finds the smallest or the largest eigenvalues: give subset=slice(k) or subset=slice(-k, None)";
   if (!lapack::has_dense(frame.dtype)) return "no LAPACK library was found";
-  if (!place.gpu) return "";
-  const std::string compiler = needs_compiler(place);
-  return compiler.empty() ? missing(place, vendor::blas) : compiler;
+  return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
 }
 
 std::string mixed_refuses(const Frame& frame, const Place& place) {
@@ -134,10 +133,8 @@ std::string mixed_refuses(const Frame& frame, const Place& place) {
 
 std::string tall_refused(const Frame& frame, const Place& place) {
   if (const char* reason = tall_refuses(frame)) return reason;
-  if (!has_small_svd(is_complex(frame) ? C128 : F64)) return "no LAPACK library was found";
-  if (!place.gpu) return "";
-  const std::string compiler = needs_compiler(place);
-  return compiler.empty() ? missing(place, vendor::blas) : compiler;
+  if (!lapack::routine(lapack::GESDD, is_complex(frame) ? C128 : F64).address) return "no LAPACK library was found";
+  return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
 }
 
 // ---- which of them is fastest, where nothing was measured ----------------------------------------------------------
@@ -189,37 +186,33 @@ bool tall_is_faster(const Frame& frame, const Place&) { return tall_pays(frame);
 // ---- how much memory each of them takes ----------------------------------------------------------------------------
 
 // Each thread keeps a copy of the matrices in its lanes, 64 bytes for a real number, or one matrix.
-int64_t lanes_bytes(Frame& frame, const Place&) {
+int64_t lanes_bytes(Frame& frame) {
   const int64_t n = frame.size[1], parts = is_complex(frame) ? 2 : 1;
-  const int64_t threads = std::min<int64_t>(frame.threads > 0 ? frame.threads : allowed_threads(), frame.size[0]);
+  const int64_t threads = std::min<int64_t>(threads_for(frame), frame.size[0]);
   if (frame.op == CHOLESKY && n > CHOLESKY_LANES) return threads * n * n * int64_t(size_of(frame.dtype));
   const bool svd = frame.op == SVD || frame.op == SVDVALS;
   const int64_t elements = frame.op == CHOLESKY ? n * (n + 1) / 2 : svd ? 4 * n * frame.size[2] : n * (n + 3);
   return threads * 64 * parts * elements;
 }
 
-int64_t tiled_bytes(Frame& frame, const Place&) { return int64_t(cuda::cholesky_tiled_scratch(frame)); }
-int64_t gpu_eigh_bytes(Frame& frame, const Place& place) { return int64_t(cuda::eigh_batched_scratch(frame, *place.gpu)); }
-int64_t lapack_eigh_host(Frame& frame, const Place&) { return lapack::eigh_host_bytes(frame); }
-int64_t lapack_solve_host(Frame& frame, const Place&) { return lapack::solve_host_bytes(frame); }
-int64_t cusolver_cholesky_bytes(Frame& frame, const Place&) { return cusolver::cholesky_scratch(frame); }
-int64_t cusolver_eigh_bytes(Frame& frame, const Place&) { return cusolver::eigh_scratch(frame); }
-int64_t cusolver_eigh_host(Frame& frame, const Place&) { return cusolver::eigh_host_bytes(frame); }
-int64_t cusolver_solve_bytes(Frame& frame, const Place&) { return cusolver::solve_scratch(frame); }
+int64_t tiled_bytes(Frame& frame) { return int64_t(cuda::cholesky_tiled_scratch(frame)); }
+int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
+int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
+int64_t lapack_solve_host(Frame& frame) { return lapack::solve_host_bytes(frame); }
 // the direct routine asks for its own, should it take over
-int64_t krylov_bytes(Frame& frame, const Place&) { return int64_t(krylov::scratch_bytes(frame)); }
-int64_t krylov_host(Frame& frame, const Place&) { return int64_t(krylov::host_bytes(frame)); }
+int64_t krylov_bytes(Frame& frame) { return int64_t(krylov::scratch_bytes(frame)); }
+int64_t krylov_host(Frame& frame) { return int64_t(krylov::host_bytes(frame)); }
 int64_t with_direct(int64_t direct, int64_t own) { return direct < 0 ? direct : direct + own; }
-int64_t mixed_bytes(Frame& frame, const Place&) {
+int64_t mixed_bytes(Frame& frame) {
   return frame.device == CPU ? 0 : with_direct(cusolver::solve_scratch(frame), mixed::scratch_bytes(frame));
 }
-int64_t mixed_host(Frame& frame, const Place&) {
+int64_t mixed_host(Frame& frame) {
   return frame.device == CPU ? lapack::solve_host_bytes(frame) + mixed::host_bytes(frame) : 0;
 }
-int64_t tall_bytes(Frame& frame, const Place&) {
+int64_t tall_bytes(Frame& frame) {
   return frame.device == CPU ? 0 : with_direct(cusolver::solve_scratch(frame), tall_scratch(frame));
 }
-int64_t tall_host(Frame& frame, const Place&) {
+int64_t tall_host(Frame& frame) {
   return frame.device == CPU ? std::max(lapack::solve_host_bytes(frame), tall_host_bytes(frame)) : 0;
 }
 
@@ -267,14 +260,14 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method gpu_cholesky[] = {
       {BATCHED, cuda::cholesky_batched, gpu_cholesky_batched_refuses, gpu_cholesky_batched_pays, nullptr, nullptr},
       {TILED, cuda::cholesky_tiled, gpu_tiled_refuses, gpu_tiled_pays, tiled_bytes, nullptr},
-      {CUSOLVER, cusolver::cholesky, needs_cusolver, always, cusolver_cholesky_bytes, nullptr}};
+      {CUSOLVER, cusolver::cholesky, needs_cusolver, always, cusolver::cholesky_scratch, nullptr}};
   static constexpr Method gpu_eigh[] = {
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
-      {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver_eigh_bytes, cusolver_eigh_host}};
+      {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, nullptr, nullptr},
-      {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver_solve_bytes, nullptr},
+      {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
   static constexpr Method gpu_tall[] = {gpu_solve[0], gpu_solve[1],
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
@@ -382,8 +375,8 @@ int fill_plan(Frame& frame, const Place& place, Plan* plan) {
   plan->refusal = choice.method->refuses(frame, place);
   if (!plan->refusal.empty() || !place.here) return 0;
   frame.engine = choice.engine();
-  plan->device_bytes = choice.method->device_bytes ? choice.method->device_bytes(frame, place) : 0;
-  plan->host_bytes = choice.method->host_bytes ? choice.method->host_bytes(frame, place) : 0;
+  plan->device_bytes = choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
+  plan->host_bytes = choice.method->host_bytes ? choice.method->host_bytes(frame) : 0;
   return plan->device_bytes < 0 || plan->host_bytes < 0;
 }
 

@@ -24,8 +24,8 @@ struct Method {
   std::string (*refuses)(const Frame&, const Place&);
   // Whether it is the right one by the limits that hold where nothing was measured. Asked in the order of the table.
   bool (*pays)(const Frame&, const Place&);
-  int64_t (*device_bytes)(Frame&, const Place&);  // -1 leaves a message in the frame; null: 0
-  int64_t (*host_bytes)(Frame&, const Place&);    // about; the same
+  int64_t (*device_bytes)(Frame&);  // -1 leaves a message in the frame; null: 0
+  int64_t (*host_bytes)(Frame&);    // about; the same
 };
 
 struct Choice {

@@ -154,12 +154,4 @@ std::vector<Ran> take_runs() {
   return std::exchange(runs, {});
 }
 
-int fail(Frame& frame, const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(frame.error, sizeof frame.error, format, arguments);
-  va_end(arguments);
-  return 1;
-}
-
 }  // namespace lapwing

@@ -45,7 +45,12 @@ bool interrupted() {
 // The fixed part of every call: op, dtype, device, ordinal, engine, threads, flags, sizes.
 constexpr Py_ssize_t FIXED = 8;
 
-bool read_fixed(Frame& frame, PyObject* const* args) {
+// The call has `least` to `most` arguments.
+bool read_fixed(Frame& frame, const char* name, PyObject* const* args, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
+  if (count < least || count > most) {
+    PyErr_Format(PyExc_TypeError, "%s: wrong number of arguments", name);
+    return false;
+  }
   long long value[7];
   for (int i = 0; i < 7; i++) {
     value[i] = PyLong_AsLongLong(args[i]);
@@ -78,39 +83,52 @@ PyObject* raise(const Frame& frame) {
   return nullptr;
 }
 
+// What a call that runs has behind the fixed part: stream, allocate.
+bool read_place(Frame& frame, PyObject* const* args) {
+  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  frame.scratch = {args[FIXED + 1], allocate};
+  frame.interrupted = interrupted;
+  return !PyErr_Occurred();
+}
+
+// The result of work() without the interpreter lock.
+template <class Work>
+int unlocked(const Work& work) {
+  PyThreadState* state = PyEval_SaveThread();
+  const int status = work();
+  PyEval_RestoreThread(state);
+  return status;
+}
+
+// Buffers of Python objects, held until the end of a call.
+class Views {
+ public:
+  ~Views() {
+    while (count_) PyBuffer_Release(&views_[--count_]);
+  }
+  // The address of an object: a number, or an object with the buffer protocol. Null after a Python error.
+  void* address(PyObject* object) {
+    if (PyLong_Check(object)) return PyLong_AsVoidPtr(object);
+    return PyObject_GetBuffer(object, &views_[count_], PyBUF_ANY_CONTIGUOUS) ? nullptr : views_[count_++].buf;
+  }
+
+ private:
+  Py_buffer views_[8];
+  int count_ = 0;
+};
+
 // run(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, *buffers)
 // A buffer is an address or an object with the buffer protocol. The interpreter lock is released.
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = FIXED + 2;
   Frame frame;
-  if (count < first || count > first + 8) {
-    PyErr_SetString(PyExc_TypeError, "run: wrong number of arguments");
-    return nullptr;
-  }
-  if (!read_fixed(frame, args)) return nullptr;
-  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
-  if (PyErr_Occurred()) return nullptr;
-  frame.scratch = {args[FIXED + 1], allocate};
-  frame.interrupted = interrupted;
-  Py_buffer views[8];
-  int held = 0, status = 1;
+  Views views;
+  if (!read_fixed(frame, "run", args, count, first, first + 8) || !read_place(frame, args)) return nullptr;
   for (Py_ssize_t i = first; i < count; i++) {
-    void*& where = frame.buffer[i - first];
-    if (PyLong_Check(args[i])) {
-      where = PyLong_AsVoidPtr(args[i]);
-    } else if (PyObject_GetBuffer(args[i], &views[held], PyBUF_ANY_CONTIGUOUS) == 0) {
-      where = views[held++].buf;
-    }
-    if (PyErr_Occurred()) goto done;
+    frame.buffer[i - first] = views.address(args[i]);
+    if (PyErr_Occurred()) return nullptr;
   }
-  {
-    PyThreadState* state = PyEval_SaveThread();
-    status = lapwing::run(frame);
-    PyEval_RestoreThread(state);
-  }
-done:
-  while (held) PyBuffer_Release(&views[--held]);
-  if (status) return raise(frame);
+  if (unlocked([&] { return lapwing::run(frame); })) return raise(frame);
   Py_RETURN_NONE;
 }
 
@@ -129,20 +147,12 @@ int call_product(void* self, const void* x, void* y, int64_t columns) {
 PyObject* run_operator(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = FIXED + 3;
   Frame frame;
-  if (count < first || count > first + 7) {
-    PyErr_SetString(PyExc_TypeError, "run_operator: wrong number of arguments");
-    return nullptr;
-  }
-  if (!read_fixed(frame, args)) return nullptr;
-  frame.stream = PyLong_AsVoidPtr(args[FIXED]);
+  if (!read_fixed(frame, "run_operator", args, count, first, first + 7) || !read_place(frame, args)) return nullptr;
   for (Py_ssize_t i = first; i < count; i++) frame.buffer[1 + i - first] = PyLong_AsVoidPtr(args[i]);
   if (PyErr_Occurred()) return nullptr;
-  frame.scratch = {args[FIXED + 1], allocate};
-  frame.interrupted = interrupted;
   int converged = 0;
-  PyThreadState* state = PyEval_SaveThread();
-  int status = lapwing::run_operator(frame, {args[FIXED + 2], call_product}, &converged);
-  PyEval_RestoreThread(state);
+  const lapwing::krylov::Product product{args[FIXED + 2], call_product};
+  const int status = unlocked([&] { return lapwing::run_operator(frame, product, &converged); });
   return status ? raise(frame) : PyBool_FromLong(converged);
 }
 
@@ -166,11 +176,7 @@ PyObject* copy(PyObject*, PyObject* args) {
 PyObject* memory_of(PyObject* const* args, Py_ssize_t count, bool host) {
   Frame frame;
   lapwing::Plan plan;
-  if (count != FIXED) {
-    PyErr_SetString(PyExc_TypeError, "the memory of a call: wrong number of arguments");
-    return nullptr;
-  }
-  if (!read_fixed(frame, args)) return nullptr;
+  if (!read_fixed(frame, "the memory of a call", args, count, FIXED, FIXED)) return nullptr;
   int status = lapwing::plan(frame, "", &plan);
   if (!status && !plan.refusal.empty()) status = lapwing::fail(frame, "%s", plan.refusal.c_str());
   return status ? raise(frame) : PyLong_FromLongLong(host ? plan.host_bytes : plan.device_bytes);
@@ -179,11 +185,7 @@ PyObject* memory_of(PyObject* const* args, Py_ssize_t count, bool host) {
 // plan(op, dtype, device, ordinal, engine, threads, flags, sizes, hardware) -> (engine, reason, refusal, device bytes, host bytes)
 PyObject* plan(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Frame frame;
-  if (count != FIXED + 1) {
-    PyErr_SetString(PyExc_TypeError, "plan: wrong number of arguments");
-    return nullptr;
-  }
-  if (!read_fixed(frame, args)) return nullptr;
+  if (!read_fixed(frame, "plan", args, count, FIXED + 1, FIXED + 1)) return nullptr;
   PyObject* hardware = PyUnicode_AsUTF8String(args[FIXED]);
   if (!hardware) return nullptr;
   lapwing::Plan plan;
@@ -216,16 +218,21 @@ PyObject* engines(PyObject*, PyObject*) {
   return names;
 }
 
+// Adds the item, whose reference is taken over, to the list; no list is left after an error.
+void append(PyObject*& list, PyObject* item) {
+  if (list && (!item || PyList_Append(list, item))) {
+    Py_DECREF(list);
+    list = nullptr;
+  }
+  Py_XDECREF(item);
+}
+
 // methods() -> (operation, device, engine) for each row of the plan's table, as numbers
 PyObject* methods_table(PyObject*, PyObject*) {
   PyObject* rows = PyList_New(0);
-  for (int32_t op = 0; rows && op < lapwing::N_OPS; op++)
+  for (int32_t op = 0; op < lapwing::N_OPS; op++)
     for (int32_t device = 0; device < lapwing::N_DEVICES; device++)
-      for (const int32_t engine : lapwing::engines_of(op, device)) {
-        PyObject* row = Py_BuildValue("iii", op, device, engine);
-        if (!row || PyList_Append(rows, row)) return Py_XDECREF(row), Py_DECREF(rows), nullptr;
-        Py_DECREF(row);
-      }
+      for (const int32_t engine : lapwing::engines_of(op, device)) append(rows, Py_BuildValue("iii", op, device, engine));
   return rows;
 }
 
@@ -247,26 +254,16 @@ PyObject* record_runs(PyObject*, PyObject* wanted) {
 
 // take_runs() -> [(op, engine, dtype, batch, n), ...]: the calls of every thread since the last time
 PyObject* take_runs(PyObject*, PyObject*) {
-  const std::vector<lapwing::Ran> runs = lapwing::take_runs();
-  PyObject* list = PyList_New(Py_ssize_t(runs.size()));
-  for (size_t i = 0; list && i < runs.size(); i++) {
-    const lapwing::Ran& run = runs[i];
-    PyList_SetItem(list, Py_ssize_t(i), Py_BuildValue("(iiiLL)", run.op, run.engine, run.dtype, (long long)run.batch, (long long)run.n));
-  }
+  PyObject* list = PyList_New(0);
+  for (const lapwing::Ran& run : lapwing::take_runs())
+    append(list, Py_BuildValue("(iiiLL)", run.op, run.engine, run.dtype, (long long)run.batch, (long long)run.n));
   return list;
 }
 
 // notes() -> what the engines had to say since the last time
 PyObject* notes(PyObject*, PyObject*) {
   PyObject* list = PyList_New(0);
-  for (const std::string& text : lapwing::take_notes()) {
-    PyObject* line = PyUnicode_FromString(text.c_str());
-    if (!list || !line || PyList_Append(list, line)) {
-      Py_XDECREF(list);
-      list = nullptr;
-    }
-    Py_XDECREF(line);
-  }
+  for (const std::string& text : lapwing::take_notes()) append(list, PyUnicode_FromString(text.c_str()));
   return list;
 }
 
@@ -397,13 +394,7 @@ PyObject* gpus(PyObject*, PyObject*) {
     api.device_attribute(&major, lapwing::vendor::ATTRIBUTE_MAJOR, device);
     api.device_attribute(&minor, lapwing::vendor::ATTRIBUTE_MINOR, device);
     api.device_memory(&bytes, device);
-    PyObject* row = Py_BuildValue("(siK)", name, 10 * major + minor, (unsigned long long)bytes);
-    bool added = row && PyList_Append(list, row) == 0;
-    Py_XDECREF(row);
-    if (!added) {
-      Py_DECREF(list);
-      return nullptr;
-    }
+    append(list, Py_BuildValue("(siK)", name, 10 * major + minor, (unsigned long long)bytes));
   }
   return list;
 }
@@ -443,10 +434,13 @@ PyObject* simd(PyObject*, PyObject*) {
 PyObject* xla_handler(PyObject*, PyObject* args) {
   const char* name;
   if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
-  void* handler = reinterpret_cast<void*>(std::strcmp(name, "cpu") == 0    ? lapwing_xla_cpu
-                                          : std::strcmp(name, "cuda") == 0 ? lapwing_xla_cuda
-                                                                           : lapwing_xla_cuda_graph);
-  return PyCapsule_New(handler, "xla._CUSTOM_CALL_TARGET", nullptr);
+  const std::string kind = name;
+  auto* handler = kind == "cpu" ? lapwing_xla_cpu : kind == "cuda" ? lapwing_xla_cuda : lapwing_xla_cuda_graph;
+  return PyCapsule_New(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET", nullptr);
+}
+
+PyCFunction fast(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function));
 }
 
 PyMethodDef methods[] = {
@@ -459,17 +453,17 @@ PyMethodDef methods[] = {
     {"engines", engines, METH_NOARGS, nullptr},
     {"free_memory", free_memory, METH_VARARGS, nullptr},
     {"gpus", gpus, METH_NOARGS, nullptr},
-    {"host_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(host_bytes)), METH_FASTCALL, nullptr},
+    {"host_bytes", fast(host_bytes), METH_FASTCALL, nullptr},
     {"methods", methods_table, METH_NOARGS, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
     {"notes", notes, METH_NOARGS, nullptr},
     {"operations", operations, METH_NOARGS, nullptr},
-    {"plan", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(plan)), METH_FASTCALL, nullptr},
+    {"plan", fast(plan), METH_FASTCALL, nullptr},
     {"prefer", prefer, METH_O, nullptr},
     {"record_runs", record_runs, METH_O, nullptr},
-    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run)), METH_FASTCALL, nullptr},
-    {"run_operator", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(run_operator)), METH_FASTCALL, nullptr},
-    {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(scratch_bytes)), METH_FASTCALL, nullptr},
+    {"run", fast(run), METH_FASTCALL, nullptr},
+    {"run_operator", fast(run_operator), METH_FASTCALL, nullptr},
+    {"scratch_bytes", fast(scratch_bytes), METH_FASTCALL, nullptr},
     {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},
     {"simd", simd, METH_NOARGS, nullptr},

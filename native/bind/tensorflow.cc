@@ -147,60 +147,44 @@ class Lengths {
   int64_t length_[26];
 };
 
-class Answer {
+// Owns one object of TensorFlow.
+template <class T, void (**DELETE)(T*)>
+class Handle {
  public:
-  Answer() : status_(TF_NewStatus()) {}
-  ~Answer() { TF_DeleteStatus(status_); }
-  Answer(const Answer&) = delete;
-  operator Status*() { return status_; }
-  bool ok() const { return TF_GetCode(status_) == 0; }
-  const char* message() const { return TF_Message(status_); }
-  void set(int code, const char* text) { TF_SetStatus(status_, code, text); }
-
- private:
-  Status* status_;
-};
-
-class ShapeHandle {
- public:
-  explicit ShapeHandle(Shape* shape = TF_NewShapeHandle()) : shape_(shape) {}
-  ~ShapeHandle() { TF_DeleteShapeHandle(shape_); }
-  ShapeHandle(const ShapeHandle&) = delete;
-  operator Shape*() { return shape_; }
-  void reset(Shape* shape) {
-    TF_DeleteShapeHandle(shape_);
-    shape_ = shape;
+  explicit Handle(T* object = nullptr) : object_(object) {}
+  ~Handle() { reset(nullptr); }
+  Handle(const Handle&) = delete;
+  operator T*() const { return object_; }
+  T** slot() { return &object_; }
+  void reset(T* object) {
+    if (object_) (*DELETE)(object_);
+    object_ = object;
   }
 
  private:
-  Shape* shape_;
+  T* object_;
 };
 
-class TensorHandle {
- public:
-  ~TensorHandle() { reset(nullptr); }
-  TensorHandle() = default;
-  TensorHandle(const TensorHandle&) = delete;
-  Tensor** slot() { return &tensor_; }
-  void reset(Tensor* tensor) {
-    if (tensor_) TF_DeleteTensor(tensor_);
-    tensor_ = tensor;
-  }
-  operator Tensor*() const { return tensor_; }
+using TensorHandle = Handle<Tensor, &TF_DeleteTensor>;
 
- private:
-  Tensor* tensor_ = nullptr;
+struct ShapeHandle : Handle<Shape, &TF_DeleteShapeHandle> {
+  ShapeHandle() : Handle(TF_NewShapeHandle()) {}
+};
+
+struct Answer : Handle<Status, &TF_DeleteStatus> {
+  Answer() : Handle(TF_NewStatus()) {}
+  bool ok() const { return TF_GetCode(*this) == 0; }
+  const char* message() const { return TF_Message(*this); }
+  void set(int code, const char* text) { TF_SetStatus(*this, code, text); }
 };
 
 // ---- shapes, while a graph is built
 
 // The size of axis `i`, or -1.
 int64_t dimension(ShapeContext* context, Shape* shape, int64_t i) {
-  Dimension* handle = TF_NewDimensionHandle();
+  const Handle<Dimension, &TF_DeleteDimensionHandle> handle(TF_NewDimensionHandle());
   TF_ShapeInferenceContextDim(context, shape, i, handle);
-  int64_t value = TF_DimensionHandleValueKnown(handle) ? TF_DimensionHandleValue(handle) : -1;
-  TF_DeleteDimensionHandle(handle);
-  return value;
+  return TF_DimensionHandleValueKnown(handle) ? TF_DimensionHandleValue(handle) : -1;
 }
 
 // The shape of one axis with this letter, into `shape`: its length, or what stands there in an input. False: neither.

@@ -33,7 +33,7 @@ namespace lapwing {
 template <class T>
 void cholesky_batch(const T* a, T* out, int32_t* info, int64_t count, int64_t n, bool upper) {
   typedef RealOf<T> R;
-  constexpr int P = Scalar<T>::parts;
+  constexpr int P = PARTS_OF<T>;
   const R* from = reinterpret_cast<const R*>(a);
   R* to = reinterpret_cast<R*>(out);
   LAPWING_WIDEST(batch_either<R, P>(from, to, info, count, n, upper));
@@ -56,11 +56,7 @@ int cholesky_batched(Frame& frame) {
   });
 }
 
-template void cholesky_batch<float>(const float*, float*, int32_t*, int64_t, int64_t, bool);
-template void cholesky_batch<double>(const double*, double*, int32_t*, int64_t, int64_t, bool);
-template void cholesky_batch<std::complex<float>>(const std::complex<float>*, std::complex<float>*, int32_t*, int64_t, int64_t,
-                                                  bool);
-template void cholesky_batch<std::complex<double>>(const std::complex<double>*, std::complex<double>*, int32_t*, int64_t,
-                                                   int64_t, bool);
+#define LAPWING_INSTANTIATE(T) template void cholesky_batch<T>(const T*, T*, int32_t*, int64_t, int64_t, bool);
+LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)
 
 }  // namespace lapwing

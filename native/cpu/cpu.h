@@ -1,4 +1,4 @@
-// What the batched CPU kernels share: memory, the choice of instruction set, the scalars.
+// What the batched CPU kernels share: memory, the choice of instruction set.
 // Include it before the target of the code is widened.
 #pragma once
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <new>
 
 #include "cpu/matrix.h"
-#include "frame.h"
+#include "dtypes.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define LAPWING_X86_LEVELS
@@ -62,19 +62,6 @@ inline const int level = cpu_level();
 #else
 #define LAPWING_WIDEST(...) base::__VA_ARGS__
 #endif
-
-template <class T>
-struct Scalar {
-  typedef T real;
-  static constexpr int parts = 1;
-};
-template <class R>
-struct Scalar<std::complex<R>> {
-  typedef R real;
-  static constexpr int parts = 2;
-};
-template <class T>
-using RealOf = typename Scalar<T>::real;
 
 // Numbers in a vector register.
 template <class T>

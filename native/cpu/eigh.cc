@@ -31,7 +31,7 @@ namespace {
 template <class T>
 int eigh_as(Frame& frame) {
   typedef RealOf<T> R;
-  constexpr int P = Scalar<T>::parts;
+  constexpr int P = PARTS_OF<T>;
   const int64_t n = frame.size[1], first = frame.size[2], count = frame.size[3];
   const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
   auto* a = static_cast<const R*>(frame.buffer[0]);

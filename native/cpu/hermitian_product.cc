@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "cpu/cpu.h"
+#include "cpu/matrix.h"
 #include "cpu/threads.h"
+#include "dtypes.h"
 
 #define LAPWING_KERNELS "cpu/hermitian_tile.h"
 #include "cpu/levels.h"
@@ -22,40 +22,29 @@ constexpr int64_t ROW_BYTES = 1024;  // of a tile: 32 KB together, which the sec
 constexpr int64_t ROWS = 128;        // packed or summed at a time
 constexpr int64_t WIDEST = 32;       // numbers in two registers
 
-template <class T>
-using Real = decltype(std::real(T()));
-template <class T>
-constexpr int PARTS = sizeof(T) / sizeof(Real<T>);
 
 // real numbers in a row of a group: two registers
 template <class T>
 int64_t group_width() {
-  return 2 * (16 << level) / int64_t(sizeof(Real<T>));
+  return 2 * (16 << level) / int64_t(sizeof(RealOf<T>));
 }
 template <class T>
 int64_t groups_for(int64_t columns) {
-  const int64_t each = group_width<T>() / PARTS<T>;
+  const int64_t each = group_width<T>() / PARTS_OF<T>;
   return (columns + each - 1) / each;
 }
 
 template <class T>
-void tile(const Real<T>* t, int64_t ld, int64_t rows, int64_t columns, const Real<T>* xc, Real<T>* yr, const Real<T>* xr,
-          Real<T>* yc) {
-  constexpr int P = PARTS<T>;
-  LAPWING_WIDEST(add_tile<Real<T>, P>(t, ld, rows, columns, xc, yr, xr, yc));
+void tile(const RealOf<T>* t, int64_t ld, int64_t rows, int64_t columns, const RealOf<T>* xc, RealOf<T>* yr, const RealOf<T>* xr,
+          RealOf<T>* yc) {
+  constexpr int P = PARTS_OF<T>;
+  LAPWING_WIDEST(add_tile<RealOf<T>, P>(t, ld, rows, columns, xc, yr, xr, yc));
 }
 
 template <class T>
-void square(const Real<T>* t, int64_t n, const Real<T>* x, Real<T>* y) {
-  constexpr int P = PARTS<T>;
-  LAPWING_WIDEST(add_product<Real<T>, P, false>(t, HEIGHT * P, P, n, n, x, y));
-}
-
-inline float conjugate(float x) { return x; }
-inline double conjugate(double x) { return x; }
-template <class R>
-std::complex<R> conjugate(std::complex<R> x) {
-  return std::conj(x);
+void square(const RealOf<T>* t, int64_t n, const RealOf<T>* x, RealOf<T>* y) {
+  constexpr int P = PARTS_OF<T>;
+  LAPWING_WIDEST(add_product<RealOf<T>, P, false>(t, HEIGHT * P, P, n, n, x, y));
 }
 
 // How many parts the triangle is summed in, each into vectors of its own.
@@ -72,7 +61,7 @@ int64_t part_begin(int64_t n, int64_t parts, int64_t p, bool upper) {
 
 template <class T>
 size_t HermitianProduct<T>::bytes(int64_t n, int64_t columns) {
-  return size_t((parts_for(n) + 1) * n * groups_for<T>(columns) * group_width<T>()) * sizeof(Real<T>);
+  return size_t((parts_for(n) + 1) * n * groups_for<T>(columns) * group_width<T>()) * sizeof(RealOf<T>);
 }
 
 template <class T>
@@ -86,17 +75,15 @@ void HermitianProduct<T>::use(const T* a, int64_t n, bool upper, double scale, i
 
 template <class T>
 void HermitianProduct<T>::multiply(const T* x, T* y, int64_t columns) {
-  using R = Real<T>;
-  constexpr int P = PARTS<T>;
+  using R = RealOf<T>;
+  constexpr int P = PARTS_OF<T>;
   constexpr int64_t WIDE = ROW_BYTES / int64_t(sizeof(T));
   const int64_t width = group_width<T>(), groups = groups_for<T>(columns), parts = parts_for(n_);
   const int64_t each = width / P, room = n_ * width;  // columns and numbers of a group
   if (held_ < bytes(n_, columns)) {
     held_ = 0;
-    const size_t wanted = (bytes(n_, columns) + 4095) / 4096 * 4096;
-    memory_ = {static_cast<char*>(std::aligned_alloc(4096, wanted)), std::free};
-    if (!memory_) throw std::bad_alloc();
-    held_ = wanted;
+    memory_ = pages_of(bytes(n_, columns));
+    held_ = bytes(n_, columns);
   }
   R* packed = reinterpret_cast<R*>(memory_.get());
   R* sums = packed + groups * room;
@@ -127,9 +114,9 @@ void HermitianProduct<T>::multiply(const T* x, T* y, int64_t columns) {
       // the tile on the diagonal, in full: the other half of it must not be read
       for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < r; c++) {
-          const T e = upper_ ? conjugate(a_[(i + c) * n_ + i + r]) : a_[(i + r) * n_ + i + c];
+          const T e = upper_ ? conjugated(a_[(i + c) * n_ + i + r]) : a_[(i + r) * n_ + i + c];
           diagonal[r * HEIGHT + c] = e;
-          diagonal[c * HEIGHT + r] = conjugate(e);
+          diagonal[c * HEIGHT + r] = conjugated(e);
         }
       for (int64_t r = 0; r < rows; r++) diagonal[r * HEIGHT + r] = T(std::real(a_[(i + r) * n_ + i + r]));
       for (int64_t g = 0; g < groups; g++)
@@ -165,9 +152,7 @@ void HermitianProduct<T>::multiply(const T* x, T* y, int64_t columns) {
   });
 }
 
-template class HermitianProduct<float>;
-template class HermitianProduct<double>;
-template class HermitianProduct<std::complex<float>>;
-template class HermitianProduct<std::complex<double>>;
+#define LAPWING_INSTANTIATE(T) template class HermitianProduct<T>;
+LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)
 
 }  // namespace lapwing

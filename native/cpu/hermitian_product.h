@@ -4,7 +4,8 @@
 #pragma once
 #include <complex>
 #include <cstdint>
-#include <memory>
+
+#include "cpu/pages.h"
 
 namespace lapwing {
 
@@ -23,7 +24,7 @@ class HermitianProduct {
   double scale_ = 1;
   int threads_ = 1;
   size_t held_ = 0;
-  std::unique_ptr<char, void (*)(void*)> memory_{nullptr, nullptr};
+  Pages memory_{nullptr, nullptr};
 };
 
 }  // namespace lapwing

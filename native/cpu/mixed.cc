@@ -1,17 +1,17 @@
 // Mixed precision on the CPU: the factor by LAPACK, row-major, the products and the narrow triangular solves here.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
-#include <new>
 
 #include "cpu/cpu.h"
+#include "cpu/hermitian_product.h"
+#include "cpu/matrix.h"
+#include "cpu/pages.h"
+#include "cpu/threads.h"
 #include "lapack/fortran.h"
 #include "lapack/lapack.h"
-#include "cpu/matrix.h"
 #include "methods/mixed_space.h"
-#include "cpu/threads.h"
+#include "methods/storage.h"
 
 #define LAPWING_KERNELS "cpu/mixed_rows.h"
 #include "cpu/levels.h"
@@ -61,7 +61,7 @@ double largest_part(const T* x, int64_t count) {
 // Of by x, which is around 1
 template <class T>
 double sum_of_squares(const T* x, int64_t count, double by) {
-  using R = lapack::RealOf<T>;
+  using R = RealOf<T>;
   const auto* part = reinterpret_cast<const R*>(x);
   double lanes[LANES] = {}, sum = 0;
   int64_t i = 0;
@@ -197,306 +197,301 @@ int64_t getrf(S* a, int64_t n, int64_t* pivots) {
   return info;
 }
 
-}  // namespace
-
 template <class T>
-size_t CpuSpace<T>::bytes(const Shape& s) {
-  const int64_t blocks = 4 + 2 * s.cycle + 1;  // b, x, r, scaled, V and Z
-  const int64_t total = s.n * s.n * int64_t(sizeof(Low)) + s.block() * int64_t(sizeof(Low) + size_t(blocks) * sizeof(T)) +
-                        3 * s.n * 8 + 16 * 256;
-  return size_t(total);
-}
+struct Storage {
+  LowOf<T> *low, *side;  // the factor, and one block
+  T *b, *x, *r, *scaled, *v, *z;
+  double *row, *column;  // R and C
+  int64_t* pivots;
 
-template <class T>
-CpuSpace<T>::CpuSpace(Frame& frame, const Shape& shape) : frame_(frame), shape_(shape), exponent_(size_t(shape.columns)) {
-  const size_t wanted = (bytes(shape) + 4095) / 4096 * 4096;
-  memory_ = {static_cast<char*>(std::aligned_alloc(4096, wanted)), std::free};
-  if (!memory_) throw std::bad_alloc();
-  char* next = memory_.get();
-  const auto take = [&](auto*& to, int64_t count) {
-    to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(next);
-    next += (int64_t(sizeof *to) * count + 255) / 256 * 256;
-  };
-  const int64_t n = shape.n, block = shape.block();
-  take(low_, n * n);
-  take(side_, block);
-  take(b_, block);
-  take(x_, block);
-  take(r_, block);
-  take(scaled_, block);
-  take(v_, block * (shape.cycle + 1));
-  take(z_, block * shape.cycle);
-  take(row_, n);
-  take(column_, n);
-  take(pivots_, n);
-}
-
-template <class T>
-int CpuSpace<T>::threads() const {
-  return frame_.threads > 0 ? frame_.threads : allowed_threads();
-}
-
-// ---- in ----------------------------------------------------------------------------------------------------------
-
-template <class T>
-Verdict CpuSpace<T>::load(const Frame& one) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  a_ = static_cast<const T*>(one.buffer[0]);
-  const auto* b = static_cast<const T*>(one.buffer[1]);
-  const Verdict verdict = shape_.positive ? load_positive(a_) : load_general(a_);
-  if (verdict != GOOD) return verdict;
-  if (!(norm_ > 0) || !std::isfinite(norm_)) return unfit("an element is not finite");
-  // B <- R B, each column scaled to a largest element around 1
-  for (int64_t q = 0; q < k; q++) {
-    double most = 0;
-    for (int64_t i = 0; i < n; i++) most = larger(most, size_of_element(b[i * k + q] * row_[i]));
-    if (most != 0 && !usable(most)) return unfit("the right-hand side is out of range");
-    exponent_[size_t(q)] = most != 0 ? std::ilogb(most) : 0;
-    const double by = std::ldexp(1.0, -exponent_[size_t(q)]);
-    for (int64_t i = 0; i < n; i++) b_[q * n + i] = b[i * k + q] * row_[i] * by;
+  template <class Take>
+  void take(const Shape& shape, Take take) {
+    low = take(LowOf<T>(), shape.n * shape.n);
+    side = take(LowOf<T>(), shape.block());
+    for (T** one : {&b, &x, &r, &scaled}) *one = take(T(), shape.block());
+    v = take(T(), shape.block() * (shape.cycle + 1));
+    z = take(T(), shape.block() * shape.cycle);
+    for (double** one : {&row, &column}) *one = take(double(), shape.n);
+    pivots = take(int64_t(), shape.n);
   }
-  std::fill_n(x_, shape_.block(), T(0));
-  return GOOD;
-}
+};
 
-// The lower triangle of D A D, whose diagonal is around 1: |a_ij|^2 < a_ii a_jj keeps the rest below 2.
 template <class T>
-Verdict CpuSpace<T>::load_positive(const T* a) {
-  const int64_t n = shape_.n;
-  for (int64_t i = 0; i < n; i++) {
-    const double d = std::real(a[i * n + i]);
-    if (!usable(d)) return unfit("the diagonal is not positive, or out of range");
-    const int e = std::ilogb(d);
-    row_[i] = column_[i] = std::ldexp(1.0, -(e >= 0 ? e / 2 : -(-e / 2)));
+class CpuSpace : public Space<T> {
+  using Low = LowOf<T>;
+  using Base = Space<T>;
+  using Base::frame_, Base::shape_, Base::a_, Base::exponent_, Base::norm_, Base::unfit;
+  using Base::b_, Base::x_, Base::r_, Base::v_, Base::z_, Base::scaled_;
+
+ public:
+  CpuSpace(Frame& frame, const Shape& shape) : Base(frame, shape), memory_(pages_of(storage_bytes<Storage<T>>(shape))) {
+    Storage<T> at;
+    cut(memory_.get(), at, shape);
+    low_ = at.low, side_ = at.side, row_ = at.row, column_ = at.column, pivots_ = at.pivots;
+    b_ = at.b, x_ = at.x, r_ = at.r, v_ = at.v, z_ = at.z, scaled_ = at.scaled;
   }
-  const int64_t tiles = (n + PIECE - 1) / PIECE;
-  std::vector<double> sums(size_t(tiles), 0);
-  parallel(threads(), tiles, 1, [&](int64_t tile, int64_t) {
-    const int64_t top = tile * PIECE, bottom = std::min(n, top + PIECE);
-    double off = 0, diagonal = 0;
-    for (int64_t left = 0; left < bottom; left += PIECE)
+
+  // ---- in ----------------------------------------------------------------------------------------------------------
+
+  Verdict load(const Frame& one) override {
+    const int64_t n = shape_.n, k = shape_.columns;
+    a_ = static_cast<const T*>(one.buffer[0]);
+    const auto* b = static_cast<const T*>(one.buffer[1]);
+    const Verdict verdict = shape_.positive ? load_positive(a_) : load_general(a_);
+    if (verdict != GOOD) return verdict;
+    if (!(norm_ > 0) || !std::isfinite(norm_)) return unfit("an element is not finite");
+    // B <- R B, each column scaled to a largest element around 1
+    for (int64_t q = 0; q < k; q++) {
+      double most = 0;
+      for (int64_t i = 0; i < n; i++) most = larger(most, size_of_element(b[i * k + q] * row_[i]));
+      if (!this->set_exponent(q, most)) return unfit("the right-hand side is out of range");
+      const double by = std::ldexp(1.0, -exponent_[size_t(q)]);
+      for (int64_t i = 0; i < n; i++) b_[q * n + i] = b[i * k + q] * row_[i] * by;
+    }
+    std::fill_n(x_, shape_.block(), T(0));
+    return GOOD;
+  }
+
+  // The lower triangle of D A D, whose diagonal is around 1: |a_ij|^2 < a_ii a_jj keeps the rest below 2.
+  Verdict load_positive(const T* a) {
+    const int64_t n = shape_.n;
+    for (int64_t i = 0; i < n; i++) {
+      const double d = std::real(a[i * n + i]);
+      if (!usable(d)) return unfit("the diagonal is not positive, or out of range");
+      const int e = std::ilogb(d);
+      row_[i] = column_[i] = std::ldexp(1.0, -(e >= 0 ? e / 2 : -(-e / 2)));
+    }
+    const int64_t tiles = (n + PIECE - 1) / PIECE;
+    std::vector<double> sums(size_t(tiles), 0);
+    parallel(threads_for(frame_), tiles, 1, [&](int64_t tile, int64_t) {
+      const int64_t top = tile * PIECE, bottom = std::min(n, top + PIECE);
+      double off = 0, diagonal = 0;
+      for (int64_t left = 0; left < bottom; left += PIECE)
+        for (int64_t i = top; i < bottom; i++) {
+          const double by = row_[i];
+          Low* to = low_ + i * n;
+          const int64_t end = std::min(i, left + PIECE);
+          if (shape_.upper)
+            for (int64_t j = left; j < end; j++) to[j] = Low(conjugated(a[j * n + i]) * by * column_[j]);
+          else
+            for (int64_t j = left; j < end; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
+        }
       for (int64_t i = top; i < bottom; i++) {
+        const double value = std::real(a[i * n + i]) * row_[i] * row_[i];
+        diagonal += squared(value);
+        low_[i * n + i] = Low(float(value));
+        off += sum_of_squares(low_ + i * n, i, 1);
+      }
+      sums[size_t(tile)] = 2 * off + diagonal;
+    });
+    double total = 0;
+    for (double s : sums) total += s;
+    norm_ = std::sqrt(total);
+    hermitian_.use(a, n, shape_.upper, 1, threads_for(frame_));
+    return GOOD;
+  }
+
+  // R A C: rows, then columns, to a largest element around 1.
+  Verdict load_general(const T* a) {
+    const int64_t n = shape_.n;
+    std::vector<double> squares(size_t(n), 0);  // of the rows that are scaled
+    parallel(threads_for(frame_), n, PIECE, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; i++) {
+        row_[i] = largest_part(a + i * n, n);
+        if (usable(row_[i])) squares[size_t(i)] = sum_of_squares(a + i * n, n, inverse_power(row_[i]));
+      }
+    });
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+      if (!usable(row_[i])) return unfit("a row is zero, not finite, or out of range");
+      most = std::max(most, row_[i]);
+      row_[i] = inverse_power(row_[i]);
+    }
+    shift_ = std::ilogb(most);
+    whole_ = 0;
+    for (int64_t i = 0; i < n; i++) whole_ += squares[size_t(i)] * squared(std::ldexp(1 / row_[i], -shift_));
+    whole_ = std::sqrt(whole_);
+    parallel(threads_for(frame_), n, 512, [&](int64_t first, int64_t last) {  // columns, in pieces that a cache holds
+      std::fill(column_ + first, column_ + last, 0.0);
+      for (int64_t i = 0; i < n; i++)
+        for (int64_t j = first; j < last; j++) column_[j] = std::max(column_[j], size_of_element(a[i * n + j]) * row_[i]);
+    });
+    smallest_row_ = std::numeric_limits<double>::infinity();
+    largest_column_ = 0;
+    for (int64_t i = 0; i < n; i++) {
+      if (!usable(column_[i])) return unfit("a column is zero");
+      column_[i] = inverse_power(column_[i]);
+      smallest_row_ = std::min(smallest_row_, row_[i]);
+      largest_column_ = std::max(largest_column_, column_[i]);
+    }
+    parallel(threads_for(frame_), n, PIECE, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; i++) {
         const double by = row_[i];
         Low* to = low_ + i * n;
-        const int64_t end = std::min(i, left + PIECE);
-        if (shape_.upper)
-          for (int64_t j = left; j < end; j++) to[j] = Low(conjugated(a[j * n + i]) * by * column_[j]);
-        else
-          for (int64_t j = left; j < end; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
+        for (int64_t j = 0; j < n; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
+        squares[size_t(i)] = sum_of_squares(to, n, 1);
       }
-    for (int64_t i = top; i < bottom; i++) {
-      const double value = std::real(a[i * n + i]) * row_[i] * row_[i];
-      diagonal += squared(value);
-      low_[i * n + i] = Low(float(value));
-      off += sum_of_squares(low_ + i * n, i, 1);
-    }
-    sums[size_t(tile)] = 2 * off + diagonal;
-  });
-  double total = 0;
-  for (double s : sums) total += s;
-  norm_ = std::sqrt(total);
-  hermitian_.use(a, n, shape_.upper, 1, threads());
-  return GOOD;
-}
-
-// R A C: rows, then columns, to a largest element around 1.
-template <class T>
-Verdict CpuSpace<T>::load_general(const T* a) {
-  const int64_t n = shape_.n;
-  std::vector<double> squares(size_t(n), 0);  // of the rows that are scaled
-  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-      row_[i] = largest_part(a + i * n, n);
-      if (usable(row_[i])) squares[size_t(i)] = sum_of_squares(a + i * n, n, inverse_power(row_[i]));
-    }
-  });
-  double most = 0;
-  for (int64_t i = 0; i < n; i++) {
-    if (!usable(row_[i])) return unfit("a row is zero, not finite, or out of range");
-    most = std::max(most, row_[i]);
-    row_[i] = inverse_power(row_[i]);
-  }
-  shift_ = std::ilogb(most);
-  whole_ = 0;
-  for (int64_t i = 0; i < n; i++) whole_ += squares[size_t(i)] * squared(std::ldexp(1 / row_[i], -shift_));
-  whole_ = std::sqrt(whole_);
-  parallel(threads(), n, 512, [&](int64_t first, int64_t last) {  // columns, in pieces that a cache holds
-    std::fill(column_ + first, column_ + last, 0.0);
-    for (int64_t i = 0; i < n; i++)
-      for (int64_t j = first; j < last; j++) column_[j] = std::max(column_[j], size_of_element(a[i * n + j]) * row_[i]);
-  });
-  smallest_row_ = std::numeric_limits<double>::infinity();
-  largest_column_ = 0;
-  for (int64_t i = 0; i < n; i++) {
-    if (!usable(column_[i])) return unfit("a column is zero");
-    column_[i] = inverse_power(column_[i]);
-    smallest_row_ = std::min(smallest_row_, row_[i]);
-    largest_column_ = std::max(largest_column_, column_[i]);
-  }
-  parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-      const double by = row_[i];
-      Low* to = low_ + i * n;
-      for (int64_t j = 0; j < n; j++) to[j] = Low(a[i * n + j] * by * column_[j]);
-      squares[size_t(i)] = sum_of_squares(to, n, 1);
-    }
-  });
-  norm_ = 0;
-  for (double s : squares) norm_ += s;
-  norm_ = std::sqrt(norm_);
-  return GOOD;
-}
-
-template <class T>
-Verdict CpuSpace<T>::factor() {
-  const int64_t n = shape_.n;
-  if (shape_.positive) {
-    int32_t info = 0;
-    Frame inner;
-    inner.op = CHOLESKY;
-    inner.dtype = lapack::dtype_of<Low>();
-    inner.threads = frame_.threads;
-    inner.size[0] = 1;
-    inner.size[1] = n;
-    inner.buffer[0] = inner.buffer[1] = low_;
-    inner.buffer[2] = &info;
-    inner.interrupted = frame_.interrupted;
-    if (lapack::cholesky(inner)) {
-      std::copy(std::begin(inner.error), std::end(inner.error), frame_.error);
-      return FAILED;
-    }
-    return info ? unfit("it is not positive definite in low precision") : GOOD;
-  }
-  // the library sees A^T = P L U, so A = U^T L^T P^T
-  return getrf(low_, n, pivots_) ? unfit("it is singular in low precision") : GOOD;
-}
-
-// ---- steps -------------------------------------------------------------------------------------------------------
-
-template <class T>
-void CpuSpace<T>::multiply(const T* x, T* y) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  for (int64_t q = 0; q < k; q++)
-    for (int64_t i = 0; i < n; i++) scaled_[q * n + i] = x[q * n + i] * column_[i];
-  if (shape_.positive) {
-    hermitian_.multiply(scaled_, y, k);
-  } else if (k <= 2 * GROUP) {
-    parallel(threads(), n, PIECE, [&](int64_t first, int64_t last) {
-      T sums[GROUP];
-      for (int64_t i = first; i < last; i++)
-        for (int64_t q = 0; q < k; q += GROUP) {
-          const int64_t count = std::min(GROUP, k - q);
-          dots(a_ + i * n, scaled_ + q * n, n, n, count, sums);
-          for (int64_t c = 0; c < count; c++) y[(q + c) * n + i] = sums[c];
-        }
     });
-  } else {
-    lapack::gemm<T>('T', 'N', n, k, n, T(1), a_, n, scaled_, n, T(0), y, n);
+    norm_ = 0;
+    for (double s : squares) norm_ += s;
+    norm_ = std::sqrt(norm_);
+    return GOOD;
   }
-  for (int64_t q = 0; q < k; q++)
-    for (int64_t i = 0; i < n; i++) y[q * n + i] *= row_[i];
-}
 
-template <class T>
-void CpuSpace<T>::precondition(const T* v, T* z) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  // LAPACK's column-major U = L^T has U^H U = conj(A) for a Hermitian matrix, so the library gets the vectors conjugated; here
-  // L^-1 takes them as they are and L^-T what is conjugated between.
-  const bool library = k > NARROW, conjugate_in = shape_.positive && library;
-  for (int64_t e = 0; e < n * k; e++) side_[e] = Low(conjugate_in ? conjugated(v[e]) : v[e]);
-  if (!library) {
-    const Triangle<Low> triangle{low_, n, threads()};
-    for (int64_t q = 0; q < k; q += GROUP) {
-      const int64_t count = std::min(GROUP, k - q);
-      triangle.template solve<true, false>(side_ + q * n, count);
-      if (shape_.positive) {
-        for (int64_t e = q * n; e < (q + count) * n; e++) side_[e] = conjugated(side_[e]);
-        triangle.solve_transposed(side_ + q * n, count);
-      } else {
-        triangle.template solve<false, true>(side_ + q * n, count);
-      }
+  Verdict factor() override {
+    const int64_t n = shape_.n;
+    if (shape_.positive) {
+      int32_t info = 0;
+      Frame inner;
+      inner.op = CHOLESKY;
+      inner.dtype = dtype_of<Low>();
+      inner.threads = frame_.threads;
+      inner.size[0] = 1;
+      inner.size[1] = n;
+      inner.buffer[0] = inner.buffer[1] = low_;
+      inner.buffer[2] = &info;
+      inner.interrupted = frame_.interrupted;
+      if (lapack::cholesky(inner)) return fail_as(frame_, inner), FAILED;
+      return info ? unfit("it is not positive definite in low precision") : GOOD;
     }
-  } else if (shape_.positive) {
-    trsm('U', 'C', 'N', low_, n, side_, k);
-    trsm('U', 'N', 'N', low_, n, side_, k);
-  } else {
-    trsm('U', 'T', 'N', low_, n, side_, k);
-    trsm('L', 'T', 'U', low_, n, side_, k);
+    // the library sees A^T = P L U, so A = U^T L^T P^T
+    return getrf(low_, n, pivots_) ? unfit("it is singular in low precision") : GOOD;
   }
-  if (!shape_.positive)
+
+  // ---- steps -------------------------------------------------------------------------------------------------------
+
+  void multiply(const T* x, T* y) override {
+    const int64_t n = shape_.n, k = shape_.columns;
     for (int64_t q = 0; q < k; q++)
-      for (int64_t i = n - 1; i >= 0; i--) std::swap(side_[q * n + i], side_[q * n + pivots_[i]]);
-  for (int64_t e = 0; e < n * k; e++) z[e] = shape_.positive ? conjugated(T(side_[e])) : T(side_[e]);
-}
-
-template <class T>
-void CpuSpace<T>::inner(const T* blocks, int64_t count, const T* w, T* c) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  parallel(n * k * count < 262144 ? 1 : threads(), count * k, 1, [&](int64_t e, int64_t) {
-    const T *x = blocks + e * n, *y = w + e % k * n;
-    T lanes[LANES] = {};
-    for (int64_t i = 0; i < n; i += LANES)
-      for (int64_t t = 0; t < std::min(LANES, n - i); t++) lanes[t] += product_term(conjugated(x[i + t]), y[i + t]);
-    T sum = 0;
-    for (const T& lane : lanes) sum += lane;
-    c[e] = sum;
-  });
-}
-
-template <class T>
-void CpuSpace<T>::add(const T* blocks, int64_t count, const T* c, T* w) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  parallel(n * k * count < 262144 ? 1 : threads(), k, 1, [&](int64_t q, int64_t) {
-    for (int64_t i = 0; i < count; i++) {
-      const T by = c[i * k + q], *from = blocks + (i * k + q) * n;
-      T* to = w + q * n;
-      for (int64_t r = 0; r < n; r++) to[r] += product_term(by, from[r]);
+      for (int64_t i = 0; i < n; i++) scaled_[q * n + i] = x[q * n + i] * column_[i];
+    if (shape_.positive) {
+      hermitian_.multiply(scaled_, y, k);
+    } else if (k <= 2 * GROUP) {
+      parallel(threads_for(frame_), n, PIECE, [&](int64_t first, int64_t last) {
+        T sums[GROUP];
+        for (int64_t i = first; i < last; i++)
+          for (int64_t q = 0; q < k; q += GROUP) {
+            const int64_t count = std::min(GROUP, k - q);
+            dots(a_ + i * n, scaled_ + q * n, n, n, count, sums);
+            for (int64_t c = 0; c < count; c++) y[(q + c) * n + i] = sums[c];
+          }
+      });
+    } else {
+      lapack::gemm<T>('T', 'N', n, k, n, T(1), a_, n, scaled_, n, T(0), y, n);
     }
-  });
-}
-
-template <class T>
-void CpuSpace<T>::scale(const T* from, const double* by, T* to) {
-  const int64_t n = shape_.n;
-  for (int64_t q = 0; q < shape_.columns; q++)
-    for (int64_t i = 0; i < n; i++) to[q * n + i] = by[q] == 0 ? T(0) : from[q * n + i] * by[q];
-}
-
-// ||R^-1 r|| / (||A|| ||C x||). For a positive definite matrix with R = C the scaled ratio bounds it: C is around the root of
-// the diagonal, so ||A|| ||C x|| >= ||x||_inf / min C, and ||C^-1 r|| <= ||r|| / min C.
-template <class T>
-void CpuSpace<T>::true_ratios(const T* r, const T* x, double* ratios) {
-  const int64_t n = shape_.n;
-  for (int64_t q = 0; q < shape_.columns; q++) {
-    ratios[q] = 0;
-    if (shape_.positive) continue;
-    double left = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-      left += squared(r[q * n + i] * (smallest_row_ / row_[i]));
-      size += squared(x[q * n + i] * (column_[i] / largest_column_));
-    }
-    // the factors that were left out are powers of two
-    const int e = -std::ilogb(smallest_row_) - std::ilogb(largest_column_) - shift_;
-    ratios[q] = left == 0 ? 0 : std::ldexp(std::sqrt(left) / (whole_ * std::sqrt(size)), e);
+    for (int64_t q = 0; q < k; q++)
+      for (int64_t i = 0; i < n; i++) y[q * n + i] *= row_[i];
   }
-}
 
-template <class T>
-void CpuSpace<T>::write(Frame& one) {
-  const int64_t n = shape_.n, k = shape_.columns;
-  auto* x = static_cast<T*>(one.buffer[2]);
-  for (int64_t q = 0; q < k; q++)
-    for (int64_t i = 0; i < n; i++) {
-      const T value = x_[q * n + i] * column_[i];
-      if constexpr (std::is_same_v<T, double>)
-        x[i * k + q] = std::ldexp(value, exponent_[size_t(q)]);
-      else
-        x[i * k + q] = {std::ldexp(value.real(), exponent_[size_t(q)]), std::ldexp(value.imag(), exponent_[size_t(q)])};
+  void precondition(const T* v, T* z) override {
+    const int64_t n = shape_.n, k = shape_.columns;
+    // LAPACK's column-major U = L^T has U^H U = conj(A) for a Hermitian matrix, so the library gets the vectors conjugated; here
+    // L^-1 takes them as they are and L^-T what is conjugated between.
+    const bool library = k > NARROW, conjugate_in = shape_.positive && library;
+    for (int64_t e = 0; e < n * k; e++) side_[e] = Low(conjugate_in ? conjugated(v[e]) : v[e]);
+    if (!library) {
+      const Triangle<Low> triangle{low_, n, threads_for(frame_)};
+      for (int64_t q = 0; q < k; q += GROUP) {
+        const int64_t count = std::min(GROUP, k - q);
+        triangle.template solve<true, false>(side_ + q * n, count);
+        if (shape_.positive) {
+          for (int64_t e = q * n; e < (q + count) * n; e++) side_[e] = conjugated(side_[e]);
+          triangle.solve_transposed(side_ + q * n, count);
+        } else {
+          triangle.template solve<false, true>(side_ + q * n, count);
+        }
+      }
+    } else if (shape_.positive) {
+      trsm('U', 'C', 'N', low_, n, side_, k);
+      trsm('U', 'N', 'N', low_, n, side_, k);
+    } else {
+      trsm('U', 'T', 'N', low_, n, side_, k);
+      trsm('L', 'T', 'U', low_, n, side_, k);
     }
-  *static_cast<int32_t*>(one.buffer[3]) = 0;
-}
+    if (!shape_.positive)
+      for (int64_t q = 0; q < k; q++)
+        for (int64_t i = n - 1; i >= 0; i--) std::swap(side_[q * n + i], side_[q * n + pivots_[i]]);
+    for (int64_t e = 0; e < n * k; e++) z[e] = shape_.positive ? conjugated(T(side_[e])) : T(side_[e]);
+  }
 
-template class CpuSpace<double>;
-template class CpuSpace<std::complex<double>>;
+  void inner(const T* blocks, int64_t count, const T* w, T* c) override {
+    const int64_t n = shape_.n, k = shape_.columns;
+    parallel(n * k * count < 262144 ? 1 : threads_for(frame_), count * k, 1, [&](int64_t e, int64_t) {
+      const T *x = blocks + e * n, *y = w + e % k * n;
+      T lanes[LANES] = {};
+      for (int64_t i = 0; i < n; i += LANES)
+        for (int64_t t = 0; t < std::min(LANES, n - i); t++) lanes[t] += product_term(conjugated(x[i + t]), y[i + t]);
+      T sum = 0;
+      for (const T& lane : lanes) sum += lane;
+      c[e] = sum;
+    });
+  }
+
+  void add(const T* blocks, int64_t count, const T* c, T* w) override {
+    const int64_t n = shape_.n, k = shape_.columns;
+    parallel(n * k * count < 262144 ? 1 : threads_for(frame_), k, 1, [&](int64_t q, int64_t) {
+      for (int64_t i = 0; i < count; i++) {
+        const T by = c[i * k + q], *from = blocks + (i * k + q) * n;
+        T* to = w + q * n;
+        for (int64_t r = 0; r < n; r++) to[r] += product_term(by, from[r]);
+      }
+    });
+  }
+
+  void scale(const T* from, const double* by, T* to) override {
+    const int64_t n = shape_.n;
+    for (int64_t q = 0; q < shape_.columns; q++)
+      for (int64_t i = 0; i < n; i++) to[q * n + i] = by[q] == 0 ? T(0) : from[q * n + i] * by[q];
+  }
+
+  // ||R^-1 r|| / (||A|| ||C x||)
+  void true_ratios(const T* r, const T* x, double* ratios) override {
+    const int64_t n = shape_.n;
+    if (shape_.positive) return Base::true_ratios(r, x, ratios);
+    for (int64_t q = 0; q < shape_.columns; q++) {
+      double left = 0, size = 0;
+      for (int64_t i = 0; i < n; i++) {
+        left += squared(r[q * n + i] * (smallest_row_ / row_[i]));
+        size += squared(x[q * n + i] * (column_[i] / largest_column_));
+      }
+      // the factors that were left out are powers of two
+      const int e = -std::ilogb(smallest_row_) - std::ilogb(largest_column_) - shift_;
+      ratios[q] = left == 0 ? 0 : std::ldexp(std::sqrt(left) / (whole_ * std::sqrt(size)), e);
+    }
+  }
+
+  void write(Frame& one) override {
+    const int64_t n = shape_.n, k = shape_.columns;
+    auto* x = static_cast<T*>(one.buffer[2]);
+    for (int64_t q = 0; q < k; q++)
+      for (int64_t i = 0; i < n; i++) {
+        const T value = x_[q * n + i] * column_[i];
+        if constexpr (std::is_same_v<T, double>)
+          x[i * k + q] = std::ldexp(value, exponent_[size_t(q)]);
+        else
+          x[i * k + q] = {std::ldexp(value.real(), exponent_[size_t(q)]), std::ldexp(value.imag(), exponent_[size_t(q)])};
+      }
+    *static_cast<int32_t*>(one.buffer[3]) = 0;
+  }
+
+ private:
+  HermitianProduct<T> hermitian_;
+  Pages memory_;
+  Low *low_, *side_;       // the factor, and one block
+  double *row_, *column_;  // R and C
+  int64_t* pivots_;
+  double whole_ = 0, smallest_row_ = 1, largest_column_ = 1;
+  int shift_ = 0;  // whole_ is the norm of 2^-shift A
+};
+
+}  // namespace
+
+#define LAPWING_SPACE(T)                                                              \
+  size_t cpu_bytes(T, const Shape& shape) { return storage_bytes<Storage<T>>(shape); } \
+  std::unique_ptr<Space<T>> cpu_space(T, Frame& frame, const Shape& shape) { \
+    return std::make_unique<CpuSpace<T>>(frame, shape);                                    \
+  }
+LAPWING_SPACE(double)
+LAPWING_SPACE(std::complex<double>)
 
 }  // namespace lapwing::mixed

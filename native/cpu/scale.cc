@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -91,7 +90,7 @@ struct Look {
     // Spectra, reflections, divisions of complex numbers and two solves with one Cholesky factor square the elements, the
     // rest multiplies them by what is small or has the size of a condition number. The tall engine scales its own columns.
     const bool spectrum = is_rectangular(frame.op) || frame.op == EIGH || frame.op == EIGVALSH;
-    const bool squares = frame.engine != TALL && (Scalar<T>::parts == 2 || spectrum || frame.op == CHOLESKY_SOLVE);
+    const bool squares = frame.engine != TALL && (PARTS_OF<T> == 2 || spectrum || frame.op == CHOLESKY_SOLVE);
     const int room = squares ? Range<R>::most / 2 - 32 : Range<R>::most - Range<R>::digits - 16;
     low = std::ldexp(R(1), -room);
     high = std::ldexp(R(1), room);
@@ -145,17 +144,8 @@ class Part {
   using R = RealOf<T>;
 
  public:
-  Part(const Frame& whole, int64_t first, int64_t count) : frame(whole), look_(whole), count_(count) {
-    const Operation& operation = OPERATIONS[frame.op];
-    int place = 0;
-    const auto move = [&](const Argument& argument) {
-      auto*& buffer = frame.buffer[place++];
-      if (buffer) buffer = static_cast<char*>(buffer) + size_t(first * elements(frame, argument)) * size_of(frame, argument);
-    };
-    std::for_each_n(operation.inputs, count_of(operation.inputs), move);
-    std::for_each_n(operation.outputs, count_of(operation.outputs), move);
-    frame.size[0] = count_;
-  }
+  Part(const Frame& whole, int64_t first, int64_t count)
+      : frame(part_of(whole, first, count)), look_(whole), count_(count) {}
 
   // Copies of the matrices and of their right-hand sides take the place of those in the frame; false: all are ordinary.
   bool scale_in() {
@@ -284,11 +274,7 @@ int run_scaled(Frame& frame, int (*run)(Frame&)) {
       const bool scaled = part.scale_in();
       const int status = run(part.frame);
       frame.engine = part.frame.engine;
-      if (status) {
-        std::memcpy(frame.error, part.frame.error, sizeof frame.error);
-        frame.out_of_memory = part.frame.out_of_memory;
-        return status;
-      }
+      if (status) return fail_as(frame, part.frame);
       if (scaled) part.scale_out();
     }
     return 0;

@@ -1,4 +1,4 @@
-// Compiles the kernels of solve_small.h for each instruction set and picks one at run time.
+// Compiles the kernels of solve_small.h and svd_small.h for each instruction set and picks one at run time.
 #include "cpu/solve.h"
 
 #include <algorithm>
@@ -12,21 +12,13 @@
 #include "dtypes.h"
 #include "determinant.h"
 #include "cpu/solve_careful.h"
-#include "cpu/svd.h"
 #include "cpu/threads.h"
 
-#define LAPWING_KERNELS "cpu/solve_small.h"
+#define LAPWING_KERNELS "cpu/svd_small.h"
 #include "cpu/levels.h"
 
 namespace lapwing {
 namespace {
-
-template <class T>
-void solve_part(const Frame& frame, int64_t first, int64_t last) {
-  typedef RealOf<T> R;
-  constexpr int P = Scalar<T>::parts;
-  LAPWING_WIDEST(solve_any<R, P>(frame, first, last));
-}
 
 // Flops for a matrix, about; moving an element counts as eight.
 double work_of(const Frame& frame) {
@@ -36,6 +28,10 @@ double work_of(const Frame& frame) {
     case LU_SOLVE: case CHOLESKY_SOLVE: return 2 * n * n * k + 8 * n * (n + 2 * k);
     case SOLVE: return n * n * n + 2 * n * n * k + 8 * n * (n + 2 * k);
     case INVERSE: return 2 * n * n * n + 16 * n * n;
+    case SVD: case SVDVALS: {
+      const double sweeps = frame.op == SVD ? 8 : 4, least = std::min(n, k);
+      return sweeps * 8 * least * least * least + 4 * std::max(n, k) * least * least + 100;
+    }
     case QR: return 4 * n * k * std::min(n, k) + 16 * n * k + 8 * n * double(frame.size[3]);
     default: return n * n * n + 16 * n * n;
   }
@@ -49,25 +45,35 @@ bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS;
 
 }  // namespace
 
-bool solve_fits(const Frame& frame) { return is_svd(frame) ? svd_fits(frame) : order_of(frame) <= SOLVE_LARGEST; }
+bool solve_fits(const Frame& frame) {
+  const int64_t m = frame.size[1], n = frame.size[2];
+  if (!is_svd(frame)) return order_of(frame) <= SOLVE_LARGEST;
+  if (frame.op == SVD && frame.size[3] && m != n) return false;
+  return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
+}
 
 // From times of one thread beside NumPy's and PyTorch's LAPACK on Sapphire Rapids (AVX-512, 2026-11): a single matrix of order
 // 16 is worth its vector, of order 64 half a vector of them; counted twice, as LAPACK can be on two threads then. A triangle
-// that is used once is hardly worth the way into lanes.
+// that is used once is hardly worth the way into lanes. For an SVD a single matrix of order 8 is worth its vector, of order 16 a
+// quarter of a vector of them, of order 32 a half.
 bool solve_pays(const Frame& frame) {
-  if (is_svd(frame)) return svd_pays(frame);
-  const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
+  if (is_svd(frame)) {
+    const int64_t least = std::min(frame.size[1], frame.size[2]);
+    return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
+  }
+  const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
   if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
   return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
 
 int solve_batched(Frame& frame) {
-  if (is_svd(frame)) return svd_batched(frame);
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
+    typedef RealOf<T> R;
+    constexpr int P = PARTS_OF<T>;
     const bool finished = parallel_batch(frame, lanes<T>(), work_of(frame), [&](int64_t first, int64_t last) {
-      solve_part<T>(frame, first, last);
+      LAPWING_WIDEST(solve_any<R, P>(frame, first, last));
     });
     return finished ? 0 : 1;
   });

@@ -1,4 +1,5 @@
-// Many small systems, inverses and factorisations at once, each in a lane of the vector registers. See solve_small.h.
+// Many small systems, inverses, factorisations and singular values at once, each matrix in a lane of the vector registers. See
+// solve_small.h and svd_small.h.
 #pragma once
 #include "frame.h"
 
@@ -6,6 +7,8 @@ namespace lapwing {
 
 // Largest order these kernels take.
 constexpr int64_t SOLVE_LARGEST = 64;
+// The largest shorter and longer side of a matrix whose singular values are asked for.
+constexpr int64_t SVD_LARGEST = 32, SVD_LONGEST = 128;
 // Right-hand sides held in lanes at a time.
 constexpr int64_t SOLVE_COLUMNS = 32;
 // Bytes of an array that are fetched ahead; more would push out what is worked on.

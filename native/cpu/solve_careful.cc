@@ -112,7 +112,7 @@ int32_t solve_as(const Frame& frame, int64_t which, int64_t first, int64_t colum
     for (int64_t c = 0; c < columns; c++) {
       RealOf<T>* to = out.first + i * out.down + c * out.right;
       to[0] = std::real(system.row(i)[c]);
-      if (Scalar<T>::parts == 2) to[out.part] = std::imag(system.row(i)[c]);
+      if (PARTS_OF<T> == 2) to[out.part] = std::imag(system.row(i)[c]);
     }
   return bad;
 }

@@ -556,6 +556,18 @@ LAPWING_INLINE void factor_fixed(const View<R, 1>& a, const View<R, 1>& inverse,
   }
 }
 
+// x <- U^-1 y, or L^-T y if u holds L; by is one over the diagonal
+template <class R, int N, bool TURNED>
+LAPWING_INLINE void solve_upper_fixed(const Vec<R> (&u)[N][N], const Vec<R> (&by)[N], Vec<R> (&y)[N], const View<R, 1>& x) {
+#pragma GCC unroll 8
+  for (int i = N - 1; i >= 0; i--) {
+#pragma GCC unroll 8
+    for (int k = N - 1; k > i; k--) y[i] = fma(-(TURNED ? u[k][i] : u[i][k]), y[k], y[i]);
+    y[i] *= by[i];
+    *x.at(i, 0) = y[i];
+  }
+}
+
 // X <- A^-1 X for a positive definite A, of which the lower triangle is read. inverse <- one over the pivots' roots.
 template <class R, int N>
 __attribute__((noinline)) void solve_positive_fixed(const View<R, 1>& a, const View<R, 1>& inverse, const View<R, 1>& x,
@@ -571,13 +583,7 @@ __attribute__((noinline)) void solve_positive_fixed(const View<R, 1>& a, const V
       for (int k = 0; k < i; k++) y[i] = fma(-l[i][k], y[k], y[i]);
       y[i] *= by[i];
     }
-#pragma GCC unroll 8
-    for (int i = N - 1; i >= 0; i--) {
-#pragma GCC unroll 8
-      for (int k = N - 1; k > i; k--) y[i] = fma(-l[k][i], y[k], y[i]);
-      y[i] *= by[i];
-      *x.at(i, c) = y[i];
-    }
+    solve_upper_fixed<R, N, true>(l, by, y, x.from(0, c));
   }
 }
 
@@ -652,13 +658,7 @@ __attribute__((noinline)) void solve_general_fixed(const View<R, 1>& a, const Vi
 #pragma GCC unroll 8
       for (int i = j + 1; i < N; i++) y[i] = fma(-u[i][j], y[j], y[i]);
     }
-#pragma GCC unroll 8
-    for (int i = N - 1; i >= 0; i--) {
-#pragma GCC unroll 8
-      for (int k = N - 1; k > i; k--) y[i] = fma(-u[i][k], y[k], y[i]);
-      y[i] *= by[i];
-      *x.at(i, c) = y[i];
-    }
+    solve_upper_fixed<R, N, false>(u, by, y, x.from(0, c));
   }
 }
 
@@ -795,6 +795,21 @@ struct Mending {
   }
 };
 
+// solve_columns() with `inverse` mended, and then judged; info may be null. body(b, columns) returns where x is.
+template <class R, int P, class Body>
+LAPWING_INLINE void solve_mended(Group<R, P>& group, int in, int out, const View<R, P>& inverse, int32_t* info,
+                                 const Body& body) {
+  const int64_t n = group.frame.size[1], k = group.frame.size[2];
+  Mending<R, P> mending;
+  solve_columns<R, P>(group, in, out, [&](const View<R, P>& b, int64_t columns, int64_t first) {
+    const View<R, P> x = body(b, columns);
+    mending.look(group, inverse, x, columns, first);
+    return x;
+  });
+  mending.settle(inverse, n);
+  judge<R, P>(inverse, n, info, group.count, [&](int64_t m) { fill_nan_at(group, out, n * k, m); });
+}
+
 // The triangle of a at place 0 as a lower one; U = L'^T, L' being read
 template <class R, int P>
 LAPWING_INLINE Triangle<R, P> read_triangle(const Group<R, P>& group, int place, const View<R, P>& a, const View<R, P>& inverse,
@@ -847,23 +862,16 @@ void solve_general(Group<R, P> group) {
   read<R>(a.x, group.from(0, n * n), n, n * P, n * P);
   const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false};
   bool factored = false;
-  Mending<R, P> mending;
-  solve_columns<R, P>(group, 1, 2, [&](const View<R, P>& b, int64_t columns, int64_t first) {
+  solve_mended<R, P>(group, 1, 2, inverse, group.integers(3, 1), [&](const View<R, P>& b, int64_t columns) {
     if constexpr (P == 1)
-      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); })) {
-        mending.look(group, inverse, b, columns, first);
-        return b;
-      }
+      if (by_order<P>(n, [&](auto order) { solve_general_fixed<R, decltype(order)::value>(a, inverse, b, columns); })) return b;
     if (!factored) factor_general<R, P>(a, inverse, rows, n);
     factored = true;
     const View<R, P> x = permute<R, P, false>(b, rows, group.matrix(n, columns), n, columns);
     l.solve(x, columns);
     u.solve(x, columns);
-    mending.look(group, inverse, x, columns, first);
     return x;
   });
-  mending.settle(inverse, n);
-  judge<R, P>(inverse, n, group.integers(3, 1), group.count, [&](int64_t m) { fill_nan_at(group, 2, n * k, m); });
 }
 
 // A^-1 = W^H W, W = L^-1. Solving with L^H instead would not be as accurate: only one triangle of the solution is kept.
@@ -972,8 +980,7 @@ void lu_solve(Group<R, P> group) {
       if (!inside) inverse.x[0][m] = std::numeric_limits<R>::quiet_NaN();  // no permutation: no answer
     }
   const Triangle<R, P> l = {a, none, n}, u = {a, inverse, n, false}, l_adjoint = l.adjoint(), u_adjoint = u.adjoint();
-  Mending<R, P> mending;
-  solve_columns<R, P>(group, 3, 4, [&](const View<R, P>& b, int64_t columns, int64_t first) {
+  solve_mended<R, P>(group, 3, 4, inverse, nullptr, [&](const View<R, P>& b, int64_t columns) {
     const View<R, P> x = group.matrix(n, columns);
     if (group.has(ADJOINT)) {  // A^H = U^H L^H P
       u_adjoint.solve(b, columns);
@@ -984,11 +991,8 @@ void lu_solve(Group<R, P> group) {
       l.solve(x, columns);
       u.solve(x, columns);
     }
-    mending.look(group, inverse, x, columns, first);
     return x;
   });
-  mending.settle(inverse, n);
-  judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 4, n * k, m); });
 }
 
 template <class R, int P>
@@ -999,15 +1003,11 @@ void cholesky_solve(Group<R, P> group) {
   const Triangle<R, P> named = read_triangle<R, P>(group, 1, a, inverse, n);
   invert_diagonal<R, P>(a, inverse, n);
   const Triangle<R, P> first = named.lower ? named : named.adjoint(), second = first.adjoint();
-  Mending<R, P> mending;
-  solve_columns<R, P>(group, 2, 3, [&](const View<R, P>& x, int64_t columns, int64_t from) {
+  solve_mended<R, P>(group, 2, 3, inverse, nullptr, [&](const View<R, P>& x, int64_t columns) {
     first.solve(x, columns);
     second.solve(x, columns);
-    mending.look(group, inverse, x, columns, from);
     return x;
   });
-  mending.settle(inverse, n);
-  judge<R, P>(inverse, n, nullptr, group.count, [&](int64_t m) { fill_nan_at(group, 3, n * k, m); });
 }
 
 // NaN or Inf in row i of a lower triangle, left of the diagonal, counts as a bad pivot there.
@@ -1126,26 +1126,6 @@ void qr(Group<R, P> group) {
   for (int64_t i = 0; i < c; i++)
     for (int64_t j = 0; j < std::min(i, n); j++) a.set(i, j, real<R, P>(Vec<R>{}));
   write<R>(a.x, group.to(2, c * n), c, n * P, n * P);
-}
-
-// ---- the choice ------------------------------------------------------------------------------------------
-
-template <class R, int P>
-void solve_any(const Frame& frame, int64_t first, int64_t last) {
-  const bool positive = frame.flags & POS;
-  for (; first < last; first += LANES<R>) {
-    const Group<R, P> group = {frame, first, std::min<int64_t>(LANES<R>, last - first)};
-    switch (frame.op) {
-      case TRIANGULAR: triangular(group); break;
-      case SOLVE: positive ? solve_positive(group) : solve_general(group); break;
-      case INVERSE: positive ? inverse_positive(group) : inverse_general(group); break;
-      case LU: lu(group); break;
-      case LU_SOLVE: lu_solve(group); break;
-      case CHOLESKY_SOLVE: cholesky_solve(group); break;
-      case QR: qr(group); break;
-      default: determinant(group);
-    }
-  }
 }
 
 }  // namespace LAPWING_ISA

@@ -338,9 +338,25 @@ void svd(Group<R, P> group) {
   }
 }
 
+// ---- the choice ------------------------------------------------------------------------------------------
+
 template <class R, int P>
-void svd_any(const Frame& frame, int64_t first, int64_t last) {
-  for (; first < last; first += LANES<R>) svd(Group<R, P>{frame, first, std::min<int64_t>(LANES<R>, last - first)});
+void solve_any(const Frame& frame, int64_t first, int64_t last) {
+  const bool positive = frame.flags & POS;
+  for (; first < last; first += LANES<R>) {
+    const Group<R, P> group = {frame, first, std::min<int64_t>(LANES<R>, last - first)};
+    switch (frame.op) {
+      case TRIANGULAR: triangular(group); break;
+      case SOLVE: positive ? solve_positive(group) : solve_general(group); break;
+      case INVERSE: positive ? inverse_positive(group) : inverse_general(group); break;
+      case LU: lu(group); break;
+      case LU_SOLVE: lu_solve(group); break;
+      case CHOLESKY_SOLVE: cholesky_solve(group); break;
+      case QR: qr(group); break;
+      case SVD: case SVDVALS: svd(group); break;
+      default: determinant(group);
+    }
+  }
 }
 
 }  // namespace LAPWING_ISA

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "cpu/cpu.h"
-#include "methods/tall_pass.h"
+#include "cpu/pages.h"
 #include "cpu/threads.h"
+#include "methods/tall_pass.h"
 
 namespace lapwing {
 namespace {
@@ -67,8 +68,6 @@ std::vector<R> pack(const TallPass<R>& pass) {
   return square;
 }
 
-int threads_of(const Frame& frame) { return frame.threads > 0 ? frame.threads : allowed_threads(); }
-
 // The same pieces for any number of threads, as each has a sum of its own.
 int64_t piece_rows(int64_t rows, int64_t columns) {
   constexpr int64_t PIECES = 32;
@@ -76,54 +75,69 @@ int64_t piece_rows(int64_t rows, int64_t columns) {
   return ((rows + pieces - 1) / pieces + TALL_ROWS - 1) / TALL_ROWS * TALL_ROWS;
 }
 
+template <class R>
+class CpuRows : public TallRows<R> {
+ public:
+  explicit CpuRows(Frame& frame) : frame_(frame) {}
+
+  bool pass(const TallPass<R>& pass) override {
+    const int64_t n = pass.columns, padded = (n + 15) / 16 * 16;
+    const std::vector<R> square = pack(pass);
+    std::vector<R> noise;
+    if (pass.noise) noise.assign(pass.noise, pass.noise + n);
+    const TallPacked<R> packed{padded, square.data(), pass.noise ? noise.data() : nullptr};
+    const int64_t piece = piece_rows(pass.rows, n), pieces = (pass.rows + piece - 1) / piece;
+    std::vector<double> sums(size_t(pass.gram ? pieces * padded * padded : 0));
+    const bool finished = parallel(threads_for(frame_), pieces, 1, [&](int64_t p, int64_t) {
+      double* sum = pass.gram ? sums.data() + p * padded * padded : nullptr;
+      tall_rows(pass, packed, p * piece, std::min(pass.rows, (p + 1) * piece), sum);
+    }, frame_.interrupted);
+    if (!finished) return false;
+    if (!pass.gram) return true;
+    // in pairs, pairs of pairs, ...
+    for (int64_t step = 1; step < pieces; step *= 2)
+      for (int64_t p = 0; p + step < pieces; p += 2 * step)
+        for (int64_t e = 0; e < padded * padded; e++)
+          sums[size_t(p * padded * padded + e)] += sums[size_t((p + step) * padded * padded + e)];
+    for (int64_t i = 0; i < n; i++) std::copy_n(sums.data() + i * padded + i, n - i, pass.gram + i * n + i);
+    return true;
+  }
+
+  bool largest(const TallPass<R>& pass, double* largest) override {
+    const int64_t n = pass.columns, piece = piece_rows(pass.rows, n), pieces = (pass.rows + piece - 1) / piece;
+    std::vector<double> found(size_t(pieces * n), 0.0);
+    const bool finished = parallel(threads_for(frame_), pieces, 1, [&](int64_t p, int64_t) {
+      double* mine = found.data() + p * n;
+      for (int64_t i = p * piece; i < std::min(pass.rows, (p + 1) * piece); i++)
+        for (int64_t j = 0; j < n; j++) {
+          const double x = std::fabs(double(pass.from[i * n + j]));
+          if (!(x <= mine[j])) mine[j] = std::isfinite(x) ? x : std::numeric_limits<double>::infinity();
+        }
+    }, frame_.interrupted);
+    std::fill_n(largest, n, 0.0);
+    for (int64_t p = 0; p < pieces; p++)
+      for (int64_t j = 0; j < n; j++) largest[j] = std::max(largest[j], found[size_t(p * n + j)]);
+    return finished;
+  }
+
+  R* room(R* out) override {
+    if (!out && !kept_) kept_ = huge_pages_of(size_of(frame_.dtype) * size_t(frame_.size[1] * frame_.size[2]));
+    return out ? out : reinterpret_cast<R*>(kept_.get());
+  }
+
+  bool write(void* to, const void* host, size_t bytes) override {
+    std::memcpy(to, host, bytes);
+    return true;
+  }
+
+ private:
+  Frame& frame_;
+  Pages kept_{nullptr, nullptr};
+};
+
 }  // namespace
 
-template <class R>
-bool tall_pass_cpu(Frame& frame, const TallPass<R>& pass) {
-  const int64_t n = pass.columns, padded = (n + 15) / 16 * 16;
-  const std::vector<R> square = pack(pass);
-  std::vector<R> noise;
-  if (pass.noise) noise.assign(pass.noise, pass.noise + n);
-  const TallPacked<R> packed{padded, square.data(), pass.noise ? noise.data() : nullptr};
-  const int64_t piece = piece_rows(pass.rows, n), pieces = (pass.rows + piece - 1) / piece;
-  std::vector<double> sums(size_t(pass.gram ? pieces * padded * padded : 0));
-  const bool finished = parallel(threads_of(frame), pieces, 1, [&](int64_t p, int64_t) {
-    double* sum = pass.gram ? sums.data() + p * padded * padded : nullptr;
-    tall_rows(pass, packed, p * piece, std::min(pass.rows, (p + 1) * piece), sum);
-  }, frame.interrupted);
-  if (!finished) return false;
-  if (!pass.gram) return true;
-  // in pairs, pairs of pairs, ...
-  for (int64_t step = 1; step < pieces; step *= 2)
-    for (int64_t p = 0; p + step < pieces; p += 2 * step)
-      for (int64_t e = 0; e < padded * padded; e++)
-        sums[size_t(p * padded * padded + e)] += sums[size_t((p + step) * padded * padded + e)];
-  for (int64_t i = 0; i < n; i++) std::copy_n(sums.data() + i * padded + i, n - i, pass.gram + i * n + i);
-  return true;
-}
-
-template <class R>
-bool tall_largest_cpu(Frame& frame, const TallPass<R>& pass, double* largest) {
-  const int64_t n = pass.columns, piece = piece_rows(pass.rows, n), pieces = (pass.rows + piece - 1) / piece;
-  std::vector<double> found(size_t(pieces * n), 0.0);
-  const bool finished = parallel(threads_of(frame), pieces, 1, [&](int64_t p, int64_t) {
-    double* mine = found.data() + p * n;
-    for (int64_t i = p * piece; i < std::min(pass.rows, (p + 1) * piece); i++)
-      for (int64_t j = 0; j < n; j++) {
-        const double x = std::fabs(double(pass.from[i * n + j]));
-        if (!(x <= mine[j])) mine[j] = std::isfinite(x) ? x : std::numeric_limits<double>::infinity();
-      }
-  }, frame.interrupted);
-  std::fill_n(largest, n, 0.0);
-  for (int64_t p = 0; p < pieces; p++)
-    for (int64_t j = 0; j < n; j++) largest[j] = std::max(largest[j], found[size_t(p * n + j)]);
-  return finished;
-}
-
-#define LAPWING_INSTANTIATE(R)                                 \
-  template bool tall_pass_cpu<R>(Frame&, const TallPass<R>&);  \
-  template bool tall_largest_cpu<R>(Frame&, const TallPass<R>&, double*);
-LAPWING_INSTANTIATE(float)
-LAPWING_INSTANTIATE(double)
+std::unique_ptr<TallRows<float>> cpu_rows(float, Frame& frame) { return std::make_unique<CpuRows<float>>(frame); }
+std::unique_ptr<TallRows<double>> cpu_rows(double, Frame& frame) { return std::make_unique<CpuRows<double>>(frame); }
 
 }  // namespace lapwing

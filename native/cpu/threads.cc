@@ -148,7 +148,7 @@ bool parallel_batch(const Frame& frame, int64_t group, double work, const std::f
   int threads = 1;
   int64_t piece = batch;
   if (batch > group && work * double(batch) > PIECE_FLOPS / 16) {
-    threads = frame.threads > 0 ? frame.threads : allowed_threads();
+    threads = threads_for(frame);
     double wanted = std::fmin(PIECE_FLOPS / work, double(batch) / (2 * threads));
     piece = group * int64_t(std::fmax(1, std::ceil(wanted / double(group))));
   }
@@ -168,6 +168,8 @@ int allowed_threads() {
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   return 1;
 }
+
+int threads_for(const Frame& frame) { return frame.threads > 0 ? frame.threads : allowed_threads(); }
 
 void follow_thread_limit(int (*get)()) { blas_threads = get; }
 

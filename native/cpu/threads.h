@@ -5,6 +5,8 @@
 
 namespace lapwing {
 
+struct Frame;
+
 // Calls body(first, last) over [0, count) in pieces that start at multiples of `piece`, on at most `threads` threads, the
 // calling one among them. When the pool is busy with another caller's work the caller does all of it alone.
 // false: `interrupted` answered true and pieces were left undone. Throws std::bad_alloc when a piece ran out of memory.
@@ -13,12 +15,14 @@ bool parallel(int threads, int64_t count, int64_t piece, const std::function<voi
 
 // The same for the matrices of a frame, each of about `work` flops: cut at multiples of `group` into pieces that finish
 // together and let Ctrl-C be seen in time, on one thread where there is little to do.
-struct Frame;
 bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body);
 
 // What this process may use: the limit NumPy's BLAS reports (it follows OMP_NUM_THREADS and threadpoolctl), else
 // OMP_NUM_THREADS, else the cores this process is bound to.
 int allowed_threads();
+
+// What the frame allows, which may say nothing.
+int threads_for(const Frame& frame);
 
 // `get` is the BLAS library's own "how many threads" function.
 void follow_thread_limit(int (*get)());

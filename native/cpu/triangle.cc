@@ -12,13 +12,12 @@ namespace lapwing {
 int finite(Frame& frame) {
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef RealOf<decltype(zero)> Real;
-    constexpr int PARTS = Scalar<decltype(zero)>::parts;
+    constexpr int PARTS = PARTS_OF<decltype(zero)>;
     const int64_t n = frame.size[1];
     const bool upper = frame.flags & UPPER;
     auto* a = static_cast<const Real*>(frame.buffer[0]);
     auto* status = static_cast<int32_t*>(frame.buffer[1]);
-    const int threads = frame.threads > 0 ? frame.threads : allowed_threads();
-    parallel(threads, frame.size[0], 1, [&](int64_t m, int64_t) {
+    parallel(threads_for(frame), frame.size[0], 1, [&](int64_t m, int64_t) {
       int32_t good = 1;
       for (int64_t i = 0; i < n; i++) {
         const Real* row = a + (m * n * n + i * n) * PARTS;
@@ -37,11 +36,10 @@ int hermitian(Frame& frame) {
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
     const int64_t n = frame.size[1];
-    auto* a = static_cast<const T*>(frame.buffer[0]);
-    auto* out = static_cast<T*>(frame.buffer[1]);
-    const int threads = frame.threads > 0 ? frame.threads : allowed_threads();
-    parallel(threads, frame.size[0], std::max<int64_t>(1, 65536 / (n * n)), [&](int64_t first, int64_t last) {
-      for (int64_t m = first; m < last; m++) complete_hermitian(a + m * n * n, out + m * n * n, n, frame.flags & UPPER);
+    parallel(threads_for(frame), frame.size[0], std::max<int64_t>(1, 65536 / (n * n)), [&](int64_t first, int64_t last) {
+      for (int64_t m = first; m < last; m++)
+        complete_hermitian(static_cast<const T*>(frame.buffer[0]) + m * n * n, static_cast<T*>(frame.buffer[1]) + m * n * n, n,
+                           frame.flags & UPPER);
     });
     return 0;
   });

@@ -16,17 +16,6 @@ namespace {
 
 using namespace vendor;
 
-// The library's four routines of one kind.
-template <class Call, class S, class D, class C, class Z>
-Call of_dtype(int32_t dtype, S s, D d, C c, Z z) {
-  switch (dtype) {
-    case F32: return reinterpret_cast<Call>(s);
-    case F64: return reinterpret_cast<Call>(d);
-    case C64: return reinterpret_cast<Call>(c);
-    default: return reinterpret_cast<Call>(z);
-  }
-}
-
 int64_t smaller(const Frame& frame) { return std::min(frame.size[1], frame.size[2]); }
 
 int q_size(const Job& job, int* elements) {

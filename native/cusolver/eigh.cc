@@ -28,6 +28,7 @@ struct Job {
   Method method;
   int64_t chunk;  // matrices given to the solver at once
   size_t element, real;
+  int type, real_type, mode;  // as the solver names them
 };
 
 Job read(const Frame& frame) {
@@ -35,7 +36,10 @@ Job read(const Frame& frame) {
   job.batch = frame.size[0], job.n = frame.size[1], job.first = frame.size[2], job.count = frame.size[3];
   job.vectors = frame.op == EIGH;
   job.element = size_of(frame.dtype);
-  job.real = frame.dtype >= C64 ? job.element / 2 : job.element;
+  job.real = size_of(frame.dtype % 2);
+  job.type = type_of(frame.dtype);
+  job.real_type = type_of(frame.dtype % 2);
+  job.mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
   const bool whole = job.count == job.n;
   const bool many = job.batch > 1 && job.n <= MANY_LIMIT && !vendor::missing(vendor::many_solver);
   job.method = many ? MANY : whole ? WHOLE : PART;
@@ -47,25 +51,23 @@ Job read(const Frame& frame) {
 
 int ask(Frame& frame, const Lease& lease, Job& job, Workspace* need) {
   const auto& api = vendor::table();
-  const int type = type_of(frame.dtype), real = type_of(frame.dtype >= C64 ? frame.dtype - C64 : frame.dtype);
-  const int mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
   int64_t found = 0;
   int status = 1;
   switch (job.method) {
     case WHOLE:
-      status = api.syevd_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real, nullptr,
-                              type, &need->device, &need->host);
+      status = api.syevd_size(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, nullptr, job.n,
+                              job.real_type, nullptr, job.type, &need->device, &need->host);
       break;
     case PART:
-      status = api.syevdx_size(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type,
-                               nullptr, job.n, nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, nullptr,
-                               type, &need->device, &need->host);
+      status = api.syevdx_size(lease.handle, lease.params, job.mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, job.type,
+                               nullptr, job.n, nullptr, nullptr, job.first + 1, job.first + job.count, &found, job.real_type,
+                               nullptr, job.type, &need->device, &need->host);
       break;
     case MANY:
       // fewer at once where the solver refuses so many
       for (;; job.chunk = (job.chunk + 1) / 2) {
-        status = api.syev_many_size(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, nullptr, job.n, real,
-                                    nullptr, type, &need->device, &need->host, job.chunk);
+        status = api.syev_many_size(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, nullptr, job.n,
+                                    job.real_type, nullptr, job.type, &need->device, &need->host, job.chunk);
         if (status == 0 || job.chunk == 1) break;
       }
   }
@@ -92,24 +94,19 @@ Room room_for(const Job& job, const Workspace& need) {
 int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, const Workspace& need, void* device, void* host,
           int32_t* info, int64_t matrices) {
   const auto& api = vendor::table();
-  const int type = type_of(frame.dtype), real = type_of(frame.dtype >= C64 ? frame.dtype - C64 : frame.dtype);
-  const int mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
+  if (job.method == MANY)
+    return check(frame,
+                 api.syev_many(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, a, job.n, job.real_type,
+                               w, job.type, device, need.device, host, need.host, info, matrices),
+                 "eigh");
   int64_t found = 0;
-  int status = 1;
-  switch (job.method) {
-    case WHOLE:
-      status = api.syevd(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
-                         need.device, host, need.host, info);
-      break;
-    case PART:
-      status = api.syevdx(lease.handle, lease.params, mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, type, a, job.n,
-                          nullptr, nullptr, job.first + 1, job.first + job.count, &found, real, w, type, device, need.device,
-                          host, need.host, info);
-      break;
-    case MANY:
-      status = api.syev_many(lease.handle, lease.params, mode, vendor::FILL_LOWER, job.n, type, a, job.n, real, w, type, device,
-                             need.device, host, need.host, info, matrices);
-  }
+  const int status =
+      job.method == WHOLE
+          ? api.syevd(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, a, job.n, job.real_type, w,
+                      job.type, device, need.device, host, need.host, info)
+          : api.syevdx(lease.handle, lease.params, job.mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, job.type, a, job.n,
+                       nullptr, nullptr, job.first + 1, job.first + job.count, &found, job.real_type, w, job.type, device,
+                       need.device, host, need.host, info);
   return check(frame, status, "eigh");
 }
 

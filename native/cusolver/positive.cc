@@ -152,7 +152,7 @@ int invert_positive(const Job& job, const void* a, void* out, int32_t* info) {
     return 1;
   Frame whole = frame;  // the library's lower triangle is our upper one
   whole.flags |= UPPER;
-  return cuda::hermitian(whole, out, out, nullptr, 1) ? fail(frame, "%s", whole.error) : 0;
+  return cuda::hermitian(whole, out, out, nullptr, 1) ? fail_as(frame, whole) : 0;
 }
 
 int positive_workspace(Job& job) {

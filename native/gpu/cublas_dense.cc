@@ -6,20 +6,8 @@
 #include "gpu/vendor.h"
 
 namespace lapwing::cublas {
-namespace {
 
-// One of the four routines of a kind; to the processor their pointers are all the same.
-template <class Call, class S, class D, class C, class Z>
-Call of_dtype(int32_t dtype, S s, D d, C c, Z z) {
-  switch (dtype) {
-    case F32: return reinterpret_cast<Call>(s);
-    case F64: return reinterpret_cast<Call>(d);
-    case C64: return reinterpret_cast<Call>(c);
-    default: return reinterpret_cast<Call>(z);
-  }
-}
-
-}  // namespace
+using vendor::of_dtype;
 
 Scalar::Scalar(int32_t dtype, double value) {
   const float narrow = float(value);

@@ -3,6 +3,8 @@
 #include <dirent.h>
 
 #include <algorithm>
+#include <cstdarg>
+#include <cstdio>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -232,6 +234,17 @@ void* function(Frame& frame, const char* source, const char* options, const char
     it.shared = shared;
   }
   return it.handle;
+}
+
+std::string options(int32_t dtype, bool upper, int width, const char* more, ...) {
+  char own[160];
+  va_list arguments;
+  va_start(arguments, more);
+  std::vsnprintf(own, sizeof own, more, arguments);
+  va_end(arguments);
+  char text[240];
+  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d%s", dtype, upper, width, own);
+  return text;
 }
 
 int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <initializer_list>
+#include <string>
 
 #include "frame.h"
 
@@ -39,8 +40,20 @@ inline int access_width(std::initializer_list<const void*> addresses, int64_t st
   return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : 4;
 }
 
+// The options that nearly every device source takes, and `more` in the form of printf: " -DLW_N=%d".
+std::string options(int32_t dtype, bool upper, int width, const char* more = "", ...);
+
 // Queues the kernel on the frame's stream. 0, or 1 with a message.
 int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments);
+
+// Finds kernel `name` as function() does, and queues it. The arguments must have exactly the kernel's own types.
+template <class... Arguments>
+int start(Frame& frame, const char* source, const std::string& options, const char* name, Grid grid, unsigned threads,
+          size_t shared, Arguments... arguments) {
+  void* kernel = function(frame, source, options.c_str(), name, shared);
+  void* addresses[] = {&arguments...};
+  return kernel ? launch(frame, kernel, grid, threads, shared, addresses) : 1;
+}
 
 // Device memory for this call. nullptr leaves a message in the frame.
 char* scratch(Frame& frame, size_t bytes);

@@ -1,7 +1,6 @@
 #include "gpu/eigh.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 namespace lapwing::cuda {
@@ -47,12 +46,6 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
-std::string options(int dtype, bool upper, int width, const char* more) {
-  char text[200];
-  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_UPPER=%d -DLW_V=%d %s", dtype, upper, width, more);
-  return text;
-}
-
 // ---- a thread per matrix: eigh_small.cu --------------------------------------------------------------------------
 
 // The largest n whose matrix and vectors one thread holds in registers. H200, 2026-11-15: 100,000 of n = 8 take 0.09 ms in
@@ -63,19 +56,13 @@ bool is_small(const Call& call) {
 }
 
 int launch_small(Frame& frame, const Call& call) {
-  int64_t bytes = call.n * call.n * call.element, pitch = bytes % 16 ? bytes : (bytes / 16 | 1) * 16;  // PITCH
-  int threads = pitch * 128 <= 20 * 1024 ? 128 : 64;
-  size_t shared = size_t(threads * (pitch + call.n * call.real));
-  char more[80];
-  std::snprintf(more, sizeof more, "-DLW_N=%d -DLW_THREADS=%d -DLW_VECTORS=%d", int(call.n), threads, call.vectors);
-  std::string choice = options(call.dtype, call.upper, access_width({call.a, call.v}), more);
-  void* kernel = function(frame, "eigh_small.cu", choice.c_str(), "eigh_small", shared);
-  if (!kernel) return 1;
-  int64_t batch = call.batch;
-  int first = int(call.first), count = int(call.count);
-  const void *a = call.a, *w = call.w, *v = call.v, *info = call.info;
-  void* arguments[] = {&a, &w, &v, &info, &batch, &first, &count};
-  return launch(frame, kernel, grid_for((batch + threads - 1) / threads), unsigned(threads), shared, arguments);
+  const int64_t bytes = call.n * call.n * call.element, pitch = bytes % 16 ? bytes : (bytes / 16 | 1) * 16;  // PITCH
+  const int threads = pitch * 128 <= 20 * 1024 ? 128 : 64;
+  const std::string choice = options(call.dtype, call.upper, access_width({call.a, call.v}),
+                                     " -DLW_N=%d -DLW_THREADS=%d -DLW_VECTORS=%d", int(call.n), threads, call.vectors);
+  return start(frame, "eigh_small.cu", choice, "eigh_small", grid_for((call.batch + threads - 1) / threads), unsigned(threads),
+               size_t(threads * (pitch + call.n * call.real)), call.a, call.w, call.v, call.info, call.batch, int(call.first),
+               int(call.count));
 }
 
 // ---- three stages: eigh.cu, eigh_vectors.cu ----------------------------------------------------------------------
@@ -210,59 +197,43 @@ struct Vectors {
   int sweep_room, n, first, count, h_pitch;
 };
 
-int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors, void* a,
+int launch_reduce(Frame& frame, const Call& call, const Shape& shape, const Values& to, const Vectors& vectors, void* a,
                   int64_t batch) {
-  char more[120];
-  if (shape.reduce_global)
-    std::snprintf(more, sizeof more, "-DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d", shape.reduce_threads,
-                  shape.panel, shape.readers, shape.resident);
-  else
-    std::snprintf(more, sizeof more, "-DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes, shape.reduce_threads);
-  std::string choice = options(call.dtype, call.upper, access_width({call.a}), more);
-  void* kernel = shape.reduce_global ? function(frame, "eigh_panel.cu", choice.c_str(), "eigh_panel", shape.reduce_shared)
-                                     : function(frame, "eigh.cu", choice.c_str(), "eigh_reduce", shape.reduce_shared);
-  if (!kernel) return 1;
-  Values to = values;
-  Vectors also = vectors;
-  int keep = call.vectors, n = int(call.n);
-  void* arguments[] = {&a, &also.h, &to.d, &to.e, &also.tau, &to.up, &to.info, &batch, &n, &also.h_pitch, &keep};
-  int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
-  return launch(frame, kernel, grid_for((batch + matrices - 1) / matrices), unsigned(shape.reduce_threads), shape.reduce_shared,
-                arguments);
+  const int width = access_width({call.a});
+  const std::string choice =
+      shape.reduce_global
+          ? options(call.dtype, call.upper, width, " -DLW_THREADS=%d -DLW_NB=%d -DLW_READERS=%d -DLW_RESIDENT=%d",
+                    shape.reduce_threads, shape.panel, shape.readers, shape.resident)
+          : options(call.dtype, call.upper, width, " -DLW_KERNEL=0 -DLW_P=%d -DLW_THREADS=%d", shape.reduce_lanes,
+                    shape.reduce_threads);
+  const int64_t matrices = shape.reduce_threads / shape.reduce_lanes;
+  return start(frame, shape.reduce_global ? "eigh_panel.cu" : "eigh.cu", choice,
+               shape.reduce_global ? "eigh_panel" : "eigh_reduce", grid_for((batch + matrices - 1) / matrices),
+               unsigned(shape.reduce_threads), shape.reduce_shared, a, vectors.h, to.d, to.e, vectors.tau, to.up, to.info, batch,
+               int(call.n), vectors.h_pitch, int(call.vectors));
 }
 
-int launch_values(Frame& frame, const Call& call, const Shape& shape, Values values, int64_t batch) {
-  char more[120];
-  std::snprintf(more, sizeof more, "-DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d", shape.value_lanes, VALUE_THREADS,
-                call.vectors);
-  std::string choice = options(call.real_dtype, false, 16, more);
-  void* kernel = function(frame, "eigh.cu", choice.c_str(), "eigh_values", shape.value_shared);
-  if (!kernel) return 1;
-  void* arguments[] = {&values, &batch};
-  return launch(frame, kernel, grid_for((batch + shape.value_lanes - 1) / shape.value_lanes), VALUE_THREADS, shape.value_shared,
-                arguments);
+int launch_values(Frame& frame, const Call& call, const Shape& shape, const Values& values, int64_t batch) {
+  const std::string choice = options(call.real_dtype, false, 16, " -DLW_KERNEL=1 -DLW_M=%d -DLW_THREADS=%d -DLW_VECTORS=%d",
+                                     shape.value_lanes, VALUE_THREADS, call.vectors);
+  return start(frame, "eigh.cu", choice, "eigh_values", grid_for((batch + shape.value_lanes - 1) / shape.value_lanes),
+               VALUE_THREADS, shape.value_shared, values, batch);
 }
 
-int launch_vectors(Frame& frame, const Call& call, const Shape& shape, Values values, Vectors vectors, void* ticket,
-                   int64_t batch, int64_t parts) {
-  char more[120];
-  std::snprintf(more, sizeof more, "-DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
-                shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads, shape.vector_global, shape.fused);
-  std::string choice = options(call.dtype, false, access_width({call.v}), more);
-  void* kernel = function(frame, "eigh_vectors.cu", choice.c_str(), shape.fused ? "eigh_fused" : "eigh_vectors",
-                          shape.vector_shared);
-  if (!kernel) return 1;
-  int64_t warps = shape.vector_threads / 32;
-  if (shape.fused) {
-    // the ticket and the numbers of sweeps, which lie behind it
-    if (fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t))) return 1;
-    void* arguments[] = {&values, &vectors, &batch, &ticket};
-    return launch(frame, kernel, grid_for(batch + batch * parts), 32, shape.vector_shared, arguments);
-  }
-  void* arguments[] = {&vectors, &batch};
-  int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
-  return launch(frame, kernel, grid_for((units + warps - 1) / warps), unsigned(shape.vector_threads), shape.vector_shared,
-                arguments);
+int launch_vectors(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors,
+                   void* ticket, int64_t batch, int64_t parts) {
+  const std::string choice = options(call.dtype, false, access_width({call.v}),
+                                     " -DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
+                                     shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads,
+                                     shape.vector_global, shape.fused);
+  if (shape.fused)  // the ticket and the numbers of sweeps, which lie behind it, start at zero
+    return fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t)) ||
+           start(frame, "eigh_vectors.cu", choice, "eigh_fused", grid_for(batch + batch * parts), 32, shape.vector_shared, values,
+                 vectors, batch, ticket);
+  const int64_t warps = shape.vector_threads / 32;
+  const int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
+  return start(frame, "eigh_vectors.cu", choice, "eigh_vectors", grid_for((units + warps - 1) / warps),
+               unsigned(shape.vector_threads), shape.vector_shared, vectors, batch);
 }
 
 // The matrices from `start` on that one part has room for.

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <string>
 
-#include "gpu/svd.h"
 #include "operations.h"
 
 namespace lapwing::cuda {
@@ -13,8 +12,8 @@ namespace {
 constexpr int64_t RESERVED = 16 * 1024;   // of a block's shared memory, for what solve_lanes.cu declares itself and the driver
 constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a matrix at most
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
+constexpr int64_t MAX_SVD = 32;           // a column is in the registers of a lane
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
-
 
 // Choices of solve.cuh.
 enum Read { AS_IT_IS, ADJOINT_OF_IT, LOWER_OF_IT, UPPER_OF_IT };
@@ -54,7 +53,7 @@ Plan plan_of(const Frame& frame) {
   return {AS_IT_IS, GENERAL_FACTOR, WITH_ONES, DIVIDING, ROWS_BEFORE, give};
 }
 
-// As in solve.cuh and solve_qr.cu.
+// As in solve.cuh, solve_qr.cu and svd.cu.
 struct Call {
   void *a, *b, *out, *logabs, *rows, *info;
   int64_t batch, k;
@@ -63,6 +62,11 @@ struct QrCall {
   void *a, *q, *r;
   int64_t batch, n, c;
   int32_t m, reflections;
+};
+struct SvdCall {
+  void *a, *u, *s, *vh, *info;
+  int64_t batch;
+  int32_t m, n;
 };
 
 Call read(const Frame& frame) {
@@ -149,10 +153,9 @@ int launch_solve(Frame& frame, const char* source, const char* name, const Plan&
                 shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
   // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
   void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
-  if (!kernel) return 1;
   void* arguments[] = {&call};
-  return launch(frame, kernel, grid_for((call.batch + shape.matrices - 1) / shape.matrices), unsigned(shape.threads),
-                shape.shared, arguments);
+  const Grid grid = grid_for((call.batch + shape.matrices - 1) / shape.matrices);
+  return kernel ? launch(frame, kernel, grid, unsigned(shape.threads), shape.shared, arguments) : 1;
 }
 
 // ---- QR: solve_qr.cu ---------------------------------------------------------------------------------------------
@@ -182,19 +185,39 @@ int launch_qr(Frame& frame) {
   char text[160];
   std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_LANES=%d -DLW_THREADS=%d", frame.dtype,
                 access_width({call.a, call.q, call.r}), shape.rows, shape.lanes, shape.threads);
-  void* kernel = function(frame, "solve_qr.cu", text, "solve_qr", shape.shared);
-  if (!kernel) return 1;
-  void* arguments[] = {&call};
   const int64_t matrices = shape.threads / shape.lanes;
-  return launch(frame, kernel, grid_for((call.batch + matrices - 1) / matrices), unsigned(shape.threads), shape.shared,
-                arguments);
+  return start(frame, "solve_qr.cu", text, "solve_qr", grid_for((call.batch + matrices - 1) / matrices),
+               unsigned(shape.threads), shape.shared, call);
+}
+
+// ---- SVD: svd.cu -------------------------------------------------------------------------------------------------
+
+int rounded(int64_t x) { return int((x + 3) / 4 * 4); }
+
+int launch_svd(Frame& frame) {
+  const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
+  const bool vectors = frame.op == SVD;
+  void* const* at = frame.buffer;
+  const SvdCall call{at[0], vectors ? at[1] : nullptr, at[vectors ? 2 : 1], vectors ? at[3] : nullptr, at[vectors ? 4 : 2],
+                     frame.size[0], int32_t(m), int32_t(n)};
+  int lanes = 2;
+  while (lanes < k) lanes *= 2;
+  const int threads = element == 16 ? 64 : 128;
+  char text[160];
+  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_K=%d -DLW_LANES=%d -DLW_THREADS=%d -DLW_VECTORS=%d",
+                frame.dtype, access_width({call.a, call.u, call.vh}), rounded(std::max(m, n)), rounded(k), lanes, threads,
+                int(vectors));
+  const int64_t matrices = threads / lanes;
+  return start(frame, "svd.cu", text, "svd_lanes", grid_for((call.batch + matrices - 1) / matrices), unsigned(threads),
+               vectors ? size_t(rounded(k) * element * threads) : 0, call);
 }
 
 }  // namespace
 
 bool solve_fits(const Frame& frame, const Properties& gpu) {
-  if (frame.op == SVD || frame.op == SVDVALS) return svd_fits(frame);
   const int64_t n = frame.size[1];
+  if (frame.op == SVD || frame.op == SVDVALS)
+    return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
   if (frame.op == QR)
     return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
   const Plan plan = plan_of(frame);
@@ -204,7 +227,7 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
 
 int solve_batched(Frame& frame) {
   if (frame.op == QR) return launch_qr(frame);
-  if (frame.op == SVD || frame.op == SVDVALS) return svd_batched(frame);
+  if (frame.op == SVD || frame.op == SVDVALS) return launch_svd(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n))

@@ -1,4 +1,5 @@
-// Many small systems, inverses and factorisations at once on a GPU. Kernels in src/lapwing/kernels/solve*.cu.
+// Many small systems, inverses, factorisations and singular values at once on a GPU. Kernels in src/lapwing/kernels/solve*.cu
+// and svd.cu.
 #pragma once
 #include "gpu/cuda.h"
 #include "frame.h"

@@ -14,6 +14,20 @@ struct Complex64 {
 };
 }  // namespace lapwing::vendor
 
+// What the vendor has one of for each type: L and l are its letter, `orgqr` and `syrk` what it calls them.
+#define LAPWING_VENDOR_TYPE(X, L, l, orgqr, syrk, Element, Real)                                                       \
+  X(dense_solver, l##orgqr##_size, "cusolverDn" #L #orgqr "_bufferSize", int,                                          \
+    (void*, int, int, int, const Element*, int, const Element*, int*))                                                 \
+  X(dense_solver, l##orgqr, "cusolverDn" #L #orgqr, int,                                                               \
+    (void*, int, int, int, Element*, int, const Element*, Element*, int, int*))                                        \
+  X(dense_blas, l##trsm, "cublas" #L "trsm_v2_64", int,                                                                \
+    (void*, int, int, int, int, int64_t, int64_t, const Element*, const Element*, int64_t, Element*, int64_t))         \
+  X(dense_blas, l##trmm, "cublas" #L "trmm_v2_64", int,                                                                \
+    (void*, int, int, int, int, int64_t, int64_t, const Element*, const Element*, int64_t, const Element*, int64_t,    \
+     Element*, int64_t))                                                                                               \
+  X(dense_blas, l##syrk, "cublas" #L #syrk "_v2_64", int,                                                              \
+    (void*, int, int, int64_t, int64_t, const Real*, const Element*, int64_t, const Real*, Element*, int64_t))
+
 #define LAPWING_VENDOR(X)                                                                                              \
   X(driver, init, "cuInit", int, (unsigned))                                                                           \
   X(driver, driver_version, "cuDriverGetVersion", int, (int*))                                                         \
@@ -77,22 +91,6 @@ struct Complex64 {
     (void*, void*, int64_t, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))              \
   X(dense_solver, geqrf, "cusolverDnXgeqrf", int,                                                                      \
     (void*, void*, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*))        \
-  X(dense_solver, sorgqr_size, "cusolverDnSorgqr_bufferSize", int,                                                     \
-    (void*, int, int, int, const float*, int, const float*, int*))                                                     \
-  X(dense_solver, dorgqr_size, "cusolverDnDorgqr_bufferSize", int,                                                     \
-    (void*, int, int, int, const double*, int, const double*, int*))                                                   \
-  X(dense_solver, cungqr_size, "cusolverDnCungqr_bufferSize", int,                                                     \
-    (void*, int, int, int, const Complex32*, int, const Complex32*, int*))                                             \
-  X(dense_solver, zungqr_size, "cusolverDnZungqr_bufferSize", int,                                                     \
-    (void*, int, int, int, const Complex64*, int, const Complex64*, int*))                                             \
-  X(dense_solver, sorgqr, "cusolverDnSorgqr", int,                                                                     \
-    (void*, int, int, int, float*, int, const float*, float*, int, int*))                                              \
-  X(dense_solver, dorgqr, "cusolverDnDorgqr", int,                                                                     \
-    (void*, int, int, int, double*, int, const double*, double*, int, int*))                                           \
-  X(dense_solver, cungqr, "cusolverDnCungqr", int,                                                                     \
-    (void*, int, int, int, Complex32*, int, const Complex32*, Complex32*, int, int*))                                  \
-  X(dense_solver, zungqr, "cusolverDnZungqr", int,                                                                     \
-    (void*, int, int, int, Complex64*, int, const Complex64*, Complex64*, int, int*))                                  \
   X(dense_solver, gesvd_size, "cusolverDnXgesvd_bufferSize", int,                                                      \
     (void*, void*, signed char, signed char, int64_t, int64_t, int, const void*, int64_t, int, const void*, int,       \
      const void*, int64_t, int, const void*, int64_t, int, size_t*, size_t*))                                          \
@@ -105,37 +103,13 @@ struct Complex64 {
   X(dense_solver, gesvdp, "cusolverDnXgesvdp", int,                                                                    \
     (void*, void*, int, int, int64_t, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t, int, void*,       \
      int64_t, int, void*, size_t, void*, size_t, int*, double*))                                                       \
-  X(dense_blas, strsm, "cublasStrsm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const float*, const float*, int64_t, float*, int64_t))               \
-  X(dense_blas, strmm, "cublasStrmm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const float*, const float*, int64_t, const float*, int64_t, float*,  \
-     int64_t))                                                                                                         \
-  X(dense_blas, ssyrk, "cublasSsyrk_v2_64", int,                                                                       \
-    (void*, int, int, int64_t, int64_t, const float*, const float*, int64_t, const float*, float*, int64_t))           \
-  X(dense_blas, dtrsm, "cublasDtrsm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const double*, const double*, int64_t, double*, int64_t))            \
-  X(dense_blas, dtrmm, "cublasDtrmm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const double*, const double*, int64_t, const double*, int64_t, double*,\
-     int64_t))                                                                                                         \
-  X(dense_blas, dsyrk, "cublasDsyrk_v2_64", int,                                                                       \
-    (void*, int, int, int64_t, int64_t, const double*, const double*, int64_t, const double*, double*, int64_t))       \
-  X(dense_blas, ctrsm, "cublasCtrsm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const Complex32*, const Complex32*, int64_t, Complex32*, int64_t))   \
-  X(dense_blas, ctrmm, "cublasCtrmm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const Complex32*, const Complex32*, int64_t, const Complex32*, int64_t, Complex32*,\
-     int64_t))                                                                                                         \
-  X(dense_blas, cherk, "cublasCherk_v2_64", int,                                                                       \
-    (void*, int, int, int64_t, int64_t, const float*, const Complex32*, int64_t, const float*, Complex32*, int64_t))   \
-  X(dense_blas, ztrsm, "cublasZtrsm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const Complex64*, const Complex64*, int64_t, Complex64*, int64_t))   \
-  X(dense_blas, ztrmm, "cublasZtrmm_v2_64", int,                                                                       \
-    (void*, int, int, int, int, int64_t, int64_t, const Complex64*, const Complex64*, int64_t, const Complex64*, int64_t, Complex64*,\
-     int64_t))                                                                                                         \
-  X(dense_blas, zherk, "cublasZherk_v2_64", int,                                                                       \
-    (void*, int, int, int64_t, int64_t, const double*, const Complex64*, int64_t, const double*, Complex64*, int64_t)) \
   X(dense_blas, blas_gemm_many, "cublasGemmStridedBatchedEx_64", int,                                                  \
     (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, long long, const void*, int,  \
      int64_t, long long, const void*, void*, int, int64_t, long long, int64_t, int, int))                              \
+  LAPWING_VENDOR_TYPE(X, S, s, orgqr, syrk, float, float)                                                              \
+  LAPWING_VENDOR_TYPE(X, D, d, orgqr, syrk, double, double)                                                            \
+  LAPWING_VENDOR_TYPE(X, C, c, ungqr, herk, Complex32, float)                                                          \
+  LAPWING_VENDOR_TYPE(X, Z, z, ungqr, herk, Complex64, double)                                                         \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \
@@ -156,6 +130,13 @@ struct Table {
   LAPWING_VENDOR(LAPWING_MEMBER)
 #undef LAPWING_MEMBER
 };
+
+// One of the four routines of a kind, by dtype; to the processor their pointers are all the same.
+template <class Call, class S, class D, class C, class Z>
+Call of_dtype(int dtype, S s, D d, C c, Z z) {
+  const Call calls[] = {reinterpret_cast<Call>(s), reinterpret_cast<Call>(d), reinterpret_cast<Call>(c), reinterpret_cast<Call>(z)};
+  return calls[dtype];
+}
 
 // The values of the vendor's enums that we pass.
 constexpr int FILL_LOWER = 0, FILL_UPPER = 1;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <complex>
 
-#include "lapack/blas.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
 #include "lapack/lapack.h"
@@ -60,26 +59,10 @@ struct Decomposition {
   char job;  // 'A', 'S' or 'N'
   int64_t ld_vh;
 
-  int64_t smaller() const { return std::min(rows, columns); }
-
-  int64_t divide_and_conquer() const {
-    const int64_t k = smaller(), larger = std::max(rows, columns);
-    Integers integers(8 * k, width_of<T>(GESDD));
-    const int64_t with_vectors = std::max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k);
-    Room<RealOf<T>> real_work(!is_complex<T> ? 0 : job == 'N' ? 7 * k : with_vectors);
-    int64_t info = 0;
-    with_workspace<T>([&](T* work, int64_t room) {
-      if constexpr (is_complex<T>)
-        call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, static_cast<RealOf<T>*>(real_work),
-                integers.data(), &info);
-      else
-        call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, integers.data(), &info);
-    });
-    return info;
-  }
+  int64_t divide_and_conquer() const { return gesdd(job, rows, columns, a, s, u, vh, ld_vh); }
 
   int64_t iterate() const {
-    Room<RealOf<T>> real_work(is_complex<T> ? 5 * smaller() : 0);
+    Room<RealOf<T>> real_work(is_complex<T> ? 5 * std::min(rows, columns) : 0);
     int64_t info = 0;
     with_workspace<T>([&](T* work, int64_t room) {
       if constexpr (is_complex<T>)

@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
-#include <limits>
 
-#include "lapack/blas.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
 #include "lapack/lapack.h"
@@ -113,21 +111,11 @@ int eigh_as(Frame& frame) {
   return finished ? 0 : 1;
 }
 
-int check_width(Frame& frame, const Routine& found) {
-  if (!found.address) return fail(frame, "no LAPACK library was found");
-  if (frame.size[1] > std::numeric_limits<int32_t>::max() && found.width == 4)
-    return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
-  return 0;
-}
-
 }  // namespace
 
 int eigh(Frame& frame) {
-  const Routine& found = routine(HEEVD, frame.dtype);
-  if (check_width(frame, found)) return 1;
-  return by_dtype(frame.dtype, [&](auto zero) {
-    return eigh_as<decltype(zero)>(frame);
-  });
+  if (check(frame, HEEVD, frame.size[1])) return 1;
+  return by_dtype(frame.dtype, [&](auto zero) { return eigh_as<decltype(zero)>(frame); });
 }
 
 int64_t eigh_host_bytes(const Frame& frame) {

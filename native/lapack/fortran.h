@@ -4,15 +4,36 @@
 //   int64_t*                  one integer that comes back (info)
 //   any other pointer         as it is; an array of the library's integers is a void* (see Integers)
 #pragma once
+#include <algorithm>
 #include <complex>
 #include <cstdint>
+#include <new>
 #include <tuple>
 #include <type_traits>
 
-#include "lapack/blas.h"
+#include "dtypes.h"
 #include "lapack/lapack.h"
 
 namespace lapwing::lapack {
+
+// Memory that is not touched before it is used.
+template <class T>
+class Room {
+ public:
+  explicit Room(int64_t count) : data_(static_cast<T*>(::operator new(sizeof(T) * size_t(count > 0 ? count : 1)))) {}
+  ~Room() { ::operator delete(data_); }
+  Room(const Room&) = delete;
+  operator T*() const { return data_; }
+
+ private:
+  T* data_;
+};
+
+// A size that LAPACK answered as a floating-point number: a float holds it only to 24 bits, and may have rounded it down.
+template <class Real>
+int64_t whole_size(Real answered) {
+  return int64_t(answered) + int64_t(double(answered) * 1e-7) + 1;
+}
 
 template <class Int, class X>
 class Argument {
@@ -56,7 +77,7 @@ void call(Name name, X... x) {
 }
 
 template <class T>
-constexpr bool is_complex = sizeof(T) != sizeof(RealOf<T>);
+constexpr bool is_complex = PARTS_OF<T> == 2;
 
 template <class T>
 int width_of(Name name) {
@@ -88,7 +109,7 @@ template <class T, class Invoke>
 void with_workspace(const Invoke& invoke) {
   T size{};
   invoke(&size, int64_t(-1));
-  const int64_t room = whole_size<int64_t>(std::real(size));
+  const int64_t room = whole_size(std::real(size));
   Room<T> work(room);
   invoke(static_cast<T*>(work), room);
 }
@@ -109,12 +130,46 @@ int64_t with_three_workspaces(Name name, Call routine_with) {
   const Integers integer_size(1, width);
   run(&size, -1, &real_size, -1, integer_size, -1);
   if (info) return info;
-  const int64_t room = whole_size<int64_t>(std::real(size)), integer_room = integer_size[0];
-  const int64_t real_room = is_complex<T> ? whole_size<int64_t>(real_size) : 0;
+  const int64_t room = whole_size(std::real(size)), integer_room = integer_size[0];
+  const int64_t real_room = is_complex<T> ? whole_size(real_size) : 0;
   Room<T> work(room);
   Room<Real> real_work(real_room);
   const Integers integers(integer_room, width);
   run(work, room, real_work, real_room, integers, integer_room);
+  return info;
+}
+
+// ---- column-major matrices; never from inside a `parallel` of more than one thread
+
+// C <- alpha op(A) op(B) + beta C; op is 'N', 'T' or 'C' (adjoint)
+template <class T>
+void gemm(char a_op, char b_op, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
+          T beta, T* c, int64_t ldc) {
+  call<T>(GEMM, a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+// w <- the eigenvalues of A, ascending, from the triangle 'U' or 'L'; A <- its eigenvectors, or destroyed. LAPACK's info.
+template <class T>
+int64_t heevd(bool vectors, char triangle, int64_t n, T* a, int64_t lda, RealOf<T>* w) {
+  const char job = vectors ? 'V' : 'N';
+  return with_three_workspaces<T>(HEEVD, [&](auto... rest) { call<T>(HEEVD, job, triangle, n, a, lda, w, rest...); });
+}
+
+// A = U diag(s) V^H by divide and conquer, A is destroyed; job is 'A', 'S' or 'N' (s alone). LAPACK's info.
+template <class T>
+int64_t gesdd(char job, int64_t rows, int64_t columns, T* a, RealOf<T>* s, T* u, T* vh, int64_t ld_vh) {
+  const int64_t k = std::min(rows, columns), larger = std::max(rows, columns);
+  const Integers integers(8 * k, width_of<T>(GESDD));
+  const int64_t with_vectors = std::max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k);
+  Room<RealOf<T>> real_work(!is_complex<T> ? 0 : job == 'N' ? 7 * k : with_vectors);
+  int64_t info = 0;
+  with_workspace<T>([&](T* work, int64_t room) {
+    if constexpr (is_complex<T>)
+      call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, static_cast<RealOf<T>*>(real_work),
+              integers.data(), &info);
+    else
+      call<T>(GESDD, job, rows, columns, a, rows, s, u, rows, vh, ld_vh, work, room, integers.data(), &info);
+  });
   return info;
 }
 

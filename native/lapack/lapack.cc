@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 
-#include "lapack/blas.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
 #include "cpu/matrix.h"
@@ -171,6 +170,17 @@ const Routine& routine(int name, int32_t dtype) {
   return found.address ? found : own[name][dtype];
 }
 
+bool has_dense(int32_t dtype) {
+  return routine(GEMM, dtype).address && routine(TRSM, dtype).address && routine(HEEVD, dtype).address;
+}
+
+int check(Frame& frame, Name name, int64_t n) {
+  if (!routine(name, frame.dtype).address) return fail(frame, "no LAPACK library was found");
+  if (n > std::numeric_limits<int32_t>::max() && routine(name, frame.dtype).width == 4)
+    return fail(frame, "this LAPACK has 32-bit integers and cannot take a size of %lld", (long long)n);
+  return 0;
+}
+
 bool foreign(int name, int32_t dtype) { return used == &lent && !lent[name][dtype].address; }
 
 void set_block(int64_t order) { block_order = order; }
@@ -180,15 +190,11 @@ template <class T>
 int64_t cholesky_in_place(T* a, int64_t n, bool upper) {
   return first_bad_pivot(a, n, factor(a, n, upper));
 }
-template int64_t cholesky_in_place(float*, int64_t, bool);
-template int64_t cholesky_in_place(double*, int64_t, bool);
-template int64_t cholesky_in_place(std::complex<float>*, int64_t, bool);
-template int64_t cholesky_in_place(std::complex<double>*, int64_t, bool);
+#define LAPWING_INSTANTIATE(T) template int64_t cholesky_in_place(T*, int64_t, bool);
+LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)
 
 int cholesky(Frame& frame) {
-  if (!routine(POTRF, frame.dtype).address) return fail(frame, "no LAPACK library was found");
-  if (frame.size[1] > std::numeric_limits<int32_t>::max() && routine(POTRF, frame.dtype).width == 4)
-    return fail(frame, "this LAPACK has 32-bit integers and cannot take n = %lld", (long long)frame.size[1]);
+  if (check(frame, POTRF, frame.size[1])) return 1;
   return by_dtype(frame.dtype, [&](auto zero) { return cholesky_as<decltype(zero)>(frame); });
 }
 

@@ -32,6 +32,10 @@ class Use {
   const Table* before_;
 };
 const Routine& routine(int name, int32_t dtype);
+// Whether products, triangular solves and eigenproblems can be had.
+bool has_dense(int32_t dtype);
+// Whether the library has the routine and its integers hold the order n: 0, or 1 with a message in the frame.
+int check(Frame& frame, Name name, int64_t n);
 // This one is our own while others are lent: its threads and theirs would stand in each other's way.
 bool foreign(int name, int32_t dtype);
 

@@ -19,7 +19,7 @@ template <class Body>
 void pass(const Frame& frame, int64_t count, int64_t size, const Body& body) {
   constexpr int64_t PIECE = 1 << 17;
   if (count * size < 2 * PIECE) return body(int64_t(0), count);
-  parallel(frame.threads > 0 ? frame.threads : allowed_threads(), count, std::max<int64_t>(1, PIECE / size), body);
+  parallel(threads_for(frame), count, std::max<int64_t>(1, PIECE / size), body);
 }
 
 template <class T>
@@ -41,42 +41,50 @@ void put(T* to, const T* from, int64_t count) {
   if (to != from) std::memmove(static_cast<void*>(to), from, sizeof(T) * size_t(count));
 }
 
+// The same, and whether every body answered true
+template <class Body>
+bool pass_all(const Frame& frame, int64_t count, int64_t size, const Body& body) {
+  std::atomic<bool> all{true};
+  pass(frame, count, size, [&](int64_t first, int64_t last) {
+    if (!body(first, last)) all = false;
+  });
+  return all;
+}
+
 template <class T>
 bool is_finite(const Frame& frame, const T* a, int64_t rows, int64_t columns) {
-  std::atomic<bool> finite{true};
-  pass(frame, rows, columns, [&](int64_t first, int64_t last) {
-    if (!all_finite(a + first * columns, (last - first) * columns)) finite = false;
+  return pass_all(frame, rows, columns, [&](int64_t first, int64_t last) {
+    return all_finite(a + first * columns, (last - first) * columns);
   });
-  return finite;
 }
 
 // out <- a; false when it holds NaN or Inf
 template <class T>
 bool copy_finite(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns) {
-  std::atomic<bool> finite{true};
-  pass(frame, rows, columns, [&](int64_t first, int64_t last) {
+  return pass_all(frame, rows, columns, [&](int64_t first, int64_t last) {
+    bool finite = true;
     for (int64_t i = first; i < last; i++) {
-      if (!all_finite(a + i * columns, columns)) finite = false;
+      finite = all_finite(a + i * columns, columns) && finite;
       put(out + i * columns, a + i * columns, columns);
     }
+    return finite;
   });
-  return finite;
 }
 
 // out <- the named triangle of a, its diagonal real; false when it holds NaN or Inf
 template <class T>
 bool copy_finite_hermitian(const Frame& frame, const T* a, T* out, int64_t n, bool upper) {
-  std::atomic<bool> finite{true};
-  pass(frame, n, n, [&](int64_t first, int64_t last) {
+  return pass_all(frame, n, n, [&](int64_t first, int64_t last) {
+    bool finite = true;
     for (int64_t i = first; i < last; i++) {
       const int64_t begin = upper ? i : 0, end = upper ? n : i + 1;
       T* row = out + i * n;
       put(row + begin, a + i * n + begin, end - begin);
       row[i] = T(std::real(row[i]));
-      if (!all_finite(row + begin, end - begin)) finite = false;
+      finite = all_finite(row + begin, end - begin) && finite;
     }
+    return finite;
   });
-  return finite;
 }
 
 // The order of the first leading minor with NaN or Inf in it

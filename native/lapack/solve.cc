@@ -9,7 +9,6 @@
 #include <limits>
 #include <numeric>
 
-#include "lapack/blas.h"
 #include "cpu/cholesky.h"
 #include "determinant.h"
 #include "dtypes.h"
@@ -231,12 +230,13 @@ int triangular(Frame& frame) {
   return at.each([&](int64_t m) {
     const T* l = at.of(0, m, n * n);
     T* x = at.of(2, m, n * k);
-    std::atomic<bool> finite{true};
-    pass(frame, n, n / 2 + 1, [&](int64_t first, int64_t last) {
+    const bool finite = pass_all(frame, n, n / 2 + 1, [&](int64_t first, int64_t last) {
+      bool good = true;
       for (int64_t i = first; i < last; i++) {
         const int64_t begin = kind.upper ? i + kind.unit : 0, end = kind.upper ? n : i + !kind.unit;
-        if (!all_finite(l + i * n + begin, end - begin)) finite = false;
+        good = all_finite(l + i * n + begin, end - begin) && good;
       }
+      return good;
     });
     int64_t status = kind.unit ? 0 : first_bad(l, n);
     if (!status && !finite)
@@ -419,19 +419,17 @@ int determinant(Frame& frame) {
   });
 }
 
-int check(Frame& frame) {
-  for (int name = 0; name < N_NAMES; name++)
-    if (!routine(name, frame.dtype).address) return fail(frame, "no LAPACK library was found");
+int check_all(Frame& frame) {
   const int64_t largest = std::max(frame.size[1], frame.size[2]);
-  if (largest > std::numeric_limits<int32_t>::max() && routine(GETRF, frame.dtype).width == 4)
-    return fail(frame, "this LAPACK has 32-bit integers and cannot take a size of %lld", (long long)largest);
+  for (int name = 0; name < N_NAMES; name++)
+    if (check(frame, Name(name), largest)) return 1;
   return 0;
 }
 
 }  // namespace
 
 int solve(Frame& frame) {
-  if (check(frame)) return 1;
+  if (check_all(frame)) return 1;
   if (frame.op == QR) return qr(frame);
   if (frame.op == SVD || frame.op == SVDVALS) return svd(frame);
   return by_dtype(frame.dtype, [&](auto zero) {

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/hermitian_product.h"
 #include "dtypes.h"
-#include "gpu/krylov.h"
 #include "methods/krylov_space.h"
+#include "lapack/lapack.h"
+#include "methods/storage.h"
 #include "run.h"
 
 namespace lapwing::krylov {
@@ -69,16 +71,6 @@ struct Storage {
   }
 };
 
-template <class T>
-size_t storage_bytes(const Shape& shape, bool full_copy) {
-  size_t total = 0;
-  Storage<T>().take(shape, full_copy, [&](auto zero, int64_t count) {
-    total += (sizeof zero * size_t(count) + 255) / 256 * 256;
-    return static_cast<decltype(zero)*>(nullptr);
-  });
-  return total;
-}
-
 // ---- the algorithm -----------------------------------------------------------------------------------------------
 
 constexpr int MOST_RESTARTS = 2000;
@@ -87,20 +79,20 @@ enum class Result { CONVERGED, GAVE_UP, BAD_INPUT, ERROR };
 
 // V holds an orthonormal basis, AV = A V, and H = V^H A V. Both are stored, so that the residuals at a restart are explicit
 // ones and nothing has to be trusted that a recurrence says.
-template <class Space>
+template <class T>
 class Solver {
-  using T = typename Space::Scalar;
-  using Real = typename Space::Real;
+  using Real = RealOf<T>;
 
  public:
-  Solver(Frame& frame, Space& space, const Shape& shape, double patience)
+  Solver(Frame& frame, Space<T>& space, const Shape& shape, double patience)
       : frame_(frame), space_(space), shape_(shape), largest_(frame.size[2] != 0 || frame.size[3] == frame.size[1]),
         patience_(patience) {}
 
   int prepare(bool dense) {
-    const bool full_copy = dense && Space::FULL_COPY;
-    if (space_.reserve(storage_bytes<T>(shape_, full_copy))) return 1;
-    at_.take(shape_, full_copy, [&](auto zero, int64_t count) { return space_.template take<decltype(zero)>(count); });
+    const bool full_copy = dense && space_.copies_matrix();
+    char* block = space_.reserve(storage_bytes<Storage<T>>(shape_, full_copy));
+    if (!block) return 1;
+    cut(block, at_, shape_, full_copy);
     space_.lend(at_.numbers, at_.bad);
     return 0;
   }
@@ -176,7 +168,7 @@ class Solver {
   // V <- [V, X], X the next Krylov block, until V has `target` columns or the next block would not fit.
   bool grow(int64_t target) {
     do {
-      if (Space::DEVICE == CPU && frame_.interrupted && (interrupted_ = frame_.interrupted())) return false;
+      if (frame_.device == CPU && frame_.interrupted && (interrupted_ = frame_.interrupted())) return false;
       const int64_t c = pending_;
       work_ += space_.step_cost(c, size_);
       orthonormalise(size_, c, known_, shape_.basis);
@@ -226,8 +218,8 @@ class Solver {
     const int64_t m = shape_.basis;
     host_h_.resize(size_t(m * size_));
     host_dead_.resize(size_t(size_));
-    space_.to_host(host_h_.data(), at_.h, m * size_);
-    space_.to_host(host_dead_.data(), at_.dead, size_);
+    space_.download(host_h_.data(), at_.h, sizeof(T) * host_h_.size());
+    space_.download(host_dead_.data(), at_.dead, sizeof(int32_t) * host_dead_.size());
     if (!space_.ok()) return false;
     live_.clear();
     for (int64_t j = 0; j < size_; j++)
@@ -255,7 +247,7 @@ class Solver {
       theta_[size_t(j)] = double(host_w_[size_t(from)]);
       for (int64_t i = 0; i < live; i++) host_u_[size_t(live_[size_t(i)] + m * j)] = host_s_[size_t(i + live * from)];
     }
-    space_.to_space(at_.s, host_u_.data(), m * held_);
+    space_.upload(at_.s, host_u_.data(), sizeof(T) * host_u_.size());
     const int64_t columns = std::min(held_, shape_.wanted + 1);  // one more, to see whether it belongs to the last
     space_.combine(at_.v, size_, at_.s, m, at_.y, columns);
     space_.combine(at_.av, size_, at_.s, m, at_.ay, columns);
@@ -314,7 +306,7 @@ class Solver {
     space_.copy(at_.av, at_.ay, keep);
     host_u_.assign(size_t(m * keep), T(0));
     for (int64_t j = 0; j < keep; j++) host_u_[size_t(j + m * j)] = T(Real(theta_[size_t(j)]));
-    space_.to_space(at_.h, host_u_.data(), m * keep);
+    space_.upload(at_.h, host_u_.data(), sizeof(T) * host_u_.size());
     space_.clear(at_.dead, m);
     size_ = keep;
     restarts_++;
@@ -385,7 +377,7 @@ class Solver {
   }
 
   Frame& frame_;
-  Space& space_;
+  Space<T>& space_;
   Shape shape_;
   bool largest_;
   double patience_;       // factor on the time that may be spent; 0: there is no direct routine to compare with
@@ -419,15 +411,15 @@ double scale_for(double largest) {
   return std::ldexp(1.0, -exponent);
 }
 
-template <class Space>
+template <class T>
 int solve_all(Frame& frame, const Product* product, double patience, Outcome* outcome) {
-  using T = typename Space::Scalar;
   *outcome = {};
   const int64_t batch = frame.size[0], n = frame.size[1];
   const Shape shape = choose_shape(frame);
   if (!shape.fits) return 0;
-  Space space(frame, product);
-  Solver<Space> solver(frame, space, shape, patience);
+  const auto own = frame.device == CPU ? cpu_space(T(), frame, product) : cuda_space(T(), frame, product);
+  Space<T>& space = *own;
+  Solver<T> solver(frame, space, shape, patience);
   if (!space.ok() || solver.prepare(product == nullptr)) return 1;
   for (int64_t m = 0; m < batch; m++) {
     const T* a = static_cast<const T*>(frame.buffer[0]) + m * n * n;
@@ -472,11 +464,7 @@ int solve(Frame& frame, const Product* product, double patience, Outcome* outcom
     return fail(frame, "engine krylov: only values at one end of the spectrum, not %lld to %lld of %lld", (long long)first,
                 (long long)(first + count - 1), (long long)n);
   if (!lapack::has_dense(frame.dtype)) return fail(frame, "engine krylov: no LAPACK library was found");
-  return by_dtype(frame.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    return frame.device == CPU ? solve_all<CpuSpace<T>>(frame, product, patience, outcome)
-                               : solve_all<CudaSpace<T>>(frame, product, patience, outcome);
-  });
+  return by_dtype(frame.dtype, [&](auto zero) { return solve_all<decltype(zero)>(frame, product, patience, outcome); });
 }
 
 }  // namespace
@@ -506,7 +494,7 @@ int eigh_operator(Frame& frame, const Product& a, Outcome* outcome) { return sol
 size_t scratch_bytes(const Frame& frame) {
   const Shape shape = choose_shape(frame);
   if (frame.device == CPU || !shape.fits) return 0;
-  return by_dtype(frame.dtype, [&](auto zero) { return storage_bytes<decltype(zero)>(shape, true); });
+  return by_dtype(frame.dtype, [&](auto zero) { return storage_bytes<Storage<decltype(zero)>>(shape, true); });
 }
 
 size_t host_bytes(const Frame& frame) {
@@ -516,7 +504,7 @@ size_t host_bytes(const Frame& frame) {
   if (frame.device == CUDA) return small;
   return by_dtype(frame.dtype, [&](auto zero) {
     using T = decltype(zero);
-    return small + HermitianProduct<T>::bytes(shape.n, shape.block) + storage_bytes<T>(shape, false);
+    return small + HermitianProduct<T>::bytes(shape.n, shape.block) + storage_bytes<Storage<T>>(shape, false);
   });
 }
 

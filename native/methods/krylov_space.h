@@ -1,105 +1,125 @@
-// The two places where the Krylov engine keeps its vectors. A space supplies storage and products; the algorithm in
-// krylov.cc knows nothing else of the device. Vectors are contiguous, blocks of them column-major with leading dimension n;
-// small matrices are column-major too and live in the space unless "host" is said.
+// The memory in which the Krylov engine keeps its vectors. A space supplies storage and products; the algorithm in krylov.cc
+// knows nothing else of the device. Vectors are contiguous, blocks of them column-major with leading dimension n; small
+// matrices are column-major too and live in the space unless "host" is said.
 #pragma once
+#include <cmath>
 #include <complex>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
-#include "lapack/blas.h"
+#include "dtypes.h"
 #include "frame.h"
-#include "cpu/hermitian_product.h"
 #include "methods/krylov.h"
+#include "methods/random.h"
 
 namespace lapwing::krylov {
 
-using lapack::RealOf;
-
 constexpr int64_t PANEL = 64;  // columns that are orthonormalised at a time: the order of the largest Cholesky factor
 
-// Four 16-bit numbers of a hashed counter, added: close to normal, exact in every type, the same on every device.
-inline double random_number(uint64_t seed, uint64_t index) {
-  uint64_t z = (seed << 40) + index + 0x9e3779b97f4a7c15u * (seed + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return double(int64_t(z & 0xffff) + int64_t(z >> 16 & 0xffff) + int64_t(z >> 32 & 0xffff) + int64_t(z >> 48) - 131070);
-}
+// Random elements are random_number() times this: vectors of length about 1.
+inline double random_scale(int64_t n) { return 1 / (RANDOM_DEVIATION * std::sqrt(double(n))); }
 
-// How a pivot of the Gram matrix is taken for zero: at or below `floor`, or below `relative` times its diagonal.
+// When a pivot of the Gram matrix counts as zero: at or below `floor`, or below `relative` times its diagonal.
 template <class Real>
 struct Rank {
   Real floor, relative;
 };
 
+// What the algorithm asks for, and what is the same on both devices.
 template <class T>
-class CpuSpace {
+class Space {
  public:
   using Real = RealOf<T>;
-  using Scalar = T;
-  static constexpr Device DEVICE = CPU;
-  static constexpr bool FULL_COPY = false;  // the product reads the triangle where it lies
+  Space(Frame& frame, const Product* product) : frame_(frame), n_(frame.size[1]), product_(product) {}
+  virtual ~Space() = default;
 
-  CpuSpace(Frame& frame, const Product* product) : frame_(frame), n_(frame.size[1]), product_(product) {}
-
-  // Storage: all of it at once, then handed out piece by piece.
-  int reserve(size_t bytes);
-  template <class E>
-  E* take(int64_t count) {
-    auto* start = reinterpret_cast<E*>(next_);
-    next_ += (sizeof(E) * size_t(count) + 255) / 256 * 256;
-    return start;
-  }
-
-  void lend(double*, int32_t*) {}  // room for what a device hands to the host
+  virtual bool ok() const { return !failed_; }  // false: a step failed, with its message in the frame
+  virtual bool copies_matrix() const = 0;       // whether load() needs room for the whole matrix
+  virtual char* reserve(size_t bytes) = 0;      // all storage at once; null: a failure with its message
+  virtual void lend(double*, int32_t*) {}       // room for numbers on their way between a device and the host
 
   // The largest |element| of the named triangle; not finite when an element is not.
-  double largest(const T* a);
-  // The products are with scale A from here on. A space that needs the matrix in full finds room for it in c.
-  void load(const T* a, T* c, double scale);
-  void rescale(double scale) { scale_ = Real(scale); }  // of a matrix known by its product
+  virtual double largest(const T* a) = 0;
+  // From here on the products are with scale A. `c` is room for the whole matrix where the space copies it.
+  virtual void load(const T* a, T* c, double scale) = 0;
+  void rescale(double scale) { scale_ = Real(scale); }  // the same for a matrix that is known only by its product
 
-  void multiply(const T* x, T* y, int64_t columns);                                              // Y <- A X
-  void inner(const T* v, int64_t v_columns, const T* x, int64_t columns, T* c, int64_t ldc);     // C <- V^H X
-  void subtract(const T* v, int64_t v_columns, const T* c, int64_t ldc, T* x, int64_t columns);  // X <- X - V C
-  void combine(const T* v, int64_t v_columns, const T* s, int64_t lds, T* y, int64_t columns);   // Y <- V S
+  // Y <- A X
+  void multiply(const T* x, T* y, int64_t columns) {
+    if (!ok()) return;
+    if (!product_) return multiply_matrix(x, y, columns);
+    if (product_->apply(product_->self, x, y, columns)) {
+      failed_ = true;
+      if (!frame_.error[0]) fail(frame_, "engine krylov: the product with the matrix failed");
+    } else if (scale_ != 1) {
+      multiply_by_scale(y, n_ * columns);
+    }
+  }
+  // C <- V^H X
+  void inner(const T* v, int64_t v_columns, const T* x, int64_t columns, T* c, int64_t ldc) {
+    gemm(true, v_columns, columns, n_, 1, v, n_, x, n_, 0, c, ldc);
+  }
+  // X <- X - V C
+  void subtract(const T* v, int64_t v_columns, const T* c, int64_t ldc, T* x, int64_t columns) {
+    gemm(false, n_, columns, v_columns, -1, v, n_, c, ldc, 1, x, n_);
+  }
+  // Y <- V S
+  void combine(const T* v, int64_t v_columns, const T* s, int64_t lds, T* y, int64_t columns) {
+    gemm(false, n_, columns, v_columns, 1, v, n_, s, lds, 0, y, n_);
+  }
   // X <- X R^-1 with R^H R = X^H X, at most PANEL columns. Columns that depend on those before them become random
   // (`replacement` is the seed), or zero with their flag in dead set to 1 where dead is given.
-  void normalise(T* x, int64_t columns, T* gram, Rank<Real> rank, uint64_t replacement, int32_t* dead);
-  void random(T* x, int64_t columns, uint64_t seed);
+  virtual void normalise(T* x, int64_t columns, T* gram, Rank<Real> rank, uint64_t replacement, int32_t* dead) = 0;
+  virtual void random(T* x, int64_t columns, uint64_t seed) = 0;
   // AY <- AY - Y diag(theta), and the norms of its columns
-  void residual(const T* y, T* ay, const std::vector<double>& theta, int64_t columns, double* norms);
-  void copy(T* to, const T* from, int64_t columns);
-  double largest_of(const T* x, int64_t columns);
-  void to_host(T* host, const T* from, int64_t count);
-  void to_host(int32_t* host, const int32_t* from, int64_t count);
-  void to_space(T* to, const T* host, int64_t count);
-  void clear(int32_t* flags, int64_t count);
+  virtual void residual(const T* y, T* ay, const std::vector<double>& theta, int64_t columns, double* norms) = 0;
+  virtual double largest_of(const T* x, int64_t columns) = 0;
+  virtual void copy(T* to, const T* from, int64_t columns) = 0;
+  virtual void clear(int32_t* flags, int64_t count) = 0;
+  virtual void download(void* host, const void* from, size_t bytes) = 0;
+  virtual void upload(void* to, const void* host, size_t bytes) = 0;
   // H <- its eigenvectors (host, order m), w <- its eigenvalues ascending; `room` of the space is free for it
-  int64_t eigh_small(int64_t m, T* h, Real* w, T* /*room*/, int64_t /*room_elements*/) { return lapack::heevd(true, 'U', m, h, m, w); }
-  // w and v of matrix `m` of the batch, from the vectors Y in the order given, or NaN where y is null
-  void write(int64_t m, const T* y, const std::vector<double>& w, bool reversed);
+  virtual int64_t eigh_small(int64_t m, T* h, Real* w, T* room, int64_t room_elements) = 0;
 
-  // Time of the direct routine, and of one step: `columns` products and their orthogonalisation against `size` vectors;
-  // and of one small eigenproblem. In one unit, for one dtype as for the other.
-  double direct_cost() const;
-  double step_cost(int64_t columns, int64_t size) const;
-  double ritz_cost(int64_t size) const;
+  // w and v of matrix `m` of the batch from the vectors Y, or NaN where y is null
+  void write(int64_t m, const T* y, const std::vector<double>& w, bool reversed) {
+    const bool vectors = frame_.op == EIGH;
+    const int64_t count = frame_.size[3];
+    const int32_t info = y ? 0 : 1;
+    std::vector<Real> values(size_t(count), std::numeric_limits<Real>::quiet_NaN());
+    for (int64_t j = 0; y && j < count; j++) values[size_t(j)] = Real(w[size_t(reversed ? count - 1 - j : j)]);
+    upload(static_cast<int32_t*>(frame_.buffer[vectors ? 3 : 2]) + m, &info, sizeof info);
+    upload(static_cast<Real*>(frame_.buffer[1]) + m * count, values.data(), sizeof(Real) * values.size());
+    write_vectors(y, vectors ? static_cast<T*>(frame_.buffer[2]) + m * n_ * count : nullptr, count, reversed);
+  }
 
-  bool ok() const { return !failed_; }
+  // Time of the direct routine; of one step: `columns` products and their orthogonalisation against `size` vectors; and of
+  // one small eigenproblem. All in the same unit.
+  virtual double direct_cost() const = 0;
+  virtual double step_cost(int64_t columns, int64_t size) const = 0;
+  virtual double ritz_cost(int64_t size) const = 0;
 
- private:
-  int threads() const;
+ protected:
+  virtual void multiply_matrix(const T* x, T* y, int64_t columns) = 0;  // Y <- scale A X after load()
+  virtual void multiply_by_scale(T* y, int64_t elements) = 0;
+  // C <- alpha A B + beta C, or alpha A^H B + beta C; A is m x k, or A^H
+  virtual void gemm(bool adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
+                    Real beta, T* c, int64_t ldc) = 0;
+  // The rows of `out`, which may be null, <- the columns of Y, or NaN; afterwards host memory that was uploaded may go.
+  virtual void write_vectors(const T* y, T* out, int64_t count, bool reversed) = 0;
 
   Frame& frame_;
   int64_t n_;
   const Product* product_;
-  HermitianProduct<T> dense_;
   Real scale_ = 1;
-  std::unique_ptr<char, void (*)(void*)> memory_{nullptr, nullptr};
-  char* next_ = nullptr;
   bool failed_ = false;
 };
+
+#define LAPWING_SPACES(T)                                                \
+  std::unique_ptr<Space<T>> cpu_space(T, Frame&, const Product*);        \
+  std::unique_ptr<Space<T>> cuda_space(T, Frame&, const Product*);
+LAPWING_EACH_TYPE(LAPWING_SPACES)
 
 }  // namespace lapwing::krylov

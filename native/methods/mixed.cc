@@ -148,12 +148,10 @@ void norms(const std::vector<T>& squares, int64_t columns, std::vector<double>* 
   for (int64_t q = 0; q < columns; q++) (*out)[size_t(q)] = std::sqrt(std::max(0.0, std::real(squares[size_t(q)])));
 }
 
-template <class Space>
+template <class T>
 class Refinement {
-  using T = typename Space::Scalar;
-
  public:
-  Refinement(Frame& frame, Space& space, const Shape& shape, int budget)
+  Refinement(Frame& frame, Space<T>& space, const Shape& shape, int budget)
       : frame_(frame), space_(space), shape_(shape), budget_(budget), columns_(size_t(shape.columns)) {}
 
   Verdict run(const char** reason) {
@@ -268,7 +266,7 @@ class Refinement {
   }
 
   Frame& frame_;
-  Space& space_;
+  Space<T>& space_;
   Shape shape_;
   int budget_;
   std::vector<Column<T>> columns_;
@@ -279,45 +277,33 @@ class Refinement {
 
 // ---- a batch -----------------------------------------------------------------------------------------------------
 
-Frame matrix_of(const Frame& frame, int64_t m) {
-  Frame one = frame;
-  const int64_t n = frame.size[1], k = frame.size[2], elements[] = {n * n, n * k, n * k};
-  for (int i = 0; i < 3; i++)
-    one.buffer[i] = static_cast<char*>(frame.buffer[i]) + size_of(frame.dtype) * size_t(m * elements[i]);
-  one.buffer[3] = static_cast<int32_t*>(frame.buffer[3]) + m;
-  one.size[0] = 1;
-  return one;
-}
-
 int call_full(Frame& frame, Frame& one, const Direct& full) {
   one.flags &= ~uint32_t(ALLOW_MIXED);
   frame.engine = one.engine = full.engine;
-  if (!full.run(one)) return 0;
-  std::copy(std::begin(one.error), std::end(one.error), frame.error);
-  frame.out_of_memory = one.out_of_memory;
-  return 1;
+  return full.run(one) ? fail_as(frame, one) : 0;
 }
 
-template <class Space>
-Verdict attempt(Frame& frame, Space& space, const Frame& one, const Shape& shape, int budget, const char** reason,
+template <class T>
+Verdict attempt(Frame& frame, Space<T>& space, const Frame& one, const Shape& shape, int budget, const char** reason,
                 Outcome& outcome) {
   Verdict verdict = space.load(one);
   if (verdict == GOOD) verdict = space.factor();
   if (verdict == UNFIT) *reason = space.reason();
   if (verdict != GOOD) return verdict;
-  Refinement<Space> refinement(frame, space, shape, budget);
+  Refinement<T> refinement(frame, space, shape, budget);
   verdict = refinement.run(reason);
   outcome.steps = std::max(outcome.steps, refinement.steps());
   if (verdict == GOOD) outcome.backward_error = std::max(outcome.backward_error, refinement.backward_error());
   return verdict;
 }
 
-template <class Space>
-int solve_in(Frame& frame, int budget, const Direct& full, Outcome& outcome) {
+template <class T>
+int solve_as(Frame& frame, int budget, const Direct& full, Outcome& outcome) {
   const Shape shape = shape_of(frame);
-  Space space(frame, shape);
+  const auto own = frame.device == CPU ? cpu_space(T(), frame, shape) : cuda_space(T(), frame, shape);
+  Space<T>& space = *own;
   for (int64_t m = 0; m < frame.size[0]; m++) {
-    Frame one = matrix_of(frame, m);
+    Frame one = part_of(frame, m, 1);
     const char* reason = "";
     const Verdict verdict = space.ok() ? attempt(frame, space, one, shape, budget, &reason, outcome) : FAILED;
     if (verdict == FAILED) return 1;
@@ -353,11 +339,7 @@ bool pays(const Frame& frame) {
 int solve(Frame& frame, const Direct& full) {
   Outcome outcome;
   const int budget = frame.named ? MOST_STEPS : steps_worth(frame);
-  using Complex = std::complex<double>;
-  const bool real = frame.dtype == F64;
-  const auto run = frame.device == CPU ? (real ? solve_in<CpuSpace<double>> : solve_in<CpuSpace<Complex>>)
-                                       : (real ? solve_in<CudaSpace<double>> : solve_in<CudaSpace<Complex>>);
-  const int status = run(frame, budget, full, outcome);
+  const int status = (frame.dtype == F64 ? solve_as<double> : solve_as<std::complex<double>>)(frame, budget, full, outcome);
   if (status) return status;
   if (outcome.fell_back)
     note("solve: mixed precision gave way to full after %d steps: %s", outcome.steps, outcome.reason);
@@ -369,13 +351,13 @@ int solve(Frame& frame, const Direct& full) {
 int64_t scratch_bytes(const Frame& frame) {
   if (frame.device != CUDA) return 0;
   const Shape shape = shape_of(frame);
-  return int64_t(frame.dtype == F64 ? CudaSpace<double>::bytes(shape) : CudaSpace<std::complex<double>>::bytes(shape));
+  return int64_t(frame.dtype == F64 ? cuda_bytes(0.0, shape) : cuda_bytes(std::complex<double>(), shape));
 }
 
 int64_t host_bytes(const Frame& frame) {
   if (frame.device != CPU) return 0;
   const Shape shape = shape_of(frame);
-  return int64_t(frame.dtype == F64 ? CpuSpace<double>::bytes(shape) : CpuSpace<std::complex<double>>::bytes(shape));
+  return int64_t(frame.dtype == F64 ? cpu_bytes(0.0, shape) : cpu_bytes(std::complex<double>(), shape));
 }
 
 }  // namespace lapwing::mixed

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "dtypes.h"
-#include "gpu/tall.h"
 #include "methods/tall_pass.h"
 #include "cpu/tall_square.h"
-#include "methods/tall_svd.h"
+#include "lapack/fortran.h"
 
 namespace lapwing {
 namespace {
@@ -206,7 +205,7 @@ class Tall {
     const bool vectors = frame_.op == SVD;
     std::vector<Element> a = turned(r), u(vectors ? a.size() : 0), vh(u.size());
     std::vector<double> s(static_cast<size_t>(order));
-    if (small_svd(order, a.data(), s.data(), vectors ? u.data() : nullptr, vectors ? vh.data() : nullptr)) return LEFT;
+    if (lapack::gesdd(vectors ? 'S' : 'N', order, order, a.data(), s.data(), u.data(), vh.data(), order)) return LEFT;
     Small w;  // outlives the pass
     if (vectors) {
       // U <- X (R^-1 U of R): this R is close to the identity, so nothing is lost
@@ -268,36 +267,18 @@ class Tall {
   std::vector<bool> zero_;
 };
 
-// The frame of one matrix of a batch
-Frame frame_of(const Frame& frame, int64_t matrix) {
-  Frame one = frame;
-  const size_t size = size_of(frame.dtype), real = frame.dtype >= C64 ? size / 2 : size;
-  const size_t m = size_t(frame.size[1]), n = size_t(frame.size[2]);
-  auto skip = [&](int place, size_t bytes) {
-    one.buffer[place] = static_cast<char*>(one.buffer[place]) + bytes * size_t(matrix);
-  };
-  one.size[0] = 1;
-  skip(0, m * n * size);
-  if (frame.op != SVDVALS) skip(1, m * n * size);
-  if (frame.op == QR) skip(2, n * n * size);
-  if (frame.op == SVD) skip(2, n * real), skip(3, n * n * size), skip(4, 4);
-  if (frame.op == SVDVALS) skip(1, n * real), skip(2, 4);
-  return one;
-}
-
 template <class T>
 int tall_as(Frame& frame, const Direct& direct) {
-  TallRows<decltype(std::real(T()))> rows(frame);
-  if (!rows.ok()) return 1;
+  using R = decltype(std::real(T()));
+  const auto rows = frame.device == CPU ? cpu_rows(R(), frame) : cuda_rows(R(), frame);
+  if (!rows->ok()) return 1;
   for (int64_t matrix = 0; matrix < frame.size[0]; matrix++) {
-    const Outcome outcome = Tall<T>(frame, rows).run(matrix);
+    const Outcome outcome = Tall<T>(frame, *rows).run(matrix);
     if (outcome == FAILED) return 1;
     if (outcome == DONE) continue;
-    Frame one = frame_of(frame, matrix);
+    Frame one = part_of(frame, matrix, 1);
     frame.engine = one.engine = direct.engine;
-    if (!direct.run(one)) continue;
-    frame.out_of_memory = one.out_of_memory;
-    return fail(frame, "%s", one.error);
+    if (direct.run(one)) return fail_as(frame, one);
   }
   return 0;
 }
@@ -326,9 +307,7 @@ int tall(Frame& frame, const Direct& direct) {
   return by_dtype(frame.dtype, [&](auto zero) { return tall_as<decltype(zero)>(frame, direct); });
 }
 
-int64_t tall_scratch(const Frame& frame) {
-  return cuda::tall_bytes(frame);
-}
+int64_t tall_scratch(const Frame& frame) { return tall_device_bytes(frame); }
 
 int64_t tall_host_bytes(const Frame& frame) {
   const int64_t n = frame.size[2], width = frame.dtype >= C64 ? 2 * n : n;

@@ -2,17 +2,11 @@
 // twice the columns, and the same number of operations. Row-major everywhere.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "frame.h"
 
 namespace lapwing {
-
-// What the passes need on a GPU.
-struct TallDevice {
-  double *gram = nullptr, *parts = nullptr;  // columns x columns; several of them
-  void *square = nullptr, *line = nullptr, *kept = nullptr;  // line: a number for each column
-  void* blas = nullptr;
-};
 
 // X <- (A + noise) F^-1, or A P, or A; G <- X^T X
 template <class R>
@@ -27,40 +21,24 @@ struct TallPass {
   double* gram = nullptr;           // the upper triangle is written
 };
 
-// false: interrupted, or a failure with a message in the frame
-template <class R>
-bool tall_pass_cpu(Frame& frame, const TallPass<R>& pass);
-template <class R>
-bool tall_pass_cuda(Frame& frame, const TallPass<R>& pass, const TallDevice& device);
-
-// The largest |element| of each column, infinite if one is not finite. largest: columns
-template <class R>
-bool tall_largest_cpu(Frame& frame, const TallPass<R>& pass, double* largest);
-template <class R>
-bool tall_largest_cuda(Frame& frame, const TallPass<R>& pass, const TallDevice& device, double* largest);
-
-// The rows of one call on either device.
+// The rows of one call. The functions answer false where they failed, with a message in the frame, or were interrupted.
 template <class R>
 class TallRows {
  public:
-  explicit TallRows(Frame& frame);
-  ~TallRows();
-  bool ok() const { return ok_; }
-  bool pass(const TallPass<R>& pass) {
-    return cpu_ ? tall_pass_cpu(frame_, pass) : tall_pass_cuda(frame_, pass, device_);
-  }
-  bool largest(const TallPass<R>& pass, double* largest) {
-    return cpu_ ? tall_largest_cpu(frame_, pass, largest) : tall_largest_cuda(frame_, pass, device_, largest);
-  }
-  bool may_forget() const;  // whether a solving pass may do without `to`
-  R* room(R* out);          // where rows are kept between passes; may be `out`
-  bool write(void* to, const void* host, size_t bytes);
-
- private:
-  Frame& frame_;
-  bool cpu_, ok_ = true;
-  void* kept_ = nullptr;
-  TallDevice device_;
+  virtual ~TallRows() = default;
+  virtual bool ok() const { return true; }
+  virtual bool pass(const TallPass<R>& pass) = 0;
+  // The largest |element| of each column, infinite if one is not finite. largest: columns
+  virtual bool largest(const TallPass<R>& pass, double* largest) = 0;
+  virtual bool may_forget() const { return true; }  // whether a solving pass may do without `to`
+  virtual R* room(R* out) = 0;                      // where rows are kept between passes; may be `out`
+  virtual bool write(void* to, const void* host, size_t bytes) = 0;
 };
+
+std::unique_ptr<TallRows<float>> cpu_rows(float, Frame& frame);
+std::unique_ptr<TallRows<double>> cpu_rows(double, Frame& frame);
+std::unique_ptr<TallRows<float>> cuda_rows(float, Frame& frame);
+std::unique_ptr<TallRows<double>> cuda_rows(double, Frame& frame);
+int64_t tall_device_bytes(const Frame& frame);
 
 }  // namespace lapwing

@@ -70,8 +70,12 @@ def test_xla_check_is_complete():
 
 
 def vendor_rows():
-    table = (NATIVE / "gpu/vendor.h").read_text()
-    return re.findall(r'X\((\w+), (\w+), "(\w+)",', table)
+    """(library, our name, the vendor's symbol) of every row, as the preprocessor writes the table out."""
+    source = '#include "gpu/vendor.h"\n#define ROW(library, name, symbol, ...) @ library name symbol;\nLAPWING_VENDOR(ROW)\n'
+    command = [COMPILER, "-E", "-P", "-x", "c++", f"-iquote{NATIVE}", "-"]
+    table = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+    rows = re.findall(r"@ (\w+) (\w+) ([^;]*);", table)
+    return [(library, name, "".join(re.findall(r'"(\w+)"', symbol))) for library, name, symbol in rows]
 
 
 def nvidia_headers():

@@ -9,8 +9,6 @@
 // Every matrix is read whole before it is written, so out may be a.
 #include "stage.cuh"
 
-extern __shared__ __align__(16) char memory[];
-
 #if LW_KERNEL == 0
 // ---- one thread per matrix ---------------------------------------------------------------------------------------
 
@@ -81,15 +79,7 @@ LW_INLINE int factor_by_columns(T (&a)[N], int r, T* columns) {
     T l = scale(a[j], q), w = scale(l, q);
     a[j] = r == j ? from_real(d * q) : l;
     // A(r,k) <- A(r,k) - A(r,j) conj(A(k,j)) / d
-#pragma unroll
-    for (int k0 = 0; k0 < N; k0 += VEC) {
-      if (k0 + VEC > j + 1) {
-        Vector p = *(const Vector*)(c + k0);
-#pragma unroll
-        for (int v = 0; v < VEC; v++)
-          if (k0 + v > j && k0 + v < N) a[k0 + v] = subtract_product(a[k0 + v], w, p.v[v]);
-      }
-    }
+    each_after<N>(c, j, [&](int k, T x) { a[k] = subtract_product(a[k], w, x); });
   }
   return bad;
 }
@@ -202,10 +192,7 @@ LW_INLINE void store_line(T* out, int n, int i, int j, bool failed) {
   if (failed)
 #pragma unroll
     for (int v = 0; v < STEP; v++) p.v[v] = filled(not_a_number());
-  if (LW_V >= SIZE)
-    *(Pack<T, STEP>*)(out + i * n + j) = p;
-  else
-    store_element(out + i * n + j, p.v[0]);
+  store_pack(out + i * n + j, p);
 }
 
 LW_INLINE void store_square(T* out, int n, bool failed) {

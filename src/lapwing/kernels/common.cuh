@@ -8,6 +8,7 @@
 #pragma once
 
 typedef long long i64;
+typedef unsigned long long u64;
 
 #if LW_DTYPE == 0 || LW_DTYPE == 2
 typedef float Real;
@@ -17,15 +18,20 @@ typedef double Real;
 #define LW_LARGEST 1.7976931348623157e+308
 #endif
 
+template <typename R>
+struct alignas(2 * sizeof(R)) Complex {
+  R re, im;
+};
 #if LW_DTYPE < 2
 typedef Real T;
 #else
-struct alignas(2 * sizeof(Real)) T {
-  Real re, im;
-};
+typedef Complex<Real> T;
 #endif
 
 #define LW_INLINE __device__ __forceinline__
+
+// The dynamic shared memory of a kernel
+extern __shared__ __align__(16) char memory[];
 
 constexpr int SIZE = sizeof(T);
 constexpr int VEC = 16 / SIZE;  // elements in one 16-byte access
@@ -132,6 +138,15 @@ LW_INLINE T load_element(const T* global) {
   return x;
 }
 
+// STEP elements to global memory in one access, or one in as many as its alignment wants.
+template <int STEP>
+LW_INLINE void store_pack(T* global, Pack<T, STEP> p) {
+  if (LW_V >= SIZE)
+    *(Pack<T, STEP>*)global = p;
+  else
+    store_element(global, p.v[0]);
+}
+
 // COUNT neighbouring elements between registers and a staged row, in accesses of UNIT bytes.
 template <int UNIT, int COUNT>
 LW_INLINE void load_registers(T (&a)[COUNT], const char* row) {
@@ -155,6 +170,20 @@ LW_INLINE void store_registers(char* row, const T (&a)[COUNT]) {
 #pragma unroll
     for (int v = 0; v < STEP; v++) p.v[v] = a[k + v];
     *(Access*)(row + k * SIZE) = p;
+  }
+}
+
+// f(k, element k) for the elements of a line of N in shared memory after element j, which are read VEC at a time.
+template <int N, typename F>
+LW_INLINE void each_after(const T* line, int j, F f) {
+#pragma unroll
+  for (int k0 = 0; k0 < N; k0 += VEC) {
+    if (k0 + VEC > j + 1) {
+      Vector p = *(const Vector*)(line + k0);
+#pragma unroll
+      for (int v = 0; v < VEC; v++)
+        if (k0 + v > j && k0 + v < N) f(k0 + v, p.v[v]);
+    }
   }
 }
 
@@ -206,31 +235,15 @@ LW_INLINE void pair_of(i64 p, i64& i, i64& j) {
 
 // ---- 32 x 32 tiles -----------------------------------------------------------------------------------------------
 
-// Four neighbouring elements in shared memory.
-LW_INLINE void load_four(T (&x)[4], const T* from) {
-#pragma unroll
-  for (int k = 0; k < 4; k += VEC) {
-    Vector p = *(const Vector*)(from + k);
-#pragma unroll
-    for (int v = 0; v < VEC; v++) x[k + v] = p.v[v];
-  }
-}
-
 LW_INLINE void store_four(T* to, T x0, T x1, T x2, T x3) {
   T x[4] = {x0, x1, x2, x3};
-#pragma unroll
-  for (int k = 0; k < 4; k += VEC) {
-    Vector p;
-#pragma unroll
-    for (int v = 0; v < VEC; v++) p.v[v] = x[k + v];
-    *(Vector*)(to + k) = p;
-  }
+  store_registers<16>((char*)to, x);
 }
 
 // a <- a - x y^H for x and y of four elements
 LW_INLINE T subtract_four(T a, const T (&x)[4], const T* y) {
   T four[4];
-  load_four(four, y);
+  load_registers<16>(four, (const char*)y);
 #pragma unroll
   for (int q = 0; q < 4; q++) a = subtract_product(a, x[q], four[q]);
   return a;
@@ -254,7 +267,7 @@ LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int lanes, Rea
       __syncwarp();
       T b[4][4], x[4] = {a[j], a[j + 1], a[j + 2], a[j + 3]};
 #pragma unroll
-      for (int q = 0; q < 4; q++) load_four(b[q], panel + 4 * (j + q));
+      for (int q = 0; q < 4; q++) load_registers<16>(b[q], (const char*)(panel + 4 * (j + q)));
 #pragma unroll
       for (int q = 0; q < 4; q++) {
         Real d = real(b[q][q]), s = reciprocal_root(d);
@@ -289,12 +302,7 @@ LW_INLINE int factor_rows(T (&a)[N], int r, int columns, T* room, int lanes, Rea
 LW_INLINE int factor_tile(T* s, int ld, int columns, T* room, Real* reciprocals) {
   int r = threadIdx.x % 32;
   T a[TILE];
-#pragma unroll
-  for (int k = 0; k < TILE; k += VEC) {
-    Vector p = *(const Vector*)(s + r * ld + k);
-#pragma unroll
-    for (int v = 0; v < VEC; v++) a[k + v] = p.v[v];
-  }
+  load_registers<16>(a, (const char*)(s + r * ld));
   int bad = factor_rows<TILE, true>(a, r, columns, room, 32, reciprocals);
 #pragma unroll
   for (int k = 0; k < TILE; k += VEC) {
@@ -309,12 +317,7 @@ LW_INLINE int factor_tile(T* s, int ld, int columns, T* room, Real* reciprocals)
 // x <- x L^-H for one row x of 32 in shared memory, four columns at a time; L is a 32 x 32 tile.
 LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
   T x[TILE];
-#pragma unroll
-  for (int k = 0; k < TILE; k += VEC) {
-    Vector p = *(const Vector*)(row + k);
-#pragma unroll
-    for (int v = 0; v < VEC; v++) x[k + v] = p.v[v];
-  }
+  load_registers<16>(x, (const char*)row);
 #pragma unroll
   for (int j = 0; j < TILE; j += 4) {
 #pragma unroll
@@ -333,13 +336,7 @@ LW_INLINE void solve_row(T* row, const T* l, int ld, const Real* reciprocals) {
       for (int p = q + 1; p < 4; p++) x[j + p] = subtract_product(x[j + p], x[j + q], l[(j + p) * ld + j + q]);
     }
   }
-#pragma unroll
-  for (int k = 0; k < TILE; k += VEC) {
-    Vector p;
-#pragma unroll
-    for (int v = 0; v < VEC; v++) p.v[v] = x[k + v];
-    *(Vector*)(row + k) = p;
-  }
+  store_registers<16>((char*)row, x);
 }
 
 // The piece of a product that one lane of a warp holds: rows g + 8x, columns 8y + 2t + e, with g = lane / 4, t = lane % 4.

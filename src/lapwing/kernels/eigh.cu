@@ -7,8 +7,6 @@
 // Nothing but the number of threads depends on n, so a few variants serve every size.
 #include "eigh.cuh"
 
-extern __shared__ __align__(16) char memory[];
-
 #if LW_KERNEL == 0
 // ---- reduction to tridiagonal form -------------------------------------------------------------------------------
 

@@ -11,8 +11,6 @@ constexpr int READERS = LW_READERS;  // warps that multiply by A; each has a vec
 constexpr int NB = LW_NB;
 constexpr int R = 8;  // rows of A that a warp has in flight
 
-extern __shared__ __align__(16) char memory[];
-
 struct Room {
   T* v;  // NB vectors each
   T* w;

@@ -9,8 +9,6 @@ constexpr int N = LW_N;
 typedef Stage<N * N * SIZE> Whole;
 constexpr int SWEEPS = 16;  // about 5 are taken, 8 by the most stubborn matrices
 
-extern __shared__ __align__(16) char memory[];
-
 // One matrix: the diagonal, what lies above it, and the vectors as columns.
 struct Matrix {
   Real d[N];

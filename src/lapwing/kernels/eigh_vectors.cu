@@ -21,8 +21,6 @@ constexpr int K = LW_K;
 constexpr int B = LW_B;
 constexpr int ROW = 33;  // a column of 32 rows in shared memory, and one for the banks
 
-extern __shared__ __align__(16) char memory[];
-
 // K rotations of one step, or B reflectors' elements of one column, for the lanes of a group to read together.
 typedef Pack<Rotation, K> Step;
 struct alignas(16) Elements {
@@ -84,6 +82,14 @@ LW_INLINE void publish(const Lanes& lanes, const Elements& x) {
   __syncwarp();
 }
 
+// f(column, the reflectors' elements of it) for the columns from i0 on that were published
+template <typename F>
+LW_INLINE void each_column(const Lanes& lanes, int i0, int n, F f) {
+  int end = n - i0 < P ? n - i0 : P;
+#pragma unroll 4
+  for (int i = 0; i < end; i++) f(i0 + i, lanes.elements()[i]);
+}
+
 // x <- x H_0 H_1 ... H_{n-2}, B at a time: z_b = tau_b (x v_b - sum_{a<b} z_a v_a^H v_b), x <- x - sum_b z_b v_b^H.
 LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, int pitch, const T* tau, int n) {
   for (int k0 = 0; k0 < n - 1; k0 += B) {
@@ -103,14 +109,11 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
         for (int a = 0; a < b; a++) gram[a][b] = add_product(gram[a][b], ahead.v[b], ahead.v[a]);
       // the next columns are on their way meanwhile; after the last come the first again
       if (n - k0 - 1 > P) ahead = fetch_reflectors(h, pitch, n, k0, (i0 + P < n ? i0 + P : k0 + 1) + lanes.r);
-      int end = n - i0 < P ? n - i0 : P;
-#pragma unroll 4
-      for (int i = 0; i < end; i++) {
-        Elements v = lanes.elements()[i];
-        T xi = x(i0 + i);
+      each_column(lanes, i0, n, [&](int i, Elements v) {
+        T xi = x(i);
 #pragma unroll
         for (int b = 0; b < B; b++) y[b] = add_plain(y[b], xi, v.v[b]);
-      }
+      });
     }
 #pragma unroll
     for (int b = 0; b < B; b++) {
@@ -123,15 +126,12 @@ LW_INLINE void apply_reflectors(const Rows& x, const Lanes& lanes, const T* h, i
         publish(lanes, ahead);
         ahead = fetch_reflectors(h, pitch, n, k0, i0 + P + lanes.r);
       }
-      int end = n - i0 < P ? n - i0 : P;
-#pragma unroll 4
-      for (int i = 0; i < end; i++) {
-        Elements v = lanes.elements()[i];
-        T xi = x(i0 + i);
+      each_column(lanes, i0, n, [&](int i, Elements v) {
+        T xi = x(i);
 #pragma unroll
         for (int b = 0; b < B; b++) xi = subtract_product(xi, y[b], v.v[b]);
-        x(i0 + i) = xi;
-      }
+        x(i) = xi;
+      });
     }
   }
 }

@@ -2,8 +2,6 @@
 // factor that makes a block orthonormal, and residuals. Vectors are contiguous: blocks are column-major with n rows.
 #include "common.cuh"
 
-typedef unsigned long long u64;
-
 #ifndef LW_WIDTH
 #define LW_WIDTH 64
 #endif
@@ -94,7 +92,7 @@ extern "C" __global__ void mirror(const T* a, T* c, i64 n, Real by) {
   }
 }
 
-// The numbers of random_number in native/methods/krylov_space.h.
+// The numbers of random_number in native/methods/random.h.
 LW_INLINE double random_number(u64 seed, u64 index) {
   u64 z = (seed << 40) + index + 0x9e3779b97f4a7c15ull * (seed + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -3,8 +3,6 @@
 // T is double or complex of double, Low the same in single precision. Every sum has an order of its own: same bits each time.
 #include "common.cuh"
 
-typedef unsigned long long u64;
-
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int EDGE = 32;  // of the square tiles that are copied
@@ -12,57 +10,45 @@ constexpr int LINES = THREADS / EDGE;
 
 #if LW_DTYPE < 2
 typedef float Low;
-LW_INLINE Low conjugate(Low x) { return x; }
 LW_INLINE double size_of(T x) { return fabs(x); }
-LW_INLINE double square_of(T x) { return x * x; }
 LW_INLINE Low lowered(T x) { return (float)x; }
 LW_INLINE T raised(Low x) { return (double)x; }
-LW_INLINE Low low_zero() { return 0.f; }
-LW_INLINE Low low_one() { return 1.f; }
-LW_INLINE T added(T a, T b) { return a + b; }
-LW_INLINE Low added(Low a, Low b) { return a + b; }
-LW_INLINE T plus_product(T c, T a, T b) { return fma(a, b, c); }
-LW_INLINE Low plus_product(Low c, Low a, Low b) { return fmaf(a, b, c); }
-LW_INLINE Low minus(Low a, Low b) { return a - b; }
-LW_INLINE Low divided(Low a, float by) { return a / by; }
-LW_INLINE float real_of(Low a) { return a; }
-LW_INLINE T passed(T x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
-LW_INLINE T swapped(T x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
-LW_INLINE Low swapped(Low x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+LW_INLINE Low conjugate(Low x) { return x; }
+LW_INLINE Low low_of(float x) { return x; }
 #else
-struct alignas(8) Low {
-  float re, im;
-};
-LW_INLINE Low conjugate(Low x) { return Low{x.re, -x.im}; }
+typedef Complex<float> Low;
 LW_INLINE double size_of(T x) { return fmax(fabs(x.re), fabs(x.im)) + 0 * (x.re + x.im); }  // NaN stays
-LW_INLINE double square_of(T x) { return x.re * x.re + x.im * x.im; }
 LW_INLINE Low lowered(T x) { return Low{(float)x.re, (float)x.im}; }
 LW_INLINE T raised(Low x) { return T{(double)x.re, (double)x.im}; }
-LW_INLINE Low low_zero() { return Low{0.f, 0.f}; }
-LW_INLINE Low low_one() { return Low{1.f, 0.f}; }
-LW_INLINE double added(double a, double b) { return a + b; }
-LW_INLINE T added(T a, T b) { return T{a.re + b.re, a.im + b.im}; }
-LW_INLINE Low added(Low a, Low b) { return Low{a.re + b.re, a.im + b.im}; }
-LW_INLINE T plus_product(T c, T a, T b) {
-  return T{fma(a.re, b.re, fma(-a.im, b.im, c.re)), fma(a.re, b.im, fma(a.im, b.re, c.im))};
-}
-LW_INLINE Low plus_product(Low c, Low a, Low b) {
-  return Low{fmaf(a.re, b.re, fmaf(-a.im, b.im, c.re)), fmaf(a.re, b.im, fmaf(a.im, b.re, c.im))};
-}
-LW_INLINE Low minus(Low a, Low b) { return Low{a.re - b.re, a.im - b.im}; }
-LW_INLINE Low divided(Low a, float by) { return Low{a.re / by, a.im / by}; }
-LW_INLINE float real_of(Low a) { return a.re; }
-LW_INLINE T passed(T x, int lane) {
-  return T{__shfl_sync(0xffffffffu, x.re, lane), __shfl_sync(0xffffffffu, x.im, lane)};
-}
-LW_INLINE double swapped(double x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
-LW_INLINE T swapped(T x, int lanes) {
-  return T{__shfl_xor_sync(0xffffffffu, x.re, lanes), __shfl_xor_sync(0xffffffffu, x.im, lanes)};
-}
-LW_INLINE Low swapped(Low x, int lanes) {
-  return Low{__shfl_xor_sync(0xffffffffu, x.re, lanes), __shfl_xor_sync(0xffffffffu, x.im, lanes)};
-}
+LW_INLINE Low conjugate(Low x) { return Low{x.re, -x.im}; }
+LW_INLINE Low low_of(float x) { return Low{x, 0.f}; }
 #endif
+LW_INLINE Low low_zero() { return low_of(0.f); }
+LW_INLINE Low low_one() { return low_of(1.f); }
+
+// Real numbers of either precision, and complex ones
+template <typename R> LW_INLINE R square_of(R x) { return x * x; }
+template <typename R> LW_INLINE R square_of(Complex<R> x) { return x.re * x.re + x.im * x.im; }
+template <typename R> LW_INLINE R added(R a, R b) { return a + b; }
+template <typename R> LW_INLINE Complex<R> added(Complex<R> a, Complex<R> b) { return Complex<R>{a.re + b.re, a.im + b.im}; }
+template <typename R> LW_INLINE R minus(R a, R b) { return a - b; }
+template <typename R> LW_INLINE Complex<R> minus(Complex<R> a, Complex<R> b) { return Complex<R>{a.re - b.re, a.im - b.im}; }
+template <typename R> LW_INLINE R divided(R a, R by) { return a / by; }
+template <typename R> LW_INLINE Complex<R> divided(Complex<R> a, R by) { return Complex<R>{a.re / by, a.im / by}; }
+template <typename R> LW_INLINE R plus_product(R c, R a, R b) { return fma(a, b, c); }
+template <typename R> LW_INLINE Complex<R> plus_product(Complex<R> c, Complex<R> a, Complex<R> b) {
+  return Complex<R>{fma(a.re, b.re, fma(-a.im, b.im, c.re)), fma(a.re, b.im, fma(a.im, b.re, c.im))};
+}
+template <typename R> LW_INLINE R real_of(R x) { return x; }
+template <typename R> LW_INLINE R real_of(Complex<R> x) { return x.re; }
+template <typename R> LW_INLINE R passed(R x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+template <typename R> LW_INLINE Complex<R> passed(Complex<R> x, int lane) {
+  return Complex<R>{passed(x.re, lane), passed(x.im, lane)};
+}
+template <typename R> LW_INLINE R swapped(R x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+template <typename R> LW_INLINE Complex<R> swapped(Complex<R> x, int lanes) {
+  return Complex<R>{swapped(x.re, lanes), swapped(x.im, lanes)};
+}
 
 template <typename E>
 LW_INLINE E warp_sum(E x) {
@@ -104,10 +90,9 @@ extern "C" __global__ void load_lower(const T* a, i64 n, const double* d, Low* c
   int column = threadIdx.x % EDGE;
   double sum = 0;
   for (i64 p = blockIdx.x; p < pairs; p += gridDim.x) {
-    i64 high = (i64)((sqrt(8.0 * (double)p + 1.0) - 1.0) * 0.5);
-    while (high * (high + 1) / 2 > p) high--;
-    while ((high + 1) * (high + 2) / 2 <= p) high++;
-    i64 i0 = high * EDGE, j0 = (p - high * (high + 1) / 2) * EDGE;
+    i64 high, low;
+    pair_of(p, high, low);
+    i64 i0 = high * EDGE, j0 = low * EDGE;
     if (LW_UPPER) {
       for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES) {
         i64 j = j0 + r, i = i0 + column;

@@ -17,8 +17,6 @@ constexpr unsigned ALL = 0xffffffff;
 typedef Stage<N * SIZE, N, unsigned> Rows;
 typedef Stage<N * (K > 0 ? K : 1) * SIZE, 1, unsigned> Sides;
 
-extern __shared__ __align__(16) char memory[];
-
 // ---- between the lanes of a matrix -------------------------------------------------------------------------------
 
 LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane, LANES); }
@@ -103,19 +101,11 @@ LW_INLINE int factor_hermitian(Row& row, int r, T* lines) {
       w[s] = scale(row.e[s][j], q);
     }
     // E(i,k) <- E(i,k) - E(i,j) conj(E(k,j)) / d
+    each_after<N>(c, j, [&](int k, T y) {
 #pragma unroll
-    for (int k0 = 0; k0 < N; k0 += VEC) {
-      if (k0 + VEC > j + 1) {
-        Vector p = *(const Vector*)(c + k0);
-#pragma unroll
-        for (int v = 0; v < VEC; v++) {
-          const int k = k0 + v < N ? k0 + v : 0;
-#pragma unroll
-          for (int s = j / LANES; s < R; s++)
-            if (k > j && is_kept(s, k)) row.e[s][k] = subtract_product(row.e[s][k], w[s], p.v[v]);
-        }
-      }
-    }
+      for (int s = j / LANES; s < R; s++)
+        if (is_kept(s, k)) row.e[s][k] = subtract_product(row.e[s][k], w[s], y);
+    });
   }
   return bad;
 }
@@ -176,19 +166,10 @@ LW_INLINE int factor_general(Row& row, Elements& x, int* order, int r, T* lines,
       for (int i = 0; i < K; i++)
         if (FUSED) x[s][i] = subtract_plain(x[s][i], l[s], c[R * LANES + i]);
     }
+    each_after<N>(c, j, [&](int k, T y) {
 #pragma unroll
-    for (int k0 = 0; k0 < N; k0 += VEC) {
-      if (k0 + VEC > j + 1) {
-        Vector p = *(const Vector*)(c + k0);
-#pragma unroll
-        for (int v = 0; v < VEC; v++) {
-          const int k = k0 + v < N ? k0 + v : 0;
-#pragma unroll
-          for (int s = 0; s < R; s++)
-            if (k > j) row.e[s][k] = subtract_plain(row.e[s][k], l[s], p.v[v]);
-        }
-      }
-    }
+      for (int s = 0; s < R; s++) row.e[s][k] = subtract_plain(row.e[s][k], l[s], y);
+    });
   }
   return bad;
 }

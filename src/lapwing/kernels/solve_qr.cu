@@ -9,8 +9,6 @@ constexpr int LANES = LW_LANES;
 constexpr int MATRICES = LW_THREADS / LANES;
 constexpr int PITCH = ((M * SIZE + 15) / 16 | 1) * 16;  // bytes of a vector
 
-extern __shared__ __align__(16) char memory[];
-
 struct Call {
   const T* a;
   T* q;

@@ -9,8 +9,6 @@ constexpr int K = LW_K;
 typedef Stage<N * N * SIZE, 1, unsigned> Whole;
 typedef Stage<N * K * SIZE, 1, unsigned> Sides;
 
-extern __shared__ __align__(16) char memory[];
-
 // One matrix E, the inverses of its diagonal, and the rows its pivots came from, four bits each.
 struct Matrix {
   T e[N][N];
@@ -178,27 +176,28 @@ struct Matrix {
   }
 };
 
-// Columns `start` to `start + width` of the right-hand sides of `count` matrices. With all columns the memory is one piece.
-LW_INLINE void load_sides(char* to, const T* b, i64 k, i64 start, int width, int count) {
-  if (k == K) {
-    Sides::load(to, b, count * (N * K * SIZE));
-  } else {
-    for (int e = threadIdx.x; e < count * N * K; e += LW_THREADS) {
-      int line = e / K, j = e % K;
-      if (j < width) copy_element((T*)(to + Sides::place(e * SIZE)), b + line * k + start + j);
-    }
+// move(place in shared memory, element) for columns `start` to `start + width` of the right-hand sides of `count` matrices
+template <typename F>
+LW_INLINE void each_side(i64 k, i64 start, int width, int count, F move) {
+  for (int e = threadIdx.x; e < count * N * K; e += LW_THREADS) {
+    int line = e / K, j = e % K;
+    if (j < width) move(Sides::place(e * SIZE), line * k + start + j);
   }
 }
 
+// With all columns the memory is one piece.
+LW_INLINE void load_sides(char* to, const T* b, i64 k, i64 start, int width, int count) {
+  if (k == K)
+    Sides::load(to, b, count * (N * K * SIZE));
+  else
+    each_side(k, start, width, count, [&](unsigned place, i64 e) { copy_element((T*)(to + place), b + e); });
+}
+
 LW_INLINE void store_sides(T* x, const char* from, i64 k, i64 start, int width, int count) {
-  if (k == K) {
+  if (k == K)
     Sides::store(x, from, count * (N * K * SIZE));
-  } else {
-    for (int e = threadIdx.x; e < count * N * K; e += LW_THREADS) {
-      int line = e / K, j = e % K;
-      if (j < width) store_element(x + line * k + start + j, *(const T*)(from + Sides::place(e * SIZE)));
-    }
-  }
+  else
+    each_side(k, start, width, count, [&](unsigned place, i64 e) { store_element(x + e, *(const T*)(from + place)); });
 }
 
 LW_INLINE void wait_for_block() {

@@ -5,16 +5,11 @@
 extern "C" __global__ void hermitian(const T* a, T* out, const int* finite, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];
   Square& s = *(Square*)room;
-  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
-  for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
-    i64 m = item / pairs, i, j;
-    pair_of(item - m * pairs, i, j);
+  each_pair(batch, n, [&](i64 m, i64 i, i64 j) {
     T* to = out + m * n * n;
     if (finite && !finite[m]) {
-      auto nothing = [](int, int) { return zero(); };
-      write_square(to, n, i, j, nothing);
-      if (i > j) write_square(to, n, j, i, nothing);
-      continue;
+      write_pair(to, n, i, j, zero());
+      return;
     }
     // the tile of the named triangle: (i,j) for lower, (j,i) for upper
     i64 r0 = LW_UPPER ? j : i, c0 = LW_UPPER ? i : j;
@@ -30,7 +25,7 @@ extern "C" __global__ void hermitian(const T* a, T* out, const int* finite, i64 
       });
     }
     __syncthreads();
-  }
+  });
 }
 
 // Eight matrices to a block, or one where it has many values.
@@ -73,13 +68,9 @@ extern "C" __global__ void turn(const T* from, T* to, const int* info, i64 batch
 extern "C" __global__ void turn_in_place(const T*, T* to, const int* info, i64 batch, i64 n, i64, i64) {
   __shared__ __align__(16) char room[2 * sizeof(Square)];
   Square &s = *(Square*)room, &t = *(Square*)(room + sizeof(Square));
-  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
-  for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
-    i64 m = item / pairs, i, j;
-    pair_of(item - m * pairs, i, j);
+  each_pair(batch, n, [&](i64 m, i64 i, i64 j) {
     T* at = to + m * n * n;
     bool good = info[m] == 0;
-    auto nan = [](int, int) { return filled(not_a_number()); };
     if (good) {
       read_square(s, at, n, i, j);
       read_square(t, at, n, j, i);
@@ -89,9 +80,8 @@ extern "C" __global__ void turn_in_place(const T*, T* to, const int* info, i64 b
       write_square(at, n, i, j, [&](int r, int c) { return conjugate(t[c][r]); });
       if (i > j) write_square(at, n, j, i, [&](int r, int c) { return conjugate(s[c][r]); });
     } else {
-      write_square(at, n, i, j, nan);
-      if (i > j) write_square(at, n, j, i, nan);
+      write_pair(at, n, i, j, filled(not_a_number()));
     }
     __syncthreads();
-  }
+  });
 }

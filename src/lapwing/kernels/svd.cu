@@ -14,8 +14,6 @@ constexpr int PART = 4;     // elements of V in registers at a time
 constexpr unsigned ALL = 0xffffffff;
 #define LW_NO_COLUMN (sizeof(Real) == 4 ? Real(1e-33f) : Real(1e-280))  // a square below it counts as zero
 
-extern __shared__ __align__(16) char memory[];
-
 struct Call {
   const T* a;
   T* u;

@@ -2,8 +2,6 @@
 // LW_DTYPE is 0 or 1, LW_WIDTH (32 or 64) the columns a block takes at a time. G is in double precision for either.
 #include "common.cuh"
 
-typedef unsigned long long u64;
-
 constexpr int W = LW_WIDTH;
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 constexpr int ROWS = THREADS;                       // of a panel: a thread solves for one

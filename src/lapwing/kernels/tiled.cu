@@ -23,8 +23,7 @@ constexpr int STEP_PITCH = DEPTH + (LW_DTYPE == 1 ? 4 : VEC);  // no bank confli
 constexpr int STEP_TILE = SIDE * STEP_PITCH;
 constexpr int STEPS = SIDE / DEPTH;
 
-// Shared memory: two stages of two operands while multiplying, then the tiles X and D. The launcher asks for the larger.
-extern __shared__ __align__(16) char memory[];
+// `memory` holds two stages of two operands while multiplying, then the tiles X and D. The launcher asks for the larger.
 
 // Zeroed before the launch.
 struct Progress {
@@ -142,11 +141,7 @@ LW_INLINE void write_tile(const T* s, const Matrix& m, int i, int j, int first) 
       int r = LW_UPPER ? along + v : line, c = LW_UPPER ? line : along + v;
       p.v[v] = i == j && first + c > r ? zero() : s[r * PITCH + c];
     }
-    T* to = m.out + m.at(row, column);
-    if (LW_V >= SIZE)
-      *(Pack<T, STEP>*)to = p;
-    else
-      store_element(to, p.v[0]);
+    store_pack(m.out + m.at(row, column), p);
   }
 }
 
@@ -163,11 +158,7 @@ LW_INLINE void write_zeros(const Matrix& m, int i, int j, int from) {
     Pack<T, STEP> p;
 #pragma unroll
     for (int v = 0; v < STEP; v++) p.v[v] = zero();
-    T* to = m.out + m.at(row, column);
-    if (LW_V >= SIZE)
-      *(Pack<T, STEP>*)to = p;
-    else
-      store_element(to, p.v[0]);
+    store_pack(m.out + m.at(row, column), p);
   }
 }
 

@@ -49,10 +49,7 @@ extern "C" __global__ void finite_large(const T* a, int* flags, i64 batch, i64 n
 extern "C" __global__ void transpose_in(const T* a, T* out, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];
   Square& s = *(Square*)room;
-  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
-  for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
-    i64 m = item / pairs, i, j;
-    pair_of(item - m * pairs, i, j);
+  each_pair(batch, n, [&](i64 m, i64 i, i64 j) {
     const T* from = a + m * n * n;
     T* to = out + m * n * n;
     if (LW_UPPER) {
@@ -68,7 +65,7 @@ extern "C" __global__ void transpose_in(const T* a, T* out, i64 batch, i64 n) {
           store_element(to + (j * EDGE + r) * n + i * EDGE + c, s[c][r]);
     }
     __syncthreads();
-  }
+  });
 }
 
 // One block per matrix: info <- the first column whose pivot the solver let pass although it is not finite and positive,
@@ -92,15 +89,10 @@ extern "C" __global__ void check_diagonal(const T* out, int* info, i64 batch, i6
 extern "C" __global__ void finish(T* out, const int* info, i64 batch, i64 n) {
   __shared__ __align__(16) char room[sizeof(Square)];
   Square& s = *(Square*)room;
-  i64 tiles = (n + EDGE - 1) / EDGE, pairs = tiles * (tiles + 1) / 2;
-  for (i64 item = blockIdx.x; item < pairs * batch; item += gridDim.x) {
-    i64 m = item / pairs, i, j;
-    pair_of(item - m * pairs, i, j);
+  each_pair(batch, n, [&](i64 m, i64 i, i64 j) {
     T* at = out + m * n * n;
     if (info[m]) {
-      auto nan = [](int, int) { return filled(not_a_number()); };
-      write_square(at, n, i, j, nan);
-      if (i > j) write_square(at, n, j, i, nan);
+        write_pair(at, n, i, j, filled(not_a_number()));
     } else if (LW_UPPER) {
       // U is in place; the lower tile of the pair is cleared
       int c = threadIdx.x % EDGE;
@@ -114,5 +106,5 @@ extern "C" __global__ void finish(T* out, const int* info, i64 batch, i64 n) {
       if (i > j) write_square(at, n, j, i, [](int, int) { return zero(); });
       __syncthreads();
     }
-  }
+  });
 }

@@ -17,7 +17,6 @@ struct Handle {
   void* stream = nullptr;
   std::atomic<bool> busy{false};
 };
-std::atomic<int> created{0};
 
 bool good(void* handle) { return handle && static_cast<Handle*>(handle)->magic == Handle().magic; }
 
@@ -128,14 +127,7 @@ int square(void* handle, int fill, int op, int64_t n, int64_t k, const Real* alp
 
 }  // namespace
 
-EXPORT int cublasCreate_v2(void** handle) {
-  if (int status = ordered("cublasCreate_v2", NOT_INITIALIZED)) return status;
-  auto* made = new Handle;
-  made->number = ++created;
-  *handle = made;
-  note("cublasCreate_v2 handle=%d", made->number);
-  return 0;
-}
+EXPORT int cublasCreate_v2(void** handle) { return create_handle<Handle>("cublasCreate_v2", NOT_INITIALIZED, handle); }
 
 EXPORT int cublasSetStream_v2(void* handle, void* stream) {
   if (int status = ordered("cublasSetStream_v2", NOT_INITIALIZED)) return status;

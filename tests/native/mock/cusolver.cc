@@ -26,7 +26,6 @@ struct Params {
   uint64_t magic = 0x9a4a35;
 };
 
-std::atomic<int> created{0};
 
 bool good(void* handle, void* params) {
   return handle && params && static_cast<Handle*>(handle)->magic == Handle().magic &&
@@ -106,14 +105,7 @@ EXPORT int cusolverGetVersion(int* version) {
   return 0;
 }
 
-EXPORT int cusolverDnCreate(void** handle) {
-  if (int status = ordered("cusolverDnCreate", INTERNAL_ERROR)) return status;
-  auto* made = new Handle;
-  made->number = ++created;
-  *handle = made;
-  note("cusolverDnCreate handle=%d", made->number);
-  return 0;
-}
+EXPORT int cusolverDnCreate(void** handle) { return create_handle<Handle>("cusolverDnCreate", INTERNAL_ERROR, handle); }
 
 EXPORT int cusolverDnCreateParams(void** params) {
   if (int status = ordered("cusolverDnCreateParams", INTERNAL_ERROR)) return status;

@@ -73,6 +73,18 @@ __attribute__((format(printf, 2, 3))) inline int refuse(int status, const char* 
   return status;
 }
 
+// A new handle of a library, numbered from 1. `name` is the function that was called, `status` what it answers if it must fail.
+template <class Handle>
+int create_handle(const char* name, int status, void** handle) {
+  static std::atomic<int> created{0};
+  if (int failure = ordered(name, status)) return failure;
+  auto* made = new Handle;
+  made->number = ++created;
+  *handle = made;
+  note("%s handle=%d", name, made->number);
+  return 0;
+}
+
 // FNV-1a
 inline uint64_t hash(const char* text, size_t size) {
   uint64_t h = 14695981039346656037ull;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "methods/random.h"
 #include "launch.h"
 
 namespace mock {
@@ -108,13 +109,7 @@ void run_mirror(const Launch& call) {
     }
 }
 
-inline double random_number(uint64_t seed, uint64_t index) {
-  uint64_t z = (seed << 40) + index + 0x9e3779b97f4a7c15u * (seed + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  z ^= z >> 31;
-  return double(int64_t(z & 0xffff) + int64_t(z >> 16 & 0xffff) + int64_t(z >> 32 & 0xffff) + int64_t(z >> 48) - 131070);
-}
+using lapwing::krylov::random_number;
 
 template <class T>
 void run_fill_random(const Launch& call) {
