@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,8 +194,7 @@ def code_of(engine: str, problem: Problem, name: str = "") -> int:
     return ENGINES.get(engine, AUTO)
 
 
-def logging_decisions() -> bool:
-    return _log.isEnabledFor(logging.INFO)
+logging_decisions = partial(_log.isEnabledFor, logging.INFO)  # a function of ours would be felt by small matrices
 
 
 def log_decision(problem: Problem, engine: str) -> None:

@@ -57,8 +57,9 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         warn_of_numpy(missing_reason)
         outputs = operation.reference((a, *others), params)
     else:
-        sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, dtype)
-        outputs = tuple([np.empty(s, d) for s, d in results])
+        shapes = (a.shape, *[x.shape for x in others]) if others else (a.shape,)
+        sizes, results, kinds = _layout(operation, shapes, params, dtype)
+        outputs = tuple(map(np.empty, results, kinds))
         bits = params[0]
         if overwrite and a.flags.writeable:
             bits |= OVERWRITE
@@ -74,10 +75,11 @@ def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 @lru_cache(maxsize=1024)
-def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> tuple[Any, Any]:
-    kinds = {None: dtype, "real": np.dtype(REAL[_NAME[dtype]])}
-    results = [(s, kinds[d] if d in kinds else np.dtype(d)) for s, d in operation.results(shapes, params)]
-    return operation.sizes(shapes, params), results
+def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> tuple[Any, Any, Any]:
+    """The sizes for the native core; shape and dtype of each result."""
+    known = {None: dtype, "real": np.dtype(REAL[_NAME[dtype]])}
+    results, kinds = zip(*operation.results(shapes, params), strict=True)
+    return operation.sizes(shapes, params), results, [known[d] if d in known else np.dtype(d) for d in kinds]
 
 
 def failed(info: np.ndarray) -> bool:

@@ -32,9 +32,10 @@ _REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # private names; where one is missing the slower call through the dispatcher is used
-_functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)
+_functorch_level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: 0)
 _legacy_batched = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False)
-_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_tracing_state = torch._C._get_tracing_state  # torch.jit.trace records only what goes through the dispatcher
 _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
 
@@ -53,7 +54,7 @@ def dtype_of(a: torch.Tensor) -> str:
 
 
 def traced(a: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or _in_functorch() or _in_dispatch_mode() or _in_jit_trace():
+    if torch.compiler.is_compiling() or _functorch_level() is not None or _dispatch_modes() or _tracing_state() is not None:
         return True
     if type(a).__name__ == "FakeTensor":
         return True
@@ -63,18 +64,18 @@ def traced(a: torch.Tensor) -> bool:
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     a = arrays[0]
     wanted = any(map(_needs_derivative, arrays))
-    if operation.derivative_from and (wanted or torch.compiler.is_compiling() or _in_functorch()):
+    if operation.derivative_from and (wanted or torch.compiler.is_compiling() or _functorch_level() is not None):
         name, places = operation.derivative_from
         outputs = apply(operation_named(name), arrays, params, engine, False)
         return tuple(outputs[i] for i in places)
-    if operation.composed and (wanted or torch.compiler.is_compiling() or _in_functorch()):
+    if operation.composed and (wanted or torch.compiler.is_compiling() or _functorch_level() is not None):
         return operation.composed(Namespace, params, arrays, engine)
     if torch.compiler.is_compiling():
         # inside torch.func under Dynamo no autograd.Function can have all rules: torch's own routine is used
         call = _hook(operation).compiled_functorch if _in_functorch_constant() else _hook(operation).compiled
-    elif _in_functorch():
+    elif _functorch_level() is not None:
         call = _hook(operation).functorch
-    elif _in_dispatch_mode() or _in_jit_trace() or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
+    elif _dispatch_modes() or _tracing_state() is not None or type(a) not in _PLAIN or not (a.is_cpu or a.is_cuda):
         call = _hook(operation).functorch if wanted else _hook(operation).op
     elif wanted:
         call = _hook(operation).eager
@@ -97,7 +98,7 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
 
 
 def differentiates(a: torch.Tensor) -> bool:
-    return _needs_derivative(a) or torch.compiler.is_compiling() or _in_functorch()
+    return _needs_derivative(a) or torch.compiler.is_compiling() or _functorch_level() is not None
 
 
 def register(kind: Any, take_apart: Any, put_together: Any) -> None:
@@ -108,22 +109,9 @@ def _needs_derivative(a: torch.Tensor) -> bool:
     return (a.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
-def _in_functorch() -> bool:
-    return _functorch_level is None or _functorch_level() is not None
-
-
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_functorch_constant() -> bool:
-    return _in_functorch()
-
-
-# torch.jit.trace records only what goes through the dispatcher
-def _in_jit_trace() -> bool:
-    return torch._C._get_tracing_state() is not None
-
-
-def _in_dispatch_mode() -> bool:
-    return _dispatch_modes is None or _dispatch_modes() > 0
+    return _functorch_level() is not None
 
 
 def _run(
@@ -144,7 +132,8 @@ def _run(
         else:
             a, overwrite = _plain(a), True
             address = a.data_ptr()
-    others = [_plain(x) for x in others]
+    if others:
+        others = [_plain(x) for x in others]
     if native is None:
         if a.is_cuda:
             raise RuntimeError(f"{operation.name}: CUDA tensors need the native core, and {missing_reason}")
@@ -152,7 +141,8 @@ def _run(
         results = operation.reference(tuple(x.detach().numpy() for x in (a, *others)), params)
         outputs = tuple(torch.from_numpy(np.asarray(x)) for x in results)
     else:
-        sizes, results = _layout(operation, (a.shape, *[x.shape for x in others]), params, a.dtype)
+        shapes = (a.shape, *[x.shape for x in others]) if others else (a.shape,)
+        sizes, results = _layout(operation, shapes, params, a.dtype)
         outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
         flags = params[0]
         if overwrite:

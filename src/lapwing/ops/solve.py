@@ -425,7 +425,7 @@ class Columns:
         self.xp = xp = framework.Namespace
         shape_a, shape_b = framework.shape_of(a), framework.shape_of(b)
         # TensorFlow may not know the number of axes before it runs: then b has columns, and the batches broadcast
-        unknown = any(getattr(x.shape, "rank", 0) is None for x in (a, b))
+        unknown = getattr(a.shape, "rank", 0) is None or getattr(b.shape, "rank", 0) is None
         rows = shape_a[-2]
         self.vector = len(shape_b) == 1
         if not shape_b:
