@@ -93,7 +93,9 @@ KNOWN: list[tuple[str, Callable[[Call], bool]]] = [
     ),
     (
         "what JAX computes outside of native code flushes subnormal numbers",
-        lambda c: c.library == "jax" and c.subnormal and c.operation in ("lstsq", "matmul", "polar", "qr", "factor", "slogdet"),
+        lambda c: (
+            c.library == "jax" and c.subnormal and c.operation in ("lstsq", "matmul", "polar", "qr", "factor", "slogdet", "det")
+        ),
     ),
 ]
 
@@ -431,6 +433,21 @@ def check_slogdet(call: Call, a: np.ndarray, known: np.ndarray, sign: Any, logab
     small("the sign of det", abs(sign - right), spread, call)
 
 
+def check_det(call: Call, a: np.ndarray, known: np.ndarray, det: Any) -> None:
+    if call.n > 65:
+        return
+    x, e = unit(a)
+    right, log, inverse = determinant(x)
+    log += e * call.n * np.log(L(2))
+    spread, kind = norm(x) * inverse * call.n**0.5, np.finfo(call.dtype)
+    if spread * 30 * call.n * kind.eps > 0.1 or abs(log - np.log(L(kind.max))) < 1 or abs(log - np.log(L(kind.tiny))) < 1:
+        return
+    if np.log(L(kind.tiny)) < log < np.log(L(kind.max)):
+        small("det", abs(det / np.exp(log) - right), spread, call)
+    elif not (abs(det) < kind.tiny if log < 0 else np.isinf(abs(det))):
+        raise Wrong(f"det {det} instead of exp({log})")
+
+
 def check_eigh(
     call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray, v: np.ndarray | None, b: np.ndarray | None = None
 ) -> None:
@@ -536,6 +553,7 @@ OPERATIONS: dict[str, Operation] = {
     "inv": Operation(SYSTEM, check_inverse),
     "inv_ex": Operation(("assume", "upper"), check_inverse),
     "slogdet": Operation(("assume", "upper", "on_fail", "engine"), check_slogdet),
+    "det": Operation(("assume", "upper", "on_fail", "engine"), check_det),
     "factor": Operation((*SYSTEM, "precision"), check_factor, right=True),
     "eigh": Operation(SPECTRUM, check_eigh, kind="hermitian"),
     "eigvalsh": Operation(SPECTRUM, lambda call, a, known, w, b=None: check_eigh(call, a, known, w, None, b), kind="hermitian"),
@@ -623,8 +641,8 @@ def perform(call: Call) -> None:
         if info is not None and bool(np.asarray(info)[where]) != (where == bad):
             raise Wrong(f"info is {np.asarray(info)[where]} for matrix {where}")
         if where == bad:
-            # slogdet of a singular matrix is (0, -inf)
-            promised = call.operation not in ("slogdet", "factor", "matmul", "qr", "lstsq", "polar")
+            # slogdet of a singular matrix is (0, -inf), det is 0
+            promised = call.operation not in ("slogdet", "det", "factor", "matmul", "qr", "lstsq", "polar")
             if promised and not any(np.isnan(p).any() for p in parts):
                 raise Wrong("a matrix that failed has numbers for a result")
             continue
@@ -674,9 +692,9 @@ def expected_failure(call: Call, bad: tuple[int, ...] | None) -> type[Exception]
         return Exception
     if bad is None or call.options.get("on_fail") == "nan" or "on_fail" not in OPERATIONS[call.operation].options:
         return None
-    if call.flaw == "singular" and call.operation == "slogdet" and call.assume != "pos":
+    if call.flaw == "singular" and call.operation in ("slogdet", "det") and call.assume != "pos":
         return None
-    if call.operation == "slogdet" and call.flaw != "singular":
+    if call.operation in ("slogdet", "det") and call.flaw != "singular":
         return None  # NaN or an error: both are documented
     return np.linalg.LinAlgError
 

@@ -112,9 +112,7 @@ def gradients(a):
     x = torch.tensor(a, requires_grad=True)
     yield "torch", torch.autograd.grad(lw.det(x).sum(), x)[0].numpy()
     with x64():
-        f = jax.vmap(jax.grad(lw.det))
-        yield "jax", np.asarray(f(a))
-        yield "jax jit", np.asarray(jax.jit(f)(a))
+        yield "jax vmap", np.asarray(jax.jit(jax.vmap(jax.grad(lw.det)))(a))
         yield "jax batch", np.asarray(jax.jit(jax.grad(lambda x: lw.det(x).sum()))(a))
     y = tf.constant(a)
 
@@ -124,7 +122,6 @@ def gradients(a):
             value = tf.reduce_sum(lw.det(y))
         return tape.gradient(value, y)
 
-    yield "tensorflow", by_tape(y).numpy()
     yield "tf.function", tf.function(by_tape)(y).numpy()
 
 
@@ -157,8 +154,7 @@ def test_second_derivatives_and_forward_mode():
     assert torch.allclose(forward, (gradient * direction).sum((-1, -2)))
     assert torch.autograd.gradgradcheck(lw.det, x)
     with x64():
+        ours, theirs = (jax.jit(jax.hessian(det)) for det in (lw.det, jnp.linalg.det))
         for a in (np.eye(3), random((3, 3), "float64")):
-            got, expected = jax.hessian(lw.det)(a), jax.hessian(jnp.linalg.det)(a)
-            assert np.allclose(got, expected, atol=1e-12)
-        singular = np.asarray(jax.hessian(lw.det)(np.ones((3, 3))))
-        assert not np.isfinite(singular).all(), "not finite rather than wrong"
+            assert np.allclose(ours(a), theirs(a), atol=1e-12)
+        assert not np.isfinite(ours(np.ones((3, 3)))).all(), "not finite rather than wrong"

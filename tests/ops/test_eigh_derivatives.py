@@ -278,7 +278,7 @@ def test_torch_func(name):
     assert torch.allclose(transform(torch_loss)(argument), transform(own)(argument), atol=1e-10)
 
 
-@pytest.mark.parametrize("subset", [None, slice(-2, None)])
+@pytest.mark.parametrize("subset", [pytest.param(None, marks=pytest.mark.slow), slice(-2, None)])
 def test_torch_compile_and_export(subset):
     torch = pytest.importorskip("torch")
     x = torch.from_numpy(hermitian((3, 4, 4), "float64", seed=3))

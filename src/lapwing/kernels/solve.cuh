@@ -83,19 +83,20 @@ struct Product {
   int exponent;
 
   LW_INLINE void multiply_by(T x, int more = 0) {
-    Real size = magnitude(x);
-    int e = size > 0 && size < INFINITE ? ilogb(size) : 0;
+    int e = exponent_of(x);
     mantissa = multiply(mantissa, shifted(x, -e));
     exponent += e + more;
-    size = magnitude(mantissa);
-    e = size > 0 && size < INFINITE ? ilogb(size) : 0;
+    e = exponent_of(mantissa);
     mantissa = shifted(mantissa, -e);
     exponent += e;
   }
   LW_INLINE T value() const { return shifted(mantissa, exponent); }
 
  private:
-  static constexpr Real INFINITE = LW_DTYPE % 2 ? Real(1.7976931348623157e308) : Real(3.402823466e38f);
+  static LW_INLINE int exponent_of(T x) {
+    Real size = magnitude(x);
+    return size > 0 && size - size == 0 ? ilogb(size) : 0;  // of infinity and NaN the difference is NaN
+  }
 #if LW_DTYPE < 2
   static LW_INLINE T shifted(T x, int e) { return scalbn(x, e); }
 #else
