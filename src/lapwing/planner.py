@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .core import libraries
 from .core.engines import ENGINES as ALL
@@ -27,6 +27,7 @@ __all__ = [
     "AUTO",
     "EngineStatus",
     "capabilities",
+    "code_for",
     "code_of",
     "engines",
     "free_memory",
@@ -185,16 +186,38 @@ def code_of(engine: str, problem: Problem, name: str = "") -> int:
         return AUTO
     name = name or problem.operation
     if engine not in ALL:
-        names = ", ".join(map(repr, ["auto", *ALL]))
-        raise ValueError(f"{name}: engine={engine!r} is not known\nhint: use one of {names}")
+        raise _unknown(engine, name, _fit(problem))
     if reason := refusal(engine, problem):
-        fit = [other for other in _having(problem) if not refusal(other, problem)]
-        hint = "" if "\nhint:" in reason else f"\nhint: use one of {', '.join(map(repr, ['auto', *fit]))}"
+        hint = "" if "\nhint:" in reason else f"\nhint: use one of {', '.join(map(repr, ['auto', *_fit(problem)]))}"
         raise ValueError(f"{name}: engine={engine!r} cannot take this call: {reason}{hint}")
     return ENGINES.get(engine, AUTO)
 
 
-logging_decisions = partial(_log.isEnabledFor, logging.INFO)  # a function of ours would be felt by small matrices
+def code_for(framework: Any, a: Any, engine: str, name: str, problems: Callable[[], Sequence[Problem]]) -> int:
+    """As :func:`code_of`, for all problems of a call. Where sizes are not numbers yet (torch.compile, symbolic shapes, graphs)
+    only the name is checked: the native core refuses when the call runs."""
+    if engine == "auto":
+        return AUTO
+    if framework.sized(a):
+        code, *_ = [code_of(engine, problem, name) for problem in problems()]
+        return code
+    if engine not in ALL:
+        raise _unknown(engine, name, list(ALL))
+    return ENGINES.get(engine, AUTO)
+
+
+def _fit(problem: Problem) -> list[str]:
+    return [other for other in _having(problem) if not refusal(other, problem)]
+
+
+def _unknown(engine: Any, name: str, fit: list[str]) -> ValueError:
+    what = "is not known"
+    if engine in [backend.name for backend in backends()]:
+        what = "is for sharded matrices, and this matrix is on one device"
+    return ValueError(f"{name}: engine={engine!r} {what}\nhint: use one of {', '.join(map(repr, ['auto', *fit]))}")
+
+
+logging_decisions = partial(_log.isEnabledFor, logging.INFO)  # a Python function here would slow down small matrices
 
 
 def log_decision(problem: Problem, engine: str) -> None:

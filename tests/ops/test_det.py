@@ -75,6 +75,17 @@ def test_no_pivot_product_leaves_the_range_on_the_way(n):
     assert lw.det(spread) == 2.0**800
 
 
+@pytest.mark.parametrize("assume", ["lower", "upper"])
+def test_triangles_whose_partial_products_leave_the_range(backend, assume):
+    a = np.diag([1e200, 1e200, 1e-200, 1e-200])
+    assert abs(backend.get(lw.det(backend.put(a), assume=assume)) - 1) <= 1e-12
+    a = np.diag(np.array([2.0**-100] * 3 + [2.0**100] * 3, np.float32))
+    assert abs(backend.get(lw.det(backend.put(a), assume=assume)) - 1) <= 1e-4
+    for diagonal, expected in (([0.0, 1e300, 1e300], 0), ([1e300, 1e300, 1.0], np.inf), ([1e-300, 1e-300, 1.0], 0)):
+        assert backend.get(lw.det(backend.put(np.diag(diagonal)), assume=assume)) == expected
+    assert np.isnan(backend.get(lw.det(backend.put(np.diag([1.0, np.nan])), assume=assume)))
+
+
 def test_the_same_as_slogdet_says():
     a = random((50, 12, 12), "complex128")
     sign, logabs = lw.slogdet(a)
@@ -158,3 +169,40 @@ def test_second_derivatives_and_forward_mode():
         for a in (np.eye(3), random((3, 3), "float64")):
             assert np.allclose(ours(a), theirs(a), atol=1e-12)
         assert not np.isfinite(ours(np.ones((3, 3)))).all(), "not finite rather than wrong"
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        np.eye(4) * 1e-100,
+        np.eye(3) * 1e110,
+        np.eye(3, dtype="float32") * np.float32(1e-16),
+        np.diag([1e200, 1e200, 1e-200, 1e-200, 1.0]),
+    ],
+)
+def test_gradients_of_extreme_matrices(a):
+    import torch
+
+    x = torch.tensor(a, requires_grad=True)
+    (got,) = torch.autograd.grad(lw.det(x), x)
+    d = np.diag(a).astype(np.longdouble)
+    expected = np.array([np.prod(np.delete(d, i)) for i in range(len(d))])
+    with np.errstate(over="ignore"):
+        expected = expected.astype(a.dtype)
+    assert np.allclose(np.diag(got.numpy()), expected, rtol=1e3 * eps_of(a), atol=0)
+
+
+def test_second_derivatives_of_the_others_in_a_batch():
+    """One singular matrix makes its own second derivatives alone not finite, and a high condition number none."""
+    import torch
+
+    a = np.stack([random((3, 3), "float64"), np.ones((3, 3)), np.diag([1.0, 1.0, 1e-9])])
+
+    def second(a):
+        x = torch.tensor(a, requires_grad=True)
+        (g,) = torch.autograd.grad(lw.det(x).sum(), x, create_graph=True)
+        return torch.autograd.grad((g**2).sum(), x)[0].numpy()
+
+    got = second(a)
+    assert np.allclose(got[0], second(a[:1])[0]) and not np.isfinite(got[1]).all()
+    assert np.allclose(got[2], np.diag([2 * (1 + 1e-18), 2 * (1 + 1e-18), 4e-9]), atol=1e-6)

@@ -213,36 +213,56 @@ def slogdet_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) 
 def det_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
     """d det = tr(adj(A) dA)."""
     da = _hermitian(xp, tangents[0]) if params[0] & POS else tangents[0]
-    return (xp.sum(xp.sum(xp.swap(_adjugate(xp, params, inputs[0], outputs[0])) * da, -1), -1),)
+    return (xp.sum(xp.sum(xp.swap(_adjugate(xp, params, inputs[0])) * da, -1), -1),)
 
 
 def det_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
     """G = g adj(A)^H."""
-    g = xp.adjoint(_adjugate(xp, params, inputs[0], outputs[0])) * grads[0][..., None, None]
+    g = xp.adjoint(_adjugate(xp, params, inputs[0])) * grads[0][..., None, None]
     return (_hermitian(xp, g) if params[0] & POS else g,)
 
 
-def _adjugate(xp: Any, params: Params, a: Any, det: Any) -> Any:
-    """adj(A) = det(A) A^-1, for matrices near a singular one by their singular values, as a limit of that."""
-    x, _ = xp.call(operation_named("inverse"), (a,), params)
-    det = det[..., None, None]
-    if params[0] & POS:
-        return x * det
-    eps = float(np.finfo(xp.dtype_name(a)).eps)
-    sizes = [xp.largest(xp.sum(xp.abs(xp.constant(y)), -1))[..., None] for y in (a, x)]
-    well = sizes[0] * sizes[1] <= eps**-0.5  # the condition number; NaN, where the inverse failed, is not
+def _adjugate(xp: Any, params: Params, a: Any) -> Any:
+    """adj(A) = det(A) A^-1, and for matrices of high condition number its limit, by their singular values."""
+    with xp.quiet():
+        x, _ = xp.call(operation_named("inverse"), (a,), params)
+        if params[0] & POS:
+            return _times_det(xp, params, a, x)
+        eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(a)
+        # Bauer and Skeel's number, which no scaling of rows changes; NaN, where the inverse failed, is neither well nor regular
+        condition = xp.largest(xp.sum(xp.abs(xp.constant(x)) @ xp.abs(xp.constant(a)), -1))[..., None]
+        well, regular = condition <= eps**-0.5, condition <= 0.1 / (n * eps)
 
-    def by_singular_values() -> Any:
-        # A = U S V^H: adj(A) = det(U V^H) V adj(S) U^H, and adj(S) holds the products of all other singular values
-        u, s, vh, _ = xp.call(operation_named("svd"), (xp.where(well, xp.zeros_like(a), xp.constant(a)),), (0, 0))
-        others = xp.product(xp.where(xp.abs(xp.eye(u)) > 0, xp.ones_like(s)[..., None, :], s[..., None, :]))
-        turn = xp.call(operation_named("det"), (u @ vh,), (0,))[0]
-        by_values = (xp.adjoint(vh) * (xp.like(others, u) * turn[..., None])[..., None, :]) @ xp.adjoint(u)
-        by_values = xp.constant(by_values) + (a - xp.constant(a)) ** 0.5  # its own derivative is not finite, rather than wrong
-        y, _ = xp.call(operation_named("inverse"), (xp.where(well, a, xp.eye(a)),), params)
-        return xp.where(well, y * det, by_values)
+        def by_singular_values() -> Any:
+            y, _ = xp.call(operation_named("inverse"), (xp.where(regular, a, xp.eye(a)),), params)
+            product = _times_det(xp, params, xp.where(regular, a, xp.eye(a)), y)
+            value = xp.constant(_adjugate_of_parts(xp, xp.where(well, xp.eye(a), xp.constant(a))))
+            # The derivative of the value is that of the product. Of a singular matrix it is not finite, rather than wrong.
+            marker = xp.where(regular, xp.ones_like(a), a - xp.constant(a)) ** 0.5
+            return xp.where(well, product, value + xp.where(regular, product - xp.constant(product), marker))
 
-    return xp.if_all(well, lambda: x * det, by_singular_values)
+        return xp.if_all(well, lambda: _times_det(xp, params, a, x), by_singular_values)
+
+
+def _times_det(xp: Any, params: Params, a: Any, x: Any) -> Any:
+    """det(A) x, where the determinant alone may be too large or too small to be written."""
+    sign, logabs, _ = xp.call(operation_named("slogdet"), (a,), params)
+    size = xp.abs(xp.constant(x))
+    size = xp.where((size > 0) & xp.isfinite(size), size, xp.ones_like(size))
+    factor = xp.exp(logabs[..., None, None] + xp.log(size))
+    return x / xp.like(size, x) * (xp.like(factor, x) * sign[..., None, None])
+
+
+def _adjugate_of_parts(xp: Any, a: Any) -> Any:
+    """A = U S V^H: adj(A) = det(U V^H) V adj(S) U^H, and adj(S) holds the products of all other singular values."""
+    u, s, vh, _ = xp.call(operation_named("svd"), (a,), (0, 0))
+    zero = s == 0
+    logs = xp.log(xp.where(zero, xp.ones_like(s), s))
+    others = xp.exp(xp.sum(logs, -1)[..., None] - logs)
+    one = xp.where(zero, xp.ones_like(s), xp.zeros_like(s))
+    others = xp.where(xp.sum(one, -1)[..., None] - one > 0, xp.zeros_like(s), others)  # another one is zero
+    turn = xp.call(operation_named("det"), (u @ vh,), (0,))[0]
+    return (xp.adjoint(vh) * (xp.like(others, u) * turn[..., None])[..., None, :]) @ xp.adjoint(u)
 
 
 def qr_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:

@@ -37,6 +37,9 @@ class Framework(Protocol):
     def traced(self, a: Any, /) -> bool:
         """Whether values cannot be looked at: jit, compile, graph mode, graph capture."""
 
+    def sized(self, a: Any, /) -> bool:
+        """Whether its sizes are numbers now that the native core can be asked about."""
+
     def differentiates(self, a: Any, /) -> bool:
         """Whether derivatives with respect to it may be asked for."""
 

@@ -32,6 +32,10 @@ def traced(a: Any) -> bool:
     return bool(cp.cuda.get_current_stream().is_capturing())
 
 
+def sized(a: Any) -> bool:
+    return True
+
+
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     a, *others = arrays
     if native is None:

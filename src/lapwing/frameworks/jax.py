@@ -52,6 +52,10 @@ def traced(a: Any) -> bool:
     return isinstance(a, jax.core.Tracer)
 
 
+def sized(a: Any) -> bool:
+    return all(isinstance(n, int) for n in a.shape)
+
+
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     if any(map(traced, arrays)):
         return _differentiable(operation, params, engine, overwrite)(*arrays)  # type: ignore[no-any-return]

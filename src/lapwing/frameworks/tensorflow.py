@@ -66,6 +66,10 @@ def traced(a: Any) -> bool:
     return not _executing_eagerly()
 
 
+def sized(a: Any) -> bool:
+    return a.shape.rank is not None and None not in shape_of(a)
+
+
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     # variables become tensors
     arrays = tuple([a if isinstance(a, _Tensor) else tf.convert_to_tensor(a) for a in arrays])
@@ -139,7 +143,7 @@ class Namespace:
 
     swap, adjoint, diagonal, diag = tf.linalg.matrix_transpose, tf.linalg.adjoint, tf.linalg.diag_part, tf.linalg.diag
     cast, ratio, sum = tf.cast, tf.math.divide_no_nan, tf.reduce_sum
-    log, sqrt, argmax, reshape, constant = tf.math.log, tf.sqrt, tf.argmax, tf.reshape, tf.stop_gradient
+    exp, log, sqrt, argmax, reshape, constant = tf.exp, tf.math.log, tf.sqrt, tf.argmax, tf.reshape, tf.stop_gradient
 
     @staticmethod
     def tril(x: Any, k: int) -> Any:

@@ -61,6 +61,10 @@ def traced(a: torch.Tensor) -> bool:
     return (a.is_cuda and _capturing()) or a.is_meta
 
 
+def sized(a: torch.Tensor) -> bool:
+    return not torch.compiler.is_compiling() and all(type(n) is int for n in a.shape)
+
+
 def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool) -> tuple[Any, ...]:
     a = arrays[0]
     wanted = any(map(_needs_derivative, arrays))

@@ -100,7 +100,9 @@ def cholesky(
         options: dict[str, Any] = {"upper": upper, "overwrite": overwrite, "on_fail": on_fail, "engine": engine}
         return framework.call(cholesky, a, **options)  # type: ignore[no-any-return]
     upper, overwrite = check_hermitian("cholesky", framework.shape_of(a), framework.dtype_of(a), upper, overwrite, on_fail)
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, upper))
+    code = (
+        planner.AUTO if engine == "auto" else planner.code_for(framework, a, engine, "cholesky", lambda: [_problem(a, upper)])
+    )
     flags = UPPER if upper else 0
     traced = framework.traced(a)
     waits = on_fail == "raise" and not traced

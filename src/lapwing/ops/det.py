@@ -47,7 +47,8 @@ def det(
 
     Notes
     -----
-    The derivative is right at singular matrices too. The second derivative is not finite there.
+    The derivative is right at singular matrices too. The second derivative is not finite there, that is, where the condition
+    number is above 0.1 / (n eps).
 
     See Also
     --------
@@ -65,7 +66,20 @@ def det(
     if framework.sharded:
         sign, logabs = framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)
         return sign * np.e**logabs
-    return determinant(framework, det, DET, a, assume, upper, on_fail, engine, lambda xp, pivots: (xp.product(pivots),))[0]
+    return determinant(framework, det, DET, a, assume, upper, on_fail, engine, _of_diagonal)[0]
+
+
+def _of_diagonal(xp: Any, pivots: Any) -> tuple[Any]:
+    """Their product; by their logarithms where it leaves the range on the way. The derivative is right where some are zero."""
+    with xp.quiet():
+        plain = xp.product(xp.constant(pivots))
+        limits = np.finfo(xp.dtype_name(pivots))
+        good = (xp.abs(plain) >= float(limits.tiny)) & xp.isfinite(plain)
+        size = xp.abs(xp.constant(pivots))
+        size = xp.where((size > 0) & xp.isfinite(size), size, xp.ones_like(size))
+        phase, factor = xp.product(pivots / xp.like(size, pivots)), xp.exp(xp.sum(xp.log(size), -1))
+        scaled = xp.where((phase == 0) & ~xp.isfinite(factor), phase, phase * xp.like(factor, pivots))
+        return (xp.where(good, xp.product(xp.where(good[..., None], pivots, xp.ones_like(pivots))), scaled),)
 
 
 def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:

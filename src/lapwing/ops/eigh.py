@@ -261,7 +261,7 @@ def _solve(
         return spectrum.certified(framework, name, a, (first, count), again, eigh, {"subset": subset, **options})
     flags = UPPER if upper else 0
     part = None if count < 0 else (first, count)
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(operation, a, upper, part))
+    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(operation, a, upper, part)])
     waits = on_fail == "raise" and not traced
     # after the input is overwritten its NaN cannot be found
     finite = finite_flags(framework, a, flags) if waits and overwrite else None

@@ -368,7 +368,7 @@ def factor(
     overwrite = overwrite and not keeps
     triangle = kept = rows = finite = None
     report = _report(assume, engine)
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, assume, upper), "factor")
+    code = planner.code_for(framework, a, engine, "factor", lambda: [_problem(a, assume, bool(upper))])
     if not traced and planner.logging_decisions():
         planner.log_decision(_problem(a, assume, upper), engine)
     if assume in ("lower", "upper"):

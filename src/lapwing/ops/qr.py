@@ -71,7 +71,7 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
         return framework.call(qr, a, mode=mode, engine=engine)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
     _check(shape, framework.dtype_of(a), mode)
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem(a, mode=mode))
+    code = planner.code_for(framework, a, engine, "qr", lambda: [_problem(a, mode=mode)])
     m, n = shape[-2:]
     if n == 0 and mode == "complete":
         square = a @ framework.Namespace.adjoint(a)

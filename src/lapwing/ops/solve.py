@@ -328,7 +328,7 @@ def determinant(
     xp = framework.Namespace
     if assume in ("lower", "upper") or framework.shape_of(a)[-1] == 0:
         if engine != "auto":
-            planner.code_of(engine, function.problem(a, assume=assume), name)
+            planner.code_for(framework, a, engine, name, lambda: [function.problem(a, assume=assume)])
         if not framework.traced(a) and planner.logging_decisions():
             planner.log_decision(function.problem(a, assume=assume), engine)
         return of_diagonal(xp, xp.diagonal(a))
@@ -553,14 +553,13 @@ def _call(
     logging = not framework.traced(arrays[0]) and planner.logging_decisions()
     if engine == "auto" and not logging:
         return framework.apply(operation, arrays, (flags,), planner.AUTO, overwrite)  # type: ignore[no-any-return]
-    problems = _problems_of(framework, operation, arrays, flags)
-    code, *_ = [planner.code_of(engine, problem, name) for problem in problems]  # it must take all of them
+    code = planner.code_for(framework, arrays[0], engine, name, lambda: _problems_of(framework, operation, arrays, flags))
     if logging:
-        planner.log_decision(problems[0], engine)
-    made = framework.apply(operation, arrays, (flags,), code, overwrite)
+        planner.log_decision(_problems_of(framework, operation, arrays, flags)[0], engine)
+    outputs = framework.apply(operation, arrays, (flags,), code, overwrite)
     if logging:
         planner.log_notes()
-    return made  # type: ignore[no-any-return]
+    return outputs  # type: ignore[no-any-return]
 
 
 _COMPOSED = "; derivatives are recorded, so that the factor is kept, and solves with it follow"

@@ -225,7 +225,7 @@ polar.request = _request(polar, (MATRIX, MATRIX), PolarResult)  # type: ignore[a
 
 def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
     what = "svdvals" if operation is SVDVALS else "svd"
-    code = planner.AUTO if engine == "auto" else planner.code_of(engine, _problem_of(what, a, bool(params[1])), name)
+    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(what, a, bool(params[1]))])
     traced = framework.traced(a)
     logging = not traced and planner.logging_decisions()
     if logging:
