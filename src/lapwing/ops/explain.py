@@ -55,8 +55,10 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     """
     problem = getattr(op, "problem", None)
     if problem is None:
-        name = getattr(op, "__qualname__", repr(op))
-        raise TypeError(f"explain: {name} does not choose an engine\nhint: explain(lapwing.cholesky, a)")
+        name = f"{op.__module__}.{op.__qualname__}" if hasattr(op, "__qualname__") else repr(op)
+        raise TypeError(
+            f"explain: {name} is not a function of lapwing that chooses an engine\nhint: explain(lapwing.cholesky, a)"
+        )
     signature = inspect.signature(op)
     if unknown := {name: kwargs[name] for name in kwargs if name not in signature.parameters}:
         raise unknown_keyword(op, unknown)

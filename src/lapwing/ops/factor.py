@@ -59,8 +59,9 @@ class Factor:
     info : int32 array
         0 for each matrix that could be factored, else the pivot or the leading minor that failed.
     report : dict
-        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular"; over many devices also ``grid`` and
-        ``tile``; with precision="mixed" also ``precision`` and ``fallback``.
+        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular"; with ``jitter`` the amount that was added to
+        the diagonal of each matrix; over many devices also ``grid`` and ``tile``; with precision="mixed" also ``precision`` and
+        ``fallback``.
     shape, dtype
         Those of the matrix.
     """
@@ -391,7 +392,8 @@ def factor(
         kept = a
     if waits and framework.failed(info):
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
-        raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
+        tried = {} if jitter is None else {"jitter": jitter}
+        raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle, **tried)
     framework.register(Factor, _take_apart, _put_together)
     return Factor(Factored(assume, upper, report, (kept if keeps else None, l, rows, info), finite))
 
