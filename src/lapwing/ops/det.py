@@ -85,4 +85,5 @@ DET = Operation(
     keeps_inputs=lambda params: True,
     turns="pos",
 )
+det.request = slogdet.request  # type: ignore[attr-defined]  # over many devices it is computed from the logarithm
 det.problem = problem_of("det", of_diagonal=True)  # type: ignore[attr-defined]

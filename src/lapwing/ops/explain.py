@@ -29,7 +29,7 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     Plan
         ``engine``, ``reason``, ``device_bytes``, ``host_bytes``, ``flops``, ``bytes_moved``, ``predicted_seconds``. Printing it
         shows a summary. For a matrix over many devices a ``Cost``: bytes, messages and seconds for each device, grid, tile, and
-        the largest n that fits (see :mod:`lapwing.distributed`). It asks no other rank: one of them alone may call it.
+        the largest n that fits (see :mod:`lapwing.distributed`). It asks no other rank, so a single rank may call it.
 
     Raises
     ------

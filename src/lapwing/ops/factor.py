@@ -307,7 +307,7 @@ def factor(
     engine: str = "auto",
     **unknown: Never,
 ) -> Factor:
-    """Factor square matrices, to solve with them often.
+    """Factor square matrices once, to solve many systems with them.
 
     Parameters
     ----------
@@ -316,13 +316,12 @@ def factor(
     assume, upper, overwrite, on_fail, engine
         As for :func:`solve`; by default positive definite.
     precision : {"full", "mixed"}
-        "mixed" factors in float32 or complex64, and refines each solution with the matrix itself, which is kept, until it is
-        as good as with the full factor; where it cannot be, the full factor is made and used from then on. ``.report`` tells
-        of the last solve that was refined: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general"
-        and "pos". In traced code, and where derivatives are recorded, the full factor is made at once; a solve there makes
-        it too.
+        "mixed" factors in float32 or complex64 and keeps the matrix. Each solution is refined with the matrix until it is as
+        good as one by the full factor. If refinement fails, the full factor is computed and used from then on. ``.report``
+        describes the last refined solve: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general" and
+        "pos". Traced code and recorded derivatives always use the full factor.
     jitter : None, "auto" or float
-        As for :func:`cholesky`, with ``assume="pos"``. ``.report["jitter"]`` has what was added to the diagonal of each matrix.
+        As for :func:`cholesky`, with ``assume="pos"``. ``.report["jitter"]`` is what was added to each diagonal.
 
     Returns
     -------
