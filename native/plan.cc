@@ -319,7 +319,7 @@ Choice choose_direct(const Frame& frame, const Place& place, const Methods& meth
 }
 
 const char* source_of(const Rule* rule) {
-  return rule ? rule->source.c_str() : "the built-in limits, as there is no record of this hardware";
+  return rule ? rule->source.c_str() : "the built-in limits, as there is no record of this operation on this hardware";
 }
 
 std::string reason_of(const Frame& frame, const Place& place, const Choice& choice) {

@@ -383,7 +383,7 @@ def check_refusals():
     try:
         lw.solve(x, np.ones(n // 2))
     except ValueError as error:
-        assert P == 1 or "\nhint: an array is all of b, on every rank; a rank's rows of it are Sharded" in str(error), error
+        assert P == 1 or "\nhint: an array must be the whole b, on every rank; a rank's own rows" in str(error), error
     close(lw.solve(x, np.ones(n), assume="pos"), np.linalg.solve(a, np.ones(n)), n, "after the refusals")
 
 

@@ -116,6 +116,8 @@ def test_explain(capsys):
     assert lw.explain(lw.inv, lw.spec((1000, 1000), sharding=4)).flops > 2 * lw.explain(
         lw.inv, lw.spec((1000, 1000), sharding=4), assume="pos"
     ).flops  # fmt: skip
+    spread = lw.spec((1000, 1000), sharding=4)
+    assert lw.explain(lw.det, spread).flops == lw.explain(lw.slogdet, spread).flops
     tall = lw.explain(lw.svd, lw.spec((100_000, 2000), sharding=(64, 1)))
     assert tall.shape == (100_000, 2000) and tall.tile >= 64
     layout = Layout.cyclic((900, 900), 32, (2, 3))

@@ -26,15 +26,60 @@ def test_no_array(a, hint):
 def test_sparse_matrices():
     sparse = pytest.importorskip("scipy.sparse")
     for make in (sparse.csr_matrix, sparse.csr_array):
-        with pytest.raises(TypeError, match="toarray"):
+        with pytest.raises(TypeError, match=r"hint: a\.toarray"):
             lw.cholesky(make(np.eye(3)))
+        with pytest.raises(TypeError, match=r"hint: b\.toarray"):
+            lw.solve(np.eye(3), make(np.eye(3)))
+    product = pytest.importorskip("scipy.sparse.linalg").aslinearoperator(np.diag([1.0, 2.0, 3.0]))
+    with pytest.raises(TypeError, match=r"hint: a @ numpy\.eye\(n\).*lapwing\.operator\(a\.dot, a\.shape, a\.dtype\)"):
+        lw.eigh(product, subset=slice(1))
+    described = lw.operator(product.dot, product.shape, product.dtype)  # what the hint says
+    assert np.allclose(lw.eigvalsh(described, subset=slice(-1, None)), 3)
+
+
+def test_sparse_arrays_of_the_frameworks():
+    tf = pytest.importorskip("tensorflow")
+    jax = pytest.importorskip("jax")
+    bcoo = pytest.importorskip("jax.experimental.sparse").BCOO
+    for a, hint in (
+        (tf.sparse.eye(3), "tf.sparse.to_dense"),
+        (tf.ragged.constant([[[1.0]]]), ".to_tensor()"),
+        (bcoo.fromdense(jax.numpy.eye(3)), ".todense()"),
+        (jax.ShapeDtypeStruct((3, 3), "float32"), "lapwing.spec"),
+    ):
+        for call in (lw.cholesky, lw.eigh, lambda a: lw.solve(np.eye(3), a)):
+            with pytest.raises(TypeError, match=r"an array of NumPy.*\nhint: ") as caught:
+                call(a)
+            assert hint in str(caught.value)
+
+
+def test_jitter_that_did_not_help_is_named():
+    for call in (lw.cholesky, lw.factor):
+        with pytest.raises(lw.NotPositiveDefiniteError, match=r'hint: .*jitter="auto"'):
+            call(-np.eye(3))
+        with pytest.raises(lw.NotPositiveDefiniteError, match=r"also with jitter='auto'.*\nhint: more than rounding") as caught:
+            call(-np.eye(3), jitter="auto")
+        assert caught.value.jitter == "auto" and caught.value.minor == 1
+    with pytest.raises(lw.NotPositiveDefiniteError, match='use assume="hermitian"'):
+        lw.solve(-np.eye(3), np.ones(3), assume="pos")
 
 
 def test_right_hand_side_is_named():
-    with pytest.raises(TypeError, match=r"solve: b must be an array of NumPy.*got builtins\.list"):
+    with pytest.raises(TypeError, match=r"solve: b must be an array of NumPy.*got list"):
         lw.solve(np.eye(2), [1, 2])
     with pytest.raises(TypeError, match="lstsq: b must be an array"):
         lw.lstsq(np.eye(2), None)
+
+
+def test_right_hand_side_of_another_library():
+    torch = pytest.importorskip("torch")
+    for b in ([1.0, 2.0], np.ones(2)):
+        with pytest.raises(TypeError, match=r"\nhint: torch\.as_tensor\(b, dtype=a\.dtype, device=a\.device\)"):
+            lw.solve(torch.eye(2), b)
+    with pytest.raises(TypeError, match=r"b has dtype int64, .* with a of float64\nhint: convert b to float64"):
+        lw.solve(np.eye(2), np.array([1, 2]))
+    with pytest.raises(TypeError, match=r"b has dtype complex128.*\nhint: factor the matrix in complex128"):
+        lw.factor(np.eye(2)).solve(np.ones(2) * 1j)
 
 
 def test_operators_are_for_eigenvalues():
@@ -71,6 +116,8 @@ def test_least_squares_of_numpy_matrices():
         (lw.eigh_ex, "k", "subset=slice(k)"),
         (lw.svd, "compute_uv", "lapwing.svdvals"),
         (lw.svdvals, "driver", "engine=..."),
+        (lw.svd, "k", "u[..., :k]"),
+        (lw.solve, "jitter", "lapwing.factor(a, jitter=...)"),
         (lw.polar, "method", "engine=..."),
         (lw.qr, "pivoting", "the keywords are mode, engine"),
         (lw.lstsq, "cond", "rcond=..."),

@@ -459,7 +459,7 @@ def test_wrong_arguments(backend):
         lw.solve(a, backend.put(np.ones((5, 3))))
     with pytest.raises(ValueError, match="do not broadcast"):
         lw.solve(backend.put(np.ones((2, 3, 3))), backend.put(np.ones((5, 3, 1))))
-    with pytest.raises(TypeError, match="same dtype"):
+    with pytest.raises(TypeError, match="b has dtype int32"):
         lw.solve(a, backend.put(np.ones((3, 1), "int32")))
     with pytest.raises(ValueError, match="assume='nonsense' is not known"):
         lw.inv(a, assume="nonsense")
@@ -672,7 +672,7 @@ def test_mixed_precision_of_batches_and_of_nothing(backend):
 def test_a_factor_checks_the_right_hand_side(backend, precision):
     f = lw.factor(backend.put(np.eye(3)), precision=precision)
     for wrong in (np.ones(3, "complex64"), np.ones(3, "int32")):
-        with pytest.raises(TypeError, match=r"Factor\.solve: a and b must have the same dtype"):
+        with pytest.raises(TypeError, match=r"Factor\.solve: b has dtype .* cannot be used with a of float64"):
             f.solve(backend.put(wrong))
     narrow = backend.get(f.solve(backend.put(np.ones(3, "float32"))))
     assert narrow.dtype == "float64" and np.array_equal(narrow, np.ones(3))

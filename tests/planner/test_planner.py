@@ -65,7 +65,7 @@ def test_explain_a_gpu_call_without_a_gpu():
 
 
 def test_explain_refuses():
-    with pytest.raises(TypeError, match="does not choose an engine"):
+    with pytest.raises(TypeError, match="not a function of lapwing that chooses an engine"):
         lw.explain(np.linalg.cholesky, np.eye(3))
     with pytest.raises(ValueError, match="square"):
         lw.explain(lw.cholesky, lw.spec((3, 4)))

@@ -9,6 +9,14 @@ from .errors import ShapeError
 from .problem import DTYPES, promoted
 
 _KNOWN = frozenset(DTYPES)
+# how b becomes an array of the library of a
+_CONVERSIONS = {
+    "numpy": "numpy.asarray(b, dtype=a.dtype)",
+    "torch": "torch.as_tensor(b, dtype=a.dtype, device=a.device)",
+    "jax": "jax.numpy.asarray(b, dtype=a.dtype)",
+    "tensorflow": "tf.convert_to_tensor(b, dtype=a.dtype)",
+    "cupy": "cupy.asarray(b, dtype=a.dtype)",
+}
 
 
 def check_matrix(operation: str, shape: tuple[int | None, ...], dtype: str, letters: str = "m, n") -> None:
@@ -60,12 +68,14 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     try:
         other = of(b, operation)
     except TypeError as error:
-        text = str(error).replace(": expected an array", ": b must be an array", 1).replace("asarray(a,", "asarray(b,")
+        text = str(error).replace(": expected an array", ": b must be an array", 1).replace("hint: a.", "hint: b.")
+        text = text.replace("numpy.asarray(a, dtype=float)", _conversion(framework))
         raise type(error)(text) from None  # a subclass says that the array can be converted
     if other is not framework:
         names = [f.__name__.rpartition(".")[2] for f in (framework, other)]
         raise TypeError(
-            f"{operation}: a and b must be arrays of one library, got {names[0]} and {names[1]}\nhint: convert b to {names[0]}"
+            f"{operation}: a and b must be arrays of one library, got {names[0]} and {names[1]}"
+            f"\nhint: {_conversion(framework)} converts b"
         )
     # most often the very same objects: the rest takes as long as a small solve
     if a.dtype is not b.dtype:
@@ -73,8 +83,9 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
         if dtypes[0] != dtypes[1]:
             common = promoted(*dtypes) if _KNOWN.issuperset(dtypes) else ""
             if not common or (fixed and common != dtypes[0]):
+                hint = f"factor the matrix in {common}" if common else f"convert b to {dtypes[0]}"
                 raise TypeError(
-                    f"{operation}: a and b must have the same dtype, got {dtypes[0]} and {dtypes[1]}\nhint: convert one of them"
+                    f"{operation}: b has dtype {dtypes[1]}, which cannot be used with a of {dtypes[0]}\nhint: {hint}"
                 )
             a, b = (
                 x if dtype == common else framework.Namespace.cast(x, common) for x, dtype in zip((a, b), dtypes, strict=True)
@@ -90,6 +101,11 @@ def check_pair(operation: str, framework: Any, of: Any, a: Any, b: Any, *, fixed
     if str(devices[0]) != str(devices[1]):
         raise TypeError(f"{operation}: a and b must be on one device, got {devices[0]} and {devices[1]}")
     return a, b
+
+
+def _conversion(framework: Any) -> str:
+    name = framework.__name__.rpartition(".")[2]
+    return _CONVERSIONS.get(name, f"an array of {name}")
 
 
 def check_flag(operation: str, name: str, value: Any) -> bool:

@@ -82,16 +82,24 @@ class NotPositiveDefiniteError(_MatrixError):
     """
 
     minor = 0
+    jitter: object = None  # what the call tried to add to the diagonal
 
     def _what(self, who: str) -> str:
         if self.nonfinite:
             return f"{who} holds NaN or Inf (leading minor of order {self.minor} is not finite and positive)"
-        return f"{who} is not positive definite (leading minor of order {self.minor})"
+        tried = "" if self.jitter is None else f", also with jitter={self.jitter!r}"
+        return f"{who} is not positive definite{tried} (leading minor of order {self.minor})"
 
     def _hint(self) -> str:
-        if not self.batch_shape:
-            return "add a small multiple of the identity to it"
-        return 'add a small multiple of the identity, or keep the rest of the batch with on_fail="nan"'
+        if self.jitter is not None:
+            hint = "more than rounding is wrong with it: check how it was computed, or pass a larger number as jitter"
+        elif self.operation in ("cholesky", "factor"):
+            hint = 'add a small multiple of the identity (jitter="auto" does that, on one device)'
+        elif self.operation in ("solve", "inv", "slogdet", "det"):
+            hint = 'add a small multiple of the identity; if it need not be positive definite, use assume="hermitian"'
+        else:
+            hint = "add a small multiple of the identity"
+        return f'{hint}; on_fail="nan" keeps the rest of the batch' if self.batch_shape else hint
 
 
 class SingularMatrixError(_MatrixError):

@@ -64,7 +64,7 @@ H200 = Machine(
 # One rank for each core and one thread for each rank. Rate: MKL's Cholesky of n = 4000 on 2 ranks (49 Gflop/s each). The nodes
 # are assumed: 64 cores, 4 GiB and 4 GB/s for each, one 200 Gbit/s network card that all of them share.
 CPU_CLUSTER = Machine(
-    "CPU cluster", "cpu", "scalapack", flops=(98e9, 49e9), memory=4 * 2.0**30, memory_bandwidth=4e9,
+    "CPU core", "cpu", "scalapack", flops=(98e9, 49e9), memory=4 * 2.0**30, memory_bandwidth=4e9,
     step=2e-6, message=3e-6, inside=Link(2e9, 2e-6), across=Link(25e9 / 64, 5e-6), per_node=64,
 )  # fmt: skip
 MACHINES = {"cuda": H200, "cpu": CPU_CLUSTER}

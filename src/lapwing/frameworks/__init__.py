@@ -23,6 +23,14 @@ _BY_TYPE: dict[type, ModuleType] = {}
 # for public calls: what _BY_TYPE has, and the fronts of arrays that are always sharded
 _KINDS: dict[type, Framework | Front] = {}
 _PER_ARRAY: dict[type, Callable[[Any, str], Any]] = {}  # ordinary and sharded JAX arrays share a type
+# types of TensorFlow and JAX that are not arrays, and the hint for each
+_NO_ARRAYS = {
+    "SparseTensor": "tf.sparse.to_dense(a) makes a dense tensor",
+    "RaggedTensor": "a.to_tensor() makes a dense tensor",
+    "BCOO": "a.todense() makes a dense array",
+    "BCSR": "a.todense() makes a dense array",
+    "ShapeDtypeStruct": "lapwing.explain takes lapwing.spec(a.shape, a.dtype)",
+}
 
 
 def of(a: Any, operation: str) -> ModuleType:
@@ -44,6 +52,8 @@ def entry(a: Any, operation: str) -> Any:
 # arrays are above this layer, and are imported here when the first such array is seen.
 def _kind_of(a: Any, operation: str) -> Any:
     kind = type(a)
+    if kind.__name__ in _NO_ARRAYS:
+        raise _no_array(a, operation)
     for base in kind.__mro__:
         if base.__module__ == "lapwing.distributed.matrix":
             from ..distributed.fronts.matrix import FRONT as found
@@ -75,7 +85,7 @@ def _kind_of_jax_array(a: Any, operation: str) -> Any:
 def _resolve(a: Any, operation: str) -> ModuleType:
     kind = type(a)
     module: ModuleType
-    for base in kind.__mro__:
+    for base in kind.__mro__ if kind.__name__ not in _NO_ARRAYS else ():
         root = base.__module__.partition(".")[0]
         if root == "numpy" and not base.__module__.startswith("numpy.ma"):
             if base.__name__ != "ndarray":
@@ -100,10 +110,13 @@ def _resolve(a: Any, operation: str) -> ModuleType:
             f"{operation}: {kind.__module__}.{kind.__qualname__} is of another library than the first array"
             "\nhint: convert one of them"
         )
-    raise TypeError(
-        f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {kind.__module__}.{kind.__qualname__}"
-        f"\nhint: {_hint(a)}"
-    )
+    raise _no_array(a, operation)
+
+
+def _no_array(a: Any, operation: str) -> TypeError:
+    kind = type(a)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return TypeError(f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {name}\nhint: {_hint(a)}")
 
 
 def _hint(a: Any) -> str:
@@ -112,11 +125,14 @@ def _hint(a: Any) -> str:
     if module == "lapwing.distributed.matrix":
         return "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() returns"
     if module.startswith("numpy.ma"):
-        return "a.filled(value) makes a plain array; what is masked has no place in a factorisation"
+        return "a.filled(value) makes a plain array; every entry needs a value"
+    products = "lapwing.operator(a.dot, a.shape, a.dtype) gives lapwing.eigh a few eigenvalues"
+    if module.startswith("scipy.sparse.linalg"):
+        return f"a @ numpy.eye(n) makes an array; {products}"
     if module.startswith("scipy.sparse"):
-        return "a.toarray() makes a dense array; for a few eigenvalues lapwing.operator takes its product"
+        return f"a.toarray() makes a dense array; {products} without one"
     if name == "LinearOperator":
         return "lapwing.eigh and lapwing.eigvalsh take an operator; this call needs the matrix itself"
     if a is None:
         return "None was passed where an array is expected"
-    return "numpy.asarray(a, dtype=float) makes one"
+    return _NO_ARRAYS.get(name, "numpy.asarray(a, dtype=float) makes one")

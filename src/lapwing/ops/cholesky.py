@@ -52,9 +52,9 @@ def cholesky(
         Lets the result reuse the memory of ``a`` (NumPy, PyTorch, CuPy). Under ``jax.jit``, donate ``a`` as well.
     jitter : None, "auto" or float
         Matrices that are not positive definite are tried again with this multiple of the mean of their diagonal added to the
-        diagonal. "auto" tries 1e-8 to 1e-4 (1e-6 to 1e-3 in single precision) in steps of ten. The others stay as they are. One
-        RuntimeWarning says how much was added; :func:`factor` reports the amount for each matrix. The call waits for the
-        device, and ignores ``overwrite``. In traced code every step is computed, and there is no warning.
+        diagonal; the others stay as they are. "auto" tries 1e-8 to 1e-4 (1e-6 to 1e-3 in single precision) in steps of ten.
+        A RuntimeWarning says how much was added at most; :func:`factor` reports the amount for each matrix. The call waits for
+        the device, and ignores ``overwrite``. In traced code every step is computed, and there is no warning.
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan" never waits: a matrix that is not positive definite becomes NaN, the
         others are untouched. Inside ``jax.jit``, ``torch.compile``, ``torch.func``, ``tf.function`` and graph capture, "raise"
@@ -118,7 +118,8 @@ def cholesky(
         warn_of_jitter(framework, "cholesky", amount)
     if waits and framework.failed(info):
         finite = finite_flags(framework, a, flags) if finite is None else finite
-        raise first_failure(NotPositiveDefiniteError, "cholesky", framework, a, info, "minor", finite=finite)
+        tried = {} if jitter is None else {"jitter": jitter}
+        raise first_failure(NotPositiveDefiniteError, "cholesky", framework, a, info, "minor", finite=finite, **tried)
     return factor  # type: ignore[no-any-return]
 
 

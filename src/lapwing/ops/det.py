@@ -35,8 +35,8 @@ def det(
     Returns
     -------
     array, shape (...)
-        0 for a singular matrix. Infinite or 0 where the number is too large or too small for the dtype: :func:`slogdet` has
-        its logarithm.
+        0 for a singular matrix, NaN for one with NaN or Inf. Infinite or 0 where the number is too large or too small for the
+        dtype: :func:`slogdet` has its logarithm.
 
     Raises
     ------
@@ -99,4 +99,5 @@ DET = Operation(
     keeps_inputs=lambda params: True,
     turns="pos",
 )
+det.request = slogdet.request  # type: ignore[attr-defined]  # over many devices it is computed from the logarithm
 det.problem = problem_of("det", of_diagonal=True)  # type: ignore[attr-defined]

@@ -60,11 +60,11 @@ def eigh(
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. Only the triangle named by
         ``upper`` is read. An operator needs a ``subset`` at one end.
     b : array, shape (..., n, n), optional
-        Positive definite: solves A x = w B x instead; the eigenvectors then are B-orthonormal.
+        A positive definite matrix: solves A x = w B x instead, with eigenvectors V such that V^H B V = 1.
     subset : slice, optional
         Which eigenvalues, counted in ascending order: ``slice(-16, None)`` are the 16 largest, ``slice(3)`` the 3 smallest.
     window : (low, high), optional
-        Eigenvalues in (low, high], for one matrix outside of traced code. How many come is not known before.
+        Eigenvalues in (low, high], for one matrix outside of traced code, as their number is not known beforehand.
     upper : bool
         Which triangle of ``a`` and ``b`` is read.
     overwrite : bool
@@ -85,7 +85,7 @@ def eigh(
     eigenvalues : real array, shape (..., k)
         Ascending.
     eigenvectors : array, shape (..., n, k)
-        Column j belongs to eigenvalue j; orthonormal. Both own just their memory.
+        Column j belongs to eigenvalue j; orthonormal. The results keep no n x n buffer alive.
 
     Raises
     ------

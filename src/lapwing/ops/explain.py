@@ -29,7 +29,7 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     Plan
         ``engine``, ``reason``, ``device_bytes``, ``host_bytes``, ``flops``, ``bytes_moved``, ``predicted_seconds``. Printing it
         shows a summary. For a matrix over many devices a ``Cost``: bytes, messages and seconds for each device, grid, tile, and
-        the largest n that fits (see :mod:`lapwing.distributed`). It asks no other rank: one of them alone may call it.
+        the largest n that fits (see :mod:`lapwing.distributed`). It asks no other rank, so a single rank may call it.
 
     Raises
     ------
@@ -55,8 +55,10 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     """
     problem = getattr(op, "problem", None)
     if problem is None:
-        name = getattr(op, "__qualname__", repr(op))
-        raise TypeError(f"explain: {name} does not choose an engine\nhint: explain(lapwing.cholesky, a)")
+        name = f"{op.__module__}.{op.__qualname__}" if hasattr(op, "__qualname__") else repr(op)
+        raise TypeError(
+            f"explain: {name} is not a function of lapwing that chooses an engine\nhint: explain(lapwing.cholesky, a)"
+        )
     signature = inspect.signature(op)
     if unknown := {name: kwargs[name] for name in kwargs if name not in signature.parameters}:
         raise unknown_keyword(op, unknown)

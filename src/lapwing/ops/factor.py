@@ -59,8 +59,9 @@ class Factor:
     info : int32 array
         0 for each matrix that could be factored, else the pivot or the leading minor that failed.
     report : dict
-        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular"; over many devices also ``grid`` and
-        ``tile``; with precision="mixed" also ``precision`` and ``fallback``.
+        How it was made: ``engine`` and ``kind``, "cholesky", "lu" or "triangular"; with ``jitter`` the amount that was added to
+        the diagonal of each matrix; over many devices also ``grid`` and ``tile``; with precision="mixed" also ``precision`` and
+        ``fallback``.
     shape, dtype
         Those of the matrix.
     """
@@ -306,7 +307,7 @@ def factor(
     engine: str = "auto",
     **unknown: Never,
 ) -> Factor:
-    """Factor square matrices, to solve with them often.
+    """Factor square matrices once, to solve many systems with them.
 
     Parameters
     ----------
@@ -315,13 +316,12 @@ def factor(
     assume, upper, overwrite, on_fail, engine
         As for :func:`solve`; by default positive definite.
     precision : {"full", "mixed"}
-        "mixed" factors in float32 or complex64, and refines each solution with the matrix itself, which is kept, until it is
-        as good as with the full factor; where it cannot be, the full factor is made and used from then on. ``.report`` tells
-        of the last solve that was refined: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general"
-        and "pos". In traced code, and where derivatives are recorded, the full factor is made at once; a solve there makes
-        it too.
+        "mixed" factors in float32 or complex64 and keeps the matrix. Each solution is refined with the matrix until it is as
+        good as one by the full factor. If refinement fails, the full factor is computed and used from then on. ``.report``
+        describes the last refined solve: ``steps``, ``backward_error``, ``fallback``. For float64 and complex128, "general" and
+        "pos". Traced code and recorded derivatives always use the full factor.
     jitter : None, "auto" or float
-        As for :func:`cholesky`, with ``assume="pos"``. ``.report["jitter"]`` has what was added to the diagonal of each matrix.
+        As for :func:`cholesky`, with ``assume="pos"``. ``.report["jitter"]`` is what was added to each diagonal.
 
     Returns
     -------
@@ -391,7 +391,8 @@ def factor(
         kept = a
     if waits and framework.failed(info):
         error, place = (NotPositiveDefiniteError, "minor") if assume == "pos" else (SingularMatrixError, "pivot")
-        raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle)
+        tried = {} if jitter is None else {"jitter": jitter}
+        raise first_failure(error, "factor", framework, None if overwrite else a, info, place, triangle, **tried)
     framework.register(Factor, _take_apart, _put_together)
     return Factor(Factored(assume, upper, report, (kept if keeps else None, l, rows, info), finite))
 

@@ -8,11 +8,19 @@ import numpy as np
 
 
 def first_failure(
-    kind: Any, name: str, framework: Any, a: Any, info: Any, place: str = "", triangle: Any = None, finite: Any = None
+    kind: Any,
+    name: str,
+    framework: Any,
+    a: Any,
+    info: Any,
+    place: str = "",
+    triangle: Any = None,
+    finite: Any = None,
+    **fields: Any,
 ) -> Exception:
-    """``kind`` with what it wants to know; ``place`` is the field that takes the status.
+    """An error of class ``kind``; ``place`` is its field for the status, and ``fields`` are others.
 
-    ``triangle(x)`` picks what was read of a matrix; ``finite`` are flags from before the matrices were overwritten.
+    ``triangle(x)`` picks the part of a matrix that was read; ``finite`` are flags from before the matrices were overwritten.
     """
     status = framework.to_numpy(info)
     bad = np.flatnonzero(status)
@@ -23,6 +31,7 @@ def first_failure(
     elif a is not None:  # it is gone where it was overwritten
         matrix = framework.to_numpy(a[first] if len(framework.shape_of(a)) > 2 else a)
         nonfinite = not np.isfinite(matrix if triangle is None else triangle(matrix)).all()
-    fields = {place: int(status[first])} if place else {}
-    made: Exception = kind(name, batch_index=first, batch_shape=status.shape, nonfinite=nonfinite, failures=len(bad), **fields)
-    return made
+    if place:
+        fields[place] = int(status[first])
+    error: Exception = kind(name, batch_index=first, batch_shape=status.shape, nonfinite=nonfinite, failures=len(bad), **fields)
+    return error

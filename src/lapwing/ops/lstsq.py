@@ -129,7 +129,7 @@ def _check(shape: tuple[Any, ...], dtype: str, rcond: Any) -> None:
     check_matrix("lstsq", shape, dtype)
     known = rcond is None or (isinstance(rcond, (int, float, np.floating)) and (rcond >= 0 or rcond == -1))
     if not known or isinstance(rcond, bool):
-        raise ValueError(f"lstsq: rcond={rcond!r} is not a number from 0 on, nor -1")
+        raise ValueError(f"lstsq: rcond={rcond!r} is not a number >= 0\nhint: -1 means eps, None max(m, n) eps")
 
 
 def _request(a: Spec, *, rcond: float | None = None, engine: str = "auto") -> Request:

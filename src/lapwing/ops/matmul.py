@@ -12,8 +12,8 @@ from ..frameworks import foreign
 def matmul(a: Any, b: Any, /) -> Any:
     """Matrix product, as in the array-API standard.
 
-    It is the framework's own product, with its derivatives and on its device. Inside ``lapwing.tune.use(...)`` a product that
-    the library has is done by its tuned kernel.
+    The framework computes it, with derivatives and on its own device. Inside ``lapwing.tune.use(...)`` products that were tuned
+    use their tuned kernels.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def matmul(a: Any, b: Any, /) -> Any:
     Returns
     -------
     array, shape (..., m, n)
-        Without the axis that a vector does not have.
+        For vectors (n,), (m,) or a number, as in NumPy.
 
     Raises
     ------

@@ -69,7 +69,8 @@ def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *
     if len(described.shape) != 2 or described.shape[0] != described.shape[1]:
         raise ValueError(f"operator: expected a shape (n, n), got {tuple(shape)}")
     if not callable(matvec):
-        raise TypeError(f"operator: matvec={matvec!r} is not a function")
+        kind = type(matvec).__name__
+        raise TypeError(f"operator: matvec must be a function, got {kind}\nhint: lambda x: a @ x")
     n = described.shape[0]
     return LinearOperator(matvec, (n, n), described.dtype, like)
 
@@ -129,7 +130,10 @@ def _checked(a: LinearOperator, x: Any, y: Any) -> Any:
     """``y`` in the dtype of the operator, if it can be the product of a block ``x``."""
     shapes = tuple(x.shape), tuple(getattr(y, "shape", ()))
     if shapes[0] != shapes[1]:
-        raise ShapeError(f"operator: matvec returned shape {shapes[1]} for a block of shape {shapes[0]}")
+        raise ShapeError(
+            f"operator: matvec returned shape {shapes[1]} for a block of shape {shapes[0]}"
+            "\nhint: matvec gets k vectors at a time, as the columns of an (n, k) array, and returns A times that array"
+        )
     returned = frameworks.of(y, "operator")
     dtype = returned.dtype_of(y)
     if dtype == a.dtype:

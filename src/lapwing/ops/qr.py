@@ -39,7 +39,7 @@ def qr(a: Any, /, *, mode: Literal["reduced", "complete"] = "reduced", engine: s
     Returns
     -------
     Q : array, shape (..., m, k)
-        Orthonormal columns. Of a matrix that holds NaN or Inf in its first min(m, n) columns both are NaN.
+        Orthonormal columns. Q and R are NaN for a matrix with NaN or Inf in its first min(m, n) columns.
     R : array, shape (..., k, n)
         Upper triangular; the signs of its diagonal are not fixed.
 

@@ -283,7 +283,7 @@ def slogdet(
     sign : array, shape (...)
         1 or -1, for complex matrices a number on the unit circle; 0 for a singular matrix.
     logabsdet : real array, shape (...)
-        -inf for a singular matrix.
+        -inf for a singular matrix. Both are NaN for a matrix with NaN or Inf.
 
     Raises
     ------
@@ -640,7 +640,10 @@ def system_request(function: Any, places: Any, result: Any = None, status: bool 
             name, a.shape, a.dtype, assume, options["upper"], options.get("on_fail", "nan"), options.get("overwrite", False)
         )
         if options.get("unit") or options.get("side", "left") != "left":
-            raise ValueError(f'{name}: unit=True and side="right" are not supported for sharded matrices')
+            raise ValueError(
+                f'{name}: unit=True and side="right" are not supported for sharded matrices'
+                "\nhint: x A = b is A^T x^T = b^T; instead of unit=True write ones on the diagonal"
+            )
         if options.get("precision", "full") != "full":
             check_mixed(name, options["precision"], assume, a.dtype, "auto")
         options.setdefault("on_fail", "nan")

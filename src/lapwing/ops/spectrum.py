@@ -25,7 +25,7 @@ def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
     if not isinstance(subset, slice):
         raise TypeError(f"{name}: subset={subset!r} is not a slice\nhint: subset=slice(-16, None) are the 16 largest")
     if subset.step not in (None, 1):
-        raise ValueError(f"{name}: subset={subset} has a step\nhint: take the values between and index the result")
+        raise ValueError(f"{name}: subset={subset} has a step\nhint: leave it out, then index the result with [..., ::step]")
     try:
         subset = slice(*[None if x is None else operator.index(x) for x in (subset.start, subset.stop)])
     except TypeError:

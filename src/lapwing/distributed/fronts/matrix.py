@@ -15,7 +15,7 @@ from ..backends.protocol import Array, Backend, Part, check_right, columns_of
 from ..matrix import ShardedMatrix
 from . import front
 
-_PART_OF_B = "\nhint: an array is all of b, on every rank; a rank's rows of it are ShardedMatrix.from_local(b, comm)"
+_PART_OF_B = "\nhint: an array must be the whole b, on every rank; a rank's own rows become ShardedMatrix.from_local(b, comm)"
 
 
 class MatrixFront:
@@ -84,7 +84,10 @@ class _Placing:
         sharded = isinstance(b, ShardedMatrix)
         there = on_device(b.local if sharded else b)
         if not sharded and not there and not isinstance(b, np.ndarray):
-            raise TypeError(f"{name}: b must be a ShardedMatrix, or an array that every rank has, got {type(b).__name__}")
+            raise TypeError(
+                f"{name}: b must be a ShardedMatrix, or an array that every rank has, got {type(b).__name__}"
+                "\nhint: numpy.asarray(b, dtype=a.dtype) makes an array"
+            )
         if sharded and there == self._host:
             sides = ("the host", "a GPU") if self._host else ("a GPU", "the host")
             raise TypeError(f"{name}: a is on {sides[0]} and b on {sides[1]}\nhint: bring both to one side")

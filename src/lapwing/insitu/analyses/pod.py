@@ -274,7 +274,7 @@ class POD(Analysis):
             return "no snapshots"
         left = 1.0 - self.energy
         # 100.000000% would not show how much is missing
-        energy = f"{self.energy:.6%}" if left > 1e-6 else f"all but {left:.1e}" if left > 1e-15 else "all"
+        energy = f"{self.energy:.6%}" if left > 1e-6 else f"1 - {left:.1e}" if left > 1e-15 else "100%"
         text = f"{self.stream.count} snapshots, {self.rank} modes, sigma {sigma or 'none'}, energy {energy}"
         text += f", error of sigma at most {self.bound:.2g}"
         if self.stream.tol is not None and not self.stream.tolerance_met(self.sigma):

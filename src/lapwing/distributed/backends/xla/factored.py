@@ -183,7 +183,7 @@ def cholesky_factor(placement: Placement, cut: Panels, name: str, upper: bool, a
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         if placement.certain:
-            hint = "solve, inv and slogdet of sharded matrices have"
+            hint = "solve, inv and slogdet of sharded matrices have derivatives"
             raise NotImplementedError(f"{name}: the factor of a sharded matrix has no derivative\nhint: {hint}")
         # XLA decides on the placement, as it would for an ordinary array
         l = function(*primals)

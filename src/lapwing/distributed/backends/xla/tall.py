@@ -127,7 +127,8 @@ def _undifferentiated(name: str, function: Any) -> Any:
     @guarded.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         raise NotImplementedError(
-            f"{name}: of a sharded matrix it has no derivative\nhint: solve, inv and slogdet of sharded matrices have"
+            f"{name}: not differentiable for sharded matrices"
+            "\nhint: solve, inv and slogdet of sharded matrices have derivatives"
         )
 
     return guarded
