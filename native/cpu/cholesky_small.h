@@ -173,7 +173,7 @@ struct Reader {
     for (int c = 0; c < G * CHUNK<R>; c++) {
       const int64_t i = (first + c) / P;
       if (!UPPER)
-        line[c] = v[c / CHUNK<R>][c % CHUNK<R>];  // what lies across runs into rows not read yet
+        line[c] = v[c / CHUNK<R>][c % CHUNK<R>];  // elements past the diagonal land in rows that are written later
       else if (!EDGE || i >= row)
         s[P * (row_offset(i) + row) + (first + c) % P] = v[c / CHUNK<R>][c % CHUNK<R>];
     }

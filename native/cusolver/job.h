@@ -10,7 +10,7 @@ namespace lapwing::cusolver {
 
 // Where each thing stands in the block.
 struct Places {
-  size_t info = 0;    // of one matrix, where the frame has none
+  size_t info = 0;    // status of one matrix, used where the frame has no place for it
   size_t status = 0;  // what the library says
   size_t pivots = 0, rows = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0;
   size_t left_vectors = 0, right_vectors = 0, work = 0, total = 0;
@@ -53,13 +53,13 @@ class Job {
   std::vector<char> host;
 };
 
-// work <- conj(A) = L L^H, the lower triangle as the library sees it; may be a. cusolver_positive.cc
+// work <- conj(A) = L L^H, the lower triangle as the library sees it; may be a. positive.cc
 int factor_positive(const Job& job, const void* a, void* work, int32_t* info);
 // out <- the inverse of A, both triangles; may be a
 int invert_positive(const Job& job, const void* a, void* out, int32_t* info);
 int positive_workspace(Job& job);
 
-// One matrix of the frame each; cusolver_decompose.cc
+// One matrix of the frame each; decompose.cc
 int qr(const Job& job, int64_t m);
 int svd(const Job& job, int64_t m);
 int decompose_workspace(Job& job);

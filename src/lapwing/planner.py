@@ -137,10 +137,10 @@ def _elsewhere(device: str) -> str:
     return next((r.hardware for r in _RECORDS if r.device == "cuda" and _is_shipped(r)), "")
 
 
-def plan(problem: Problem, engine: str = "auto") -> Plan:
-    """Say which engine takes the problem, why, and what it costs. Runs nothing."""
+def plan(problem: Problem, engine: str = "auto", name: str = "") -> Plan:
+    """Say which engine takes the problem, why, and what it costs. Runs nothing. ``name``: the function that errors name."""
     if engine != "auto":
-        code_of(engine, problem)
+        code_of(engine, problem, name)
     decision = _ask(problem, engine)
     others = [(name, _ask(problem, name)) for name in _having(problem) if name != decision.engine]
     return _as_plan(problem, decision, [(name, other) for name, other in others if not other.refusal])

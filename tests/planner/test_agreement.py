@@ -305,3 +305,83 @@ def test_plans_for_a_gpu_that_is_not_here():
     system = lw.spec((32768, 32768), device="cuda"), lw.spec((32768, 1), device="cuda")
     assert lw.explain(lw.solve, *system, **options).engine == "mixed"
     assert lw.explain(lw.qr, lw.spec((100000, 64), device="cuda")).engine == "tall"
+
+
+def test_solves_from_the_right_are_planned_as_they_run(caplog):
+    a, b = np.eye(1400) * 4, np.ones((1, 1400))
+    assert agree(caplog, lw.solve, a, b, side="right", precision="mixed").engine == "mixed"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_determinants(caplog, n):
+    for batch in BATCHES:
+        for assume in ("general", "pos", "lower"):
+            agree(caplog, lw.det, np.broadcast_to(np.eye(n), (batch, n, n)).copy(), assume=assume)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (lw.cholesky, {"on_fail": "x"}),
+        (lw.cholesky, {"upper": "x"}),
+        (lw.cholesky, {"jitter": "x"}),
+        (lw.svd, {"full_matrices": 2}),
+        (lw.solve, {"side": "foo"}),
+        (lw.solve, {"unit": True}),
+    ],
+)
+def test_explain_refuses_what_the_call_refuses(function, options):
+    arrays = (np.eye(3), np.ones(3))[: 2 if function is lw.solve else 1]
+    with pytest.raises((ValueError, TypeError)) as called:
+        function(*arrays, **options)
+    with pytest.raises((ValueError, TypeError)) as explained:
+        lw.explain(function, *arrays, **options)
+    assert str(explained.value) == str(called.value)
+
+
+# a named engine where sizes are not numbers yet: the native core refuses when the call runs
+NAMED = {
+    "cholesky": lambda x: lw.cholesky(x, engine="lapack"),
+    "solve": lambda x: lw.solve(x, x, engine="lapack"),
+    "eigvalsh": lambda x: lw.eigvalsh(x, engine="lapack"),
+    "qr": lambda x: lw.qr(x, engine="lapack").R,
+    "svdvals": lambda x: lw.svdvals(x, engine="lapack"),
+    "det": lambda x: lw.det(x, engine="lapack"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_engines_without_graph_breaks(name):
+    torch = pytest.importorskip("torch")
+    x = torch.eye(20) * 2
+    torch._dynamo.reset()
+    compiled = torch.compile(NAMED[name], fullgraph=True, backend="eager", dynamic=True)
+    assert torch.equal(compiled(x), NAMED[name](x))
+
+
+def test_named_engines_with_unknown_sizes():
+    torch, jax, tf = (pytest.importorskip(name) for name in ("torch", "jax", "tensorflow"))
+    from jax import export
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return NAMED["cholesky"](x)
+
+    batch = torch.eye(20).expand(3, 20, 20).clone()
+    program = torch.export.export(Model(), (batch,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    assert program.module()(batch[:2]).shape == (2, 20, 20)
+    for name in ("cholesky", "solve", "eigvalsh"):
+        targets = [
+            export.DisabledSafetyCheck.custom_call(target) for target in ("lapwing", f"lapwing_{name}", "lapwing_hermitian")
+        ]
+        symbolic = jax.ShapeDtypeStruct(export.symbolic_shape("b, n, n"), "float32")
+        export.export(jax.jit(NAMED[name]), disabled_checks=targets)(symbolic)
+    graph = tf.function(NAMED["cholesky"], input_signature=[tf.TensorSpec([None, 20, 20])])
+    assert graph(tf.eye(20, batch_shape=[2])).shape == (2, 20, 20)
+    with pytest.raises(ValueError, match="is not known"):
+        tf.function(lambda x: lw.cholesky(x, engine="nope"), input_signature=[tf.TensorSpec([None, 20, 20])])(batch.numpy())
+
+
+def test_engines_of_sharded_matrices_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"cholesky: engine='scalapack' is for sharded matrices.*\n.*'batched', 'lapack'"):
+        lw.cholesky(np.eye(3), engine="scalapack")

@@ -18,7 +18,7 @@ from .usage import UsageError, add_device, add_subset, check_positive, parse_sha
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(lapwing, name)
     for name in lapwing.__all__
-    if hasattr(getattr(lapwing, name), "problem") and not name.endswith("_ex") and name != "factor"
+    if hasattr(getattr(lapwing, name), "problem") and not name.endswith("_ex")
 }
 # the operations that have each option
 _TAKES = {

@@ -116,7 +116,10 @@ def _resolve(a: Any, operation: str) -> ModuleType:
 def _no_array(a: Any, operation: str) -> TypeError:
     kind = type(a)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return TypeError(f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow or CuPy, got {name}\nhint: {_hint(a)}")
+    return TypeError(
+        f"{operation}: expected an array of NumPy, PyTorch, JAX, TensorFlow, CuPy or one that supports DLPack,"
+        f" got {name}\nhint: {_hint(a)}"
+    )
 
 
 def _hint(a: Any) -> str:

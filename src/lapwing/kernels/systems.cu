@@ -193,7 +193,7 @@ extern "C" __global__ void determinant(const T* a, const i64* pivots, T* value, 
 
 // ---- leaves: the diagonal blocks of a column-major lower triangle, LEAF x LEAF each, one behind the other --------------
 
-constexpr int LEAF = 512;  // in cusolver_positive.cc too
+constexpr int LEAF = 512;  // in native/cusolver/positive.cc too
 
 // leaves <- the blocks of a, zeros above the diagonal, ones on it past the end of a
 extern "C" __global__ void lift(const T* a, i64 ld, T* leaves, i64 n) {

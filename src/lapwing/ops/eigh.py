@@ -308,7 +308,7 @@ eigh_ex.request = _request(eigh_ex, (VALUE, MATRIX, VALUE), EighExResult, True) 
 
 
 def _problem_with(operation: Operation) -> Any:
-    """The main part of a call. The reason names what runs beside it."""
+    """The main operation of a call; the reason also lists the others that run."""
 
     def problem(
         a: Any,
@@ -371,7 +371,7 @@ def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
         return prod(shapes[0][:-2]), n, 0, n
     first = first + n if first < 0 else first
     if first < 0 or first + count > n:
-        raise ValueError(f"eigh: {count} eigenvalues were asked for before the order, which is {n}, was known")
+        raise ValueError(f"eigh: the matrix has order {n}, and {count} eigenvalues were asked for")
     return prod(shapes[0][:-2]), n, first, count
 
 

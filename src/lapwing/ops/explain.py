@@ -6,10 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import frameworks, planner
+from ..core.checks import check_choice, check_flag
 from ..core.keywords import unknown_keyword
 from ..core.plan import Plan
 from ..core.problem import Spec
+from .jitter import check_jitter
 
 
 def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwargs: Any) -> Plan:
@@ -73,8 +77,21 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
         known |= {name: value for name, value in kwargs.items() if name != "b"}
         b = args[1] if len(args) > 1 else kwargs.get("b")
         return kind.explain(op, a, b, lambda *local: _of_parts(op, local, engine, kwargs), **known)  # type: ignore[no-any-return]
+    _check_options(op.__name__, kwargs)
     options = kwargs | {"precision": "mixed"} if engine == "mixed" else kwargs  # naming the engine asks for it
-    return planner.plan(problem(*args, **options), engine)
+    return planner.plan(problem(*args, **options), engine, op.__name__)
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    """Refuse what the call itself would refuse; the problem has no place for these options."""
+    for flag in ("upper", "overwrite", "certify", "full_matrices"):
+        if flag in options:
+            check_flag(name, flag, options[flag])
+    for choice, known in (("on_fail", ("raise", "nan")), ("side", ("left", "right"))):
+        if choice in options:
+            check_choice(name, choice, options[choice], known)
+    if options.get("jitter") is not None:
+        check_jitter(name, options["jitter"], frameworks.of(np.empty(0), name))
 
 
 def _of_parts(op: Callable[..., Any], arrays: tuple[Any, ...], engine: str, options: dict[str, Any]) -> Plan:

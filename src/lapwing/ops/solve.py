@@ -595,19 +595,28 @@ def _failure(name: str, framework: Any, a: Any, info: Any, assume: str, flags: i
 
 def problem_of(name: str, of_diagonal: bool = False) -> Any:
     def problem(
-        a: Any, b: Any = None, assume: str = "general", upper: bool = False, precision: str = "full", **_: Any
+        a: Any,
+        b: Any = None,
+        assume: str = "general",
+        upper: bool = False,
+        precision: str = "full",
+        unit: bool = False,
+        side: str = "left",
+        **_: Any,
     ) -> Problem:
         array = a if isinstance(a, Spec) else frameworks.of(a, name).describe(a)
         check_square(name, array.shape, array.dtype)
         check_choice(name, "assume", assume, ASSUME)
         mixed = precision != "full" and check_mixed(name, precision, assume, array.dtype)
+        if unit is not False:
+            _check_unit(name, unit, assume)
         triangular = assume in ("lower", "upper")
         if of_diagonal and triangular:
             return Problem.of(name, array, by_framework="the determinant of a triangle is the product of its diagonal")
         columns = array.shape[-1] if triangular else None
         if b is not None:
             shape = b.shape if isinstance(b, Spec) else frameworks.of(b, name).shape_of(b)
-            columns = 1 if len(shape) == 1 else shape[-1]
+            columns = 1 if len(shape) == 1 else shape[-2 if side == "right" else -1]
             if len(array.shape) == 2:
                 columns *= prod(shape[:-2])  # many right-hand sides for one matrix are the columns of one
             else:

@@ -46,7 +46,7 @@ def _part_before_n(name: str, subset: slice) -> tuple[int, int]:
         return start, stop - start
     if start < 0 and (stop is None or start < stop < 0):
         return start, (stop or 0) - start
-    raise ValueError(f"{name}: subset={subset} is not known before the size of the matrix is")
+    raise ValueError(f"{name}: subset={subset} needs a matrix of known size")
 
 
 def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any, ...], traced: bool) -> tuple[float, float]:
