@@ -350,6 +350,7 @@ NAMED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's own
 @pytest.mark.parametrize("name", NAMED)
 def test_named_engines_without_graph_breaks(name):
     torch = pytest.importorskip("torch")
@@ -359,6 +360,7 @@ def test_named_engines_without_graph_breaks(name):
     assert torch.equal(compiled(x), NAMED[name](x))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # torch's own
 def test_named_engines_with_unknown_sizes():
     torch, jax, tf = (pytest.importorskip(name) for name in ("torch", "jax", "tensorflow"))
     from jax import export
