@@ -83,6 +83,9 @@ def check_systems(mesh, placements, n, dtype):
     placed(logdet, [Replicate()] * mesh.ndim)
     close(logdet, torch.linalg.slogdet(a).logabsdet, n, what)
     assert sign.to_local() == 1
+    value = lw.det(da, assume="pos")
+    placed(value, [Replicate()] * mesh.ndim)
+    close(value, torch.linalg.det(a), 10 * n, what)
     # right-hand sides that every rank has: a tensor, a replicated DTensor, a vector
     everywhere = lw.solve(da, b, assume="pos")
     assert not isinstance(everywhere, DTensor)
@@ -139,7 +142,15 @@ def check_gradients(mesh, placements, n, assumed=("pos", "general")):
         close(da.grad, one.grad, 20 * n, ("gradient", placements, assume))
         close(db.grad, sides.grad, 20 * n, ("gradient", placements, assume))
     da = distribute_tensor(positive(n), mesh, placements).requires_grad_()
-    raises(NotImplementedError, "derivatives in solve and slogdet", lambda: lw.cholesky(da))
+    raises(NotImplementedError, "derivatives in solve, det and slogdet", lambda: lw.cholesky(da))
+    for dtype, assume in ((torch.float64, "general"), (torch.complex128, "general"), (torch.complex128, "pos")):
+        a = positive(n, dtype) if assume == "pos" else random(n, n, dtype=dtype) / n**0.5
+        one, da = a.clone().requires_grad_(), distribute_tensor(a, mesh, placements).requires_grad_()
+        for x in (one, da):
+            value = lw.det(x, assume=assume)
+            ((2 - 1j) * (value.full_tensor() if isinstance(x, DTensor) else value)).real.backward()
+        placed(da.grad, placements)
+        close(da.grad, one.grad, 20 * n, ("gradient of det", dtype, assume))
 
 
 def check_failures(mesh, placements, n):
@@ -190,6 +201,58 @@ def check_whole_matrices(mesh):
     one = distribute_tensor(a[0], mesh, [Replicate()])
     close(lw.eigh(one).eigenvalues, torch.linalg.eigvalsh(a[0]), 5, "replicated")
     raises(ValueError, "shard the batch", lambda: lw.cholesky(distribute_tensor(a, mesh, [Shard(1)])))
+
+
+def check_one_rank(mesh, placements):
+    """Placements that cut the matrix over one rank: values are replicated, as on many ranks."""
+    a, tall, b = positive(6), random(9, 6, seed=3), random(6, 2, seed=1)
+    da, dt = distribute_tensor(a, mesh, placements), distribute_tensor(tall, mesh, placements)
+    w, v = lw.eigh(da)
+    f = lw.factor(da, assume="general")
+    u, s, vh = lw.svd(dt)
+    q, r = lw.qr(dt)
+    values = [w, s, lw.det(da), *lw.slogdet(da), lw.eigvalsh(da), lw.cholesky_ex(da).info, lw.solve_ex(da, b).info]
+    values += [lw.lstsq(dt, tall[:, :2]).rank, f.info, f.lu[1], *f.slogdet(), f.logdet(), f.rcond()]
+    for x in values:
+        placed(x, [Replicate()] * mesh.ndim)
+    for x, shape in ((v, (6, 6)), (u, (9, 6)), (vh, (6, 6)), (q, (9, 6)), (r, (6, 6)), (f.lu[0], (6, 6)), (f.inv(), (6, 6))):
+        placed(x, placements)
+        assert x.shape == shape, (x.shape, shape)
+    close(w, torch.linalg.eigvalsh(a), 6, "one rank")
+    close(lw.det(da), torch.linalg.det(a), 60, "one rank")
+    close(q.full_tensor() @ r.full_tensor(), tall, 60, "one rank")
+    for right in (b, b[:, 0], distribute_tensor(b, mesh, placements), distribute_tensor(b[:, 0], mesh, [Shard(0)])):
+        whole = dtensor.whole(right)
+        for x in (lw.solve(da, right), f.solve(right), lw.lstsq(da, right).x):
+            close(x, torch.linalg.solve(a, whole), 60, "one rank")
+            assert not isinstance(right, DTensor) or x.placements == right.placements
+
+
+def check_two_dtypes(mesh, placements):
+    n = 9
+    a, b = positive(n), random(n, 2, dtype=torch.float32, seed=1)
+    da, db = (distribute_tensor(x, mesh, placements) for x in (a, b))
+    expected = torch.linalg.solve(a, b.double())
+    for right in (b, db, b[:, 0]):
+        sides = expected if right.ndim == 2 else expected[:, 0]
+        close(lw.solve(da, right), sides, n, "wide matrix")
+        close(lw.factor(da).solve(right), sides, n, "wide factor")
+    low = distribute_tensor(a.float(), mesh, placements).requires_grad_()
+    x = lw.lstsq(low.detach(), b.to(torch.complex128)).x
+    close(x, torch.linalg.solve(a.float().to(x.dtype), b.to(x.dtype)), 10 * n, "narrow matrix")
+    lw.solve(low, b.double()).sum().backward()
+    assert low.grad.dtype == torch.float32
+    raises(TypeError, "same dtype", lambda: lw.solve(da, torch.ones(n, dtype=torch.int64)))
+
+
+def check_refinement(mesh, said):
+    """The report and the log say what rank 0 did, or that there was no refinement."""
+    said.clear()
+    f = lw.factor(distribute_tensor(positive(20), mesh, [Shard(0)]), precision="mixed")
+    f.solve(torch.ones(20).double())
+    assert f.report["precision"] == "mixed" and f.report["fallback"] == (MPI is not None), f.report
+    assert MPI is not None or f.report["steps"] > 0, f.report
+    assert RANK or any("in full precision" in x for x in said) == (MPI is not None), said
 
 
 def check_batches_and_replicated(mesh):
@@ -315,6 +378,8 @@ def main():
     check_failures(line, [Shard(0)], 12)
     check_factor(grid, [Shard(0), Shard(1)], 9, torch.complex128)
     check_whole_matrices(line)
+    check_two_dtypes(line, [Shard(0)])
+    check_refinement(line, said)
     check_batches_and_replicated(line)
     check_one_rank_astray(line)
     check_other_placements(grid)
@@ -333,6 +398,9 @@ def main():
         assert lw.lstsq(a, torch.ones(8).double()).residuals.shape == ()
         rcond = lw.factor(a).rcond().to_local().item()
         assert 0.999 <= rcond * np.linalg.cond(positive(8).numpy(), 1) <= 3
+        alone = init_device_mesh("cpu", (SIZE, 1), mesh_dim_names=("x", "y"))["y"]  # each rank has a mesh of its own
+        for placements in ([Shard(0)], [Shard(1)]):
+            check_one_rank(alone, placements)
         half = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("x", "y"))["y"]  # half of the ranks, twice
         a = positive(7)
         close(lw.cholesky(distribute_tensor(a, half, [Shard(0)])), torch.linalg.cholesky(a), 7, "a part of the mesh")

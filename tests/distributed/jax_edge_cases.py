@@ -163,6 +163,54 @@ def every_call_is_compiled_once():
 
 
 @check
+def determinants():
+    """As on one device, with derivatives; at a singular matrix they are NaN, but for triangles."""
+    n, mesh = 8, mesh_of(2, 2)
+    for dtype, assume in (("complex128", "general"), ("float64", "lower")):
+        a = matrix(n, dtype) if assume == "general" else positive(n, dtype)
+        held = put(a, mesh, P("x", "y"))
+        found = lw.det(held, assume=assume)
+        expected = np.linalg.det(np.tril(a) if assume == "lower" else a)
+        close(found / expected, 1, 10 * n, dtype)
+        assert found.dtype == a.dtype and found.sharding.is_fully_replicated
+        d_sharded, d_plain = (
+            jax.grad(lambda x: jnp.real((2 - 1j) * lw.det(x, assume=assume)))(x)  # noqa: B023
+            for x in (held, jnp.asarray(a))
+        )
+        close(d_sharded / np.abs(d_plain).max(), d_plain / np.abs(d_plain).max(), 20 * n, dtype)
+    singular = put(np.ones((n, n)), mesh, P("x", "y"))
+    assert lw.det(singular) == 0 and np.isnan(jax.grad(lw.det)(singular)).all()
+    low = np.eye(n)
+    low[3, 3], low[4, 4], low[5, 5], low[6, 6], low[7, 7] = 0, 1e200, 1e200, 1e-200, 1e-200
+    slope = jax.grad(lambda x: lw.det(x, assume="lower"))(put(low, mesh, P("x", "y")))
+    close(np.asarray(slope)[3, 3], 1, 460)  # the logarithms are as large as that
+    assert lw.det(put(np.eye(n) * 1e300, mesh, P("x", "y"))) == np.inf
+    raises(lw.NotPositiveDefiniteError, "det: ", lambda: lw.det(put(-np.eye(n), mesh, P("x", "y")), assume="pos"))
+    assert (lw.explain(lw.det, held).operation, lw.explain(lw.det, held).engine) == ("det", "xla")
+
+
+@check
+def two_dtypes_are_promoted():
+    n, mesh = 8, mesh_of(2, 2)
+    a = positive(n)
+    wide, narrow = put(a, mesh, P("x", "y")), put(a.astype("f4"), mesh, P("x", "y"))
+    for held, b, dtype in (
+        (wide, jnp.ones(n, "float32"), "float64"),
+        (wide, np.ones((n, 2), "float32"), "float64"),
+        (narrow, put(np.ones((n, 2), "complex128"), mesh, P("x", None)), "complex128"),
+    ):
+        x = lw.solve(held, b, assume="pos")
+        assert x.dtype == dtype and lw.explain(lw.solve, held, b, assume="pos").engine == "xla"
+        close(x, np.linalg.solve(np.asarray(held).astype(dtype), np.asarray(b)), n, dtype)
+    assert lw.factor(wide).solve(jnp.ones(n, "float32")).dtype == "float64"
+    raises(TypeError, "same dtype", lambda: lw.factor(narrow).solve(jnp.ones(n)))
+    tall = put(matrix(2, m=64), mesh, P(("x", "y"), None))
+    assert lw.lstsq(tall, jnp.ones(64, "float32")).x.dtype == "float64"
+    words = "svd: not differentiable for sharded matrices\nhint: solve, inv, det and slogdet"
+    raises(NotImplementedError, words, lambda: jax.grad(lambda x: lw.svd(x).S.sum())(tall))
+
+
+@check
 def options_that_change_nothing_are_checked_and_said():
     mesh, lines = mesh_of(2, 2), []
     held = put(positive(8), mesh, P("x", "y"))

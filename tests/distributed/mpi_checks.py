@@ -330,7 +330,7 @@ def check_failures():
         assert error.pivot == 8
     else:
         raise AssertionError("no error")
-    assert lw.slogdet(sharded(singular, layout)) == (0, -np.inf)
+    assert lw.slogdet(sharded(singular, layout)) == (0, -np.inf) and lw.det(sharded(singular, layout)) == 0
     # a pivot of the transpose is zero, and none of the matrix itself: its inverse is not that of the transpose
     nearly = np.array([[0.1, 0.8, -0.4], [0.6, 0.3, -0.9], [0.7, 1.1, -1.3]])
     inverse = whole(lw.inv(sharded(nearly, Layout.rows_of((3, 3), P))))
@@ -347,7 +347,8 @@ def check_refusals():
     last = P - 1
     wrong = [
         (ValueError, lambda: lw.solve(x, np.ones(n - 1))),
-        (TypeError, lambda: lw.solve(x, np.ones(n, "float32"))),
+        (TypeError, lambda: lw.solve(x, np.ones(n, int))),
+        (ValueError, lambda: lw.solve(x, np.ones(n), side="right")),
         (TypeError, lambda: lw.solve(x, "b")),
         (ValueError, lambda: lw.cholesky(x, on_fail="later")),
         (ValueError, lambda: lw.cholesky(x, engine="cusolver")),
@@ -490,6 +491,48 @@ def check_large_tiles():
         check_vectors(a, values, vectors, n, f"tiles of {tile}")
         assert vectors.layout == layout
         check_vectors(a, *lw.eigh(sharded(a, layout), subset=slice(-3, None)), n, f"some, tiles of {tile}")
+
+
+def check_determinants():
+    """With -W error: a number that is too large is Inf without a warning."""
+    n, said = 30, []
+    layout = Layout.rows_of((n, n), P)
+    log = logging.getLogger("lapwing")
+    log.addHandler(handler := logging.Handler())
+    handler.emit = lambda record: said.append(record.getMessage())
+    level = log.level
+    log.setLevel(logging.INFO)
+    for dtype in DTYPES:
+        for assume, a in (("general", random((n, n), dtype)), ("pos", positive(n, dtype))):
+            found, expected = lw.det(sharded(a, layout), assume=assume), np.linalg.det(a)
+            assert found.dtype == a.dtype, (found.dtype, dtype)
+            close(found, expected, 20 * n, f"det {assume} {dtype}")
+    assert lw.det(sharded(-1e38 * np.eye(n + 1, dtype="f4"), Layout.rows_of((n + 1, n + 1), P))) == -np.inf
+    log.setLevel(level)
+    log.removeHandler(handler)
+    assert all(line.startswith("det") for line in said), said
+    try:
+        lw.det(sharded(-np.eye(n), layout), assume="pos")
+    except lw.NotPositiveDefiniteError as error:
+        assert str(error).startswith("det: "), error
+    else:
+        raise AssertionError("no error")
+    plan = lw.explain(lw.det, sharded(np.eye(n), layout))
+    assert P == 1 or (plan.operation, plan.engine) == ("det", "scalapack")
+
+
+def check_two_dtypes():
+    n = 20
+    a, b = positive(n, "float64"), random((n, 3), "float32", 1)
+    layout, rows = Layout.rows_of((n, n), P), Layout.rows_of(b.shape, P)
+    expected = np.linalg.solve(a, b)
+    for right in (b, sharded(b, rows)):
+        close(lw.solve(sharded(a, layout), right), expected, n, "wide matrix")
+        close(lw.factor(sharded(a, layout)).solve(right), expected, n, "wide factor")
+    low, wide = sharded(a.astype("f4"), layout), b.astype("complex128")
+    found = lw.lstsq(low, sharded(wide, rows)).x
+    close(found, np.linalg.solve(a.astype("f4").astype(float), wide), 10 * n, "narrow matrix")
+    assert low.dtype == np.float32
 
 
 def check_status_calls():

@@ -59,6 +59,14 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch, step):
     assert (ShardedMatrix.load(tmp_path, None).local == NEW).all() and len(names(tmp_path)) == 2
 
 
+def test_space_is_named_where_it_is_the_reason(tmp_path):
+    (tmp_path / "file").write_text("the user's")
+    with pytest.raises(OSError, match=r"save: .*file cannot be written: .*\nhint: choose another folder") as caught:
+        matrix(NEW).save(tmp_path / "file")
+    assert "free" not in str(caught.value) and "room" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == "the user's"
+
+
 def test_a_limit_of_the_system(tmp_path):
     """A real failure to write, as a full disk or a quota gives one."""
     code = """

@@ -19,7 +19,7 @@ def test_answers_are_those_of_one_device(ranks):
     harness.need_scalapack()
     done = harness.ranks(ranks, harness.HERE / "mpi_checks.py", timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == 17, done.stdout
+    assert done.stdout.count("ok ") == 19, done.stdout
 
 
 def test_matrices_move_without_scalapack():

@@ -1,6 +1,6 @@
 """Matrices that are too large for one device: the public functions accept them like ordinary arrays.
 
-A :class:`ShardedMatrix` has one block on each rank of an MPI communicator. ``lapwing.cholesky``, ``solve``, ``inv``,
+A :class:`ShardedMatrix` has one block on each rank of an MPI communicator. ``lapwing.cholesky``, ``solve``, ``inv``, ``det``,
 ``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` accept it. The calls
 are collective over its ranks and return matrices in its layout; eigenvalues, singular values and determinants are on all ranks.
 

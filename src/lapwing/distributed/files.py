@@ -7,6 +7,7 @@ files with other names are never touched.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -27,6 +28,8 @@ from .layout import Layout
 _MANIFEST = "manifest.json"
 _FORMAT, _FIRST_FORMAT = "lapwing sharded matrix 2", "lapwing sharded matrix 1"
 _OURS = re.compile(r"block-\d{5,}-[0-9a-f]{16}\.npy(\.part)?|manifest\.json\.part")
+# a full disk, a quota, a limit for files; NumPy's error for a block that was cut short has no number
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None)
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,14 @@ def reason(work: Callable[[], Any], folder: Path, count: int) -> Exception | Non
         work()
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        free = ""
-        with suppress(OSError):
-            free = f"; {bytes_in_words(shutil.disk_usage(folder).free)} are free there, {bytes_in_words(count)} are needed"
+        free, room = "", ""
+        if error.errno in _NO_ROOM:
+            room = "make room or "
+            with suppress(OSError):
+                free = f"; {bytes_in_words(shutil.disk_usage(folder).free)} are free there, {bytes_in_words(count)} are needed"
         failure = OSError(
             f"ShardedMatrix.save: {error.filename or folder} cannot be written: {why}{free}"
-            "\nhint: make room or choose another folder; a matrix that was saved there before is unchanged"
+            f"\nhint: {room}choose another folder; a matrix that was saved there before is unchanged"
         )
         failure.errno = error.errno
         return failure

@@ -10,7 +10,8 @@ from .. import frameworks
 from ..core.derivatives import det_jvp, det_vjp
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params
-from .solve import Assume, determinant, problem_of, slogdet
+from ..core.request import VALUE
+from .solve import Assume, determinant, inv, problem_of, system_request
 from .systems import SLOGDET
 from .triangle import batch_and_order
 
@@ -64,8 +65,7 @@ def det(
         raise unknown_keyword(det, unknown)
     framework = frameworks.entry(a, "det")
     if framework.sharded:
-        sign, logabs = framework.call(slogdet, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)
-        return sign * np.e**logabs
+        return framework.call(det, a, assume=assume, upper=upper, on_fail=on_fail, engine=engine)
     return determinant(framework, det, DET, a, assume, upper, on_fail, engine, _of_diagonal)[0]
 
 
@@ -99,5 +99,6 @@ DET = Operation(
     keeps_inputs=lambda params: True,
     turns="pos",
 )
-det.request = slogdet.request  # type: ignore[attr-defined]  # over many devices it is computed from the logarithm
+det.request = system_request(det, (VALUE,))  # type: ignore[attr-defined]
+det.inverse = inv  # type: ignore[attr-defined]  # which derivatives of sharded matrices need
 det.problem = problem_of("det", of_diagonal=True)  # type: ignore[attr-defined]

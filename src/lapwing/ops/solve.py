@@ -648,11 +648,17 @@ def system_request(function: Any, places: Any, result: Any = None, status: bool 
         options["upper"], options["overwrite"] = check_system(
             name, a.shape, a.dtype, assume, options["upper"], options.get("on_fail", "nan"), options.get("overwrite", False)
         )
-        if options.get("unit") or options.get("side", "left") != "left":
+        if "unit" in options and _check_unit(name, options["unit"], assume):
             raise ValueError(
-                f'{name}: unit=True and side="right" are not supported for sharded matrices'
-                "\nhint: x A = b is A^T x^T = b^T; instead of unit=True write ones on the diagonal"
+                f"{name}: unit=True is not supported for sharded matrices\nhint: write ones on the diagonal of a copy"
             )
+        if "side" in options:
+            check_choice(name, "side", options["side"], ("left", "right"))
+            if options["side"] == "right":
+                raise ValueError(
+                    f'{name}: side="right" is not supported for sharded matrices'
+                    "\nhint: x A = b is A^T x^T = b^T: solve with the transpose of a, and transpose b and the result"
+                )
         if options.get("precision", "full") != "full":
             check_mixed(name, options["precision"], assume, a.dtype, "auto")
         options.setdefault("on_fail", "nan")

@@ -17,7 +17,7 @@ class Alone(Backend):
     """The ordinary engines, for a ShardedMatrix on one rank."""
 
     name, what, takes = "alone", "the ordinary engines on one rank", "ShardedMatrix on one rank"
-    devices = ("cpu", "cuda")
+    devices, refines = ("cpu", "cuda"), True
     engines = (*(name for name in ENGINES if name != "auto"), "reference")
 
     def refuses(self, array: Array) -> str:

@@ -44,7 +44,8 @@ def _others(request: Request, array: Array, refused: str = "") -> str:
         return ""
     names = ["auto"]
     for backend in PUBLIC:
-        if not backend.refuses(array) and backend.support(replace(request, engine=backend.name), array):
+        accepts = not backend.refuses(array) and backend.support(replace(request, engine=backend.name), array)
+        if accepts and not _missing(backend, array):
             names.append(backend.name)
     return f"\nhint: use one of {', '.join(map(repr, names))}"
 
@@ -53,7 +54,10 @@ def explained(request: Request, array: Array) -> Cost:
     """The cost of the call with the backend that would run it."""
     backend = choose(request, array)
     cost = backend.cost(request, array)
-    note = f"{cost.note} in full precision".strip() if request.mixed else cost.note
-    # a described matrix is planned for another machine
-    missing = "" if array.kind == "spec" else backend.missing(array.device)
-    return replace(cost, note=note, missing=missing)
+    note = f"{cost.note} in full precision".strip() if request.mixed and not backend.refines else cost.note
+    return replace(cost, note=note, missing=_missing(backend, array))
+
+
+def _missing(backend: Backend, array: Array) -> str:
+    """ "" or why the backend cannot run here; a described matrix is planned for another machine."""
+    return "" if array.kind == "spec" else backend.missing(array.device)

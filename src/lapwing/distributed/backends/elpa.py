@@ -147,7 +147,7 @@ class Elpa(Backend):
 
     def prepare(self, request: Request, a: Part) -> Any:
         if reason := missing():
-            raise NotImplementedError(f"{request.name}: {reason}")
+            raise RuntimeError(f"{request.name}: {reason}")
         return self._tiles.prepare(request, a)
 
     def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ class Gathered(Backend):
     """All of the matrix on rank 0, which calls the ordinary function. Every rank raises what that raises."""
 
     name, what, takes = "gathered", "the ordinary engines on rank 0", "DTensors without MPI"
-    devices = ("cpu",)
+    devices, refines = ("cpu",), True
 
     def refuses(self, array: Array) -> str:
         fits = array.kind == "dtensor" and array.device == "cpu" and not array.mpi
@@ -73,6 +73,8 @@ class _Handle:
     def solve(self, b: Part, /) -> Part:
         whole = ShardedMatrix(b.local, b.layout, self.ranks).gather(0)
         x = _on_root(self.ranks, "Factor.solve", lambda: self._factor.solve(whole))
+        if "precision" in self.report:  # the refinement on rank 0 adds its steps
+            self.report.update(self.ranks.allgather(None if self._factor is None else self._factor.report)[0])
         return Part(ShardedMatrix.scatter(x, self.ranks, layout=b.layout).local, b.layout, self.ranks)
 
     def inverse(self) -> Part:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...core.problem import DTYPES, promoted
 from ...core.request import Request
 from ..cost import Cost, predict
 from ..layout import Layout
@@ -76,6 +77,9 @@ class Support:
         return self.yes
 
 
+DETERMINANTS = ("det", "slogdet")  # a singular matrix is no failure for them
+
+
 class Backend(Protocol):
     """A library, or an algorithm of our own, for matrices over many devices."""
 
@@ -87,6 +91,7 @@ class Backend(Protocol):
     engines: tuple[str, ...] = ()  # the values of ``engine=`` that ask for it
     # or "arrays": then a matrix is an array of the framework with its placement, and results are arrays
     sees: str = "parts"
+    refines: bool = False  # precision="mixed" has an effect: the ordinary functions do the work
 
     def missing(self, device: str) -> str:
         """ "" or why it cannot be used on this machine."""
@@ -123,11 +128,29 @@ def check_right(name: str, a: Any, b: Any, hint: str = "") -> None:
 
 def check_columns(name: str, a: Any, b: Any) -> None:
     """As :func:`check_right`, but b may have any number of rows."""
-    dtypes = [str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2] for x in (a, b)]
+    dtypes = _dtypes(a, b)
     if dtypes[0] != dtypes[1]:
         raise TypeError(f"{name}: a and b must have the same dtype, got {' and '.join(dtypes)}\nhint: convert one of them")
     if len(b.shape) not in (1, 2):
         raise ValueError(f"{name}: b must have shape (n,) or (n, k) for a sharded matrix, got {tuple(b.shape)}")
+
+
+def promote(a: Any, b: Any, cast: Callable[[Any, str], Any], *, fixed: bool = False) -> tuple[Any, Any]:
+    """``a`` and ``b`` in the dtype that holds both; ``cast(x, dtype)`` converts one. ``fixed``: ``a`` keeps its dtype.
+
+    Where there is no such dtype they stay as they are: :func:`check_right` then refuses them.
+    """
+    dtypes = _dtypes(a, b)
+    if dtypes[0] == dtypes[1] or not set(DTYPES).issuperset(dtypes):
+        return a, b
+    common = promoted(*dtypes)
+    if fixed and common != dtypes[0]:
+        return a, b
+    return tuple(x if dtype == common else cast(x, common) for x, dtype in zip((a, b), dtypes, strict=True))  # type: ignore[return-value]
+
+
+def _dtypes(*arrays: Any) -> list[str]:
+    return [str(getattr(x, "dtype", type(x).__name__)).rpartition(".")[2] for x in arrays]
 
 
 def columns_of(b: Any) -> int:
@@ -159,7 +182,14 @@ def scaled_operation(request: Request) -> tuple[str, str]:
     """What the cost model calls it, and "pos" where a Cholesky factorisation is enough."""
     if request.operation == "factor":
         return "cholesky" if request.assume == "pos" else "lu", "pos"
-    return request.operation, request.assume if request.operation in ("solve", "inv", "slogdet") else "pos"
+    operation = "slogdet" if request.operation == "det" else request.operation
+    return operation, request.assume if operation in ("solve", "inv", "slogdet") else "pos"
+
+
+def determinant(sign: Any, logabs: Any, dtype: Any) -> Any:
+    """The determinant from its sign and logarithm; Inf where it is too large for the dtype."""
+    with np.errstate(all="ignore"):
+        return np.asarray(sign * np.exp(logabs)).astype(dtype)[()]
 
 
 def nan_of(dtype: Any) -> Any:

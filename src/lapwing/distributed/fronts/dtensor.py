@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, Place, Request
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Backend, Part, check_right, columns_of
+from ..backends.protocol import DETERMINANTS, Array, Backend, Part, check_right, columns_of, promote
 from . import dtensor_blocks as blocks
 from . import front
 
@@ -37,6 +37,7 @@ class DTensorFront:
         if not blocks.cuts_matrix(a) and options.get("engine") != "cusolvermp":
             return _each_rank_its_own(self.describe(a), function, a, b, options)
         like, a = a, blocks.standard(name, a)
+        a, b = promote(a, b, blocks.cast)
         if blocks.wants_gradient(a, b):
             return self._with_gradient(function, a, b, options)
         return self._run(function, a, b, options, like)
@@ -77,16 +78,20 @@ class DTensorFront:
     def _with_gradient(self, function: Any, a: Any, b: Any, options: dict[str, Any]) -> Any:
         request = front.requested(function, self.describe(a), b, options)
         pos = request.assume == "pos"
-        if request.operation not in ("solve", "slogdet") or request.status or request.assume not in ("general", "pos"):
-            what = "a factored DTensor has no derivatives" if request.operation == "factor" else "a DTensor has derivatives in"
-            hint = "lapwing.solve and lapwing.slogdet have; or a.detach()"
-            if request.operation != "factor":
-                what, hint = f"{what} solve and slogdet, with assume='general' and 'pos'", "a.detach(), or torch.no_grad()"
+        known = request.operation in ("solve", *DETERMINANTS)
+        if not known or request.status or request.assume not in ("general", "pos"):
+            what = "a DTensor has derivatives in solve, det and slogdet, with assume='general' and 'pos'"
+            hint = "a.detach(), or torch.no_grad()"
+            if request.operation == "factor":
+                what = "a factored DTensor has no derivatives"
+                hint = "lapwing.solve, lapwing.det and lapwing.slogdet have; or a.detach()"
             raise NotImplementedError(f"{request.name}: {what}\nhint: {hint}")
         if request.operation == "solve":
             options = options | {"overwrite": False}  # the matrix is needed again
             return _Solve.apply(a, b, lambda a, b: self._run(function, a, b, options), pos)
         value, inverse = (partial(self._run, one, b=None, options=options) for one in (function, function.inverse))
+        if request.operation == "det":
+            return _Det.apply(a, value, inverse, pos)
         return request.returned(_Slogdet.apply(a, value, inverse, pos))
 
 
@@ -107,6 +112,7 @@ class _Placing:
         if blocks.wants_gradient(b):
             raise NotImplementedError(f"{name}: a factored DTensor has no derivatives\nhint: lapwing.solve has them")
         if not self._agreed:
+            _, b = promote(self._described, b, blocks.cast, fixed=True)
             front.agreed_right(self.ranks, name, lambda: _check_right(name, self._described, b))
         self._agreed = False
         sides = blocks.as_sharded(name, b.unsqueeze(1) if b.ndim == 1 else b, self._a)
@@ -129,7 +135,10 @@ def _each_rank_its_own(described: Spec, function: Any, a: Any, b: Any, options: 
     returned = request.ordinary(*[blocks.own(request.name, x, a) for x in (a, b) if x is not None])
     if request.operation == "factor":
         return request.returned((_Own(returned, a),))
-    results = [x if x is None else blocks.wrap_own(x, a) for x in request.results(returned)]
+    results = [
+        x if x is None else blocks.wrap_own(x, a, matrix=place is MATRIX)
+        for x, place in zip(request.results(returned), request.places, strict=True)
+    ]
     if RIGHT in request.places:
         results[0] = blocks.placed_as(results[0], b if isinstance(b, DTensor) else None)
     return request.returned(results)
@@ -150,18 +159,19 @@ class _Own:
 
     @property
     def l(self) -> Any:  # noqa: E743
-        return blocks.wrap_own(self._factor.l, self._a)
+        return blocks.wrap_own(self._factor.l, self._a, matrix=True)
 
     @property
     def lu(self) -> Any:
-        return tuple(blocks.wrap_own(x, self._a) for x in self._factor.lu)
+        factor, rows = self._factor.lu
+        return blocks.wrap_own(factor, self._a, matrix=True), blocks.wrap_own(rows, self._a)
 
     def solve(self, b: Any, /) -> Any:
         x = blocks.wrap_own(self._factor.solve(blocks.own("Factor.solve", b, self._a)), self._a)
         return blocks.placed_as(x, b if isinstance(b, DTensor) else None)
 
     def inverse(self) -> Any:
-        return blocks.wrap_own(self._factor.inv(), self._a)
+        return blocks.wrap_own(self._factor.inv(), self._a, matrix=True)
 
     def slogdet(self) -> Any:
         return tuple(blocks.wrap_own(x, self._a) for x in self._factor.slogdet())
@@ -232,7 +242,27 @@ class _Slogdet(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, _: Any, g: Any) -> Any:  # type: ignore[override]
         (a,) = ctx.saved_tensors
-        # the inverse of a Hermitian matrix is its own adjoint
-        x = ctx.invert(a.detach())
-        x = x if ctx.pos else blocks.adjoint(x).redistribute(placements=a.placements)
-        return blocks.wrap(x.to_local() * blocks.whole(g), a, tuple(a.shape)), None, None, None
+        return _times_inverse(ctx, a, blocks.whole(g)), None, None, None
+
+
+class _Det(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any, run: Any, invert: Any, pos: bool) -> Any:
+        value = run(a.detach())
+        ctx.save_for_backward(a, value)
+        ctx.invert, ctx.pos = invert, pos
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Any) -> Any:  # type: ignore[override]
+        a, value = ctx.saved_tensors
+        weight = blocks.whole(g) * blocks.whole(value).conj()
+        return _times_inverse(ctx, a, weight.real if ctx.pos else weight), None, None, None
+
+
+def _times_inverse(ctx: Any, a: Any, weight: Any) -> Any:
+    """A^-H times a number; the inverse of a Hermitian matrix is its own adjoint."""
+    x = ctx.invert(a.detach())
+    x = x if ctx.pos else blocks.adjoint(x).redistribute(placements=a.placements)
+    return blocks.wrap(x.to_local() * weight, a, tuple(a.shape))

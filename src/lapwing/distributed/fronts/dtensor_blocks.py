@@ -210,7 +210,9 @@ def own(name: str, x: Any, like: Any) -> Any:
     aligned = x.ndim == like.ndim and all(x.shape[dim] == like.shape[dim] for dim in batched)
     if not isinstance(x, DTensor):
         # whole on every rank: a batch is cut to this rank's part
-        return wrap_replicated(x, like).redistribute(placements=like.placements).to_local() if batched and aligned else x
+        if not (batched and aligned):
+            return x
+        return wrap_replicated(x, like).redistribute(placements=_of_batch(like)).to_local()
     if x.device_mesh != like.device_mesh:
         raise ValueError(f"{name}: a and b are on different meshes\nhint: distribute b over a.device_mesh")
     if tuple(x.placements) == tuple(like.placements):
@@ -220,16 +222,26 @@ def own(name: str, x: Any, like: Any) -> Any:
             f"{name}: a and b are placed differently ({_words(like.placements)} and {_words(x.placements)}), and their"
             f" batches differ (shapes {tuple(like.shape)} and {tuple(x.shape)})\nhint: b.redistribute(...)"
         )
-    return x.redistribute(placements=like.placements).to_local()
+    return x.redistribute(placements=_of_batch(like)).to_local()
 
 
-def wrap_own(x: Any, like: Any) -> Any:
-    """Results of a batch, or of a replicated matrix: placed as it was."""
-    shape = list(x.shape)
-    for p in like.placements:
+def wrap_own(x: Any, like: Any, *, matrix: bool = False) -> Any:
+    """Results of a batch, or of a replicated matrix: placed as it was. ``matrix``: they are matrices, not values."""
+    shape, placements = list(x.shape), _of_batch(like)
+    for p in placements:
         if p.is_shard():  # ranks may hold more or fewer matrices than others
             shape[p.dim] = like.shape[p.dim]
-    return _dtensor(x, like.device_mesh, like.placements, tuple(shape))
+    return _dtensor(x, like.device_mesh, like.placements if matrix else placements, tuple(shape))
+
+
+def _of_batch(like: Any) -> list[Any]:
+    """The placements of the batch axes: one rank alone may "cut" a matrix, and values do not have the axes of a matrix."""
+    return [Replicate() if p.is_shard() and p.dim % like.ndim >= like.ndim - 2 else p for p in like.placements]
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """A tensor in another dtype; what is none stays as it is, and is refused later."""
+    return x.to(getattr(torch, dtype)) if isinstance(x, torch.Tensor) else x
 
 
 def dtype_of(x: Any) -> str:

@@ -57,7 +57,7 @@ def agreed(
         m, n = part.shape
         _log.info("%s: %s, %s x %s %s on %s ranks", name, backend.name, m, n, part.dtype, ranks.size)
     if ranks.rank == 0:
-        log_precision(request)
+        log_precision(request, backend)
     return request, backend, part, from_ranks
 
 
@@ -67,8 +67,8 @@ def agreed_right(ranks: Any, name: str, describe: Callable[[], dict[str, Any]]) 
     agree(ranks, name, facts or {}, error=error)
 
 
-def log_precision(request: Request) -> None:
-    if request.mixed:
+def log_precision(request: Request, backend: Backend) -> None:
+    if request.mixed and not backend.refines:
         _log.info("%s: in full precision; there is no refinement for sharded matrices", request.name)
 
 
@@ -78,7 +78,7 @@ def run(request: Request, backend: Backend, placing: Placing, a: Part, b: Any, f
     results = backend.run(request, a, right, from_ranks)
     if request.operation == "factor":
         handle = Placed(placing, results[0], a.shape, a.dtype.name)
-        if request.mixed:
+        if request.mixed and not backend.refines:
             handle.report.update(precision="mixed", fallback=True)
         return request.returned((handle,))
     return request.returned([placing.leave(x, place, b) for x, place in zip(results, request.places, strict=True)])

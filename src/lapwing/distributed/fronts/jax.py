@@ -21,7 +21,7 @@ from ...core.request import MATRIX, RIGHT, Place, Request
 from ...frameworks import jax as framework
 from ...frameworks.jax import traced
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Part, check_right, columns_of
+from ..backends.protocol import Array, Part, check_right, columns_of, promote
 from ..backends.scalapack import library as scalapack_library
 from ..backends.scalapack.backend import inside_xla
 from ..backends.xla import sharding
@@ -57,20 +57,24 @@ class JaxFront:
         return replace(framework.describe(a), sharding=self._where)
 
     def call(self, function: Callable[..., Any], a: Any, b: Any = None, /, **options: Any) -> Any:
+        if b is not None:
+            a, b = promote(a, b, _cast)
         request, array, block, mpi = self._asked(function, a, b, options, launched.communicator)
         backend = choose(request, array)
         if backend.sees == "parts":
             return self._on_blocks(request, backend, a, b, block, mpi)
         spread = Spread(a, self._where)
         backend.prepare(request, spread)
-        front.log_precision(request)
+        front.log_precision(request, backend)
         results = backend.run(request, spread, b, [])
-        if request.operation == "factor" and request.mixed:
+        if request.operation == "factor" and request.mixed and not backend.refines:
             results[0].report.update(precision="mixed", fallback=True)
         return request.returned(results)
 
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
-        request, array, _, _ = self._asked(function, a, b, options, mpi_seen)
+        # of b its shape alone matters
+        sides = b if b is None else Spec(tuple(b.shape), str(a.dtype))
+        request, array, _, _ = self._asked(function, a, sides, options, mpi_seen)
         return explained(request, array)
 
     def _asked(self, function: Callable[..., Any], a: Any, b: Any, options: dict[str, Any], mpi_of: Any) -> Any:
@@ -133,6 +137,7 @@ class _Placing:
         return Part(np.asarray(block.local), block.layout, self.ranks, None, cut)
 
     def right(self, name: str, b: Any) -> Any:
+        _, b = promote(self._a, b, _cast, fixed=True)
         check_right(name, self._a, b)
         sides = self._sides(b)
         if sides is not None:
@@ -158,6 +163,11 @@ class _Placing:
         block = blocks_of(b)
         same = block is not None and block.ranks is self._block.ranks and block.layout.grid == self._block.layout.grid
         return block if same else None
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    """The array in another dtype; as it is where JAX does not have that one now (jax_enable_x64)."""
+    return x.astype(dtype) if jax.dtypes.canonicalize_dtype(dtype) == dtype else x
 
 
 def _even(like: Layout, shape: tuple[int, int]) -> Layout:

@@ -11,7 +11,7 @@ from ...core.memory import library_of, on_device
 from ...core.problem import Spec
 from ...core.request import RIGHT, Place, Request
 from ..backends.choice import choose, explained
-from ..backends.protocol import Array, Backend, Part, check_right, columns_of
+from ..backends.protocol import Array, Backend, Part, check_right, columns_of, promote
 from ..matrix import ShardedMatrix
 from . import front
 
@@ -25,17 +25,19 @@ class MatrixFront:
         return Spec(a.shape, a.dtype.name, "cuda" if a.on_gpu else "cpu", a.layout)
 
     def call(self, function: Callable[..., Any], a: ShardedMatrix, b: Any = None, /, **options: Any) -> Any:
-        name, part = function.__name__, Part(a.local, a.layout, a.ranks)
-        placing = _Placing(a)
+        name, ranks = function.__name__, a.ranks
         facts = {"shape": a.shape, "dtype": a.dtype.name, "layout": a.layout, "library": library_of(a.local)}
 
         def check() -> tuple[Request, Backend, Part]:
-            request = front.requested(function, self.describe(a), b, options)
+            nonlocal a, b
             if b is not None:
-                facts.update(placing.described(name, b))
-            return request, choose(request, _array(a, b)), part
+                a, b = promote(a, b, _cast)
+                facts.update(_Placing(a).described(name, b))
+            request = front.requested(function, self.describe(a), b, options)
+            return request, choose(request, _array(a, b)), Part(a.local, a.layout, ranks)
 
-        request, backend, part, from_ranks = front.agreed(a.ranks, name, facts, check)
+        request, backend, part, from_ranks = front.agreed(ranks, name, facts, check)
+        placing = _Placing(a)
         placing.agreed, placing.alone = True, backend.name == "alone"
         return front.run(request, backend, placing, part, b, from_ranks)
 
@@ -66,6 +68,7 @@ class _Placing:
 
     def right(self, name: str, b: Any) -> Any:
         if not self.agreed:
+            _, b = promote(self._like, b, _cast, fixed=True)
             front.agreed_right(self.ranks, name, lambda: self.described(name, b))
         self.agreed = False
         if isinstance(b, ShardedMatrix):
@@ -97,6 +100,17 @@ class _Placing:
         if sharded and b.ranks is not self.ranks and (b.ranks.size, b.ranks.rank) != (self.ranks.size, self.ranks.rank):
             raise ValueError(f"{name}: a and b are on different communicators")
         return {"shape of b": shape, "dtype of b": dtype, "layout of b": b.layout if sharded else "replicated"}
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    """A matrix or an array in another dtype; what is neither stays as it is, and is refused later."""
+    if isinstance(x, (ShardedMatrix, np.ndarray)):
+        return x.astype(dtype)
+    if not on_device(x):
+        return x
+    from ..backends.cusolvermp.moves import astype
+
+    return astype(x, np.dtype(dtype))
 
 
 def _memory(b: Any) -> Any:

@@ -41,7 +41,7 @@ class MissingRanksError(RuntimeError):
     def __init__(self, operation: str, missing: Sequence[int], seconds: float) -> None:
         self.operation, self.missing, self.seconds = operation, tuple(missing), seconds
         super().__init__(
-            f"{operation}: {ranks_in_words(missing)} did not come within {seconds:g} s"
+            f"{operation}: {ranks_in_words(missing)} {'is' if len(missing) == 1 else 'are'} missing after {seconds:g} s"
             "\nhint: every rank must make the same calls in the same order; look at what those ranks do, or wait longer with"
             " lapwing.distributed.patience(seconds)"
         )

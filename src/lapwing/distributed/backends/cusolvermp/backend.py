@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ....core.problem import REAL
 from ....core.request import MATRIX, RIGHT, Request
 from ...cost import H200, Cost
 from ...layout import Layout
-from ..protocol import Array, Backend, Part, Support, nan_of, on_tiles, with_status
+from ..protocol import Array, Backend, Part, Support, determinant, nan_of, on_tiles, with_status
 from ..scalapack.backend import inside_xla
 from . import routines
 from .blocks import Operand
@@ -25,7 +26,7 @@ from .polar import polar
 from .session import on_device
 
 _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
-_SQUARE = ("cholesky", "solve", "inv", "slogdet", "factor", "eigh", "eigvalsh")
+_SQUARE = ("cholesky", "solve", "inv", "det", "slogdet", "factor", "eigh", "eigvalsh")
 
 
 class CusolverMp(Backend):
@@ -91,6 +92,9 @@ class CusolverMp(Backend):
     def run(self, request: Request, a: Part, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         if request.status:
             return with_status(lambda plain: self.run(plain, a, None, ranks), request, b)
+        if request.operation == "det":
+            sign, logabs = self.run(replace(request, operation="slogdet"), a, None, ranks)
+            return (determinant(sign, logabs, a.dtype),)
         host = HostMemory(a.local, device_for(ranks, a.ranks.rank)) if type(a.local) is np.ndarray else None
         a = Part(host.local, a.layout, a.ranks, host, a.cut) if host is not None else entered(a, None)
         if b is None:

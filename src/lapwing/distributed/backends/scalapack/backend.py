@@ -8,7 +8,7 @@ from typing import Any
 from ....core.request import Request
 from ...cost import CPU_CLUSTER, Cost
 from ..gathered import INSTALL
-from ..protocol import Array, Backend, Part, Support, on_tiles, with_status
+from ..protocol import DETERMINANTS, Array, Backend, Part, Support, on_tiles, with_status
 from . import library, spectra, systems
 from .moves import Call, tiles_for
 
@@ -16,6 +16,7 @@ OPERATIONS: dict[str, Any] = {
     "cholesky": systems.cholesky,
     "factor": systems.factor,
     "inv": systems.inv,
+    "det": systems.det,
     "slogdet": systems.slogdet,
     "solve": systems.solve,
     "eigh": spectra.eigh,
@@ -61,7 +62,7 @@ class Scalapack(Backend):
         if layout is None or array.kind == "spec":
             tile = None if layout is None else layout.rows.tile or None
             return on_tiles(request, array, array.grid or array.size, CPU_CLUSTER, tile)
-        entered = request.operation in ("solve", "inv", "slogdet", "factor")
+        entered = request.operation in ("solve", "inv", "factor", *DETERMINANTS)
         # as the calls enter: see systems.py and spectra.py
         permute = request.operation in ("eigh", "eigvalsh") or (
             entered and request.operation != "factor" and not request.status
@@ -104,7 +105,7 @@ def inside_xla(request: Request, array: Array) -> bool:
     """Whether XLA does this call as well, and with derivatives; its LU is slower than a library's."""
     from ..xla.backend import is_tall
 
-    systems = request.operation in ("cholesky", "inv", "slogdet", "factor") or (
+    systems = request.operation in ("cholesky", "inv", "factor", *DETERMINANTS) or (
         request.operation == "solve" and request.assume == "pos"
     )
     rectangular = request.operation in ("qr", "svd", "svdvals", "polar", "lstsq")

@@ -12,7 +12,7 @@ from ....core.condition import one_norm
 from ....core.errors import NotPositiveDefiniteError, SingularMatrixError
 from ....core.request import ONE_TRIANGLE
 from ...exchange import column_sums, diagonal_places, finite_triangle, keep_triangle, mirror
-from ..protocol import Part, nan_of
+from ..protocol import Part, determinant, nan_of
 from . import routines as scalapack
 from .moves import Call, diagonal, enter, enter_columns, leave, leave_columns, on_lower
 from .routines import Blocks
@@ -46,6 +46,11 @@ def solve(call: Call, b: Any) -> tuple[Any]:
 
 def inv(call: Call, b: None) -> tuple[Part]:
     return (_factored(call).inverse(destroy=True),)
+
+
+def det(call: Call, b: None) -> tuple[Any]:
+    sign, logabs = slogdet(call, b)
+    return (determinant(sign, logabs, call.dtype),)
 
 
 def slogdet(call: Call, b: None) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from ....core.request import MATRIX, ONE_TRIANGLE, Request
 from ...cost import MACHINES, Cost
 from ...placement import Placement
 from ..gathered import free_memory, gathered_cost
-from ..protocol import Array, Backend, Support
+from ..protocol import DETERMINANTS, Array, Backend, Support
 from . import cost, panels
 
 _log = logging.getLogger("lapwing")
@@ -78,7 +78,7 @@ class Xla(Backend):
             _raise_if_failed(request, array, factored.info)
             return (factored,)
         *results, info = handle.ROUTINES[request.operation](request, where, array, b)
-        if request.operation != "slogdet" or request.assume == "pos":  # a singular matrix has a determinant
+        if request.operation not in DETERMINANTS or request.assume == "pos":  # a singular matrix has a determinant
             _raise_if_failed(request, array, info)
         return (*results, info) if request.status else tuple(results)
 
@@ -88,7 +88,7 @@ class OneDevice(Backend):
 
     name, what, takes = "gathered", "the ordinary engines on one device", "JAX arrays with a NamedSharding"
     devices, engines = ("cpu", "cuda"), ("xla", "sharded")
-    sees = "arrays"
+    sees, refines = "arrays", True
 
     def refuses(self, array: Array) -> str:
         return "" if array.kind in ("jax", "spec") else "takes JAX arrays"

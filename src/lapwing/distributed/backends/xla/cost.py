@@ -13,7 +13,7 @@ from ....core.problem import ITEMSIZE
 from ...cost import OPERATIONS, Cost, Machine, largest_that, predict
 from .panels import WINDOWS, Panels, panels
 
-BLOCKED = ("cholesky", "factor", "inv", "slogdet", "solve")
+BLOCKED = ("cholesky", "det", "factor", "inv", "slogdet", "solve")
 TALL = ("lstsq", "polar", "qr", "svd", "svdvals")
 # blocks of rows that a device has at one time: its input, Q_i, Q, as XLA's plan of memory has them
 _HELD = {"qr": 4.0, "svd": 3.0, "svdvals": 2.0, "polar": 3.0, "lstsq": 3.0}

@@ -108,12 +108,25 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     return function(a, jax.tree.map(lax.stop_gradient, f))
 
 
+def det(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
+    """The determinant, the same on every device. But for triangles its derivative at a singular matrix is NaN."""
+    if kind == "triangle":
+        pivots = _diagonal(placement, a)
+        size = jnp.abs(lax.stop_gradient(pivots))
+        size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
+        # the product of the pivots may leave the range on the way; that of their phases does not
+        phase, factor = jnp.prod(pivots / size), jnp.exp(jnp.sum(jnp.log(size)))
+        return jnp.where((phase == 0) & ~jnp.isfinite(factor), phase, phase * factor)
+    sign, logabs = slogdet(placement, cut, kind, upper, a, f)
+    return sign * jnp.exp(logabs).astype(sign.dtype)
+
+
 def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> tuple[Any, Any]:
     """Sign and log |det A|, the same on every device."""
     grid, mesh = placement.grid, placement.mesh
     spec = spec_of(grid)
     if kind == "triangle":
-        pivots = shard_map(partial(triangle.local_diagonal, grid=grid), mesh, (spec,), _WHOLE)(a)
+        pivots = _diagonal(placement, a)
         size = jnp.abs(pivots)
         zero = size == 0
         return jnp.prod(jnp.where(zero, 0, pivots / jnp.where(zero, 1, size).astype(pivots.dtype))), jnp.sum(jnp.log(size))
@@ -136,6 +149,11 @@ def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
         return (sign, value), ((t - jnp.conj(t)) / 2 * sign, jnp.real(t))
 
     return function(a, jax.tree.map(lax.stop_gradient, f))  # type: ignore[no-any-return]
+
+
+def _diagonal(placement: Placement, a: Any) -> Any:
+    grid = placement.grid
+    return shard_map(partial(triangle.local_diagonal, grid=grid), placement.mesh, (spec_of(grid),), _WHOLE)(a)
 
 
 def rcond(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
@@ -183,7 +201,7 @@ def cholesky_factor(placement: Placement, cut: Panels, name: str, upper: bool, a
     @function.defjvp
     def jvp(primals: Any, tangents: Any) -> Any:
         if placement.certain:
-            hint = "solve, inv and slogdet of sharded matrices have derivatives"
+            hint = "solve, inv, det and slogdet of sharded matrices have derivatives"
             raise NotImplementedError(f"{name}: the factor of a sharded matrix has no derivative\nhint: {hint}")
         # XLA decides on the placement, as it would for an ordinary array
         l = function(*primals)

@@ -10,7 +10,7 @@ import numpy as np
 from ....core.request import Request
 from ....frameworks import jax as framework
 from ...placement import Placement
-from ..protocol import check_right
+from ..protocol import check_right, promote
 from . import calls, factored, sharding, tall
 from .calls import compiled
 
@@ -57,6 +57,7 @@ class FactoredPanels:
         return compiled(factored.read, self._place, *self._fixed)(self._a)
 
     def solve(self, b: Any, /) -> Any:
+        _, b = promote(self._a, b, lambda b, dtype: b.astype(dtype), fixed=True)
         check_right("Factor.solve", self._a, b)
         where = self._place
         sides, right = sharding.placed_like(b, where)
@@ -106,6 +107,10 @@ def _inv(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any]
     return _mean(request.assume, where, calls.cut_for(a.shape[-1], where.grid), x), info
 
 
+def _det(request: Request, where: Placement, a: Any, b: None) -> Any:
+    return _at_once(factored.det, (), request, where, a)
+
+
 def _slogdet(request: Request, where: Placement, a: Any, b: None) -> tuple[Any, Any, Any]:
     (sign, logabs), info = _at_once(factored.slogdet, (), request, where, a)
     return sign, logabs, info
@@ -143,7 +148,7 @@ def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
 
 
 # by operation: the results, and the status at the end
-ROUTINES: dict[str, Any] = {"cholesky": _cholesky, "solve": _solve, "inv": _inv, "slogdet": _slogdet}
+ROUTINES: dict[str, Any] = {"cholesky": _cholesky, "solve": _solve, "inv": _inv, "det": _det, "slogdet": _slogdet}
 ROUTINES |= {"qr": _qr, "svd": _svd, "svdvals": _svd, "polar": _polar, "lstsq": _lstsq}
 
 

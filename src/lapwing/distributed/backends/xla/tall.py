@@ -128,7 +128,7 @@ def _undifferentiated(name: str, function: Any) -> Any:
     def jvp(primals: Any, tangents: Any) -> Any:
         raise NotImplementedError(
             f"{name}: not differentiable for sharded matrices"
-            "\nhint: solve, inv and slogdet of sharded matrices have derivatives"
+            "\nhint: solve, inv, det and slogdet of sharded matrices have derivatives"
         )
 
     return guarded
