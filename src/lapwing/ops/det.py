@@ -49,7 +49,7 @@ def det(
     Notes
     -----
     The derivative is right at singular matrices too. The second derivative is not finite there, that is, where the condition
-    number is above 0.1 / (n eps).
+    number is above 0.1 / (n eps). A sharded matrix that is exactly singular has no derivative.
 
     See Also
     --------
