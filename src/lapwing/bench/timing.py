@@ -16,52 +16,67 @@ _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000
 _MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
 _SETTLE = 20e-3  # calls shorter than this run once untimed at each turn, to wake their own threads
-_QUIET = 50e-3  # pause before a turn on the CPU: threads of the previous library spin for about 30 ms and would disturb it
-_FEWEST = 3  # repeats, whatever the time limit
+_SLOW = 0.25  # a call longer than this is warm after the first, and one makes a sample
 
 
 @dataclass(frozen=True)
 class Contender:
-    """``call()`` runs once and waits. ``queued(k)`` queues k calls and returns the device's seconds per call."""
+    """``call()`` runs once and waits. ``queued(k)`` queues k calls and returns the device's seconds per call.
+
+    ``rest`` is the pause after a turn on the CPU: threads that still spin would slow down the next contender.
+    """
 
     name: str
     call: Callable[[], Any]
     queued: Callable[[int], float] | None = None
+    rest: float = 50e-3
 
 
 @dataclass
 class _Turn:
     contender: Contender
     calls: int
-    settle: bool
+    once: float  # seconds of the warm-up call
     seconds: list[float]
     waited: list[float]
 
     def take(self) -> None:
         c = self.contender
-        if c.queued is None:
-            sleep(_QUIET)
-        if self.settle:
+        if self.once < _SETTLE:
             for _ in range(1 + self.calls // 4):
                 c.call()
         if c.queued is None:
             self.seconds.append(_wall(c.call, self.calls))
+            sleep(c.rest)
         else:
             self.seconds.append(c.queued(self.calls))
             self.waited.append(_wall(c.call, 1))
 
 
-def interleave(contenders: Iterable[Contender], repeat: int = 10, limit: float = inf) -> list[Timing]:
-    """One Timing per contender. After ``limit`` seconds no further repeat begins, but there are at least three."""
+def interleave(
+    contenders: Iterable[Contender], repeat: int = 10, limit: float = inf, *, fewest: int = 3, behind: float = inf
+) -> list[Timing]:
+    """One Timing per contender. After ``limit`` seconds no further repeat begins, but there are at least ``fewest``.
+
+    A long call that is more than ``behind`` times slower than the fastest keeps the time of its warm-up.
+    """
+    contenders = list(contenders)
+    sleep(max((c.rest for c in contenders if c.queued is None), default=0.0))  # whatever ran before
     turns = [_first_turn(c) for c in contenders]
+    longest = max(_SETTLE, behind * min((t.once for t in turns), default=0.0))
+    close = [t for t in turns if t.once <= longest]
+    for turn in turns:
+        if turn.once > longest:
+            turn.seconds.append(turn.once)
+            turn.waited += [turn.once] if turn.contender.queued else []
     begun = perf_counter()
     collecting = gc.isenabled()
     gc.disable()
     try:
         for done in range(repeat):
-            if done >= _FEWEST and perf_counter() - begun > limit:
+            if done >= fewest and perf_counter() - begun > limit:
                 break
-            for turn in _rotated(turns, done):
+            for turn in _rotated(close, done):
                 turn.take()
     finally:
         if collecting:
@@ -71,13 +86,15 @@ def interleave(contenders: Iterable[Contender], repeat: int = 10, limit: float =
 
 def _first_turn(contender: Contender) -> _Turn:
     """Warm up twice: the first call may compile, the second shows how many calls make a sample."""
-    contender.call()
-    once = max(_wall(contender.call, 1), 1e-8)
+    once = _wall(contender.call, 1)
+    if once < _SLOW:
+        once = max(_wall(contender.call, 1), 1e-8)
     if contender.queued is None:
         calls = min(_MOST_CALLS, ceil(_SAMPLE / once))
+        sleep(contender.rest)
     else:
-        calls = min(_MOST_QUEUED, max(2, ceil(_DEVICE_SAMPLE / once)))
-    return _Turn(contender, calls, once < _SETTLE, [], [])
+        calls = min(_MOST_QUEUED, max(2 if once < _SLOW else 1, ceil(_DEVICE_SAMPLE / once)))
+    return _Turn(contender, calls, once, [], [])
 
 
 def _wall(call: Callable[[], Any], times: int) -> float:
