@@ -46,13 +46,13 @@ const std::vector<Rule>& rules_of(const char* hardware) {
 }
 
 int32_t rule_op(const Frame& frame) {
-  const bool pos = frame.flags & POS;
+  if (frame.op == EIGVALSH) return EIGH;  // values alone go where the vectors go
+  if (frame.op == SOLVE && (frame.flags & (SYMMETRIC | SELF_ADJOINT))) return SOLVE_SYMMETRIC;
+  if (!(frame.flags & POS)) return frame.op;
   switch (frame.op) {
-    case EIGVALSH: return EIGH;  // values alone go where the vectors go
-    case SOLVE: return pos ? SOLVE_POS : frame.flags & (SYMMETRIC | SELF_ADJOINT) ? SOLVE_SYMMETRIC : SOLVE;
-    case INVERSE: return pos ? INVERSE_POS : INVERSE;
-    case SLOGDET:
-    case DET: return pos ? SLOGDET_POS : frame.op;
+    case SOLVE: return SOLVE_POS;
+    case INVERSE: return INVERSE_POS;
+    case SLOGDET: case DET: return SLOGDET_POS;
     default: return frame.op;
   }
 }

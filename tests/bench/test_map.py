@@ -66,7 +66,8 @@ def test_every_operation_has_cells(device, quick):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_operation_is_measured_and_checked(name, dtype):
+def test_every_operation_is_measured_and_checked(name, dtype, monkeypatch):
+    monkeypatch.setattr("lapwing.bench.timing.sleep", lambda seconds: None)
     case = Grid(((6, 3),), (), (dtype,), (1e9, 1e9)).cases("cpu", [name])[0]
     row = map_module.measure(case, [Entry("lapwing", "numpy", "auto")], repeat=1, fewest=1, floor=False)
     assert not row.wrong and row.lapwing is not None and case.flops > 0
@@ -85,7 +86,9 @@ def test_a_map_of_two_cells(two_cells, monkeypatch, capsys):
 
     def peer_of(library, case, name):
         def call(a):
-            return answers.setdefault(str(case), np.linalg.inv(a))
+            if str(case) not in answers:
+                answers[str(case)] = np.linalg.inv(a)
+            return answers[str(case)]
 
         return Peer("numpy.linalg.inv(a)", call, call)
 
@@ -109,7 +112,7 @@ def test_a_wrong_answer_is_refused(two_cells, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert shown.count("WRONG ANSWER, not timed: inv float64") == 2 and "nothing was recorded" in shown
     rows = read_report(two_cells / "map-cpu.json").rows
-    assert all(row.wrong == ("lapwing",) and not row.ours for row in rows) and not red(rows)
+    assert all("lapwing" in row.wrong and not row.ours for row in rows) and not red(rows)
 
 
 def test_an_error_ends_one_cell_alone(two_cells, monkeypatch):
@@ -148,7 +151,7 @@ def test_parts_are_merged(tmp_path, monkeypatch, capsys):
     merged = read_report(tmp_path / "map-cpu.json")
     assert [name_of(r.case) for r in merged.rows] == ["solve", "lu", "qr"] and merged.rows[0] == new
     assert merged.left_out == ("gone: x",) and merged.command == "a; b" and merged.date == "2026-01-02"
-    assert "1 red cells of 3" in capsys.readouterr().out
+    assert "1 red cell of 3" in capsys.readouterr().out
     other = parts[1]._replace(environment=replace(parts[1].environment, gpus=(Gpu("NVIDIA H200", 90, 1),)))
     with pytest.raises(ValueError, match="maps of different machines cannot be merged: gpus"):
         merge([parts[0], other])

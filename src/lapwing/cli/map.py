@@ -11,7 +11,7 @@ from time import perf_counter
 
 from .. import planner
 from ..bench.case import Report, Row
-from ..bench.environment import HOW_TO_GET
+from ..bench.environment import HOW_TO_GET, counted
 from ..bench.libraries import PEERS, allow_float64_in_jax
 from ..bench.map import GRIDS, OPERATIONS, map_title, measure_map, merge, part_of, red_in_words, summary
 from ..bench.measure import peer_entries
@@ -146,7 +146,7 @@ def _conclude(options: argparse.Namespace, report: Report, path: Path) -> int:
     """Say what is red, wrong and left out; write the files. 1 when an answer was wrong."""
     wrong = [row for row in report.rows if row.wrong]
     lines = red_in_words(report.rows)
-    print(f"\n{len(lines)} red cells of {len(report.rows)}: lapwing's time, the best other library's, the ratio, the engine")
+    print(f"\n{counted(len(lines), 'red cell')} of {len(report.rows)}: lapwing's time, the best other library's, the ratio, the engine")
     for line in lines:
         print(f"  {line}")
     for row in wrong:
