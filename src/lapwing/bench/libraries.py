@@ -91,6 +91,7 @@ class _Torch(Library):
 class _Jax(Library):
     name = "jax"
     devices = ("cpu", "cuda")
+    compiles = True
     rest = _REST
 
     def __init__(self) -> None:

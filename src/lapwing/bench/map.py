@@ -43,22 +43,29 @@ PAR = (0.97, 1.03)
 
 @dataclass(frozen=True)
 class Grid:
-    """(n, batch) of many matrices, n of one; cells beyond the flops are left out: those of spectra, and of the others."""
+    """(n, batch) of many matrices, n of one; cells beyond the flops are left out: those of spectra, and of the others.
+
+    The batches of singular values and eigenvalues are smaller by ``fewer``, as libraries take seconds for them.
+    """
 
     batches: tuple[tuple[int, int], ...]
     orders: tuple[int, ...]
     dtypes: tuple[str, ...]
     flops: tuple[float, float]
+    fewer: int = 1
 
     def cases(self, device: str, operations: Iterable[str], dtypes: Iterable[str] = ()) -> list[Case]:
-        points = [*self.batches, *[(n, 1) for n in self.orders]]
         everything = [
             Case(n, batch, dtype, device, rows=_TALL * n if name == "lstsq" else None, **OPERATIONS[name])  # type: ignore[arg-type]
             for name in operations
             for dtype in (tuple(dtypes) or self.dtypes)
-            for n, batch in points
+            for n, batch in self._points(name)
         ]
         return [c for c in everything if c.flops <= self.flops[c.operation not in _SPECTRA]]
+
+    def _points(self, name: str) -> list[tuple[int, int]]:
+        fewer = self.fewer if name in _SPECTRA else 1
+        return [(n, batch // fewer) for n, batch in self.batches if batch // fewer > 1] + [(n, 1) for n in self.orders]
 
 
 _ALL = ("float32", "float64", "complex64", "complex128")
@@ -76,11 +83,11 @@ GRIDS = {
     ("cuda", False): Grid(
         ((4, 200_000), (8, 100_000), (16, 20_000), (32, 20_000), (33, 20_000), (48, 5000), (64, 4000), (100, 2000),
          (128, 1000), (176, 600), (256, 500), (352, 200), (512, 100), (1000, 20), (1024, 20), (2048, 8)),
-        (2, 4, 8, 16, 32, 64, 100, 128, 256, 352, 512, 1000, 1024, 2048, 4096, 8192, 16384), _ALL, (4e12, 2e13),
+        (2, 4, 8, 16, 32, 64, 100, 128, 256, 352, 512, 1000, 1024, 2048, 4096, 8192, 16384), _ALL, (4e12, 2e13), fewer=10,
     ),
     ("cuda", True): Grid(
         ((16, 20_000), (48, 5000), (100, 2000), (256, 500), (512, 100), (1024, 20)), (16, 64, 256, 1024, 4096), _REAL,
-        (1e12, 4e12),
+        (1e12, 4e12), fewer=10,
     ),
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,11 @@ def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Cont
         call = through(library, case, entry.engine, "raise")
         later = through(library, case, entry.engine, "nan") if on_gpu else call
     queued = (lambda k: library.queued(later, a, k)) if on_gpu else None
-    return Contender(entry.name, library.waited(call, a), queued, library.rest), call(a)
+    waited = library.waited(call, a)
+    start = perf_counter()
+    answer = call(a)
+    before = 0.0 if library.compiles or entry.engine is not None else perf_counter() - start
+    return Contender(entry.name, waited, queued, library.rest, before), answer
 
 
 def _each(call: Callable[[Any], Any], arrays: Any) -> Any:

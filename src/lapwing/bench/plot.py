@@ -141,12 +141,20 @@ def plot_map(report: Report, path: Path, title: str) -> None:
     rows = report.rows
     dtypes = [d for d in DTYPES if any(r.case.dtype == d for r in rows)]
     names = [name for name in OPERATIONS if any(name_of(r.case) == name for r in rows)]
-    points = sorted({(r.case.batch == 1, r.case.n, r.case.batch) for r in rows})
+    points = sorted({(r.case.batch == 1, r.case.n) for r in rows})
+    batches = [max(r.case.batch for r in rows if (r.case.batch == 1, r.case.n) == point) for point in points]
     size = (3.6 + 0.46 * len(points), 0.9 + len(dtypes) * (0.75 + 0.26 * len(names)))
     figure, axes = _figure(size, len(dtypes), 1, title)
     for (axis,), dtype in zip(axes, dtypes, strict=True):
-        _draw_map(axis, {(name_of(r.case), r.case.n, r.case.batch): r for r in rows if r.case.dtype == dtype}, names, points)
+        fields = {(name_of(r.case), (r.case.batch == 1, r.case.n)): r for r in rows if r.case.dtype == dtype}
+        _draw_map(axis, [[fields.get((name, point)) for point in points] for name in names])
+        if 0 < batches.count(1) < len(batches):
+            axis.axvline(len(batches) - batches.count(1) - 0.5, color="black", linewidth=2)
+        labels = [f"{n}" if one else f"{n}\n({batch})" for (one, n), batch in zip(points, batches, strict=True)]
+        axis.set_xticks(range(len(points)), labels, fontsize=7)
+        axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
         axis.set_title(dtype, fontsize=10, loc="left", fontweight="bold")
+    axis.set_xlabel("order n (the most matrices in a batch); without brackets: one matrix", fontsize=8)
     for ratio in reversed(_SHOWN):
         words = "at par" if ratio == 1 else f"{ratio:.3g}x" + {_SHOWN[0]: " or less", _SHOWN[-1]: " or more"}.get(ratio, "")
         axes[0][0].scatter([], [], marker="s", s=70, color=[map_colour(ratio)], edgecolor="#999999", label=words)
@@ -163,41 +171,27 @@ def map_colour(ratio: float) -> tuple[float, float, float]:
     return tuple(w + depth * (e - w) for w, e in zip(_WHITE, end, strict=True))  # type: ignore[return-value]
 
 
-def _draw_map(
-    axis: Any, rows: dict[tuple[str, int, int], Row], names: Sequence[str], points: Sequence[tuple[bool, int, int]]
-) -> None:
-    colours = []
-    for down, name in enumerate(names):
-        line = []
-        for across, (_, n, batch) in enumerate(points):
-            row = rows.get((name, n, batch))
-            ratio = None if row is None else row.speedup
-            wrong = row is not None and bool(row.wrong)
-            line.append(_WRONG if wrong else _UNKNOWN if ratio is None else map_colour(ratio))
-            words = (
-                "!"
-                if wrong
-                else ""
-                if ratio is None
-                else f"{ratio:.2f}"
-                if ratio < 0.995
-                else f"{ratio:.2g}"
-                if ratio < 99.5
-                else "99+"
-            )
-            light = wrong or (ratio is not None and not 1 / 3 < ratio < 4)
+def _draw_map(axis: Any, fields: Sequence[Sequence[Row | None]]) -> None:
+    drawn = [[_field(row) for row in line] for line in fields]
+    axis.imshow([[colour for colour, _ in line] for line in drawn], aspect="auto", interpolation="nearest")
+    for down, line in enumerate(drawn):
+        for across, (colour, words) in enumerate(line):
+            light = sum(colour) < 1.5
             axis.text(across, down, words, ha="center", va="center", fontsize=7, color="white" if light else "black")
-        colours.append(line)
-    axis.imshow(colours, aspect="auto", interpolation="nearest")
-    singles = sum(1 for one, _, _ in points if not one)
-    if 0 < singles < len(points):
-        axis.axvline(singles - 0.5, color="black", linewidth=2)
-    axis.set_xticks(range(len(points)), [f"{n}" if one else f"{n}\n({batch})" for one, n, batch in points], fontsize=7)
-    axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
-    axis.set_xlabel("order n (matrices in the batch); without brackets: one matrix", fontsize=8)
     axis.grid(visible=False)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
+
+
+def _field(row: Row | None) -> tuple[tuple[float, float, float], str]:
+    """The colour and the words of one field."""
+    if row is not None and row.wrong:
+        return _WRONG, "!"
+    if row is None or row.speedup is None:
+        return _UNKNOWN, ""
+    ratio = row.speedup
+    words = f"{ratio:.2f}" if ratio < 0.995 else f"{ratio:.2g}" if ratio < 99.5 else "99+"
+    return map_colour(ratio), words
 
 
 def workspace_of(case: Case, n: int) -> dict[str, int]:

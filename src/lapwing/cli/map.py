@@ -98,7 +98,8 @@ def run_map(options: argparse.Namespace, library: str, free: Callable[[], int | 
     if native is None:
         print(f"hint: {how_to_build()}")
     notes = [f"without {a.name}: {a.reason}" for a in absent]
-    print("\n".join(notes), flush=True)
+    for note in notes:
+        print(note, flush=True)
     stem = f"map-{options.device}" + (f"-{options.k_of_n[0]}-of-{options.k_of_n[1]}" if options.part else "")
     path = options.save / f"{stem}.json"
     command = command_in_words(["lapwing", *options.command_line])
@@ -111,10 +112,8 @@ def run_map(options: argparse.Namespace, library: str, free: Callable[[], int | 
     def done(rows: Sequence[Row], left_out: Sequence[str]) -> None:
         nonlocal saved
         if perf_counter() - saved > _SAVE_EVERY:
-            _write(
-                report(rows, [*left_out, *[f"{case}: the run was stopped" for case in cases[len(rows) + len(left_out) :]]]),
-                path,
-            )
+            rest = [f"{case}: the run was stopped" for case in cases[len(rows) + len(left_out) :]]
+            _write(report(rows, [*left_out, *rest]), path)
             saved = perf_counter()
 
     rows, left_out = measure_map(
@@ -146,7 +145,8 @@ def _conclude(options: argparse.Namespace, report: Report, path: Path) -> int:
     """Say what is red, wrong and left out; write the files. 1 when an answer was wrong."""
     wrong = [row for row in report.rows if row.wrong]
     lines = red_in_words(report.rows)
-    print(f"\n{counted(len(lines), 'red cell')} of {len(report.rows)}: lapwing's time, the best other library's, the ratio, the engine")
+    count = f"{counted(len(lines), 'red cell')} of {len(report.rows)}"
+    print(f"\n{count}: lapwing's time, the best other library's, the ratio, the engine")
     for line in lines:
         print(f"  {line}")
     for row in wrong:
