@@ -73,9 +73,10 @@ def measure(
     bandwidth: float | None = None,
     fewest: int = 3,
     behind: float = inf,
+    samples: int = 1,
     floor: bool = True,
 ) -> Row:
-    """Check and time the entries on one case; ``repeat``, ``limit``, ``fewest`` and ``behind`` as for ``interleave``.
+    """Check and time the entries on one case; ``repeat``, ``limit`` and ``fewest`` to ``samples`` as for ``interleave``.
 
     The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer the first
     matrix is checked. The floor is a copy of the input in the same run; on a GPU it is the bytes moved over ``bandwidth``.
@@ -112,7 +113,7 @@ def measure(
         contenders = []
     elif case.device == "cpu" and floor:
         contenders.append(Contender(COPY, lambda: _each(np.copy, host)))
-    timings = interleave(contenders, repeat, limit, fewest=fewest, behind=behind)
+    timings = interleave(contenders, repeat, limit, fewest=fewest, behind=behind, samples=samples)
     for name in arrays:
         open_library(name).tidy()
     return _row(case, entries, timings, checks, absent, bandwidth)

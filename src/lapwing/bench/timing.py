@@ -12,6 +12,7 @@ from typing import Any
 from .case import Timing
 
 _SAMPLE = 5e-3  # a sample is a loop of as many calls as take this long
+_TURN = 0.1  # as many samples of a turn as take this long
 _DEVICE_SAMPLE = 20e-3
 _MOST_CALLS = 1000
 _MOST_QUEUED = 200  # the driver's queue holds about a thousand launches
@@ -43,13 +44,22 @@ class _Turn:
     seconds: list[float]
     waited: list[float]
 
-    def take(self) -> None:
+    @property
+    def best(self) -> float:
+        return min((self.once, *self.seconds))
+
+    def is_behind(self, turns: Sequence[_Turn], behind: float) -> bool:
+        return self.best > max(_SETTLE, behind * min(t.best for t in turns))
+
+    def take(self, samples: int = 1) -> None:
+        """One time: on the CPU the least of as many samples, fewer if they are long."""
         c = self.contender
         if self.once < _SETTLE:
             for _ in range(1 + self.calls // 4):
                 c.call()
         if c.queued is None:
-            self.seconds.append(_wall(c.call, self.calls))
+            count = max(1, min(samples, int(_TURN / (self.calls * self.once))))
+            self.seconds.append(min(_wall(c.call, self.calls) for _ in range(count)))
             sleep(c.rest)
         else:
             self.seconds.append(c.queued(self.calls))
@@ -57,21 +67,26 @@ class _Turn:
 
 
 def interleave(
-    contenders: Iterable[Contender], repeat: int = 10, limit: float = inf, *, fewest: int = 3, behind: float = inf
+    contenders: Iterable[Contender],
+    repeat: int = 10,
+    limit: float = inf,
+    *,
+    fewest: int = 3,
+    behind: float = inf,
+    samples: int = 1,
 ) -> list[Timing]:
     """One Timing per contender. After ``limit`` seconds no further repeat begins, but there are at least ``fewest``.
 
-    A long call that is more than ``behind`` times slower than the fastest keeps the time of its warm-up.
+    A long call that is more than ``behind`` times slower than the fastest has one turn; on a GPU its warm-up is its time. On
+    the CPU each turn takes the least of ``samples``: with other programs on the cores most samples are disturbed.
     """
     contenders = list(contenders)
     sleep(max((c.rest for c in contenders if c.queued is None), default=0.0))  # whatever ran before
     turns = [_first_turn(c) for c in contenders]
-    longest = max(_SETTLE, behind * min((t.once for t in turns), default=0.0))
-    close = [t for t in turns if t.once <= longest]
     for turn in turns:
-        if turn.once > longest:
+        if turn.contender.queued is not None and turn.is_behind(turns, behind):
             turn.seconds.append(turn.once)
-            turn.waited += [turn.once] if turn.contender.queued else []
+            turn.waited.append(turn.once)
     begun = perf_counter()
     collecting = gc.isenabled()
     gc.disable()
@@ -79,8 +94,9 @@ def interleave(
         for done in range(repeat):
             if done >= fewest and perf_counter() - begun > limit:
                 break
-            for turn in _rotated(close, done):
-                turn.take()
+            for turn in _rotated(turns, done):
+                if not (turn.seconds and turn.is_behind(turns, behind)):
+                    turn.take(samples)
     finally:
         if collecting:
             gc.enable()
