@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from lapwing import planner
+from lapwing.bench.map import map_title, merge, name_of, red
+from lapwing.bench.plot import plot_map
+from lapwing.bench.report import read_report
 from lapwing.core.problem import Problem
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +47,8 @@ def main() -> None:
         ),
         "insitu-cpu": insitu["insitu-cpu"],
         "gpu-tune": tune_table(load("h200-tune-2")),
+        "map-h200": map_section("h200", "One H200"),
+        "map-cpu": map_section("cpu", "Two CPU threads"),
     }
     PAGE.write_text(filled(PAGE.read_text(), tables))
     INSITU_PAGE.write_text(filled(INSITU_PAGE.read_text(), insitu))
@@ -97,6 +102,39 @@ def gpu_table(data: dict[str, Any]) -> str:
             f"| {row['dtype']} | {row['n']} | {row['batch']} | {engine} | {milliseconds(seconds)} | {' | '.join(cells)} "
             f"| {min(others.values()) / seconds:.2f}x | {flops / seconds * 1e-12:.3g} | {100 * share:.0f} % |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def map_section(name: str, heading: str) -> str:
+    """The red cells and the picture of a map; nothing where it was not measured."""
+    reports = [read_report(path) for path in sorted(RESULTS.glob(f"map-{name}-*.json"))]
+    if not reports:
+        return ""
+    report = merge(reports)
+    plot_map(report, IMAGES / f"map-{name}.png", map_title(report))
+    where, rows = report.environment, report.rows
+    ratios = [row.speedup for row in rows if row.speedup is not None]
+    machine = f"{where.gpus[0].name}, driver {where.driver}" if name != "cpu" else f"{where.cpu}, {where.threads} threads"
+    versions = ", ".join(f"{k} {v}" for k, v in where.versions if k not in ("lapwing", "python", "matplotlib"))
+    slow = red(rows)
+    lines = [
+        f"### {heading}",
+        "",
+        f"{machine}; {versions}; {report.date[:10]}. {len(ratios)} cells: {len(slow)} red,",
+        f"{sum(ratio >= 2 for ratio in ratios)} at least 2x ahead. To repeat: `{report.command}`.",
+        "",
+        "| red cells | dtype | n (batch): ratio, the faster library |",
+        "|---|---|---|",
+    ]
+    for key in dict.fromkeys((name_of(r.case), r.case.dtype) for r in slow):
+        some = sorted((r for r in slow if (name_of(r.case), r.case.dtype) == key), key=lambda r: (r.case.batch == 1, r.case.n))
+        cells = [
+            f"{r.case.n}{f' ({r.case.batch})' if r.case.batch > 1 else ''}: {r.speedup:.2f}x {r.best_peer.name}" for r in some
+        ]
+        lines.append(f"| {key[0].replace('_', ' ')} | {key[1]} | {'; '.join(cells)} |")
+    lines += ["", f"![{map_title(report)}](images/map-{name}.png)"]
+    if report.left_out:
+        lines += ["", f"Not measured: {len(report.left_out)} cells, named in the result file."]
     return "\n".join(lines) + "\n"
 
 

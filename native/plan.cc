@@ -295,16 +295,13 @@ const Rule* measured(const Frame& frame, const Place& place, const Methods& meth
     if (!fits(rule, frame, op, batch)) continue;
     const Method* method = methods.find(rule.engine);
     if (!method || !method->refuses(frame, place).empty()) continue;
-    // rules know one size of a rectangular matrix
-    if (method->engine == BATCHED && is_rectangular(frame.op) && !method->pays(frame, place)) continue;
     return &rule;
   }
   return nullptr;
 }
 
 Choice choose_direct(const Frame& frame, const Place& place, const Methods& methods) {
-  const int32_t op = frame.op == EIGVALSH ? int32_t(EIGH) : frame.op;  // values alone go where the vectors go
-  if (const Rule* rule = measured(frame, place, methods, op, frame.size[0]))
+  if (const Rule* rule = measured(frame, place, methods, rule_op(frame), frame.size[0]))
     return {methods.find(rule->engine), Choice::MEASURED, rule};
   const Method* first = nullptr;
   for (const Method& method : methods) {

@@ -202,11 +202,12 @@ PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) { re
 // host_bytes(the same) -> host bytes of that plan
 PyObject* host_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) { return memory_of(args, count, true); }
 
-// operations() -> their names, in the order of their numbers; the last one stands in rules alone
+// operations() -> their names, in the order of their numbers; the last ones stand in rules alone
 PyObject* operations(PyObject*, PyObject*) {
-  PyObject* names = PyTuple_New(lapwing::N_OPS + 1);
-  for (int i = 0; names && i <= lapwing::N_OPS; i++)
-    PyTuple_SetItem(names, i, PyUnicode_FromString(i < lapwing::N_OPS ? lapwing::OPERATIONS[i].name : "eigh_part"));
+  using namespace lapwing;
+  PyObject* names = PyTuple_New(N_RULE_OPS);
+  for (int i = 0; names && i < N_RULE_OPS; i++)
+    PyTuple_SetItem(names, i, PyUnicode_FromString(i < N_OPS ? OPERATIONS[i].name : RULE_OP_NAMES[i - N_OPS]));
   return names;
 }
 

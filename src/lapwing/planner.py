@@ -282,10 +282,8 @@ def record_for(operation: str, device: str, hardware: str | None = None) -> Reco
 
 
 def _predict(problem: Problem, engine: str) -> float | None:
-    operation, second = problem.operation, problem.batch
-    if operation in ("eigh", "eigvalsh"):
-        operation, second = ("eigh_part", problem.count) if problem.at_an_end else ("eigh", problem.batch)
-    record = record_for(operation, problem.device, _elsewhere(problem.device) or None)
+    second = problem.count if problem.at_an_end else problem.batch
+    record = record_for(problem.record, problem.device, _elsewhere(problem.device) or None)
     return record.predict(problem.dtype, problem.n, second, engine) if record else None
 
 
@@ -298,8 +296,9 @@ def _rules_for(device: str, hardware: str) -> list[tuple[int | str, ...]]:
             continue
         kind = "shipped" if _is_shipped(record) else "own"
         source = f"the shipped record of {hardware}" if kind == "shipped" else f"your own record {record.source}"
-        public = operation.removesuffix("_part")
-        known = {c.engine for c in capabilities() if c.operation == public and c.device == device} & set(ENGINES)
+        having = capabilities()
+        public = operation if operation in {c.operation for c in having} else operation.rpartition("_")[0]  # "solve_pos"
+        known = {c.engine for c in having if c.operation == public and c.device == device} & set(ENGINES)
         if unfit := {name for m in record.measurements for name in m.seconds} - known:
             names = ", ".join(sorted(unfit))
             _log.warning("record %s: %s: no such engine for %s on %s; ignored", record.source, names, public, device)

@@ -196,11 +196,14 @@ def test_command(arguments, title, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cholesky", "--rows", "9"], "--rows is for qr and svd and lstsq"),
+        (["cholesky", "--rows", "9"], "--rows is for qr and svd and svdvals and lstsq"),
         (["inv", "--rhs", "2"], "--rhs is for solve and lstsq"),
         (["inv", "--precision", "mixed"], "--precision is for solve"),
-        (["qr", "--assume", "pos"], "--assume is for solve and inv"),
-        (["eigh", "--condition", "9"], "--condition is for solve and inv and qr and svd and lstsq"),
+        (["qr", "--assume", "pos"], "--assume is for solve and inv and slogdet"),
+        (
+            ["eigh", "--condition", "9"],
+            "--condition is for solve and inv and slogdet and lu and qr and svd and svdvals and lstsq",
+        ),
         (["solve", "--rhs", "0"], "--rhs 0 is less than 1"),
         (["solve", "--condition", "nan"], "--condition nan is less than 1"),
         (["svd", "--matrix", "known"], "--matrix known: svd is measured with random"),

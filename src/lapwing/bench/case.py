@@ -29,7 +29,7 @@ class Case:
     part: tuple[int, int] | None = None  # of the spectrum: index of the first eigenvalue, and the number of them
     k: int = 1  # right-hand sides, where the operation has them
     rows: int | None = None  # for a tall matrix
-    assume: str = "general"  # or "pos"
+    assume: str = "general"  # or "pos", "symmetric", "lower"
     precision: str = "full"  # or "mixed"
     condition: float | None = None  # singular values from 1 down to its inverse, evenly spaced in their logarithms
 
@@ -177,3 +177,5 @@ class Report(NamedTuple):
     rows: tuple[Row, ...]
     bandwidth: float | None = None  # bytes per second of a device copy
     notes: tuple[str, ...] = ()
+    peer_calls: tuple[tuple[str, str], ...] = ()  # how each peer was called, in words
+    left_out: tuple[str, ...] = ()  # cases that were asked for and not measured, with the reason

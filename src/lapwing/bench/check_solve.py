@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .case import Case
     from .library import Library
 
+_EXACT_VALUES = 1024  # up to this order numpy.linalg.svd gives the right values in a second or two
+_VALUES_WORK = 4e9  # batch m n^2 up to which all matrices are compared with it
 _NOT_DESCENDING = "the singular values are not descending from the largest, or negative"
 
 
@@ -59,6 +61,25 @@ def check_solution_on_device(library: Library, inputs: Any, answer: Any, case: C
     if case.operation == "svd" and not _descending(library.to_host(answer[1])):
         trouble = _NOT_DESCENDING
     return _verdict(case, float(r.max()), float(o.max()), zero, True, trouble)
+
+
+def check_singular_values(a: np.ndarray, values: Any, case: Case) -> Check:
+    """Against numpy.linalg.svd, or for a large matrix by the sum of their squares, ||A||^2."""
+    values = np.asarray(values)
+    if values.shape != (*case.lead, case.n) or values.dtype != a.real.dtype:
+        return Check(float("inf"), True)
+    matrices, s = a.reshape(-1, case.height, case.n), values.reshape(-1, case.n).astype(np.float64)
+    trouble = "" if _descending(s) else _NOT_DESCENDING
+    some = max(1, min(len(matrices), int(_VALUES_WORK // (float(case.height) * case.n**2))))
+    exact = case.n <= _EXACT_VALUES
+    if exact:
+        right = np.linalg.svd(wide(matrices[:some]), compute_uv=False)
+        error = float(np.max(np.abs(right - s[:some]).max(-1) / right[:, 0]))
+    else:
+        size = norm(wide(matrices))
+        error = float(np.max(np.abs(size**2 - (s**2).sum(-1)) / size**2))
+    scale = case.n * float(np.finfo(case.dtype).eps)
+    return Check(error / scale, True, not exact or some < len(matrices), trouble=trouble)
 
 
 def _relative(operation: str, inputs: tuple[Any, ...], answer: tuple[Any, ...], z: Any) -> tuple[Any, Any]:

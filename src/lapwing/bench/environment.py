@@ -40,6 +40,10 @@ class Environment:
     gpus: tuple[Gpu, ...]
     driver: str
 
+    def hardware(self, device: str) -> str:
+        """Its name in records, as the planner spells it."""
+        return self.gpus[0].name if device == "cuda" else f"{self.instructions}, {self.threads} threads"
+
 
 def environment() -> Environment:
     """Looked up without importing any framework."""

@@ -12,6 +12,7 @@ import numpy as np
 from .library import Call, Library, first_of, quietly, silenced, spin_cycles, then
 
 PEERS = ("numpy", "scipy", "torch", "jax", "tensorflow", "cupy")
+_REST = 0.15  # seconds until the threads of the frameworks sleep: they spin for about 100 ms
 LIBRARIES = tuple(name for name in PEERS if name != "scipy")  # SciPy has no arrays of its own
 
 
@@ -47,6 +48,7 @@ class _Scipy(Library):
 class _Torch(Library):
     name = "torch"
     devices = ("cpu", "cuda")
+    rest = _REST
 
     def __init__(self) -> None:
         import torch
@@ -89,6 +91,8 @@ class _Torch(Library):
 class _Jax(Library):
     name = "jax"
     devices = ("cpu", "cuda")
+    compiles = True
+    rest = _REST
 
     def __init__(self) -> None:
         # otherwise JAX takes three quarters of the GPU's memory from the others
@@ -120,6 +124,7 @@ class _Jax(Library):
 class _Tensorflow(Library):
     name = "tensorflow"
     devices = ("cpu", "cuda")
+    rest = _REST
 
     def __init__(self) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

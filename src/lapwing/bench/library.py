@@ -21,6 +21,8 @@ class Library:
     name: str
     devices: tuple[str, ...] = ("cpu",)
     wide: Call | None = None  # to float64 or complex128 on the device
+    compiles = False  # whether the first call compiles
+    rest: float = 50e-3  # seconds until the threads of a call sleep: they spin for about 30 ms
 
     def missing(self, device: str) -> str:
         """Why the library cannot take part on this device, or ""."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import exp, lgamma
 from typing import Any
 
 import numpy as np
@@ -30,21 +31,21 @@ def make_input(case: Case, seed: int | None = None) -> Any:
 
 
 def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
-    """A batch of the case's shape on the host: Hermitian and positive definite unless the case says "general".
+    """A batch of the case's shape on the host: Hermitian and positive definite where the operation or ``assume`` wants that.
 
-    Random general matrices have normal numbers. With a ``condition`` the singular values are chosen.
+    Other random matrices have normal numbers; those of "lower" also have a larger diagonal, and those of det are scaled, so
+    that the determinant is in range. With a ``condition`` the singular values are chosen.
 
     "kernel" is the Gaussian kernel exp(-10 d^2) of random points in a cube: its eigenvalues fall quickly, down to rounding
     errors, which may be negative. "laplacian" is the kernel exp(-d / 20) of normal points in a plane. "wishart" is G G^H / n
     of a square G of normal numbers: its largest values stand close. "wishart_shift" adds one to the diagonal.
     """
     rng = np.random.default_rng(seed)
-    choices = operation_of(case.operation).choices
-    general = "rows" in choices or ("assume" in choices and case.assume == "general")
+    general = not (case.operation == "cholesky" or case.operation.startswith("eig") or case.assume == "pos")
     if case.condition is not None:
         return _conditioned(case, rng, general)
     if case.matrix == "random" and general:
-        return _repeat(case, lambda distinct: _numbers(case, rng, (distinct, case.height, case.n)), case.height * case.n)
+        return _repeat(case, lambda distinct: _general(case, rng, (distinct, case.height, case.n)), case.height * case.n)
     if case.matrix in ("kernel", "laplacian", "wishart", "wishart_shift"):
         return _spectral(case, rng)
     if case.operation.startswith("eig") and case.matrix == "random" and case.n > _LARGEST:
@@ -68,6 +69,20 @@ def _random(case: Case, rng: np.random.Generator) -> np.ndarray:
     index = np.arange(case.n)
     a[..., index, index] += a.dtype.type(2 * case.n**0.5 + 2)
     return np.resize(a, case.shape)
+
+
+def _general(case: Case, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    a = _numbers(case, rng, shape)
+    if case.assume == "symmetric":
+        # into new row-major memory, as above
+        a = np.add(a, np.swapaxes(a, -1, -2), out=np.empty_like(a))
+    if case.assume == "lower":
+        # random triangles are nearly singular
+        a = np.tril(a) / a.dtype.type(2 * case.n**0.5) + np.eye(case.n, dtype=a.dtype)
+    if case.operation == "det":
+        # the mean of log |det| is about log((n - 1)!) / 2
+        a *= a.dtype.type(exp(-lgamma(case.n) / (2 * case.n)))
+    return a
 
 
 def _repeated(case: Case, rng: np.random.Generator) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from .libraries import PEERS, installed, open_library
 from .library import Library, first_of
 from .matrices import make_input
 from .operations import operation_of
-from .peers import peer_of, special_routines
+from .peers import has_peer, peer_of, special_routines
 from .timing import Contender, interleave
 
 COPY = "copy"
@@ -41,9 +42,12 @@ def usable_library(names: Iterable[str], device: str) -> str | None:
 
 
 def peer_entries(device: str, names: Sequence[str] = PEERS, case: Case | None = None) -> tuple[list[Entry], list[Absent]]:
-    """The peers that can run on a device, and why the others cannot. A ``case`` adds the special routines that suit it."""
+    """The peers that can run on a device, and why the others cannot.
+
+    With a ``case`` the libraries without the operation are left out, and the special routines that suit it are added.
+    """
     reasons = {name: why_not(name, device) for name in names}
-    present = [Entry(n, n) for n, why in reasons.items() if not why]
+    present = [Entry(n, n) for n, why in reasons.items() if not why and (case is None or has_peer(open_library(n), case))]
     if case is not None:
         present += [Entry(name, library) for name, library in special_routines(case) if reasons.get(library) == ""]
     return present, [Absent(n, why) for n, why in reasons.items() if why]
@@ -61,9 +65,18 @@ def fitting(case: Case, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def measure(
-    case: Case, entries: Sequence[Entry], *, repeat: int = 10, limit: float = inf, bandwidth: float | None = None
+    case: Case,
+    entries: Sequence[Entry],
+    *,
+    repeat: int = 10,
+    limit: float = inf,
+    bandwidth: float | None = None,
+    fewest: int = 3,
+    behind: float = inf,
+    samples: int = 1,
+    floor: bool = True,
 ) -> Row:
-    """Check and time the entries on one case.
+    """Check and time the entries on one case; ``repeat``, ``limit`` and ``fewest`` to ``samples`` as for ``interleave``.
 
     The answers of lapwing's entries (those with an engine) are checked, and wrong ones are not timed. For a peer the first
     matrix is checked. The floor is a copy of the input in the same run; on a GPU it is the bytes moved over ``bandwidth``.
@@ -88,7 +101,7 @@ def measure(
             absent.append(Absent(entry.name, _in_one_line(error)))
             continue
         if entry.engine is not None:
-            check = _check(library, host, a, result, case)
+            check = _check(library, host, a, operation_of(case.operation).answer(result), case)
             checks.append((entry.name, check))
             if not check.ok:
                 continue
@@ -98,9 +111,9 @@ def measure(
         contenders.append(contender)
     if checks and not any(check.ok for _, check in checks):
         contenders = []
-    elif case.device == "cpu":
+    elif case.device == "cpu" and floor:
         contenders.append(Contender(COPY, lambda: _each(np.copy, host)))
-    timings = interleave(contenders, repeat, limit)
+    timings = interleave(contenders, repeat, limit, fewest=fewest, behind=behind, samples=samples)
     for name in arrays:
         open_library(name).tidy()
     return _row(case, entries, timings, checks, absent, bandwidth)
@@ -117,7 +130,11 @@ def _contender(entry: Entry, library: Library, a: Any, case: Case) -> tuple[Cont
         call = through(library, case, entry.engine, "raise")
         later = through(library, case, entry.engine, "nan") if on_gpu else call
     queued = (lambda k: library.queued(later, a, k)) if on_gpu else None
-    return Contender(entry.name, library.waited(call, a), queued), call(a)
+    waited = library.waited(call, a)
+    start = perf_counter()
+    answer = call(a)
+    before = 0.0 if library.compiles or entry.engine is not None else perf_counter() - start
+    return Contender(entry.name, waited, queued, library.rest, before), answer
 
 
 def _each(call: Callable[[Any], Any], arrays: Any) -> Any:
@@ -143,16 +160,17 @@ def _peer_trouble(host: Any, a: Any, result: Any, library: Library, case: Case) 
     outputs = tuple(np.stack(x) if isinstance(x, list) else x for x in outputs)
     operation = operation_of(case.operation)
     for output, shape in zip(outputs, operation.shapes(case), strict=True):
-        if tuple(output.shape) != shape:
-            return f"wrong shape {tuple(output.shape)}"
+        if tuple(np.shape(output)) != shape:
+            return f"wrong shape {tuple(np.shape(output))}"
     first = outputs if case.batch == 1 else tuple(x[0] for x in outputs)
     quick = operation.right_hand_sides or (case.device != "cpu" and library.wide is not None)
     if case.n > _CHECKED_OF_PEERS and case.batch == 1 and quick:
         check = _check(library, host, a, result, case)
         return "" if check.ok else f"wrong answer: {check}"
     if case.n > _CHECKED_OF_PEERS:
-        rows = [library.to_host(x[-1]) for x in first]
-        good = rows[-1].dtype.itemsize <= first_of(host).dtype.itemsize and all(np.isfinite(row).all() for row in rows)
+        rows = [library.to_host(x[-1:]) if len(x.shape) else library.to_host(x) for x in first]
+        widest = max(row.dtype.itemsize for row in rows if row.dtype.kind in "fc")  # others are orders of rows
+        good = widest <= first_of(host).dtype.itemsize and all(np.isfinite(row).all() for row in rows)
         return "" if good else "wrong dtype or not finite"
     one = replace(case, batch=1)
     answer = _each(library.to_host, first if len(first) > 1 else first[0])

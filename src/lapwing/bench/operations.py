@@ -7,42 +7,52 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..core.problem import Problem
+from ..core.problem import Problem, spec
 from ..ops.cholesky import cholesky
+from ..ops.det import det
 from ..ops.eigh import eigh, eigvalsh
+from ..ops.factor import factor
 from ..ops.lstsq import lstsq
 from ..ops.qr import qr
-from ..ops.solve import inv, solve
-from ..ops.svd import svd
+from ..ops.solve import inv, slogdet, solve
+from ..ops.svd import svd, svdvals
 from .check import Check, check_cholesky_on_device, check_factor
 from .check_eigh import check_pairs_on_device, check_spectrum, check_values
-from .check_solve import check_solution, check_solution_on_device
+from .check_lu import check_determinant, check_determinant_on_device, check_lu, check_lu_on_device
+from .check_solve import check_singular_values, check_solution, check_solution_on_device
 from .library import Call, Library
 
 if TYPE_CHECKING:
     from .case import Case
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cholesky": cholesky, "eigh": eigh, "eigvalsh": eigvalsh, "solve": solve, "inv": inv, "qr": qr, "svd": svd, "lstsq": lstsq,
+    "cholesky": cholesky, "eigh": eigh, "eigvalsh": eigvalsh, "solve": solve, "inv": inv, "slogdet": slogdet, "det": det,
+    "lu": factor, "qr": qr, "svd": svd, "svdvals": svdvals, "lstsq": lstsq,
 }  # fmt: skip
-_DEFAULTS = {"engine": "auto", "on_fail": "raise", "subset": None, "upper": False, "assume": "general", "precision": "full"}
 
 
 def _through(library: Library, case: Case, engine: str, on_fail: str) -> Call:
     """lapwing's call. Options with their default value are left out, since passing them takes time too."""
-    function, chosen = _FUNCTIONS[case.operation], operation_of(case.operation).choices
-    options: dict[str, Any] = {"engine": engine}
-    if case.operation not in ("qr", "lstsq"):
-        options["on_fail"] = on_fail
-    if case.part is not None:
-        options["subset"] = slice(case.part[0], sum(case.part))
-    options |= {name: getattr(case, name) for name in ("upper", "assume", "precision") if name in chosen}
-    options = {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    function = _FUNCTIONS[case.operation]
+    defaults: dict[str, Any] = function.__kwdefaults__ or {}
+    options = {**_options(case), "engine": engine, **({"on_fail": on_fail} if "on_fail" in defaults else {})}
+    options = {name: value for name, value in options.items() if value != defaults[name]}
     if case.operation == "lstsq":
         return library.compiled(lambda ab: function(*ab, **options).x)
-    if "k" in chosen:
+    if operation_of(case.operation).right_hand_sides:
         return library.compiled(lambda ab: function(*ab, **options))
     return library.compiled(partial(function, **options) if options else function)
+
+
+def _options(case: Case) -> dict[str, Any]:
+    """The options that describe the problem to lapwing's function."""
+    chosen = operation_of(case.operation).choices
+    options: dict[str, Any] = {name: getattr(case, name) for name in ("upper", "assume", "precision") if name in chosen}
+    if case.operation == "lu":
+        options["assume"] = "general"  # factor() takes positive definite matrices unless told otherwise
+    if case.part is not None:
+        options["subset"] = slice(case.part[0], sum(case.part))
+    return options
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Operation:
     check_on_device: Callable[[Library, Any, Any, Case], Check]  # of one large matrix, without bringing it to the host
     matrices: tuple[str, ...] = ("random",)
     through: Callable[[Library, Case, str, str], Call] = _through  # lapwing's call, with an engine and on_fail
+    answer: Callable[[Any], Any] = lambda result: result  # the arrays of lapwing's result
 
     @property
     def right_hand_sides(self) -> bool:
@@ -64,12 +75,11 @@ class Operation:
 
 
 def problem_of(case: Case) -> Problem:
-    operation = {"inv": "inverse", "lstsq": "svd"}.get(case.operation, case.operation)
-    columns = {"solve": case.k, "qr": case.n, "svd": case.n, "lstsq": case.n}.get(case.operation)
-    return Problem(
-        operation, case.dtype, case.batch, case.height, case.device, case.upper, case.part,
-        columns=columns, pos=case.assume == "pos",
-    )  # fmt: skip
+    shapes = [case.shape]
+    if operation_of(case.operation).right_hand_sides:
+        shapes.append((*case.lead, case.height, case.k))
+    arrays = [spec(shape, case.dtype, case.device) for shape in shapes]
+    return _FUNCTIONS[case.operation].problem(*arrays, **_options(case))  # type: ignore[attr-defined, no-any-return]
 
 
 def _square(case: Case) -> tuple[int, ...]:
@@ -124,10 +134,45 @@ _OPERATIONS = (
         lambda case: ((*case.lead, case.n, case.k),),
         matrices=_GENERAL,
     ),
+    Operation(
+        "slogdet",
+        _work("2n^3/3, for pos n^3/3", "one read of the matrix"),
+        _SYSTEM,
+        lambda case: (case.lead, case.lead),
+        check_determinant,
+        check_determinant_on_device,
+        _GENERAL,
+    ),
+    Operation(
+        "det",
+        _work("2n^3/3", "one read of the matrix"),
+        (),
+        lambda case: (case.lead,),
+        check_determinant,
+        check_determinant_on_device,
+    ),
+    Operation(
+        "lu",
+        _work("2n^3/3"),
+        ("condition",),
+        lambda case: (_square(case), (*case.lead, case.n)),
+        check_lu,
+        check_lu_on_device,
+        answer=lambda result: tuple(result.lu),
+    ),
     _solution("inv", _work("2n^3, for pos n^3"), _SYSTEM, lambda case: (_square(case),), matrices=_GENERAL),
     _solution("qr", _work("4mn^2 - 4n^3/3"), ("rows", "condition"), lambda case: (case.shape, _square(case))),
     _solution(
         "svd", _work("6mn^2 + 20n^3"), ("rows", "condition"), lambda case: (case.shape, (*case.lead, case.n), _square(case))
+    ),
+    Operation(
+        "svdvals",
+        _work("2mn^2 + 2n^3", "one read of the matrix"),
+        ("rows", "condition"),
+        lambda case: ((*case.lead, case.n),),
+        check_singular_values,
+        # the matrix is copied to the host
+        lambda library, a, values, case: check_singular_values(library.to_host(a), library.to_host(values), case),
     ),
     _solution("lstsq", _work("6mn^2 + 20n^3"), ("k", "rows", "condition"), lambda case: ((*case.lead, case.n, case.k),)),
 )

@@ -23,19 +23,23 @@ class Peer(NamedTuple):
     queued: Call | None = None  # without waiting for the device, where that is another call
 
 
-# A library's special routines: the routine, its library, and for which operation and kind of matrix.
+# A library's special routines: the routine, its library, and for which operations and kinds of matrices.
 _SPECIAL = {
-    "cho_solve": ("scipy", "solve", "pos"),
-    "lu_solve": ("scipy", "solve", "general"),
-    "torch_solve": ("torch", "solve", "pos"),
-    "torch_inv": ("torch", "inv", "pos"),
-    "jax_solve": ("jax", "solve", "pos"),
-    "jax_inv": ("jax", "inv", "pos"),
-    "gesvd": ("torch", "svd", "general"),
-    "gesvdj": ("torch", "svd", "general"),
-    "gesvda": ("torch", "svd", "general"),
+    "cho_solve": ("scipy", ("solve pos",)),
+    "lu_solve": ("scipy", ("solve general",)),
+    "gelsy": ("scipy", ("lstsq general",)),
+    "torch_solve": ("torch", ("solve pos", "solve symmetric")),
+    "torch_inv": ("torch", ("inv pos",)),
+    "gels": ("torch", ("lstsq general",)),
+    "jax_solve": ("jax", ("solve pos",)),
+    "jax_inv": ("jax", ("inv pos",)),
+    "gesvd": ("torch", ("svd general", "svdvals general")),
+    "gesvdj": ("torch", ("svd general", "svdvals general")),
+    "gesvda": ("torch", ("svd general", "svdvals general")),
 }
-_ON_GPU = ("gesvd", "gesvdj", "gesvda")  # torch lets its users choose only there
+# torch lets its users choose a driver of svd on a GPU alone, and of lstsq on the CPU alone
+_DRIVERS = ("gesvd", "gesvdj", "gesvda")
+_DEVICE_OF = {**dict.fromkeys(_DRIVERS, "cuda"), "gels": "cpu"}
 # SciPy's Lanczos iterations, for a part at an end of the spectrum of one matrix
 _EIGSH, _EIGSH_INVERSE = "eigsh", "eigsh_inverse"
 _FAST: dict[str, Any] = {"check_finite": False}  # for SciPy: the other libraries do not look at the values either
@@ -44,10 +48,19 @@ _FAST: dict[str, Any] = {"check_finite": False}  # for SciPy: the other librarie
 def peer_of(library: Library, case: Case, name: str) -> Peer:
     """The library's routine of that name, or its usual call for the case; compiled where that is usual."""
     offered = _PEERS[library.name](library, case)
-    key = next((k for k in (name, f"{case.operation} {case.assume}", case.operation) if k in offered), None)
+    key = _key(offered, case, name)
     assert key is not None, f"{name} has no {case.operation}"
     text, call, queued = offered[key]
     return Peer(text, library.compiled(call), library.compiled(queued or call))
+
+
+def has_peer(library: Library, case: Case) -> bool:
+    """Whether the library has a routine for the case."""
+    return _key(_PEERS[library.name](library, case), case) is not None
+
+
+def _key(offered: dict[str, Peer], case: Case, name: str = "") -> str | None:
+    return next((k for k in (name, f"{case.operation} {case.assume}", case.operation) if k in offered), None)
 
 
 def peer_text(name: str, case: Case) -> str:
@@ -64,8 +77,8 @@ def special_routines(case: Case) -> tuple[tuple[str, str], ...]:
         inverse = case.part is not None and case.part[0] == 0 and case.matrix == "wishart_shift"
         return ((_EIGSH, "scipy"), (_EIGSH_INVERSE, "scipy")) if inverse else ((_EIGSH, "scipy"),)
     return tuple(
-        (name, library) for name, (library, *suits) in _SPECIAL.items()
-        if suits == [case.operation, case.assume] and (name not in _ON_GPU or case.device == "cuda")
+        (name, library) for name, (library, suits) in _SPECIAL.items()
+        if f"{case.operation} {case.assume}" in suits and _DEVICE_OF.get(name, case.device) == case.device
     )  # fmt: skip
 
 
@@ -92,8 +105,11 @@ def _usual(prefix: str, linalg: Any, case: Case) -> dict[str, Peer]:
         **_spectra(case, f"{prefix}.{{}}(a)", partial(linalg.eigh, UPLO=uplo), partial(linalg.eigvalsh, UPLO=uplo)),
         "solve": Peer(f"{prefix}.solve(a, b)", _with_b(linalg.solve)),
         "inv": Peer(f"{prefix}.inv(a)", linalg.inv),
+        "slogdet": Peer(f"{prefix}.slogdet(a)", linalg.slogdet),
+        "det": Peer(f"{prefix}.det(a)", linalg.det),
         "qr": Peer(f"{prefix}.qr(a)", linalg.qr),
         "svd": Peer(f"{prefix}.svd(a, full_matrices=False)", partial(linalg.svd, full_matrices=False)),
+        "svdvals": Peer(f"{prefix}.svd(a, compute_uv=False)", lambda a: linalg.svd(a, compute_uv=False)),
         "lstsq": Peer(f"{prefix}.lstsq(a, b, rcond=None)[0]", lambda ab: linalg.lstsq(*ab, rcond=None)[0]),
     }
 
@@ -110,10 +126,17 @@ def _numpy(library: Library, case: Case) -> dict[str, Peer]:
 
 
 def _cupy(library: Any, case: Case) -> dict[str, Peer]:
+    import cupyx.scipy.linalg as cl
+
     linalg = library.cupy.linalg
     upper = lambda a: linalg.cholesky(a).conj().swapaxes(-1, -2)  # noqa: E731
     call = upper if case.upper else linalg.cholesky
-    return {**_usual("cupy.linalg", linalg, case), "cholesky": Peer("cupy.linalg.cholesky(a)", call)}
+    return {
+        **_usual("cupy.linalg", linalg, case),
+        "cholesky": Peer("cupy.linalg.cholesky(a)", call),
+        "solve lower": Peer("cupyx.scipy.linalg.solve_triangular(a, b, lower=True)", _with_b(cl.solve_triangular, lower=True)),
+        "lu": Peer("cupyx.scipy.linalg.lu_factor(a)", partial(cl.lu_factor, check_finite=False)),
+    }
 
 
 def _scipy(library: Library, case: Case) -> dict[str, Peer]:
@@ -140,6 +163,10 @@ def _scipy(library: Library, case: Case) -> dict[str, Peer]:
         _EIGSH_INVERSE: Peer("scipy.sparse.linalg.eigsh(a, k, sigma=0, tol=n*eps/8)", _eigsh(case, which="LM", sigma=0.0)),
         "solve": Peer('scipy.linalg.solve(a, b, assume_a="gen")', _with_b(sl.solve, assume_a="gen", **_FAST)),
         "solve pos": Peer('scipy.linalg.solve(a, b, assume_a="pos")', _with_b(sl.solve, **pos, **_FAST)),
+        "solve symmetric": Peer('scipy.linalg.solve(a, b, assume_a="sym")', _with_b(sl.solve, assume_a="sym", **_FAST)),
+        "solve lower": Peer(
+            "scipy.linalg.solve_triangular(a, b, lower=True)", _with_b(sl.solve_triangular, lower=True, **_FAST)
+        ),
         "cho_solve": Peer(
             "scipy.linalg.cho_solve(cho_factor(a), b)",
             lambda ab: sl.cho_solve(sl.cho_factor(ab[0], lower=lower, **_FAST), ab[1], **_FAST),
@@ -149,9 +176,15 @@ def _scipy(library: Library, case: Case) -> dict[str, Peer]:
         ),
         "inv": Peer("scipy.linalg.inv(a)", partial(sl.inv, **_FAST)),
         "inv pos": inverse,
+        "det": Peer("scipy.linalg.det(a)", partial(sl.det, **_FAST)),
+        "lu": Peer("scipy.linalg.lu_factor(a)", partial(sl.lu_factor, **_FAST)),
         "qr": Peer('scipy.linalg.qr(a, mode="economic")', partial(sl.qr, mode="economic", **_FAST)),
         "svd": Peer("scipy.linalg.svd(a, full_matrices=False)", partial(sl.svd, full_matrices=False, **_FAST)),
+        "svdvals": Peer("scipy.linalg.svdvals(a)", partial(sl.svdvals, **_FAST)),
         "lstsq": Peer("scipy.linalg.lstsq(a, b)[0]", lambda ab: sl.lstsq(*ab, **_FAST)[0]),
+        "gelsy": Peer(
+            'scipy.linalg.lstsq(a, b, lapack_driver="gelsy")[0]', lambda ab: sl.lstsq(*ab, lapack_driver="gelsy", **_FAST)[0]
+        ),
     }
 
 
@@ -183,6 +216,8 @@ def _torch(library: Any, case: Case) -> dict[str, Peer]:
 
     general = Peer("torch.linalg.solve(a, b)", _with_b(linalg.solve), lambda ab: linalg.solve_ex(*ab)[0])
     inverse = Peer("torch.linalg.inv(a)", linalg.inv, lambda a: linalg.inv_ex(a)[0])
+    values = case.operation == "svdvals"
+    decompose = linalg.svdvals if values else partial(linalg.svd, full_matrices=False)
     return {
         **_usual("torch.linalg", linalg, case),
         "cholesky": Peer(
@@ -194,8 +229,16 @@ def _torch(library: Any, case: Case) -> dict[str, Peer]:
             lambda ab: torch.cholesky_solve(ab[1], factor(ab[0]), upper=upper),
             lambda ab: torch.cholesky_solve(ab[1], factor_ex(ab[0]), upper=upper),
         ),
+        "solve symmetric": Peer(
+            "torch.linalg.ldl_solve(*torch.linalg.ldl_factor(a), b)",
+            lambda ab: linalg.ldl_solve(*linalg.ldl_factor(ab[0]), ab[1]),
+            lambda ab: linalg.ldl_solve(*linalg.ldl_factor_ex(ab[0])[:2], ab[1]),
+        ),
+        "solve lower": Peer("torch.linalg.solve_triangular(a, b, upper=False)", _with_b(linalg.solve_triangular, upper=False)),
         "torch_solve": general,
         "inv": inverse,
+        "lu": Peer("torch.linalg.lu_factor(a)", linalg.lu_factor, lambda a: linalg.lu_factor_ex(a)[:2]),
+        "svdvals": Peer("torch.linalg.svdvals(a)", linalg.svdvals),
         "inv pos": Peer(
             "torch.cholesky_inverse(torch.linalg.cholesky(a))",
             lambda a: torch.cholesky_inverse(factor(a), upper=upper),
@@ -204,12 +247,13 @@ def _torch(library: Any, case: Case) -> dict[str, Peer]:
         "torch_inv": inverse,
         **{
             name: Peer(
-                f'torch.linalg.svd(a, full_matrices=False, driver="{name}")',
-                partial(linalg.svd, full_matrices=False, driver=name),
+                f'torch.linalg.{"svdvals(a, " if values else "svd(a, full_matrices=False, "}driver="{name}")',
+                partial(decompose, driver=name),
             )
-            for name in _ON_GPU
+            for name in _DRIVERS
         },
         "lstsq": Peer("torch.linalg.lstsq(a, b).solution", lambda ab: linalg.lstsq(*ab).solution),
+        "gels": Peer('torch.linalg.lstsq(a, b, driver="gels").solution', lambda ab: linalg.lstsq(*ab, driver="gels").solution),
     }
 
 
@@ -229,6 +273,10 @@ def _jax(library: Any, case: Case) -> dict[str, Peer]:
     def least(a: Any, b: Any) -> Any:
         return jnp.linalg.lstsq(a, b)[0]
 
+    def factored_rows(a: Any) -> Any:
+        lu, _, rows = lax.lu(a)
+        return lu, rows
+
     def inverted(a: Any) -> Any:
         return solved(a, jnp.broadcast_to(jnp.eye(case.n, dtype=a.dtype), a.shape))
 
@@ -242,6 +290,13 @@ def _jax(library: Any, case: Case) -> dict[str, Peer]:
         "solve": general,
         "solve pos": Peer(f"{factored} of b", _with_b(solved)),
         "jax_solve": general,
+        "solve lower": Peer(
+            "jax.jit(jax.lax.linalg.triangular_solve)(a, b)", _with_b(lax.triangular_solve, left_side=True, lower=True)
+        ),
+        "slogdet": Peer("jax.jit(jax.numpy.linalg.slogdet)(a)", jnp.linalg.slogdet),
+        "det": Peer("jax.jit(jax.numpy.linalg.det)(a)", jnp.linalg.det),
+        "lu": Peer("jax.jit(jax.lax.linalg.lu)(a)", factored_rows),
+        "svdvals": Peer("jax.jit(jax.numpy.linalg.svd)(a), compute_uv=False", partial(jnp.linalg.svd, compute_uv=False)),
         "inv": inverse,
         "inv pos": Peer(f"{factored} of I", inverted),
         "jax_inv": inverse,
@@ -277,6 +332,11 @@ def _tensorflow(library: Any, case: Case) -> dict[str, Peer]:
             "tensorflow.linalg.cholesky_solve(tensorflow.linalg.cholesky(a), b)",
             lambda ab: linalg.cholesky_solve(linalg.cholesky(lower(ab[0])), ab[1]),
         ),
+        "solve lower": Peer("tensorflow.linalg.triangular_solve(a, b)", _with_b(linalg.triangular_solve, lower=True)),
+        "slogdet": Peer("tensorflow.linalg.slogdet(a)", lambda a: tuple(linalg.slogdet(a))),
+        "det": Peer("tensorflow.linalg.det(a)", linalg.det),
+        "lu": Peer("tensorflow.linalg.lu(a)", lambda a: tuple(linalg.lu(a))),
+        "svdvals": Peer("tensorflow.linalg.svd(a, compute_uv=False)", partial(linalg.svd, compute_uv=False)),
         "inv": Peer("tensorflow.linalg.inv(a)", linalg.inv),
         "qr": Peer("tensorflow.linalg.qr(a)", linalg.qr),
         "svd": Peer("tensorflow.linalg.svd(a)", decomposed),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import log
 from pathlib import Path
 from typing import Any
 
 from ..core.plan import bytes_in_words
-from ..core.problem import spec
+from ..core.problem import DTYPES, spec
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.explain import explain
-from .case import Case, Row, Timing
-from .environment import counted, environment
+from .case import Case, Report, Row, Timing
+from .environment import Environment, counted, environment
+from .map import OPERATIONS, PAR, name_of
 from .table import seconds_in_words
 
 KINDS = (".png", ".pdf", ".svg")
@@ -30,6 +32,8 @@ _COLOURS = {
     "lu_solve": "#99ddff",
     "torch_solve": "#ffaa66",
     "torch_inv": "#ffaa66",
+    "gelsy": "#99ddff",
+    "gels": "#ffaa66",
     "jax_solve": "#77bb66",
     "jax_inv": "#77bb66",
     "gesvd": "#ffaa66",
@@ -44,6 +48,17 @@ _COLOURS = {
     "krylov": "#000000",
     "tiled": "#999933",
 }
+# of the map: behind, at par, ahead; wrong answers, and cells without a peer or without a measurement
+_RED, _WHITE, _GREEN, _WRONG, _UNKNOWN = (
+    (0.78, 0.08, 0.12),
+    (1.0, 1.0, 1.0),
+    (0.05, 0.50, 0.20),
+    (0.1, 0.1, 0.1),
+    (0.91, 0.91, 0.93),
+)
+_DEEPEST = 8.0  # the ratio that has the full colour
+_PALEST = 0.15  # the part of the full colour just beyond par, so that it is seen
+_SHOWN = (1 / 8, 1 / 4, 1 / 2, 0.9, 1, 1.2, 2, 4, 8)  # in the legend
 _BARS = ("#d1495b", "#4477aa", "#228833", "#ee7733")  # by dtype
 _MARKS = {"cpu": "o", "cuda": "s"}
 _LINES = {"cpu": "--", "cuda": "-"}
@@ -119,6 +134,64 @@ def plot_speedup(rows: Sequence[Row], path: Path, title: str, rival: str = "the 
     axis.margins(y=0.12)
     note = "~ pale bars: the times vary by more than 2x between repeats" if any(r.unsteady for r in rows) else ""
     _finish(figure, rows, path, note)
+
+
+def plot_map(report: Report, path: Path, title: str) -> None:
+    """A field for each operation, dtype, order and batch: green where lapwing is ahead, white at par, red where behind."""
+    rows = report.rows
+    dtypes = [d for d in DTYPES if any(r.case.dtype == d for r in rows)]
+    names = [name for name in OPERATIONS if any(name_of(r.case) == name for r in rows)]
+    points = sorted({(r.case.batch == 1, r.case.n) for r in rows})
+    batches = [max(r.case.batch for r in rows if (r.case.batch == 1, r.case.n) == point) for point in points]
+    size = (3.6 + 0.46 * len(points), 0.9 + len(dtypes) * (0.75 + 0.26 * len(names)))
+    figure, axes = _figure(size, len(dtypes), 1, title)
+    for (axis,), dtype in zip(axes, dtypes, strict=True):
+        fields = {(name_of(r.case), (r.case.batch == 1, r.case.n)): r for r in rows if r.case.dtype == dtype}
+        _draw_map(axis, [[fields.get((name, point)) for point in points] for name in names])
+        if 0 < batches.count(1) < len(batches):
+            axis.axvline(len(batches) - batches.count(1) - 0.5, color="black", linewidth=2)
+        labels = [f"{n}" if one else f"{n}\n({batch})" for (one, n), batch in zip(points, batches, strict=True)]
+        axis.set_xticks(range(len(points)), labels, fontsize=7)
+        axis.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=8)
+        axis.set_title(dtype, fontsize=10, loc="left", fontweight="bold")
+    axis.set_xlabel("order n (the most matrices in a batch); without brackets: one matrix", fontsize=8)
+    for ratio in reversed(_SHOWN):
+        words = "at par" if ratio == 1 else f"{ratio:.3g}x" + {_SHOWN[0]: " or less", _SHOWN[-1]: " or more"}.get(ratio, "")
+        axes[0][0].scatter([], [], marker="s", s=70, color=[map_colour(ratio)], edgecolor="#999999", label=words)
+    axes[0][0].scatter([], [], marker="s", s=70, color=[_UNKNOWN], label="not measured")
+    _finish(figure, rows, path, "time of the best other library / time of lapwing", report.environment, report.date[:10])
+
+
+def map_colour(ratio: float) -> tuple[float, float, float]:
+    """White at par, deeper in the logarithm of the ratio: red where lapwing is slower, green where it is faster."""
+    if PAR[0] <= ratio <= PAR[1]:
+        return _WHITE
+    depth = _PALEST + (1 - _PALEST) * min(1.0, abs(log(ratio)) / log(_DEEPEST))
+    end = _RED if ratio < 1 else _GREEN
+    return tuple(w + depth * (e - w) for w, e in zip(_WHITE, end, strict=True))  # type: ignore[return-value]
+
+
+def _draw_map(axis: Any, fields: Sequence[Sequence[Row | None]]) -> None:
+    drawn = [[_field(row) for row in line] for line in fields]
+    axis.imshow([[colour for colour, _ in line] for line in drawn], aspect="auto", interpolation="nearest")
+    for down, line in enumerate(drawn):
+        for across, (colour, words) in enumerate(line):
+            light = sum(colour) < 1.5
+            axis.text(across, down, words, ha="center", va="center", fontsize=7, color="white" if light else "black")
+    axis.grid(visible=False)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+
+
+def _field(row: Row | None) -> tuple[tuple[float, float, float], str]:
+    """The colour and the words of one field."""
+    if row is not None and row.wrong:
+        return _WRONG, "!"
+    if row is None or row.speedup is None:
+        return _UNKNOWN, ""
+    ratio = row.speedup
+    words = f"{ratio:.2f}" if ratio < 0.995 else f"{ratio:.2g}" if ratio < 99.5 else "99+"
+    return map_colour(ratio), words
 
 
 def workspace_of(case: Case, n: int) -> dict[str, int]:
@@ -239,16 +312,18 @@ def _figure(size: tuple[float, float], down: int, across: int, title: str) -> tu
     return figure, axes
 
 
-def _finish(figure: Any, rows: Sequence[Row], path: Path, note: str = "") -> None:
+def _finish(
+    figure: Any, rows: Sequence[Row], path: Path, note: str = "", where: Environment | None = None, date: str = ""
+) -> None:
     """One legend outside the axes, so that it covers no curve; below everything the machine and the date."""
     entries: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     figure.legend(entries.values(), entries.keys(), loc="outside right upper", frameon=False, fontsize=9)
-    where = environment()
+    where = where or environment()
     on_gpu = where.gpus and any(r.case.device == "cuda" for r in rows)
     machine = where.gpus[0].name if on_gpu else f"{where.cpu} ({where.instructions})"
-    words = [note, machine, counted(where.threads, "CPU thread"), datetime.now(UTC).date().isoformat()]
+    words = [note, machine, counted(where.threads, "CPU thread"), date or datetime.now(UTC).date().isoformat()]
     figure.supxlabel("; ".join(word for word in words if word), x=0.99, ha="right", fontsize=8, color="#777777")
     figure.savefig(path, dpi=130)

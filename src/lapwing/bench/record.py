@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -14,8 +14,8 @@ from .. import planner
 from ..core.problem import DTYPES
 from ..core.records import Measurement, Record, Rule, as_json, save_record
 from ..core.settings import cache_folder
-from .case import Case, Entry, Row
-from .environment import environment
+from .case import Case, Entry, Report, Row
+from .environment import Environment, environment
 from .measure import measure
 
 # The records of each operation. A part of a spectrum has its own, with the number of values in place of the batch.
@@ -129,12 +129,29 @@ def _hopeless(engine: str, case: Case) -> bool:
     return engine == "cusolver" and case.operation != "cholesky" and case.batch > 4096 and case.n <= 32
 
 
-def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky") -> Record:
-    where, second = environment(), "count" if operation == "eigh_part" else "batch"
+def records_of(report: Report) -> list[Record]:
+    """The records that a map gives whose engines were timed by name: one for each kind of problem that has a choice of engines.
+
+    Least squares go where the decomposition goes, and eigenvalues alone where the vectors go.
+    """
+    by_name: dict[tuple[str, str], list[Row]] = {}
+    for row in report.rows:
+        engines = tuple(t for t in row.ours if t.name in planner.ALL)
+        if engines and row.case.operation not in ("lstsq", "eigvalsh"):
+            by_name.setdefault((row.case.problem.record, row.case.device), []).append(replace(row, ours=engines))
+    return [
+        record_of(rows, device, name, report.environment)
+        for (name, device), rows in by_name.items()
+        if len({t.name for row in rows for t in row.ours}) > 1
+    ]
+
+
+def record_of(rows: Sequence[Row], device: str, operation: str = "cholesky", where: Environment | None = None) -> Record:
+    where, second = where or environment(), "count" if operation == "eigh_part" else "batch"
     return Record(
         operation=operation,
         device=device,
-        hardware=planner.hardware_of(device),
+        hardware=where.hardware(device),
         date=datetime.now(UTC).date().isoformat(),
         versions={**dict(where.versions), **({"driver": where.driver} if where.driver else {})},
         measurements=tuple(

@@ -37,7 +37,8 @@ class Table:
         waited = f"{seconds_in_words(min(row.lapwing.waited, default=None)):>9}" if self.on_gpu else ""
         cells = (
             f"{left}{_cell(row.lapwing):>9}{seconds_in_words(row.lapwing.median):>9}"
-            f"{row.gflops or 0:>8.3g}{row.gbytes or 0:>8.3g}{waited}{_times(row.speedup):>8}{_times(row.over_floor):>9}"
+            f"{row.gflops or 0:>8.3g}{row.gbytes or 0:>8.3g}{waited}"
+            f"{times_in_words(row.speedup):>8}{times_in_words(row.over_floor):>9}"
         )
         by_name = {t.name: t for t in (*row.ours[1:], *row.peers)}
         right = "".join(f"{_cell(by_name.get(name)):>{_width(name)}}" for name in self.others)
@@ -69,7 +70,7 @@ def _trouble(row: Row) -> str:
     return "; ".join(wrong or [f"{a.name}: {a.reason}" for a in row.absent] or ["not measured"])
 
 
-def _times(ratio: float | None) -> str:
+def times_in_words(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x" if ratio < 99.95 else f"{ratio:.0f}x"
 
 

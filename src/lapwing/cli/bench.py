@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,11 @@ from ..bench.measure import copy_bandwidth, every_engine, fitting, measure, peer
 from ..bench.operations import operation_of
 from ..bench.plot import KINDS, can_plot, plot_eigh, plot_rows
 from ..bench.record import RECORDS
-from ..bench.report import make_report, write_report
+from ..bench.report import command_in_words, make_report, write_report
 from ..bench.table import UNSTEADY, Table
 from ..core.native import how_to_build, native
 from ..core.plan import bytes_in_words
+from .map import MAP_OPTIONS, add_map_options, check_map_options, merge_maps, run_map
 from .progress import Progress
 from .record import run_record
 from .usage import (
@@ -37,12 +37,12 @@ from .usage import (
     sentence,
 )
 
-_OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "qr", "svd", "lstsq")
+_OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet", "det", "lu", "qr", "svd", "svdvals", "lstsq")
 _OF_EIGENVALUES = ("eigh", "eigvalsh")
 # fields of a case that only some operations have, with their flags
 _CHOICES = {"k": "--rhs", "rows": "--rows", "assume": "--assume", "precision": "--precision", "condition": "--condition"}
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random"}
+_DEFAULTS = {"sizes": "4,16,64,256", "dtype": "float64", "batch": 1, "engine": "auto", "matrix": "random", "repeat": 10}
 _NOT_FOR_RECORDS = ("sizes", "batch", "dtype", "peers", "plot", "engine", "matrix", "upper", "json", "subset", *_CHOICES)
 _ARRAYS = 3  # held at the same time for each library: the input, the answer, one for the copy or the check
 
@@ -51,10 +51,10 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     text = "check the answers, then time lapwing and other libraries side by side"
     parser = commands.add_parser("bench", help=text, description=sentence(text) + ".")
     add = parser.add_argument
-    add("operation", choices=_OPERATIONS)
+    add("operation", choices=(*_OPERATIONS, "map"), help="map: all of them over many sizes, with a picture")
     add("--sizes", help="orders n (for tall matrices the columns), separated by commas (default: 4,16,64,256)")
-    add("--repeat", type=int, default=10, help="samples per contender (default: 10)")
-    add("--dtype", help="separated by commas: float32 (single), float64 (double), complex64, complex128")
+    add("--repeat", type=int, help="samples per contender (default: 10, for map at most 5)")
+    add("--dtype", "--dtypes", help="separated by commas: float32 (single), float64 (double), complex64, complex128")
     add("--batch", type=int, help="matrices per call (default: 1)")
     add(
         "--framework",
@@ -76,8 +76,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     add_subset(parser)
     add("--rhs", dest="k", type=int, metavar="K", help="right-hand sides, for solve and lstsq (default: 1)")
-    add("--rows", type=int, metavar="M", help="rows of tall matrices, for qr, svd and lstsq (default: square)")
-    add("--assume", choices=["general", "pos"], help="what solve and inv may assume about the matrix (default: general)")
+    add("--rows", type=int, metavar="M", help="rows of tall matrices, for qr, svd, svdvals and lstsq (default: square)")
+    add(
+        "--assume",
+        choices=["general", "pos", "symmetric", "lower"],
+        help="what solve, inv and slogdet may assume about the matrix (default: general)",
+    )
     add("--precision", choices=["full", "mixed"], help="for solve: mixed allows a factor in lower precision (default: full)")
     add(
         "--condition",
@@ -95,16 +99,29 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="draw time and speed-up over n (.png, .pdf, .svg); for eigenvalues time and workspace of every engine",
     )
     add("--record", action="store_true", help="measure every engine over a grid; from then on lapwing chooses engines by it")
-    add("--quick", action="store_true", help="with --record: fewer points")
-    add("--output", type=Path, metavar="FILE", help="with --record: write to this file instead of your own records")
+    add("--quick", action="store_true", help="with --record and map: fewer points")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="with --record: write to this file instead of your own records; with map to this folder",
+    )
+    add_map_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    _check_options(options)
+    if options.operation == "map":
+        check_map_options(options)
+    else:
+        _check_options(options)
     if options.threads is not None and not _limited_to(options.threads):
         return _run_limited(options.threads, options.command_line)
+    if options.operation == "map" and options.merge:
+        return merge_maps(options)
     library = _library(options.framework, options.device)
+    if options.operation == "map":
+        return run_map(options, library, _free_memory)
     if options.record:
         return run_record(options, library)
     cases = _cases(options)
@@ -115,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     bandwidth = copy_bandwidth(library) if options.device == "cuda" else None
     rows = _measure_all(options, cases, entries, absent, bandwidth)
     if options.json:
-        command = shlex.join(["lapwing", *options.command_line])
+        command = command_in_words(["lapwing", *options.command_line])
         notes = [f"{a.name}: {a.reason}" for a in absent]
         report = make_report(rows, bandwidth=bandwidth, notes=notes, command=command)
         try:
@@ -131,6 +148,9 @@ def run(options: argparse.Namespace) -> int:
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse what can be refused without loading a library; then set the defaults."""
     check_positive(options, "batch", "repeat", "threads")
+    for name in MAP_OPTIONS:
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} works only with map\nhint: lapwing bench map")
     for name in _NOT_FOR_RECORDS if options.record else ("quick", "output"):
         if getattr(options, name):
             why = "--record measures its own grid" if options.record else "it works only with --record"
@@ -168,6 +188,9 @@ def _check_choices(options: argparse.Namespace) -> None:
     chosen = operation_of(options.operation).choices
     if options.upper and ("upper" not in chosen or ("assume" in chosen and options.assume != "pos")):
         raise UsageError("--upper is for cholesky, eigenvalues and --assume pos")
+    special = options.assume in ("symmetric", "lower")
+    if special and (options.matrix != "random" or options.condition is not None):
+        raise UsageError(f"--assume {options.assume} makes a matrix of its own; --matrix and --condition have no effect")
     if options.matrix != "random" and options.condition is not None:
         raise UsageError(f"--condition makes a matrix of its own; --matrix {options.matrix} has no effect")
     if options.precision == "mixed" and not {*parse_dtypes(options.dtype)} <= {"float64", "complex128"}:

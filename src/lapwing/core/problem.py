@@ -112,6 +112,14 @@ class Problem:
         return self.part is not None and self.count < self.n and (self.part[0] == 0 or sum(self.part) == self.n)
 
     @property
+    def record(self) -> str:
+        """The name of the record that holds measurements of such problems."""
+        if self.operation in ("eigh", "eigvalsh"):
+            return "eigh_part" if self.at_an_end else "eigh"
+        operation = "slogdet" if self.pos and self.operation == "det" else self.operation
+        return f"{operation}_pos" if self.pos else f"{operation}_symmetric" if self.mirrored else operation
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """As the native frame carries them."""
         if self.operation in ("eigh", "eigvalsh"):
