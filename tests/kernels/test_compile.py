@@ -83,7 +83,7 @@ for dtype in DTYPE_CODE:
             for op in ("inverse", "slogdet", "lu"):
                 for flags in (0, POS, POS | UPPER):
                     attempt(op, dtype, flags, (1, n), shift)
-        for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32)):
+        for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32), (50, 40)):
             attempt("qr", dtype, 0, (1, m, n, min(m, n)), shift)
         attempt("svd", dtype, 0, (1, 5, 3, 0), shift)
     attempt("svd", dtype, 0, (1, 12, 9, 0), 0)

@@ -144,6 +144,7 @@ solve_checks.test_inverse(run, f64, 33)
 solve_checks.test_solve_positive(run, c64, upper, 40, 1)
 solve_checks.test_inverse_positive(run, f32, lower, 45)
 solve_checks.test_slogdet(run, c128, 34)
+solve_checks.test_qr(run, f32, 50, 35, 1)
 """
 
 
@@ -156,30 +157,39 @@ def emulated(libraries, tmp_path_factory):
 
 def test_blocks(child, emulated):
     calls, _ = child(BLOCKS + QUICK, **emulated)
-    assert set(harness.launched(calls)) == {"solve_block"}
+    assert set(harness.launched(calls)) == {"solve_block", "qr_block"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f32", "f64", "c64", "c128"])
-def test_blocks_answer(child, emulated, dtype):
-    """Orders beside the limits of a panel, of a lane's rows and of the shared memory; what fails; every kind of triangle."""
-    child(
-        BLOCKS
-        + f"""
-dtype = {dtype}
+# orders beside the limits of a panel and of a lane's rows; what fails; every kind of triangle
+PARTS = {
+    "solve": """
 for n, k in ((33, 1), (64, 4), (65, 40), (96, 5), (101, 2)):
     solve_checks.test_solve(run, dtype, n, k)
-    solve_checks.test_solve_positive(run, dtype, lower, n, k)
+""",
+    "positive": """
+for n, k in ((33, 1), (64, 4), (65, 40), (97, 5)):
+    solve_checks.test_solve_positive(run, dtype, upper if n % 2 else lower, n, k)
+""",
+    "inverse": """
 for n in (33, 64, 100):
     solve_checks.test_inverse(run, dtype, n)
     solve_checks.test_inverse_positive(run, dtype, upper, n)
-    solve_checks.test_lu(run, dtype, n)
+""",
+    "factor": """
+for n in (33, 64, 100):
     solve_checks.test_slogdet(run, dtype, n)
-for upper in (0, 1):
-    solve_checks.test_cholesky_solve(run, dtype, upper, 41, 2)
+solve_checks.test_lu(run, dtype, 41)
+solve_checks.test_lu(run, dtype, 100)
+for triangle in (lower, upper):
+    solve_checks.test_cholesky_solve(run, dtype, triangle, 41, 2)
+    solve_checks.test_cholesky_solve(run, dtype, triangle, 70, 9)
+""",
+    "triangular": """
 for flags in (0, 1, 4, 5, 8, 13):
     solve_checks.test_triangular(run, dtype, 40, 1, flags)
     solve_checks.test_triangular(run, dtype, 70, 9, flags)
+""",
+    "failing": """
 for kind in ("zero", "nan", "inf"):
     solve_checks.test_one_bad_matrix(run, dtype, 40, kind)
 SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
@@ -187,8 +197,26 @@ solve_checks.test_solve(run, dtype, 52, 1)
 solve_checks.test_inverse_positive(run, dtype, lower, 52)
 solve_checks.test_lu(run, dtype, 52)
 """,
-        **emulated,
-    )
+    "qr": """
+for m, n, scale in ((33, 33, 1), (65, 65, 1), (64, 40, 1e30), (100, 7, 1e-30), (7, 140, 1), (40, 90, 1), (97, 64, 1)):
+    solve_checks.test_qr(run, dtype, m, n, scale)
+a = np.zeros((3, 50, 40), dtype)
+a[1, :, 3:30] = 1
+a[2, 7, 8] = np.nan
+q, r = np.empty((3, 50, 40), dtype), np.empty((3, 40, 40), dtype)
+run("qr", 0, (3, 50, 40, 40), a, q, r)
+assert np.isnan(q[2]).all() and np.isnan(r[2]).all()
+assert np.allclose(q[:2] @ r[:2], a[:2], atol=1e-5)
+assert np.allclose(solve_checks.adjoint(q[:2]) @ q[:2], np.eye(40), atol=1e-5)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c64", "c128"])
+@pytest.mark.parametrize("part", PARTS)
+def test_blocks_answer(child, emulated, part, dtype):
+    child(f"{BLOCKS}dtype = {dtype}\n{PARTS[part]}", **emulated)
 
 
 @pytest.mark.slow

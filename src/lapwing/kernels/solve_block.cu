@@ -388,7 +388,7 @@ LW_INLINE void invert_lower(Shared& s) {
 
 // out <- Z^H Z: Hermitian by its form, with as small a residual on either side.
 LW_INLINE void store_square(const Shared& s, T* out, bool failed) {
-  constexpr int SIDE = LW_DTYPE == 3 ? 2 : 4;
+  constexpr int SIDE = LW_DTYPE >= 2 ? 2 : 4;
   constexpr int ACCESS = LW_V > SIZE ? LW_V : SIZE;  // bytes
   const int n = s.n, rows = (n + SIDE - 1) / SIDE;
   for (int t = threadIdx.x; t < rows * (rows + 1) / 2; t += LW_THREADS) {
