@@ -116,7 +116,7 @@ inline bool run_block(int threads) {
   for (bool open = true; open;) {
     const int before = progress;
     open = false;
-    // an odd step meets every thread of a power of two once; other counts are covered by the remainder
+    // an odd step meets each number below a power of two once
     const int first = std::rand() % threads, step = 2 * (std::rand() % 64) + 1;
     int size = 1;
     while (size < threads) size *= 2;
