@@ -115,7 +115,10 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
 
 std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
   if (cuda::solve_fits(frame, *place.gpu)) return needs_compiler(place);
-  return is_rectangular(frame.op) ? shape_refused(frame, frame.op == QR ? 128 : 32, 32) : too_large_for(frame, 32);
+  if (frame.op == QR)
+    return text("batched takes matrices that fit into %d bytes of shared memory on this device, with up to 256 rows, not %lld x %lld",
+                place.gpu->shared_per_block, (long long)frame.size[1], (long long)frame.size[2]);
+  return is_rectangular(frame.op) ? shape_refused(frame, 32, 32) : too_large(frame, cuda::solve_largest(frame, *place.gpu));
 }
 
 std::string krylov_refuses(const Frame& frame, const Place& place) {
@@ -166,7 +169,9 @@ bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
-bool gpu_solve_batched_pays(const Frame& frame, const Place& place) { return cuda::solve_fits(frame, *place.gpu); }
+bool gpu_solve_batched_pays(const Frame& frame, const Place& place) {
+  return cuda::solve_fits(frame, *place.gpu) && cuda::solve_fills(frame, *place.gpu);
+}
 
 // How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
 // H200 16 of 16384 took 17 ms (kernel matrix) and 109 ms (Wishart) against 2.8 s, 1000 of 20000 took 0.7 s (2026-11-15,

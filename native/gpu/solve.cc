@@ -14,6 +14,7 @@ constexpr int64_t MAX_LANES_N = 32;       // solve_lanes.cu has a warp for a mat
 constexpr int64_t MAX_QR_M = 32, MAX_QR_N = 128;
 constexpr int64_t MAX_SVD = 32;           // a column is in the registers of a lane
 constexpr int64_t FEW = 4;  // right-hand sides for which an element per lane beats a column per lane
+constexpr int64_t MAX_BLOCK_N = 256;      // solve_block.cu has a warp for a panel, eight rows to a lane at most
 
 // Choices of solve.cuh.
 enum Read { AS_IT_IS, ADJOINT_OF_IT, LOWER_OF_IT, UPPER_OF_IT };
@@ -95,6 +96,7 @@ struct Shape {
   int threads, lanes, together, resident;  // lanes of a matrix, right-hand sides together, blocks on one multiprocessor
   int64_t matrices;                        // of a block
   size_t shared;
+  int rows, few, ahead, pitch;  // of solve_block.cu: LW_RT, LW_FEW, LW_AHEAD, elements between rows in shared memory
 };
 
 // Whether one thread holds a matrix in registers: all of it, or the triangle of a Hermitian one.
@@ -143,51 +145,113 @@ Shape lanes_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k) {
   return shape;
 }
 
-int launch_solve(Frame& frame, const char* source, const char* name, const Plan& plan, const Shape& shape) {
+// A row of a matrix of a block in shared memory: block.cuh.
+struct BlockRows {
+  int64_t panel, rounded, pitch;  // columns of a panel, and of a row with its zeros; elements between rows
+  BlockRows(int32_t dtype, int64_t n) {
+    const int64_t element = int64_t(size_of(dtype));
+    panel = element == 16 ? 4 : 8;
+    rounded = (n + panel - 1) / panel * panel;
+    pitch = (rounded * element / 16 | 1) * 16 / element;
+  }
+};
+
+// Blocks on one multiprocessor that shared memory allows and that leave each thread the registers its panel needs: `rows` rows
+// of a panel beside what an update takes. From the compiler's reports for sm_90: fewer registers spill.
+int resident_blocks(int32_t dtype, int rows, int threads, int64_t shared, const Properties& gpu) {
+  constexpr int64_t REGISTERS = 64 * 1024, DRIVER = 1024;  // of a multiprocessor; bytes that the driver takes of each block
+  constexpr int64_t few[] = {96, 128, 168, 168}, some[] = {128, 168, 168, 168};
+  const int64_t each = rows <= 2 ? few[dtype] : rows <= 4 ? some[dtype] : 255;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shared + DRIVER);
+  return int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each * threads))));
+}
+
+// A block per matrix, with a chunk of right-hand sides 128 bytes wide beside it, or, where they are few or there is no room, a
+// warp for each. Panels are factored ahead where too few blocks share a multiprocessor to work while one of them waits.
+Shape block_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k, const Properties& gpu) {
+  const int64_t element = int64_t(size_of(frame.dtype)), room = gpu.shared_per_block, chunk = 128 / element;
+  const auto [panel, rounded, pitch] = BlockRows(frame.dtype, n);
+  const int64_t integers = 2 * panel + 2 + 2 * n;
+  const int64_t bytes = (n * pitch + rounded + 2 * panel + panel * panel) * element + 4 * integers;
+  const bool columns = (plan.give == GIVE_X && k > FEW) || (plan.give == GIVE_INVERSE && plan.factor == GENERAL_FACTOR);
+  Shape shape{};
+  shape.few = !columns || bytes + rounded * chunk * element > room;
+  shape.together = shape.few ? 0 : int(chunk);
+  shape.shared = size_t(bytes + rounded * shape.together * element);
+  shape.ahead = int64_t(shape.shared) * 3 > room;
+  shape.threads = n <= 64 ? 64 : n <= 128 && int64_t(shape.shared) * 2 <= room ? 128 : 256;
+  shape.lanes = 32;
+  shape.matrices = 1;
+  shape.rows = int((n + 31) / 32);
+  shape.resident = resident_blocks(frame.dtype, shape.rows, shape.threads, int64_t(shape.shared), gpu);
+  shape.pitch = int(pitch);
+  return shape;
+}
+
+// own: the options of this source alone
+int launch_solve(Frame& frame, const char* source, const char* name, const Plan& plan, const Shape& shape,
+                 const std::string& own) {
   Call call = read(frame);
+  int32_t n = int32_t(frame.size[1]), pitch = shape.pitch;
   char text[320];
   std::snprintf(text, sizeof text,
-                "-DLW_DTYPE=%d -DLW_V=%d -DLW_N=%d -DLW_K=%d -DLW_THREADS=%d -DLW_LANES=%d -DLW_RESIDENT=%d -DLW_READ=%d "
+                "-DLW_DTYPE=%d -DLW_V=%d%s -DLW_K=%d -DLW_THREADS=%d -DLW_LANES=%d -DLW_RESIDENT=%d -DLW_READ=%d "
                 "-DLW_FACTOR=%d -DLW_FORWARD=%d -DLW_BACKWARD=%d -DLW_ROWS=%d -DLW_GIVE=%d",
-                frame.dtype, access_width({call.a, call.b, call.out}), int(frame.size[1]), shape.together, shape.threads,
-                shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward, plan.rows, plan.give);
+                frame.dtype, access_width({call.a, call.b, call.out}, pitch ? n * int64_t(size_of(frame.dtype)) : 0), own.c_str(),
+                shape.together, shape.threads, shape.lanes, shape.resident, plan.read, plan.factor, plan.forward, plan.backward,
+                plan.rows, plan.give);
   // what a kernel declares itself counts against the 48 KB that are free to all, so ask for more before they are full
-  void* kernel = function(frame, source, text, name, shape.shared + RESERVED);
-  void* arguments[] = {&call};
+  void* kernel = function(frame, source, text, name, shape.shared + (pitch ? 0 : RESERVED));
+  void* arguments[] = {&call, &n, &pitch};  // a kernel compiled for its order reads the first alone
   const Grid grid = grid_for((call.batch + shape.matrices - 1) / shape.matrices);
   return kernel ? launch(frame, kernel, grid, unsigned(shape.threads), shape.shared, arguments) : 1;
 }
 
-// ---- QR: solve_qr.cu ---------------------------------------------------------------------------------------------
+// ---- QR: solve_qr.cu, qr_block.cu --------------------------------------------------------------------------------
 
+bool is_small_qr(const Frame& frame) { return frame.size[1] <= MAX_QR_M && frame.size[2] <= MAX_QR_N; }
+
+// rows: m rounded up, or LW_RT of qr_block.cu; lanes: of a matrix; pitch: elements between rows in shared memory
 struct QrShape {
-  int rows, lanes, threads;  // m rounded up, lanes of a matrix, threads of a block
+  int rows, lanes, threads, pitch;
   size_t shared;
 };
 
 QrShape qr_shape(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3], element = int64_t(size_of(frame.dtype));
   QrShape shape{};
-  shape.rows = int((m + 3) / 4 * 4);
-  shape.lanes = 4;
-  while (shape.lanes < 32 && shape.lanes < std::max(n, c)) shape.lanes *= 2;
-  shape.threads = element == 16 ? 64 : 128;
-  const int64_t pitch = ((shape.rows * element + 15) / 16 | 1) * 16;
-  shape.shared = size_t((std::min(m, n) * (pitch + element) + 15) / 16 * 16 * (shape.threads / shape.lanes));
+  if (is_small_qr(frame)) {
+    shape.rows = int((m + 3) / 4 * 4);
+    shape.lanes = 4;
+    while (shape.lanes < 32 && shape.lanes < std::max(n, c)) shape.lanes *= 2;
+    shape.threads = element == 16 ? 64 : 128;
+    const int64_t pitch = ((shape.rows * element + 15) / 16 | 1) * 16;
+    shape.shared = size_t((std::min(m, n) * (pitch + element) + 15) / 16 * 16 * (shape.threads / shape.lanes));
+    return shape;
+  }
+  const BlockRows rows(frame.dtype, std::max(n, c));
+  const int64_t panel = rows.panel, reflections = (std::min(m, n) + panel - 1) / panel * panel;
+  shape.rows = int((m + 31) / 32);
+  shape.pitch = int(rows.pitch);
+  shape.shared = size_t((m * rows.pitch + m * panel + panel * rows.pitch + reflections * panel + 4 * panel) * element + 8);
+  shape.threads = std::max(m, n) <= 64 ? 64 : std::max(m, n) <= 128 ? 128 : 256;
+  shape.lanes = shape.threads;
   return shape;
 }
 
 int launch_qr(Frame& frame) {
   const QrShape shape = qr_shape(frame);
-  const int64_t m = frame.size[1], n = frame.size[2];
+  const int64_t m = frame.size[1], n = frame.size[2], matrices = shape.threads / shape.lanes;
+  const bool small = is_small_qr(frame);
   QrCall call{frame.buffer[0], frame.buffer[1], frame.buffer[2], frame.size[0], n, frame.size[3], int32_t(m),
               int32_t(std::min(m, n))};
+  const int width = access_width({call.a, call.q, call.r}, small ? 0 : n * int64_t(size_of(frame.dtype)));
   char text[160];
-  std::snprintf(text, sizeof text, "-DLW_DTYPE=%d -DLW_V=%d -DLW_M=%d -DLW_LANES=%d -DLW_THREADS=%d", frame.dtype,
-                access_width({call.a, call.q, call.r}), shape.rows, shape.lanes, shape.threads);
-  const int64_t matrices = shape.threads / shape.lanes;
-  return start(frame, "solve_qr.cu", text, "solve_qr", grid_for((call.batch + matrices - 1) / matrices),
-               unsigned(shape.threads), shape.shared, call);
+  std::snprintf(text, sizeof text, small ? "-DLW_DTYPE=%d -DLW_V=%d -DLW_THREADS=%d -DLW_M=%d -DLW_LANES=%d"
+                                         : "-DLW_DTYPE=%d -DLW_V=%d -DLW_THREADS=%d -DLW_RT=%d -DLW_RESIDENT=1",
+                frame.dtype, width, shape.threads, shape.rows, shape.lanes);
+  return start(frame, small ? "solve_qr.cu" : "qr_block.cu", text, small ? "solve_qr" : "qr_block",
+               grid_for((call.batch + matrices - 1) / matrices), unsigned(shape.threads), shape.shared, call, shape.pitch);
 }
 
 // ---- SVD: svd.cu -------------------------------------------------------------------------------------------------
@@ -219,10 +283,26 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
   if (frame.op == SVD || frame.op == SVDVALS)
     return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
   if (frame.op == QR)
-    return n <= MAX_QR_M && frame.size[2] <= MAX_QR_N && int64_t(qr_shape(frame).shared) + RESERVED <= gpu.shared_per_block;
+    return n <= MAX_BLOCK_N && int64_t(qr_shape(frame).shared) + (is_small_qr(frame) ? RESERVED : 0) <= gpu.shared_per_block;
   const Plan plan = plan_of(frame);
   if (is_thread(frame, plan, n)) return true;
-  return n <= MAX_LANES_N && int64_t(lanes_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
+  if (n <= MAX_LANES_N)
+    return int64_t(lanes_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
+  return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, frame.size[2], gpu).shared) <= gpu.shared_per_block;
+}
+
+int64_t solve_largest(const Frame& frame, const Properties& gpu) {
+  Frame other = frame;
+  other.size[1] = MAX_BLOCK_N;
+  while (other.size[1] > 1 && !solve_fits(other, gpu)) other.size[1]--;
+  return other.size[1];
+}
+
+// Fewer matrices leave multiprocessors idle, and cuSOLVER uses many of them for one matrix. A guess: not measured yet.
+bool solve_fills(const Frame& frame, const Properties& gpu) {
+  constexpr int64_t BLOCKS = 4;
+  const bool small = frame.op == QR ? is_small_qr(frame) : frame.size[1] <= MAX_LANES_N;
+  return small || frame.size[0] * BLOCKS >= gpu.multiprocessors;
 }
 
 int solve_batched(Frame& frame) {
@@ -230,9 +310,17 @@ int solve_batched(Frame& frame) {
   if (frame.op == SVD || frame.op == SVDVALS) return launch_svd(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
+  const std::string order = " -DLW_N=" + std::to_string(n);
   if (is_thread(frame, plan, n))
-    return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k));
-  return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k));
+    return launch_solve(frame, "solve_thread.cu", "solve_thread", plan, thread_shape(frame, plan, n, k), order);
+  if (n <= MAX_LANES_N)
+    return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k), order);
+  const Properties* gpu = properties(frame);
+  if (!gpu) return 1;
+  const Shape shape = block_shape(frame, plan, n, k, *gpu);
+  char own[64];
+  std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d", shape.rows, shape.few, shape.ahead);
+  return launch_solve(frame, "solve_block.cu", "solve_block", plan, shape, own);
 }
 
 }  // namespace lapwing::cuda

@@ -75,7 +75,7 @@ SIDES = {"solve": (0, POS, POS | UPPER), "lu_solve": (0, ADJOINT), "cholesky_sol
 SIDES["triangular"] = [a | b | c for a in (0, UPPER) for b in (0, ADJOINT) for c in (0, UNIT)]
 for dtype in DTYPE_CODE:
     for shift in sorted({0, np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)}):
-        for n in (1, 3, 8, 12, 20, 32):
+        for n in (1, 3, 8, 12, 20, 32, 40, 100):
             for op in SIDES:
                 for flags in SIDES[op]:
                     for k in (1, 3, 9):
@@ -83,7 +83,7 @@ for dtype in DTYPE_CODE:
             for op in ("inverse", "slogdet", "lu"):
                 for flags in (0, POS, POS | UPPER):
                     attempt(op, dtype, flags, (1, n), shift)
-        for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32)):
+        for m, n in ((1, 1), (5, 3), (9, 12), (20, 17), (32, 32), (50, 40)):
             attempt("qr", dtype, 0, (1, m, n, min(m, n)), shift)
         attempt("svd", dtype, 0, (1, 5, 3, 0), shift)
     attempt("svd", dtype, 0, (1, 12, 9, 0), 0)
@@ -164,7 +164,7 @@ def kernel(job):
 def distance(job):
     """From n = 12, which is quick to compile and not trivial; fewer rotations at a time are quicker too."""
     made = choices(job[1])
-    return abs(int(made.get("LW_N", 12)) - 12), int(made.get("LW_K", 0))
+    return abs(int(made.get("LW_N", 12)) - 12), int(made.get("LW_RT", 0)), int(made.get("LW_K", 0))
 
 
 def representative(jobs):
@@ -175,7 +175,7 @@ def representative(jobs):
     """
 
     def values(job):
-        return {(k, v) for k, v in choices(job[1]).items() if k not in ("LW_N", "LW_THREADS", "LW_RESIDENT")}
+        return {(k, v) for k, v in choices(job[1]).items() if k not in ("LW_N", "LW_RT", "LW_THREADS", "LW_RESIDENT")}
 
     chosen = []
     for one in sorted({kernel(job) for job in jobs}, key=str):

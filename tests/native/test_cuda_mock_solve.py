@@ -25,7 +25,7 @@ def run(op, flags, sizes, *arrays):
     for x in arrays:
         there[id(x)].array(x.shape, x.dtype)[...] = x
     dtype = DTYPE_CODE[arrays[0].dtype.name]
-    call = (OPS[op], dtype, CUDA, 0, ENGINES["cusolver"], 0, flags, sizes)
+    call = (OPS[op], dtype, CUDA, 0, ENGINES[ENGINE], 0, flags, sizes)
     work = Scratch(native.scratch_bytes(*call))
     native.run(*call, 0, work, *[there[id(x)].address for x in arrays])
     assert work.untouched() and all(memory.untouched() for memory in there.values()), (op, sizes)
@@ -42,7 +42,7 @@ def each(name, largest=70):
         if all(given.get(k, 0) <= largest for k in ("n", "m", "k")):
             test(run, **given)
 
-SHIFT = {{}}
+SHIFT, ENGINE = {{}}, "cusolver"
 """
 
 
@@ -129,3 +129,111 @@ except Exception as error:
         MOCK_FAIL=f"{call}:1:7",
     )
     assert "status 7" in told["error"]
+
+
+# ---- a block per matrix: the device source itself, run as host code (emulator.h) -------------------------------------------
+
+BLOCKS = """
+ENGINE = "batched"
+f32, f64, c64, c128 = solve_checks.DTYPES
+lower, upper = 0, solve_checks.UPPER
+"""
+QUICK = """
+solve_checks.test_solve(run, f32, 65, 5)
+solve_checks.test_inverse(run, f64, 33)
+solve_checks.test_solve_positive(run, c64, upper, 40, 1)
+solve_checks.test_inverse_positive(run, f32, lower, 45)
+solve_checks.test_slogdet(run, c128, 34)
+solve_checks.test_qr(run, f32, 50, 35, 1)
+"""
+
+
+@pytest.fixture(scope="session")
+def emulated(libraries, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "emulated"
+    folder.mkdir(exist_ok=True)
+    return {"MOCK_EMULATE": str(folder), "MOCK_EMULATOR": str(harness.MOCK / "emulator.h")}
+
+
+def test_blocks(child, emulated):
+    calls, _ = child(BLOCKS + QUICK, **emulated)
+    assert set(harness.launched(calls)) == {"solve_block", "qr_block"}
+
+
+# orders beside the limits of a panel and of a lane's rows; what fails; every kind of triangle
+PARTS = {
+    "solve": """
+for n, k in ((33, 1), (64, 4), (65, 40), (96, 5), (101, 2)):
+    solve_checks.test_solve(run, dtype, n, k)
+""",
+    "positive": """
+for n, k in ((33, 1), (64, 4), (65, 40), (97, 5)):
+    solve_checks.test_solve_positive(run, dtype, upper if n % 2 else lower, n, k)
+""",
+    "inverse": """
+for n in (33, 64, 100):
+    solve_checks.test_inverse(run, dtype, n)
+    solve_checks.test_inverse_positive(run, dtype, upper, n)
+""",
+    "factor": """
+for n in (33, 64, 100):
+    solve_checks.test_slogdet(run, dtype, n)
+solve_checks.test_lu(run, dtype, 41)
+solve_checks.test_lu(run, dtype, 100)
+for triangle in (lower, upper):
+    solve_checks.test_cholesky_solve(run, dtype, triangle, 41, 2)
+    solve_checks.test_cholesky_solve(run, dtype, triangle, 70, 9)
+""",
+    "triangular": """
+for flags in (0, 1, 4, 5, 8, 13):
+    solve_checks.test_triangular(run, dtype, 40, 1, flags)
+    solve_checks.test_triangular(run, dtype, 70, 9, flags)
+""",
+    "failing": """
+for kind in ("zero", "nan", "inf"):
+    solve_checks.test_one_bad_matrix(run, dtype, 40, kind)
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+solve_checks.test_solve(run, dtype, 52, 1)
+solve_checks.test_inverse_positive(run, dtype, lower, 52)
+solve_checks.test_lu(run, dtype, 52)
+""",
+    "qr": """
+for m, n, scale in ((33, 33, 1), (65, 65, 1), (64, 40, 1e30), (100, 7, 1e-30), (7, 140, 1), (40, 90, 1), (97, 64, 1)):
+    solve_checks.test_qr(run, dtype, m, n, scale)
+a = np.zeros((3, 50, 40), dtype)
+a[1, :, 3:30] = 1
+a[2, 7, 8] = np.nan
+q, r = np.empty((3, 50, 40), dtype), np.empty((3, 40, 40), dtype)
+run("qr", 0, (3, 50, 40, 40), a, q, r)
+assert np.isnan(q[2]).all() and np.isnan(r[2]).all()
+assert np.allclose(q[:2] @ r[:2], a[:2], atol=1e-5)
+assert np.allclose(solve_checks.adjoint(q[:2]) @ q[:2], np.eye(40), atol=1e-5)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c64", "c128"])
+@pytest.mark.parametrize("part", PARTS)
+def test_blocks_answer(child, emulated, part, dtype):
+    child(f"{BLOCKS}dtype = {dtype}\n{PARTS[part]}", **emulated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, largest", [("f32", 234), ("f64", 168), ("c64", 168), ("c128", 118)])
+def test_the_largest_blocks(child, emulated, dtype, largest):
+    """All of the shared memory, no room for a chunk of right-hand sides; one more is refused with the limit."""
+    _, told = child(
+        BLOCKS
+        + f"""
+solve_checks.test_solve(run, {dtype}, {largest}, 6)
+solve_checks.test_inverse(run, {dtype}, {largest})
+solve_checks.test_inverse_positive(run, {dtype}, lower, {largest})
+try:
+    solve_checks.test_solve(run, {dtype}, {largest} + 1, 6)
+except RuntimeError as error:
+    tell(error=str(error))
+""",
+        **emulated,
+    )
+    assert f"n up to {largest} on this device, not {largest + 1}" in told["error"]

@@ -21,6 +21,9 @@ BATCH = 9
 CASES = [
     ("float32", 4, 1), ("float32", 32, 1), ("float32", 21, 40), ("float64", 5, 9), ("float64", 16, 3), ("float64", 32, 1),
     ("complex64", 9, 6), ("complex64", 24, 1), ("complex128", 1, 1), ("complex128", 6, 2), ("complex128", 18, 5),
+    # a block per matrix: with few right-hand sides and many, panels factored ahead or not, no room for a chunk
+    ("float32", 33, 1), ("float64", 48, 3), ("complex64", 64, 9), ("float32", 100, 40), ("complex128", 100, 2),
+    ("float64", 128, 1), ("complex64", 150, 1), ("float64", 150, 6), ("float32", 200, 5), ("float32", 234, 5),
 ]  # fmt: skip
 
 
@@ -53,10 +56,11 @@ def random(rng, dtype, *shape):
 
 
 def matrices(rng, dtype, n, condition, hermitian=False):
-    """The first stands in the last place too."""
+    """With determinants of modulus one, which every order can write down. The first stands in the last place too."""
     u = np.linalg.qr(wide(random(rng, dtype, BATCH, n, n)))[0]
     v = u if hermitian else np.linalg.qr(wide(random(rng, dtype, BATCH, n, n)))[0]
-    a = (u * np.geomspace(1, 1 / condition, n)) @ adjoint(v) if n > 1 else np.ones((BATCH, 1, 1), u.dtype)
+    values = np.geomspace(np.sqrt(condition), 1 / np.sqrt(condition), n, axis=-1)  # of each matrix, where there are as many
+    a = (u * np.reshape(values, (-1, 1, n))) @ adjoint(v) if n > 1 else np.ones((BATCH, 1, 1), u.dtype)
     a = ((a + adjoint(a)) / 2 if hermitian else a).astype(dtype)
     a[-1] = a[0]
     return a
@@ -209,6 +213,21 @@ def test_triangles(dtype, n, k, upper):
     close(solved(adjoint(wide(factor)) @ wide(factor) if upper else wide(factor) @ adjoint(wide(factor)), x, b), n, dtype)
 
 
+@pytest.mark.parametrize("n", [20, 48, 100])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_conditions_side_by_side(dtype, n):
+    """Every matrix is solved as well as alone, whatever lies beside it."""
+    rng = np.random.default_rng(n)
+    for flags in (0, POS):
+        a = matrices(rng, dtype, n, np.geomspace(1, limit(dtype, flags), BATCH), hermitian=bool(flags))
+        b = random(rng, dtype, BATCH, n, 2)
+        x, info = run("solve", flags, (BATCH, n, 2), (a, b), (b.shape, dtype), (BATCH, np.int32))
+        y, info_too = run("inverse", flags, (BATCH, n), (a,), (a.shape, dtype), (BATCH, np.int32))
+        assert not info.any() and not info_too.any()
+        close(solved(a, x, b), n, dtype)
+        close(inverted(a, y), n, dtype)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1, 1e30])
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 3), (3, 8), (16, 16), (32, 20), (12, 70)])
 @pytest.mark.parametrize("dtype", list(DTYPE_CODE))
@@ -259,7 +278,7 @@ def test_svd(dtype, m, n):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("n", [2, 4, 12, 32])
+@pytest.mark.parametrize("n", [2, 4, 12, 32, 70])
 def test_subnormal_pivot(dtype, n):
     """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
     rng = np.random.default_rng(n)
@@ -292,7 +311,7 @@ def test_subnormal_pivot(dtype, n):
 
 def test_a_result_may_take_the_place_of_its_input():
     rng = np.random.default_rng(1)
-    for n in (4, 24):
+    for n in (4, 24, 70):
         a = torch.from_numpy(matrices(rng, "float64", n, 1e2)).cuda()
         b = torch.from_numpy(random(rng, "float64", BATCH, n, 6)).cuda()
         info = torch.empty(BATCH, dtype=torch.int32, device="cuda")

@@ -47,6 +47,18 @@ def test_both_sides_of_a_matrix_decide_about_svd():
         lw.svd(np.ones((40, 33)), engine="batched")
 
 
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_blocks_of_a_gpu_are_filled():
+    """A block per matrix for batches; one matrix above n = 32, and what shared memory cannot hold, goes to the library."""
+
+    def engine(op, dtype, batch, n):
+        return planner.plan(Problem(op, dtype, batch, n, "cuda", columns=1 if op == "solve" else None)).engine
+
+    for op in ("solve", "inverse", "slogdet", "lu"):
+        assert [engine(op, "float32", batch, 64) for batch in (1, 16, 1000)] == ["cusolver", "cusolver", "batched"]
+        assert [engine(op, "float64", 1000, n) for n in (32, 33, 128, 168, 169)] == ["batched"] * 4 + ["cusolver"]
+
+
 def test_explain():
     plan = lw.explain(lw.cholesky, lw.spec((1000, 64, 64), "float64"))
     assert plan.engine in ("batched", "lapack", "reference")

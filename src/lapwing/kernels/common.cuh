@@ -72,6 +72,7 @@ LW_INLINE T subtract(T a, T b) { return a - b; }
 // c + a conj(b) and c - a conj(b)
 LW_INLINE T add_product(T c, T a, T b) { return a * b + c; }
 LW_INLINE T subtract_product(T c, T a, T b) { return c - a * b; }
+LW_INLINE T subtract_plain(T c, T a, T b) { return c - a * b; }
 LW_INLINE bool is_finite(T x) { return x - x == Real(0); }
 LW_INLINE T filled(Real x) { return x; }
 #else
@@ -88,6 +89,10 @@ LW_INLINE T add_product(T c, T a, T b) {
 }
 LW_INLINE T subtract_product(T c, T a, T b) {
   return T{(c.re - a.re * b.re) - a.im * b.im, (c.im - a.im * b.re) + a.re * b.im};
+}
+// c - a b
+LW_INLINE T subtract_plain(T c, T a, T b) {
+  return T{(c.re - a.re * b.re) + a.im * b.im, (c.im - a.im * b.re) - a.re * b.im};
 }
 LW_INLINE bool is_finite(T x) { return x.re - x.re == Real(0) && x.im - x.im == Real(0); }
 LW_INLINE T filled(Real x) { return T{x, x}; }

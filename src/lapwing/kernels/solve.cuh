@@ -8,6 +8,7 @@
 //   LW_ROWS      0: no pivoting, 1: the right-hand side is permuted before, 2: the solution is, after
 //   LW_GIVE      0: x for right-hand sides b, 1: the inverse, 2: E and the pivots' rows, 3: the determinant
 //   LW_K         right-hand sides at a time
+//   LW_LANES     lanes of a warp that share a matrix
 #pragma once
 #include "stage.cuh"
 
@@ -48,7 +49,6 @@ LW_INLINE double reciprocal(double x) {
 
 #if LW_DTYPE < 2
 LW_INLINE T multiply(T a, T b) { return a * b; }
-LW_INLINE T subtract_plain(T c, T a, T b) { return c - a * b; }
 LW_INLINE T invert_lifted(T x) { return reciprocal(x); }
 LW_INLINE Real magnitude(T x) { return fabs(x); }
 LW_INLINE bool is_zero(T x) { return x == 0; }
@@ -56,10 +56,6 @@ LW_INLINE Real log_magnitude(T x) { return log(fabs(x)); }
 LW_INLINE T phase(T x) { return x < 0 ? Real(-1) : Real(1); }
 #else
 LW_INLINE T multiply(T a, T b) { return T{a.re * b.re - a.im * b.im, a.im * b.re + a.re * b.im}; }
-// c - a b
-LW_INLINE T subtract_plain(T c, T a, T b) {
-  return T{(c.re - a.re * b.re) + a.im * b.im, (c.im - a.im * b.re) - a.re * b.im};
-}
 // The larger part is divided out, so that no square leaves the range.
 LW_INLINE T invert_lifted(T x) {
   Real by = reciprocal(fmax(fabs(x.re), fabs(x.im))), p = x.re * by, q = x.im * by, y = reciprocal(p * p + q * q) * by;
@@ -122,3 +118,48 @@ LW_INLINE bool is_divisor(T x) { return is_finite(x) && !is_zero(x); }
 #endif
 LW_INLINE T nan_element() { return filled(not_a_number()); }
 LW_INLINE Real log_of_zero() { return Real(__int_as_float(0xff800000)); }
+
+// ---- between the lanes of a matrix -------------------------------------------------------------------------------
+
+constexpr int LANES = LW_LANES;
+constexpr unsigned ALL = 0xffffffff;
+
+LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane, LANES); }
+#if LW_DTYPE >= 2
+LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
+#endif
+
+LW_INLINE unsigned lanes_where(bool x) {
+  unsigned found = __ballot_sync(ALL, x);
+  return LANES == 32 ? found : found >> (threadIdx.x % 32 / LANES * LANES) & ((1u << LANES % 32) - 1);
+}
+
+LW_INLINE unsigned largest(unsigned x) {
+#if LW_LANES == 32 && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(ALL, x);
+#else
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL, x, step));
+  return x;
+#endif
+}
+
+// Magnitudes as integers have the same order, with infinity and what is not a number above all; 0 stands for no candidate.
+#if LW_DTYPE % 2 == 0
+typedef unsigned Key;
+LW_INLINE Key key_of(T x) { return (__float_as_uint(magnitude(x)) & 0x7fffffff) + 1; }
+LW_INLINE int lane_of_largest(Key key) { return __ffs(lanes_where(key == largest(key))) - 1; }
+#else
+typedef unsigned long long Key;
+LW_INLINE Key key_of(T x) { return (__double_as_longlong(magnitude(x)) & 0x7fffffffffffffff) + 1; }
+LW_INLINE int lane_of_largest(Key key) {
+  unsigned high = key >> 32, low = (unsigned)key;
+  bool best = high == largest(high);
+  unsigned found = lanes_where(best);
+  if (__any_sync(ALL, found & (found - 1))) {
+    unsigned most = largest(best ? low : 0);
+    found = lanes_where(best && low == most);
+  }
+  return __ffs(found) - 1;
+}
+#endif

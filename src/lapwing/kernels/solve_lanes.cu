@@ -10,54 +10,10 @@
 
 constexpr int N = LW_N;
 constexpr int K = LW_K;
-constexpr int LANES = LW_LANES;
 constexpr int R = (N + LANES - 1) / LANES;  // rows of a lane
 constexpr int MATRICES = LW_THREADS / LANES;
-constexpr unsigned ALL = 0xffffffff;
 typedef Stage<N * SIZE, N, unsigned> Rows;
 typedef Stage<N * (K > 0 ? K : 1) * SIZE, 1, unsigned> Sides;
-
-// ---- between the lanes of a matrix -------------------------------------------------------------------------------
-
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane, LANES); }
-#if LW_DTYPE >= 2
-LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
-#endif
-
-LW_INLINE unsigned lanes_where(bool x) {
-  unsigned found = __ballot_sync(ALL, x);
-  return LANES == 32 ? found : found >> (threadIdx.x % 32 / LANES * LANES) & ((1u << LANES % 32) - 1);
-}
-
-LW_INLINE unsigned largest(unsigned x) {
-#if LW_LANES == 32 && __CUDA_ARCH__ >= 800
-  return __reduce_max_sync(ALL, x);
-#else
-#pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL, x, step));
-  return x;
-#endif
-}
-
-// Magnitudes as integers have the same order, with infinity and what is not a number above all; 0 stands for no candidate.
-#if LW_DTYPE % 2 == 0
-typedef unsigned Key;
-LW_INLINE Key key_of(T x) { return (__float_as_uint(magnitude(x)) & 0x7fffffff) + 1; }
-LW_INLINE int lane_of_largest(Key key) { return __ffs(lanes_where(key == largest(key))) - 1; }
-#else
-typedef unsigned long long Key;
-LW_INLINE Key key_of(T x) { return (__double_as_longlong(magnitude(x)) & 0x7fffffffffffffff) + 1; }
-LW_INLINE int lane_of_largest(Key key) {
-  unsigned high = key >> 32, low = (unsigned)key;
-  bool best = high == largest(high);
-  unsigned found = lanes_where(best);
-  if (__any_sync(ALL, found & (found - 1))) {
-    unsigned most = largest(best ? low : 0);
-    found = lanes_where(best && low == most);
-  }
-  return __ffs(found) - 1;
-}
-#endif
 
 // ---- factors -----------------------------------------------------------------------------------------------------
 

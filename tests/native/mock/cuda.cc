@@ -2,6 +2,8 @@
 // is checked.
 //   MOCK_DEVICES  how many GPUs there are (2)     MOCK_ARCH    compute capability (90)
 //   MOCK_SHARED   shared memory a block may have  MOCK_CAPTURING  1: a stream of this thread is being captured
+#include <dlfcn.h>
+
 #include <memory>
 #include <sstream>
 
@@ -31,7 +33,7 @@ struct Stream {
 
 struct Module {
   Context* context;
-  std::string name, options;
+  std::string name, options, emulated;  // emulated: a library with the kernel as host code, or ""
   std::map<std::string, std::string> kernels;  // name -> signature
 };
 
@@ -76,6 +78,7 @@ std::unique_ptr<Module> parse(const char* image) {
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind("name ", 0) == 0) module->name = after(line, 1);
     if (line.rfind("options ", 0) == 0) module->options = after(line, 1);
+    if (line.rfind("emulated ", 0) == 0) module->emulated = after(line, 1);
     if (line.rfind("kernel ", 0) == 0) {
       std::string rest = after(line, 1);
       module->kernels[rest.substr(0, rest.find(' '))] = after(rest, 1);
@@ -326,7 +329,8 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   if (f->module->context != current()) return refuse(INVALID_HANDLE, "the function belongs to another context");
   if (int status = check_stream(stream)) return status;
   auto kernel = KERNELS.find(f->name);
-  if (kernel == KERNELS.end()) return refuse(NOT_FOUND, "the stand-in has no kernel %s: see kernels.h", f->name.c_str());
+  const std::string& emulated = f->module->emulated;
+  if (kernel == KERNELS.end() && emulated.empty()) return refuse(NOT_FOUND, "the stand-in has no kernel %s: see kernels.h", f->name.c_str());
   if (!gx || gx > 2147483647u || !gy || gy > 65535 || !gz || gz > 65535)
     return refuse(INVALID_VALUE, "grid %u %u %u", gx, gy, gz);
   if (!bx || !by || !bz || uint64_t(bx) * by * bz > 1024) return refuse(INVALID_VALUE, "block %u %u %u", bx, by, bz);
@@ -341,6 +345,15 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   note("cuLaunchKernel name=%s grid=%u,%u,%u block=%u shared=%u stream=%p device=%d upper=%d width=%lld%s", f->name.c_str(),
        gx, gy, gz, call.threads, shared, stream, current()->device, call.upper(), (long long)call.choice("LW_V"),
        text.c_str());
+  if (!emulated.empty()) {
+    void* library = dlopen(emulated.c_str(), RTLD_NOW);
+    auto* emulate = library ? reinterpret_cast<int (*)(void**, unsigned, unsigned, unsigned)>(dlsym(library, "emulate")) : nullptr;
+    if (!emulate) return refuse(NOT_FOUND, "%s does not compile as host code", f->name.c_str());
+    const int status = emulate(arguments, gx, bx, shared);
+    const char* const reasons[] = {"", "a launch that the emulator cannot run", "threads wait for each other",
+                                   "written past the shared memory"};
+    return status ? refuse(LAUNCH_FAILED, "%s: %s", f->name.c_str(), reasons[status]) : 0;
+  }
   std::string wrong = complaint(kernel->second, call, shared);
   if (!wrong.empty()) return refuse(INVALID_VALUE, "%s: %s", f->name.c_str(), wrong.c_str());
   kernel->second.run[call.dtype()](call);

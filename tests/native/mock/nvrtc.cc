@@ -1,6 +1,10 @@
 // Stand-in for libnvrtc: the "binary" holds the options and the signature of every kernel of the source, so that the
 // stand-in driver can read a launch's arguments by name.
 //   MOCK_COMPILE_LOG  set: every compilation fails with this log
+//   MOCK_EMULATE      folder: sources that emulator.h can run are compiled into it as host code
+#include <sys/stat.h>
+
+#include <fstream>
 #include <regex>
 #include <sstream>
 
@@ -14,6 +18,7 @@ constexpr int INVALID_INPUT = 3, COMPILATION = 6;
 
 struct Program {
   std::string name, source, log, binary;
+  std::map<std::string, std::string> files;  // the source and its headers
 };
 
 // How the driver reads a value of this type: p pointer, q 8 bytes, i 4 bytes, d double, r real number; "" when it is not known.
@@ -82,6 +87,50 @@ std::string kernels(const std::string& source) {
   return out;
 }
 
+// What is written in the GPU's own instructions, in plain C++ instead.
+void replace_body(std::string* text, const char* head, const char* body) {
+  size_t at = text->find(head);
+  if (at == std::string::npos) return;
+  size_t first = text->find('{', at), end = first + 1;
+  for (int depth = 1; depth > 0 && end < text->size(); end++) depth += (*text)[end] == '{' ? 1 : (*text)[end] == '}' ? -1 : 0;
+  text->replace(first, end - first, body);
+}
+
+// The library that runs the program on the host; "" where emulator.h cannot.
+std::string emulated(const Program& p, const std::string& options, uint64_t key) {
+  const char* folder = std::getenv("MOCK_EMULATE");
+  const std::string stem = p.name.substr(0, p.name.find('.'));
+  if (!folder || stem.size() < 6 || stem.substr(stem.size() - 6) != "_block") return "";
+  const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
+  if (!access(library.c_str(), R_OK)) return library;
+  mkdir(place.c_str(), 0700);
+  for (auto [name, text] : p.files) {
+    replace_body(&text, "LW_INLINE float reciprocal(float x)", "{ return 1 / x; }");
+    replace_body(&text, "LW_INLINE double reciprocal(double x)", "{ return 1 / x; }");
+    replace_body(&text, "LW_INLINE double reciprocal_root(double x)", "{ return 1 / sqrt(x); }");
+    replace_body(&text, "LW_INLINE float fine_root(float x)", "{ return 1 / sqrt(x); }");
+    replace_body(&text, "LW_INLINE double fine_root(double x)", "{ return 1 / sqrt(x); }");
+    replace_body(&text, "LW_INLINE unsigned shared_address(", "{ return 0; }");
+    replace_body(&text, "LW_INLINE void copy_async(",
+                 "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
+    replace_body(&text, "LW_INLINE void commit_copies()", "{}");
+    replace_body(&text, "LW_INLINE void wait_copies()", "{}");
+    if (name == p.name)
+      text += "\nalignas(16) char memory[emulator::MEMORY];\n"
+              "extern \"C\" int emulate(void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n"
+              "  return emulator::launch(" + stem + ", arguments, blocks, threads, shared, memory);\n}\n";
+    std::ofstream(place + "/" + name) << text;
+  }
+  std::istringstream words(options);
+  std::string definitions;
+  for (std::string word; words >> word;)
+    if (word.rfind("-D", 0) == 0) definitions += " " + word;
+  const std::string own = std::to_string(getpid()), header = std::getenv("MOCK_EMULATOR");
+  const std::string command = "c++ -x c++ -std=c++17 -O1 -w -fno-strict-aliasing -shared -fPIC -include " + header + definitions +
+                              " -o " + library + own + " " + place + "/" + p.name + " && mv " + library + own + " " + library;
+  return std::system(command.c_str()) ? "failed" : library;
+}
+
 }  // namespace
 
 EXPORT int nvrtcVersion(int* major, int* minor) {
@@ -94,9 +143,10 @@ EXPORT int nvrtcCreateProgram(void** program, const char* source, const char* na
                               const char* const* names) {
   if (int status = ordered("nvrtcCreateProgram", INVALID_INPUT)) return status;
   if (!source || !*source || !name) return refuse(INVALID_INPUT, "no source");
-  auto* made = new Program{name, source, "", ""};
+  auto* made = new Program{name, source, "", "", {{name, source}}};
   for (int i = 0; i < headers; i++) {
     if (!text[i] || !*text[i] || !names[i]) return refuse(INVALID_INPUT, "an empty header");
+    made->files[names[i]] = text[i];
     made->source += std::string("\n#header ") + names[i] + "\n" + text[i];
   }
   *program = made;
@@ -117,6 +167,8 @@ EXPORT int nvrtcCompileProgram(void* program, int count, const char* const* opti
   }
   if (int status = ordered("nvrtcCompileProgram", COMPILATION)) return status;
   std::string body = "name " + p->name + "\noptions " + all + "\n" + kernels(p->source);
+  const std::string whole = body + p->source;
+  body += "emulated " + emulated(*p, all, hash(whole.data(), whole.size())) + "\n";
   char head[96];
   std::snprintf(head, sizeof head, "MOCKCUBIN %zu %016llx %016llx\n", body.size(),
                 (unsigned long long)hash(body.data(), body.size()),
