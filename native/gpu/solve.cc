@@ -298,11 +298,9 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
   return other.size[1];
 }
 
-// Fewer matrices leave multiprocessors idle, and cuSOLVER uses many of them for one matrix. A guess: not measured yet.
-bool solve_fills(const Frame& frame, const Properties& gpu) {
-  constexpr int64_t BLOCKS = 4;
-  const bool small = frame.op == QR ? is_small_qr(frame) : frame.size[1] <= MAX_LANES_N;
-  return small || frame.size[0] * BLOCKS >= gpu.multiprocessors;
+// The kernels with a block per matrix have not run on a GPU yet: only a call that names the engine uses them.
+bool solve_is_measured(const Frame& frame) {
+  return frame.op == QR ? is_small_qr(frame) : frame.size[1] <= MAX_LANES_N;
 }
 
 int solve_batched(Frame& frame) {

@@ -8,7 +8,7 @@ namespace lapwing::cuda {
 
 bool solve_fits(const Frame& frame, const Properties& gpu);  // whether solve_batched takes it
 int64_t solve_largest(const Frame& frame, const Properties& gpu);  // the largest order of this system or inverse that it takes
-bool solve_fills(const Frame& frame, const Properties& gpu);  // whether there are enough matrices for the GPU
+bool solve_is_measured(const Frame& frame);  // whether its kernel has shown on a GPU that it is the faster one
 int solve_batched(Frame& frame);
 
 }  // namespace lapwing::cuda
