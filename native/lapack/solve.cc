@@ -430,7 +430,7 @@ int check_all(Frame& frame) {
 
 int solve(Frame& frame) {
   if (check_all(frame)) return 1;
-  if (frame.op == QR) return qr(frame);
+  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) return qr(frame);
   if (frame.op == SVD || frame.op == SVDVALS) return svd(frame);
   return by_dtype(frame.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -454,7 +454,7 @@ int64_t solve_host_bytes(const Frame& frame) {
     case INVERSE: return positive ? 0 : n * n * element;
     case LU_SOLVE: return n * k * element;
     case TRIANGULAR: case LU: case CHOLESKY_SOLVE: return 0;
-    case QR: case SVD: case SVDVALS: return decompose_host_bytes(frame);
+    case QR: case QR_R: case QR_RAW: case SVD: case SVDVALS: return decompose_host_bytes(frame);
     default: return in_input ? 0 : n * n * element;  // determinants
   }
 }
