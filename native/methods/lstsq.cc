@@ -117,7 +117,15 @@ bool has_full_rank(const T* r, int64_t n, int64_t ld, double rcond) {
   }
   return largest * inverse * CLOSE_MARGIN * rcond < 1;
 }
-#define LAPWING_INSTANTIATE(T) template bool has_full_rank(const T*, int64_t, int64_t, double);
+
+template <class T>
+void solve_upper(const T* r, int64_t n, int64_t ld, T* z, bool adjoint) {
+  adjoint ? Upper<T>{r, n, ld}.solve_adjoint(z) : Upper<T>{r, n, ld}.solve(z);
+}
+
+#define LAPWING_INSTANTIATE(T)                                    \
+  template bool has_full_rank(const T*, int64_t, int64_t, double); \
+  template void solve_upper(const T*, int64_t, int64_t, T*, bool);
 LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)
 #undef LAPWING_INSTANTIATE
 

@@ -17,6 +17,10 @@ double rcond_of(const Frame& frame);
 template <class T>
 bool has_full_rank(const T* r, int64_t n, int64_t ld, double rcond);
 
+// z <- R^-1 z, or R^-H z
+template <class T>
+void solve_upper(const T* r, int64_t n, int64_t ld, T* z, bool adjoint);
+
 // How far the estimate from one vector may be off; the norm of R it is multiplied by is never too small. The vector would have to
 // miss the direction of the smallest singular value by this factor times its relative size.
 constexpr double RANK_MARGIN = 16;

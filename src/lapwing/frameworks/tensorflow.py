@@ -265,6 +265,8 @@ class Namespace:
 
     @staticmethod
     def if_all(flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        if not _OPS and not _executing_eagerly():  # the rules of numpy_function do not reach into tf.cond
+            return no()
         return tf.cond(tf.reduce_all(flags), yes, no)
 
     @staticmethod

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
-from math import isnan, nan, prod
+from math import frexp, inf, isnan, ldexp, nan, prod
 from typing import Any, NamedTuple, Never
 
 import numpy as np
@@ -171,15 +170,26 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     return _LateLstsqResult(*first, framework.Namespace.later(singular_values))
 
 
+# A double as an integer, which every framework can pass on. In plain arithmetic, as torch.compile cannot look into struct.
+_DEFAULT = 0x7FF8 << 48  # the bits of NaN: max(m, n) eps
+
+
 def _bits(number: float) -> int:
-    """A double as an integer, which every framework can pass on."""
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
-    return bits
+    if isnan(number):
+        return _DEFAULT
+    if number < 2.0**-1022:
+        return 0
+    if number == inf:
+        return 0x7FF << 52
+    mantissa, exponent = frexp(number)
+    return ((exponent + 1022) << 52) + int((2 * mantissa - 1) * 2**52)
 
 
 def _number(bits: int) -> float:
-    number: float = struct.unpack("<d", struct.pack("<q", bits))[0]
-    return number
+    exponent = bits >> 52
+    if bits == _DEFAULT or exponent == 0x7FF:
+        return nan if bits == _DEFAULT else inf
+    return ldexp(1 + (bits & 2**52 - 1) / 2**52, exponent - 1023) if exponent else 0.0
 
 
 def _plain(x: Any) -> Any:
@@ -274,10 +284,10 @@ def _by_qr_or_svd(xp: Any, a: Any, b: Any, rcond: float, engine: int, smooth: bo
 
 def _has_full_rank(xp: Any, r: Any, rcond: float) -> Any:
     """Whether the smallest singular value of R is certainly above rcond times the largest."""
-    n = r.shape[-1]
-    start = np.random.default_rng(7).standard_normal((n, 1)).astype(xp.dtype_name(r))
+    # any vector without a pattern, which could be that of a matrix
+    place = xp.places(xp.whole(xp.zeros_like(xp.real(r[..., 0, :]))))
+    z = (xp.like((place * (7 * place + 13)) % 61, r) - 30.3)[..., None]
     with xp.quiet():
-        z = xp.zeros_like(r[..., :1]) + xp.put(start, r)
         y = xp.call(TRIANGULAR, (r, z), (UPPER | ADJOINT,))[0]
         z = xp.call(TRIANGULAR, (r, y), (UPPER,))[0]
         whole, first, second = (xp.sqrt(xp.sum(xp.sum(xp.abs(x) ** 2, -1), -1)) for x in (r, y, z))
@@ -329,7 +339,7 @@ LSTSQ = Operation(
         p.long * p.short + (p.long + p.short) * p.right,
     ),
     ranks=(2, 2),
-    example=(0, _bits(nan)),
+    example=(0, _DEFAULT),
     composed=_composed,
     elsewhere=_elsewhere,
     differentiable=2,
