@@ -33,9 +33,10 @@ int qr_as(Frame& frame) {
     T* second = forms_q ? static_cast<T*>(frame.buffer[2]) + at * c * n : raw ? static_cast<T*>(frame.buffer[2]) + at * k : nullptr;
     T *w = raw ? first : static_cast<T*>(own), *tau = raw ? second : static_cast<T*>(own_tau), *r = forms_q ? second : first;
     // the first k columns decide Q; what is not finite behind them spoils its own column of R alone
-    int64_t info = !pass_all(frame, m, k, [&](int64_t begin, int64_t end) {
+    const int64_t checked = forms_q ? n : k;
+    int64_t info = !pass_all(frame, m, checked, [&](int64_t begin, int64_t end) {
       bool finite = true;
-      for (int64_t i = begin; i < end; i++) finite = all_finite(a + i * n, k) && finite;
+      for (int64_t i = begin; i < end; i++) finite = all_finite(a + i * n, checked) && finite;
       return finite;
     });
     if (!info) {

@@ -64,7 +64,7 @@ class _LateLstsqResult(LstsqResult):
         return LstsqResult, tuple(self)
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Any:
+    def _make(cls, iterable: Iterable[Any]) -> Any:  # type: ignore[override]
         return LstsqResult._make(iterable)
 
 

@@ -61,8 +61,8 @@ def qr(
     R : array, shape (..., k, n)
         Upper triangular; the signs of its diagonal are not fixed.
     h : array, shape (..., n, m)
-        With "raw", in place of Q: the transpose of LAPACK's compact form. R is on and above the diagonal of that form, and below
-        it column i holds the vector v of the reflection I - tau_i v v^H, without its leading one. Q is the product of them.
+        With "raw", in place of Q: the transpose of LAPACK's compact form. R is on and above the diagonal of that form. Below it,
+        column i holds the vector v of the reflection I - tau_i v v^H, without its leading one. Q is the product of them.
     tau : array, shape (..., min(m, n))
         With "raw", in place of R.
 
@@ -216,7 +216,6 @@ def _reference_r(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, .
 
 def _reference_raw(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
     (a,) = arrays
-    *batch, m, n = a.shape
     good = np.isfinite(a).all((-1, -2))
     h, tau = np.linalg.qr(np.where(good[..., None, None], a, 0), mode="raw")
     nan = np.nan * (1 + 1j) if np.iscomplexobj(a) else np.nan
