@@ -61,7 +61,7 @@ def qr(
     R : array, shape (..., k, n)
         Upper triangular; the signs of its diagonal are not fixed.
     h : array, shape (..., n, m)
-        With "raw", in place of Q: the transpose of LAPACK's compact form. R is on and above the diagonal of that form. Below it,
+        With "raw", in place of Q: the transpose of LAPACK's compact form. R is on and above its diagonal. Below the diagonal,
         column i holds the vector v of the reflection I - tau_i v v^H, without its leading one. Q is the product of them.
     tau : array, shape (..., min(m, n))
         With "raw", in place of R.
