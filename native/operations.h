@@ -57,7 +57,7 @@ inline int64_t length(const Frame& frame, char axis) {
   switch (axis) {
     case 'm': return rows;
     case 'n': return columns;
-    case 'k': return frame.size[2];
+    case 'k': return frame.size[frame.op == LSTSQ ? 3 : 2];
     case 'p': return frame.size[3];
     case 'c': return frame.op == QR ? frame.size[3] : full ? rows : std::min(rows, columns);
     case 'd': return full ? columns : std::min(rows, columns);

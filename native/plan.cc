@@ -18,7 +18,9 @@
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
 #include "lapack/lapack.h"
+#include "lapack/lstsq.h"
 #include "methods/krylov.h"
+#include "methods/lstsq.h"
 #include "methods/mixed.h"
 #include "methods/tall.h"
 #include "operations.h"
@@ -96,7 +98,11 @@ std::string shape_refused(const Frame& frame, int64_t longest, int64_t shortest)
 
 std::string solve_batched_refuses(const Frame& frame, const Place&) {
   if (solve_fits(frame)) return "";
-  if (frame.op == QR) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
+  if (frame.op == LSTSQ)
+    return text("batched takes up to %lld elements with a side of up to %lld and %lld right-hand sides on this device, not"
+                " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
+                (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
+  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
   return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
 }
 
@@ -196,7 +202,10 @@ int64_t lanes_bytes(Frame& frame) {
   const int64_t threads = std::min<int64_t>(threads_for(frame), frame.size[0]);
   if (frame.op == CHOLESKY && n > CHOLESKY_LANES) return threads * n * n * int64_t(size_of(frame.dtype));
   const bool svd = frame.op == SVD || frame.op == SVDVALS;
-  const int64_t elements = frame.op == CHOLESKY ? n * (n + 1) / 2 : svd ? 4 * n * frame.size[2] : n * (n + 3);
+  const int64_t elements = frame.op == CHOLESKY         ? n * (n + 1) / 2
+                           : svd                        ? 4 * n * frame.size[2]
+                           : is_rectangular(frame.op) ? 2 * n * (frame.size[2] + 3)
+                                                        : n * (n + 3);
   return threads * 64 * parts * elements;
 }
 
@@ -229,6 +238,17 @@ constexpr Direct CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh}, CUSOLVER_SOLVE = {C
 int run_krylov(Frame& frame) { return krylov::eigh(frame, frame.device == CPU ? LAPACK_EIGH : CUSOLVER_EIGH); }
 int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
 int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
+// The engine that run() would choose.
+int run_chosen(Frame& frame) {
+  const Choice choice = decide(frame, {});
+  return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
+}
+int lstsq_batched(Frame& frame) { return lstsq(frame, solve_batched, run_chosen); }
+int lstsq_lapack(Frame& frame) { return lstsq(frame, lapack::lstsq, run_chosen); }
+int lstsq_tall(Frame& frame) {
+  return lstsq(frame, [](Frame& whole) { return lstsq_by_factors(whole, run_tall); }, run_chosen);
+}
+int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {
   return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
@@ -259,6 +279,9 @@ Methods methods_of(int32_t op, int32_t device) {
                                  {LAPACK, lapack::solve, needs_lapack, always, nullptr, lapack_solve_host},
                                  {MIXED, run_mixed, mixed_refuses, mixed_pays, nullptr, mixed_host}};
   static constexpr Method tall[] = {solve[0], solve[1], {TALL, run_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
+  static constexpr Method lstsq[] = {{BATCHED, lstsq_batched, solve_batched_refuses, solve_batched_pays, nullptr, lanes_bytes},
+                                     {LAPACK, lstsq_lapack, needs_lapack, always, nullptr, lstsq_host},
+                                     {TALL, lstsq_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
   static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
   static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
 
@@ -285,6 +308,8 @@ Methods methods_of(int32_t op, int32_t device) {
     case EIGH: case EIGVALSH: return {cpu ? eigh : gpu_eigh, 3};
     case SOLVE: return {cpu ? solve : gpu_solve, 3};
     case QR: case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
+    case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{};  // on a GPU it is composed of others
+    case QR_R: case QR_RAW: return cpu ? Methods{solve, 2} : Methods{gpu_solve + 1, 1};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

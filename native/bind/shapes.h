@@ -24,6 +24,11 @@ inline const char* set_sizes(Frame& frame, const int64_t* first, int64_t first_r
     case SVDVALS:
       size[2] = columns, size[3] = one;
       return nullptr;
+    case QR_R:
+    case QR_RAW:
+      size[2] = columns;
+      return nullptr;
+    case LSTSQ:
     case TRIANGULAR:
     case SOLVE:
     case LU_SOLVE:
@@ -32,7 +37,9 @@ inline const char* set_sizes(Frame& frame, const int64_t* first, int64_t first_r
       for (int64_t i = 0; i + 2 < first_rank; i++)
         if (first[i] != last[i]) return "matrix and right-hand side must have the same batch";
       size[2] = last[last_rank - 1];
-      break;
+      if (frame.op != LSTSQ) break;
+      size[3] = size[2], size[2] = columns, size[4] = one;
+      return nullptr;
     }
     default: size[2] = one, size[3] = two;
   }

@@ -369,7 +369,7 @@ const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims
   const bool spectrum = row.op == EIGH || row.op == EIGVALSH;
   if (ranks[0] < 2) return row.inputs()[0].axes[0] == 'm' ? "expected matrices" : "the matrices must be square";
   if (const char* what = set_sizes(frame, dims[0], ranks[0], dims[last], ranks[last],
-                                   spectrum ? kernel.first : row.full, spectrum ? kernel.count : 0))
+                                   spectrum || row.op == LSTSQ ? kernel.first : row.full, spectrum ? kernel.count : 0))
     return what;
   if (spectrum) {
     const int64_t n = frame.size[1];

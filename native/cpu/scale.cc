@@ -72,12 +72,14 @@ bool one_triangle(const Frame& frame) {
 int matrix_place(const Frame& frame) { return frame.op == LU_SOLVE || frame.op == CHOLESKY_SOLVE; }
 int sides_place(const Frame& frame) {
   switch (frame.op) {
-    case TRIANGULAR: case SOLVE: return 1;
+    case TRIANGULAR: case SOLVE: case LSTSQ: return 1;
     case CHOLESKY_SOLVE: return 2;
     case LU_SOLVE: return 3;
     default: return 0;
   }
 }
+
+int64_t sides_of(const Frame& frame) { return frame.size[frame.op == LSTSQ ? 3 : 2]; }
 
 template <class T>
 struct Look {
@@ -150,7 +152,7 @@ class Part {
   // Copies of the matrices and of their right-hand sides take the place of those in the frame; false: all are ordinary.
   bool scale_in() {
     const int place = matrix_place(frame), sides = sides_place(frame);
-    const int64_t size = look_.rows * look_.columns, k = frame.size[2];
+    const int64_t size = look_.rows * look_.columns, k = sides_of(frame);
     const T* a = static_cast<const T*>(frame.buffer[place]);
     bool any = false;
     exponent_.resize(size_t(count_));
@@ -188,6 +190,10 @@ class Part {
         case TRIANGULAR: case SOLVE: scale_columns(at<T>(2, m, n * k), m, e, -1); continue;
         case LU_SOLVE: scale_columns(at<T>(4, m, n * k), m, e, -1); continue;
         case CHOLESKY_SOLVE: scale_columns(at<T>(3, m, n * k), m, 2 * e, -1); continue;
+        case LSTSQ:
+          scale_columns(at<T>(2, m, k * c), m, e, -1, k);
+          for (int64_t j = 0; j < c; j++) scale(at<R>(3, m, c) + j, 1, -2 * side_exponent_[size_t(m * c + j)]);
+          continue;
         default: break;
       }
       if (!e) continue;
@@ -197,6 +203,10 @@ class Part {
         case EIGH: case EIGVALSH: scale(at<R>(1, m, c), c, -e); break;
         case LU: scale_upper(at<T>(1, m, n * n), -e); break;
         case QR: scale(at<T>(2, m, c * k), c * k, -e); break;
+        case QR_R: scale(at<T>(1, m, least * k), least * k, -e); break;
+        case QR_RAW:  // row j of h holds the first j + 1 elements of column j of R
+          for (int64_t j = 0; j < k; j++) scale(at<T>(1, m, k * n) + j * n, std::min(j + 1, n), -e);
+          break;
         case SVD: scale(at<R>(2, m, least), least, -e); break;
         case SVDVALS: scale(at<R>(1, m, least), least, -e); break;
         default: break;  // determinants come with their own power of two
@@ -224,13 +234,14 @@ class Part {
     for (int64_t i = 0; i < look_.rows; i++) scale(a + i * look_.rows + i, look_.rows - i, e);
   }
   // column j by 2^(e + sign times its own exponent)
-  void scale_columns(T* x, int64_t m, int e, int sign) const {
-    const int64_t k = frame.size[2];
+  void scale_columns(T* x, int64_t m, int e, int sign) const { scale_columns(x, m, e, sign, look_.rows); }
+  void scale_columns(T* x, int64_t m, int e, int sign, int64_t rows) const {
+    const int64_t k = sides_of(frame);
     for (int64_t j = 0; j < k; j++) {
       const int total = e + sign * side_exponent_[size_t(m * k + j)];
       if (!total) continue;
       const PowerOfTwo<R> power(total);
-      for (int64_t i = 0; i < look_.rows; i++) x[i * k + j] = power * x[i * k + j];
+      for (int64_t i = 0; i < rows; i++) x[i * k + j] = power * x[i * k + j];
     }
   }
 
@@ -245,7 +256,7 @@ bool any_suspect(const Frame& frame) {
   // Small matrices are looked at here and there in a large batch: a line of each would be most of a pass.
   constexpr int64_t SMALL = 32, LOOKS = 64;
   const Look<T> look(frame);
-  const int64_t batch = frame.size[0], size = look.rows * look.columns, k = frame.size[2];
+  const int64_t batch = frame.size[0], size = look.rows * look.columns, k = sides_of(frame);
   const int64_t step = look.rows < SMALL ? std::max<int64_t>(1, batch / LOOKS) : 1;
   const int sides = sides_place(frame);
   const T* a = static_cast<const T*>(frame.buffer[matrix_place(frame)]);

@@ -13,6 +13,8 @@
 #include "determinant.h"
 #include "cpu/solve_careful.h"
 #include "cpu/threads.h"
+#include "methods/lstsq.h"
+#include "operations.h"
 
 #define LAPWING_KERNELS "cpu/svd_small.h"
 #include "cpu/levels.h"
@@ -33,12 +35,13 @@ double work_of(const Frame& frame) {
       return sweeps * 8 * least * least * least + 4 * std::max(n, k) * least * least + 100;
     }
     case QR: return 4 * n * k * std::min(n, k) + 16 * n * k + 8 * n * double(frame.size[3]);
+    case QR_R: case QR_RAW: case LSTSQ: return 2 * n * k * std::min(n, k) + 16 * n * k + 4 * n * k * double(frame.size[3]);
     default: return n * n * n + 16 * n * n;
   }
 }
 
 int64_t order_of(const Frame& frame) {
-  return frame.op == QR ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
+  return is_rectangular(frame.op) ? std::max(frame.size[1], frame.size[2]) : frame.size[1];
 }
 
 bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS; }
@@ -47,6 +50,8 @@ bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS;
 
 bool solve_fits(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2];
+  if (frame.op == LSTSQ)
+    return std::min(m, n) <= SVD_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
   if (!is_svd(frame)) return order_of(frame) <= SOLVE_LARGEST;
   if (frame.op == SVD && frame.size[3] && m != n) return false;
   return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
@@ -61,6 +66,10 @@ bool solve_pays(const Frame& frame) {
   if (is_svd(frame)) {
     const int64_t least = std::min(frame.size[1], frame.size[2]);
     return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
+  }
+  if (frame.op == LSTSQ) {
+    const int64_t size = frame.size[1] * frame.size[2];
+    return size <= 512 || frame.size[0] >= (size <= 2048 ? lanes / 4 : lanes / 2);
   }
   const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
   if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;

@@ -14,7 +14,7 @@ constexpr int64_t SOLVE_COLUMNS = 32;
 // Bytes of an array that are fetched ahead; more would push out what is worked on.
 constexpr int64_t FETCHED = 16384;
 
-// Frames from TRIANGULAR to SVDVALS.
+// Frames from TRIANGULAR on.
 bool solve_fits(const Frame& frame);
 bool solve_pays(const Frame& frame);  // whether the batch is worth its vectors
 int solve_batched(Frame& frame);

@@ -1096,14 +1096,12 @@ void determinant(Group<R, P> group) {
   });
 }
 
+// A <- R, and below it the vectors of the reflections whose product is Q. A tile of columns takes all reflections before it
+// while it is in the first-level cache.
 template <class R, int P>
-void qr(Group<R, P> group) {
+LAPWING_INLINE void reduce(const View<R, P>& a, const View<R, P>& taus, int64_t m, int64_t n) {
   constexpr int64_t C = REFLECTED<P>;
-  const int64_t m = group.frame.size[1], n = group.frame.size[2], c = group.frame.size[3], steps = std::min(m, n);
-  group.begin(group.vectors(m, n) + group.vectors(m, c) + steps * P);
-  const View<R, P> a = group.matrix(m, n), q = group.matrix(m, c), taus = group.column(steps);
-  read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
-  // A tile of columns takes all reflections before it while it is in the first-level cache.
+  const int64_t steps = std::min(m, n);
   for (int64_t j = 0; j < n; j += C) {
     const int64_t end = std::min(j + C, n);
     for (int64_t k = 0; k < std::min(end, steps); k++) {
@@ -1112,6 +1110,112 @@ void qr(Group<R, P> group) {
       reflect<R, P>(a.from(k, k), conj<R, P>(taus.get(k, 0)), a.from(k, first), m - k, end - first);
     }
   }
+}
+
+template <class R, int P>
+LAPWING_INLINE void clear_below(const View<R, P>& a, int64_t rows, int64_t n) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < std::min(i, n); j++) a.set(i, j, real<R, P>(Vec<R>{}));
+}
+
+// QR_R and QR_RAW
+template <class R, int P>
+void qr_alone(Group<R, P> group) {
+  const int64_t m = group.frame.size[1], n = group.frame.size[2], steps = std::min(m, n);
+  const bool raw = group.frame.op == QR_RAW;
+  group.begin(group.vectors(m, n) + (raw ? group.vectors(n, m) + group.vectors(1, steps) : 0) + steps * P);
+  const View<R, P> a = group.matrix(m, n), taus = group.column(steps);
+  read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
+  reduce<R, P>(a, taus, m, n);
+  if (!raw) {
+    clear_below<R, P>(a, steps, n);
+    return write<R>(a.x, group.to(1, steps * n), steps, n * P, n * P);
+  }
+  const View<R, P> h = group.matrix(n, m), row = group.matrix(1, steps);
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < n; j++) h.set(j, i, a.get(i, j));
+  for (int64_t j = 0; j < steps; j++) row.set(0, j, taus.get(j, 0));
+  write<R>(h.x, group.to(1, n * m), n, m * P, m * P);
+  write<R>(row.x, group.to(2, steps), 1, steps * P, steps * P);
+}
+
+// Whether the smallest singular value of R is certainly above rcond times the largest: see methods/lstsq.h. Squares that leave
+// the range prove nothing.
+template <class R, int P>
+__attribute__((noinline)) Mask<R> full_rank(const Triangle<R, P>& r, const View<R, P>& z, double rcond) {
+  Vec<R> norm = {}, first = {}, second = {};
+  const auto add = [](Vec<R>& sum, const Element<R, P>& x) {
+    sum = fma(x.re, x.re, sum);
+    if constexpr (P == 2) sum = fma(x.im, x.im, sum);
+  };
+  for (int64_t i = 0; i < r.n; i++) {
+    for (int64_t j = i; j < r.n; j++) add(norm, r.t.get(i, j));
+    z.set(i, 0, real<R, P>(broadcast(R(rank_vector(i)))));
+  }
+  r.adjoint().solve(z, 1);
+  for (int64_t i = 0; i < r.n; i++) add(first, z.get(i, 0));
+  r.solve(z, 1);
+  for (int64_t i = 0; i < r.n; i++) add(second, z.get(i, 0));
+  const R limit = R(RANK_MARGIN * rcond);
+  return sqrt(norm) * limit * sqrt(second) < sqrt(first);
+}
+
+// x <- R^-1 Q^H b, or for a wide matrix Q R^-H b with A^H = Q R
+template <class R, int P>
+void lstsq(Group<R, P> group) {
+  const int64_t m = group.frame.size[1], n = group.frame.size[2], k = group.frame.size[3], steps = std::min(m, n);
+  const bool tall = m >= n;
+  group.begin(group.vectors(m, n) + group.vectors(m, k) + group.vectors(n, k) + 3 * steps * P);
+  View<R, P> a = group.matrix(m, n), b = group.matrix(m, k), x = group.matrix(n, k);
+  const View<R, P> taus = group.column(steps), inverse = group.column(steps), z = group.column(steps);
+  read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
+  read<R>(b.x, group.from(1, m * k), m, k * P, k * P);
+  if (!tall) {  // A^H in the memory of A
+    if constexpr (P == 2)
+      for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) a.set(i, j, conj<R, P>(a.get(i, j)));
+    a = a.turned();
+  }
+  reduce<R, P>(a, taus, std::max(m, n), steps);
+  invert_diagonal<R, P>(a, inverse, steps);
+  const Triangle<R, P> r = {a, inverse, steps, false};
+  // the inverse of a zero on the diagonal is zero too
+  const Mask<R> proven = full_rank<R, P>(r, z, rcond_of(group.frame)) & good_pivots<R, P>(inverse, steps);
+
+  if (tall) {
+    for (int64_t i = 0; i < steps; i++)
+      reflect<R, P>(a.from(i, i), conj<R, P>(taus.get(i, 0)), b.from(i, 0), m - i, k);
+    r.solve(b, k);
+    write<R>(b.x, group.to(2, n * k), n, k * P, k * P);
+  } else {
+    r.adjoint().solve(b, k);
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < k; j++) x.set(i, j, i < m ? b.get(i, j) : real<R, P>(Vec<R>{}));
+    for (int64_t i = steps - 1; i >= 0; i--) reflect<R, P>(a.from(i, i), taus.get(i, 0), x.from(i, 0), n - i, k);
+    write<R>(x.x, group.to(2, n * k), n, k * P, k * P);
+  }
+  R* residuals = static_cast<R*>(group.frame.buffer[3]) + group.first * k;
+  for (int64_t j = 0; j < k; j++) {
+    Vec<R> sum = {};
+    for (int64_t i = n; i < m; i++) {
+      const Element<R, P> left = b.get(i, j);
+      sum = fma(left.re, left.re, sum);
+      if constexpr (P == 2) sum = fma(left.im, left.im, sum);
+    }
+    for (int64_t lane = 0; lane < group.count; lane++) residuals[lane * k + j] = sum[lane];
+  }
+  int32_t *rank = group.integers(4, 1), *info = group.integers(5, 1);
+  for (int64_t lane = 0; lane < group.count; lane++) rank[lane] = proven[lane] ? int32_t(steps) : UNPROVEN, info[lane] = 0;
+}
+
+template <class R, int P>
+void qr(Group<R, P> group) {
+  constexpr int64_t C = REFLECTED<P>;
+  const int64_t m = group.frame.size[1], n = group.frame.size[2], c = group.frame.size[3], steps = std::min(m, n);
+  group.begin(group.vectors(m, n) + group.vectors(m, c) + steps * P);
+  const View<R, P> a = group.matrix(m, n), q = group.matrix(m, c), taus = group.column(steps);
+  read<R>(a.x, group.from(0, m * n), m, n * P, n * P);
+  reduce<R, P>(a, taus, m, n);
   // Q <- H(0) H(1) ... I, of whose first k columns H(k) changes nothing
   for (int64_t i = 0; i < m; i++)
     for (int64_t j = 0; j < c; j++) q.set(i, j, real<R, P>(broadcast(R(i == j))));
@@ -1123,8 +1227,7 @@ void qr(Group<R, P> group) {
     }
   }
   write<R>(q.x, group.to(1, m * c), m, c * P, c * P);
-  for (int64_t i = 0; i < c; i++)
-    for (int64_t j = 0; j < std::min(i, n); j++) a.set(i, j, real<R, P>(Vec<R>{}));
+  clear_below<R, P>(a, c, n);
   write<R>(a.x, group.to(2, c * n), c, n * P, n * P);
 }
 

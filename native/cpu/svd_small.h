@@ -257,16 +257,7 @@ void svd(Group<R, P> group) {
   rows.x = group.memory;
   group.memory += k * rows.stride;
 
-  if (reduced) {
-    for (int64_t j = 0; j < k; j += C) {
-      const int64_t end = std::min(j + C, k);
-      for (int64_t i = 0; i < end; i++) {
-        if (i >= j) make_reflection<R, P>(tall_a.from(i, i), l - i, taus.from(i, 0));
-        const int64_t first = std::max(j, i + 1);
-        reflect<R, P>(tall_a.from(i, i), conj<R, P>(taus.get(i, 0)), tall_a.from(i, first), l - i, end - first);
-      }
-    }
-  }
+  if (reduced) reduce<R, P>(tall_a, taus, l, k);
   // B = R, or M^T
   for (int64_t i = 0; i < k; i++) {
     for (int64_t j = 0; j < length; j++)
@@ -353,6 +344,8 @@ void solve_any(const Frame& frame, int64_t first, int64_t last) {
       case LU_SOLVE: lu_solve(group); break;
       case CHOLESKY_SOLVE: cholesky_solve(group); break;
       case QR: qr(group); break;
+      case QR_R: case QR_RAW: qr_alone(group); break;
+      case LSTSQ: lstsq(group); break;
       case SVD: case SVDVALS: svd(group); break;
       default: determinant(group);
     }

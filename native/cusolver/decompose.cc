@@ -61,14 +61,14 @@ int decompose_workspace(Job& job) {
   Frame& frame = job.frame;
   const auto& api = table();
   const int type = job.type(), real = job.real_type();
-  if (frame.op == QR) {
-    const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3];
+  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) {
+    const int64_t m = frame.size[1], n = frame.size[2], c = frame.op == QR ? frame.size[3] : 0;
     if (std::max(m, n) > std::numeric_limits<int32_t>::max())
       return fail(frame, "engine cusolver: QR of %lld x %lld is too large for its integers", (long long)m, (long long)n);
     int elements = 0;
     if (check(frame, api.geqrf_size(job.lease.handle, job.lease.params, m, n, type, nullptr, m, type, nullptr, type,
                                     &job.need.device, &job.need.host), "asking for the workspace") ||
-        check(frame, q_size(job, &elements), "asking for the workspace"))
+        (c && check(frame, q_size(job, &elements), "asking for the workspace")))
       return 1;
     job.need.device = std::max(job.need.device, size_t(elements) * job.element);
     job.places.matrix = job.take(size_t(m * std::max(n, c)) * job.element);
@@ -98,7 +98,7 @@ int decompose_workspace(Job& job) {
 
 int qr(const Job& job, int64_t m) {
   Frame& frame = job.frame;
-  const int64_t rows = frame.size[1], columns = frame.size[2], c = frame.size[3];
+  const int64_t rows = frame.size[1], columns = frame.size[2], k = smaller(frame), c = frame.op == QR ? frame.size[3] : k;
   void *w = job.at(job.places.matrix), *tau = job.at(job.places.tau);
   auto *info = job.at<int32_t>(job.places.info), *status = job.at<int32_t>(job.places.status);
   // w <- conj(A), whose factors are those of A conjugated
@@ -109,9 +109,13 @@ int qr(const Job& job, int64_t m) {
                table().geqrf(job.lease.handle, job.lease.params, rows, columns, job.type(), w, rows, job.type(), tau,
                              job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host, status),
                "QR") ||
-         cuda::adjoint(frame, w, job.input(2, m, c * columns), info, columns, rows, c, cuda::SPOIL | cuda::TRIANGLE) ||
-         check(frame, make_q(job, w, tau, status), "QR") ||
-         cuda::adjoint(frame, w, job.input(1, m, rows * c), info, c, rows, rows, cuda::SPOIL);
+         (frame.op == QR_RAW
+              ? cuda::adjoint(frame, w, job.input(1, m, rows * columns), info, rows * columns, 1, 1, cuda::SPOIL) ||
+                    cuda::adjoint(frame, tau, job.input(2, m, k), info, k, 1, 1, cuda::SPOIL)
+              : cuda::adjoint(frame, w, job.input(frame.op == QR ? 2 : 1, m, c * columns), info, columns, rows, c,
+                              cuda::SPOIL | cuda::TRIANGLE)) ||
+         (frame.op == QR && (check(frame, make_q(job, w, tau, status), "QR") ||
+                             cuda::adjoint(frame, w, job.input(1, m, rows * c), info, c, rows, rows, cuda::SPOIL)));
 }
 
 namespace {

@@ -201,7 +201,7 @@ int one(const Job& job, int64_t m) {
     case LU: return lu_one(job, m);
     case LU_SOLVE: return solve_by_lu(job, m);
     case CHOLESKY_SOLVE: return solve_by_cholesky(job, m);
-    case QR: return qr(job, m);
+    case QR: case QR_R: case QR_RAW: return qr(job, m);
     case SVD: case SVDVALS: return svd(job, m);
     default: return determinant(job, m);
   }

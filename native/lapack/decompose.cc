@@ -21,31 +21,41 @@ namespace {
 // 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
 constexpr int64_t NARROW_LIMIT = 15000;
 
+// QR, QR_R and QR_RAW
 template <class T>
 int qr_as(Frame& frame) {
-  const int64_t m = frame.size[1], n = frame.size[2], c = frame.size[3], k = std::min(m, n);
-  Room<T> own(m * std::max(n, c)), tau(k);
-  T* w = own;
+  const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), c = frame.op == QR ? frame.size[3] : k;
+  const bool raw = frame.op == QR_RAW, forms_q = frame.op == QR;
+  Room<T> own(raw ? 0 : m * std::max(n, c)), own_tau(raw ? 0 : k);
   return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
     const T* a = static_cast<const T*>(frame.buffer[0]) + at * m * n;
-    T* q = static_cast<T*>(frame.buffer[1]) + at * m * c;
-    T* r = static_cast<T*>(frame.buffer[2]) + at * c * n;
-    int64_t info = !is_finite(frame, a, m, n);
+    T* first = static_cast<T*>(frame.buffer[1]) + at * (forms_q ? m * c : raw ? n * m : k * n);
+    T* second = forms_q ? static_cast<T*>(frame.buffer[2]) + at * c * n : raw ? static_cast<T*>(frame.buffer[2]) + at * k : nullptr;
+    T *w = raw ? first : static_cast<T*>(own), *tau = raw ? second : static_cast<T*>(own_tau), *r = forms_q ? second : first;
+    // the first k columns decide Q; what is not finite behind them spoils its own column of R alone
+    const int64_t checked = forms_q ? n : k;
+    int64_t info = !pass_all(frame, m, checked, [&](int64_t begin, int64_t end) {
+      bool finite = true;
+      for (int64_t i = begin; i < end; i++) finite = all_finite(a + i * n, checked) && finite;
+      return finite;
+    });
     if (!info) {
       turn(frame, a, w, m, n);  // column-major conj(A), whose factors are those of A conjugated
-      with_workspace<T>([&](T* work, int64_t room) { call<T>(GEQRF, m, n, w, m, static_cast<T*>(tau), work, room, &info); });
+      with_workspace<T>([&](T* work, int64_t room) { call<T>(GEQRF, m, n, w, m, tau, work, room, &info); });
     }
-    if (!info) {
+    if (!info && raw) {
+      for (int64_t i = 0; is_complex<T> && i < m * n; i++) w[i] = conjugated(w[i]);
+      for (int64_t i = 0; is_complex<T> && i < k; i++) tau[i] = conjugated(tau[i]);
+    } else if (!info) {
       turn(frame, w, r, n, m, c);
       for (int64_t i = 1; i < c; i++) std::fill_n(r + i * n, std::min(i, n), T(0));
-      with_workspace<T>([&](T* work, int64_t room) { call<T>(UNGQR, m, c, k, w, m, static_cast<T*>(tau), work, room, &info); });
     }
-    if (info) {
-      fill_nan(q, m * c);
-      fill_nan(r, c * n);
-    } else {
-      turn(frame, w, q, c, m);
-    }
+    if (!info && forms_q)
+      with_workspace<T>([&](T* work, int64_t room) { call<T>(UNGQR, m, c, k, w, m, tau, work, room, &info); });
+    if (!info && forms_q) turn(frame, w, first, c, m);
+    if (!info) return;
+    fill_nan(first, forms_q ? m * c : raw ? m * n : k * n);
+    if (second) fill_nan(second, forms_q ? c * n : k);
   }, frame.interrupted) ? 0 : 1;
 }
 
@@ -126,7 +136,9 @@ int svd(Frame& frame) {
 
 int64_t decompose_host_bytes(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
-  if (frame.op == QR) return element * (m * std::max(n, frame.size[3]) + 32 * std::max(n, frame.size[3]));
+  if (frame.op == QR_RAW) return element * 32 * n;
+  const int64_t widest = std::max(n, frame.op == QR ? frame.size[3] : 0);
+  if (frame.op == QR || frame.op == QR_R) return element * (m + 32) * widest;
   if (frame.op == SVDVALS) return element * (m * n + 64 * std::max(m, n));
   const int64_t turned = m > n ? m * (frame.size[3] ? m : k) + n * n : 0;
   return element * (m * n + turned + 4 * k * k + 7 * k);

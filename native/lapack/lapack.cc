@@ -145,7 +145,7 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
     "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
     "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
-    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs"};
+    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs", "sormqr", "dormqr", "cunmqr", "zunmqr"};
 
 bool bind(const char* name, void* address, int width, bool to_lent) {
   bool known = false;

@@ -130,9 +130,9 @@ void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
     for (int64_t j = 0; j < columns; j += LINE) __builtin_prefetch(a + i * stride + j);
 }
 
-// out (count x rows) <- the first `count` rows of a^H, a being rows x columns
+// out (count x rows, its rows `ld` apart) <- the first `count` rows of a^H, a being rows x columns
 template <class T>
-void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
+void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count, int64_t ld) {
   constexpr int64_t EDGE = Tile<T>::EDGE;
   pass(frame, (count + EDGE - 1) / EDGE, EDGE * rows, [&](int64_t first, int64_t last) {
     Tile<T> tile;
@@ -142,9 +142,14 @@ void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns,
         // the next pieces are pages apart, which no hardware foresees
         if (i + 2 * EDGE <= rows) fetch(a + (i + EDGE) * columns + j, columns, EDGE, width);
         tile.read(a + i * columns + j, columns, height, width);
-        tile.write(out + j * rows + i, rows, width, height);
+        tile.write(out + j * ld + i, ld, width, height);
       }
   });
+}
+
+template <class T>
+void turn(const Frame& frame, const T* a, T* out, int64_t rows, int64_t columns, int64_t count) {
+  turn(frame, a, out, rows, columns, count, rows);
 }
 
 template <class T>

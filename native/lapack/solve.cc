@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "cpu/cholesky.h"
+#include "cpu/columns.h"
 #include "determinant.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
@@ -43,6 +44,9 @@ constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one 
 template <class T>
 void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   const char triangle = kind.upper ? 'L' : 'U', diagonal = kind.unit ? 'U' : 'N';
+  // rows of x that fill a vector or two leave the library little to gain by blocks and threads
+  if constexpr (!is_complex<T>)
+    if (k > 1 && k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit);
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
@@ -222,6 +226,27 @@ struct Arrays {
   const int64_t n, k;
 };
 
+// Whether the solution says that all of the triangle is finite. What is not would have made it so too, unless it met only
+// zeros, which a library may pass over.
+template <class T>
+bool shows_finite(const T* x, int64_t n, int64_t k) {
+  for (int64_t i = 0; i < n; i++)
+    if (!std::any_of(x + i * k, x + (i + 1) * k, [](T y) { return y != T(0); })) return false;
+  return all_finite(x, n * k);
+}
+
+template <class T>
+bool is_finite_triangle(const Frame& frame, Triangle kind, const T* l, int64_t n) {
+  return pass_all(frame, n, n / 2 + 1, [&](int64_t first, int64_t last) {
+    bool good = true;
+    for (int64_t i = first; i < last; i++) {
+      const int64_t begin = kind.upper ? i + kind.unit : 0, end = kind.upper ? n : i + !kind.unit;
+      good = all_finite(l + i * n + begin, end - begin) && good;
+    }
+    return good;
+  });
+}
+
 template <class T>
 int triangular(Frame& frame) {
   const Arrays<T> at(frame);
@@ -230,21 +255,15 @@ int triangular(Frame& frame) {
   return at.each([&](int64_t m) {
     const T* l = at.of(0, m, n * n);
     T* x = at.of(2, m, n * k);
-    const bool finite = pass_all(frame, n, n / 2 + 1, [&](int64_t first, int64_t last) {
-      bool good = true;
-      for (int64_t i = first; i < last; i++) {
-        const int64_t begin = kind.upper ? i + kind.unit : 0, end = kind.upper ? n : i + !kind.unit;
-        good = all_finite(l + i * n + begin, end - begin) && good;
-      }
-      return good;
-    });
     int64_t status = kind.unit ? 0 : first_bad(l, n);
-    if (!status && !finite)
-      status = first_not_finite(l, n, [&](int64_t i, int64_t j) { return named(kind.upper)(i, j) && !(kind.unit && i == j); });
+    if (!status) {
+      put(x, at.of(1, m, n * k), n * k);
+      solve_triangle(kind, l, x, n, k);
+      if (!shows_finite(x, n, k) && !is_finite_triangle(frame, kind, l, n))
+        status = first_not_finite(l, n, [&](int64_t i, int64_t j) { return named(kind.upper)(i, j) && !(kind.unit && i == j); });
+    }
     *at.integers(3, m, 1) = int32_t(status);
-    if (status) return fill_nan(x, n * k);
-    put(x, at.of(1, m, n * k), n * k);
-    solve_triangle(kind, l, x, n, k);
+    if (status) fill_nan(x, n * k);
   });
 }
 
@@ -430,7 +449,7 @@ int check_all(Frame& frame) {
 
 int solve(Frame& frame) {
   if (check_all(frame)) return 1;
-  if (frame.op == QR) return qr(frame);
+  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) return qr(frame);
   if (frame.op == SVD || frame.op == SVDVALS) return svd(frame);
   return by_dtype(frame.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -454,7 +473,7 @@ int64_t solve_host_bytes(const Frame& frame) {
     case INVERSE: return positive ? 0 : n * n * element;
     case LU_SOLVE: return n * k * element;
     case TRIANGULAR: case LU: case CHOLESKY_SOLVE: return 0;
-    case QR: case SVD: case SVDVALS: return decompose_host_bytes(frame);
+    case QR: case QR_R: case QR_RAW: case SVD: case SVDVALS: return decompose_host_bytes(frame);
     default: return in_input ? 0 : n * n * element;  // determinants
   }
 }

@@ -287,12 +287,12 @@ int tall_as(Frame& frame, const Direct& direct) {
 
 const char* tall_refuses(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2];
-  if (frame.op == QR ? frame.size[3] != n : frame.op == SVD ? frame.size[3] != 0 : frame.op != SVDVALS)
+  if (frame.op == QR ? frame.size[3] != n : frame.op == SVD ? frame.size[3] != 0 : frame.op != SVDVALS && frame.op != LSTSQ)
     return "tall gives the reduced QR and the thin SVD of matrices with more rows than columns";
   if (m < n) return "tall takes matrices with more rows than columns";
   if (n > MOST_COLUMNS) return "tall takes up to 512 columns";
   if (m > INT32_MAX / 2) return "tall takes up to 2^30 rows";
-  if (frame.buffer[0] && frame.buffer[0] == frame.buffer[1]) return "tall does not work in place";
+  if (frame.op != LSTSQ && frame.buffer[0] && frame.buffer[0] == frame.buffer[1]) return "tall does not work in place";
   return nullptr;
 }
 
@@ -311,7 +311,7 @@ int64_t tall_scratch(const Frame& frame) { return tall_device_bytes(frame); }
 
 int64_t tall_host_bytes(const Frame& frame) {
   const int64_t n = frame.size[2], width = frame.dtype >= C64 ? 2 * n : n;
-  const int64_t kept = frame.op == SVDVALS ? frame.size[1] * n * int64_t(size_of(frame.dtype)) : 0;
+  const int64_t kept = frame.op == SVDVALS || frame.op == LSTSQ ? frame.size[1] * n * int64_t(size_of(frame.dtype)) : 0;
   return frame.device == CPU ? kept + 40 * 8 * width * width : 0;
 }
 

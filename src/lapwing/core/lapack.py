@@ -22,8 +22,8 @@ _LAPACK = (
         for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri", "sytrf", "sytrs")
         for t in "sdcz"
     ],
-    *[t + name for name in ("syevd", "syevr", "orgqr", "sytrf", "sytrs") for t in "sd"],
-    *[t + name for name in ("heevd", "heevr", "ungqr", "hetrf", "hetrs") for t in "cz"],
+    *[t + name for name in ("syevd", "syevr", "orgqr", "ormqr", "sytrf", "sytrs") for t in "sd"],
+    *[t + name for name in ("heevd", "heevr", "ungqr", "unmqr", "hetrf", "hetrs") for t in "cz"],
 )
 _BLAS = (*[t + name for name in ("trsm", "trmm", "trsv", "gemm") for t in "sdcz"], "ssyrk", "dsyrk", "cherk", "zherk")
 # what torch itself needs of LAPACK, and so has; all else stays NumPy's

@@ -46,6 +46,7 @@ class Operation:
     # where derivatives are wanted, another operation takes its place: its name, and which of its outputs are ours
     derivative_from: tuple[str, tuple[int, ...]] | None = None
     composed: Callable[..., tuple[Any, ...]] | None = None
+    elsewhere: Callable[..., tuple[Any, ...]] | None = None  # takes its place, with the same arguments, on devices but the CPU
     # the columns of the last input, and of the first output, have nothing to do with each other: many of these for one matrix
     # become one call with more columns
     by_columns: bool = False

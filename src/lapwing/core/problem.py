@@ -82,6 +82,7 @@ class Problem:
     upper: bool = False
     part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
     columns: int | None = None  # of the matrix where it is not square, else of the right-hand side
+    right: int = 1  # right-hand sides of least squares
     pos: bool = False
     full: bool = False  # qr: complete, svd: full matrices
     mixed: bool = False  # a factor in lower precision is allowed
@@ -99,7 +100,7 @@ class Problem:
 
     @property
     def rectangular(self) -> bool:
-        return self.operation in ("qr", "svd", "svdvals")
+        return self.operation in ("qr", "qr_r", "qr_raw", "svd", "svdvals", "lstsq")
 
     @property
     def count(self) -> int:
@@ -128,6 +129,8 @@ class Problem:
             return self.batch, self.n
         if self.operation == "qr":
             return self.batch, self.n, self.columns, self.n if self.full else min(self.n, self.columns)
+        if self.operation == "lstsq":
+            return self.batch, self.n, self.columns, self.right
         return (self.batch, self.n, self.columns, int(self.full)) if self.rectangular else (self.batch, self.n, self.columns)
 
     @property

@@ -41,6 +41,9 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     if native is None:
         raise RuntimeError(f"{operation.name}: CuPy arrays need the native core, and {missing_reason}")
     device = a.device
+    if operation.elsewhere is not None:
+        with device:
+            return operation.elsewhere(Namespace, params, arrays, engine)
     with device:
         turned = False
         aligned = a.data.ptr % a.itemsize == 0

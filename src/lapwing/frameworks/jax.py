@@ -83,7 +83,11 @@ def _jitted(operation: Operation, params: Params, engine: int) -> Any:
 
 @cache
 def _differentiable(operation: Operation, params: Params, engine: int, overwrite: bool) -> Any:
-    primal = partial(_call, operation, params, engine, overwrite)
+    primal: Any = partial(_call, operation, params, engine, overwrite)
+    if operation.elsewhere is not None:
+        rule_elsewhere = _exact(partial(operation.elsewhere, Namespace, params))
+        choices = {"cpu": primal, "default": lambda *x: tuple(rule_elsewhere(x, engine))}
+        primal = lambda *x: jax.lax.platform_dependent(*x, **choices)  # noqa: E731
     if operation.jvp is None and operation.composed is None:
         return primal
     if operation.product is not None:

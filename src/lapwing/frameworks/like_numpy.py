@@ -120,6 +120,17 @@ class NumpyNamespace:
         return x
 
     @classmethod
+    def later(cls, function: Callable[[], Any]) -> Callable[[], Any]:
+        """The function, for a call at any later time, with the derivatives that are recorded now."""
+        return function
+
+    @classmethod
+    def now(cls, function: Callable[[], Any]) -> Callable[[], Any]:
+        """What the function returns now, later."""
+        value = function()
+        return lambda: value
+
+    @classmethod
     def shape(cls, x: Any) -> tuple[Any, ...]:
         return tuple(x.shape)
 

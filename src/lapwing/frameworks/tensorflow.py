@@ -80,9 +80,16 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
         )
     if operation.composed is not None and (_recording() or operation.name not in _OPS):
         return operation.composed(Namespace, params, arrays, engine)
+    if operation.elsewhere is not None and _on_gpu(arrays[0]):
+        return operation.elsewhere(Namespace, params, arrays, engine)
     if operation.name not in _OPS:
         return _without_library(operation, arrays, params)
     return _call(operation, arrays, params, engine)
+
+
+def _on_gpu(a: Any) -> bool:
+    """Whether the operation may run on a GPU; in a graph TensorFlow decides that later."""
+    return "GPU" in a.device if _executing_eagerly() else bool(tf.config.get_visible_devices("GPU"))
 
 
 def _call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int) -> tuple[Any, ...]:
@@ -92,6 +99,8 @@ def _call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     if len(params) == _WITH_PART and params[2] >= 0:
         name += "_part"
         attributes["first"], attributes["count"] = params[1:]
+    if name in _WITH_NUMBER:
+        attributes["first"] = params[1]
     outputs = _OPS[name](*arrays, **attributes)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return outputs if _executing_eagerly() else tuple(_shaped(operation, arrays, params, outputs))
@@ -256,11 +265,20 @@ class Namespace:
 
     @staticmethod
     def if_all(flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        if not _OPS and not _executing_eagerly():  # the rules of numpy_function do not reach into tf.cond
+            return no()
         return tf.cond(tf.reduce_all(flags), yes, no)
 
     @staticmethod
     def visible(x: Any) -> bool:
         return bool(_executing_eagerly())
+
+    @staticmethod
+    def later(function: Callable[[], Any]) -> Callable[[], Any]:
+        if not _recording():
+            return function
+        value = function()  # a tape knows only what runs while it records
+        return lambda: value
 
 
 def _recording() -> bool:
@@ -342,12 +360,15 @@ def _unless_zero(gradient: Any) -> Any:
     return gradient if np.any(gradient.numpy()) else None
 
 
+_WITH_NUMBER = ("lstsq",)  # operations whose second param is an attribute: that of a factorisation is in the name of the op
 _WITH_PART = 3  # the number of params of an operation that can compute part of a spectrum
 
 
 def _params_of(operation: Operation, attribute: Callable[[str], int]) -> Params:
     if len(operation.example) == _WITH_PART:
         return attribute("flags"), attribute("first"), attribute("count")
+    if operation.name in _WITH_NUMBER:
+        return attribute("flags"), attribute("first")
     return (attribute("flags"), *operation.example[1:])  # the name of the op implies the rest
 
 

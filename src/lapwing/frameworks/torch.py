@@ -123,6 +123,8 @@ def _run(
 ) -> tuple[Any, ...]:
     """Call the native core: no autograd, real memory."""
     a, *others = arrays
+    if a.is_cuda and operation.elsewhere is not None:
+        return operation.elsewhere(Namespace, params, arrays, engine)
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")
     turned, original = False, a
@@ -328,6 +330,18 @@ class Namespace(NumpyNamespace):
     @staticmethod
     def visible(x: torch.Tensor) -> bool:
         return not traced(x)
+
+    @staticmethod
+    def later(function: Callable[[], Any]) -> Callable[[], Any]:
+        if forward_ad._current_level >= 0:  # tangents end with their level
+            return Namespace.now(function)
+        recorded = torch.is_grad_enabled()
+
+        def call() -> Any:
+            with torch.set_grad_enabled(recorded):
+                return function()
+
+        return call
 
 
 class _Hooked:

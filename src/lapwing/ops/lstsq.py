@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from math import frexp, inf, isnan, ldexp, nan, prod
 from typing import Any, NamedTuple, Never
 
 import numpy as np
 
-from .. import frameworks
+from .. import frameworks, planner
 from ..core.checks import check_matrix, check_pair
+from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
+from ..core.operation import Operation, Params, Shape
 from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.request import RIGHT, VALUE, Request
+from .failure import first_failure
 from .qr import QR
 from .solve import Columns
-from .svd import SVD, _problem_of, _solve
+from .svd import SVD, SVDVALS, _problem_of, _solve
 from .systems import TRIANGULAR
 
 
@@ -24,6 +29,60 @@ class LstsqResult(NamedTuple):
     residuals: Any
     rank: Any
     singular_values: Any
+
+
+class _LateLstsqResult(LstsqResult):
+    """The same, with singular values that are computed when they are first looked at."""
+
+    _compute: Callable[[], Any]
+    _whole: LstsqResult | None
+
+    def __new__(cls, x: Any, residuals: Any, rank: Any, compute: Callable[[], Any]) -> _LateLstsqResult:
+        late: _LateLstsqResult = tuple.__new__(cls, (x, residuals, rank, None))
+        late._compute, late._whole = compute, None
+        return late
+
+    def whole(self) -> LstsqResult:
+        if self._whole is None:
+            self._whole = LstsqResult(self.x, self.residuals, self.rank, self._compute())
+        return self._whole
+
+    @property
+    def singular_values(self) -> Any:  # type: ignore[override]
+        return self.whole()[3]
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(4)[index]
+        late = places == 3 if isinstance(places, int) else 3 in places
+        return self.whole()[index] if late else tuple.__getitem__(self, index)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from (self.x, self.residuals, self.rank)
+        yield self.singular_values
+
+    def __reduce__(self) -> Any:
+        return LstsqResult, tuple(self)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Any:  # type: ignore[override]
+        return LstsqResult._make(iterable)
+
+
+def _of_the_whole(name: str) -> Any:
+    return lambda self, *arguments: getattr(self.whole(), name)(*arguments)
+
+
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__")
+for _name in (*_COMPARISONS, "__repr__", "__contains__", "__add__", "__mul__", "__rmul__", "count", "index"):
+    setattr(_LateLstsqResult, _name, _of_the_whole(_name))
+
+
+def _take_apart(result: Any) -> tuple[Any, None]:
+    return tuple(result), None
+
+
+def _put_together(_: None, leaves: Any) -> LstsqResult:
+    return LstsqResult(*leaves)
 
 
 def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto", **unknown: Never) -> LstsqResult:
@@ -49,7 +108,8 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         ||b - A x||^2 for each right-hand side, also where it is zero or the rank is not full.
     rank : integer array, shape (...)
     singular_values : real array, shape (..., min(m, n))
-        Of ``a``, descending.
+        Of ``a``, descending. Outside of traced code they are computed when they are first looked at: unpacking all four results
+        looks at them, ``lstsq(a, b).x`` does not. Inside ``jax.jit`` they are removed where they are not used.
 
     Raises
     ------
@@ -65,7 +125,9 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
 
     Notes
     -----
-    By the singular value decomposition of A: the condition number is not squared. The rank has no derivative.
+    A matrix of full rank is solved by QR, which does not square the condition number. Whether the rank is full is decided for
+    each matrix from R: where its condition is not clearly below 1 / rcond, the singular value decomposition of that matrix
+    decides and gives x. The rank has no derivative.
 
     Examples
     --------
@@ -81,43 +143,53 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         return framework.call(lstsq, a, b, rcond=rcond, engine=engine)  # type: ignore[no-any-return]
     _check(framework.shape_of(a), framework.dtype_of(a), rcond)
     a, b = check_pair("lstsq", framework, frameworks.of, a, b)
-    xp = framework.Namespace
     columns = Columns("lstsq", framework, *map(_plain, (a, b)))
     a, b = columns.a, columns.b
-    # A and the columns of b are near one from here on: nothing on the way to x leaves the range
-    size_a, size_b = (xp.power_of_two(x) for x in (_largest(xp, _largest(xp, a, -1), -2), _largest(xp, b, -2)))
-    with xp.quiet():
-        near_a, near_b = a / xp.like(size_a, a), b / xp.like(size_b, b)
-    u, s, vh, _ = _solve(framework, "lstsq", SVD, near_a, (0, 0), "raise", engine)
-    m, n = xp.shape(a)[-2:]
-    if rcond is None or rcond == -1:
-        longer = 1 if rcond else max(m, n) if isinstance(m, int) and isinstance(n, int) else xp.longer(m, n, s)
-        rcond = float(np.finfo(xp.dtype_name(s)).eps) * longer
-    good = s > rcond * xp.largest(s)
-    with xp.quiet():  # the results themselves may be out of range
-        x, residuals = _minimise(xp, u, s, vh, good, near_a, near_b)
-        x, s = x * xp.like(size_b / size_a, x), s * size_a[..., 0]
-        residuals = residuals * size_b[..., 0, :] * size_b[..., 0, :]
-    if framework.differentiates(a) and isinstance(m, int) and isinstance(n, int) and 0 not in (m, n):
-        x = _where_rank_is_full(xp, good, a, b, x)
-        left = b - xp.matmul(a, x)
-        residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
-    rank = xp.sum(xp.whole(good), -1)
-    return LstsqResult(columns.back(x), columns.back_row(residuals), rank, s)
+    traced = framework.traced(a) or framework.traced(b)
+    logging = not traced and planner.logging_decisions()
+    code = planner.AUTO
+    if logging or engine != "auto":
+        problem = _problem(a, b)
+        code = planner.code_of(engine, problem, "lstsq")
+        if logging:
+            planner.log_decision(problem, engine)
+    limit = float(np.finfo(framework.dtype_of(a)).eps) if rcond == -1 else nan if rcond is None else float(rcond)
+    x, residuals, rank, info = framework.apply(LSTSQ, (a, b), (0, _bits(limit)), code, False)
+    if not traced and framework.failed(info):
+        raise first_failure(ConvergenceError, "lstsq", framework, a, info)
+    if logging:
+        planner.log_notes()
+    first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
+
+    def singular_values() -> Any:
+        return _solve(framework, "lstsq", SVDVALS, a, (0, 0), "raise", "auto")[0]
+
+    if traced:  # what is not used is removed from the program
+        return LstsqResult(*first, singular_values())
+    framework.register(_LateLstsqResult, _take_apart, _put_together)
+    return _LateLstsqResult(*first, framework.Namespace.later(singular_values))
 
 
-def _largest(xp: Any, x: Any, axis: int) -> Any:
-    """The largest size of an element along an axis, which stays."""
-    size = xp.abs(x)
-    return xp.largest(size) if axis == -1 else xp.swap(xp.largest(xp.swap(size)))
+# A double as an integer, which every framework can pass on. In plain arithmetic, as torch.compile cannot look into struct.
+_DEFAULT = 0x7FF8 << 48  # the bits of NaN: max(m, n) eps
 
 
-def _minimise(xp: Any, u: Any, s: Any, vh: Any, good: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """x <- V S^+ U^H b, and ||b - A x||^2."""
-    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
-    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
-    left = b - xp.matmul(a, x)
-    return x, xp.sum(xp.real(left * xp.conj(left)), -2)
+def _bits(number: float) -> int:
+    if isnan(number):
+        return _DEFAULT
+    if number < 2.0**-1022:
+        return 0
+    if number == inf:
+        return 0x7FF << 52
+    mantissa, exponent = frexp(number)
+    return ((exponent + 1022) << 52) + int((2 * mantissa - 1) * 2**52)
+
+
+def _number(bits: int) -> float:
+    exponent = bits >> 52
+    if bits == _DEFAULT or exponent == 0x7FF:
+        return nan if bits == _DEFAULT else inf
+    return ldexp(1 + (bits & 2**52 - 1) / 2**52, exponent - 1023) if exponent else 0.0
 
 
 def _plain(x: Any) -> Any:
@@ -140,23 +212,150 @@ def _request(a: Spec, *, rcond: float | None = None, engine: str = "auto") -> Re
 lstsq.request = _request  # type: ignore[attr-defined]
 
 
-def _where_rank_is_full(xp: Any, good: Any, a: Any, b: Any, x: Any) -> Any:
-    """The same x by A = Q R, or A^H = Q R: its derivatives hold where singular values are equal."""
+# ---- composed of QR, SVD and triangular solves: where derivatives are wanted, and on a GPU
+
+_MARGIN = 16  # RANK_MARGIN of native/methods/lstsq.h
+
+
+def _largest(xp: Any, x: Any, axis: int) -> Any:
+    """The largest size of an element along an axis, which stays."""
+    size = xp.abs(x)
+    return xp.largest(size) if axis == -1 else xp.swap(xp.largest(xp.swap(size)))
+
+
+def _composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any, ...]:
+    return _least_squares(xp, params, inputs, engine, smooth=True)
+
+
+def _elsewhere(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any, ...]:
+    return _least_squares(xp, params, inputs, engine, smooth=False)
+
+
+def _least_squares(xp: Any, params: Params, inputs: Any, engine: int, smooth: bool) -> tuple[Any, ...]:
+    """``smooth``: x has derivatives."""
+    a, b = inputs
+    # A and the columns of b are near one from here on: nothing on the way to x leaves the range
+    size_a, size_b = (xp.power_of_two(x) for x in (_largest(xp, _largest(xp, a, -1), -2), _largest(xp, b, -2)))
+    with xp.quiet():
+        near_a, near_b = a / xp.like(size_a, a), b / xp.like(size_b, b)
     m, n = xp.shape(a)[-2:]
-    full = ~xp.any(~good, -1)[..., None, None]
-    # some matrix of full rank for the way that is not taken, whose derivatives must be finite
-    safe = xp.where(full, a, xp.tril(xp.triu(xp.ones_like(a), 0), 0))
-    q, r = xp.call(QR, (safe if m >= n else xp.adjoint(safe),), (0, 0))
-    if m >= n:
-        (y, _) = xp.call(TRIANGULAR, (r, xp.matmul(xp.adjoint(q), b)), (UPPER,))
+    known = isinstance(m, int) and isinstance(n, int)
+    rcond: Any = _number(params[1])
+    if isnan(rcond):
+        rcond = float(np.finfo(xp.dtype_name(a)).eps) * (max(m, n) if known else xp.longer(m, n, size_a))
+    if known and 0 not in (m, n):
+        x, rank, info = _by_qr_or_svd(xp, near_a, near_b, rcond, engine, smooth)
     else:
-        (z, _) = xp.call(TRIANGULAR, (r, b), (UPPER | ADJOINT,))
-        y = xp.matmul(q, z)
-    return xp.where(full, y - xp.constant(y - x), x)
+        x, rank, info = _by_svd(xp, near_a, near_b, rcond, engine)
+    left = near_b - xp.matmul(near_a, x)
+    residuals = xp.sum(xp.real(left * xp.conj(left)), -2)
+    with xp.quiet():  # the results themselves may be out of range
+        x = x * xp.like(size_b / size_a, x)
+        residuals = residuals * size_b[..., 0, :] * size_b[..., 0, :]
+    return x, residuals, rank, info
+
+
+def _by_qr_or_svd(xp: Any, a: Any, b: Any, rcond: float, engine: int, smooth: bool) -> tuple[Any, Any, Any]:
+    m, n = xp.shape(a)[-2:]
+    wide = m < n
+    tall = xp.adjoint(a) if wide else a
+    factors = xp.call(QR, (xp.constant(tall),), (0, 0), engine)
+    full = _has_full_rank(xp, factors[1], rcond)
+    each = full[..., None, None]
+    # some matrix of full rank for the way that is not taken, whose derivatives must be finite
+    simple = xp.tril(xp.triu(xp.ones_like(tall), 0), 0)
+
+    def by_qr(matrix: Any) -> Any:
+        q, r = xp.call(QR, (matrix,), (0, 0), engine) if smooth else factors
+        if wide:
+            return xp.matmul(q, xp.call(TRIANGULAR, (r, b), (UPPER | ADJOINT,))[0])
+        return xp.call(TRIANGULAR, (r, xp.matmul(xp.adjoint(q), b)), (UPPER,))[0]
+
+    def yes() -> Any:
+        return by_qr(tall), xp.whole(full) * min(m, n), xp.whole(full) * 0
+
+    def no() -> Any:
+        x, rank, info = _by_svd(xp, xp.where(each, xp.adjoint(simple) if wide else simple, a), b, rcond, engine)
+        y = by_qr(xp.where(each, tall, simple))
+        return xp.where(each, y, x), xp.where(full, xp.whole(full) * min(m, n), rank), info
+
+    return xp.if_all(full, yes, no)  # type: ignore[no-any-return]
+
+
+def _has_full_rank(xp: Any, r: Any, rcond: float) -> Any:
+    """Whether the smallest singular value of R is certainly above rcond times the largest."""
+    # any vector without a pattern, which could be that of a matrix
+    place = xp.places(xp.whole(xp.zeros_like(xp.real(r[..., 0, :]))))
+    z = (xp.like((place * (7 * place + 13)) % 61, r) - 30.3)[..., None]
+    with xp.quiet():
+        y = xp.call(TRIANGULAR, (r, z), (UPPER | ADJOINT,))[0]
+        z = xp.call(TRIANGULAR, (r, y), (UPPER,))[0]
+        whole, first, second = (xp.sqrt(xp.sum(xp.sum(xp.abs(x) ** 2, -1), -1)) for x in (r, y, z))
+        return whole * second * (_MARGIN * rcond) < first  # NaN proves nothing
+
+
+def _by_svd(xp: Any, a: Any, b: Any, rcond: Any, engine: int) -> tuple[Any, Any, Any]:
+    """x <- V S^+ U^H b, the rank, and the status of the decomposition."""
+    u, s, vh, info = xp.call(SVD, (a,), (0, 0), engine)
+    good = s > rcond * xp.largest(s)
+    kept = xp.like(xp.where(good, s, xp.ones_like(s)), a)[..., :, None]
+    x = xp.matmul(xp.adjoint(vh), xp.like(good, a)[..., :, None] * xp.matmul(xp.adjoint(u), b) / kept)
+    return x, xp.whole(xp.sum(xp.whole(good), -1)), info
+
+
+# ---- the operation
+
+
+def _results(shapes: tuple[Shape, ...], params: Params) -> Any:
+    (*batch, _, n), k = shapes[0], shapes[1][-1]
+    return ((*batch, n, k), None), ((*batch, k), "real"), (tuple(batch), "int32"), (tuple(batch), "int32")
+
+
+def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    *batch, m, n = shapes[0]
+    return prod(batch), m, n, shapes[1][-1], params[1]
+
+
+def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    a, b = arrays
+    rcond = _number(params[1])
+    rcond = float(np.finfo(a.dtype).eps) * max(a.shape[-2:]) if isnan(rcond) else rcond
+    u, s, vh, info = SVD.reference((a,), (0, 0))
+    with np.errstate(all="ignore"):
+        good = s > rcond * s.max(-1, keepdims=True, initial=0)
+        weights = np.where(good, 1 / np.where(good, s, 1), 0 * s)[..., None]
+        x = (vh.conj().swapaxes(-1, -2) @ (weights * (u.conj().swapaxes(-1, -2) @ b))).astype(a.dtype)
+        residuals = (np.abs(b - a @ x) ** 2).sum(-2)
+    return x, residuals.astype(s.dtype), good.sum(-1, dtype=np.int32), info
+
+
+LSTSQ = Operation(
+    "lstsq",
+    results=_results,
+    sizes=_sizes,
+    reference=_reference,
+    work=lambda p: (
+        2 * p.long * p.short**2 - 2 / 3 * p.short**3 + 4 * p.long * p.short * p.right,
+        p.long * p.short + (p.long + p.short) * p.right,
+    ),
+    ranks=(2, 2),
+    example=(0, _DEFAULT),
+    composed=_composed,
+    elsewhere=_elsewhere,
+    differentiable=2,
+)
 
 
 def _problem(a: Any, b: Any = None, **_: Any) -> Problem:
-    return _problem_of("svd", a)
+    array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
+    check_matrix("lstsq", array.shape, array.dtype)
+    shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
+    if array.device != "cpu":
+        return _problem_of("svd", array)
+    right = 1 if len(shape) == 1 else shape[-1]
+    if len(array.shape) == 2:
+        right *= prod(shape[:-2])  # many right-hand sides for one matrix are the columns of one
+    return Problem.of("lstsq", array, columns=array.shape[-1], right=right)
 
 
 lstsq.problem = _problem  # type: ignore[attr-defined]
