@@ -48,15 +48,15 @@ def test_both_sides_of_a_matrix_decide_about_svd():
 
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")
-def test_blocks_of_a_gpu_are_filled():
-    """A block per matrix for batches; one matrix above n = 32, and what shared memory cannot hold, goes to the library."""
+def test_a_block_per_matrix_is_used_where_it_is_named():
+    """Above n = 32, until it is measured; and never where shared memory cannot hold the matrix."""
 
-    def engine(op, dtype, batch, n):
-        return planner.plan(Problem(op, dtype, batch, n, "cuda", columns=1 if op == "solve" else None)).engine
+    def problem(op, n):
+        return Problem(op, "float64", 1000, n, "cuda", columns=1 if op == "solve" else None)
 
-    for op in ("solve", "inverse", "slogdet", "lu"):
-        assert [engine(op, "float32", batch, 64) for batch in (1, 16, 1000)] == ["cusolver", "cusolver", "batched"]
-        assert [engine(op, "float64", 1000, n) for n in (32, 33, 128, 168, 169)] == ["batched"] * 4 + ["cusolver"]
+    for op in ("solve", "inverse", "slogdet", "det", "lu"):
+        assert [planner.plan(problem(op, n)).engine for n in (32, 33, 168)] == ["batched", "cusolver", "cusolver"]
+        assert ["168" in planner._ask(problem(op, n), "batched").refusal for n in (33, 168, 169)] == [False, False, True]
 
 
 def test_explain():

@@ -149,16 +149,16 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     logging = not traced and planner.logging_decisions()
     code = planner.AUTO
     if logging or engine != "auto":
-        problem = _problem(a, b)
-        code = planner.code_of(engine, problem, "lstsq")
+        code = planner.code_for(framework, a, engine, "lstsq", lambda: [_problem(a, b)])
         if logging:
-            planner.log_decision(problem, engine)
+            planner.log_decision(_problem(a, b), engine)
     limit = float(np.finfo(framework.dtype_of(a)).eps) if rcond == -1 else nan if rcond is None else float(rcond)
     x, residuals, rank, info = framework.apply(LSTSQ, (a, b), (0, _bits(limit)), code, False)
     if not traced and framework.failed(info):
         raise first_failure(ConvergenceError, "lstsq", framework, a, info)
     if logging:
         planner.log_notes()
+    rank = framework.Namespace.sum(rank[..., None], -1)  # in the integers that the library counts with
     first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
 
     def singular_values() -> Any:
