@@ -475,8 +475,8 @@ def test_wrong_arguments(backend):
         lw.lstsq(a, b, rcond=-2)
     with pytest.raises(ValueError, match="engine='nonsense' is not known"):
         lw.solve(a, b, engine="nonsense")
-    with pytest.raises(ValueError, match="mode='r' is not known"):
-        lw.qr(a, mode="r")
+    with pytest.raises(ValueError, match="mode='full' is not known"):
+        lw.qr(a, mode="full")
     with pytest.raises(TypeError, match="full_matrices"):
         lw.svd(a, full_matrices="no")
     if backend.name != "numpy":
