@@ -139,7 +139,7 @@ def test_generalised_failures(backend):
         lw.eigh(backend.put(a), b=backend.put(-a))
     with pytest.raises(ValueError, match="same shape"):
         lw.eigh(backend.put(a), b=backend.put(np.eye(4)))
-    with pytest.raises(TypeError, match="same dtype"):
+    with pytest.raises(TypeError, match="b has dtype int32"):
         lw.eigh(backend.put(a), b=backend.put(a.astype("int32")))
 
 
@@ -478,7 +478,7 @@ def test_operator_failures():
         lw.eigh(lw.operator(lambda x: x / (1 // 0), (200, 200), "float64"), subset=slice(3))
     with pytest.raises(ValueError, match="shape"):
         lw.operator(lambda x: x, (3, 4), "float64")
-    with pytest.raises(TypeError, match="not a function"):
+    with pytest.raises(TypeError, match="matvec must be a function"):
         lw.operator(3, (3, 3), "float64")
     with pytest.raises(lw.ConvergenceError):
         lw.eigh(lw.operator(lambda x: x * np.nan, (200, 200), "float64"), subset=slice(3))

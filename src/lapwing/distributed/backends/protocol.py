@@ -130,7 +130,9 @@ def check_columns(name: str, a: Any, b: Any) -> None:
     """As :func:`check_right`, but b may have any number of rows."""
     dtypes = _dtypes(a, b)
     if dtypes[0] != dtypes[1]:
-        raise TypeError(f"{name}: a and b must have the same dtype, got {' and '.join(dtypes)}\nhint: convert one of them")
+        raise TypeError(
+            f"{name}: b has dtype {dtypes[1]}, which cannot be used with a of {dtypes[0]}\nhint: convert b to {dtypes[0]}"
+        )
     if len(b.shape) not in (1, 2):
         raise ValueError(f"{name}: b must have shape (n,) or (n, k) for a sharded matrix, got {tuple(b.shape)}")
 
