@@ -161,7 +161,7 @@ def test_arrays_of_a_library_that_follows_the_standard():
     for name, call in calls.items():
         ours, expected = call(xp.asarray(a), xp.asarray(b)), call(a, b)
         if isinstance(expected, tuple):
-            assert type(ours) is type(expected), name
+            assert ours._fields == expected._fields, name
         else:
             ours, expected = (ours,), (expected,)
         for x, y in zip(ours, expected, strict=True):

@@ -44,10 +44,9 @@ def main(arguments: list[str]) -> None:
         if code in (None, 0):
             _note(folder, "ended")
             return
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
-        number = code if isinstance(code, int) else 1
-        _fail(folder, f"exit code {number}", "", number)
+        # words are for the launcher to print: what a rank writes as it ends may be lost with it
+        number, words = (code, "") if isinstance(code, int) else (1, f"{code}\n")
+        _fail(folder, f"exit code {number}", words, number)
     except KeyboardInterrupt:
         _exit(130)
     except BaseException as error:

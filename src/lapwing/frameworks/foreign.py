@@ -84,7 +84,7 @@ def _plain(operation: str, x: Any) -> Any:
 def _as_library_of(like: Any, result: Any) -> Any:
     if isinstance(result, tuple):
         converted = [_as_library_of(like, x) for x in result]
-        return type(result)(*converted) if hasattr(result, "_fields") else tuple(converted)
+        return result._make(converted) if hasattr(result, "_make") else tuple(converted)
     if isinstance(result, np.generic):
         result = np.asarray(result)
     if not hasattr(like, "__array_namespace__") or not hasattr(result, "__dlpack__"):
