@@ -10,7 +10,7 @@ import pytest
 from insitu import harness
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")  # not of the session: tests of other folders follow in the same process
 def one_thread():
     """The matrices here are small: BLAS threads would only slow each other down on a busy machine."""
     try:
