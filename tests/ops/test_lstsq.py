@@ -96,6 +96,24 @@ def test_singular_values_wait(backend, monkeypatch):
         found[4]
 
 
+def test_singular_values_are_those_of_the_matrix_that_was_solved():
+    """Also where its owner has changed it before they are looked at."""
+    torch, tf = (pytest.importorskip(name) for name in ("torch", "tensorflow"))
+    a, b = random((6, 3), "float64"), random((6, 1), "float64", 1)
+    expected = np.linalg.svd(a, compute_uv=False)
+    changed = a.copy()
+    found = [lw.lstsq(changed, b)]
+    changed[...] = 0
+    tensor = torch.tensor(a)
+    found.append(lw.lstsq(tensor, torch.tensor(b)))
+    tensor.zero_()
+    variable = tf.Variable(a)
+    found.append(lw.lstsq(variable, tf.constant(b)))
+    variable.assign(np.zeros_like(a))
+    for result in found:
+        assert np.allclose(np.asarray(result.singular_values), expected, rtol=30 * eps_of("float64"))
+
+
 def test_a_result_is_copied_whole():
     found = lw.lstsq(random((7, 4), "float64"), random((7,), "float64"))
     for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found), found._replace(rank=4)):

@@ -140,6 +140,10 @@ class Namespace(NumpyNamespace):
         return _differentiable(operation, params, engine, False)(*arrays)  # type: ignore[no-any-return]
 
     @classmethod
+    def kept(cls, x: Any) -> Any:
+        return x  # it cannot be changed
+
+    @classmethod
     def if_all(cls, flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return jax.lax.cond(jnp.all(flags), yes, no)
 

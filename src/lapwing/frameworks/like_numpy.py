@@ -120,6 +120,11 @@ class NumpyNamespace:
         return x
 
     @classmethod
+    def kept(cls, x: Any) -> Any:
+        """The array as it is now, whatever its owner does with it later."""
+        return x.copy()
+
+    @classmethod
     def later(cls, function: Callable[[], Any]) -> Callable[[], Any]:
         """The function, for a call at any later time, with the derivatives that are recorded now."""
         return function

@@ -274,6 +274,10 @@ class Namespace:
         return bool(_executing_eagerly())
 
     @staticmethod
+    def kept(x: Any) -> Any:
+        return tf.convert_to_tensor(x)  # a variable may change, a tensor cannot
+
+    @staticmethod
     def later(function: Callable[[], Any]) -> Callable[[], Any]:
         if not _recording():
             return function

@@ -331,6 +331,10 @@ class Namespace(NumpyNamespace):
     def visible(x: torch.Tensor) -> bool:
         return not traced(x)
 
+    @classmethod
+    def kept(cls, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
     @staticmethod
     def later(function: Callable[[], Any]) -> Callable[[], Any]:
         if forward_ad._current_level >= 0:  # tangents end with their level

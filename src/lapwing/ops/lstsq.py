@@ -162,8 +162,9 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
 
     def singular_values() -> Any:
-        return _solve(framework, "lstsq", SVDVALS, a, (0, 0), "raise", "auto")[0]
+        return _solve(framework, "lstsq", SVDVALS, matrix, (0, 0), "raise", "auto")[0]
 
+    matrix = a if traced else framework.Namespace.kept(a)
     if traced:  # what is not used is removed from the program
         return LstsqResult(*first, singular_values())
     framework.register(_LateLstsqResult, _take_apart, _put_together)
