@@ -551,23 +551,25 @@ def _own_inverse(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Te
     return torch.where((info != 0)[..., None, None], torch.nan, x), info
 
 
-def _own_slogdet(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _for_determinant(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices, zeros in the place of those that fail, and the status of each."""
     if params[0] & POS:
         info = _own_cholesky(a.detach(), params, engine)[1]
         (a,) = _own_hermitian(a, params, engine)
     else:
         info = (~torch.isfinite(a).all(-1).all(-1)).to(torch.int32)
-    sign, logabs = torch.linalg.slogdet(torch.where((info != 0)[..., None, None], 0, a))
+    return torch.where((info != 0)[..., None, None], 0, a), info
+
+
+def _own_slogdet(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    a, info = _for_determinant(a, params, engine)
+    sign, logabs = torch.linalg.slogdet(a)
     return torch.where(info != 0, torch.nan, sign), torch.where(info != 0, torch.nan, logabs), info
 
 
 def _own_det(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
-    if params[0] & POS:
-        info = _own_cholesky(a.detach(), params, engine)[1]
-        (a,) = _own_hermitian(a, params, engine)
-    else:
-        info = (~torch.isfinite(a).all(-1).all(-1)).to(torch.int32)
-    return torch.where(info != 0, torch.nan, torch.linalg.det(torch.where((info != 0)[..., None, None], 0, a))), info
+    a, info = _for_determinant(a, params, engine)
+    return torch.where(info != 0, torch.nan, torch.linalg.det(a)), info
 
 
 def _own_triangular(a: torch.Tensor, b: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, torch.Tensor]:
