@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 FRAMEWORKS ?= "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
 # how many processes run tests; each may load three frameworks
 PROCESSES ?= 2
-GPU_PROCESSES ?= 8
+GPU_PROCESSES ?= 14
 # where compiled GPU kernels are kept between runs, and carried to a machine with a GPU
 KERNELS ?= build/gpu-kernels
 
@@ -40,7 +40,8 @@ gpu-kernels:
 # where a GPU is: the frameworks that are installed there are used as they are
 gpu-test:
 	$(PYTHON) setup.py -q build_ext --inplace
-	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:benchmark -n $(GPU_PROCESSES)
+	# NumPy checks the answers: with a thread for each core in each process the cores would mostly wait for each other
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:benchmark -n $(GPU_PROCESSES)
 
 gpu-bench:
 	$(PYTHON) setup.py -q build_ext --inplace

@@ -1,7 +1,7 @@
 """Compiles the kernels that the GPU tests ask for on a machine without a GPU, into a folder to carry to one with it.
 
     python tests/gpu_kernels.py FOLDER                # compile what the list names, for an H100 or H200
-    LAPWING_CACHE=FOLDER pytest -m gpu -n 8           # there: every process reads the same folder
+    OMP_NUM_THREADS=1 LAPWING_CACHE=FOLDER pytest -m gpu -n 14   # there: every process reads the same folder
     python tests/gpu_kernels.py --record FOLDER       # there, after the tests: write the list anew
 
 The list, gpu_kernels.txt, has a line per kernel: the device source and the options without the architecture. A kernel that is

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from lapwing import insitu
+from lapwing.insitu.analysis import Sketch
 from lapwing.insitu.live import publisher
+from lapwing.insitu.live.drawing import Fetch
 from lapwing.insitu.live.plain import plain
 from lapwing.insitu.live.reader import Reader
 from lapwing.insitu.solver import bridge
@@ -215,6 +217,19 @@ def test_modes_from_a_gpu(tmp_path, library):
     lines = np.array(found["drawings"][0]["lines"])
     wanted = wanted * np.sign((lines * wanted).sum(axis=1, keepdims=True))
     assert np.abs(lines - wanted).max() <= 1e-4 * np.abs(wanted).max() and len(found["history"]["step"]) > 1
+
+
+def test_the_last_picture_waits_for_its_figures():
+    fetch = Fetch([("pod", Sketch("t", ("a",), np.zeros((1, 3)), (0.0, 1.0)))])
+    asked = []
+
+    def computed():
+        asked.append(1)
+        return len(asked) > 2
+
+    fetch._events = [computed]
+    fetch.take()
+    assert len(asked) == 3
 
 
 # ------------------------------------------------------------------------------------------------------- how it can go wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from functools import lru_cache
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ class Fetch:
     """Copy sketches to the host without waiting.
 
     A GPU computes the arrays some time after the call, in the order of the solver's stream. `ready` says whether it has,
-    without waiting; `take` then copies them on a separate stream, which does not wait for the solver's later work.
+    without waiting; `take` then copies them on a separate stream, which does not wait for the solver's later work. At the end
+    of a run `take` is called at once, and waits until they are computed.
     """
 
     def __init__(self, sketches: list[tuple[str, Sketch]]) -> None:
@@ -31,6 +33,8 @@ class Fetch:
         return all(event is None or event() for event in self._events)
 
     def take(self) -> list[tuple[str, Sketch, np.ndarray]]:
+        while not self.ready():
+            sleep(1e-4)
         return [(name, s, _copied(s.values)) for name, s in self._sketches]
 
 
