@@ -330,7 +330,7 @@ class Job {
             int32_t* flags) {
     const PanelCall call{a.at, a.ld, a.stride, batch_, rows, integers(block_ + places_.from), bad, flags, inner(), outer(),
                          int32_t(n_), int32_t(first), int32_t(j), int32_t(width), int32_t(last), int32_t(shape.threads)};
-    const std::string choice = options(frame_.dtype, false, access_width({a.at}, element_),
+    const std::string choice = options(frame_.dtype, false, 16,
                                        " -DLW_RT=%d -DLW_W=%d -DLW_RESIDENT=%d -DLW_THREADS=512 -DLW_LANES=32 -DLW_FACTOR=2",
                                        shape.rows, shape.width, shape.rows == 1 ? 2 : 1);
     return start(frame_, "blocked_panel.cu", choice, "lu_panel", grid_for(batch_), unsigned(shape.threads), shape.shared, call);

@@ -3,7 +3,8 @@
 // Thread t keeps the rows t, t + threads, ... of the panel in registers, RT of them. For each column every warp puts its best
 // row into shared memory; after one barrier all threads choose the best of these and subtract multiples of it. The columns
 // rotate through the registers: p[0] is the current one, and a finished one goes to the end, so that the loop is not unrolled.
-// Rows move to their places at the end. Options: LW_RT, LW_W (a row of the panel has 32, 64 or 128 bytes).
+// Rows move to their places at the end. The matrices and their rows are aligned to 16 bytes.
+// Options: LW_RT, LW_W (a row of the panel has 32, 64 or 128 bytes).
 #include "blocked.cuh"
 
 constexpr int RT = LW_RT, W = LW_W, HALF = W / 2;
@@ -56,8 +57,10 @@ LW_INLINE void eliminate(const Shared& s, T (&p)[RT][W], Progress& state, int c,
 #pragma unroll
     for (int r = 0; r < RT; r++) {
       if (which == r) {
+        T line[ACTIVE];
 #pragma unroll
-        for (int k = 0; k < ACTIVE; k++) to[k] = select(k < ACTIVE - done, p[r][k], zero());  // finished columns stay as they are
+        for (int k = 0; k < ACTIVE; k++) line[k] = select(k < ACTIVE - done, p[r][k], zero());  // finished columns stay as they are
+        store_registers<16>((char*)to, line);
       }
     }
     s.keys[set * MOST_WARPS + warp] = best;
@@ -107,16 +110,37 @@ LW_INLINE void rotate(T (&p)[RT][W]) {
   }
 }
 
+// The rows of the panel from global memory, in accesses of 16 bytes: columns past the width may come along, and are never stored.
+LW_INLINE void load_panel(const Shared& s, const T* a, i64 ld, int left, int width, int threads) {
+  constexpr int UNITS = W / VEC;
+  for (int at = threadIdx.x; at < left * UNITS; at += threads) {
+    const int i = at / UNITS, c = at % UNITS * VEC;
+    copy_async<16>(s.row(i) + c, a + i * ld + (c < width ? c : 0), c < width);
+  }
+  finish_copies();
+}
+
+LW_INLINE void store_panel(const Shared& s, T* a, i64 ld, int left, int width, int threads) {
+  constexpr int UNITS = W / VEC;
+  if (width == W) {
+    for (int at = threadIdx.x; at < left * UNITS; at += threads) {
+      const int i = at / UNITS, c = at % UNITS * VEC;
+      *(Vector*)(a + i * ld + c) = *(const Vector*)(s.row(i) + c);
+    }
+  } else {
+    for (int at = threadIdx.x; at < left * W; at += threads) {
+      const int i = at / W, c = at % W;
+      if (c < width) store_element(a + i * ld + c, s.row(i)[c]);
+    }
+  }
+}
+
 LW_INLINE void factor_panel(const Panel& call, const Shared& s, i64 m) {
   const int t = threadIdx.x, threads = call.threads, lane = t % 32, left = call.n - call.column, width = call.width;
   T* a = call.a + m * call.stride + call.column * call.ld + call.column;
   int* order = call.order + m * call.n;
   int* from = call.from + m * call.n;
-  for (int e = t; e < left * W; e += threads) {
-    const int i = e / W, c = e % W;
-    copy_element(s.row(i) + c, a + i * call.ld + (c < width ? c : 0), c < width);
-  }
-  finish_copies();
+  load_panel(s, a, call.ld, left, width, threads);
   __syncthreads();
 
   T p[RT][W];
@@ -175,10 +199,7 @@ LW_INLINE void factor_panel(const Panel& call, const Shared& s, i64 m) {
     }
   }
   __syncthreads();
-  for (int e = t; e < left * W; e += threads) {
-    const int i = e / W, c = e % W;
-    if (c < width) store_element(a + i * call.ld + c, s.row(i)[c]);
-  }
+  store_panel(s, a, call.ld, left, width, threads);
   if (t == 0) {
     const int bad = call.column ? call.bad[m] : 0;
     call.bad[m] = bad ? bad : state.bad;
