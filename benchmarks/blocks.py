@@ -1,10 +1,12 @@
-"""Batches of middle-sized systems on a GPU: a block per matrix against torch, and the shapes of the kernel against each other.
+"""Batches of middle-sized systems on a GPU: engine batched against torch, and the shapes of a kernel against each other.
 
     python benchmarks/blocks.py [--dtypes fd] [--ops solve,pos,...] [--cells 33x20000,48x5000,...] [--seconds 55]
+    python benchmarks/blocks.py --profile [--ops solve] [--cells 256x500]
     python benchmarks/blocks.py --tune [--ops solve,pos] [--cells 64x4000] [--dtypes f]
 
-Each line has the time on the device, torch's best call in the same run, and the worst residual of the batch in units of n eps
-(at most 10). --tune compiles solve_block.cu with other numbers of threads, with panels factored ahead or not, and for several
+Each line has the time of queued calls and of the same call in a CUDA graph, torch's best call in the same run, its ratio to the
+graph, and the worst residual of the batch in units of n eps (at most 10). --profile adds the time of each kernel in one call;
+--tune compiles solve_block.cu with other numbers of threads, with panels factored ahead or not, and for several
 numbers of blocks per multiprocessor, and prints the times of all of them. Exit code: 0, or 1 for a wrong answer.
 """
 
@@ -24,7 +26,10 @@ import torch
 from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
 
 DTYPES = {"f": torch.float32, "d": torch.float64, "c": torch.complex64, "z": torch.complex128}
-CELLS = ((33, 20000), (48, 5000), (64, 4000), (100, 2000), (128, 1000), (176, 600))
+CELLS = (
+    (33, 20000), (48, 5000), (64, 4000), (100, 2000), (128, 1000), (176, 600),
+    (256, 500), (352, 200), (512, 100), (1000, 20), (1024, 20), (2048, 8),
+)  # fmt: skip
 POS = 16  # of Flag in native/frame.h
 # operation, flags, what comes out, right-hand sides; LW_READ to LW_GIVE as native/gpu/solve.cc sets them
 KINDS = {
@@ -49,6 +54,7 @@ class Problem:
         if kind == "triangular":
             a = torch.tril(a) / n + 2 * torch.eye(n, dtype=dtype, device="cuda")
         self.a, self.b = a, torch.randn(batch, n, 1, dtype=dtype, device="cuda")
+        self.work: dict[int, torch.Tensor] = {}
         self.info = torch.full((batch,), -1, dtype=torch.int32, device="cuda")
         real = torch.zeros((), dtype=dtype).real.dtype
         self.rows = torch.empty(batch, n, dtype=torch.int32, device="cuda")
@@ -57,6 +63,12 @@ class Problem:
         self.x = torch.empty(batch, n, n if whole else 1, dtype=dtype, device="cuda")
         if kind == "slogdet":
             self.x = torch.empty(batch, dtype=dtype, device="cuda")
+
+    def scratch(self, size: int) -> int:
+        """Device memory for a call; calls follow each other on one stream, so that it serves them all."""
+        if size not in self.work:
+            self.work[size] = torch.empty(size, dtype=torch.uint8, device="cuda")
+        return self.work[size].data_ptr()
 
     def ours(self) -> None:
         op, flags, _ = KINDS[self.kind]
@@ -67,7 +79,7 @@ class Problem:
         stream = torch.cuda.current_stream().cuda_stream
         assert native is not None
         name = str(self.dtype).removeprefix("torch.")
-        native.run(OPS[op], DTYPE_CODE[name], CUDA, 0, ENGINES["batched"], 0, flags, sizes, stream, None, *places)
+        native.run(OPS[op], DTYPE_CODE[name], CUDA, 0, ENGINES["batched"], 0, flags, sizes, stream, self.scratch, *places)
 
     def peers(self) -> list[Callable[[], object]]:
         a, b, linalg = self.a, self.b, torch.linalg
@@ -117,6 +129,23 @@ def milliseconds(call: Callable[[], object], repeat: int) -> float:
         torch.cuda.synchronize()
         best = min(best, begin.elapsed_time(end) / repeat)
     return best
+
+
+def in_graph(call: Callable[[], object]) -> Callable[[], object]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def profile(call: Callable[[], object]) -> None:
+    """The time of each kernel in one call."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    rows = sorted(profiler.key_averages(), key=lambda row: -row.device_time_total)
+    for row in rows[:8]:
+        print(f"    {row.device_time_total / 1000:8.4f} ms in {row.count:4d} of {row.key[:90]}")
 
 
 # ---- other shapes of the kernel ---------------------------------------------------------------------------------------
@@ -203,6 +232,7 @@ def main() -> int:
     parser.add_argument("--cells", default=",".join(f"{n}x{batch}" for n, batch in CELLS))
     parser.add_argument("--seconds", type=float, default=55)
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     begun, wrong = perf_counter(), 0
     cells = [tuple(map(int, cell.split("x"))) for cell in options.cells.split(",")]
@@ -220,11 +250,17 @@ def main() -> int:
             continue
         error = problem.error()
         wrong += not error <= 10
-        ours = milliseconds(problem.ours, 10)
+        queued = milliseconds(problem.ours, 10)
+        ours = milliseconds(in_graph(problem.ours), 10)
         best = float("inf")
         for peer in problem.peers():
             best = min(best, milliseconds(peer, 2))
-        print(f"{head} {ours:.4f} ms, torch {best:.4f} ms = {best / ours:.2f}x, error {error:.3f} n eps", flush=True)
+        print(
+            f"{head} {queued:.4f} ms, graph {ours:.4f} ms, torch {best:.4f} ms = {best / ours:.2f}x, error {error:.3f} n eps",
+            flush=True,
+        )
+        if options.profile:
+            profile(problem.ours)
         if options.tune:
             tune(problem)
     return 1 if wrong else 0

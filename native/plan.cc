@@ -120,7 +120,11 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
 }
 
 std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
-  if (cuda::solve_fits(frame, *place.gpu)) return needs_compiler(place);
+  if (cuda::solve_fits(frame, *place.gpu)) {
+    if (!cuda::solve_is_blocked(frame, *place.gpu)) return needs_compiler(place);
+    const std::string kernels = needs_kernels_and(place, vendor::blas);
+    return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
+  }
   if (frame.op == QR)
     return text("batched takes matrices that fit into %d bytes of shared memory on this device, with up to 256 rows, not %lld x %lld",
                 place.gpu->shared_per_block, (long long)frame.size[1], (long long)frame.size[2]);
@@ -176,7 +180,7 @@ bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
 bool gpu_solve_batched_pays(const Frame& frame, const Place& place) {
-  return cuda::solve_fits(frame, *place.gpu) && cuda::solve_is_measured(frame);
+  return cuda::solve_fits(frame, *place.gpu) && cuda::solve_is_measured(frame, *place.gpu);
 }
 
 // How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
@@ -211,6 +215,7 @@ int64_t lanes_bytes(Frame& frame) {
 
 int64_t tiled_bytes(Frame& frame) { return int64_t(cuda::cholesky_tiled_scratch(frame)); }
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
+int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
 int64_t lapack_solve_host(Frame& frame) { return lapack::solve_host_bytes(frame); }
 // the direct routine asks for its own, should it take over
@@ -294,7 +299,7 @@ Methods methods_of(int32_t op, int32_t device) {
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_solve[] = {
-      {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, nullptr, nullptr},
+      {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
   static constexpr Method gpu_tall[] = {gpu_solve[0], gpu_solve[1],

@@ -67,8 +67,8 @@ struct Recursion {
       for (int64_t p = 0; p < LEAF; p += 2 * s) {
         const char *first = at(leaves, p, p, LEAF), *second = at(leaves, p + s, p + s, LEAF), *low = at(leaves, p + s, p, LEAF);
         // L21 <- -L22^-1 L21 L11^-1
-        if (job.blas.gemm_many(s, 1, {second, LEAF, each}, {low, LEAF, each}, {work, s, room}, count) ||
-            job.blas.gemm_many(s, -1, {work, s, room}, {first, LEAF, each}, {low, LEAF, each}, count))
+        if (job.blas.gemm_many(OP_NONE, OP_NONE, s, s, s, 1, {second, LEAF, each}, {low, LEAF, each}, 0, {work, s, room}, count) ||
+            job.blas.gemm_many(OP_NONE, OP_NONE, s, s, s, -1, {work, s, room}, {first, LEAF, each}, 0, {low, LEAF, each}, count))
           return 1;
       }
     return 0;

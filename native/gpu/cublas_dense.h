@@ -31,12 +31,13 @@ class Dense {
   // C <- alpha op(A) op(B) + beta C
   int gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda, const void* b,
            int64_t ldb, double beta, void* c, int64_t ldc) const;
-  // C <- alpha A B for `count` square ones, each `stride` elements behind the other
+  // C <- alpha op(A) op(B) + beta C for `count` of each, `stride` elements behind the other; C is m x n
   struct Operand {
     const void* at;
     int64_t ld, stride;
   };
-  int gemm_many(int64_t order, double alpha, Operand a, Operand b, Operand c, int64_t count) const;
+  int gemm_many(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, Operand a, Operand b, double beta, Operand c,
+                int64_t count) const;
 
  private:
   int check(int status, const char* doing) const;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gpu/blocked.h"
 #include "operations.h"
 
 namespace lapwing::cuda {
@@ -276,6 +277,26 @@ int launch_svd(Frame& frame) {
                vectors ? size_t(rounded(k) * element * threads) : 0, call);
 }
 
+// Whether a kernel holds a whole matrix in registers or shared memory.
+bool fits_kernel(const Frame& frame, const Properties& gpu) {
+  const Plan plan = plan_of(frame);
+  const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
+  if (is_thread(frame, plan, n)) return true;
+  if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
+  return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, k, gpu).shared) <= gpu.shared_per_block;
+}
+
+// Batches of at least this many matrices go to blocked.cc instead of one after the other to the vendor's solver: by operation
+// (systems and inverses of positive definite matrices apart) and dtype. Nothing has been measured on a GPU yet: never.
+int64_t blocked_batch(const Frame& frame) {
+  constexpr int64_t NEVER = INT64_MAX;
+  constexpr int64_t general[] = {NEVER, NEVER, NEVER, NEVER};     // solve, inverse, lu, slogdet, det
+  constexpr int64_t positive[] = {NEVER, NEVER, NEVER, NEVER};    // the same for positive definite matrices
+  constexpr int64_t triangular[] = {NEVER, NEVER, NEVER, NEVER};  // triangular, lu_solve, cholesky_solve
+  const bool factors = frame.op != TRIANGULAR && frame.op != LU_SOLVE && frame.op != CHOLESKY_SOLVE;
+  return (!factors ? triangular : frame.flags & POS ? positive : general)[frame.dtype];
+}
+
 }  // namespace
 
 bool solve_fits(const Frame& frame, const Properties& gpu) {
@@ -284,23 +305,27 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
     return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
   if (frame.op == QR)
     return n <= MAX_BLOCK_N && int64_t(qr_shape(frame).shared) + (is_small_qr(frame) ? RESERVED : 0) <= gpu.shared_per_block;
-  const Plan plan = plan_of(frame);
-  if (is_thread(frame, plan, n)) return true;
-  if (n <= MAX_LANES_N)
-    return int64_t(lanes_shape(frame, plan, n, frame.size[2]).shared) + RESERVED <= gpu.shared_per_block;
-  return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, frame.size[2], gpu).shared) <= gpu.shared_per_block;
+  return fits_kernel(frame, gpu) || blocked_fits(frame, gpu);
+}
+
+bool solve_is_blocked(const Frame& frame, const Properties& gpu) { return !is_rectangular(frame.op) && !fits_kernel(frame, gpu); }
+
+int64_t solve_bytes(const Frame& frame, const Properties& gpu) {
+  return solve_is_blocked(frame, gpu) ? int64_t(blocked_scratch(frame)) : 0;
 }
 
 int64_t solve_largest(const Frame& frame, const Properties& gpu) {
   Frame other = frame;
-  other.size[1] = MAX_BLOCK_N;
+  other.size[1] = BLOCKED_LARGEST;
   while (other.size[1] > 1 && !solve_fits(other, gpu)) other.size[1]--;
   return other.size[1];
 }
 
-// The kernels with a block per matrix have not run on a GPU yet: only a call that names the engine uses them.
-bool solve_is_measured(const Frame& frame) {
-  return frame.op == QR ? is_small_qr(frame) : frame.size[1] <= MAX_LANES_N;
+// The kernels with a block per matrix have not been measured on a GPU yet: only a call that names the engine uses them.
+bool solve_is_measured(const Frame& frame, const Properties& gpu) {
+  if (frame.op == QR) return is_small_qr(frame);
+  if (frame.size[1] <= MAX_LANES_N) return true;
+  return solve_is_blocked(frame, gpu) && frame.size[0] >= blocked_batch(frame);
 }
 
 int solve_batched(Frame& frame) {
@@ -315,6 +340,7 @@ int solve_batched(Frame& frame) {
     return launch_solve(frame, "solve_lanes.cu", "solve_lanes", plan, lanes_shape(frame, plan, n, k), order);
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
+  if (!fits_kernel(frame, *gpu)) return blocked(frame);
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
   std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d", shape.rows, shape.few, shape.ahead);

@@ -123,6 +123,20 @@ MIXED = {
     for upper in (0, 1)
     for v in (8, 16)
 }
+# larger batches of systems need memory and products: the options as native/gpu/blocked.cc writes them
+BLOCKED = {
+    (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} {own} -DLW_LANES=32 -DLW_FACTOR=2 -std=c++17 -default-device")
+    for dtype, (size, part) in enumerate(((4, 4), (8, 8), (8, 4), (16, 8)))
+    for v in (4, 8, 16)
+    if v >= part
+    for source, own in (
+        ("blocked.cu", "-DLW_THREADS=256"),
+        *(("blocked_few.cu", f"-DLW_READ={read} -DLW_K={k} -DLW_THREADS={t}")
+          for read in (0, 1) for k in (1, 4) for t in (288, 544)),
+        *(("blocked_panel.cu", f"-DLW_RT={rows} -DLW_W={row // size} -DLW_RESIDENT={2 // rows or 1} -DLW_THREADS=512")
+          for rows, row in ((1, 128), (2, 128), (4, 64), (8, 32)) if v == 16),
+    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +147,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED)
 
 
 @pytest.fixture(scope="session")

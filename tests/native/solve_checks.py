@@ -328,9 +328,8 @@ def test_one_bad_matrix(run, dtype, n, kind):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("upper", [0, UPPER])
 @pytest.mark.parametrize("kind", ["indefinite", "nan", "inf"])
-def test_one_bad_positive(run, dtype, upper, kind):
+def test_one_bad_positive(run, dtype, upper, kind, n=9):
     rng = np.random.default_rng(0)
-    n = 9
     a, b = positive(rng, dtype, 3, n), random(rng, dtype, 3, n, 2)
     a[1, 4, 4] = {"indefinite": -1, "nan": np.nan, "inf": np.inf}[kind]
     sign, log = np.empty(3, dtype), np.empty(3, np.finfo(dtype).dtype)

@@ -222,18 +222,125 @@ def test_blocks_answer(child, emulated, part, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype, largest", [("f32", 234), ("f64", 168), ("c64", 168), ("c128", 118)])
 def test_the_largest_blocks(child, emulated, dtype, largest):
-    """All of the shared memory, no room for a chunk of right-hand sides; one more is refused with the limit."""
-    _, told = child(
+    """All of the shared memory, no room for a chunk of right-hand sides."""
+    calls, _ = child(
         BLOCKS
         + f"""
 solve_checks.test_solve(run, {dtype}, {largest}, 6)
 solve_checks.test_inverse(run, {dtype}, {largest})
 solve_checks.test_inverse_positive(run, {dtype}, lower, {largest})
-try:
-    solve_checks.test_solve(run, {dtype}, {largest} + 1, 6)
-except RuntimeError as error:
-    tell(error=str(error))
 """,
         **emulated,
     )
-    assert f"n up to {largest} on this device, not {largest + 1}" in told["error"]
+    assert set(harness.launched(calls)) == {"solve_block"}
+
+
+# ---- larger matrices: by blocks of columns, with products ---------------------------------------------------------------
+
+SMALLEST = {"f32": 235, "f64": 169, "c64": 169, "c128": 119}  # that does not fit into the shared memory of a block
+
+
+def test_blocked(child, emulated):
+    calls, _ = child(
+        BLOCKS
+        + """
+solve_checks.test_solve(run, f64, 169, 1)
+solve_checks.test_lu(run, c128, 120)
+solve_checks.test_slogdet(run, f64, 170)
+solve_checks.test_solve_positive(run, f64, upper, 200, 1)
+""",
+        **emulated,
+    )
+    assert {"lu_panel", "block_solve", "few_solve", "block_determinant"} <= set(harness.launched(calls))
+    assert named(calls, "cublasGemmEx_64")
+
+
+def test_blocked_needs_a_blas_library(child, emulated):
+    _, told = child(
+        BLOCKS
+        + """
+try:
+    solve_checks.test_solve(run, f64, 169, 1)
+except Exception as error:
+    tell(error=str(error))
+""",
+        MOCK_FAIL="cublasGemmStridedBatchedEx_64:1:7",
+        **emulated,
+    )
+    assert "status 7" in told["error"]
+
+
+BLOCKED_PARTS = {
+    "solve": """
+for k in (1, 3, 5, 70):
+    solve_checks.test_solve(run, dtype, n, k)
+""",
+    "positive": """
+for more, k in ((0, 1), (1, 4), (23, 40)):
+    solve_checks.test_solve_positive(run, dtype, upper if more else lower, n + more, k)
+    solve_checks.test_cholesky_solve(run, dtype, lower if more else upper, n + more, k)
+""",
+    "inverse": """
+solve_checks.test_inverse(run, dtype, n)
+solve_checks.test_inverse_positive(run, dtype, lower, n)
+solve_checks.test_inverse_positive(run, dtype, upper, n + 87)
+""",
+    "factor": """
+for more in (0, 21):
+    solve_checks.test_slogdet(run, dtype, n + more)
+    solve_checks.test_lu(run, dtype, n + more)
+""",
+    "triangular": """
+for flags in (0, 1, 4, 5, 8, 13):
+    solve_checks.test_triangular(run, dtype, n, 1, flags)
+    solve_checks.test_triangular(run, dtype, n + 3, 3, flags)
+    solve_checks.test_triangular(run, dtype, n + 1, 33, flags)
+""",
+    "failing": """
+for kind in ("zero", "nan", "inf"):
+    solve_checks.test_one_bad_matrix(run, dtype, n, kind)
+for triangle in (lower, upper):
+    for kind in ("indefinite", "nan", "inf"):
+        solve_checks.test_one_bad_positive(run, dtype, triangle, kind, n)
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+solve_checks.test_solve(run, dtype, n, 1)
+solve_checks.test_solve(run, dtype, n, 5)
+solve_checks.test_inverse_positive(run, dtype, lower, n)
+solve_checks.test_lu(run, dtype, n)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", SMALLEST)
+@pytest.mark.parametrize("part", BLOCKED_PARTS)
+def test_blocked_answers(child, emulated, part, dtype):
+    child(f"{BLOCKS}dtype, n = {dtype}, {SMALLEST[dtype]}\n{BLOCKED_PARTS[part]}", **emulated)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, n", [("f32", 530), ("c64", 530), ("f32", 1030), ("c128", 1030), ("f32", 2060)])
+def test_blocked_panels_with_several_rows_to_a_thread(child, emulated, dtype, n):
+    child(
+        BLOCKS
+        + f"""
+rng = np.random.default_rng(1)
+a, b = solve_checks.random(rng, {dtype}, 1, {n}, {n}), solve_checks.random(rng, {dtype}, 1, {n}, 1)
+x, info = np.empty_like(b), solve_checks.info_of(1)
+run("solve", 0, (1, {n}, 1), a, b, x, info)
+assert not info.any()
+solve_checks.assert_solved(a, x, b)
+""",
+        **emulated,
+    )
+
+
+def test_a_larger_matrix_is_refused(child):
+    _, told = child("""
+ENGINE = "batched"
+try:
+    run("slogdet", 0, (1, 4097), np.eye(1), np.eye(1), np.eye(1), np.eye(1))
+except Exception as error:
+    tell(error=str(error))
+""")
+    assert "n up to 4096 on this device, not 4097" in told["error"]

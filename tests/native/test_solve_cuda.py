@@ -24,6 +24,9 @@ CASES = [
     # a block per matrix: with few right-hand sides and many, panels factored ahead or not, no room for a chunk
     ("float32", 33, 1), ("float64", 48, 3), ("complex64", 64, 9), ("float32", 100, 40), ("complex128", 100, 2),
     ("float64", 128, 1), ("complex64", 150, 1), ("float64", 150, 6), ("float32", 200, 5), ("float32", 234, 5),
+    # by blocks of columns: one right-hand side, few, many; panels with one and two rows to a thread
+    ("float32", 235, 1), ("complex128", 119, 5), ("float64", 256, 64), ("complex64", 352, 3), ("float32", 512, 5),
+    ("complex128", 512, 1), ("float32", 1000, 64), ("float64", 1000, 1),
 ]  # fmt: skip
 
 
@@ -34,8 +37,19 @@ def run(op, flags, sizes, inputs, *outputs):
     places = [x.data_ptr() for x in (*given, *made)]
     stream = torch.cuda.current_stream().cuda_stream
     dtype = DTYPE_CODE[inputs[0].dtype.name]
-    native.run(OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, flags, sizes, stream, None, *places)
+    native.run(OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, flags, sizes, stream, Scratch(), *places)
     return [x.cpu().numpy() for x in made]
+
+
+class Scratch:
+    """Device memory for one call."""
+
+    def __init__(self):
+        self.blocks = []
+
+    def __call__(self, size):
+        self.blocks.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        return self.blocks[-1].data_ptr()
 
 
 def adjoint(a):
@@ -213,7 +227,7 @@ def test_triangles(dtype, n, k, upper):
     close(solved(adjoint(wide(factor)) @ wide(factor) if upper else wide(factor) @ adjoint(wide(factor)), x, b), n, dtype)
 
 
-@pytest.mark.parametrize("n", [20, 48, 100])
+@pytest.mark.parametrize("n", [20, 48, 100, 300])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_conditions_side_by_side(dtype, n):
     """Every matrix is solved as well as alone, whatever lies beside it."""
@@ -278,7 +292,7 @@ def test_svd(dtype, m, n):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("n", [2, 4, 12, 32, 70])
+@pytest.mark.parametrize("n", [2, 4, 12, 32, 70, 240])
 def test_subnormal_pivot(dtype, n):
     """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
     rng = np.random.default_rng(n)
@@ -311,34 +325,85 @@ def test_subnormal_pivot(dtype, n):
 
 def test_a_result_may_take_the_place_of_its_input():
     rng = np.random.default_rng(1)
-    for n in (4, 24, 70):
+    for n in (4, 24, 70, 260):
         a = torch.from_numpy(matrices(rng, "float64", n, 1e2)).cuda()
         b = torch.from_numpy(random(rng, "float64", BATCH, n, 6)).cuda()
         info = torch.empty(BATCH, dtype=torch.int32, device="cuda")
-        x, y = b.clone(), a.clone()
+        x, y, work = b.clone(), a.clone(), Scratch()
         head = (DTYPE_CODE["float64"], CUDA, 0, ENGINES["batched"], 0, 0)
         stream = torch.cuda.current_stream().cuda_stream
-        native.run(OPS["solve"], *head, (BATCH, n, 6), stream, None, a.data_ptr(), x.data_ptr(), x.data_ptr(), info.data_ptr())
-        native.run(OPS["inverse"], *head, (BATCH, n), stream, None, y.data_ptr(), y.data_ptr(), info.data_ptr())
+        native.run(OPS["solve"], *head, (BATCH, n, 6), stream, work, a.data_ptr(), x.data_ptr(), x.data_ptr(), info.data_ptr())
+        native.run(OPS["inverse"], *head, (BATCH, n), stream, work, y.data_ptr(), y.data_ptr(), info.data_ptr())
         close(solved(a.cpu().numpy(), x.cpu().numpy(), b.cpu().numpy()), n, "float64")
         close(inverted(a.cpu().numpy(), y.cpu().numpy()), n, "float64")
 
 
-def test_a_graph_holds_it():
-    n, batch = 16, 1000
+@pytest.mark.parametrize(("n", "batch"), [(16, 1000), (300, 5)])
+def test_a_graph_holds_it(n, batch):
     a = torch.randn(batch, n, n, dtype=torch.float64, device="cuda")
     b = torch.randn(batch, n, 1, dtype=torch.float64, device="cuda")
-    x, info = torch.empty_like(b), torch.empty(batch, dtype=torch.int32, device="cuda")
+    x, info, work = torch.empty_like(b), torch.empty(batch, dtype=torch.int32, device="cuda"), Scratch()
 
     def solve():
         places = [t.data_ptr() for t in (a, b, x, info)]
         stream = torch.cuda.current_stream().cuda_stream
         head = (OPS["solve"], DTYPE_CODE["float64"], CUDA, 0, ENGINES["batched"], 0, 0)
-        native.run(*head, (batch, n, 1), stream, None, *places)
+        native.run(*head, (batch, n, 1), stream, work, *places)
 
+    solve()  # the BLAS library starts, which no graph can hold
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         solve()
     a.normal_()
     graph.replay()
     close(solved(*(t.cpu().numpy() for t in (a, x, b))), n, "float64")
+
+
+def on_device(op, flags, sizes, *arrays):
+    dtype = DTYPE_CODE[str(arrays[0].dtype).removeprefix("torch.")]
+    stream = torch.cuda.current_stream().cuda_stream
+    head = (OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, flags)
+    native.run(*head, sizes, stream, Scratch(), *[t.data_ptr() for t in arrays])
+
+
+def residual(a, x, b):
+    """The worst of the batch, in units of n eps."""
+    wide = torch.complex128 if a.dtype.is_complex else torch.float64
+    size = a.to(wide).norm(dim=(1, 2)) * x.to(wide).norm(dim=(1, 2)) + b.to(wide).norm(dim=(1, 2))
+    wrong = (a.to(wide) @ x.to(wide) - b.to(wide)).norm(dim=(1, 2)) / size
+    return float(wrong.max()) / (a.shape[-1] * torch.finfo(a.dtype).eps)
+
+
+@pytest.mark.parametrize(("dtype", "n", "batch", "k"), [
+    ("float32", 2048, 3, 1), ("float64", 2048, 3, 2048), ("complex64", 1500, 3, 5), ("complex128", 2048, 2, 3),
+    ("float32", 3000, 2, 64), ("complex128", 1024, 260, 1),  # more than one part of the batch
+])  # fmt: skip
+def test_large(dtype, n, batch, k):
+    torch.manual_seed(n)
+    a = torch.randn(batch, n, n, dtype=getattr(torch, dtype), device="cuda")
+    b = torch.randn(batch, n, k, dtype=a.dtype, device="cuda")
+    x, info = torch.empty_like(b), torch.empty(batch, dtype=torch.int32, device="cuda")
+    a[1, :, n // 2] = 0
+    on_device("solve", 0, (batch, n, k), a, b, x, info)
+    assert info.nonzero().flatten().tolist() == [1] and int(info[1]) == n // 2 + 1
+    assert bool(x[1].isnan().all())
+    good = torch.arange(batch, device="cuda") != 1
+    assert residual(a[good], x[good], b[good]) <= 10
+    if batch > 3:
+        return
+    y, eye = torch.empty_like(a), torch.eye(n, dtype=a.dtype, device="cuda").expand_as(a)
+    on_device("inverse", 0, (batch, n), a, y, info)
+    assert info.nonzero().flatten().tolist() == [1] and bool(y[1].isnan().all())
+    assert residual(a[good], y[good], eye[good]) <= 10
+    triangle = (torch.tril(a) / n + torch.eye(n, dtype=a.dtype, device="cuda")).contiguous()
+    for flags in (0, ADJOINT):
+        on_device("triangular", flags, (batch, n, k), triangle, b, x, info)
+        assert not info.any()
+        assert residual(triangle.mH if flags else triangle, x, b) <= 10
+    p = (a @ a.mH / n + torch.eye(n, dtype=a.dtype, device="cuda")).contiguous()
+    on_device("solve", POS, (batch, n, k), p, b, x, info)
+    assert not info.any()
+    assert residual(p, x, b) <= 10
+    on_device("inverse", POS | UPPER, (batch, n), p, y, info)
+    assert not info.any() and torch.equal(y, y.mH)
+    assert residual(p, y, eye) <= 10

@@ -163,3 +163,48 @@ LW_INLINE int lane_of_largest(Key key) {
   return __ffs(found) - 1;
 }
 #endif
+
+// ---- determinants ------------------------------------------------------------------------------------------------
+
+#if LW_LANES == 32
+// Whether the permutation of n is odd: by every earlier place with a later row. All threads of the block, order in shared memory.
+LW_INLINE bool is_odd(const int* order, int n) {
+  int earlier = 0;
+  for (int place = threadIdx.x; place < n; place += LW_THREADS) {
+    const int own = order[place];
+    for (int i = 0; i < place; i++) earlier += order[i] > own;
+  }
+  return __syncthreads_count(earlier % 2) % 2;
+}
+
+// One warp: the determinant from the diagonal of a factor, diagonal(i), whose square counts where `positive`; with logabs its
+// sign and logarithm.
+template <typename F>
+LW_INLINE void store_diagonal_product(T* value, Real* logabs, int n, bool positive, bool odd, bool failed, F diagonal) {
+  T sign = from_real(1);
+  Product product{from_real(1), 0};
+  Real sum = 0;
+  bool zeros = false;
+  for (int i = threadIdx.x; i < n; i += 32) {
+    const T d = diagonal(i);
+    product.multiply_by(d);
+    if (positive) product.multiply_by(d);
+    if (!positive) sign = multiply(sign, phase(d));
+    sum += (positive ? 2 : 1) * log_magnitude(d);
+    zeros = zeros || is_zero(d);
+  }
+  const bool singular = __any_sync(ALL, zeros);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    sum += across(sum, step);
+    sign = multiply(sign, across(sign, step));
+    product.multiply_by(across(product.mantissa, step), int(across(Real(product.exponent), step)));
+  }
+  if (odd) sign = negate(sign), product.mantissa = negate(product.mantissa);
+  if (!positive && singular) sign = zero(), sum = log_of_zero();
+  if (failed) sign = nan_element(), sum = not_a_number();
+  if (threadIdx.x != 0) return;
+  store_element(value, logabs ? sign : failed ? nan_element() : product.value());
+  if (logabs) *logabs = sum;
+}
+#endif

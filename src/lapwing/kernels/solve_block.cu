@@ -505,44 +505,11 @@ LW_INLINE void store_solution(Shared& s, const Call& call, i64 m, bool failed, b
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
 LW_INLINE void store_determinant(const Shared& s, const Call& call, i64 m, const State& state) {
-  bool odd = false;
-  if (LW_FACTOR == 2) {
-    // the sign of the permutation: -1 for every earlier pivot from a later row
-    int earlier = 0;
-    for (int place = threadIdx.x; place < s.n; place += LW_THREADS) {
-      const int own = s.order[place];
-      for (int i = 0; i < place; i++) earlier += s.order[i] > own;
-    }
-    odd = __syncthreads_count(earlier % 2) % 2;
-  }
+  const bool odd = LW_FACTOR == 2 && is_odd(s.order, s.n), failed = LW_FACTOR == 1 ? state.bad : state.flags & INFINITE;
   if (threadIdx.x >= 32) return;
-  T sign = from_real(1);
-  Product product{from_real(1), 0};
-  Real logabs = 0;
-  bool zeros = false;
-  for (int i = threadIdx.x; i < s.n; i += 32) {
-    const T d = s.at(i, i);
-    product.multiply_by(d);
-    if (LW_FACTOR == 1) product.multiply_by(d);
-    if (LW_FACTOR == 2) sign = multiply(sign, phase(d));
-    logabs += (LW_FACTOR == 1 ? 2 : 1) * log_magnitude(d);
-    zeros = zeros || is_zero(d);
-  }
-  const bool singular = __any_sync(ALL, zeros), failed = LW_FACTOR == 1 ? state.bad : state.flags & INFINITE;
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    logabs += across(logabs, step);
-    sign = multiply(sign, across(sign, step));
-    product.multiply_by(across(product.mantissa, step), int(across(Real(product.exponent), step)));
-  }
-  if (odd) sign = negate(sign), product.mantissa = negate(product.mantissa);
-  if (LW_FACTOR == 2 && singular) sign = zero(), logabs = log_of_zero();
-  if (failed) sign = nan_element(), logabs = not_a_number();
-  if (threadIdx.x == 0) {
-    store_element(call.out + m, call.logabs ? sign : failed ? nan_element() : product.value());
-    if (call.logabs) call.logabs[m] = logabs;
-    call.info[m] = LW_FACTOR == 1 ? state.bad : failed;
-  }
+  store_diagonal_product(call.out + m, call.logabs ? call.logabs + m : nullptr, s.n, LW_FACTOR == 1, odd, failed,
+                         [&](int i) { return s.at(i, i); });
+  if (threadIdx.x == 0) call.info[m] = LW_FACTOR == 1 ? state.bad : failed;
 }
 
 // ---- all together ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -198,6 +199,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned x) {
   });
 }
 inline int atomicOr(int* to, int x) { return std::exchange(*to, *to | x); }
+inline int atomicAdd(int* to, int x) { return std::exchange(*to, *to + x); }
 inline int atomicMax(int* to, int x) { return std::exchange(*to, *to > x ? *to : x); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }

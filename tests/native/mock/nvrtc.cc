@@ -74,15 +74,16 @@ std::string signature(const std::string& source, const std::string& parameters) 
   return out;
 }
 
+const std::regex KERNEL(
+    R"(extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\s*\([^)]*\))?\s*(\w+)\s*\(([^)]*)\))");
+
 std::string kernels(const std::string& source) {
-  static const std::regex kernel(
-      R"(extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\s*\([^)]*\))?\s*(\w+)\s*\(([^)]*)\))");
   static std::map<std::string, std::string> known;
   static std::mutex mutex;
   std::lock_guard<std::mutex> hold(mutex);
   std::string& out = known[source];
   if (out.empty())
-    for (std::sregex_iterator it(source.begin(), source.end(), kernel), end; it != end; ++it)
+    for (std::sregex_iterator it(source.begin(), source.end(), KERNEL), end; it != end; ++it)
       out += "kernel " + (*it)[1].str() + " " + signature(source, (*it)[2]) + "\n";
   return out;
 }
@@ -100,7 +101,7 @@ void replace_body(std::string* text, const char* head, const char* body) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.'));
-  if (!folder || stem.size() < 6 || stem.substr(stem.size() - 6) != "_block") return "";
+  if (!folder || stem.find("block") == std::string::npos) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
   mkdir(place.c_str(), 0700);
@@ -115,10 +116,15 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
                  "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
-    if (name == p.name)
+    if (name == p.name) {
+      std::string choice;
+      for (std::sregex_iterator it(text.begin(), text.end(), KERNEL), end; it != end; ++it)
+        choice += "  if (name == std::string(\"" + (*it)[1].str() + "\"))\n    return emulator::launch(" + (*it)[1].str() +
+                  ", arguments, blocks, threads, shared, memory);\n";
       text += "\nalignas(16) char memory[emulator::MEMORY];\n"
-              "extern \"C\" int emulate(void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n"
-              "  return emulator::launch(" + stem + ", arguments, blocks, threads, shared, memory);\n}\n";
+              "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n" +
+              choice + "  return 1;\n}\n";
+    }
     std::ofstream(place + "/" + name) << text;
   }
   std::istringstream words(options);
