@@ -61,12 +61,16 @@ int Dense::gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alph
 }
 
 int Dense::gemm_many(int64_t order, double alpha, Operand a, Operand b, Operand c, int64_t count) const {
-  const Scalar first(frame_.dtype, alpha), zero(frame_.dtype, 0);
+  return gemm_many(vendor::OP_NONE, vendor::OP_NONE, order, order, order, alpha, a, b, 0, c, count);
+}
+
+int Dense::gemm_many(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, Operand a, Operand b, double beta,
+                     Operand c, int64_t count) const {
+  const Scalar first(frame_.dtype, alpha), second(frame_.dtype, beta);
   const int type = cuda::type_of(frame_.dtype), compute = frame_.dtype % 2 ? vendor::COMPUTE_64 : vendor::COMPUTE_32;
-  return check(vendor::table().blas_gemm_many(handle_, vendor::OP_NONE, vendor::OP_NONE, order, order, order, first.bytes, a.at,
-                                              type, a.ld, a.stride, b.at, type, b.ld, b.stride, zero.bytes,
-                                              const_cast<void*>(c.at), type, c.ld, c.stride, count, compute,
-                                              vendor::GEMM_DEFAULT),
+  return check(vendor::table().blas_gemm_many(handle_, a_op, b_op, m, n, k, first.bytes, a.at, type, a.ld, a.stride, b.at, type,
+                                              b.ld, b.stride, second.bytes, const_cast<void*>(c.at), type, c.ld, c.stride, count,
+                                              compute, vendor::GEMM_DEFAULT),
                "product");
 }
 

@@ -37,6 +37,9 @@ class Dense {
     int64_t ld, stride;
   };
   int gemm_many(int64_t order, double alpha, Operand a, Operand b, Operand c, int64_t count) const;
+  // C <- alpha op(A) op(B) + beta C for `count` of them; C is m x n, op(A) m x k
+  int gemm_many(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, Operand a, Operand b, double beta, Operand c,
+                int64_t count) const;
 
  private:
   int check(int status, const char* doing) const;

@@ -8,6 +8,8 @@ namespace lapwing::cuda {
 
 bool solve_fits(const Frame& frame, const Properties& gpu);  // whether solve_batched takes it
 int64_t solve_largest(const Frame& frame, const Properties& gpu);  // the largest order of this system or inverse that it takes
+// QR, QR_R, QR_RAW: whether it goes panel by panel (blocked_qr.h), and not in one kernel
+bool qr_is_blocked(const Frame& frame, const Properties& gpu);
 bool solve_is_measured(const Frame& frame);  // whether its kernel has shown on a GPU that it is the faster one
 int solve_batched(Frame& frame);
 

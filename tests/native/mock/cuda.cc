@@ -347,7 +347,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
        text.c_str());
   if (!emulated.empty()) {
     void* library = dlopen(emulated.c_str(), RTLD_NOW);
-    auto* emulate = library ? reinterpret_cast<int (*)(void**, unsigned, unsigned, unsigned)>(dlsym(library, "emulate")) : nullptr;
+    auto* emulate = library ? reinterpret_cast<int (*)(void**, unsigned, unsigned, unsigned)>(dlsym(library, ("emulate_" + f->name).c_str())) : nullptr;
     if (!emulate) return refuse(NOT_FOUND, "%s does not compile as host code", f->name.c_str());
     const int status = emulate(arguments, gx, bx, shared);
     const char* const reasons[] = {"", "a launch that the emulator cannot run", "threads wait for each other",

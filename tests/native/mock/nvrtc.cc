@@ -100,7 +100,8 @@ void replace_body(std::string* text, const char* head, const char* body) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.'));
-  if (!folder || stem.size() < 6 || stem.substr(stem.size() - 6) != "_block") return "";
+  static const std::regex runs("\\w+_block|qr_panel|qr_moves|lstsq");
+  if (!folder || !std::regex_match(stem, runs)) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
   mkdir(place.c_str(), 0700);
@@ -115,10 +116,13 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
                  "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
-    if (name == p.name)
-      text += "\nalignas(16) char memory[emulator::MEMORY];\n"
-              "extern \"C\" int emulate(void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n"
-              "  return emulator::launch(" + stem + ", arguments, blocks, threads, shared, memory);\n}\n";
+    if (name == p.name) {
+      text += "\nalignas(16) char memory[emulator::MEMORY];\n";
+      std::istringstream all(kernels(p.source));
+      for (std::string word, kernel; all >> word >> kernel; std::getline(all, word))
+        text += "extern \"C\" int emulate_" + kernel + "(void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n"
+                "  return emulator::launch(" + kernel + ", arguments, blocks, threads, shared, memory);\n}\n";
+    }
     std::ofstream(place + "/" + name) << text;
   }
   std::istringstream words(options);
