@@ -47,6 +47,7 @@ constexpr int status_place(int32_t op) {
   return last.type == Type::INTEGER && !last.axes[0] ? count_of(operation.inputs) + outputs - 1 : -1;
 }
 
+constexpr bool is_qr(int32_t op) { return op == QR || op == QR_R || op == QR_RAW; }
 constexpr bool is_rectangular(int32_t op) { return OPERATIONS[op].inputs[0].axes[0] == 'm'; }
 
 // The length of an axis: n and m the matrix, k its right-hand sides, p the eigenvalues asked for, s the smaller side, c and d

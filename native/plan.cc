@@ -12,6 +12,7 @@
 #include "cpu/threads.h"
 #include "cpu/triangle.h"
 #include "cusolver/cusolver.h"
+#include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
 #include "gpu/eigh.h"
 #include "gpu/solve.h"
@@ -102,7 +103,7 @@ std::string solve_batched_refuses(const Frame& frame, const Place&) {
     return text("batched takes up to %lld elements with a side of up to %lld and %lld right-hand sides on this device, not"
                 " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
                 (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
-  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
+  if (is_qr(frame.op)) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
   return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
 }
 
@@ -119,16 +120,23 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
   return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
 }
 
+// Kernels between products of whole batches.
+std::string needs_products(const Place& place) {
+  const std::string kernels = needs_kernels_and(place, vendor::blas);
+  return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
+}
+
 std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
-  if (cuda::solve_fits(frame, *place.gpu)) {
-    if (!cuda::solve_is_blocked(frame, *place.gpu)) return needs_compiler(place);
-    const std::string kernels = needs_kernels_and(place, vendor::blas);
-    return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
-  }
-  if (frame.op == QR)
-    return text("batched takes matrices that fit into %d bytes of shared memory on this device, with up to 256 rows, not %lld x %lld",
-                place.gpu->shared_per_block, (long long)frame.size[1], (long long)frame.size[2]);
+  if (cuda::solve_fits(frame, *place.gpu))
+    return cuda::solve_is_blocked(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
   return is_rectangular(frame.op) ? shape_refused(frame, 32, 32) : too_large(frame, cuda::solve_largest(frame, *place.gpu));
+}
+
+std::string gpu_qr_refuses(const Frame& frame, const Place& place) {
+  if (!cuda::solve_fits(frame, *place.gpu))
+    return text("%lld rows are too many for panels in the %d bytes of shared memory that this GPU allows a block",
+                (long long)frame.size[1], place.gpu->shared_per_block);
+  return cuda::qr_is_blocked(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
 }
 
 std::string krylov_refuses(const Frame& frame, const Place& place) {
@@ -214,6 +222,9 @@ int64_t lanes_bytes(Frame& frame) {
 }
 
 int64_t tiled_bytes(Frame& frame) { return int64_t(cuda::cholesky_tiled_scratch(frame)); }
+int64_t gpu_qr_bytes(Frame& frame) {
+  return cuda::qr_is_blocked(frame, *cuda::properties(frame)) ? cuda::blocked_qr_scratch(frame) : 0;
+}
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
 int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
@@ -304,6 +315,8 @@ Methods methods_of(int32_t op, int32_t device) {
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
   static constexpr Method gpu_tall[] = {gpu_solve[0], gpu_solve[1],
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
+  static constexpr Method gpu_qr[] = {
+      {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
   static constexpr Method gpu_finite[] = {{BATCHED, run_gpu_finite, nothing, always, nullptr, nullptr}};
   static constexpr Method gpu_hermitian[] = {{BATCHED, run_gpu_hermitian, nothing, always, nullptr, nullptr}};
 
@@ -312,9 +325,10 @@ Methods methods_of(int32_t op, int32_t device) {
     case CHOLESKY: return cpu ? Methods{cholesky, 2} : Methods{gpu_cholesky, 3};
     case EIGH: case EIGVALSH: return {cpu ? eigh : gpu_eigh, 3};
     case SOLVE: return {cpu ? solve : gpu_solve, 3};
-    case QR: case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
+    case QR: return {cpu ? tall : gpu_qr, 3};
+    case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{};  // on a GPU it is composed of others
-    case QR_R: case QR_RAW: return cpu ? Methods{solve, 2} : Methods{gpu_solve + 1, 1};
+    case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

@@ -10,6 +10,7 @@
 #include "cusolver/job.h"
 #include "gpu/systems.h"
 #include "gpu/vendor.h"
+#include "operations.h"
 
 namespace lapwing::cusolver {
 namespace {
@@ -61,7 +62,7 @@ int decompose_workspace(Job& job) {
   Frame& frame = job.frame;
   const auto& api = table();
   const int type = job.type(), real = job.real_type();
-  if (frame.op == QR || frame.op == QR_R || frame.op == QR_RAW) {
+  if (is_qr(frame.op)) {
     const int64_t m = frame.size[1], n = frame.size[2], c = frame.op == QR ? frame.size[3] : 0;
     if (std::max(m, n) > std::numeric_limits<int32_t>::max())
       return fail(frame, "engine cusolver: QR of %lld x %lld is too large for its integers", (long long)m, (long long)n);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/blocked.h"
+#include "gpu/blocked_qr.h"
 #include "operations.h"
 
 namespace lapwing::cuda {
@@ -299,12 +300,16 @@ int64_t blocked_batch(const Frame& frame) {
 
 }  // namespace
 
+bool qr_is_blocked(const Frame& frame, const Properties& gpu) {
+  if (frame.op != QR || frame.size[1] > MAX_BLOCK_N) return true;
+  return int64_t(qr_shape(frame).shared) + (is_small_qr(frame) ? RESERVED : 0) > gpu.shared_per_block;
+}
+
 bool solve_fits(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1];
   if (frame.op == SVD || frame.op == SVDVALS)
     return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
-  if (frame.op == QR)
-    return n <= MAX_BLOCK_N && int64_t(qr_shape(frame).shared) + (is_small_qr(frame) ? RESERVED : 0) <= gpu.shared_per_block;
+  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
   return fits_kernel(frame, gpu) || blocked_fits(frame, gpu);
 }
 
@@ -323,13 +328,16 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 
 // The kernels with a block per matrix have not been measured on a GPU yet: only a call that names the engine uses them.
 bool solve_is_measured(const Frame& frame, const Properties& gpu) {
-  if (frame.op == QR) return is_small_qr(frame);
+  if (is_qr(frame.op)) return frame.op == QR && is_small_qr(frame);
   if (frame.size[1] <= MAX_LANES_N) return true;
   return solve_is_blocked(frame, gpu) && frame.size[0] >= blocked_batch(frame);
 }
 
 int solve_batched(Frame& frame) {
-  if (frame.op == QR) return launch_qr(frame);
+  if (is_qr(frame.op)) {
+    const Properties* gpu = properties(frame);
+    return !gpu ? 1 : qr_is_blocked(frame, *gpu) ? blocked_qr(frame) : launch_qr(frame);
+  }
   if (frame.op == SVD || frame.op == SVDVALS) return launch_svd(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;

@@ -3,10 +3,15 @@
 // Rows begin on multiples of 16 bytes, an odd number of them apart, so that lanes that read one row each meet no bank conflict.
 // Columns from the last one up to a multiple of NB are zeros, so that whole panels can be read.
 //   LW_RT  rows of a lane where one warp has a panel: matrices have at most 32 RT rows
+//   LW_NB  columns of a panel, where they are not the usual ones
 #pragma once
 #include "common.cuh"
 
-constexpr int NB = LW_DTYPE == 3 ? 4 : 8;  // columns of a panel
+#ifdef LW_NB
+constexpr int NB = LW_NB;  // columns of a panel
+#else
+constexpr int NB = LW_DTYPE == 3 ? 4 : 8;
+#endif
 constexpr int HIGH = 4;                    // rows of the piece of a product that a thread computes; VEC columns
 constexpr int RT = LW_RT;
 constexpr int WARPS = LW_THREADS / 32;

@@ -1,0 +1,262 @@
+#include "gpu/blocked_qr.h"
+
+#include <algorithm>
+
+#include "gpu/vendor.h"
+
+namespace lapwing::cuda {
+namespace {
+
+constexpr int64_t BLOCK = 128;        // columns whose reflections are applied to the rest together
+constexpr int64_t WIDE_PANEL = 64;    // the last columns, where few are left
+constexpr int64_t FOLLOWERS = 64;     // columns without reflections that follow the last block panel by panel
+constexpr int64_t MOVE_THREADS = 256, MOVE_ELEMENTS = 4096;  // of a block of threads that copies
+constexpr int64_t PART_BYTES = int64_t(1) << 31;             // working copies at a time, or one matrix
+
+int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+int64_t padded(int64_t columns, int32_t dtype) { return rounded(columns, 16 / int64_t(size_of(dtype))); }
+
+// As in qr_panel.cu.
+struct Call {
+  void *a, *v, *y, *tau;
+  int64_t batch, stride, v_stride, tau_stride;
+  int32_t ld, v_ld, rows, columns, reflections, above, whole;
+};
+
+// How qr_panel.cu does a panel. Threads by the rows: a column waits for all of them, and each should have a few rows.
+struct PanelShape {
+  int nb, threads, rows, pitch;  // LW_NB, LW_THREADS, LW_RT; elements between rows in shared memory
+  int64_t shared, bytes;
+
+  PanelShape(int32_t dtype, int64_t nb, int64_t m, int64_t columns, int64_t reflections, bool vectors) : nb(int(nb)) {
+    const int64_t element = int64_t(size_of(dtype));
+    threads = m <= 128 ? 64 : m <= 1024 ? 256 : 512;
+    rows = 1;
+    while (rows * threads < m) rows *= 2;
+    const int64_t between = (rounded(columns, nb) * element / 16 | 1) * 16 / element, warps = threads / 32;
+    pitch = int(between);
+    bytes = rows * nb * element;
+    shared = element * (m * between + 2 * nb * nb + (1 + warps) * nb * between + 2 * (warps + 1) * nb +
+                        (vectors ? rounded(reflections, nb) * between : 0));
+  }
+  // a thread's rows of NB columns stay in registers up to 256 bytes
+  bool fits(const Properties& gpu) const { return shared <= gpu.shared_per_block && bytes <= 256; }
+};
+
+int64_t usual_nb(int32_t dtype) { return dtype == C128 ? 4 : 8; }
+
+struct Panel {
+  int64_t width, nb;  // width 0: nothing fits
+};
+
+// The next panel of `rows` rows, where `left` columns wait for reflections.
+Panel panel_for(int32_t dtype, int64_t rows, int64_t left, const Properties& gpu) {
+  const int64_t nb = usual_nb(dtype);
+  const PanelShape all(dtype, nb, rows, left, left, true);
+  if (left <= WIDE_PANEL && all.fits(gpu) && 2 * all.shared <= gpu.shared_per_block) return {left, nb};
+  for (int64_t width = 32; width >= nb; width /= 2)
+    if (PanelShape(dtype, nb, rows, width, width, true).fits(gpu)) return {std::min(width, left), nb};
+  const int64_t narrow = 4;
+  if (narrow < nb && PanelShape(dtype, narrow, rows, narrow, narrow, true).fits(gpu)) return {std::min(narrow, left), narrow};
+  return {0, nb};
+}
+
+}  // namespace
+
+BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t rows, int64_t columns, int64_t reflections,
+                     int64_t room, int64_t q_columns)
+    : frame_(frame), gpu_(gpu), batch_(batch), rows_(rows), columns_(columns), reflections_(reflections), q_columns_(q_columns),
+      element_(int64_t(size_of(frame.dtype))), ld_(padded(columns + room, frame.dtype)), v_ld_(padded(reflections, frame.dtype)),
+      w_ld_(padded(std::max({columns, q_columns, BLOCK}), frame.dtype)) {
+  const auto take = [&](int64_t bytes) {
+    const size_t start = total_;
+    total_ += size_t(rounded(bytes, 256));
+    return start;
+  };
+  work_ = take(batch * rows * ld_ * element_);
+  v_ = take(batch * rows * v_ld_ * element_);
+  y_ = take(batch * rows * v_ld_ * element_);
+  w_ = take(batch * std::min(BLOCK, reflections) * w_ld_ * element_);
+  state_ = take(2 * batch * int64_t(sizeof(int32_t)));
+}
+
+bool BlockedQr::fits(int32_t dtype, int64_t rows, const Properties& gpu) {
+  return panel_for(dtype, rows, rows, gpu).width > 0;
+}
+
+int BlockedQr::place(char* block) {
+  block_ = block;
+  blas_.emplace(frame_);
+  return !blas_->ok();
+}
+
+BlockedQr::Operand BlockedQr::at(size_t place, int64_t ld, int64_t row, int64_t column) const {
+  return {block_ + place + size_t((row * ld + column) * element_), ld, rows_ * ld};
+}
+
+// ---- the reflections ---------------------------------------------------------------------------------------------------
+
+int BlockedQr::panel(int64_t j, int64_t width, int64_t columns, int64_t above, bool vectors, void* tau, bool keeps) {
+  const int64_t rows = rows_ - j, nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
+  const PanelShape shape(frame_.dtype, nb, rows, columns, width, vectors);
+  const auto address = [](const Operand& operand) { return const_cast<void*>(operand.at); };
+  const Call call{address(work(j, j)), vectors ? address(v(j, j)) : nullptr, vectors ? address(y(j, j)) : nullptr,
+                  tau ? static_cast<char*>(tau) + j * element_ : nullptr, batch_, stride(), rows_ * v_ld_, reflections_,
+                  int32_t(ld_), int32_t(v_ld_), int32_t(rows), int32_t(columns), int32_t(width), int32_t(above), keeps};
+  const std::string text = options(frame_.dtype, false, 16, " -DLW_THREADS=%d -DLW_RT=%d -DLW_NB=%d", shape.threads, shape.rows,
+                                   shape.nb);
+  return start(frame_, "qr_panel.cu", text, "qr_panel", grid_for(batch_), unsigned(shape.threads), size_t(shape.shared), call,
+               shape.pitch);
+}
+
+// To the library a row-major matrix is its transpose: W^T <- C^T conj(first), C2^T <- C2^T - W^T second^T.
+int BlockedQr::apply(const Product& p) {
+  if (!p.columns || !p.width) return 0;
+  const Operand w{block_ + w_, w_ld_, std::min(BLOCK, reflections_) * w_ld_};
+  return blas_->gemm_many(vendor::OP_NONE, vendor::OP_ADJOINT, p.columns, p.width, p.rows, 1, p.c, p.first, 0, w, batch_) ||
+         blas_->gemm_many(vendor::OP_NONE, vendor::OP_NONE, p.columns, p.rows2, p.width, -1, w, p.second, 1, p.c2, batch_);
+}
+
+// The panels of columns `first` to `end`; the columns from there up to `follow` follow panel by panel. `keeps_vectors`: V and Y
+// of the whole block are wanted.
+int BlockedQr::factor_block(int64_t first, int64_t end, int64_t follow, bool keeps_vectors, void* tau, bool keeps) {
+  for (int64_t j = first, width; j < end; j += width) {
+    width = panel_for(frame_.dtype, rows_ - j, end - j, gpu_).width;
+    const int64_t rows = rows_ - j;
+    int64_t rest = follow - (j + width);
+    const bool last = j + width == end;
+    // followers of the last panel are taken along where there is room
+    const int64_t nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
+    const bool together = last && rest > 0 && PanelShape(frame_.dtype, nb, rows, width + rest, width, true).fits(gpu_);
+    const int64_t columns = together ? width + rest : width;
+    if (together) rest = 0;
+    if (panel(j, width, columns, keeps_vectors ? j - first : 0, keeps_vectors || rest > 0, tau, keeps)) return 1;
+    // A <- (I - V Y^H) A right of the panel
+    if (rest > 0 && apply({y(j, j), v(j, j), width, work(j, j + width), rows, work(j, j + width), rows, rest})) return 1;
+    // (I - Y V^H)(I - Y' V'^H) = I - (Y, Y' - Y V^H Y') (V, V')^H
+    if (keeps_vectors && apply({v(j, first), y(first, first), j - first, y(j, j), rows, y(first, j), rows_ - first, width})) return 1;
+  }
+  return 0;
+}
+
+int BlockedQr::factor(void* tau, bool keeps) {
+  for (int64_t first = 0; first < reflections_; first += BLOCK) {
+    const int64_t end = std::min(first + BLOCK, reflections_), width = end - first;
+    const int64_t follow = end == reflections_ && columns_ - end <= FOLLOWERS ? columns_ : end;
+    if (factor_block(first, end, follow, q_columns_ > 0 || follow < columns_, tau, keeps)) return 1;
+    if (follow < columns_) {
+      const Operand rest = work(first, follow);
+      if (apply({y(first, first), v(first, first), width, rest, rows_ - first, rest, rows_ - first, columns_ - follow})) return 1;
+    }
+  }
+  return 0;
+}
+
+int BlockedQr::apply(void* x, int64_t columns, bool unit) {
+  for (int64_t first = (reflections_ - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+    const int64_t width = std::min(BLOCK, reflections_ - first), left = unit ? first : 0;
+    const Operand c{static_cast<char*>(x) + (first * columns + left) * element_, columns, rows_ * columns};
+    // x <- (I - Y V^H) x below row `first`
+    if (apply({v(first, first), y(first, first), width, c, rows_ - first, c, rows_ - first, columns - left})) return 1;
+  }
+  return 0;
+}
+
+// ---- in and out --------------------------------------------------------------------------------------------------------
+
+template <class... Arguments>
+int BlockedQr::move(const char* name, std::initializer_list<const void*> arrays, int64_t items, size_t shared, Arguments... arguments) {
+  const int width = access_width(arrays, element_);
+  const std::string text = options(frame_.dtype, false, width, " -DLW_THREADS=%d -DLW_RT=1", int(MOVE_THREADS));
+  return start(frame_, "qr_moves.cu", text, name, grid_for(items), unsigned(MOVE_THREADS), shared, arguments...);
+}
+
+// rows of `columns` elements that a block of threads copies, and how many blocks that makes
+struct Rows {
+  int32_t each;
+  int64_t blocks;
+  Rows(int64_t batch, int64_t rows, int64_t columns)
+      : each(int32_t(std::clamp<int64_t>(MOVE_ELEMENTS / std::max<int64_t>(columns, 1), 1, rows))),
+        blocks(batch * ((rows + each - 1) / each)) {}
+};
+
+int BlockedQr::take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils) {
+  const Rows in(batch_, turned ? columns : rows, turned ? rows : columns), out(batch_, rows, end - first);
+  int32_t* state = this->state(which);
+  void* to = work() + first * element_;
+  return fill(frame_, state, 0x80, sizeof(int32_t) * size_t(batch_)) ||
+         move("qr_measure", {a}, in.blocks, 0, a, state, batch_, int32_t(turned ? columns : rows), int32_t(turned ? rows : columns),
+              in.each) ||
+         move("qr_take", {a}, out.blocks, 0, a, to, static_cast<const int32_t*>(state), batch_, stride(), int32_t(rows),
+              int32_t(columns), int32_t(end - first), int32_t(ld_), out.each, int32_t(turned), int32_t(spoils));
+}
+
+int BlockedQr::give_r(void* r, int64_t rows) {
+  const Rows out(batch_, rows, columns_);
+  return move("qr_give_r", {r}, out.blocks, 0, static_cast<const void*>(work()), r, static_cast<const int32_t*>(state(0)), batch_,
+              stride(), int32_t(rows), int32_t(columns_), int32_t(ld_), out.each);
+}
+
+int BlockedQr::give_raw(void* h) {
+  const int64_t tiles = ((rows_ + 31) / 32) * ((columns_ + 31) / 32);
+  return move("qr_give_raw", {h}, batch_ * tiles, size_t(32 * 33 * element_), static_cast<const void*>(work()), h,
+              static_cast<const int32_t*>(state(0)), batch_, stride(), int32_t(rows_), int32_t(columns_), int32_t(ld_));
+}
+
+int BlockedQr::identity(void* q, int64_t columns) {
+  const Rows out(batch_, rows_, columns);
+  return move("qr_identity", {q}, out.blocks, 0, q, batch_, int32_t(rows_), int32_t(columns), out.each);
+}
+
+// ---- the operations ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+BlockedQr blocked(Frame& frame, const Properties& gpu, int64_t batch) {
+  const int64_t m = frame.size[1], n = frame.size[2];
+  return {frame, gpu, batch, m, n, std::min(m, n), 0, frame.op == QR ? frame.size[3] : 0};
+}
+
+int64_t matrices_at_once(Frame& frame, const Properties& gpu) {
+  const auto one = int64_t(blocked(frame, gpu, 1).bytes());
+  return std::clamp<int64_t>(PART_BYTES / one, 1, frame.size[0]);
+}
+
+int run_part(Frame& frame, const Properties& gpu, char* block) {
+  const int64_t m = frame.size[1], n = frame.size[2];
+  const bool raw = frame.op == QR_RAW;
+  BlockedQr qr = blocked(frame, gpu, frame.size[0]);
+  if (qr.place(block) || qr.take(frame.buffer[0], m, 0, n, qr.ld(), 0, false, true) ||
+      qr.factor(raw ? frame.buffer[2] : nullptr, raw))
+    return 1;
+  if (raw) return qr.give_raw(frame.buffer[1]);
+  if (frame.op == QR_R) return qr.give_r(frame.buffer[1], std::min(m, n));
+  const int64_t c = frame.size[3];
+  return qr.give_r(frame.buffer[2], c) || qr.identity(frame.buffer[1], c) || qr.apply(frame.buffer[1], c, true);
+}
+
+}  // namespace
+
+bool blocked_qr_fits(const Frame& frame, const Properties& gpu) {
+  return BlockedQr::fits(frame.dtype, frame.size[1], gpu) && std::max(frame.size[1], frame.size[2]) < int64_t(1) << 30;
+}
+
+int64_t blocked_qr_scratch(Frame& frame) {
+  const Properties* gpu = properties(frame);
+  return gpu ? int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) : -1;
+}
+
+int blocked_qr(Frame& frame) {
+  const Properties* gpu = properties(frame);
+  if (!gpu) return 1;
+  const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);
+  char* block = scratch(frame, blocked(frame, *gpu, step).bytes());
+  if (!block) return 1;
+  for (int64_t first = 0; first < batch; first += step) {
+    Frame part = part_of(frame, first, std::min(step, batch - first));
+    if (run_part(part, *gpu, block)) return fail_as(frame, part);
+  }
+  return 0;
+}
+
+}  // namespace lapwing::cuda
