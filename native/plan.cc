@@ -188,7 +188,7 @@ bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
 bool gpu_solve_batched_pays(const Frame& frame, const Place& place) {
-  return cuda::solve_fits(frame, *place.gpu) && cuda::solve_is_measured(frame, *place.gpu);
+  return cuda::solve_fits(frame, *place.gpu) && cuda::solve_pays(frame, *place.gpu);
 }
 
 // How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the

@@ -287,17 +287,6 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, k, gpu).shared) <= gpu.shared_per_block;
 }
 
-// Batches of at least this many matrices go to blocked.cc instead of one after the other to the vendor's solver: by operation
-// (systems and inverses of positive definite matrices apart) and dtype. Nothing has been measured on a GPU yet: never.
-int64_t blocked_batch(const Frame& frame) {
-  constexpr int64_t NEVER = INT64_MAX;
-  constexpr int64_t general[] = {NEVER, NEVER, NEVER, NEVER};     // solve, inverse, lu, slogdet, det
-  constexpr int64_t positive[] = {NEVER, NEVER, NEVER, NEVER};    // the same for positive definite matrices
-  constexpr int64_t triangular[] = {NEVER, NEVER, NEVER, NEVER};  // triangular, lu_solve, cholesky_solve
-  const bool factors = frame.op != TRIANGULAR && frame.op != LU_SOLVE && frame.op != CHOLESKY_SOLVE;
-  return (!factors ? triangular : frame.flags & POS ? positive : general)[frame.dtype];
-}
-
 }  // namespace
 
 bool qr_is_blocked(const Frame& frame, const Properties& gpu) {
@@ -326,11 +315,18 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
   return other.size[1];
 }
 
-// The kernels with a block per matrix have not been measured on a GPU yet: only a call that names the engine uses them.
-bool solve_is_measured(const Frame& frame, const Properties& gpu) {
-  if (is_qr(frame.op)) return frame.op == QR && is_small_qr(frame);
-  if (frame.size[1] <= MAX_LANES_N) return true;
-  return solve_is_blocked(frame, gpu) && frame.size[0] >= blocked_batch(frame);
+// Measured against the vendor's solver, one matrix after the other (H200, 2026-11-16, benchmarks/blocks.py and qr_blocks.py): a
+// block holds one matrix faster than the vendor's solver has it in every order and dtype, but for one inverse whose columns find
+// no room beside it. Panels need two matrices. Many right-hand sides of a few matrices keep too few blocks busy.
+bool solve_pays(const Frame& frame, const Properties& gpu) {
+  const int64_t batch = frame.size[0], n = frame.size[1];
+  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || batch > 1;
+  if (is_rectangular(frame.op) || n <= MAX_LANES_N) return true;
+  if (!fits_kernel(frame, gpu)) return batch > 1;
+  const Plan plan = plan_of(frame);
+  const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;
+  const bool room = columns <= FEW || plan.factor == HERMITIAN_FACTOR || !block_shape(frame, plan, n, columns, gpu).few;
+  return batch > 1 || (room && columns <= n);
 }
 
 int solve_batched(Frame& frame) {

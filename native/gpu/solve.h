@@ -12,8 +12,8 @@ bool solve_is_blocked(const Frame& frame, const Properties& gpu);  // whether bl
 int64_t solve_bytes(const Frame& frame, const Properties& gpu);    // of device memory that solve_batched asks for
 // QR, QR_R, QR_RAW: whether it goes panel by panel (blocked_qr.h), and not in one kernel
 bool qr_is_blocked(const Frame& frame, const Properties& gpu);
-// Whether its kernel has shown on a GPU that it is the faster one
-bool solve_is_measured(const Frame& frame, const Properties& gpu);
+// Whether that is faster than the vendor's solver with one matrix after the other
+bool solve_pays(const Frame& frame, const Properties& gpu);
 int solve_batched(Frame& frame);
 
 }  // namespace lapwing::cuda
