@@ -317,14 +317,20 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 
 // Measured against the vendor's solver, one matrix after the other (H200, 2026-11-16, benchmarks/blocks.py and qr_blocks.py): a
 // block holds one matrix faster than the vendor's solver has it in every order and dtype, but for one inverse whose columns find
-// no room beside it. Panels need two matrices. Many right-hand sides of a few matrices keep too few blocks busy.
+// no room beside it. By panels one matrix is faster too up to MEASURED; positive definite systems and triangles with few right-hand
+// sides, which are bound by the memory that one block reads, up to fewer. Many right-hand sides of one matrix keep too few blocks busy.
 bool solve_pays(const Frame& frame, const Properties& gpu) {
+  constexpr int64_t MEASURED = 2048, FEWER_POSITIVE = 512, FEWER_TRIANGLE = 1024, MANY = 16;
   const int64_t batch = frame.size[0], n = frame.size[1];
-  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || batch > 1;
+  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || batch > 1 || std::max(n, frame.size[2]) <= MEASURED;
   if (is_rectangular(frame.op) || n <= MAX_LANES_N) return true;
-  if (!fits_kernel(frame, gpu)) return batch > 1;
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;
+  if (!fits_kernel(frame, gpu)) {
+    if (plan.factor == NO_FACTOR && columns <= FEW) return n <= FEWER_TRIANGLE || batch >= MANY;
+    const bool positive = plan.factor == HERMITIAN_FACTOR && plan.give == GIVE_X;
+    return batch > 1 || (n <= (positive ? FEWER_POSITIVE : MEASURED) && columns <= n);
+  }
   const bool room = columns <= FEW || plan.factor == HERMITIAN_FACTOR || !block_shape(frame, plan, n, columns, gpu).few;
   return batch > 1 || (room && columns <= n);
 }

@@ -49,14 +49,14 @@ def test_both_sides_of_a_matrix_decide_about_svd():
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")
 def test_systems_of_every_order_on_a_gpu():
-    """A block per matrix wherever shared memory holds one, panels for batches above that, the vendor's solver for one large matrix."""
+    """A block per matrix wherever shared memory holds one, panels above that, the vendor's solver for one large matrix."""
 
     def chosen(op, batch, n, columns=1):
         return planner.plan(Problem(op, "float64", batch, n, "cuda", columns=columns if op == "solve" else None)).engine
 
     for op in ("solve", "inverse", "slogdet", "det", "lu"):
         assert [chosen(op, 1000, n) for n in (32, 33, 168, 169, 352, 2048)] == ["batched"] * 6
-        assert [chosen(op, 1, n) for n in (2, 33, 128, 169, 2048)] == ["batched"] * 3 + ["cusolver"] * 2
+        assert [chosen(op, 1, n) for n in (2, 33, 128, 169, 2048, 2049)] == ["batched"] * 5 + ["cusolver"]
     # too few blocks would share the work, or the columns of the inverse find no room
     assert [chosen("solve", batch, 64, columns=1000) for batch in (1, 2)] == ["cusolver", "batched"]
     assert [chosen("inverse", batch, 168) for batch in (1, 2)] == ["cusolver", "batched"]
