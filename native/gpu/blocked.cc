@@ -349,8 +349,7 @@ class Job {
   int cholesky(void* factor, int32_t* info) {
     Frame own = cholesky_frame(frame_, factor, info);
     own.scratch = {block_ + places_.cholesky, [](void* self, size_t) { return self; }};
-    const bool small = n_ <= 128 && cholesky_batched_fits(own, gpu_);
-    return (small ? cholesky_batched(own) : cholesky_tiled(own)) ? fail_as(frame_, own) : 0;
+    return cholesky_tiled(own) ? fail_as(frame_, own) : 0;
   }
 
   // ---- substitution
@@ -457,8 +456,9 @@ class Job {
 
 bool blocked_fits(const Frame& frame, const Properties& gpu) {
   if (is_rectangular(frame.op) || frame.size[1] > BLOCKED_LARGEST) return false;
-  return int64_t(block_bytes(frame.dtype)) <= gpu.shared_per_block &&
-         (is_positive(frame) || !factors(frame) || panel_shape(frame.dtype, frame.size[1], gpu).width);
+  if (int64_t(block_bytes(frame.dtype)) > gpu.shared_per_block) return false;
+  if (!factors(frame)) return true;
+  return is_positive(frame) ? cholesky_tiled_fits(frame, gpu) : panel_shape(frame.dtype, frame.size[1], gpu).width;
 }
 
 size_t blocked_scratch(const Frame& frame) { return places_of(part_of(frame, 0, part_size(frame))).total; }

@@ -49,14 +49,15 @@ def test_both_sides_of_a_matrix_decide_about_svd():
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")
 def test_a_block_per_matrix_is_used_where_it_is_named():
-    """Above n = 32, until it is measured; and never where shared memory cannot hold the matrix."""
+    """Above n = 32, until it is measured; larger ones than shared memory holds go by blocks of columns."""
 
     def problem(op, n):
         return Problem(op, "float64", 1000, n, "cuda", columns=1 if op == "solve" else None)
 
     for op in ("solve", "inverse", "slogdet", "det", "lu"):
-        assert [planner.plan(problem(op, n)).engine for n in (32, 33, 168)] == ["batched", "cusolver", "cusolver"]
-        assert ["168" in planner._ask(problem(op, n), "batched").refusal for n in (33, 168, 169)] == [False, False, True]
+        engines = [planner.plan(problem(op, n)).engine for n in (32, 33, 168, 169, 2048)]
+        assert engines == ["batched", *["cusolver"] * 4]
+        assert ["4096" in planner._ask(problem(op, n), "batched").refusal for n in (33, 169, 4096, 4097)] == [False] * 3 + [True]
 
 
 def test_explain():
