@@ -97,7 +97,7 @@ PanelShape panel_shape(int32_t dtype, int64_t left, const Properties& gpu) {
   shape.threads = int(std::max<int64_t>(32, ((left + shape.rows - 1) / shape.rows + 31) / 32 * 32));
   for (int64_t bytes = shape.rows <= 2 ? 128 : shape.rows == 4 ? 64 : 32; bytes >= 32; bytes /= 2) {
     shape.width = int(bytes / int64_t(size_of(dtype)));
-    shape.shared = size_t(left * (bytes + 16) + 2 * WARPS * (bytes + KEY + 4) + 8 * shape.width + 16);
+    shape.shared = size_t(left * (bytes + 16 + 4) + shape.width * bytes + 2 * WARPS * (bytes + KEY + 4) + 8 * shape.width + 16);
     if (int64_t(shape.shared) <= gpu.shared_per_block) return shape;
   }
   shape.width = 0;

@@ -238,7 +238,7 @@ solve_checks.test_inverse_positive(run, {dtype}, lower, {largest})
 # ---- larger matrices: by blocks of columns, with products ---------------------------------------------------------------
 
 # shared memory that n = 100 does not fit into, so that small matrices do for the tests
-SHARED = {"f32": 40000, "f64": 75000, "c64": 75000, "c128": 140000}
+SHARED = {"f32": 42000, "f64": 75000, "c64": 75000, "c128": 140000}
 
 
 def test_blocked(child, emulated):

@@ -70,7 +70,7 @@ ENGINES: dict[str, Engine] = {
             {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
             special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
-            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with the BLAS library"),
+            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS"),
         ),
         Engine(
             "lapack",
