@@ -152,10 +152,8 @@ int64_t rounded(const Frame& frame, int64_t columns) {
   return (columns + unit - 1) / unit * unit;
 }
 
-// LU is made where the result goes, if its rows are aligned.
-bool in_output(const Frame& frame) {
-  return access_width({frame.buffer[1]}, frame.size[1] * int64_t(size_of(frame.dtype))) == 16;
-}
+// LU is made where the result goes, if its rows are aligned to each other.
+bool in_output(const Frame& frame) { return rounded(frame, frame.size[1]) == frame.size[1]; }
 
 Places places_of(const Frame& frame) {
   const int64_t batch = frame.size[0], n = frame.size[1], k = sides(frame);
@@ -330,7 +328,7 @@ class Job {
             int32_t* flags) {
     const PanelCall call{a.at, a.ld, a.stride, batch_, rows, integers(block_ + places_.from), bad, flags, inner(), outer(),
                          int32_t(n_), int32_t(first), int32_t(j), int32_t(width), int32_t(last), int32_t(shape.threads)};
-    const std::string choice = options(frame_.dtype, false, 16,
+    const std::string choice = options(frame_.dtype, false, access_width({a.at}, a.ld * element_),
                                        " -DLW_RT=%d -DLW_W=%d -DLW_RESIDENT=%d -DLW_THREADS=512 -DLW_LANES=32 -DLW_FACTOR=2",
                                        shape.rows, shape.width, shape.rows == 1 ? 2 : 1);
     return start(frame_, "blocked_panel.cu", choice, "lu_panel", grid_for(batch_), unsigned(shape.threads), shape.shared, call);

@@ -3,7 +3,7 @@
 // Thread t keeps the rows t, t + threads, ... of the panel in registers, RT of them. For each column every warp puts its best
 // row into shared memory; after one barrier all threads choose the best of these and subtract multiples of it. The multipliers
 // go to shared memory, and the other columns move one register down, so that p[0] is the current one and the loop is not
-// unrolled. Rows take their places on the way out. The matrices and their rows are aligned to 16 bytes.
+// unrolled. Rows take their places on the way out.
 // Options: LW_RT, LW_W (a row of the panel has 32, 64 or 128 bytes).
 #include "blocked.cuh"
 
@@ -137,9 +137,14 @@ LW_INLINE void factor_panel(const Panel& call, const Shared& s, i64 m) {
   const int t = threadIdx.x, threads = call.threads, column = call.column, left = call.n - column, width = call.width;
   T* a = call.a + m * call.stride + column * call.ld + column;
   // columns past the width may come along, and are never stored
-  for (int at = t; at < left * UNITS; at += threads) {
-    const int i = at / UNITS, c = at % UNITS * VEC;
-    copy_async<16>(s.row(i) + c, a + i * call.ld + (c < width ? c : 0), c < width);
+  constexpr int STEP = LW_V == 16 ? VEC : 1;
+  for (int at = t; at < left * (W / STEP); at += threads) {
+    const int i = at / (W / STEP), c = at % (W / STEP) * STEP;
+    const T* source = a + i * call.ld + (c < width ? c : 0);
+    if (LW_V == 16)
+      copy_async<16>(s.row(i) + c, source, c < width);
+    else
+      copy_element(s.row(i) + c, source, c < width);
   }
   finish_copies();
   __syncthreads();
@@ -162,7 +167,7 @@ LW_INLINE void factor_panel(const Panel& call, const Shared& s, i64 m) {
     for (int v = 0; v < VEC; v++)
       if (i < width && c + v >= i) x.v[v] = s.top[i * W + c + v];
     T* to = a + i * call.ld + c;
-    if (width == W) {
+    if (LW_V == 16 && width == W) {
       *(Vector*)to = x;
     } else {
 #pragma unroll
