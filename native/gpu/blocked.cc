@@ -97,7 +97,7 @@ PanelShape panel_shape(int32_t dtype, int64_t left, const Properties& gpu) {
   shape.threads = int(std::max<int64_t>(32, ((left + shape.rows - 1) / shape.rows + 31) / 32 * 32));
   for (int64_t bytes = shape.rows <= 2 ? 128 : shape.rows == 4 ? 64 : 32; bytes >= 32; bytes /= 2) {
     shape.width = int(bytes / int64_t(size_of(dtype)));
-    shape.shared = size_t(left * (bytes + 16) + 2 * WARPS * (bytes + KEY + 4) + 8 * shape.width + 16);
+    shape.shared = size_t(left * (bytes + 16 + 4) + shape.width * bytes + 2 * WARPS * (bytes + KEY + 4) + 8 * shape.width + 16);
     if (int64_t(shape.shared) <= gpu.shared_per_block) return shape;
   }
   shape.width = 0;
@@ -152,10 +152,8 @@ int64_t rounded(const Frame& frame, int64_t columns) {
   return (columns + unit - 1) / unit * unit;
 }
 
-// LU is made where the result goes, if its rows are aligned.
-bool in_output(const Frame& frame) {
-  return access_width({frame.buffer[1]}, frame.size[1] * int64_t(size_of(frame.dtype))) == 16;
-}
+// LU is made where the result goes, if its rows are aligned to each other.
+bool in_output(const Frame& frame) { return rounded(frame, frame.size[1]) == frame.size[1]; }
 
 Places places_of(const Frame& frame) {
   const int64_t batch = frame.size[0], n = frame.size[1], k = sides(frame);
@@ -330,7 +328,7 @@ class Job {
             int32_t* flags) {
     const PanelCall call{a.at, a.ld, a.stride, batch_, rows, integers(block_ + places_.from), bad, flags, inner(), outer(),
                          int32_t(n_), int32_t(first), int32_t(j), int32_t(width), int32_t(last), int32_t(shape.threads)};
-    const std::string choice = options(frame_.dtype, false, 16,
+    const std::string choice = options(frame_.dtype, false, access_width({a.at}, a.ld * element_),
                                        " -DLW_RT=%d -DLW_W=%d -DLW_RESIDENT=%d -DLW_THREADS=512 -DLW_LANES=32 -DLW_FACTOR=2",
                                        shape.rows, shape.width, shape.rows == 1 ? 2 : 1);
     return start(frame_, "blocked_panel.cu", choice, "lu_panel", grid_for(batch_), unsigned(shape.threads), shape.shared, call);
@@ -349,8 +347,7 @@ class Job {
   int cholesky(void* factor, int32_t* info) {
     Frame own = cholesky_frame(frame_, factor, info);
     own.scratch = {block_ + places_.cholesky, [](void* self, size_t) { return self; }};
-    const bool small = n_ <= 128 && cholesky_batched_fits(own, gpu_);
-    return (small ? cholesky_batched(own) : cholesky_tiled(own)) ? fail_as(frame_, own) : 0;
+    return cholesky_tiled(own) ? fail_as(frame_, own) : 0;
   }
 
   // ---- substitution
@@ -457,8 +454,9 @@ class Job {
 
 bool blocked_fits(const Frame& frame, const Properties& gpu) {
   if (is_rectangular(frame.op) || frame.size[1] > BLOCKED_LARGEST) return false;
-  return int64_t(block_bytes(frame.dtype)) <= gpu.shared_per_block &&
-         (is_positive(frame) || !factors(frame) || panel_shape(frame.dtype, frame.size[1], gpu).width);
+  if (int64_t(block_bytes(frame.dtype)) > gpu.shared_per_block) return false;
+  if (!factors(frame)) return true;
+  return is_positive(frame) ? cholesky_tiled_fits(frame, gpu) : panel_shape(frame.dtype, frame.size[1], gpu).width;
 }
 
 size_t blocked_scratch(const Frame& frame) { return places_of(part_of(frame, 0, part_size(frame))).total; }

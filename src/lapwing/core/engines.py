@@ -59,6 +59,7 @@ def _with_blas(device: str) -> str:
 
 
 _SIMD = "SIMD across the batch, threads over it"
+_SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "det")
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -68,7 +69,8 @@ ENGINES: dict[str, Engine] = {
             "our kernels for many small matrices",
             {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
-            special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix"),
+            special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
+            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS"),
         ),
         Engine(
             "lapack",

@@ -9,6 +9,8 @@
 constexpr int ROWS = 32, K = LW_K;
 constexpr int SUMMERS = LW_THREADS / 32 - 1;  // warps that sum
 constexpr int EACH = ROWS / SUMMERS;          // rows of a warp
+constexpr int LOADS = SIZE == 16 || SUMMERS == 8 ? 8 : 16;  // of a thread under way at once
+constexpr int AT_ONCE = LOADS / EACH;         // of them in one row
 constexpr int PITCH = ROWS + 1;
 constexpr bool ADJOINT = LW_READ == 1;
 constexpr int PARTS = ADJOINT ? SUMMERS : 1;  // parts of each sum
@@ -60,14 +62,23 @@ LW_INLINE void sum_rows(const Shared& s, int set, const T* e, i64 ld, int n, int
 #pragma unroll
     for (int k = 0; k < K; k++) sum[r][k] = zero();
   }
-#pragma unroll 4
-  for (int j = begin + lane; j < end; j += 32) {
+  for (int j0 = begin + lane; j0 < end; j0 += 32 * AT_ONCE) {
+    T a[AT_ONCE][EACH];
 #pragma unroll
-    for (int r = 0; r < EACH; r++) {
-      const T a = load_element(line[r] + j);
+    for (int u = 0; u < AT_ONCE; u++)
 #pragma unroll
-      for (int k = 0; k < K; k++) sum[r][k] = subtract_plain(sum[r][k], a, s.x[j * K + k]);
-    }
+      for (int r = 0; r < EACH; r++)
+        if (j0 + 32 * u < end) a[u][r] = load_element(line[r] + j0 + 32 * u);
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++)
+      if (j0 + 32 * u < end) {
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+          const T x = s.x[(j0 + 32 * u) * K + k];
+#pragma unroll
+          for (int r = 0; r < EACH; r++) sum[r][k] = subtract_plain(sum[r][k], a[u][r], x);
+        }
+      }
   }
 #pragma unroll
   for (int r = 0; r < EACH; r++)
@@ -87,11 +98,17 @@ LW_INLINE void sum_columns(const Shared& s, int set, const T* e, i64 ld, int n, 
 #pragma unroll
   for (int k = 0; k < K; k++) sum[k] = zero();
   const T* column = e + min(i0 + lane, n - 1);
-#pragma unroll 8
-  for (int j = begin + own; j < end; j += SUMMERS) {
-    const T a = conjugate(load_element(column + j * ld));
+  for (int j0 = begin + own; j0 < end; j0 += SUMMERS * LOADS) {
+    T a[LOADS];
 #pragma unroll
-    for (int k = 0; k < K; k++) sum[k] = subtract_plain(sum[k], a, s.x[j * K + k]);
+    for (int u = 0; u < LOADS; u++)
+      if (j0 + SUMMERS * u < end) a[u] = load_element(column + (j0 + SUMMERS * u) * ld);
+#pragma unroll
+    for (int u = 0; u < LOADS; u++)
+      if (j0 + SUMMERS * u < end) {
+#pragma unroll
+        for (int k = 0; k < K; k++) sum[k] = subtract_plain(sum[k], conjugate(a[u]), s.x[(j0 + SUMMERS * u) * K + k]);
+      }
   }
 #pragma unroll
   for (int k = 0; k < K; k++) s.sum(set, own, lane)[k] = sum[k];
@@ -135,7 +152,7 @@ LW_INLINE void solve_rows(const Shared& s, int set, int n, int i0, int known, bo
     if (lane < width) s.x[(i0 + lane) * K + k] = y[k];
 }
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS) few_solve(Few call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS, SUMMERS == 8 && SIZE < 16 ? 3 : 1) few_solve(Few call) {
   const int n = call.n, t = threadIdx.x, last = (n - 1) / ROWS * ROWS;
   Shared s;
   s.x = (T*)memory;
