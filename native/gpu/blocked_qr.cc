@@ -61,7 +61,38 @@ Panel panel_for(int32_t dtype, int64_t rows, int64_t left, const Properties& gpu
   return {0, nb};
 }
 
+// ---- copies --------------------------------------------------------------------------------------------------------------
+
+template <class... Arguments>
+int move(Frame& frame, const char* name, const void* array, int64_t blocks, size_t shared, Arguments... arguments) {
+  const int width = access_width({array}, int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, false, width, " -DLW_THREADS=%d -DLW_RT=1", int(MOVE_THREADS));
+  return start(frame, "qr_moves.cu", text, name, grid_for(blocks), unsigned(MOVE_THREADS), shared, arguments...);
+}
+
+// Rows of `columns` elements that a block of threads copies, and how many blocks that makes.
+struct Rows {
+  int32_t each;
+  int64_t blocks;
+  Rows(int64_t batch, int64_t rows, int64_t columns)
+      : each(int32_t(std::clamp<int64_t>(MOVE_ELEMENTS / std::max<int64_t>(columns, 1), 1, rows))),
+        blocks(batch * ((rows + each - 1) / each)) {}
+};
+
 }  // namespace
+
+int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns) {
+  const Rows in(batch, rows, columns);
+  return fill(frame, state, 0x80, sizeof(int32_t) * size_t(batch)) ||
+         move(frame, "qr_measure", a, in.blocks, 0, a, state, batch, int32_t(rows), int32_t(columns), in.each);
+}
+
+int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
+                bool turned, bool spoils) {
+  const Rows out(batch, rows, copies.end);
+  return move(frame, "qr_take", a, out.blocks, 0, a, copies.to, state, batch, copies.stride, int32_t(rows), int32_t(columns),
+              int32_t(copies.end), int32_t(copies.ld), out.each, int32_t(turned), int32_t(spoils));
+}
 
 BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t rows, int64_t columns, int64_t reflections,
                      int64_t room, int64_t q_columns)
@@ -164,48 +195,27 @@ int BlockedQr::apply(void* x, int64_t columns, bool unit) {
 
 // ---- in and out --------------------------------------------------------------------------------------------------------
 
-template <class... Arguments>
-int BlockedQr::move(const char* name, std::initializer_list<const void*> arrays, int64_t items, size_t shared, Arguments... arguments) {
-  const int width = access_width(arrays, element_);
-  const std::string text = options(frame_.dtype, false, width, " -DLW_THREADS=%d -DLW_RT=1", int(MOVE_THREADS));
-  return start(frame_, "qr_moves.cu", text, name, grid_for(items), unsigned(MOVE_THREADS), shared, arguments...);
-}
-
-// rows of `columns` elements that a block of threads copies, and how many blocks that makes
-struct Rows {
-  int32_t each;
-  int64_t blocks;
-  Rows(int64_t batch, int64_t rows, int64_t columns)
-      : each(int32_t(std::clamp<int64_t>(MOVE_ELEMENTS / std::max<int64_t>(columns, 1), 1, rows))),
-        blocks(batch * ((rows + each - 1) / each)) {}
-};
-
 int BlockedQr::take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils) {
-  const Rows in(batch_, turned ? columns : rows, turned ? rows : columns), out(batch_, rows, end - first);
-  int32_t* state = this->state(which);
-  void* to = work() + first * element_;
-  return fill(frame_, state, 0x80, sizeof(int32_t) * size_t(batch_)) ||
-         move("qr_measure", {a}, in.blocks, 0, a, state, batch_, int32_t(turned ? columns : rows), int32_t(turned ? rows : columns),
-              in.each) ||
-         move("qr_take", {a}, out.blocks, 0, a, to, static_cast<const int32_t*>(state), batch_, stride(), int32_t(rows),
-              int32_t(columns), int32_t(end - first), int32_t(ld_), out.each, int32_t(turned), int32_t(spoils));
+  const Copies copies{work() + first * element_, ld_, stride(), end - first};
+  return measure(frame_, a, state(which), batch_, turned ? columns : rows, turned ? rows : columns) ||
+         take_scaled(frame_, a, state(which), batch_, rows, columns, copies, turned, spoils);
 }
 
 int BlockedQr::give_r(void* r, int64_t rows) {
   const Rows out(batch_, rows, columns_);
-  return move("qr_give_r", {r}, out.blocks, 0, static_cast<const void*>(work()), r, static_cast<const int32_t*>(state(0)), batch_,
+  return move(frame_, "qr_give_r", r, out.blocks, 0, static_cast<const void*>(work()), r, static_cast<const int32_t*>(state(0)), batch_,
               stride(), int32_t(rows), int32_t(columns_), int32_t(ld_), out.each);
 }
 
 int BlockedQr::give_raw(void* h) {
   const int64_t tiles = ((rows_ + 31) / 32) * ((columns_ + 31) / 32);
-  return move("qr_give_raw", {h}, batch_ * tiles, size_t(32 * 33 * element_), static_cast<const void*>(work()), h,
+  return move(frame_, "qr_give_raw", h, batch_ * tiles, size_t(32 * 33 * element_), static_cast<const void*>(work()), h,
               static_cast<const int32_t*>(state(0)), batch_, stride(), int32_t(rows_), int32_t(columns_), int32_t(ld_));
 }
 
 int BlockedQr::identity(void* q, int64_t columns) {
   const Rows out(batch_, rows_, columns);
-  return move("qr_identity", {q}, out.blocks, 0, q, batch_, int32_t(rows_), int32_t(columns), out.each);
+  return move(frame_, "qr_identity", q, out.blocks, 0, q, batch_, int32_t(rows_), int32_t(columns), out.each);
 }
 
 // ---- the operations ----------------------------------------------------------------------------------------------------
@@ -238,7 +248,8 @@ int run_part(Frame& frame, const Properties& gpu, char* block) {
 }  // namespace
 
 bool blocked_qr_fits(const Frame& frame, const Properties& gpu) {
-  return BlockedQr::fits(frame.dtype, frame.size[1], gpu) && std::max(frame.size[1], frame.size[2]) < int64_t(1) << 30;
+  const int64_t longer = std::max(frame.size[1], frame.size[2]);
+  return longer < int64_t(1) << 30 && BlockedQr::fits(frame.dtype, frame.op == LSTSQ ? longer : frame.size[1], gpu);
 }
 
 int64_t blocked_qr_scratch(Frame& frame) {

@@ -309,7 +309,7 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1];
   if (frame.op == SVD || frame.op == SVDVALS)
     return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
-  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
+  if (is_qr(frame.op) || frame.op == LSTSQ) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
   return fits_kernel(frame, gpu) || blocked_fits(frame, gpu);
 }
 
@@ -328,7 +328,7 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 
 // The kernels with a block per matrix have not been measured on a GPU yet: only a call that names the engine uses them.
 bool solve_is_measured(const Frame& frame, const Properties& gpu) {
-  if (is_qr(frame.op)) return frame.op == QR && is_small_qr(frame);
+  if (is_qr(frame.op) || frame.op == LSTSQ) return frame.op == QR && is_small_qr(frame);
   if (frame.size[1] <= MAX_LANES_N) return true;
   return solve_is_blocked(frame, gpu) && frame.size[0] >= blocked_batch(frame);
 }
