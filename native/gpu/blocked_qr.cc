@@ -11,7 +11,8 @@ constexpr int64_t BLOCK = 128;        // columns whose reflections are applied t
 constexpr int64_t WIDE_PANEL = 64;    // the last columns, where few are left
 constexpr int64_t FOLLOWERS = 64;     // columns without reflections that follow the last block panel by panel
 constexpr int64_t MOVE_THREADS = 256, MOVE_ELEMENTS = 4096;  // of a block of threads that copies
-constexpr int64_t PART_BYTES = int64_t(1) << 31;             // working copies at a time, or one matrix
+constexpr int64_t MOST_REGISTERS = 256;  // bytes of a panel in the registers of a thread: more of them spill
+constexpr int64_t BUSY_THREADS = 512;    // of a multiprocessor
 
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 int64_t padded(int64_t columns, int32_t dtype) { return rounded(columns, 16 / int64_t(size_of(dtype))); }
@@ -23,25 +24,37 @@ struct Call {
   int32_t ld, v_ld, rows, columns, reflections, above, whole;
 };
 
-// How qr_panel.cu does a panel. Threads by the rows: a column waits for all of them, and each should have a few rows.
+// How qr_panel.cu does a panel of m rows.
 struct PanelShape {
-  int nb, threads, rows, pitch;  // LW_NB, LW_THREADS, LW_RT; elements between rows in shared memory
-  int64_t shared, bytes;
+  int nb, threads, rows = 1, pitch;  // LW_NB, LW_THREADS, LW_RT; elements between rows in shared memory
+  int64_t shared, registers;         // bytes of a block, and of the NB columns that a thread holds
 
-  PanelShape(int32_t dtype, int64_t nb, int64_t m, int64_t columns, int64_t reflections, bool vectors) : nb(int(nb)) {
-    const int64_t element = int64_t(size_of(dtype));
-    threads = m <= 128 ? 64 : m <= 1024 ? 256 : 512;
-    rows = 1;
-    while (rows * threads < m) rows *= 2;
-    const int64_t between = (rounded(columns, nb) * element / 16 | 1) * 16 / element, warps = threads / 32;
+  PanelShape(int32_t dtype, int64_t nb, int threads, int64_t m, int64_t columns, int64_t reflections, bool vectors)
+      : nb(int(nb)), threads(threads) {
+    const int64_t element = int64_t(size_of(dtype)), warps = threads / 32;
+    while (int64_t(rows) * threads < m) rows *= 2;
+    const int64_t between = (rounded(columns, nb) * element / 16 | 1) * 16 / element;
     pitch = int(between);
-    bytes = rows * nb * element;
+    registers = rows * nb * element;
     shared = element * (m * between + 2 * nb * nb + (1 + warps) * nb * between + 2 * (warps + 1) * nb +
                         (vectors ? rounded(reflections, nb) * between : 0));
   }
-  // a thread's rows of NB columns stay in registers up to 256 bytes
-  bool fits(const Properties& gpu) const { return shared <= gpu.shared_per_block && bytes <= 256; }
+  bool fits(const Properties& gpu) const { return shared <= gpu.shared_per_block && registers <= MOST_REGISTERS; }
 };
+
+// Every column waits for all threads of its block, so few of them have many rows each, unless too few blocks would share a
+// multiprocessor to keep it busy.
+PanelShape shape_for(int32_t dtype, int64_t nb, int64_t batch, int64_t m, int64_t columns, int64_t reflections, bool vectors,
+                     const Properties& gpu) {
+  const int64_t blocks = (batch + gpu.multiprocessors - 1) / gpu.multiprocessors;
+  for (int threads : {64, 128, 256}) {
+    const PanelShape shape(dtype, nb, threads, m, columns, reflections, vectors);
+    if (!shape.fits(gpu) || 2 * shape.registers > MOST_REGISTERS) continue;
+    const int64_t resident = std::min(gpu.shared_per_block / shape.shared, blocks);
+    if (resident * threads >= BUSY_THREADS || threads >= m) return shape;
+  }
+  return {dtype, nb, 512, m, columns, reflections, vectors};
+}
 
 int64_t usual_nb(int32_t dtype) { return dtype == C128 ? 4 : 8; }
 
@@ -50,15 +63,13 @@ struct Panel {
 };
 
 // The next panel of `rows` rows, where `left` columns wait for reflections.
-Panel panel_for(int32_t dtype, int64_t rows, int64_t left, const Properties& gpu) {
-  const int64_t nb = usual_nb(dtype);
-  const PanelShape all(dtype, nb, rows, left, left, true);
-  if (left <= WIDE_PANEL && all.fits(gpu) && 2 * all.shared <= gpu.shared_per_block) return {left, nb};
+Panel panel_for(int32_t dtype, int64_t batch, int64_t rows, int64_t left, const Properties& gpu) {
+  const auto with = [&](int64_t nb, int64_t width) { return shape_for(dtype, nb, batch, rows, width, width, true, gpu); };
+  const int64_t nb = usual_nb(dtype), narrow = 4;
+  if (left <= WIDE_PANEL && with(nb, left).fits(gpu) && 2 * with(nb, left).shared <= gpu.shared_per_block) return {left, nb};
   for (int64_t width = 32; width >= nb; width /= 2)
-    if (PanelShape(dtype, nb, rows, width, width, true).fits(gpu)) return {std::min(width, left), nb};
-  const int64_t narrow = 4;
-  if (narrow < nb && PanelShape(dtype, narrow, rows, narrow, narrow, true).fits(gpu)) return {std::min(narrow, left), narrow};
-  return {0, nb};
+    if (with(nb, width).fits(gpu)) return {std::min(width, left), nb};
+  return {with(narrow, narrow).fits(gpu) ? std::min(narrow, left) : 0, narrow};
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------------
@@ -80,6 +91,12 @@ struct Rows {
 };
 
 }  // namespace
+
+int64_t matrices_per_part(int64_t batch, int64_t bytes) {
+  constexpr int64_t MOST_BYTES = int64_t(1) << 32, MOST = 65535;  // of working copies; the library's limit for batches
+  const int64_t most = std::clamp<int64_t>(MOST_BYTES / bytes, 1, MOST), parts = (batch + most - 1) / most;
+  return (batch + parts - 1) / parts;
+}
 
 int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns) {
   const Rows in(batch, rows, columns);
@@ -112,7 +129,7 @@ BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t
 }
 
 bool BlockedQr::fits(int32_t dtype, int64_t rows, const Properties& gpu) {
-  return panel_for(dtype, rows, rows, gpu).width > 0;
+  return panel_for(dtype, 1, rows, rows, gpu).width > 0;
 }
 
 int BlockedQr::place(char* block) {
@@ -128,8 +145,8 @@ BlockedQr::Operand BlockedQr::at(size_t place, int64_t ld, int64_t row, int64_t 
 // ---- the reflections ---------------------------------------------------------------------------------------------------
 
 int BlockedQr::panel(int64_t j, int64_t width, int64_t columns, int64_t above, bool vectors, void* tau, bool keeps) {
-  const int64_t rows = rows_ - j, nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
-  const PanelShape shape(frame_.dtype, nb, rows, columns, width, vectors);
+  const int64_t rows = rows_ - j, nb = panel_for(frame_.dtype, batch_, rows, width, gpu_).nb;
+  const PanelShape shape = shape_for(frame_.dtype, nb, batch_, rows, columns, width, vectors, gpu_);
   const auto address = [](const Operand& operand) { return const_cast<void*>(operand.at); };
   const Call call{address(work(j, j)), vectors ? address(v(j, j)) : nullptr, vectors ? address(y(j, j)) : nullptr,
                   tau ? static_cast<char*>(tau) + j * element_ : nullptr, batch_, stride(), rows_ * v_ld_, reflections_,
@@ -152,13 +169,13 @@ int BlockedQr::apply(const Product& p) {
 // of the whole block are wanted.
 int BlockedQr::factor_block(int64_t first, int64_t end, int64_t follow, bool keeps_vectors, void* tau, bool keeps) {
   for (int64_t j = first, width; j < end; j += width) {
-    width = panel_for(frame_.dtype, rows_ - j, end - j, gpu_).width;
+    width = panel_for(frame_.dtype, batch_, rows_ - j, end - j, gpu_).width;
     const int64_t rows = rows_ - j;
     int64_t rest = follow - (j + width);
     const bool last = j + width == end;
     // followers of the last panel are taken along where there is room
-    const int64_t nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
-    const bool together = last && rest > 0 && PanelShape(frame_.dtype, nb, rows, width + rest, width, true).fits(gpu_);
+    const int64_t nb = panel_for(frame_.dtype, batch_, rows, width, gpu_).nb;
+    const bool together = last && rest > 0 && shape_for(frame_.dtype, nb, batch_, rows, width + rest, width, true, gpu_).fits(gpu_);
     const int64_t columns = together ? width + rest : width;
     if (together) rest = 0;
     if (panel(j, width, columns, keeps_vectors ? j - first : 0, keeps_vectors || rest > 0, tau, keeps)) return 1;
@@ -228,8 +245,7 @@ BlockedQr blocked(Frame& frame, const Properties& gpu, int64_t batch) {
 }
 
 int64_t matrices_at_once(Frame& frame, const Properties& gpu) {
-  const auto one = int64_t(blocked(frame, gpu, 1).bytes());
-  return std::clamp<int64_t>(PART_BYTES / one, 1, frame.size[0]);
+  return matrices_per_part(frame.size[0], int64_t(blocked(frame, gpu, 1).bytes()));
 }
 
 int run_part(Frame& frame, const Properties& gpu, char* block) {

@@ -9,6 +9,9 @@
 
 namespace lapwing::cuda {
 
+// How many of `batch` matrices to take at a time, in parts of one size, where each needs `bytes` of working memory
+int64_t matrices_per_part(int64_t batch, int64_t bytes);
+
 // state <- what is known of each of `batch` matrices (qr_state.cuh): the exponent of its largest element, or that it is not finite
 int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns);
 

@@ -11,7 +11,7 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t QR_BYTES = int64_t(1) << 31, SVD_BYTES = int64_t(1) << 26;  // of matrices at a time, or one
+constexpr int64_t SVD_BYTES = int64_t(1) << 26;  // of matrices at a time, or one
 constexpr int64_t TILE = 32;
 
 // As in lstsq.cu.
@@ -181,7 +181,7 @@ BlockedQr blocked(Frame& frame, const Properties& gpu, int64_t batch) {
 }
 
 int64_t matrices_at_once(Frame& frame, const Properties& gpu) {
-  return std::clamp<int64_t>(QR_BYTES / int64_t(blocked(frame, gpu, 1).bytes()), 1, frame.size[0]);
+  return matrices_per_part(frame.size[0], int64_t(blocked(frame, gpu, 1).bytes()));
 }
 
 int solve_part(Frame& frame, const Properties& gpu, char* block) {

@@ -139,16 +139,18 @@ BLOCKED = {
 }  # fmt: skip
 
 
-# nor QR and least squares panel by panel: shapes of PanelShape in blocked_qr.cc, threads x rows x columns; queue() in lstsq.cc
+# nor QR and least squares panel by panel: threads, rows and columns as PanelShape in blocked_qr.cc has them
 PANELS = {
     (
         "qr_panel.cu",
-        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_THREADS={threads} -DLW_RT={rows} -DLW_NB={nb} -std=c++17 -default-device",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_THREADS={threads} -DLW_RT={rows} -DLW_NB={nb}"
+        " -std=c++17 -default-device",
     )
     for dtype in range(4)
     for nb in ((8, 4), (8, 4), (8, 4), (4,))[dtype]
-    for threads, rows in ((64, 1), (64, 2), (256, 1), (256, 2), (256, 4), (512, 4), (512, 8), (512, 16))
-    if rows * nb * (4, 8, 8, 16)[dtype] <= 256 and (nb == (8, 8, 8, 4)[dtype] or threads == 512)
+    for threads in (64, 128, 256, 512)
+    for rows in (1, 2, 4, 8, 16)
+    if rows * nb * (4, 8, 8, 16)[dtype] <= (256 if threads == 512 else 128) and (nb == (8, 8, 8, 4)[dtype] or threads == 512)
 }
 AROUND_PANELS = {
     (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -DLW_THREADS={threads}{more} -std=c++17 -default-device")

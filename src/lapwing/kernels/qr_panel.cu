@@ -81,7 +81,8 @@ LW_INLINE void reflect(const Shared& s, int j0, T* tau_out, bool keeps_t) {
         sum[k] = zero();
 #pragma unroll
         for (int r = 0; r < RT; r++)
-          sum[k] = add_product(sum[k], p[r][k], r == 0 ? select(thread > c, p[0][c], zero()) : p[r][c]);
+          if (LW_THREADS * r < left)
+            sum[k] = add_product(sum[k], p[r][k], r == 0 ? select(thread > c, p[0][c], zero()) : p[r][c]);
       }
       T* room = s.line + c % 2 * (WARPS + 1) * NB;
       if (thread == c) store_line(room + WARPS * NB, p[0]);
@@ -111,11 +112,13 @@ LW_INLINE void reflect(const Shared& s, int j0, T* tau_out, bool keeps_t) {
       if (thread == c && tau_out) tau_out[j0 + c] = tau;
 #pragma unroll
       for (int r = 0; r < RT; r++) {
-        T u = multiply(p[r][c], factor);
-        if (r == 0) u = thread == c ? from_real(1) : select(thread > c, u, zero());
+        if (LW_THREADS * r < left) {
+          T u = multiply(p[r][c], factor);
+          if (r == 0) u = thread == c ? from_real(1) : select(thread > c, u, zero());
 #pragma unroll
-        for (int k = c + 1; k < NB; k++) p[r][k] = subtract_plain(p[r][k], u, by[k]);
-        p[r][c] = r > 0 || thread > c ? u : thread == c ? from_real(beta) : p[r][c];
+          for (int k = c + 1; k < NB; k++) p[r][k] = subtract_plain(p[r][k], u, by[k]);
+          p[r][c] = r > 0 || thread > c ? u : thread == c ? from_real(beta) : p[r][c];
+        }
       }
     }
   }
