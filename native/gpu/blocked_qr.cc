@@ -7,7 +7,8 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t BLOCK = 128;        // columns whose reflections are applied to the rest together
+// Columns whose reflections are applied to the rest together, by dtype: enough for products that are not bound by memory.
+constexpr int64_t BLOCKS[] = {64, 128, 64, 64};
 constexpr int64_t WIDE_PANEL = 64;    // the last columns, where few are left
 constexpr int64_t FOLLOWERS = 64;     // columns without reflections that follow the last block panel by panel
 constexpr int64_t MOVE_THREADS = 256, MOVE_ELEMENTS = 4096;  // of a block of threads that copies
@@ -114,8 +115,8 @@ int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch
 BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t rows, int64_t columns, int64_t reflections,
                      int64_t room, int64_t q_columns)
     : frame_(frame), gpu_(gpu), batch_(batch), rows_(rows), columns_(columns), reflections_(reflections), q_columns_(q_columns),
-      element_(int64_t(size_of(frame.dtype))), ld_(padded(columns + room, frame.dtype)), v_ld_(padded(reflections, frame.dtype)),
-      w_ld_(padded(std::max({columns, q_columns, BLOCK}), frame.dtype)) {
+      element_(int64_t(size_of(frame.dtype))), block_columns_(BLOCKS[frame.dtype]), ld_(padded(columns + room, frame.dtype)),
+      v_ld_(padded(reflections, frame.dtype)), w_ld_(padded(std::max({columns, q_columns, block_columns_}), frame.dtype)) {
   const auto take = [&](int64_t bytes) {
     const size_t start = total_;
     total_ += size_t(rounded(bytes, 256));
@@ -124,7 +125,7 @@ BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t
   work_ = take(batch * rows * ld_ * element_);
   v_ = take(batch * rows * v_ld_ * element_);
   y_ = take(batch * rows * v_ld_ * element_);
-  w_ = take(batch * std::min(BLOCK, reflections) * w_ld_ * element_);
+  w_ = take(batch * std::min(block_columns_, reflections) * w_ld_ * element_);
   state_ = take(2 * batch * int64_t(sizeof(int32_t)));
 }
 
@@ -160,7 +161,7 @@ int BlockedQr::panel(int64_t j, int64_t width, int64_t columns, int64_t above, b
 // To the library a row-major matrix is its transpose: W^T <- C^T conj(first), C2^T <- C2^T - W^T second^T.
 int BlockedQr::apply(const Product& p) {
   if (!p.columns || !p.width) return 0;
-  const Operand w{block_ + w_, w_ld_, std::min(BLOCK, reflections_) * w_ld_};
+  const Operand w{block_ + w_, w_ld_, std::min(block_columns_, reflections_) * w_ld_};
   return blas_->gemm_many(vendor::OP_NONE, vendor::OP_ADJOINT, p.columns, p.width, p.rows, 1, p.c, p.first, 0, w, batch_) ||
          blas_->gemm_many(vendor::OP_NONE, vendor::OP_NONE, p.columns, p.rows2, p.width, -1, w, p.second, 1, p.c2, batch_);
 }
@@ -188,8 +189,8 @@ int BlockedQr::factor_block(int64_t first, int64_t end, int64_t follow, bool kee
 }
 
 int BlockedQr::factor(void* tau, bool keeps) {
-  for (int64_t first = 0; first < reflections_; first += BLOCK) {
-    const int64_t end = std::min(first + BLOCK, reflections_), width = end - first;
+  for (int64_t first = 0; first < reflections_; first += block_columns_) {
+    const int64_t end = std::min(first + block_columns_, reflections_), width = end - first;
     const int64_t follow = end == reflections_ && columns_ - end <= FOLLOWERS ? columns_ : end;
     if (factor_block(first, end, follow, q_columns_ > 0 || follow < columns_, tau, keeps)) return 1;
     if (follow < columns_) {
@@ -201,8 +202,8 @@ int BlockedQr::factor(void* tau, bool keeps) {
 }
 
 int BlockedQr::apply(void* x, int64_t columns, bool unit) {
-  for (int64_t first = (reflections_ - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-    const int64_t width = std::min(BLOCK, reflections_ - first), left = unit ? first : 0;
+  for (int64_t first = (reflections_ - 1) / block_columns_ * block_columns_; first >= 0; first -= block_columns_) {
+    const int64_t width = std::min(block_columns_, reflections_ - first), left = unit ? first : 0;
     const Operand c{static_cast<char*>(x) + (first * columns + left) * element_, columns, rows_ * columns};
     // x <- (I - Y V^H) x below row `first`
     if (apply({v(first, first), y(first, first), width, c, rows_ - first, c, rows_ - first, columns - left})) return 1;

@@ -76,7 +76,7 @@ class BlockedQr {
   Operand y(int64_t row, int64_t column) const { return at(y_, v_ld_, row, column); }
   Frame& frame_;
   const Properties& gpu_;
-  const int64_t batch_, rows_, columns_, reflections_, q_columns_, element_, ld_, v_ld_, w_ld_;
+  const int64_t batch_, rows_, columns_, reflections_, q_columns_, element_, block_columns_, ld_, v_ld_, w_ld_;
   size_t work_ = 0, v_ = 0, y_ = 0, w_ = 0, state_ = 0, total_ = 0;
   char* block_ = nullptr;
   std::optional<cublas::Dense> blas_;
