@@ -127,7 +127,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     -----
     A matrix of full rank is solved by QR, which does not square the condition number. Whether the rank is full is decided for
     each matrix from R: where its condition is not clearly below 1 / rcond, the singular value decomposition of that matrix
-    decides and gives x. The rank has no derivative.
+    decides and gives x. On a GPU the call waits for the device, to learn which matrices those are. The rank has no derivative.
 
     Examples
     --------
