@@ -2,16 +2,18 @@
 
     python benchmarks/qr_blocks.py [--ops qr,r,lstsq] [--dtypes fd] [--cells 33x20000,...] [--grid] [--seconds 80]
     python benchmarks/qr_blocks.py --profile --ops qr --cells 512x640 --dtypes f
+    python benchmarks/qr_blocks.py --engines [--dtypes fd]
 
 Each line has the time on the device, torch's best call in the same run, and the worst errors of the batch in units of n eps (at
 most 10): of the residual, and of the orthogonality of Q. A cell is n x batch; lstsq has 4n x n matrices. --grid takes the 12
 shapes of the public grid, of several kinds of matrices, and prints the geometric means. --profile prints where the time of one
-call goes. Exit code: 0, or 1 for a wrong answer.
+call goes. --engines compares all engines on single matrices, square and tall. Exit code: 0, or 1 for a wrong answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import sys
@@ -54,9 +56,9 @@ def matrices(kind: str, dtype: torch.dtype, n: int, batch: int) -> torch.Tensor:
 class Problem:
     """The arrays of one cell."""
 
-    def __init__(self, op: str, dtype: torch.dtype, n: int, batch: int, kind: str = "random") -> None:
+    def __init__(self, op: str, dtype: torch.dtype, n: int, batch: int, kind: str = "random", m: int = 0) -> None:
         self.op, self.dtype, self.n, self.batch = op, dtype, n, batch
-        self.m = 4 * n if op == "lstsq" else n
+        self.m = m or (4 * n if op == "lstsq" else n)
         real = torch.zeros((), dtype=dtype).real.dtype
 
         def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
@@ -68,9 +70,9 @@ class Problem:
             self.outputs = [empty(batch, n, 1), empty(batch, 1, dtype=real), empty(batch, **whole), empty(batch, **whole)]
             self.sizes: tuple[int, ...] = (batch, self.m, n, 1, 0x7FF8 << 48)
         else:
-            self.inputs = [matrices(kind, dtype, n, batch)]
-            self.outputs = [empty(batch, n, n) for _ in range(2 if op == "qr" else 1)]
-            self.sizes = (batch, n, n, n) if op == "qr" else (batch, n, n)
+            self.inputs = [torch.randn(batch, m, n, dtype=dtype, device="cuda") if m else matrices(kind, dtype, n, batch)]
+            self.outputs = [empty(batch, self.m, n)] * (op == "qr") + [empty(batch, n, n)]
+            self.sizes = (batch, self.m, n, n) if op == "qr" else (batch, self.m, n)
         self.memory: list[torch.Tensor] = []
 
     def ours(self, engine: str = "batched") -> None:
@@ -157,6 +159,30 @@ def profile(problem: Problem) -> None:
         print(f"    {sum(times) / 1e3:9.3f} ms {len(times):4d} times  {name[:100]}")
 
 
+ALONE = (
+    (64, 64), (256, 256), (1024, 1024), (2048, 2048), (4096, 4096), (256, 64), (1024, 64), (1024, 256), (4096, 256),
+    (4096, 1024), (8192, 128), (16384, 64), (65536, 16), (65536, 64), (65536, 256), (1 << 20, 16), (1 << 20, 64),
+)  # fmt: skip
+
+
+def compare_engines(options: Any) -> None:
+    """One matrix, square and tall, by every engine and by torch, in milliseconds."""
+    for letter, op, (m, n) in itertools.product(options.dtypes, ("qr", "lstsq"), ALONE):
+        if op == "lstsq" and m < 4 * n:
+            continue
+        problem = Problem(op, DTYPES[letter], n, 1, m=m)
+        line = f"{op:5s} {str(problem.dtype).removeprefix('torch.'):9s} {m:7d} x {n:<5d}"
+        for engine in ("batched", "cusolver", "tall"):
+            try:
+                call = functools.partial(problem.ours, engine)
+                call()
+                spent = min(elapsed(call, 3) for _ in range(2))
+                line += f" {engine} {spent:.3f}{'' if max(problem.errors()) <= 10 else ' WRONG'}"
+            except (RuntimeError, ValueError):
+                line += f" {engine} -"
+        print(f"{line} torch {peer_of(problem):.3f}", flush=True)
+
+
 def measure(problem: Problem, kind: str, options: Any) -> tuple[float, bool]:
     """(milliseconds, right)"""
     name = str(problem.dtype).removeprefix("torch.")
@@ -188,7 +214,11 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="without torch")
     parser.add_argument("--seconds", type=float, default=80)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--engines", action="store_true")
     options = parser.parse_args()
+    if options.engines:
+        compare_engines(options)
+        return 0
     begun, wrong = perf_counter(), 0
     chosen = [(*map(int, cell.split("x")), "random") for cell in options.cells.split(",")]
     cells = GRID if options.grid else chosen

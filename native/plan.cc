@@ -15,6 +15,7 @@
 #include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
 #include "gpu/eigh.h"
+#include "gpu/lstsq.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
@@ -135,7 +136,7 @@ std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
 std::string gpu_qr_refuses(const Frame& frame, const Place& place) {
   if (!cuda::solve_fits(frame, *place.gpu))
     return text("%lld rows are too many for panels in the %d bytes of shared memory that this GPU allows a block",
-                (long long)frame.size[1], place.gpu->shared_per_block);
+                (long long)(frame.op == LSTSQ ? std::max(frame.size[1], frame.size[2]) : frame.size[1]), place.gpu->shared_per_block);
   return cuda::qr_is_blocked(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
 }
 
@@ -264,6 +265,28 @@ int lstsq_lapack(Frame& frame) { return lstsq(frame, lapack::lstsq, run_chosen);
 int lstsq_tall(Frame& frame) {
   return lstsq(frame, [](Frame& whole) { return lstsq_by_factors(whole, run_tall); }, run_chosen);
 }
+// On a GPU; to be asked where a frame was set up for it.
+Choice chosen_there(Frame& frame) { return decide(frame, {cuda::properties(frame), true}); }
+int run_chosen_there(Frame& frame) {
+  const Choice choice = chosen_there(frame);
+  return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
+}
+int64_t chosen_bytes_there(Frame& frame) {
+  const Choice choice = chosen_there(frame);
+  return choice.method && choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
+}
+constexpr cuda::SvdEngine GPU_SVD = {run_chosen_there, chosen_bytes_there};
+int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_SVD); }
+int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_SVD); }
+int gpu_lstsq_cusolver(Frame& frame) {
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  char* block = bytes < 0 ? nullptr : cuda::scratch(frame, size_t(bytes));
+  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_SVD, block);
+}
+int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  return bytes < 0 ? bytes : with_direct(cusolver::solve_scratch(frame), bytes);
+}
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {
@@ -317,6 +340,9 @@ Methods methods_of(int32_t op, int32_t device) {
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
   static constexpr Method gpu_qr[] = {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
+  static constexpr Method gpu_lstsq[] = {
+      {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_bytes, nullptr},
+      {CUSOLVER, gpu_lstsq_cusolver, needs_cusolver, always, gpu_lstsq_cusolver_bytes, nullptr}};
   static constexpr Method gpu_finite[] = {{BATCHED, run_gpu_finite, nothing, always, nullptr, nullptr}};
   static constexpr Method gpu_hermitian[] = {{BATCHED, run_gpu_hermitian, nothing, always, nullptr, nullptr}};
 
@@ -327,7 +353,7 @@ Methods methods_of(int32_t op, int32_t device) {
     case SOLVE: return {cpu ? solve : gpu_solve, 3};
     case QR: return {cpu ? tall : gpu_qr, 3};
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
-    case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{};  // on a GPU it is composed of others
+    case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};

@@ -13,7 +13,7 @@ struct Places {
   size_t info = 0;    // status of one matrix, used where the frame has no place for it
   size_t status = 0;  // what the library says
   size_t pivots = 0, rows = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0;
-  size_t left_vectors = 0, right_vectors = 0, work = 0, total = 0;
+  size_t left_vectors = 0, right_vectors = 0, triangle = 0, copy = 0, right_copy = 0, state = 0, work = 0, total = 0;
 };
 
 class Job {
@@ -62,6 +62,7 @@ int positive_workspace(Job& job);
 // One matrix of the frame each; decompose.cc
 int qr(const Job& job, int64_t m);
 int svd(const Job& job, int64_t m);
+int lstsq(const Job& job, int64_t m);  // where the rank is proven, else it is UNPROVEN
 int decompose_workspace(Job& job);
 
 }  // namespace lapwing::cusolver

@@ -203,6 +203,7 @@ int one(const Job& job, int64_t m) {
     case CHOLESKY_SOLVE: return solve_by_cholesky(job, m);
     case QR: case QR_R: case QR_RAW: return qr(job, m);
     case SVD: case SVDVALS: return svd(job, m);
+    case LSTSQ: return lstsq(job, m);
     default: return determinant(job, m);
   }
 }

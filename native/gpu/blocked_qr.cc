@@ -7,11 +7,13 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t BLOCK = 128;        // columns whose reflections are applied to the rest together
+// Columns whose reflections are applied to the rest together, by dtype: enough for products that are not bound by memory.
+constexpr int64_t BLOCKS[] = {64, 128, 64, 64};
 constexpr int64_t WIDE_PANEL = 64;    // the last columns, where few are left
 constexpr int64_t FOLLOWERS = 64;     // columns without reflections that follow the last block panel by panel
 constexpr int64_t MOVE_THREADS = 256, MOVE_ELEMENTS = 4096;  // of a block of threads that copies
-constexpr int64_t PART_BYTES = int64_t(1) << 31;             // working copies at a time, or one matrix
+constexpr int64_t MOST_REGISTERS = 256;  // bytes of a panel in the registers of a thread: more of them spill
+constexpr int64_t BUSY_THREADS = 512;    // of a multiprocessor
 
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 int64_t padded(int64_t columns, int32_t dtype) { return rounded(columns, 16 / int64_t(size_of(dtype))); }
@@ -23,25 +25,37 @@ struct Call {
   int32_t ld, v_ld, rows, columns, reflections, above, whole;
 };
 
-// How qr_panel.cu does a panel. Threads by the rows: a column waits for all of them, and each should have a few rows.
+// How qr_panel.cu does a panel of m rows.
 struct PanelShape {
-  int nb, threads, rows, pitch;  // LW_NB, LW_THREADS, LW_RT; elements between rows in shared memory
-  int64_t shared, bytes;
+  int nb, threads, rows = 1, pitch;  // LW_NB, LW_THREADS, LW_RT; elements between rows in shared memory
+  int64_t shared, registers;         // bytes of a block, and of the NB columns that a thread holds
 
-  PanelShape(int32_t dtype, int64_t nb, int64_t m, int64_t columns, int64_t reflections, bool vectors) : nb(int(nb)) {
-    const int64_t element = int64_t(size_of(dtype));
-    threads = m <= 128 ? 64 : m <= 1024 ? 256 : 512;
-    rows = 1;
-    while (rows * threads < m) rows *= 2;
-    const int64_t between = (rounded(columns, nb) * element / 16 | 1) * 16 / element, warps = threads / 32;
+  PanelShape(int32_t dtype, int64_t nb, int threads, int64_t m, int64_t columns, int64_t reflections, bool vectors)
+      : nb(int(nb)), threads(threads) {
+    const int64_t element = int64_t(size_of(dtype)), warps = threads / 32;
+    while (int64_t(rows) * threads < m) rows *= 2;
+    const int64_t between = (rounded(columns, nb) * element / 16 | 1) * 16 / element;
     pitch = int(between);
-    bytes = rows * nb * element;
+    registers = rows * nb * element;
     shared = element * (m * between + 2 * nb * nb + (1 + warps) * nb * between + 2 * (warps + 1) * nb +
                         (vectors ? rounded(reflections, nb) * between : 0));
   }
-  // a thread's rows of NB columns stay in registers up to 256 bytes
-  bool fits(const Properties& gpu) const { return shared <= gpu.shared_per_block && bytes <= 256; }
+  bool fits(const Properties& gpu) const { return shared <= gpu.shared_per_block && registers <= MOST_REGISTERS; }
 };
+
+// Every column waits for all threads of its block, so few of them have many rows each, unless too few blocks would share a
+// multiprocessor to keep it busy.
+PanelShape shape_for(int32_t dtype, int64_t nb, int64_t batch, int64_t m, int64_t columns, int64_t reflections, bool vectors,
+                     const Properties& gpu) {
+  const int64_t blocks = (batch + gpu.multiprocessors - 1) / gpu.multiprocessors;
+  for (int threads : {64, 128, 256}) {
+    const PanelShape shape(dtype, nb, threads, m, columns, reflections, vectors);
+    if (!shape.fits(gpu) || 2 * shape.registers > MOST_REGISTERS) continue;
+    const int64_t resident = std::min(gpu.shared_per_block / shape.shared, blocks);
+    if (resident * threads >= BUSY_THREADS || threads >= m) return shape;
+  }
+  return {dtype, nb, 512, m, columns, reflections, vectors};
+}
 
 int64_t usual_nb(int32_t dtype) { return dtype == C128 ? 4 : 8; }
 
@@ -50,24 +64,59 @@ struct Panel {
 };
 
 // The next panel of `rows` rows, where `left` columns wait for reflections.
-Panel panel_for(int32_t dtype, int64_t rows, int64_t left, const Properties& gpu) {
-  const int64_t nb = usual_nb(dtype);
-  const PanelShape all(dtype, nb, rows, left, left, true);
-  if (left <= WIDE_PANEL && all.fits(gpu) && 2 * all.shared <= gpu.shared_per_block) return {left, nb};
+Panel panel_for(int32_t dtype, int64_t batch, int64_t rows, int64_t left, const Properties& gpu) {
+  const auto with = [&](int64_t nb, int64_t width) { return shape_for(dtype, nb, batch, rows, width, width, true, gpu); };
+  const int64_t nb = usual_nb(dtype), narrow = 4;
+  if (left <= WIDE_PANEL && with(nb, left).fits(gpu) && 2 * with(nb, left).shared <= gpu.shared_per_block) return {left, nb};
   for (int64_t width = 32; width >= nb; width /= 2)
-    if (PanelShape(dtype, nb, rows, width, width, true).fits(gpu)) return {std::min(width, left), nb};
-  const int64_t narrow = 4;
-  if (narrow < nb && PanelShape(dtype, narrow, rows, narrow, narrow, true).fits(gpu)) return {std::min(narrow, left), narrow};
-  return {0, nb};
+    if (with(nb, width).fits(gpu)) return {std::min(width, left), nb};
+  return {with(narrow, narrow).fits(gpu) ? std::min(narrow, left) : 0, narrow};
 }
 
+// ---- copies --------------------------------------------------------------------------------------------------------------
+
+template <class... Arguments>
+int move(Frame& frame, const char* name, const void* array, int64_t blocks, size_t shared, Arguments... arguments) {
+  const int width = access_width({array}, int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, false, width, " -DLW_THREADS=%d -DLW_RT=1", int(MOVE_THREADS));
+  return start(frame, "qr_moves.cu", text, name, grid_for(blocks), unsigned(MOVE_THREADS), shared, arguments...);
+}
+
+// Rows of `columns` elements that a block of threads copies, and how many blocks that makes.
+struct Rows {
+  int32_t each;
+  int64_t blocks;
+  Rows(int64_t batch, int64_t rows, int64_t columns)
+      : each(int32_t(std::clamp<int64_t>(MOVE_ELEMENTS / std::max<int64_t>(columns, 1), 1, rows))),
+        blocks(batch * ((rows + each - 1) / each)) {}
+};
+
 }  // namespace
+
+int64_t matrices_per_part(int64_t batch, int64_t bytes) {
+  constexpr int64_t MOST_BYTES = int64_t(1) << 32, MOST = 65535;  // of working copies; the library's limit for batches
+  const int64_t most = std::clamp<int64_t>(MOST_BYTES / bytes, 1, MOST), parts = (batch + most - 1) / most;
+  return (batch + parts - 1) / parts;
+}
+
+int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns) {
+  const Rows in(batch, rows, columns);
+  return fill(frame, state, 0x80, sizeof(int32_t) * size_t(batch)) ||
+         move(frame, "qr_measure", a, in.blocks, 0, a, state, batch, int32_t(rows), int32_t(columns), in.each);
+}
+
+int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
+                bool turned, bool spoils) {
+  const Rows out(batch, rows, copies.end);
+  return move(frame, "qr_take", a, out.blocks, 0, a, copies.to, state, batch, copies.stride, int32_t(rows), int32_t(columns),
+              int32_t(copies.end), int32_t(copies.ld), out.each, int32_t(turned), int32_t(spoils));
+}
 
 BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t rows, int64_t columns, int64_t reflections,
                      int64_t room, int64_t q_columns)
     : frame_(frame), gpu_(gpu), batch_(batch), rows_(rows), columns_(columns), reflections_(reflections), q_columns_(q_columns),
-      element_(int64_t(size_of(frame.dtype))), ld_(padded(columns + room, frame.dtype)), v_ld_(padded(reflections, frame.dtype)),
-      w_ld_(padded(std::max({columns, q_columns, BLOCK}), frame.dtype)) {
+      element_(int64_t(size_of(frame.dtype))), block_columns_(BLOCKS[frame.dtype]), ld_(padded(columns + room, frame.dtype)),
+      v_ld_(padded(reflections, frame.dtype)), w_ld_(padded(std::max({columns, q_columns, block_columns_}), frame.dtype)) {
   const auto take = [&](int64_t bytes) {
     const size_t start = total_;
     total_ += size_t(rounded(bytes, 256));
@@ -76,12 +125,12 @@ BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t
   work_ = take(batch * rows * ld_ * element_);
   v_ = take(batch * rows * v_ld_ * element_);
   y_ = take(batch * rows * v_ld_ * element_);
-  w_ = take(batch * std::min(BLOCK, reflections) * w_ld_ * element_);
+  w_ = take(batch * std::min(block_columns_, reflections) * w_ld_ * element_);
   state_ = take(2 * batch * int64_t(sizeof(int32_t)));
 }
 
 bool BlockedQr::fits(int32_t dtype, int64_t rows, const Properties& gpu) {
-  return panel_for(dtype, rows, rows, gpu).width > 0;
+  return panel_for(dtype, 1, rows, rows, gpu).width > 0;
 }
 
 int BlockedQr::place(char* block) {
@@ -97,8 +146,8 @@ BlockedQr::Operand BlockedQr::at(size_t place, int64_t ld, int64_t row, int64_t 
 // ---- the reflections ---------------------------------------------------------------------------------------------------
 
 int BlockedQr::panel(int64_t j, int64_t width, int64_t columns, int64_t above, bool vectors, void* tau, bool keeps) {
-  const int64_t rows = rows_ - j, nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
-  const PanelShape shape(frame_.dtype, nb, rows, columns, width, vectors);
+  const int64_t rows = rows_ - j, nb = panel_for(frame_.dtype, batch_, rows, width, gpu_).nb;
+  const PanelShape shape = shape_for(frame_.dtype, nb, batch_, rows, columns, width, vectors, gpu_);
   const auto address = [](const Operand& operand) { return const_cast<void*>(operand.at); };
   const Call call{address(work(j, j)), vectors ? address(v(j, j)) : nullptr, vectors ? address(y(j, j)) : nullptr,
                   tau ? static_cast<char*>(tau) + j * element_ : nullptr, batch_, stride(), rows_ * v_ld_, reflections_,
@@ -112,7 +161,7 @@ int BlockedQr::panel(int64_t j, int64_t width, int64_t columns, int64_t above, b
 // To the library a row-major matrix is its transpose: W^T <- C^T conj(first), C2^T <- C2^T - W^T second^T.
 int BlockedQr::apply(const Product& p) {
   if (!p.columns || !p.width) return 0;
-  const Operand w{block_ + w_, w_ld_, std::min(BLOCK, reflections_) * w_ld_};
+  const Operand w{block_ + w_, w_ld_, std::min(block_columns_, reflections_) * w_ld_};
   return blas_->gemm_many(vendor::OP_NONE, vendor::OP_ADJOINT, p.columns, p.width, p.rows, 1, p.c, p.first, 0, w, batch_) ||
          blas_->gemm_many(vendor::OP_NONE, vendor::OP_NONE, p.columns, p.rows2, p.width, -1, w, p.second, 1, p.c2, batch_);
 }
@@ -121,13 +170,13 @@ int BlockedQr::apply(const Product& p) {
 // of the whole block are wanted.
 int BlockedQr::factor_block(int64_t first, int64_t end, int64_t follow, bool keeps_vectors, void* tau, bool keeps) {
   for (int64_t j = first, width; j < end; j += width) {
-    width = panel_for(frame_.dtype, rows_ - j, end - j, gpu_).width;
+    width = panel_for(frame_.dtype, batch_, rows_ - j, end - j, gpu_).width;
     const int64_t rows = rows_ - j;
     int64_t rest = follow - (j + width);
     const bool last = j + width == end;
     // followers of the last panel are taken along where there is room
-    const int64_t nb = panel_for(frame_.dtype, rows, width, gpu_).nb;
-    const bool together = last && rest > 0 && PanelShape(frame_.dtype, nb, rows, width + rest, width, true).fits(gpu_);
+    const int64_t nb = panel_for(frame_.dtype, batch_, rows, width, gpu_).nb;
+    const bool together = last && rest > 0 && shape_for(frame_.dtype, nb, batch_, rows, width + rest, width, true, gpu_).fits(gpu_);
     const int64_t columns = together ? width + rest : width;
     if (together) rest = 0;
     if (panel(j, width, columns, keeps_vectors ? j - first : 0, keeps_vectors || rest > 0, tau, keeps)) return 1;
@@ -140,8 +189,8 @@ int BlockedQr::factor_block(int64_t first, int64_t end, int64_t follow, bool kee
 }
 
 int BlockedQr::factor(void* tau, bool keeps) {
-  for (int64_t first = 0; first < reflections_; first += BLOCK) {
-    const int64_t end = std::min(first + BLOCK, reflections_), width = end - first;
+  for (int64_t first = 0; first < reflections_; first += block_columns_) {
+    const int64_t end = std::min(first + block_columns_, reflections_), width = end - first;
     const int64_t follow = end == reflections_ && columns_ - end <= FOLLOWERS ? columns_ : end;
     if (factor_block(first, end, follow, q_columns_ > 0 || follow < columns_, tau, keeps)) return 1;
     if (follow < columns_) {
@@ -153,8 +202,8 @@ int BlockedQr::factor(void* tau, bool keeps) {
 }
 
 int BlockedQr::apply(void* x, int64_t columns, bool unit) {
-  for (int64_t first = (reflections_ - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-    const int64_t width = std::min(BLOCK, reflections_ - first), left = unit ? first : 0;
+  for (int64_t first = (reflections_ - 1) / block_columns_ * block_columns_; first >= 0; first -= block_columns_) {
+    const int64_t width = std::min(block_columns_, reflections_ - first), left = unit ? first : 0;
     const Operand c{static_cast<char*>(x) + (first * columns + left) * element_, columns, rows_ * columns};
     // x <- (I - Y V^H) x below row `first`
     if (apply({v(first, first), y(first, first), width, c, rows_ - first, c, rows_ - first, columns - left})) return 1;
@@ -164,48 +213,27 @@ int BlockedQr::apply(void* x, int64_t columns, bool unit) {
 
 // ---- in and out --------------------------------------------------------------------------------------------------------
 
-template <class... Arguments>
-int BlockedQr::move(const char* name, std::initializer_list<const void*> arrays, int64_t items, size_t shared, Arguments... arguments) {
-  const int width = access_width(arrays, element_);
-  const std::string text = options(frame_.dtype, false, width, " -DLW_THREADS=%d -DLW_RT=1", int(MOVE_THREADS));
-  return start(frame_, "qr_moves.cu", text, name, grid_for(items), unsigned(MOVE_THREADS), shared, arguments...);
-}
-
-// rows of `columns` elements that a block of threads copies, and how many blocks that makes
-struct Rows {
-  int32_t each;
-  int64_t blocks;
-  Rows(int64_t batch, int64_t rows, int64_t columns)
-      : each(int32_t(std::clamp<int64_t>(MOVE_ELEMENTS / std::max<int64_t>(columns, 1), 1, rows))),
-        blocks(batch * ((rows + each - 1) / each)) {}
-};
-
 int BlockedQr::take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils) {
-  const Rows in(batch_, turned ? columns : rows, turned ? rows : columns), out(batch_, rows, end - first);
-  int32_t* state = this->state(which);
-  void* to = work() + first * element_;
-  return fill(frame_, state, 0x80, sizeof(int32_t) * size_t(batch_)) ||
-         move("qr_measure", {a}, in.blocks, 0, a, state, batch_, int32_t(turned ? columns : rows), int32_t(turned ? rows : columns),
-              in.each) ||
-         move("qr_take", {a}, out.blocks, 0, a, to, static_cast<const int32_t*>(state), batch_, stride(), int32_t(rows),
-              int32_t(columns), int32_t(end - first), int32_t(ld_), out.each, int32_t(turned), int32_t(spoils));
+  const Copies copies{work() + first * element_, ld_, stride(), end - first};
+  return measure(frame_, a, state(which), batch_, turned ? columns : rows, turned ? rows : columns) ||
+         take_scaled(frame_, a, state(which), batch_, rows, columns, copies, turned, spoils);
 }
 
 int BlockedQr::give_r(void* r, int64_t rows) {
   const Rows out(batch_, rows, columns_);
-  return move("qr_give_r", {r}, out.blocks, 0, static_cast<const void*>(work()), r, static_cast<const int32_t*>(state(0)), batch_,
+  return move(frame_, "qr_give_r", r, out.blocks, 0, static_cast<const void*>(work()), r, static_cast<const int32_t*>(state(0)), batch_,
               stride(), int32_t(rows), int32_t(columns_), int32_t(ld_), out.each);
 }
 
 int BlockedQr::give_raw(void* h) {
   const int64_t tiles = ((rows_ + 31) / 32) * ((columns_ + 31) / 32);
-  return move("qr_give_raw", {h}, batch_ * tiles, size_t(32 * 33 * element_), static_cast<const void*>(work()), h,
+  return move(frame_, "qr_give_raw", h, batch_ * tiles, size_t(32 * 33 * element_), static_cast<const void*>(work()), h,
               static_cast<const int32_t*>(state(0)), batch_, stride(), int32_t(rows_), int32_t(columns_), int32_t(ld_));
 }
 
 int BlockedQr::identity(void* q, int64_t columns) {
   const Rows out(batch_, rows_, columns);
-  return move("qr_identity", {q}, out.blocks, 0, q, batch_, int32_t(rows_), int32_t(columns), out.each);
+  return move(frame_, "qr_identity", q, out.blocks, 0, q, batch_, int32_t(rows_), int32_t(columns), out.each);
 }
 
 // ---- the operations ----------------------------------------------------------------------------------------------------
@@ -218,8 +246,7 @@ BlockedQr blocked(Frame& frame, const Properties& gpu, int64_t batch) {
 }
 
 int64_t matrices_at_once(Frame& frame, const Properties& gpu) {
-  const auto one = int64_t(blocked(frame, gpu, 1).bytes());
-  return std::clamp<int64_t>(PART_BYTES / one, 1, frame.size[0]);
+  return matrices_per_part(frame.size[0], int64_t(blocked(frame, gpu, 1).bytes()));
 }
 
 int run_part(Frame& frame, const Properties& gpu, char* block) {
@@ -238,7 +265,8 @@ int run_part(Frame& frame, const Properties& gpu, char* block) {
 }  // namespace
 
 bool blocked_qr_fits(const Frame& frame, const Properties& gpu) {
-  return BlockedQr::fits(frame.dtype, frame.size[1], gpu) && std::max(frame.size[1], frame.size[2]) < int64_t(1) << 30;
+  const int64_t longer = std::max(frame.size[1], frame.size[2]);
+  return longer < int64_t(1) << 30 && BlockedQr::fits(frame.dtype, frame.op == LSTSQ ? longer : frame.size[1], gpu);
 }
 
 int64_t blocked_qr_scratch(Frame& frame) {

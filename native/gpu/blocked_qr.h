@@ -1,7 +1,6 @@
 // Householder QR of batches, panel by panel: qr_panel.cu makes the reflections of a panel in shared memory, batched products of
 // the vendor's BLAS apply them to the rest. All of it only queues work on the frame's stream; 0, or 1 with a message in the frame.
 #pragma once
-#include <initializer_list>
 #include <optional>
 
 #include "frame.h"
@@ -9,6 +8,22 @@
 #include "gpu/cuda.h"
 
 namespace lapwing::cuda {
+
+// How many of `batch` matrices to take at a time, in parts of one size, where each needs `bytes` of working memory
+int64_t matrices_per_part(int64_t batch, int64_t bytes);
+
+// state <- what is known of each of `batch` matrices (qr_state.cuh): the exponent of its largest element, or that it is not finite
+int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns);
+
+// Where scaled copies go: rows of `ld` elements, matrices `stride` elements apart, with zeros from `columns` up to column `end`.
+struct Copies {
+  void* to;
+  int64_t ld, stride, end;
+};
+// Copies (rows x columns) of a, or with `turned` of its adjoint, near 1 by a power of two. `spoils`: what is not finite becomes
+// NaN altogether.
+int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
+                bool turned, bool spoils);
 
 // The working copies of some matrices, row-major with rows of ld() elements, and their reflections. All reflections of a block
 // of columns together are I - Y V^H; V and Y are kept for the whole matrix.
@@ -59,12 +74,9 @@ class BlockedQr {
   Operand work(int64_t row, int64_t column) const { return at(work_, ld_, row, column); }
   Operand v(int64_t row, int64_t column) const { return at(v_, v_ld_, row, column); }
   Operand y(int64_t row, int64_t column) const { return at(y_, v_ld_, row, column); }
-  template <class... Arguments>
-  int move(const char* name, std::initializer_list<const void*> arrays, int64_t items, size_t shared, Arguments... arguments);
-
   Frame& frame_;
   const Properties& gpu_;
-  const int64_t batch_, rows_, columns_, reflections_, q_columns_, element_, ld_, v_ld_, w_ld_;
+  const int64_t batch_, rows_, columns_, reflections_, q_columns_, element_, block_columns_, ld_, v_ld_, w_ld_;
   size_t work_ = 0, v_ = 0, y_ = 0, w_ = 0, state_ = 0, total_ = 0;
   char* block_ = nullptr;
   std::optional<cublas::Dense> blas_;

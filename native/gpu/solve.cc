@@ -298,7 +298,7 @@ bool solve_fits(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1];
   if (frame.op == SVD || frame.op == SVDVALS)
     return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
-  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
+  if (is_qr(frame.op) || frame.op == LSTSQ) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
   return fits_kernel(frame, gpu) || blocked_fits(frame, gpu);
 }
 
@@ -322,7 +322,8 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 bool solve_pays(const Frame& frame, const Properties& gpu) {
   constexpr int64_t MEASURED = 2048, FEWER_POSITIVE = 512, FEWER_TRIANGLE = 1024, MANY = 16;
   const int64_t batch = frame.size[0], n = frame.size[1];
-  if (is_qr(frame.op)) return !qr_is_blocked(frame, gpu) || batch > 1 || std::max(n, frame.size[2]) <= MEASURED;
+  if (is_qr(frame.op) || frame.op == LSTSQ)
+    return !qr_is_blocked(frame, gpu) || batch > 1 || std::max(n, frame.size[2]) <= MEASURED;
   if (is_rectangular(frame.op) || n <= MAX_LANES_N) return true;
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;

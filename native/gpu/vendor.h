@@ -14,12 +14,16 @@ struct Complex64 {
 };
 }  // namespace lapwing::vendor
 
-// What the vendor has one of for each type: L and l are its letter, `orgqr` and `syrk` what it calls them.
-#define LAPWING_VENDOR_TYPE(X, L, l, orgqr, syrk, Element, Real)                                                       \
+// What the vendor has one of for each type: L and l are its letter, `orgqr`, `ormqr` and `syrk` what it calls them.
+#define LAPWING_VENDOR_TYPE(X, L, l, orgqr, ormqr, syrk, Element, Real)                                                \
   X(dense_solver, l##orgqr##_size, "cusolverDn" #L #orgqr "_bufferSize", int,                                          \
     (void*, int, int, int, const Element*, int, const Element*, int*))                                                 \
   X(dense_solver, l##orgqr, "cusolverDn" #L #orgqr, int,                                                               \
     (void*, int, int, int, Element*, int, const Element*, Element*, int, int*))                                        \
+  X(dense_solver, l##ormqr##_size, "cusolverDn" #L #ormqr "_bufferSize", int,                                          \
+    (void*, int, int, int, int, int, const Element*, int, const Element*, const Element*, int, int*))                  \
+  X(dense_solver, l##ormqr, "cusolverDn" #L #ormqr, int,                                                               \
+    (void*, int, int, int, int, int, const Element*, int, const Element*, Element*, int, Element*, int, int*))         \
   X(dense_blas, l##trsm, "cublas" #L "trsm_v2_64", int,                                                                \
     (void*, int, int, int, int, int64_t, int64_t, const Element*, const Element*, int64_t, Element*, int64_t))         \
   X(dense_blas, l##trmm, "cublas" #L "trmm_v2_64", int,                                                                \
@@ -106,10 +110,10 @@ struct Complex64 {
   X(dense_blas, blas_gemm_many, "cublasGemmStridedBatchedEx_64", int,                                                  \
     (void*, int, int, int64_t, int64_t, int64_t, const void*, const void*, int, int64_t, long long, const void*, int,  \
      int64_t, long long, const void*, void*, int, int64_t, long long, int64_t, int, int))                              \
-  LAPWING_VENDOR_TYPE(X, S, s, orgqr, syrk, float, float)                                                              \
-  LAPWING_VENDOR_TYPE(X, D, d, orgqr, syrk, double, double)                                                            \
-  LAPWING_VENDOR_TYPE(X, C, c, ungqr, herk, Complex32, float)                                                          \
-  LAPWING_VENDOR_TYPE(X, Z, z, ungqr, herk, Complex64, double)                                                         \
+  LAPWING_VENDOR_TYPE(X, S, s, orgqr, ormqr, syrk, float, float)                                                       \
+  LAPWING_VENDOR_TYPE(X, D, d, orgqr, ormqr, syrk, double, double)                                                     \
+  LAPWING_VENDOR_TYPE(X, C, c, ungqr, unmqr, herk, Complex32, float)                                                   \
+  LAPWING_VENDOR_TYPE(X, Z, z, ungqr, unmqr, herk, Complex64, double)                                                  \
   X(compiler, rtc_version, "nvrtcVersion", int, (int*, int*))                                                          \
   X(compiler, rtc_create, "nvrtcCreateProgram", int,                                                                   \
     (void**, const char*, const char*, int, const char* const*, const char* const*))                                   \

@@ -101,7 +101,7 @@ bool has_full_rank(const T* r, int64_t n, int64_t ld, double rcond) {
   for (int round = 0; round < ROUNDS; round++) {
     // |R^-1 z| / |z| of a z that leans towards the smallest singular value
     upper.solve_adjoint(z.data());
-    normalise(z);
+    if (!(normalise(z) < std::numeric_limits<double>::infinity())) return false;  // z is 0 or NaN now, and proves nothing
     upper.solve(z.data());
     inverse = normalise(z);
     if (round == 0 && upper.frobenius() * inverse * RANK_MARGIN * rcond < 1) return true;

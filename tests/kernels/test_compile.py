@@ -139,6 +139,28 @@ BLOCKED = {
 }  # fmt: skip
 
 
+# nor QR and least squares panel by panel: threads, rows and columns as PanelShape in blocked_qr.cc has them
+PANELS = {
+    (
+        "qr_panel.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_THREADS={threads} -DLW_RT={rows} -DLW_NB={nb}"
+        " -std=c++17 -default-device",
+    )
+    for dtype in range(4)
+    for nb in ((8, 4), (8, 4), (8, 4), (4,))[dtype]
+    for threads in (64, 128, 256, 512)
+    for rows in (1, 2, 4, 8, 16)
+    if rows * nb * (4, 8, 8, 16)[dtype] <= (256 if threads == 512 else 128) and (nb == (8, 8, 8, 4)[dtype] or threads == 512)
+}
+AROUND_PANELS = {
+    (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -DLW_THREADS={threads}{more} -std=c++17 -default-device")
+    for source, threads, more in (("qr_moves.cu", 256, " -DLW_RT=1"), ("lstsq.cu", 64, ""), ("lstsq.cu", 256, ""))
+    for dtype in range(4)
+    for v in (4, 8, 16)
+    if (4, 8, 4, 8)[dtype] <= v <= (4, 8, 8, 16)[dtype]
+}
+
+
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
@@ -147,7 +169,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,14 @@ def test_rcond_decides(backend):
     assert int(lw.lstsq(backend.put(a), backend.put(b), rcond=2.0).rank) == 0
 
 
+@pytest.mark.parametrize("engine", ["auto", "lapack"])
+def test_a_solve_whose_squares_overflow_proves_no_rank(engine):
+    """The estimate of the condition ends with zeros there, and not with a number."""
+    a = np.eye(30)
+    a[11:, 11:] = 1e-10 * np.eye(19) + np.eye(19, k=1)
+    assert int(lw.lstsq(a, np.ones(30), engine=engine).rank) == 29
+
+
 def test_singular_values_wait(backend, monkeypatch):
     """They are computed at the first look, and once."""
     from lapwing.ops import lstsq as module

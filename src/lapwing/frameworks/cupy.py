@@ -43,7 +43,8 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     device = a.device
     if operation.elsewhere is not None:
         with device:
-            return operation.elsewhere(Namespace, params, arrays, engine)
+            if traced(a) or not operation.native_elsewhere(tuple(x.shape for x in arrays)):
+                return operation.elsewhere(Namespace, params, arrays, engine)
     with device:
         turned = False
         aligned = a.data.ptr % a.itemsize == 0

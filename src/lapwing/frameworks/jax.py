@@ -87,7 +87,14 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
     if operation.elsewhere is not None:
         rule_elsewhere = _exact(partial(operation.elsewhere, Namespace, params))
         choices = {"cpu": primal, "default": lambda *x: tuple(rule_elsewhere(x, engine))}
-        primal = lambda *x: jax.lax.platform_dependent(*x, **choices)  # noqa: E731
+        native_call = primal
+
+        def by_platform(*x: Any) -> Any:
+            if operation.native_elsewhere(tuple(a.shape for a in x)):
+                return native_call(*x)
+            return jax.lax.platform_dependent(*x, **choices)
+
+        primal = by_platform
     if operation.jvp is None and operation.composed is None:
         return primal
     if operation.product is not None:

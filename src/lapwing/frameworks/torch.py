@@ -118,12 +118,16 @@ def _in_functorch_constant() -> bool:
     return _functorch_level() is not None
 
 
+def _native_on_gpu(operation: Operation, arrays: tuple[Any, ...]) -> bool:
+    return not _capturing() and operation.native_elsewhere(tuple(x.shape for x in arrays))
+
+
 def _run(
     operation: Operation, arrays: tuple[Any, ...], params: Params, engine: int, overwrite: bool = False
 ) -> tuple[Any, ...]:
     """Call the native core: no autograd, real memory."""
     a, *others = arrays
-    if a.is_cuda and operation.elsewhere is not None:
+    if a.is_cuda and operation.elsewhere is not None and not _native_on_gpu(operation, arrays):
         return operation.elsewhere(Namespace, params, arrays, engine)
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")

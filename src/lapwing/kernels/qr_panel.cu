@@ -81,7 +81,8 @@ LW_INLINE void reflect(const Shared& s, int j0, T* tau_out, bool keeps_t) {
         sum[k] = zero();
 #pragma unroll
         for (int r = 0; r < RT; r++)
-          sum[k] = add_product(sum[k], p[r][k], r == 0 ? select(thread > c, p[0][c], zero()) : p[r][c]);
+          if (LW_THREADS * r < left)
+            sum[k] = add_product(sum[k], p[r][k], r == 0 ? select(thread > c, p[0][c], zero()) : p[r][c]);
       }
       T* room = s.line + c % 2 * (WARPS + 1) * NB;
       if (thread == c) store_line(room + WARPS * NB, p[0]);
@@ -111,11 +112,13 @@ LW_INLINE void reflect(const Shared& s, int j0, T* tau_out, bool keeps_t) {
       if (thread == c && tau_out) tau_out[j0 + c] = tau;
 #pragma unroll
       for (int r = 0; r < RT; r++) {
-        T u = multiply(p[r][c], factor);
-        if (r == 0) u = thread == c ? from_real(1) : select(thread > c, u, zero());
+        if (LW_THREADS * r < left) {
+          T u = multiply(p[r][c], factor);
+          if (r == 0) u = thread == c ? from_real(1) : select(thread > c, u, zero());
 #pragma unroll
-        for (int k = c + 1; k < NB; k++) p[r][k] = subtract_plain(p[r][k], u, by[k]);
-        p[r][c] = r > 0 || thread > c ? u : thread == c ? from_real(beta) : p[r][c];
+          for (int k = c + 1; k < NB; k++) p[r][k] = subtract_plain(p[r][k], u, by[k]);
+          p[r][c] = r > 0 || thread > c ? u : thread == c ? from_real(beta) : p[r][c];
+        }
       }
     }
   }
@@ -308,15 +311,16 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) qr_panel(Call call, int
   s.line = s.part + WARPS * NB * pitch;
   s.t = s.line + 2 * (WARPS + 1) * NB;
   const bool vectors = call.v;
-  const int units = (s.columns + VEC - 1) / VEC, filled_to = units * VEC;
+  const int units = (s.columns + VEC - 1) / VEC;
   for (i64 which = blockIdx.x; which < call.batch; which += gridDim.x) {
     T* a = call.a + which * call.stride;
     T* tau = call.tau ? call.tau + which * call.tau_stride : call.tau;
     for (Walk w(units, threadIdx.x, LW_THREADS); w.line < s.m; w.next())
       copy_async<16>(&s.at(w.line, w.place * VEC), a + (i64)w.line * call.ld + w.place * VEC);
-    for (int i = threadIdx.x; i < s.m; i += LW_THREADS)
-      for (int j = filled_to; j < rounded_up(s.columns); j++) s.at(i, j) = zero();
     finish_copies();
+    __syncthreads();
+    for (int i = threadIdx.x; i < s.m; i += LW_THREADS)
+      for (int j = s.columns; j < rounded_up(s.columns); j++) s.at(i, j) = zero();
     __syncthreads();
     for (int j0 = 0; j0 < s.reflections; j0 += NB) {
       reflect(s, j0, tau, vectors);
@@ -329,8 +333,15 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) qr_panel(Call call, int
       }
     }
     const int stored = call.whole || s.columns > s.reflections ? s.m : s.reflections;
-    for (Walk w(units, threadIdx.x, LW_THREADS); w.line < stored; w.next())
-      *(Vector*)(a + (i64)w.line * call.ld + w.place * VEC) = *(const Vector*)&s.at(w.line, w.place * VEC);
+    for (Walk w(units, threadIdx.x, LW_THREADS); w.line < stored; w.next()) {
+      const int j = w.place * VEC;
+      T* to = a + (i64)w.line * call.ld + j;
+      if (j + VEC <= s.columns) {
+        *(Vector*)to = *(const Vector*)&s.at(w.line, j);
+      } else {
+        for (int e = 0; j + e < s.columns; e++) to[e] = s.at(w.line, j + e);
+      }
+    }
     __syncthreads();
     if (vectors) write_vectors(s, call, which);
     __syncthreads();

@@ -16,7 +16,7 @@ from ..core.operation import Operation, Params, Shape
 from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.request import RIGHT, VALUE, Request
 from .failure import first_failure
-from .qr import QR
+from .qr import QR, native_on_gpu
 from .solve import Columns
 from .svd import SVD, SVDVALS, _problem_of, _solve
 from .systems import TRIANGULAR
@@ -127,7 +127,7 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     -----
     A matrix of full rank is solved by QR, which does not square the condition number. Whether the rank is full is decided for
     each matrix from R: where its condition is not clearly below 1 / rcond, the singular value decomposition of that matrix
-    decides and gives x. The rank has no derivative.
+    decides and gives x. On a GPU the call waits for the device, to learn which matrices those are. The rank has no derivative.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def _request(a: Spec, *, rcond: float | None = None, engine: str = "auto") -> Re
 lstsq.request = _request  # type: ignore[attr-defined]
 
 
-# ---- composed of QR, SVD and triangular solves: where derivatives are wanted, and on a GPU
+# ---- composed of QR, SVD and triangular solves: where derivatives are wanted, and on a GPU for tall and narrow matrices
 
 _MARGIN = 16  # RANK_MARGIN of native/methods/lstsq.h
 
@@ -343,6 +343,7 @@ LSTSQ = Operation(
     example=(0, _DEFAULT),
     composed=_composed,
     elsewhere=_elsewhere,
+    native_elsewhere=lambda shapes: native_on_gpu(*shapes[0][-2:]),
     differentiable=2,
 )
 
@@ -351,7 +352,7 @@ def _problem(a: Any, b: Any = None, **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
     check_matrix("lstsq", array.shape, array.dtype)
     shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
-    if array.device != "cpu":
+    if array.device != "cpu" and not native_on_gpu(*array.shape[-2:]):
         return _problem_of("svd", array)
     right = 1 if len(shape) == 1 else shape[-1]
     if len(array.shape) == 2:

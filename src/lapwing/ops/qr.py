@@ -161,7 +161,7 @@ def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tup
 def _problem(a: Any, mode: str = "reduced", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    if mode == "raw" or (mode == "r" and array.device == "cpu"):
+    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:]))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
     columns = min(array.shape[-2:])  # the first m columns decide
     return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
@@ -242,6 +242,20 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
     return reduced_factors(xp, inputs[0], engine)[1:]
 
 
+# R alone and least squares are composed of the QR where that is fastest on a GPU: up to this order it is one kernel for a batch
+# (MAX_QR_M of native/gpu/solve.cc), from this shape on engine "tall" takes it (RATIO and LEAST_ELEMENTS_GPU of
+# native/methods/tall.cc).
+_SMALL, _TALL_RATIO, _TALL_ELEMENTS = 32, 8, 1 << 20
+
+
+def native_on_gpu(m: Any, n: Any) -> bool:
+    """Whether R alone, or least squares, of such matrices is one native operation on a GPU."""
+    if not (isinstance(m, int) and isinstance(n, int) and m and n):
+        return False
+    long, short = max(m, n), min(m, n)
+    return long > _SMALL and (long < _TALL_RATIO * short or long * short < _TALL_ELEMENTS)
+
+
 QR_R = Operation(
     "qr_r",
     results=_r_results,
@@ -250,6 +264,7 @@ QR_R = Operation(
     work=lambda p: (2 * p.long * p.short**2 - 2 / 3 * p.short**3, p.long * p.short + p.short**2),
     composed=_r_composed,
     elsewhere=_r_composed,
+    native_elsewhere=lambda shapes: native_on_gpu(*shapes[0][-2:]),
 )
 _NO_RAW_DERIVATIVE = no_derivative('qr: the compact form of mode="raw" has no derivative here\nhint: mode="reduced"')
 QR_RAW = Operation(

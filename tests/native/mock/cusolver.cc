@@ -331,6 +331,31 @@ MAKE_Q(cusolverDnDorgqr, double)
 MAKE_Q(cusolverDnCungqr, std::complex<float>)
 MAKE_Q(cusolverDnZungqr, std::complex<double>)
 
+// adjoint: the only operation beside none that the library takes for this type
+#define MULTIPLY_BY_Q(name, T, adjoint)                                                                                     \
+  EXPORT int name##_bufferSize(void*, int side, int op, int m, int n, int k, const T*, int lda, const T*, const T*, int ldc, \
+                               int* size) {                                                                                 \
+    if (side != 0 || (op != 0 && op != adjoint) || n < 1 || m < k || k < 1 || lda < m || ldc < m)                           \
+      return refuse(INVALID_VALUE, "ormqr: sizes");                                                                         \
+    *size = 5 * m;                                                                                                          \
+    return ordered(#name "_bufferSize", INTERNAL_ERROR);                                                                    \
+  }                                                                                                                         \
+  EXPORT int name(void*, int side, int op, int m, int n, int k, const T* a, int lda, const T* tau, T* c, int ldc, T* work,  \
+                  int room, int* info) {                                                                                    \
+    if (int status = ordered(#name, INTERNAL_ERROR)) return status;                                                         \
+    if (side != 0 || (op != 0 && op != adjoint) || n < 1 || m < k || k < 1 || lda < m || ldc < m || !work || room < 5 * m)  \
+      return refuse(INVALID_VALUE, "ormqr: sizes");                                                                         \
+    Dense x(m, k, a, lda), t(k, 1, tau, k), y(m, n, c, ldc);                                                                \
+    multiply_by_q(x, k, t.x, op != 0, y);                                                                                   \
+    y.write(c, ldc);                                                                                                        \
+    *info = 0;                                                                                                              \
+    return 0;                                                                                                               \
+  }
+MULTIPLY_BY_Q(cusolverDnSormqr, float, 1)
+MULTIPLY_BY_Q(cusolverDnDormqr, double, 1)
+MULTIPLY_BY_Q(cusolverDnCunmqr, std::complex<float>, 2)
+MULTIPLY_BY_Q(cusolverDnZunmqr, std::complex<double>, 2)
+
 namespace {
 
 // `vectors` holds V, or V^H for adjoint

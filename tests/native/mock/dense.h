@@ -96,6 +96,15 @@ inline void make_q(Dense& a, int64_t k, const std::vector<Number>& tau) {
   a = q;
 }
 
+// C <- Q C, or Q^H C
+inline void multiply_by_q(const Dense& a, int64_t k, const std::vector<Number>& tau, bool adjoint, Dense& c) {
+  Dense vectors = a;
+  for (int64_t step = 0; step < k; step++) {
+    const int64_t i = adjoint ? step : k - 1 - step;
+    reflect(vectors, i, adjoint ? std::conj(tau[size_t(i)]) : tau[size_t(i)], c, 0);
+  }
+}
+
 // Column j of u <- a unit vector orthogonal to those before it
 inline void complete(Dense& u, int64_t j) {
   for (int64_t start = 0; start < u.m; start++) {

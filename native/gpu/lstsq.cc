@@ -1,0 +1,222 @@
+#include "gpu/lstsq.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "gpu/blocked_qr.h"
+#include "gpu/cuda.h"
+#include "gpu/vendor.h"
+#include "methods/lstsq.h"
+
+namespace lapwing::cuda {
+namespace {
+
+constexpr int64_t SVD_BYTES = int64_t(1) << 26;  // of matrices at a time, or one
+constexpr int64_t TILE = 32;
+
+// As in lstsq.cu.
+struct Call {
+  const void *r, *right;
+  void *x, *residuals, *rank, *info;
+  const int32_t *a_state, *b_state;
+  int64_t batch, r_stride, right_stride;
+  int32_t r_ld, right_ld, right_rows, order, k, x_rows, adjoint;
+};
+
+struct Sizes {
+  explicit Sizes(const Frame& frame)
+      : batch(frame.size[0]), m(frame.size[1]), n(frame.size[2]), k(frame.size[3]), least(std::min(m, n)),
+        element(int64_t(size_of(frame.dtype))), real(int64_t(size_of(frame.dtype % 2))) {}
+  int64_t batch, m, n, k, least, element, real;
+  bool wide() const { return m < n; }
+};
+
+template <class... Arguments>
+int queue(Frame& frame, const char* name, int64_t order, int64_t blocks, size_t shared, Arguments... arguments) {
+  const int threads = order <= 64 ? 64 : 256;
+  const int width = access_width({frame.buffer[2]}, int64_t(size_of(frame.dtype)));
+  return start(frame, "lstsq.cu", options(frame.dtype, false, width, " -DLW_THREADS=%d", threads), name, grid_for(blocks),
+               unsigned(threads), shared, arguments...);
+}
+
+}  // namespace
+
+int solve_by_triangles(Frame& frame, const Triangles& t) {
+  const Sizes at(frame);
+  const Call call{t.r, t.right, frame.buffer[2], frame.buffer[3], frame.buffer[4], frame.buffer[5], t.a_state, t.b_state, at.batch,
+                  t.r_stride, t.right_stride, int32_t(t.r_ld), int32_t(t.right_ld), int32_t(at.m), int32_t(at.least),
+                  int32_t(at.k), int32_t(at.n), at.wide()};
+  const auto shared = size_t(((TILE + 1) * TILE + TILE + at.least) * at.element + 32 * at.real);
+  return queue(frame, "lstsq_rank", at.least, at.batch, shared, call, rcond_of(frame)) ||
+         (at.k && queue(frame, "lstsq_solve", at.least, at.batch * at.k, shared, call));
+}
+
+// ---- by the SVD ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Copies of some matrices and their SVD.
+struct SvdPlaces {
+  size_t a, b, left, u, s, vh, y, failed, states, work, total = 0;
+
+  SvdPlaces(const Sizes& at, int64_t count, int64_t svd_bytes) {
+    const auto take = [&](int64_t bytes) {
+      const size_t start = total;
+      total += size_t((bytes + 255) / 256 * 256);
+      return start;
+    };
+    a = take(count * at.m * at.n * at.element), b = take(count * at.m * at.k * at.element);
+    left = take(count * at.m * at.k * at.element), u = take(count * at.m * at.least * at.element);
+    s = take(count * at.least * at.real), vh = take(count * at.least * at.n * at.element);
+    y = take(count * at.least * at.k * at.element), failed = take(count * 4), states = take(2 * count * 4);
+    work = take(svd_bytes);
+  }
+};
+
+int64_t matrices_for_svd(const Sizes& at) {
+  return std::clamp<int64_t>(SVD_BYTES / (at.m * at.n * at.element), 1, at.batch);
+}
+
+// The SVD frame of `count` matrices; `memory` becomes its scratch memory
+struct Rest {
+  char* at;
+  static void* get(void* self, size_t bytes) {
+    auto* rest = static_cast<Rest*>(self);
+    char* start = rest->at;
+    rest->at += (bytes + 255) / 256 * 256;
+    return start;
+  }
+};
+
+Frame svd_frame(const Frame& frame, int64_t count, Rest* memory) {
+  Frame inner = frame;
+  inner.op = SVD, inner.engine = AUTO, inner.flags = 0;
+  const int64_t size[] = {count, frame.size[1], frame.size[2], 0, 0, 0};
+  std::copy_n(size, 6, inner.size);
+  std::fill_n(inner.buffer, 8, nullptr);
+  inner.scratch = {memory, Rest::get};
+  return inner;
+}
+
+// x <- V S^+ U^H b for all matrices of the frame
+int solve_some(Frame& frame, const SvdEngine& svd, const SvdPlaces& places, char* block) {
+  const Sizes at(frame);
+  using Operand = cublas::Dense::Operand;
+  void* x = frame.buffer[2];
+  auto* states = reinterpret_cast<int32_t*>(block + places.states);
+  auto* failed = reinterpret_cast<int32_t*>(block + places.failed);
+  void *a = block + places.a, *b = block + places.b, *left = block + places.left, *y = block + places.y;
+  Rest rest{block + places.work};
+  Frame inner = svd_frame(frame, at.batch, &rest);
+  void* buffer[] = {a, block + places.u, block + places.s, block + places.vh, failed};
+  std::copy_n(buffer, 5, inner.buffer);
+  cublas::Dense blas(frame);
+  if (!blas.ok() || measure(frame, frame.buffer[0], states, at.batch, at.m, at.n) ||
+      take_scaled(frame, frame.buffer[0], states, at.batch, at.m, at.n, {a, at.n, at.m * at.n, at.n}, false, false))
+    return 1;
+  if (svd.run(inner)) return fail_as(frame, inner);
+  int32_t* b_states = states + at.batch;
+  if (at.k && (measure(frame, frame.buffer[1], b_states, at.batch, at.m, at.k) ||
+               take_scaled(frame, frame.buffer[1], b_states, at.batch, at.m, at.k, {b, at.k, at.m * at.k, at.k}, false, false)))
+    return 1;
+  const Operand rows_a{a, at.n, at.m * at.n}, rows_b{b, at.k, at.m * at.k}, rows_left{left, at.k, at.m * at.k};
+  const Operand rows_u{buffer[1], at.least, at.m * at.least}, rows_v{buffer[3], at.n, at.least * at.n};
+  const Operand rows_y{y, at.k, at.least * at.k}, rows_x{x, at.k, at.n * at.k};
+  const int none = vendor::OP_NONE, adjoint = vendor::OP_ADJOINT;
+  // to the library every row-major matrix is its transpose: y^T <- b^T conj(U)
+  if (at.k && blas.gemm_many(none, adjoint, at.k, at.least, at.m, 1, rows_b, rows_u, 0, rows_y, at.batch)) return 1;
+  if (queue(frame, "lstsq_weigh", at.least, at.batch, 0, y, static_cast<const void*>(buffer[2]), frame.buffer[4], frame.buffer[5],
+            static_cast<const int32_t*>(failed), at.batch, int32_t(at.least), int32_t(at.k), rcond_of(frame)))
+    return 1;
+  if (!at.k) return 0;
+  // x^T <- y^T conj(V^H); left^T <- b^T - x^T A^T
+  return blas.gemm_many(none, adjoint, at.k, at.n, at.least, 1, rows_y, rows_v, 0, rows_x, at.batch) ||
+         copy(frame, left, b, size_t(at.batch * at.m * at.k * at.element)) ||
+         blas.gemm_many(none, none, at.k, at.m, at.n, -1, rows_x, rows_a, 1, rows_left, at.batch) ||
+         queue(frame, "lstsq_settle", at.least, at.batch * at.k, size_t(32 * at.real), static_cast<const void*>(left), x,
+               frame.buffer[3], static_cast<const int32_t*>(states), static_cast<const int32_t*>(b_states), at.batch, int32_t(at.m),
+               int32_t(at.n), int32_t(at.k));
+}
+
+}  // namespace
+
+int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd) {
+  const Sizes at(frame);
+  const int64_t count = matrices_for_svd(at);
+  Frame inner = svd_frame(frame, count, nullptr);
+  const int64_t own = svd.bytes(inner);
+  if (own < 0) return fail_as(frame, inner), -1;
+  return int64_t(SvdPlaces(at, count, own).total);
+}
+
+int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block) {
+  const Sizes at(frame);
+  std::vector<int32_t> rank(size_t(at.batch));
+  const auto& api = vendor::table();
+  int status = api.copy_to_host(rank.data(), reinterpret_cast<uint64_t>(frame.buffer[4]), sizeof(int32_t) * rank.size(), frame.stream);
+  if (!status) status = api.synchronize(frame.stream);
+  if (status) return fail(frame, "lstsq: waiting for the GPU failed with status %d", status);
+  const int64_t most = matrices_for_svd(at);
+  for (int64_t first = 0, end; first < at.batch; first = end + 1) {
+    for (end = first; end < at.batch && end - first < most && rank[size_t(end)] == UNPROVEN;) end++;
+    if (end == first) continue;
+    Frame part = part_of(frame, first, end - first);
+    Frame inner = svd_frame(frame, end - first, nullptr);
+    const int64_t own = svd.bytes(inner);
+    if (own < 0) return fail_as(frame, inner);
+    if (solve_some(part, svd, SvdPlaces(Sizes(part), end - first, own), block)) return fail_as(frame, part);
+    if (end < at.batch && rank[size_t(end)] == UNPROVEN) end--;  // the next run begins here
+  }
+  return 0;
+}
+
+// ---- with the QR of blocked_qr.h ---------------------------------------------------------------------------------------------
+
+namespace {
+
+BlockedQr blocked(Frame& frame, const Properties& gpu, int64_t batch) {
+  const Sizes at(frame);
+  if (at.wide()) return {frame, gpu, batch, at.n, at.m, at.m, at.k, at.k};
+  return {frame, gpu, batch, at.m, at.n + at.k, at.n, 0, 0};
+}
+
+int64_t matrices_at_once(Frame& frame, const Properties& gpu) {
+  return matrices_per_part(frame.size[0], int64_t(blocked(frame, gpu, 1).bytes()));
+}
+
+int solve_part(Frame& frame, const Properties& gpu, char* block) {
+  const Sizes at(frame);
+  BlockedQr qr = blocked(frame, gpu, at.batch);
+  void *a = frame.buffer[0], *b = frame.buffer[1];
+  const int64_t longer = std::max(at.m, at.n);
+  // the working copy is (A, b), of which A gets reflections, or A^H, with b behind it
+  if (qr.place(block) || qr.take(a, longer, 0, at.least, at.k ? at.least : qr.ld(), 0, at.wide(), true) ||
+      (at.k && qr.take(b, at.m, at.least, at.k, qr.ld(), 1, false, false)) || qr.factor(nullptr, false))
+    return 1;
+  const Triangles triangles{qr.work(), qr.ld(), qr.stride(), qr.work() + at.least * at.element, qr.ld(), qr.stride(), qr.state(0),
+                            qr.state(1)};
+  return solve_by_triangles(frame, triangles) || (at.wide() && qr.apply(frame.buffer[2], at.k, false));
+}
+
+}  // namespace
+
+int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd) {
+  const Properties* gpu = properties(frame);
+  const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
+  return more < 0 ? -1 : int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
+}
+
+int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
+  const Properties* gpu = properties(frame);
+  const int64_t total = gpu ? blocked_lstsq_scratch(frame, svd) : -1;
+  char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
+  if (!block) return 1;
+  const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);
+  for (int64_t first = 0; first < batch; first += step) {
+    Frame part = part_of(frame, first, std::min(step, batch - first));
+    if (solve_part(part, *gpu, block)) return fail_as(frame, part);
+  }
+  return lstsq_by_svd(frame, svd, block + blocked(frame, *gpu, step).bytes());
+}
+
+}  // namespace lapwing::cuda

@@ -1,0 +1,36 @@
+// Least squares on a GPU: by QR where that proves the rank to be full, matrix by matrix; the others by the SVD, for which the host
+// waits for the device. 0, or 1 with a message in the frame.
+#pragma once
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+// What decomposes an SVD frame, and the device memory it asks for (-1 leaves a message in the frame).
+struct SvdEngine {
+  int (*run)(Frame&);
+  int64_t (*bytes)(Frame&);
+};
+
+// R of A, and Q^H b; or, for wide matrices, R of A^H, and b. Rows are `ld` elements apart, matrices `stride` elements. The states
+// are those of A and b (qr_state.cuh).
+struct Triangles {
+  const void* r;
+  int64_t r_ld, r_stride;
+  const void* right;
+  int64_t right_ld, right_stride;
+  const int32_t *a_state, *b_state;
+};
+
+// The rank of each matrix of an LSTSQ frame, UNPROVEN where R does not prove it to be full, x and the residuals. For wide
+// matrices Q remains to be applied to x.
+int solve_by_triangles(Frame& frame, const Triangles& triangles);
+
+// x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame)
+int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd);
+int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block);
+
+// With the QR of blocked_qr.h.
+int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd);
+int blocked_lstsq(Frame& frame, const SvdEngine& svd);
+
+}  // namespace lapwing::cuda

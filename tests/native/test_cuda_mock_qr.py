@@ -1,0 +1,101 @@
+"""QR and least squares panel by panel on the CUDA path without a GPU: the device sources run as host code (emulator.h), the
+stand-in libraries compute the products. The checks are those of qr_checks.py."""
+
+import pytest
+
+from test_cuda_mock_solve import child, emulated, harness, libraries  # noqa: F401
+
+pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
+
+START = """
+import qr_checks
+from qr_checks import matrices, random
+ENGINE = "batched"
+f32, f64, c64, c128 = solve_checks.DTYPES
+def right(dtype, batch, m, k):
+    return random(np.random.default_rng(m), dtype, batch, m, k)
+"""
+
+
+def test_panels(child, emulated):  # noqa: F811
+    calls, _ = child(
+        START
+        + """
+qr_checks.check_qr(run, matrices("random", f32, 2, 270, 40))
+qr_checks.check_without_q(run, matrices("random", f32, 2, 44, 50))
+qr_checks.check_lstsq(run, matrices("deficient", f32, 2, 50, 12), right(f32, 2, 50, 2))
+""",
+        **emulated,
+    )
+    launched = set(harness.launched(calls))
+    assert {
+        "qr_panel",
+        "qr_take",
+        "qr_give_r",
+        "qr_give_raw",
+        "qr_identity",
+        "lstsq_rank",
+        "lstsq_solve",
+        "lstsq_weigh",
+    } <= launched
+
+
+def test_lstsq_by_the_library(child, emulated):  # noqa: F811
+    """geqrf, ormqr and our own triangular solves; the SVD only for the matrix that needs it."""
+    calls, _ = child(
+        START
+        + """
+ENGINE = "cusolver"
+a = matrices("random", f64, 3, 40, 12)
+a[1, :, 3] = a[1, :, 4]
+qr_checks.check_lstsq(run, a, right(f64, 3, 40, 2))
+qr_checks.check_lstsq(run, matrices("random", c64, 2, 12, 40), right(c64, 2, 12, 1))
+""",
+        **emulated,
+    )
+    assert len(harness.named(calls, "nvrtcCompileProgram")) > 0
+    assert harness.launched(calls).count("lstsq_weigh") == 1
+
+
+# orders beside the limits of a panel and of a block of panels; followers of the last panel; more rows than threads
+PARTS = {
+    "qr": """
+for kind in qr_checks.KINDS:
+    qr_checks.check_qr(run, matrices(kind, dtype, 2, 300, 45))
+for m, n in ((260, 33), (257, 128), (258, 150), (260, 300)):
+    qr_checks.check_qr(run, matrices("random", dtype, 1, m, n))
+""",
+    "rows": """
+for m, n in ((1030, 20), (1600, 5)):
+    qr_checks.check_qr(run, matrices("random", dtype, 1, m, n))
+""",
+    "without q": """
+for m, n in ((33, 33), (50, 40), (40, 150), (300, 70), (1, 1), (1, 9), (9, 1)):
+    qr_checks.check_without_q(run, matrices("random", dtype, 2, m, n))
+""",
+    "lstsq": """
+for m, n, k in ((40, 10, 1), (132, 33, 1), (70, 70, 3), (20, 45, 2), (33, 100, 1), (5, 1, 2), (1, 5, 2), (260, 100, 40)):
+    a = matrices("random", dtype, 2, m, n)
+    a[..., : min(m, n), : min(m, n)] += 3 * np.eye(min(m, n))
+    qr_checks.check_lstsq(run, a, right(dtype, 2, m, k))
+""",
+    "rank": """
+for m, n in ((50, 12), (12, 50)):
+    for kind in ("deficient", "zero columns", "tiny"):
+        qr_checks.check_lstsq(run, matrices(kind, dtype, 3, m, n), right(dtype, 3, m, 2))
+qr_checks.check_not_finite(run, dtype, 50, 40)
+""",
+    "alignment": """
+SHIFT.update(float32=4, float64=8, complex64=4, complex128=8)
+qr_checks.check_qr(run, matrices("random", dtype, 1, 257, 21))
+qr_checks.check_without_q(run, matrices("random", dtype, 2, 35, 33))
+qr_checks.check_lstsq(run, matrices("random", dtype, 2, 37, 5), right(dtype, 2, 37, 1))
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c64", "c128"])
+@pytest.mark.parametrize("part", PARTS)
+def test_answers(child, emulated, part, dtype):  # noqa: F811
+    child(f"{START}dtype = {dtype}\n{PARTS[part]}", **emulated)
