@@ -1,4 +1,4 @@
-// Small things done to a row-major matrix on the CPU: copies, transposes, NaN.
+// Small things done to a row-major matrix on the CPU: copies, transposes, NaN and Inf.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -19,6 +19,30 @@ void fill_nan(T* out, int64_t count) {
   using Real = decltype(std::real(T()));
   auto* part = reinterpret_cast<Real*>(out);
   std::fill_n(part, count * int64_t(sizeof(T) / sizeof(Real)), std::numeric_limits<Real>::quiet_NaN());
+}
+
+template <class T>
+bool all_finite(const T* a, int64_t count) {
+  using Real = decltype(std::real(T()));
+  constexpr int64_t PARTS = sizeof(T) / sizeof(Real), LANES = 16;
+  auto* part = reinterpret_cast<const Real*>(a);
+  const int64_t parts = count * PARTS, whole = parts / LANES * LANES;
+  Real sum[LANES] = {}, total = 0;
+  for (int64_t i = 0; i < whole; i += LANES)
+    for (int64_t lane = 0; lane < LANES; lane++) sum[lane] += part[i + lane] * Real(0);
+  for (int64_t i = whole; i < parts; i++) total += part[i] * Real(0);
+  for (Real lane : sum) total += lane;
+  return total == 0;
+}
+
+// The order of the first leading minor with NaN or Inf in it
+template <class T, class Read>
+int64_t first_not_finite(const T* a, int64_t n, const Read& reads) {
+  int64_t place = n;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++)
+      if (std::max(i, j) < place && reads(i, j) && !all_finite(a + i * n + j, 1)) place = std::max(i, j) + 1;
+  return place;
 }
 
 // work <- the named triangle of a; false when it holds NaN or Inf

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpu/blocked.h"
 #include "cpu/cpu.h"
 #include "dtypes.h"
 #include "determinant.h"
@@ -46,13 +47,22 @@ int64_t order_of(const Frame& frame) {
 
 bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS; }
 
+// Whether the matrices are taken side by side, each in a lane; others one by one. From times of one thread on Zen 4 (AVX-512,
+// 2026-11): a vector that is not nearly full takes as long as a full one.
+bool in_lanes(const Frame& frame) {
+  if (is_rectangular(frame.op)) return true;
+  const int64_t n = frame.size[1], lanes = lanes_of(frame.dtype);
+  if (n > SOLVE_LARGEST) return false;
+  return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
+}
+
 }  // namespace
 
 bool solve_fits(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2];
   if (frame.op == LSTSQ)
     return std::min(m, n) <= SVD_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
-  if (!is_svd(frame)) return order_of(frame) <= SOLVE_LARGEST;
+  if (!is_svd(frame)) return order_of(frame) <= (is_rectangular(frame.op) ? SOLVE_LARGEST : BLOCKED_LARGEST);
   if (frame.op == SVD && frame.size[3] && m != n) return false;
   return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
 }
@@ -73,7 +83,8 @@ bool solve_pays(const Frame& frame) {
   }
   const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
   if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
-  return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
+  if (is_rectangular(frame.op)) return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
+  return n <= 256;
 }
 
 int solve_batched(Frame& frame) {
@@ -81,6 +92,8 @@ int solve_batched(Frame& frame) {
     typedef decltype(zero) T;
     typedef RealOf<T> R;
     constexpr int P = PARTS_OF<T>;
+    if (!in_lanes(frame))
+      return parallel_batch(frame, 1, work_of(frame), [&](int64_t first, int64_t last) { solve_blocked<T>(frame, first, last); }) ? 0 : 1;
     const bool finished = parallel_batch(frame, lanes<T>(), work_of(frame), [&](int64_t first, int64_t last) {
       LAPWING_WIDEST(solve_any<R, P>(frame, first, last));
     });
