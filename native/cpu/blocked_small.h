@@ -131,100 +131,128 @@ LAPWING_INLINE Element<R, P> spread(Scalar<R, P> x) {
     return {broadcast(x.real()), broadcast(x.imag())};
 }
 
+// x y, without the check for infinities that a complex product has
+template <class R, int P>
+LAPWING_INLINE Scalar<R, P> times(Scalar<R, P> x, Scalar<R, P> y) {
+  if constexpr (P == 1)
+    return x * y;
+  else
+    return {x.real() * y.real() - x.imag() * y.imag(), x.real() * y.imag() + x.imag() * y.real()};
+}
 // 1 / x
 template <class R, int P>
 Scalar<R, P> inverse_of(Scalar<R, P> x) {
   return R(1) / x;
 }
 
-// A panel lies by its columns: column c is line c of p, so that the lanes run along a column.
+template <class R>
+LAPWING_INLINE Mask<R> lane_numbers() {
+  Mask<R> lanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES<R>; i++) lanes[i] = i;
+  return lanes;
+}
+// The largest and the least of all lanes, in each of them
+template <class R, int HALF = LANES<R> / 2>
+LAPWING_INLINE Vec<R> largest_lane(Vec<R> x) {
+  if constexpr (HALF == 0)
+    return x;
+  else
+    return largest_lane<R, HALF / 2>(larger<R>(x, __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF))));
+}
+template <class R, int HALF = LANES<R> / 2>
+LAPWING_INLINE Mask<R> least_lane(Mask<R> x) {
+  if constexpr (HALF == 0) {
+    return x;
+  } else {
+    const Mask<R> other = __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF));
+    return least_lane<R, HALF / 2>(x < other ? x : other);
+  }
+}
+
+// A panel lies by its columns: column c is line c of p, so that the lanes run along a column. Its rows stay where they are until all
+// pivots are known: a row that was a pivot is done, and takes no further part.
 template <class R, int P>
 struct Panel {
   static constexpr int W = LANES<R>;
-  Lines<R, P> p, l;  // l: a strip of columns of L with zeros above, so that whole vectors may be taken off
-  int64_t rows, columns;
+  Lines<R, P> p_, l_;  // l: a strip of columns of L, zero in rows that are done
+  Mask<R>* open_;      // all bits set for rows that are not done
+  int64_t rows, vectors_ = (rows + W - 1) / W;
 
-  // The first element of largest size in column c, from row c on
-  int64_t find_pivot(int64_t c, R* size) const {
-    const Lines<R, P> x = p.from(c, 0);
-    const int64_t vectors = (rows + W - 1) / W;
+  static LAPWING_INLINE Vec<R> only(Mask<R> where, Vec<R> x) { return (Vec<R>)((Mask<R>)x & where); }
+
+  // The first row with an element of largest size in column c, among those that are not done
+  // copies of what is in the object: stores through vectors might change it, as far as the compiler knows
+  LAPWING_INLINE int64_t find_pivot(int64_t c, R* size) const {
+    const Lines<R, P> p = p_;
+    Mask<R>* const open = open_;
+    const int64_t vectors = vectors_;
+    Mask<R> row = lane_numbers<R>(), place = row;
     Vec<R> best = {};
-    const auto at = [&](int64_t v) {
-      Vec<R> y = pivot_size<R, P>(x.get(0, v));
-      if (v * W < c)
-        for (int64_t t = 0; t < std::min<int64_t>(W, c - v * W); t++) y[t] = 0;
-      return y;
-    };
-    for (int64_t v = c / W; v < vectors; v++) best = larger<R>(at(v), best);
-    R top = 0;
-    for (int t = 0; t < W; t++) top = best[t] > top ? best[t] : top;
-    *size = top;
-    if (!(top > 0)) return c;
-    for (int64_t v = c / W; v < vectors; v++) {
-      const Mask<R> here = at(v) == broadcast(top);
-      if (!any(here)) continue;
-      for (int t = 0; t < W; t++)
-        if (here[t]) return v * W + t;
+    for (int64_t v = 0; v < vectors; v++) {
+      const Vec<R> y = only(open[v], pivot_size<R, P>(p.get(c, v)));
+      const Mask<R> more = y > best;
+      best = more ? y : best;
+      place = more ? row : place;
+      row += broadcast_int<R>(W);
     }
-    return c;
+    const Vec<R> top = largest_lane<R>(best);
+    *size = top[0];
+    const Mask<R> least = best == top ? place : broadcast_int<R>(rows);
+    return int64_t(least_lane<R>(least)[0]);
   }
 
-  void exchange(int64_t i, int64_t j) const {
-    for (int64_t c = 0; c < columns; c++)
-      for (int part = 0; part < P; part++) {
-        R* x = p.at(c, 0) + part * p.imag;
-        std::swap(x[i], x[j]);
-      }
-  }
-
-  // Column c <- column c / pivot below it; line `s` of l <- the same with zeros above
-  void scale_column(int64_t c, int s, R size) const {
-    Scalar<R, P> pivot = scalar_at<R, P>(p, c, c);
-    R up = 1;
-    if (size < 16 * std::numeric_limits<R>::min()) up = 1 / std::numeric_limits<R>::epsilon();  // 1 / pivot may be too large
-    const Element<R, P> by = spread<R, P>(inverse_of<R, P>(pivot * up));
-    const int64_t vectors = (rows + W - 1) / W;
-    for (int64_t v = 0; v < (c + 1) / W; v++) l.set(s, v, real<R, P>(Vec<R>{}));
-    for (int64_t v = (c + 1) / W; v < vectors; v++) {
-      Element<R, P> x = p.get(c, v);
+  // Row `pivot` is done. Column c <- column c / its element there, in rows that are not; line `s` of l the same.
+  LAPWING_INLINE void scale_column(int64_t c, int s, int64_t pivot, R size) const {
+    const Lines<R, P> p = p_, l = l_;
+    Mask<R>* const open = open_;
+    const int64_t vectors = vectors_;
+    const R up = size < 16 * std::numeric_limits<R>::min() ? 1 / std::numeric_limits<R>::epsilon() : 1;  // 1 / pivot may be too large
+    Element<R, P> by = {};
+    if (size > 0) by = spread<R, P>(inverse_of<R, P>(scalar_at<R, P>(p, c, pivot) * up));
+    Mask<R> row = lane_numbers<R>() - broadcast_int<R>(pivot);
+    for (int64_t v = 0; v < vectors; v++) {
+      const Mask<R> here = open[v] & (row != Mask<R>{});
+      open[v] = here;
+      row += broadcast_int<R>(W);
+      const Element<R, P> old = p.get(c, v);
+      Element<R, P> x = old;
       scale<R, P>(x, broadcast(up));
       x = product<R, P>(x, by);
-      if (v * W <= c)
-        for (int64_t t = 0; t <= c - v * W; t++) {
-          x.re[t] = 0;
-          if constexpr (P == 2) x.im[t] = 0;
-        }
+      x.re = only(here, x.re);
+      if constexpr (P == 2) x.im = only(here, x.im);
+      Element<R, P> both = x;
+      both.re += only(~here, old.re);
+      if constexpr (P == 2) both.im += only(~here, old.im);
+      p.set(c, v, both);
       l.set(s, v, x);
-      if (v * W > c) p.set(c, v, x);
     }
-    if ((c + 1) % W)  // the vector that holds the diagonal
-      for (int64_t i = c + 1; i < std::min<int64_t>(((c + 1) / W + 1) * W, rows); i++)
-        for (int part = 0; part < P; part++) (p.at(c, 0) + part * p.imag)[i] = (l.at(s, 0) + part * l.imag)[i];
   }
 
-  // COUNT columns from `c` on lose what the first N lines of l take off, those having begun at row `first`
+  // COUNT columns from c on lose what N lines of l, from number s on, take off; their rows were `pivots`
   template <int N, int COUNT>
-  LAPWING_INLINE void update(int64_t first, int64_t c) const {
+  LAPWING_INLINE void update(int s, const int64_t* pivots, int64_t c) const {
+    const Lines<R, P> p = p_, l = l_;
+    const int64_t vectors = vectors_;
     Element<R, P> u[COUNT][N];
 #pragma GCC unroll 4
     for (int j = 0; j < COUNT; j++) {
-      Scalar<R, P> found[N];
+      Scalar<R, P> element[N];
 #pragma GCC unroll 4
       for (int k = 0; k < N; k++) {
-        found[k] = scalar_at<R, P>(p, c + j, first + k);
+        element[k] = scalar_at<R, P>(p, c + j, pivots[k]);
 #pragma GCC unroll 4
-        for (int q = 0; q < k; q++) found[k] -= scalar_at<R, P>(l, q, first + k) * found[q];
-        u[j][k] = spread<R, P>(found[k]);
+        for (int q = 0; q < k; q++) element[k] -= times<R, P>(scalar_at<R, P>(l, s + q, pivots[k]), element[q]);
+        u[j][k] = spread<R, P>(element[k]);
       }
     }
-    const int64_t vectors = (rows + W - 1) / W;
-    for (int64_t v = first / W; v < vectors; v++) {
+    for (int64_t v = 0; v < vectors; v++) {
       Element<R, P> x[COUNT];
 #pragma GCC unroll 4
       for (int j = 0; j < COUNT; j++) x[j] = p.get(c + j, v);
 #pragma GCC unroll 4
       for (int k = 0; k < N; k++) {
-        const Element<R, P> y = l.get(k, v);
+        const Element<R, P> y = l.get(s + k, v);
 #pragma GCC unroll 4
         for (int j = 0; j < COUNT; j++) subtract_product<R, P, false>(x[j], u[j][k], y);
       }
@@ -233,36 +261,24 @@ struct Panel {
     }
   }
 
-  // Rows exchanged: c with pivots[c]. Columns behind `width` are zero and stay so.
-  void factor(int64_t width, int32_t* pivots) const {
+  // pivots[c]: the row of column c
+  void factor(int64_t width, int64_t* pivots) const {
     constexpr int COUNT = LAPWING_REGISTERS == 32 ? 4 / P : 2 / P;
-    const Lines<R, P> one = l;
+    for (int64_t v = 0; v < vectors_; v++) open_[v] = lane_numbers<R>() < broadcast_int<R>(rows - v * W);
     for (int64_t c = 0; c < width; c++) {
       const int s = int(c % STRIP);
       R size;
-      const int64_t place = find_pivot(c, &size);
-      pivots[c] = int32_t(place);
-      if (place != c) {
-        exchange(c, place);
-        // the strip's own lines of l: rows that are still to come
-        for (int k = 0; k < s; k++)
-          for (int part = 0; part < P; part++) {
-            R* x = l.at(k, 0) + part * l.imag;
-            std::swap(x[c], x[place]);
-          }
-      }
-      if (size > 0)
-        scale_column(c, s, size);
-      else
-        clear_line<R, P>(l, s, (rows + W - 1) / W);
+      pivots[c] = find_pivot(c, &size);
+      if (!(size > 0))  // a column of zeros: any row will do
+        for (pivots[c] = 0; std::find(pivots, pivots + c, pivots[c]) != pivots + c;) pivots[c]++;
+      scale_column(c, s, pivots[c], size);
       // the rest of the strip by this column, the rest of the panel by the whole strip
       const int64_t end = std::min<int64_t>(c - s + STRIP, width);
-      const Panel last = {p, one.from(s, 0), rows, columns};
-      for (int64_t j = c + 1; j < end; j++) last.template update<1, 1>(c, j);
-      if (c + 1 != end || s != STRIP - 1) continue;
+      for (int64_t j = c + 1; j < end; j++) update<1, 1>(s, pivots + c, j);
+      if (s != STRIP - 1) continue;
       int64_t j = c + 1;
-      for (; j + COUNT <= width; j += COUNT) update<STRIP, COUNT>(c - s, j);
-      for (; j < width; j++) update<STRIP, 1>(c - s, j);
+      for (; j + COUNT <= width; j += COUNT) update<STRIP, COUNT>(0, pivots + c - s, j);
+      for (; j < width; j++) update<STRIP, 1>(0, pivots + c - s, j);
     }
   }
 };
@@ -276,41 +292,164 @@ void exchange_lines(R* x, R* y, int64_t count) {
   }
 }
 
-// A, with rows of zeros up to a whole vector of them, <- L and U. order[i]: which row of A became row i. Returns whether the
-// number of exchanges was odd. `memory` takes panel_room() reals.
 template <class R, int P>
 int64_t panel_room(int64_t n) {
-  return (PANEL<R> + STRIP) * line_of<R, P>(n);
+  return (PANEL<R> + STRIP) * line_of<R, P>(n) + 3 * line_of<R, 1>(n);
 }
+// A, with rows of zeros up to a whole vector of them, <- L and U. order[i]: which row of A became row i. Returns whether the
+// number of exchanges was odd. `memory` takes panel_room() reals.
 template <class R, int P>
 bool factor_lines(const Lines<R, P>& a, int64_t n, int32_t* order, R* memory) {
   constexpr int W = LANES<R>;
   const Scalars<R, P> none = {};
   const int64_t padded = (n + W - 1) / W * W;
   const Lines<R, P> p = take<R, P>(memory, PANEL<R>, n), l = take<R, P>(memory, STRIP, n);
+  Mask<R>* open = reinterpret_cast<Mask<R>*>(memory);
+  int32_t *row_at = reinterpret_cast<int32_t*>(memory + padded), *place_of = row_at + padded;
   bool odd = false;
   for (int64_t i = 0; i < n; i++) order[i] = int32_t(i);
   for (int64_t j = 0; j < n; j += PANEL<R>) {
-    const int64_t width = std::min<int64_t>(PANEL<R>, n - j), whole = std::min<int64_t>(PANEL<R>, padded - j);
+    const int64_t width = std::min<int64_t>(PANEL<R>, n - j), whole = std::min<int64_t>(PANEL<R>, padded - j), rows = n - j;
     const Lines<R, P> x = a.from(0, j / W);
     if (j) {
-      sweep<R, P, false>(a.scalars(), x, x, none, j, whole / W, SOLVE_ROWS);          // U12 <- L11^-1 A12
-      sweep<R, P, false>(a.scalars().from(j, 0), x, x.from(j, 0), none, n - j, whole / W, j);  // A22 <- A22 - L21 U12
+      sweep<R, P, false>(a.scalars(), x, x, none, j, whole / W, SOLVE_ROWS);                 // U12 <- L11^-1 A12
+      sweep<R, P, false>(a.scalars().from(j, 0), x, x.from(j, 0), none, rows, whole / W, j);  // A22 <- A22 - L21 U12
     }
     transpose_lines<R, P>(x.from(j, 0), p, padded - j, whole);
-    int32_t pivots[PANEL<R>];
-    const Panel<R, P> panel = {p, l, n - j, whole};
+    int64_t pivots[PANEL<R>];
+    const Panel<R, P> panel = {p, l, open, rows};
     panel.factor(width, pivots);
-    for (int64_t c = 0; c < width; c++) {
-      if (pivots[c] == c) continue;
-      odd = !odd;
-      std::swap(order[j + c], order[j + pivots[c]]);
-      exchange_lines<R>(a.at(j + c, 0), a.at(j + pivots[c], 0), a.down);
-    }
     transpose_lines<R, P>(p, x.from(j, 0), whole, padded - j);
+    // The rows trade places, as in LAPACK: a pivot with the one that is where it belongs.
+    for (int64_t i = 0; i < rows; i++) row_at[i] = place_of[i] = int32_t(i);
+    for (int64_t c = 0; c < width; c++) {
+      const int32_t place = place_of[pivots[c]], other = row_at[c];
+      if (place == c) continue;
+      odd = !odd;
+      row_at[place] = other, place_of[other] = place;
+      std::swap(order[j + c], order[j + place]);
+      exchange_lines<R>(a.at(j + c, 0), a.at(j + place, 0), a.down);
+    }
   }
   return odd;
 }
+
+// ---- one real right-hand side ------------------------------------------------------------------------------------------------
+
+// x <- T^-1 x for a real triangle whose rows, or columns, are contiguous: the lanes run along them.
+template <class R>
+struct Column {
+  static constexpr int W = LANES<R>, G = LAPWING_VECTOR / 16, K = CHUNK<R>;
+  R* x;
+
+  // The unknowns first .. first + W, given the columns of the triangle among them
+  template <bool FORWARD>
+  static LAPWING_INLINE void solve_block(Vec<R> (&v)[G][K], const R* inverse, R* x) {
+    Vec<R> y = load(x);
+    if (inverse) y *= load(inverse);
+#pragma GCC unroll 16
+    for (int step = 0; step < W; step++) {
+      const int j = FORWARD ? step : W - 1 - step;
+      const Mask<R> open = FORWARD ? lane_numbers<R>() > broadcast_int<R>(j) : lane_numbers<R>() < broadcast_int<R>(j);
+      Vec<R> column = (Vec<R>)((Mask<R>)v[j / K][j % K] & open);  // what is not part of the triangle may be anything
+      if (inverse) column *= load(inverse);
+      y = fma(-column, __builtin_shuffle(y, broadcast_int<R>(j)), y);
+    }
+    store(x, y);
+  }
+
+  // Unknowns [first, last), fewer than a vector
+  static void solve_few(const Scalars<R, 1>& t, bool forward, const R* inverse, R* x, int64_t first, int64_t last) {
+    for (int64_t step = first; step < last; step++) {
+      const int64_t i = forward ? step : first + last - 1 - step;
+      R sum = x[i];
+      for (int64_t j = forward ? first : i + 1; j < (forward ? i : last); j++) sum -= *t.at(i, j) * x[j];
+      x[i] = inverse ? sum * inverse[i] : sum;
+    }
+  }
+
+  // x[first .. first + rows) loses T(those rows, [begin, end)) x[begin .. end), the rows of T being contiguous, end - begin whole vectors
+  template <int ROWS>
+  static LAPWING_INLINE void subtract_rows(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
+    Vec<R> sum[ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) sum[i] = Vec<R>{};
+    for (int64_t q = 0; q < length; q += W) {
+      const Vec<R> z = load(y + q);
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; i++) sum[i] = fma(load(t + i * ld + q), z, sum[i]);
+    }
+    if constexpr (ROWS == W) {  // sums over the lanes of each are a vector
+      R square[W * W];
+      const R* p[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) store(square + i * W, sum[i]), p[i] = square + i * W;
+      Vec<R> v[G][K];
+      read_chunks<R, G>(v, p, 0);
+      Vec<R> total = v[0][0];
+#pragma GCC unroll 16
+      for (int i = 1; i < W; i++) total += v[i / K][i % K];
+      store(x, load(x) - total);
+    } else {
+      for (int lane = 0; lane < W; lane++) x[0] -= sum[0][lane];
+    }
+  }
+
+  template <bool FORWARD>
+  __attribute__((noinline)) void by_rows(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
+    const int64_t few = n % W, ld = t.down;
+    for (int64_t step = 0; step < n - few; step += W) {
+      const int64_t r = FORWARD ? step : n - W - step, begin = FORWARD ? 0 : r + W;
+      subtract_rows<W>(t.at(r, begin), ld, x + begin, step, x + r);
+      const R* p[W];
+      for (int i = 0; i < W; i++) p[i] = t.at(r + i, r);
+      Vec<R> v[G][K];
+      read_chunks<R, G>(v, p, 0);
+      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+    }
+    const int64_t first = FORWARD ? n - few : 0, begin = FORWARD ? 0 : few;
+    for (int64_t i = first; i < first + few; i++) subtract_rows<1>(t.at(i, begin), ld, x + begin, n - few, x + i);
+    solve_few(t, FORWARD, inverse, x, first, first + few);
+  }
+
+  // x[0 .. length) loses COUNT columns times y
+  template <int COUNT>
+  static LAPWING_INLINE void subtract_columns(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
+    Vec<R> by[COUNT];
+#pragma GCC unroll 16
+    for (int j = 0; j < COUNT; j++) by[j] = broadcast(-y[j]);
+    for (int64_t q = 0; q < length; q += W) {
+      Vec<R> even = load(x + q), odd = {};
+#pragma GCC unroll 16
+      for (int j = 0; j < COUNT; j++) (j % 2 ? odd : even) = fma(load(t + j * ld + q), by[j], j % 2 ? odd : even);
+      store(x + q, even + odd);
+    }
+  }
+
+  template <bool FORWARD>
+  __attribute__((noinline)) void by_columns(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
+    const int64_t few = n % W, ld = t.right, whole = n - few, first = FORWARD ? 0 : whole, rest = FORWARD ? few : 0;
+    solve_few(t, FORWARD, inverse, x, first, first + few);
+    for (int64_t j = first; j < first + few; j++) subtract_columns<1>(t.at(rest, j), ld, x + j, whole, x + rest);
+    for (int64_t step = 0; step < whole; step += W) {
+      const int64_t r = FORWARD ? few + step : whole - W - step;
+      Vec<R> v[G][K];
+#pragma GCC unroll 16
+      for (int j = 0; j < W; j++) v[j / K][j % K] = load(t.at(r, r + j));
+      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+      const int64_t to = FORWARD ? r + W : 0;
+      subtract_columns<W>(t.at(to, r), ld, x + r, whole - W - step, x + to);
+    }
+  }
+
+  void solve(const Triangle<R, 1, Scalars<R, 1>>& factor) const {
+    const R* inverse = factor.inverse.x;
+    if (factor.t.right == 1)
+      factor.lower ? by_rows<true>(factor.t, inverse, factor.n) : by_rows<false>(factor.t, inverse, factor.n);
+    else
+      factor.lower ? by_columns<true>(factor.t, inverse, factor.n) : by_columns<false>(factor.t, inverse, factor.n);
+  }
+};
 
 // ---- one matrix of a frame -----------------------------------------------------------------------------------------------
 
@@ -349,9 +488,21 @@ struct Middle {
     else return (void)im, re;
   }
 
+  static void apply(const Factor& factor, const Lines<R, P>& x, int64_t vectors) { factor.solve(x, vectors); }
+  static void apply(const Factor& factor, const Column<R>& x, int64_t) {
+    if constexpr (P == 1) x.solve(factor);
+  }
+
   // x <- body's work on b, piece by piece; row order[i] of b is row i there. careful: by division instead, which reads the frame.
   template <class Body>
   void solve_columns(const R* b, R* out, const int32_t* order, R* memory, bool careful, const Body& body) const {
+    if constexpr (P == 1)
+      if (k == 1 && !careful) {
+        for (int64_t i = 0; i < n; i++) memory[i] = b[order ? order[i] : i];
+        body(Column<R>{memory}, 1);
+        std::copy_n(memory, n, out);
+        return;
+      }
     for (int64_t first = 0; first < k; first += PIECE) {
       const int64_t columns = std::min<int64_t>(PIECE, k - first);
       R* room = memory;
@@ -429,18 +580,18 @@ struct Middle {
       finish(3, positive.status, 2, n * k);
       if (positive.status) return;
       const Factor l = lower_of(positive), adjoint = l.adjoint();
-      return solve_columns(data(1, n * k), data(2, n * k), nullptr, positive.rest, false, [&](const Lines<R, P>& x, int64_t vectors) {
-        l.solve(x, vectors);
-        adjoint.solve(x, vectors);
+      return solve_columns(data(1, n * k), data(2, n * k), nullptr, positive.rest, false, [&](const auto& x, int64_t vectors) {
+        apply(l, x, vectors);
+        apply(adjoint, x, vectors);
       });
     }
     const General general = factor_general(columns_room());
     finish(3, general.status, 2, n * k);
     if (general.status) return;
     const Factor l = lower_of(general), u = upper_of(general);
-    solve_columns(data(1, n * k), data(2, n * k), general.order, general.rest, general.tiny, [&](const Lines<R, P>& x, int64_t vectors) {
-      l.solve(x, vectors);
-      u.solve(x, vectors);
+    solve_columns(data(1, n * k), data(2, n * k), general.order, general.rest, general.tiny, [&](const auto& x, int64_t vectors) {
+      apply(l, x, vectors);
+      apply(u, x, vectors);
     });
   }
 
@@ -566,7 +717,7 @@ struct Middle {
     int64_t status = unit ? 0 : invert_diagonal(in_memory(a, n), n, inverse, &tiny);
     if (!status) {
       const Factor named = triangle_at(a, inverse, upper, unit), factor = has(ADJOINT) ? named.adjoint() : named;
-      solve_columns(data(1, n * k), x, nullptr, room, tiny, [&](const Lines<R, P>& y, int64_t vectors) { factor.solve(y, vectors); });
+      solve_columns(data(1, n * k), x, nullptr, room, tiny, [&](const auto& y, int64_t vectors) { apply(factor, y, vectors); });
       // what is not finite in T makes x not finite, so that T need not be searched as long as x is
       const T* whole = elements(0, n * n);
       if (!all_finite(elements(2, n * k), n * k)) {
@@ -590,9 +741,9 @@ struct Middle {
       return fill_nan(x, n * k * P);
     const Factor l = triangle_at(a, nullptr, false, true), u = triangle_at(a, inverse, true, false);
     if (!has(ADJOINT))
-      return solve_columns(data(3, n * k), x, rows, room, tiny, [&](const Lines<R, P>& y, int64_t vectors) {
-        l.solve(y, vectors);
-        u.solve(y, vectors);
+      return solve_columns(data(3, n * k), x, rows, room, tiny, [&](const auto& y, int64_t vectors) {
+        apply(l, y, vectors);
+        apply(u, y, vectors);
       });
     // A^H = U^H L^H P: the rows are exchanged behind the solution
     const Factor first = u.adjoint(), second = l.adjoint();
@@ -618,9 +769,9 @@ struct Middle {
     bool tiny = false;
     if (invert_diagonal(in_memory(a, n), n, inverse, &tiny)) return fill_nan(x, n * k * P);
     const Factor named = triangle_at(a, inverse, has(UPPER), false), l = named.lower ? named : named.adjoint(), adjoint = l.adjoint();
-    solve_columns(data(2, n * k), x, nullptr, room, tiny, [&](const Lines<R, P>& y, int64_t vectors) {
-      l.solve(y, vectors);
-      adjoint.solve(y, vectors);
+    solve_columns(data(2, n * k), x, nullptr, room, tiny, [&](const auto& y, int64_t vectors) {
+      apply(l, y, vectors);
+      apply(adjoint, y, vectors);
     });
   }
 };
