@@ -87,20 +87,21 @@ void transpose_conjugate(T* a, int64_t n) {
         }
 }
 
-// The other triangle <- the adjoint of the named one, the diagonal <- its real part
-template <class T>
+// The other triangle <- the adjoint of the named one, the diagonal <- its real part; or, without conjugation, the transpose
+template <bool CONJUGATE = true, class T>
 void complete_hermitian(const T* a, T* out, int64_t n, bool upper) {
+  const auto mirrored = [](T x) { return CONJUGATE ? conjugated(x) : x; };
   for (int64_t i = 0; i < n; i++) {
     const int64_t first = upper ? i : 0, last = upper ? n : i + 1;
     if (out != a) std::memcpy(static_cast<void*>(out + i * n + first), a + i * n + first, sizeof(T) * size_t(last - first));
-    out[i * n + i] = T(std::real(out[i * n + i]));
+    if (CONJUGATE) out[i * n + i] = T(std::real(out[i * n + i]));
   }
   for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
     for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
       for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
         for (int64_t j = j0; j < std::min(i, j0 + TURN_BLOCK); j++) {
           T &low = out[i * n + j], &high = out[j * n + i];
-          (upper ? low : high) = conjugated(upper ? high : low);
+          (upper ? low : high) = mirrored(upper ? high : low);
         }
 }
 

@@ -52,7 +52,7 @@ bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS;
 bool in_lanes(const Frame& frame) {
   if (is_rectangular(frame.op)) return true;
   const int64_t n = frame.size[1], lanes = lanes_of(frame.dtype);
-  if (n > SOLVE_LARGEST) return false;
+  if (n > SOLVE_LARGEST || (frame.op == TRIANGULAR && n > 16)) return false;  // a triangle that is used once is not worth the way
   return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
 
@@ -81,8 +81,6 @@ bool solve_pays(const Frame& frame) {
     const int64_t size = frame.size[1] * frame.size[2];
     return size <= 512 || frame.size[0] >= (size <= 2048 ? lanes / 4 : lanes / 2);
   }
-  const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
-  if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
   if (is_rectangular(frame.op)) return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
   return n <= 256;
 }
