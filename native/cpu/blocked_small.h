@@ -15,54 +15,6 @@ constexpr int PANEL = std::max(16, LANES<R>);
 // Columns of the panel that are eliminated before the others are updated by all of them at once.
 constexpr int STRIP = 4;
 
-// ---- memory ----------------------------------------------------------------------------------------------------------
-
-// Reals from a row to the next, for rows of `columns`: whole vectors, and an odd number of them, so that a column is spread over all
-// sets of the cache.
-template <class R, int P>
-LAPWING_INLINE int64_t line_of(int64_t columns) {
-  constexpr int W = LANES<R>;
-  return (P * ((columns + W - 1) / W) | 1) * W;
-}
-
-// A matrix in memory from `memory` on, which moves behind it.
-template <class R, int P>
-LAPWING_INLINE Lines<R, P> take(R*& memory, int64_t rows, int64_t columns) {
-  constexpr int W = LANES<R>;
-  const int64_t line = line_of<R, P>(columns);
-  const Lines<R, P> lines = {memory, line, (columns + W - 1) / W * W};
-  memory += rows * line;
-  return lines;
-}
-
-// One row of `columns` elements, zeros behind them up to a whole vector
-template <class R, int P>
-LAPWING_INLINE void read_line(const Lines<R, P>& to, int64_t i, const R* from, int64_t columns) {
-  constexpr int W = LANES<R>;
-  R *re = to.at(i, 0), *im = re + to.imag;
-  if constexpr (P == 1)
-    std::copy_n(from, columns, re);
-  else
-    for (int64_t j = 0; j < columns; j++) re[j] = from[2 * j], im[j] = from[2 * j + 1];
-  for (int64_t j = columns; j % W; j++) {
-    re[j] = 0;
-    if constexpr (P == 2) im[j] = 0;
-  }
-}
-template <class R, int P>
-LAPWING_INLINE void write_line(const Lines<R, P>& from, int64_t i, R* to, int64_t columns) {
-  const R *re = from.at(i, 0), *im = re + from.imag;
-  if constexpr (P == 1)
-    std::copy_n(re, columns, to);
-  else
-    for (int64_t j = 0; j < columns; j++) to[2 * j] = re[j], to[2 * j + 1] = im[j];
-}
-
-template <class R, int P>
-LAPWING_INLINE void clear_line(const Lines<R, P>& x, int64_t i, int64_t vectors) {
-  for (int64_t c = 0; c < vectors; c++) x.set(i, c, real<R, P>(Vec<R>{}));
-}
-
 // x <- a, n x n, and rows of zeros up to a whole vector of them; false when it holds NaN or Inf
 template <class R, int P>
 LAPWING_INLINE bool read_matrix(const Lines<R, P>& x, const R* a, int64_t n) {
@@ -81,27 +33,6 @@ LAPWING_INLINE bool read_matrix(const Lines<R, P>& x, const R* a, int64_t n) {
   return !any(sum != Vec<R>{});
 }
 
-// to <- the transpose of a block of whole vectors, rows x columns
-template <class R>
-LAPWING_INLINE void transpose_block(const R* from, int64_t down, R* to, int64_t to_down, int64_t rows, int64_t columns) {
-  constexpr int W = LANES<R>, G = LAPWING_VECTOR / 16, K = CHUNK<R>;
-  for (int64_t i = 0; i < rows; i += W) {
-    const R* p[W];
-    for (int r = 0; r < W; r++) p[r] = from + (i + r) * down;
-    for (int64_t j = 0; j < columns; j += W) {
-      Vec<R> v[G][K];
-      read_chunks<R, G>(v, p, j);
-#pragma GCC unroll 16
-      for (int c = 0; c < W; c++) store(to + (j + c) * to_down + i, v[c / K][c % K]);
-    }
-  }
-}
-template <class R, int P>
-LAPWING_INLINE void transpose_lines(const Lines<R, P>& from, const Lines<R, P>& to, int64_t rows, int64_t columns) {
-  transpose_block<R>(from.x, from.down, to.x, to.down, rows, columns);
-  if constexpr (P == 2) transpose_block<R>(from.x + from.imag, from.down, to.x + to.imag, to.down, rows, columns);
-}
-
 // ---- P A = L U ---------------------------------------------------------------------------------------------------------
 
 template <class R, int P>
@@ -110,64 +41,6 @@ LAPWING_INLINE Vec<R> pivot_size(const Element<R, P>& x) {
     return abs(x.re);
   else
     return abs(x.re) + abs(x.im);
-}
-
-template <class R, int P>
-using Scalar = std::conditional_t<P == 2, std::complex<R>, R>;
-
-template <class R, int P>
-LAPWING_INLINE Scalar<R, P> scalar_at(const Lines<R, P>& x, int64_t i, int64_t j) {
-  const R* p = x.x + i * x.down + j;
-  if constexpr (P == 1)
-    return *p;
-  else
-    return {*p, p[x.imag]};
-}
-template <class R, int P>
-LAPWING_INLINE Element<R, P> spread(Scalar<R, P> x) {
-  if constexpr (P == 1)
-    return {broadcast(x)};
-  else
-    return {broadcast(x.real()), broadcast(x.imag())};
-}
-
-// x y, without the check for infinities that a complex product has
-template <class R, int P>
-LAPWING_INLINE Scalar<R, P> times(Scalar<R, P> x, Scalar<R, P> y) {
-  if constexpr (P == 1)
-    return x * y;
-  else
-    return {x.real() * y.real() - x.imag() * y.imag(), x.real() * y.imag() + x.imag() * y.real()};
-}
-// 1 / x
-template <class R, int P>
-Scalar<R, P> inverse_of(Scalar<R, P> x) {
-  return R(1) / x;
-}
-
-template <class R>
-LAPWING_INLINE Mask<R> lane_numbers() {
-  Mask<R> lanes;
-#pragma GCC unroll 16
-  for (int i = 0; i < LANES<R>; i++) lanes[i] = i;
-  return lanes;
-}
-// The largest and the least of all lanes, in each of them
-template <class R, int HALF = LANES<R> / 2>
-LAPWING_INLINE Vec<R> largest_lane(Vec<R> x) {
-  if constexpr (HALF == 0)
-    return x;
-  else
-    return largest_lane<R, HALF / 2>(larger<R>(x, __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF))));
-}
-template <class R, int HALF = LANES<R> / 2>
-LAPWING_INLINE Mask<R> least_lane(Mask<R> x) {
-  if constexpr (HALF == 0) {
-    return x;
-  } else {
-    const Mask<R> other = __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF));
-    return least_lane<R, HALF / 2>(x < other ? x : other);
-  }
 }
 
 // A panel lies by its columns: column c is line c of p, so that the lanes run along a column. Its rows stay where they are until all

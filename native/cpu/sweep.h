@@ -2,6 +2,7 @@
 //
 // The code does not know where the numbers are: it asks a view of T for an element, and a view of X for a vector. Either T is in
 // lanes like X, one matrix in each (View), or T is one matrix anywhere in memory (Scalars) and the lanes are columns of X (Lines).
+#include "cpu/lines.h"
 
 namespace lapwing {
 namespace {
@@ -20,49 +21,6 @@ struct View {
   LAPWING_INLINE View turned() const { return {x, right, down}; }
   LAPWING_INLINE View backwards(int64_t rows, int64_t columns) const { return {at(rows - 1, columns - 1), -down, -right}; }
   LAPWING_INLINE View upside_down(int64_t rows) const { return {at(rows - 1, 0), -down, right}; }
-};
-
-// One matrix wherever it is, in reals: each element is spread over a vector.
-template <class R, int P>
-struct Scalars {
-  const R* x;
-  int64_t down, right, imag;  // from a row to the next, from a column to the next, from a real part to its imaginary one
-
-  LAPWING_INLINE const R* at(int64_t i, int64_t j) const { return x + i * down + j * right; }
-  LAPWING_INLINE Element<R, P> get(int64_t i, int64_t j) const {
-    if constexpr (P == 1)
-      return {broadcast(*at(i, j))};
-    else
-      return {broadcast(*at(i, j)), broadcast(at(i, j)[imag])};
-  }
-  LAPWING_INLINE Scalars from(int64_t i, int64_t j) const { return {at(i, j), down, right, imag}; }
-  LAPWING_INLINE Scalars turned() const { return {x, right, down, imag}; }
-  LAPWING_INLINE Scalars backwards(int64_t rows, int64_t columns) const {
-    return {at(rows - 1, columns - 1), -down, -right, imag};
-  }
-  LAPWING_INLINE Scalars upside_down(int64_t rows) const { return {at(rows - 1, 0), -down, right, imag}; }
-};
-
-// One matrix whose rows are whole vectors: column c is a vector of columns. The imaginary parts of a row are `imag` behind.
-template <class R, int P>
-struct Lines {
-  R* x;
-  int64_t down, imag;
-
-  LAPWING_INLINE R* at(int64_t i, int64_t c) const { return x + i * down + c * LANES<R>; }
-  LAPWING_INLINE Element<R, P> get(int64_t i, int64_t c) const {
-    if constexpr (P == 1)
-      return {load(at(i, c))};
-    else
-      return {load(at(i, c)), load(at(i, c) + imag)};
-  }
-  LAPWING_INLINE void set(int64_t i, int64_t c, const Element<R, P>& value) const {
-    store(at(i, c), value.re);
-    if constexpr (P == 2) store(at(i, c) + imag, value.im);
-  }
-  LAPWING_INLINE Lines from(int64_t i, int64_t c) const { return {at(i, c), down, imag}; }
-  LAPWING_INLINE Lines upside_down(int64_t rows) const { return {at(rows - 1, 0), -down, imag}; }
-  LAPWING_INLINE Scalars<R, P> scalars() const { return {x, down, 1, imag}; }
 };
 
 // ---- X <- X - T Y, X <- T^-1 X ---------------------------------------------------------------------

@@ -93,8 +93,8 @@ def results_direct(operation: Operation, flags: int, a: np.ndarray) -> tuple[np.
     if code is None or native is None or len(shape) < 2:
         return None
     _, results, kinds = _layout(operation, (shape,), (flags,), dtype)
-    outputs = [_empty(result, kind) for result, kind in zip(results[:-1], kinds, strict=False)]
-    return outputs if native.direct(operation.code, code, flags, a, *outputs) else None  # type: ignore[return-value]
+    outputs = tuple(map(_empty, results[:-1], kinds))
+    return outputs if native.direct(operation.code, code, flags, a, *outputs) else None
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
