@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cpu/blocked.h"
 #include "cpu/cholesky.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
@@ -104,8 +105,8 @@ std::string solve_batched_refuses(const Frame& frame, const Place&) {
     return text("batched takes up to %lld elements with a side of up to %lld and %lld right-hand sides on this device, not"
                 " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
                 (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
-  if (is_qr(frame.op)) return shape_refused(frame, SOLVE_LARGEST, SOLVE_LARGEST);
-  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, SOLVE_LARGEST);
+  if (is_qr(frame.op)) return shape_refused(frame, BLOCKED_LARGEST, BLOCKED_LARGEST);
+  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, BLOCKED_LARGEST);
 }
 
 std::string gpu_cholesky_batched_refuses(const Frame& frame, const Place& place) {

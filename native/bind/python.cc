@@ -109,7 +109,12 @@ class Views {
   // The address of an object: a number, or an object with the buffer protocol. Null after a Python error.
   void* address(PyObject* object) {
     if (PyLong_Check(object)) return PyLong_AsVoidPtr(object);
-    return PyObject_GetBuffer(object, &views_[count_], PyBUF_ANY_CONTIGUOUS) ? nullptr : views_[count_++].buf;
+    const Py_buffer* view = open(object, PyBUF_ANY_CONTIGUOUS);
+    return view ? view->buf : nullptr;
+  }
+  // Null after a Python error
+  const Py_buffer* open(PyObject* object, int kind) {
+    return PyObject_GetBuffer(object, &views_[count_], kind) ? nullptr : &views_[count_++];
   }
 
  private:
@@ -130,6 +135,52 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   if (unlocked([&] { return lapwing::run(frame); })) return raise(frame);
   Py_RETURN_NONE;
+}
+
+// Sizes of an operation on square matrices, with right-hand sides or without. false: not such matrices, or none.
+bool read_shapes(Frame& frame, const Py_buffer* a, const Py_buffer* b) {
+  const int axes = a->ndim;
+  if (axes < 2 || a->shape[axes - 1] != a->shape[axes - 2] || (b && b->ndim != axes)) return false;
+  frame.size[0] = 1, frame.size[1] = a->shape[axes - 1];
+  for (int i = 0; i < axes - 2; i++) frame.size[0] *= a->shape[i];
+  for (int i = 0; b && i < axes - 1; i++)
+    if (a->shape[i] != b->shape[i]) return false;
+  if (b) frame.size[2] = b->shape[axes - 1];
+  return !lapwing::is_empty(frame);
+}
+
+// direct(op, dtype, flags, *buffers) -> whether it was done, and for all matrices. The short way for arrays of NumPy that need no
+// preparation: the buffers are the inputs and the outputs but the last, which is the status of each matrix.
+PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = 3;
+  constexpr int64_t FEW = 64;
+  Frame frame;
+  frame.op = int32_t(PyLong_AsLong(args[0]));
+  frame.dtype = int32_t(PyLong_AsLong(args[1]));
+  frame.flags = uint32_t(PyLong_AsLong(args[2]));
+  frame.interrupted = interrupted;
+  const int inputs = lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
+  Views views;
+  const Py_buffer* view[2] = {};
+  const uintptr_t part = frame.dtype == lapwing::F32 || frame.dtype == lapwing::C64 ? 4 : 8;
+  for (Py_ssize_t i = first; i < count; i++) {
+    const Py_buffer* buffer = views.open(args[i], i - first < inputs ? PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    if (!buffer || reinterpret_cast<uintptr_t>(buffer->buf) % part) {
+      PyErr_Clear();
+      Py_RETURN_FALSE;
+    }
+    if (i - first < inputs) view[i - first] = buffer;
+    frame.buffer[i - first] = buffer->buf;
+  }
+  if (!read_shapes(frame, view[0], view[1])) Py_RETURN_FALSE;
+  int32_t few[FEW] = {};
+  std::vector<int32_t> many(frame.size[0] > FEW ? size_t(frame.size[0]) : 0);
+  int32_t* status = frame.size[0] > FEW ? many.data() : few;
+  frame.buffer[count - first] = status;
+  if (unlocked([&] { return lapwing::run(frame); })) return raise(frame);
+  for (int64_t m = 0; m < frame.size[0]; m++)
+    if (status[m]) Py_RETURN_FALSE;
+  Py_RETURN_TRUE;
 }
 
 // Y <- A X by a Python function of two addresses and the number of vectors, each contiguous.
@@ -462,6 +513,7 @@ PyMethodDef methods[] = {
     {"plan", fast(plan), METH_FASTCALL, nullptr},
     {"prefer", prefer, METH_O, nullptr},
     {"record_runs", record_runs, METH_O, nullptr},
+    {"direct", fast(direct), METH_FASTCALL, nullptr},
     {"run", fast(run), METH_FASTCALL, nullptr},
     {"run_operator", fast(run_operator), METH_FASTCALL, nullptr},
     {"scratch_bytes", fast(scratch_bytes), METH_FASTCALL, nullptr},

@@ -24,7 +24,9 @@ struct Memory {
   ~Memory() { std::free(block); }
 };
 
-inline void* scratch(size_t bytes) {
+// PLACE: which of several blocks, for kernels that call others.
+template <int PLACE = 0>
+void* scratch(size_t bytes) {
   thread_local Memory memory;
   if (memory.size < bytes) {
     std::free(memory.block);

@@ -1,4 +1,4 @@
-// Small things done to a row-major matrix on the CPU: copies, transposes, NaN.
+// Small things done to a row-major matrix on the CPU: copies, transposes, NaN and Inf.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -19,6 +19,30 @@ void fill_nan(T* out, int64_t count) {
   using Real = decltype(std::real(T()));
   auto* part = reinterpret_cast<Real*>(out);
   std::fill_n(part, count * int64_t(sizeof(T) / sizeof(Real)), std::numeric_limits<Real>::quiet_NaN());
+}
+
+template <class T>
+bool all_finite(const T* a, int64_t count) {
+  using Real = decltype(std::real(T()));
+  constexpr int64_t PARTS = sizeof(T) / sizeof(Real), LANES = 16;
+  auto* part = reinterpret_cast<const Real*>(a);
+  const int64_t parts = count * PARTS, whole = parts / LANES * LANES;
+  Real sum[LANES] = {}, total = 0;
+  for (int64_t i = 0; i < whole; i += LANES)
+    for (int64_t lane = 0; lane < LANES; lane++) sum[lane] += part[i + lane] * Real(0);
+  for (int64_t i = whole; i < parts; i++) total += part[i] * Real(0);
+  for (Real lane : sum) total += lane;
+  return total == 0;
+}
+
+// The order of the first leading minor with NaN or Inf in it
+template <class T, class Read>
+int64_t first_not_finite(const T* a, int64_t n, const Read& reads) {
+  int64_t place = n;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++)
+      if (std::max(i, j) < place && reads(i, j) && !all_finite(a + i * n + j, 1)) place = std::max(i, j) + 1;
+  return place;
 }
 
 // work <- the named triangle of a; false when it holds NaN or Inf
@@ -63,20 +87,21 @@ void transpose_conjugate(T* a, int64_t n) {
         }
 }
 
-// The other triangle <- the adjoint of the named one, the diagonal <- its real part
-template <class T>
+// The other triangle <- the adjoint of the named one, the diagonal <- its real part; or, without conjugation, the transpose
+template <bool CONJUGATE = true, class T>
 void complete_hermitian(const T* a, T* out, int64_t n, bool upper) {
+  const auto mirrored = [](T x) { return CONJUGATE ? conjugated(x) : x; };
   for (int64_t i = 0; i < n; i++) {
     const int64_t first = upper ? i : 0, last = upper ? n : i + 1;
     if (out != a) std::memcpy(static_cast<void*>(out + i * n + first), a + i * n + first, sizeof(T) * size_t(last - first));
-    out[i * n + i] = T(std::real(out[i * n + i]));
+    if (CONJUGATE) out[i * n + i] = T(std::real(out[i * n + i]));
   }
   for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
     for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
       for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
         for (int64_t j = j0; j < std::min(i, j0 + TURN_BLOCK); j++) {
           T &low = out[i * n + j], &high = out[j * n + i];
-          (upper ? low : high) = conjugated(upper ? high : low);
+          (upper ? low : high) = mirrored(upper ? high : low);
         }
 }
 

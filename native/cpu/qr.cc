@@ -1,31 +1,32 @@
-// Compiles the kernel of qr_small.h for each instruction set and picks one at run time.
+// Compiles the kernels of qr_small.h for each instruction set and picks one at run time.
 #include "cpu/qr.h"
 
 #include <algorithm>
+#include <cmath>
+#include <complex>
 #include <limits>
 #include <type_traits>
 
 #include "cpu/cpu.h"
+#include "cpu/threads.h"
+#include "dtypes.h"
+#include "methods/lstsq.h"
+#include "operations.h"
 
 #define LAPWING_KERNELS "cpu/qr_small.h"
 #include "cpu/levels.h"
 
 namespace lapwing {
 
-template <class R>
-bool qr_small(R* a, int64_t m, int64_t n, int64_t columns, int64_t ld, R* tau) {
-  R* room = static_cast<R*>(scratch(sizeof(R) * size_t(4 * ld)));
-  return LAPWING_WIDEST(qr_one<R>(a, m, n, columns, ld, tau, room));
+int qr_blocked(Frame& frame) {
+  const double m = double(std::max(frame.size[1], frame.size[2])), n = double(std::min(frame.size[1], frame.size[2]));
+  const double work = (frame.op == QR ? 4 : 2) * m * n * n + 16 * m * n;
+  return by_dtype(frame.dtype, [&](auto zero) {
+    typedef decltype(zero) T;
+    return parallel_batch(frame, 1, work, [&](int64_t first, int64_t last) {
+      LAPWING_WIDEST(factor_orthogonal<RealOf<T>, PARTS_OF<T>>(frame, first, last));
+    }) ? 0 : 1;
+  });
 }
-
-template <class R>
-void apply_q_small(const R* a, int64_t m, int64_t n, int64_t ld, const R* tau, R* b) {
-  LAPWING_WIDEST(apply_q_one<R>(a, m, n, ld, tau, b));
-}
-
-template bool qr_small<float>(float*, int64_t, int64_t, int64_t, int64_t, float*);
-template bool qr_small<double>(double*, int64_t, int64_t, int64_t, int64_t, double*);
-template void apply_q_small<float>(const float*, int64_t, int64_t, int64_t, const float*, float*);
-template void apply_q_small<double>(const double*, int64_t, int64_t, int64_t, const double*, double*);
 
 }  // namespace lapwing

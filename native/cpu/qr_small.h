@@ -1,155 +1,388 @@
-// QR of one small real matrix, across the lanes of a vector. Compiled once per instruction set; see levels.h.
+// QR of one matrix of middle size, and what is made of it, for one instruction set. Included once for each, after simd.h.
+//
+// R is the real scalar, P how many make an element: 1 real, 2 complex. The matrix lies by its columns: column j is line j, so that the
+// lanes run along a column. Reflections are applied BLOCK at a time, to a few columns whose sums stay in registers.
+#include "cpu/lines.h"
 
 namespace lapwing {
 namespace {
 namespace LAPWING_ISA {
 
+constexpr int BLOCK = 4;
+// Columns that are reflected together.
+template <int P>
+constexpr int TOGETHER = LAPWING_REGISTERS == 32 ? 4 / P : 2 / P;
+
 // The sum of the lanes, in each of them
 template <class R, int HALF = LANES<R> / 2>
 LAPWING_INLINE Vec<R> sum_lanes(Vec<R> x) {
-  if constexpr (HALF == 0) {
+  if constexpr (HALF == 0)
     return x;
-  } else {
-    Mask<R> other;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES<R>; i++) other[i] = i ^ HALF;
-    return sum_lanes<R, HALF / 2>(x + __builtin_shuffle(x, other));
-  }
+  else
+    return sum_lanes<R, HALF / 2>(x + __builtin_shuffle(x, lane_numbers<R>() ^ broadcast_int<R>(HALF)));
+}
+template <class R, int P>
+LAPWING_INLINE Element<R, P> sum_lanes_of(const Element<R, P>& x) {
+  if constexpr (P == 1)
+    return {sum_lanes<R>(x.re)};
+  else
+    return {sum_lanes<R>(x.re), sum_lanes<R>(x.im)};
+}
+template <class R, int P>
+LAPWING_INLINE Scalar<R, P> first_lane(const Element<R, P>& x) {
+  if constexpr (P == 1)
+    return x.re[0];
+  else
+    return {x.re[0], x.im[0]};
+}
+template <class R, int P>
+LAPWING_INLINE void set_scalar(const Lines<R, P>& x, int64_t i, int64_t j, Scalar<R, P> value) {
+  R* p = x.x + i * x.down + j;
+  *p = std::real(value);
+  if constexpr (P == 2) p[x.imag] = std::imag(value);
 }
 
-// One block of reflections: their vectors, `rows` long and `ld` apart, with zeros and ones in place; T of I - V T V^T.
-template <class R>
-struct Block {
-  static constexpr int WIDTH = 4;
-  R* v;
-  int64_t ld, rows;
-  R t[WIDTH][WIDTH];
+// Reflections whose product is I - V T V^H; V's lines begin at vector `begin` of the columns, with zeros and ones in place.
+template <class R, int P>
+struct Reflections {
+  Lines<R, P> v;
+  int64_t begin, vectors;  // vectors: the end of a column
+  Scalar<R, P> t[BLOCK][BLOCK];
+
+  // C columns from line c on <- (I - V T V^H) times them, or with T^H
+  template <int C, bool ADJOINT>
+  LAPWING_INLINE void apply_to(const Lines<R, P>& x, int64_t c) const {
+    const Lines<R, P> from = v, to = x.from(c, 0);
+    const int64_t first = begin, last = vectors;
+    Element<R, P> sum[BLOCK][C] = {};
+    for (int64_t i = first; i < last; i++) {
+      Element<R, P> y[C];
+#pragma GCC unroll 4
+      for (int j = 0; j < C; j++) y[j] = to.get(j, i);
+#pragma GCC unroll 4
+      for (int p = 0; p < BLOCK; p++) {
+        const Element<R, P> w = conj<R, P>(from.get(p, i));
+#pragma GCC unroll 4
+        for (int j = 0; j < C; j++) add_product<R, P>(sum[p][j], w, y[j]);
+      }
+    }
+    Element<R, P> by[BLOCK][C];
+#pragma GCC unroll 4
+    for (int j = 0; j < C; j++) {
+#pragma GCC unroll 4
+      for (int p = 0; p < BLOCK; p++) sum[p][j] = sum_lanes_of<R, P>(sum[p][j]);
+#pragma GCC unroll 4
+      for (int p = 0; p < BLOCK; p++) {
+        by[p][j] = real<R, P>(Vec<R>{});
+#pragma GCC unroll 4
+        for (int q = ADJOINT ? 0 : p; q < (ADJOINT ? p + 1 : BLOCK); q++)
+          add_product<R, P>(by[p][j], ADJOINT ? conj<R, P>(spread<R, P>(-t[q][p])) : spread<R, P>(-t[p][q]), sum[q][j]);
+      }
+    }
+    for (int64_t i = first; i < last; i++) {
+      Element<R, P> y[C];
+#pragma GCC unroll 4
+      for (int j = 0; j < C; j++) y[j] = to.get(j, i);
+#pragma GCC unroll 4
+      for (int p = 0; p < BLOCK; p++) {
+        const Element<R, P> w = from.get(p, i);
+#pragma GCC unroll 4
+        for (int j = 0; j < C; j++) add_product<R, P>(y[j], w, by[p][j]);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < C; j++) to.set(j, i, y[j]);
+    }
+  }
+  template <bool ADJOINT>
+  __attribute__((noinline)) void apply(const Lines<R, P>& x, int64_t c, int64_t end) const {
+    for (; c + TOGETHER<P> <= end; c += TOGETHER<P>) apply_to<TOGETHER<P>, ADJOINT>(x, c);
+    for (; c < end; c++) apply_to<1, ADJOINT>(x, c);
+  }
 };
 
-// C columns <- (I - V T^T V^T) C
-template <class R, int C>
-LAPWING_INLINE void reflect_block(const Block<R>& block, R* c, int64_t ld) {
-  constexpr int B = Block<R>::WIDTH, W = LANES<R>;
-  Vec<R> sum[B][C] = {};
-  for (int64_t i = 0; i < block.rows; i += W) {
-    Vec<R> x[C];
-#pragma GCC unroll 4
-    for (int j = 0; j < C; j++) x[j] = load(c + j * ld + i);
-#pragma GCC unroll 4
-    for (int p = 0; p < B; p++) {
-      const Vec<R> v = load(block.v + p * block.ld + i);
-#pragma GCC unroll 4
-      for (int j = 0; j < C; j++) sum[p][j] = fma(v, x[j], sum[p][j]);
+template <class R, int P>
+struct Householder {
+  typedef Scalar<R, P> T;
+  static constexpr int W = LANES<R>;
+  Lines<R, P> a, v;  // the columns, padded with zeros; room for BLOCK lines
+  T *tau, *t;        // t: the triangles of all blocks
+  int64_t m, vectors = (m + W - 1) / W;
+
+  // x^H y from vector `first` on
+  LAPWING_INLINE T dot(const Lines<R, P>& x, int64_t i, const Lines<R, P>& y, int64_t j, int64_t first) const {
+    Element<R, P> even = {}, odd = {};
+    int64_t k = first;
+    for (; k + 2 <= vectors; k += 2) {
+      add_product<R, P>(even, conj<R, P>(x.get(i, k)), y.get(j, k));
+      add_product<R, P>(odd, conj<R, P>(x.get(i, k + 1)), y.get(j, k + 1));
+    }
+    if (k < vectors) add_product<R, P>(even, conj<R, P>(x.get(i, k)), y.get(j, k));
+    even.re += odd.re;
+    if constexpr (P == 2) even.im += odd.im;
+    return first_lane<R, P>(sum_lanes_of<R, P>(even));
+  }
+
+  // Line p of v <- what is behind row j of column j, with zeros before it and a one there
+  LAPWING_INLINE void put_vector(int64_t j, int p) const {
+    for (int64_t k = j / BLOCK * BLOCK / W; k < j / W; k++) v.set(p, k, real<R, P>(Vec<R>{}));
+    const Mask<R> below = lane_numbers<R>() > broadcast_int<R>(j % W), here = lane_numbers<R>() == broadcast_int<R>(j % W);
+    Element<R, P> x = a.get(j, j / W);
+    x.re = (Vec<R>)(((Mask<R>)x.re & below) | ((Mask<R>)broadcast(R(1)) & here));
+    if constexpr (P == 2) x.im = (Vec<R>)((Mask<R>)x.im & below);
+    v.set(p, j / W, x);
+    for (int64_t k = j / W + 1; k < vectors; k++) v.set(p, k, a.get(j, k));
+  }
+
+  // The sum of squares behind row j of column j, each times by^2
+  LAPWING_INLINE R squares(int64_t j, R by) const {
+    const Mask<R> below = lane_numbers<R>() > broadcast_int<R>(j % W);
+    Vec<R> sum = {};
+    for (int64_t k = j / W; k < vectors; k++) {
+      Element<R, P> x = a.get(j, k);
+      scale<R, P>(x, broadcast(by));
+      if (k == j / W) {
+        x.re = (Vec<R>)((Mask<R>)x.re & below);
+        if constexpr (P == 2) x.im = (Vec<R>)((Mask<R>)x.im & below);
+      }
+      sum = fma(x.re, x.re, sum);
+      if constexpr (P == 2) sum = fma(x.im, x.im, sum);
+    }
+    return sum_lanes<R>(sum)[0];
+  }
+
+  // H^H x = beta e1 for what is from row j on of column j, H = I - tau v v^H
+  LAPWING_INLINE void reflect_column(int64_t j) const {
+    constexpr R LEAST = std::numeric_limits<R>::min() / (std::numeric_limits<R>::epsilon() * std::numeric_limits<R>::epsilon());
+    const T alpha = scalar_at<R, P>(a, j, j);
+    R by = 1, rest = squares(j, by), square = rest + std::norm(alpha);
+    if (!(square > LEAST && square < std::numeric_limits<R>::max())) {  // squares that left the range, or lost digits
+      R largest = 0;
+      for (int64_t i = j; i < m; i++)
+        largest = std::max({largest, std::abs(std::real(scalar_at<R, P>(a, j, i))), std::abs(std::imag(scalar_at<R, P>(a, j, i)))});
+      if (largest > 0 && largest <= std::numeric_limits<R>::max()) {
+        by = std::ldexp(R(1), -std::max(std::ilogb(largest), std::numeric_limits<R>::min_exponent));
+        rest = squares(j, by), square = rest + std::norm(alpha * by);
+      }
+    }
+    if (rest == 0 && std::imag(alpha) == 0) return (void)(tau[j] = 0);
+    const R size = std::sqrt(square), beta = (std::real(alpha) > 0 ? -size : size);
+    tau[j] = (beta - alpha * by) / beta;
+    const Element<R, P> inverse = spread<R, P>(R(1) / (alpha * by - beta));
+    for (int64_t k = j / W; k < vectors; k++) {
+      Element<R, P> x = a.get(j, k);
+      scale<R, P>(x, broadcast(by));
+      x = product<R, P>(x, inverse);
+      if (k > j / W) {
+        a.set(j, k, x);
+      } else {  // rows above stay
+        const Mask<R> below = lane_numbers<R>() > broadcast_int<R>(j % W);
+        Element<R, P> both = a.get(j, k);
+        both.re = below ? x.re : both.re;
+        if constexpr (P == 2) both.im = below ? x.im : both.im;
+        a.set(j, k, both);
+      }
+    }
+    set_scalar<R, P>(a, j, j, T(beta / by));
+  }
+
+  Reflections<R, P> block_at(int64_t first) const {
+    Reflections<R, P> block = {v, first / W, vectors, {}};
+    std::copy_n(t + first * BLOCK, BLOCK * BLOCK, &block.t[0][0]);
+    return block;
+  }
+
+  // `steps` columns <- R and the vectors of the reflections, those behind up to `columns` <- Q^H times them
+  __attribute__((noinline)) void reduce(int64_t steps, int64_t columns) const {
+    for (int64_t first = 0; first < steps; first += BLOCK) {
+      const int width = int(std::min<int64_t>(BLOCK, steps - first));
+      T* block = t + first * BLOCK;
+      std::fill_n(block, BLOCK * BLOCK, T(0));
+      for (int p = width; p < BLOCK; p++)
+        for (int64_t k = first / W; k < vectors; k++) v.set(p, k, real<R, P>(Vec<R>{}));
+      for (int p = 0; p < width; p++) {
+        const int64_t j = first + p;
+        reflect_column(j);
+        put_vector(j, p);
+        for (int q = p + 1; q < width; q++) {
+          const T by = times<R, P>(conjugated(tau[j]), dot(v, p, a, first + q, j / W));
+          const Element<R, P> less = spread<R, P>(-by);
+          for (int64_t k = j / W; k < vectors; k++) {
+            Element<R, P> x = a.get(first + q, k);
+            add_product<R, P>(x, v.get(p, k), less);
+            a.set(first + q, k, x);
+          }
+        }
+        // T(:, p) <- -tau T V^H v
+        T product[BLOCK];
+        for (int q = 0; q < p; q++) product[q] = dot(v, q, v, p, j / W);
+        for (int q = 0; q < p; q++) {
+          T sum = 0;
+          for (int k = q; k < p; k++) sum += times<R, P>(block[q * BLOCK + k], product[k]);
+          block[q * BLOCK + p] = -times<R, P>(tau[j], sum);
+        }
+        block[p * BLOCK + p] = tau[j];
+      }
+      block_at(first).template apply<true>(a, first + width, columns);
     }
   }
-  Vec<R> by[B][C];
-#pragma GCC unroll 4
-  for (int j = 0; j < C; j++) {
-#pragma GCC unroll 4
-    for (int p = 0; p < B; p++) sum[p][j] = sum_lanes<R>(sum[p][j]);
-#pragma GCC unroll 4
-    for (int p = 0; p < B; p++) {
-      by[p][j] = Vec<R>{};
-#pragma GCC unroll 4
-      for (int q = 0; q <= p; q++) by[p][j] = fma(broadcast(-block.t[q][p]), sum[q][j], by[p][j]);
+
+  // Columns [begin, end) of x <- Q times them. triangular: column j has nothing from row j on but a one in its diagonal.
+  __attribute__((noinline)) void multiply(int64_t steps, const Lines<R, P>& x, int64_t begin, int64_t end, bool triangular) const {
+    for (int64_t first = (steps - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+      const int width = int(std::min<int64_t>(BLOCK, steps - first));
+      for (int p = 0; p < width; p++) put_vector(first + p, p);
+      for (int p = width; p < BLOCK; p++)
+        for (int64_t k = first / W; k < vectors; k++) v.set(p, k, real<R, P>(Vec<R>{}));
+      block_at(first).template apply<false>(x, triangular ? std::max(begin, first) : begin, end);
     }
   }
-  for (int64_t i = 0; i < block.rows; i += W) {
-    Vec<R> x[C];
-#pragma GCC unroll 4
-    for (int j = 0; j < C; j++) x[j] = load(c + j * ld + i);
-#pragma GCC unroll 4
-    for (int p = 0; p < B; p++) {
-      const Vec<R> v = load(block.v + p * block.ld + i);
-#pragma GCC unroll 4
-      for (int j = 0; j < C; j++) x[j] = fma(v, by[p][j], x[j]);
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < C; j++) store(c + j * ld + i, x[j]);
+};
+
+// ---- one matrix of a frame -------------------------------------------------------------------------------------------------
+
+// The memory of a matrix of `rows` rows and up to `columns` columns.
+template <class R, int P>
+struct QrRoom {
+  static constexpr int W = LANES<R>;
+  Householder<R, P> h;
+  Lines<R, P> strip;  // W rows on their way
+  R* rest;
+
+  QrRoom(int64_t rows, int64_t columns, int64_t steps, int64_t widest, int64_t extra) {
+    const int64_t scalars = (steps + BLOCK) * (BLOCK + 1) * P / W * W + W;
+    R* memory = static_cast<R*>(scratch<1>(sizeof(R) * size_t((columns + BLOCK) * line_of<R, P>(rows) + W * line_of<R, P>(widest) + scalars + extra)));
+    const Lines<R, P> a = take<R, P>(memory, columns, rows), v = take<R, P>(memory, BLOCK, rows);
+    strip = take<R, P>(memory, W, widest);
+    Scalar<R, P>* tau = reinterpret_cast<Scalar<R, P>*>(memory);
+    h = {a, v, tau, tau + steps, rows};
+    rest = memory + scalars;
   }
+
+  // Lines from `first` on <- the columns of a, which is row-major
+  void read_columns(const Lines<R, P>& to, int64_t first, const R* a, int64_t rows, int64_t columns) const {
+    const int64_t whole = (columns + W - 1) / W * W;
+    for (int64_t i = 0; i < rows; i += W) {
+      for (int64_t r = 0; r < W; r++)
+        if (i + r < rows)
+          read_line<R, P>(strip, r, a + (i + r) * columns * P, columns);
+        else
+          clear_line<R, P>(strip, r, whole / W);
+      move(strip, to.from(first, i / W), columns);
+    }
+  }
+  // The transpose of W rows; lines that are only there to fill a vector are not written
+  void move(const Lines<R, P>& from, const Lines<R, P>& to, int64_t columns) const {
+    const int64_t full = columns / W * W;
+    transpose_lines<R, P>(from, to, W, full);
+    for (int64_t j = full; j < columns; j++)
+      for (int64_t r = 0; r < W; r++) set_scalar<R, P>(to, j, r, scalar_at<R, P>(from, r, j));
+  }
+  // out, row-major, <- the first `rows` rows of the columns
+  template <class Change>
+  void write_rows(const Lines<R, P>& from, R* out, int64_t rows, int64_t columns, const Change& change) const {
+    const int64_t full = columns / W * W;
+    for (int64_t i = 0; i < rows; i += W) {
+      transpose_lines<R, P>(from.from(0, i / W), strip, full, W);
+      for (int64_t j = full; j < columns; j++)
+        for (int64_t r = 0; r < W; r++) set_scalar<R, P>(strip, r, j, scalar_at<R, P>(from, j, i + r));
+      for (int64_t r = 0; r < std::min<int64_t>(W, rows - i); r++) {
+        write_line<R, P>(strip, r, out + (i + r) * columns * P, columns);
+        change(out + (i + r) * columns * P, i + r);
+      }
+    }
+  }
+};
+
+// QR, QR_R and QR_RAW
+template <class R, int P>
+void qr_one(const Frame& frame, int64_t at) {
+  typedef Scalar<R, P> T;
+  constexpr int W = LANES<R>;
+  const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), c = frame.op == QR ? frame.size[3] : k;
+  const bool raw = frame.op == QR_RAW, forms_q = frame.op == QR;
+  const R* a = static_cast<const R*>(frame.buffer[0]) + at * m * n * P;
+  R* first = static_cast<R*>(frame.buffer[1]) + at * (forms_q ? m * c : raw ? n * m : k * n) * P;
+  R* second = forms_q ? static_cast<R*>(frame.buffer[2]) + at * c * n * P : raw ? static_cast<R*>(frame.buffer[2]) + at * k * P : nullptr;
+  // the first k columns decide Q; what is not finite behind them spoils its own column of R alone
+  bool finite = true;
+  const int64_t checked = forms_q ? n : k;
+  for (int64_t i = 0; i < m; i++) finite = all_finite(reinterpret_cast<const T*>(a) + i * n, checked) && finite;
+  if (!finite) {
+    fill_nan(first, (forms_q ? m * c : raw ? m * n : k * n) * P);
+    if (second) fill_nan(second, (forms_q ? c * n : k) * P);
+    return;
+  }
+  const QrRoom<R, P> room(m, n, k, std::max(n, c), forms_q ? c * line_of<R, P>(m) : 0);
+  const Householder<R, P>& h = room.h;
+  room.read_columns(h.a, 0, a, m, n);
+  h.reduce(k, n);
+  const auto keep = [](R*, int64_t) {};
+  if (raw) {
+    for (int64_t j = 0; j < n; j++) write_line<R, P>(h.a, j, first + j * m * P, m);
+    std::copy_n(h.tau, k, reinterpret_cast<T*>(second));
+    return;
+  }
+  room.write_rows(h.a, forms_q ? second : first, c, n, [&](R* row, int64_t i) { std::fill_n(row, std::min(i, n) * P, R(0)); });
+  if (!forms_q) return;
+  R* memory = room.rest;
+  const Lines<R, P> q = take<R, P>(memory, c, m);
+  for (int64_t j = 0; j < c; j++) {
+    clear_line<R, P>(q, j, (m + W - 1) / W);
+    set_scalar<R, P>(q, j, j, T(1));
+  }
+  h.multiply(k, q, 0, c, true);
+  room.write_rows(q, first, m, c, keep);
 }
 
-// a (column-major, m x columns, columns `ld` apart and padded with zeros to whole vectors): the first n columns <- R and below it
-// the vectors of the reflections, the others <- Q^T times them. `room` takes 4 ld numbers. false: squares left the range.
-template <class R>
-bool qr_one(R* a, int64_t m, int64_t n, int64_t columns, int64_t ld, R* tau, R* room) {
-  constexpr int B = Block<R>::WIDTH, W = LANES<R>;
-  // squares of what is smaller lose digits
-  constexpr R LEAST = std::numeric_limits<R>::min() / (std::numeric_limits<R>::epsilon() * std::numeric_limits<R>::epsilon());
-  for (int64_t first = 0; first < n; first += B) {
-    const int64_t width = std::min<int64_t>(B, n - first), start = first / W * W;
-    Block<R> block = {room, ld, (m - start + W - 1) / W * W, {}};
-    std::fill_n(room, B * ld, R(0));
-    for (int64_t p = 0; p < width; p++) {
-      const int64_t j = first + p;
-      R *x = a + j * ld, *v = room + p * ld;
-      Vec<R> squares = {};
-      R rest = 0;
-      int64_t i = j + 1;
-      for (; i < m && i % W; i++) rest += x[i] * x[i];
-      for (; i < m; i += W) {
-        const Vec<R> y = load(x + i);
-        squares = fma(y, y, squares);
-      }
-      rest += sum_lanes<R>(squares)[0];
-      const R alpha = x[j], square = alpha * alpha + rest;
-      if (rest == 0) {  // all zeros, unless their squares vanished
-        if (std::any_of(x + j + 1, x + m, [](R y) { return y != 0; })) return false;
-        tau[j] = 0;
-        v[j - start] = 1;
-        continue;
-      }
-      if (!(square > LEAST && square < std::numeric_limits<R>::max())) return false;
-      const R beta = alpha > 0 ? -__builtin_sqrt(square) : __builtin_sqrt(square), by = 1 / (alpha - beta);
-      tau[j] = (beta - alpha) / beta;
-      x[j] = beta;
-      v[j - start] = 1;
-      for (i = j + 1; i < m; i++) v[i - start] = x[i] *= by;
-      // the columns of the block that are left, and the products of its vectors
-      R product[B] = {};
-      for (int64_t q = 0; q < width; q++) {
-        if (q == p) continue;
-        const R* with = q < p ? room + q * ld : a + (first + q) * ld + start;
-        Vec<R> dot = {};
-        for (i = 0; i < block.rows; i += W) dot = fma(load(v + i), load(with + i), dot);
-        product[q] = sum_lanes<R>(dot)[0];
-        if (q < p) continue;
-        R* to = a + (first + q) * ld + start;
-        const Vec<R> less = broadcast(-tau[j] * product[q]);
-        for (i = 0; i < block.rows; i += W) store(to + i, fma(less, load(v + i), load(to + i)));
-      }
-      block.t[p][p] = tau[j];
-      for (int64_t q = 0; q < p; q++) {  // T(:, p) <- -tau T V^T v
-        R sum = 0;
-        for (int64_t k = q; k < p; k++) sum += block.t[q][k] * product[k];
-        block.t[q][p] = -tau[j] * sum;
-      }
+// x <- R^-1 Q^H b, or for a wide matrix Q R^-H b with A^H = Q R, if the rank is certainly full
+template <class R, int P>
+void lstsq_one(const Frame& frame, int64_t at) {
+  typedef Scalar<R, P> T;
+  const int64_t m = frame.size[1], n = frame.size[2], k = frame.size[3], longer = std::max(m, n), least = std::min(m, n);
+  const R* a = static_cast<const R*>(frame.buffer[0]) + at * m * n * P;
+  const R* b = static_cast<const R*>(frame.buffer[1]) + at * m * k * P;
+  T* x = static_cast<T*>(frame.buffer[2]) + at * n * k;
+  R* residuals = static_cast<R*>(frame.buffer[3]) + at * k;
+  int32_t& rank = static_cast<int32_t*>(frame.buffer[4])[at];
+  rank = UNPROVEN, static_cast<int32_t*>(frame.buffer[5])[at] = 0;
+  const bool tall = m >= n;
+  const QrRoom<R, P> room(longer, least + k, least, std::max(n, k), (least * least + longer) * P);
+  const Householder<R, P>& h = room.h;
+  if (tall) {
+    room.read_columns(h.a, 0, a, m, n);
+  } else {
+    for (int64_t i = 0; i < m; i++) {
+      read_line<R, P>(h.a, i, a + i * n * P, n);
+      if constexpr (P == 2)
+        for (int64_t j = 0; j < n; j++) h.a.at(i, 0)[h.a.imag + j] *= -1;
     }
-    int64_t c = first + width;
-    for (; c + 4 <= columns; c += 4) reflect_block<R, 4>(block, a + c * ld + start, ld);
-    for (; c < columns; c++) reflect_block<R, 1>(block, a + c * ld + start, ld);
+    for (int64_t j = 0; j < k; j++) clear_line<R, P>(h.a, least + j, h.vectors);
   }
-  return true;
+  room.read_columns(h.a, least, b, m, k);
+  h.reduce(least, tall ? n + k : least);
+  T *r = reinterpret_cast<T*>(room.rest), *column = r + least * least;
+  for (int64_t j = 0; j < least; j++)
+    for (int64_t i = 0; i <= j; i++) r[j * least + i] = scalar_at<R, P>(h.a, j, i);
+  for (int64_t j = 0; j < least; j++)
+    if (!all_finite(r + j * least, j + 1)) return;
+  if (!has_full_rank<T>(r, least, least, rcond_of(frame))) return;
+  for (int64_t j = 0; j < k; j++) {
+    for (int64_t i = 0; i < least; i++) column[i] = scalar_at<R, P>(h.a, least + j, i);
+    R sum = 0;
+    for (int64_t i = n; i < m; i++) sum += std::norm(scalar_at<R, P>(h.a, least + j, i));
+    residuals[j] = sum;
+    solve_upper<T>(r, least, least, column, !tall);
+    for (int64_t i = 0; i < least; i++) set_scalar<R, P>(h.a, least + j, i, column[i]);
+  }
+  if (!tall) h.multiply(least, h.a, least, least + k, false);
+  for (int64_t j = 0; j < k; j++)
+    for (int64_t i = 0; i < n; i++) x[i * k + j] = scalar_at<R, P>(h.a, least + j, i);
+  rank = int32_t(least);
 }
 
-// b <- Q b for one column, from what qr_one() left
-template <class R>
-void apply_q_one(const R* a, int64_t m, int64_t n, int64_t ld, const R* tau, R* b) {
-  for (int64_t j = n - 1; j >= 0; j--) {
-    const R* v = a + j * ld;
-    Vec<R> dot = {};
-    constexpr int W = LANES<R>;
-    R sum = b[j];
-    int64_t i = j + 1;
-    for (; i < m && i % W; i++) sum += v[i] * b[i];
-    const int64_t from = i;
-    for (; i < m; i += W) dot = fma(load(v + i), load(b + i), dot);
-    sum = tau[j] * (sum + sum_lanes<R>(dot)[0]);
-    b[j] -= sum;
-    for (i = j + 1; i < std::min(from, m); i++) b[i] -= sum * v[i];
-    const Vec<R> less = broadcast(-sum);
-    for (i = from; i < m; i += W) store(b + i, fma(less, load(v + i), load(b + i)));
-  }
+template <class R, int P>
+void factor_orthogonal(const Frame& frame, int64_t first, int64_t last) {
+  for (; first < last; first++) frame.op == LSTSQ ? lstsq_one<R, P>(frame, first) : qr_one<R, P>(frame, first);
 }
 
 }  // namespace LAPWING_ISA

@@ -8,9 +8,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpu/blocked.h"
 #include "cpu/cpu.h"
 #include "dtypes.h"
 #include "determinant.h"
+#include "cpu/qr.h"
 #include "cpu/solve_careful.h"
 #include "cpu/threads.h"
 #include "methods/lstsq.h"
@@ -46,13 +48,24 @@ int64_t order_of(const Frame& frame) {
 
 bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS; }
 
+bool is_qr(const Frame& frame) { return frame.op == QR || frame.op == QR_R || frame.op == QR_RAW; }
+
+// Whether the matrices are taken side by side, each in a lane; others one by one. From times of one thread on Zen 4 (AVX-512,
+// 2026-11): a vector that is not nearly full takes as long as a full one, and a triangle that is used once is not worth the way.
+bool in_lanes(const Frame& frame) {
+  if (is_svd(frame) || frame.op == LSTSQ) return true;
+  const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
+  if (n > SOLVE_LARGEST || (frame.op == TRIANGULAR && n > 16)) return false;
+  return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
+}
+
 }  // namespace
 
 bool solve_fits(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2];
   if (frame.op == LSTSQ)
     return std::min(m, n) <= SVD_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
-  if (!is_svd(frame)) return order_of(frame) <= SOLVE_LARGEST;
+  if (!is_svd(frame)) return order_of(frame) <= BLOCKED_LARGEST;
   if (frame.op == SVD && frame.size[3] && m != n) return false;
   return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
 }
@@ -71,9 +84,7 @@ bool solve_pays(const Frame& frame) {
     const int64_t size = frame.size[1] * frame.size[2];
     return size <= 512 || frame.size[0] >= (size <= 2048 ? lanes / 4 : lanes / 2);
   }
-  const bool is_complex = frame.dtype == C64 || frame.dtype == C128;
-  if (frame.op == TRIANGULAR && (n > (is_complex ? 16 : 32) || frame.size[2] > SOLVE_COLUMNS)) return false;
-  return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
+  return n <= 256;
 }
 
 int solve_batched(Frame& frame) {
@@ -81,6 +92,9 @@ int solve_batched(Frame& frame) {
     typedef decltype(zero) T;
     typedef RealOf<T> R;
     constexpr int P = PARTS_OF<T>;
+    if (!in_lanes(frame) && is_qr(frame)) return qr_blocked(frame);
+    if (!in_lanes(frame))
+      return parallel_batch(frame, 1, work_of(frame), [&](int64_t first, int64_t last) { solve_blocked<T>(frame, first, last); }) ? 0 : 1;
     const bool finished = parallel_batch(frame, lanes<T>(), work_of(frame), [&](int64_t first, int64_t last) {
       LAPWING_WIDEST(solve_any<R, P>(frame, first, last));
     });

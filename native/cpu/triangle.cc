@@ -37,9 +37,12 @@ int hermitian(Frame& frame) {
     typedef decltype(zero) T;
     const int64_t n = frame.size[1];
     parallel(threads_for(frame), frame.size[0], std::max<int64_t>(1, 65536 / (n * n)), [&](int64_t first, int64_t last) {
-      for (int64_t m = first; m < last; m++)
-        complete_hermitian(static_cast<const T*>(frame.buffer[0]) + m * n * n, static_cast<T*>(frame.buffer[1]) + m * n * n, n,
-                           frame.flags & UPPER);
+      for (int64_t m = first; m < last; m++) {
+        const T* a = static_cast<const T*>(frame.buffer[0]) + m * n * n;
+        T* out = static_cast<T*>(frame.buffer[1]) + m * n * n;
+        const bool upper = frame.flags & UPPER;
+        frame.flags & SYMMETRIC ? complete_hermitian<false>(a, out, n, upper) : complete_hermitian(a, out, n, upper);
+      }
     });
     return 0;
   });

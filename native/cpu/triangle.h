@@ -7,7 +7,7 @@ namespace lapwing {
 // status[m] <- 1 when every element of the named triangle is finite, else 0
 int finite(Frame& frame);
 
-// The whole Hermitian matrix from the named triangle
+// The whole Hermitian matrix from the named triangle, or with the flag SYMMETRIC the symmetric one
 int hermitian(Frame& frame);
 
 }  // namespace lapwing

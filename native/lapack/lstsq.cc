@@ -39,48 +39,15 @@ struct Answer {
   }
 };
 
-// Up to this many bytes our own kernel factors a real matrix on one thread no slower than the library on two, and batches,
-// which go over the threads, up to four times that. Zen 4, float64, one thread each (2026-11-16): 192 x 48 37 us against 105 by
-// the gels of torch, 400 x 100 200 against 415.
+// Up to this many bytes our own kernel factors a matrix on one thread no slower than the library on two, and batches, which go over
+// the threads, up to four times that. Zen 4, float64, one thread each (2026-11-16): 192 x 48 37 us against 105 by the gels of torch,
+// 400 x 100 200 against 415.
 constexpr int64_t OWN_BYTES = 9 << 18;
 
 bool is_own(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = frame.size[3];
   const int64_t bytes = int64_t(size_of(frame.dtype)) * std::max(m, n) * (std::min(m, n) + k);
-  return frame.dtype < C64 && k <= std::min(m, n) && bytes <= OWN_BYTES * (frame.size[0] > 1 ? 4 : 1);
-}
-
-// One matrix by our own kernel.
-template <class R>
-void solve_own(const Frame& frame, int64_t at) {
-  const int64_t m = frame.size[1], n = frame.size[2], k = frame.size[3], longer = std::max(m, n), least = std::min(m, n);
-  const int64_t ld = padded<R>(longer);
-  const Answer<R> out(frame, at);
-  constexpr int64_t LINE = 64;
-  Room<char> own(int64_t(sizeof(R)) * ld * (least + k) + LINE);
-  R* w = reinterpret_cast<R*>((reinterpret_cast<uintptr_t>(static_cast<char*>(own)) + LINE - 1) / LINE * LINE);
-  R* right = w + ld * least;
-  Room<R> tau(least);
-  if (m >= n) {
-    turn(frame, out.a, w, m, n, n, ld);
-    turn(frame, out.b, right, m, k, k, ld);
-  } else {
-    for (int64_t i = 0; i < m; i++) put(w + i * ld, out.a + i * n, n);
-    turn(frame, out.b, right, m, k, k, ld);
-    for (int64_t j = 0; j < k; j++) std::fill(right + j * ld + m, right + j * ld + n, R(0));
-  }
-  for (int64_t j = 0; j < least + k; j++) std::fill(w + j * ld + longer, w + (j + 1) * ld, R(0));
-  if (!qr_small<R>(w, longer, least, m >= n ? n + k : least, ld, tau) || !has_full_rank<R>(w, least, ld, rcond_of(frame))) return;
-  for (int64_t j = 0; j < k; j++) {
-    R* column = right + j * ld;
-    R sum = 0;
-    for (int64_t i = n; i < m; i++) sum += column[i] * column[i];
-    out.residuals[j] = sum;
-    solve_upper<R>(w, least, ld, column, m < n);
-    if (m < n) apply_q_small<R>(w, n, m, ld, tau, column);
-    for (int64_t i = 0; i < n; i++) out.x[i * k + j] = column[i];
-  }
-  *out.rank = int32_t(least);
+  return k <= std::min(m, n) && bytes <= OWN_BYTES * (frame.size[0] > 1 ? 4 : 1);
 }
 
 template <class T>
@@ -190,15 +157,9 @@ int lstsq(Frame& frame) {
   const int64_t largest = std::max({frame.size[1], frame.size[2], frame.size[3]});
   for (Name name : {GEQRF, UNMQR, TRSM, TRSV})
     if (check(frame, name, largest)) return 1;
+  if (is_own(frame)) return qr_blocked(frame);
   return by_dtype(frame.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (!is_complex<T>)
-      if (is_own(frame)) {
-        const double n = double(std::min(frame.size[1], frame.size[2])), m = double(std::max(frame.size[1], frame.size[2]));
-        return parallel_batch(frame, 1, 2 * m * n * n + 16 * m * n, [&](int64_t first, int64_t last) {
-          for (; first < last; first++) solve_own<T>(frame, first);
-        }) ? 0 : 1;
-      }
     Squares<T> squares(frame);
     return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) { squares.solve(at); }, frame.interrupted) ? 0 : 1;
   });

@@ -23,20 +23,6 @@ void pass(const Frame& frame, int64_t count, int64_t size, const Body& body) {
 }
 
 template <class T>
-bool all_finite(const T* a, int64_t count) {
-  using Real = decltype(std::real(T()));
-  constexpr int64_t PARTS = sizeof(T) / sizeof(Real), LANES = 16;
-  auto* part = reinterpret_cast<const Real*>(a);
-  const int64_t parts = count * PARTS, whole = parts / LANES * LANES;
-  Real sum[LANES] = {}, total = 0;
-  for (int64_t i = 0; i < whole; i += LANES)
-    for (int64_t lane = 0; lane < LANES; lane++) sum[lane] += part[i + lane] * Real(0);
-  for (int64_t i = whole; i < parts; i++) total += part[i] * Real(0);
-  for (Real lane : sum) total += lane;
-  return total == 0;
-}
-
-template <class T>
 void put(T* to, const T* from, int64_t count) {
   if (to != from) std::memmove(static_cast<void*>(to), from, sizeof(T) * size_t(count));
 }
@@ -85,16 +71,6 @@ bool copy_finite_hermitian(const Frame& frame, const T* a, T* out, int64_t n, bo
     }
     return finite;
   });
-}
-
-// The order of the first leading minor with NaN or Inf in it
-template <class T, class Read>
-int64_t first_not_finite(const T* a, int64_t n, const Read& reads) {
-  int64_t place = n;
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < n; j++)
-      if (std::max(i, j) < place && reads(i, j) && !all_finite(a + i * n + j, 1)) place = std::max(i, j) + 1;
-  return place;
 }
 
 // A tile on its way from rows to columns: memory is read and written along its rows, and only the tile across.

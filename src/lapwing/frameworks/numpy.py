@@ -16,6 +16,7 @@ from .like_numpy import NumpyNamespace
 
 sharded = False
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
+_empty = np.empty
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation
 
 
@@ -70,6 +71,30 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
             outputs = operation.share(outputs, a)
         native.run(operation.code, code, CPU, -1, engine, 0, bits, sizes, 0, None, a, *others, *outputs)
     return operation.turn_back(outputs) if turned else outputs
+
+
+def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """The solution, where both are plain arrays of one dtype and shapes that fit, and every matrix has one; else None.
+
+    The short way: looking at everything that an array could be takes longer than to solve a small system.
+    """
+    dtype = a.dtype
+    code = _CODE.get(dtype)
+    if code is None or native is None or b.dtype is not dtype:
+        return None
+    x = _empty(b.shape, dtype)
+    return x if native.direct(operation.code, code, flags, a, b, x) else None
+
+
+def results_direct(operation: Operation, flags: int, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """The same for an operation on one matrix: its results without the status."""
+    dtype, shape = a.dtype, a.shape
+    code = _CODE.get(dtype)
+    if code is None or native is None or len(shape) < 2:
+        return None
+    _, results, kinds = _layout(operation, (shape,), (flags,), dtype)
+    outputs = tuple(map(_empty, results[:-1], kinds))
+    return outputs if native.direct(operation.code, code, flags, a, *outputs) else None
 
 
 def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:

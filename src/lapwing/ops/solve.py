@@ -18,9 +18,10 @@ from ..core.problem import ADJOINT, MIXED, POS, SELF_ADJOINT, SYMMETRIC, UNIT, U
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
 from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
-from .triangle import finite_flags, whole_matrix
+from .triangle import finite_flags, symmetric_matrix, whole_matrix
 
 Array = TypeVar("Array")
+_ndarray, _logging = np.ndarray, planner.logging_decisions  # a look-up less
 Assume = Literal["general", "symmetric", "hermitian", "pos", "lower", "upper"]
 # for engines that have LDL; the others use LU
 _MIRRORED = {"symmetric": SYMMETRIC, "hermitian": SELF_ADJOINT}
@@ -127,6 +128,11 @@ def solve(
     if unknown:
         raise unknown_keyword(solve, unknown)
     framework = frameworks.entry(a, "solve")
+    if type(a) is _ndarray and type(b) is _ndarray and upper is False and overwrite is False and unit is False:
+        if precision == "full" and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
+            x = _solve_direct(framework, a, b, assume)
+            if x is not None:
+                return x
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
@@ -137,6 +143,17 @@ def solve(
     check_choice("solve", "side", side, ("left", "right"))
     rest = (upper, overwrite, precision, on_fail, engine, triangle | ADJOINT)
     return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
+
+
+def _solve_direct(framework: Any, a: np.ndarray, b: np.ndarray, assume: str) -> Any:
+    """The solution for plain arrays of NumPy with the usual options; None: the long way must be taken, which finds out why."""
+    if assume == "general":
+        return framework.solve_direct(SOLVE, 0, a, b)
+    if assume == "pos":
+        return framework.solve_direct(SOLVE, POS, a, b)
+    if assume == "lower":
+        return framework.solve_direct(TRIANGULAR, 0, a, b)
+    return framework.solve_direct(TRIANGULAR, UPPER, a, b) if assume == "upper" else None
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False, **unknown: Never) -> SolveExResult:
@@ -220,6 +237,11 @@ def inv(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite}
         return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
+    if type(a) is _ndarray and (assume == "general" or assume == "pos") and upper is False and overwrite is False:
+        if on_fail == "raise" and engine == "auto" and not _logging():
+            found = framework.results_direct(INVERSE, POS if assume == "pos" else 0, a)
+            if found is not None:
+                return found[0]  # type: ignore[no-any-return]
     return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
@@ -323,6 +345,10 @@ def determinant(
     of_diagonal: Callable[[Any, Any], tuple[Any, ...]],
 ) -> tuple[Any, ...]:
     """What ``operation`` gives, or ``of_diagonal`` of a triangular matrix; in the name of the public function."""
+    if type(a) is _ndarray and assume == "general" and upper is False and on_fail == "raise" and engine == "auto":
+        found = None if _logging() else framework.results_direct(operation, 0, a)
+        if found is not None:
+            return tuple([x[()] for x in found])
     name = function.__name__
     upper, _ = check_system(name, framework.shape_of(a), framework.dtype_of(a), assume, upper, on_fail)
     xp = framework.Namespace
@@ -506,6 +532,8 @@ def _symmetric(framework: Any, a: Any, upper: bool) -> Any:
     """The matrix with A = A^T, not conjugated, of which one triangle is read."""
     if not framework.dtype_of(a).startswith("complex"):
         return whole_matrix(framework, a, UPPER if upper else 0)
+    if type(a) is np.ndarray:
+        return symmetric_matrix(framework, a, UPPER if upper else 0)
     xp = framework.Namespace
     # the derivative is that of f((A + A^T)/2): both triangles carry half of it
     kept, other = (xp.triu, xp.tril) if upper else (xp.tril, xp.triu)

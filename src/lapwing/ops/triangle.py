@@ -10,7 +10,7 @@ import numpy as np
 from ..core.derivatives import hermitian_jvp, hermitian_vjp
 from ..core.native import AUTO
 from ..core.operation import Operation, Params, Shape
-from ..core.problem import UPPER
+from ..core.problem import SYMMETRIC, UPPER
 
 
 def finite_flags(framework: Any, a: Any, flags: int) -> Any:
@@ -21,6 +21,11 @@ def finite_flags(framework: Any, a: Any, flags: int) -> Any:
 def whole_matrix(framework: Any, a: Any, flags: int) -> Any:
     """The Hermitian matrix of which only the named triangle is read."""
     return framework.apply(HERMITIAN, (a,), (flags & UPPER,), AUTO, False)[0]
+
+
+def symmetric_matrix(framework: Any, a: Any, flags: int) -> Any:
+    """The matrix with A = A^T, not conjugated, of which only the named triangle is read; without derivatives."""
+    return framework.apply(HERMITIAN, (a,), (flags & UPPER | SYMMETRIC,), AUTO, False)[0]
 
 
 def batch_and_order(shapes: tuple[Shape, ...], params: Params) -> Shape:
@@ -35,9 +40,11 @@ def _finite_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarr
 def _hermitian_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
     (a,) = arrays
     strict = np.triu(a, 1) if params[0] & UPPER else np.tril(a, -1)
-    out = strict + strict.swapaxes(-1, -2).conj()
+    turned = strict.swapaxes(-1, -2)
+    out = strict + (turned if params[0] & SYMMETRIC else turned.conj())
     index = np.arange(a.shape[-1])
-    out[..., index, index] = a[..., index, index].real
+    diagonal = a[..., index, index]
+    out[..., index, index] = diagonal if params[0] & SYMMETRIC else diagonal.real
     return (out,)
 
 

@@ -1,0 +1,670 @@
+// Systems, inverses, determinants and factors of one matrix of middle order, for one instruction set. Included once for each, after
+// simd.h.
+//
+// R is the real scalar, P how many make an element: 1 real, 2 complex. The lanes are columns of one matrix. Nearly all the work is
+// the product of sweep.h, whose sums stay in registers over the whole depth: blocks are updated by all blocks before them at once.
+#include "cpu/sweep.h"
+
+namespace lapwing {
+namespace {
+namespace LAPWING_ISA {
+
+// Columns of a panel of the LU, whole vectors. Measured on Zen 4 at n = 100 and 256: 16 is up to 10 % faster than 32 and 8.
+template <class R>
+constexpr int PANEL = std::max(16, LANES<R>);
+// Columns of the panel that are eliminated before the others are updated by all of them at once.
+constexpr int STRIP = 4;
+
+// x <- a, n x n, and rows of zeros up to a whole vector of them; false when it holds NaN or Inf
+template <class R, int P>
+LAPWING_INLINE bool read_matrix(const Lines<R, P>& x, const R* a, int64_t n) {
+  constexpr int W = LANES<R>;
+  const int64_t vectors = (n + W - 1) / W;
+  Vec<R> sum = {};
+  for (int64_t i = 0; i < n; i++) {
+    read_line<R, P>(x, i, a + i * n * P, n);
+    for (int64_t c = 0; c < vectors; c++) {
+      const Element<R, P> y = x.get(i, c);
+      sum = fma(y.re, Vec<R>{}, sum);
+      if constexpr (P == 2) sum = fma(y.im, Vec<R>{}, sum);
+    }
+  }
+  for (int64_t i = n; i < vectors * W; i++) clear_line<R, P>(x, i, vectors);
+  return !any(sum != Vec<R>{});
+}
+
+// ---- P A = L U ---------------------------------------------------------------------------------------------------------
+
+template <class R, int P>
+LAPWING_INLINE Vec<R> pivot_size(const Element<R, P>& x) {
+  if constexpr (P == 1)
+    return abs(x.re);
+  else
+    return abs(x.re) + abs(x.im);
+}
+
+// A panel lies by its columns: column c is line c of p, so that the lanes run along a column. Its rows stay where they are until all
+// pivots are known: a row that was a pivot is done, and takes no further part.
+template <class R, int P>
+struct Panel {
+  static constexpr int W = LANES<R>;
+  Lines<R, P> p_, l_;  // l: a strip of columns of L, zero in rows that are done
+  Mask<R>* open_;      // all bits set for rows that are not done
+  int64_t rows, vectors_ = (rows + W - 1) / W;
+
+  static LAPWING_INLINE Vec<R> only(Mask<R> where, Vec<R> x) { return (Vec<R>)((Mask<R>)x & where); }
+
+  // The first row with an element of largest size in column c, among those that are not done
+  // copies of what is in the object: stores through vectors might change it, as far as the compiler knows
+  LAPWING_INLINE int64_t find_pivot(int64_t c, R* size) const {
+    const Lines<R, P> p = p_;
+    Mask<R>* const open = open_;
+    const int64_t vectors = vectors_;
+    Mask<R> row = lane_numbers<R>(), place = row;
+    Vec<R> best = {};
+    for (int64_t v = 0; v < vectors; v++) {
+      const Vec<R> y = only(open[v], pivot_size<R, P>(p.get(c, v)));
+      const Mask<R> more = y > best;
+      best = more ? y : best;
+      place = more ? row : place;
+      row += broadcast_int<R>(W);
+    }
+    const Vec<R> top = largest_lane<R>(best);
+    *size = top[0];
+    const Mask<R> least = best == top ? place : broadcast_int<R>(rows);
+    return int64_t(least_lane<R>(least)[0]);
+  }
+
+  // Row `pivot` is done. Column c <- column c / its element there, in rows that are not; line `s` of l the same.
+  LAPWING_INLINE void scale_column(int64_t c, int s, int64_t pivot, R size) const {
+    const Lines<R, P> p = p_, l = l_;
+    Mask<R>* const open = open_;
+    const int64_t vectors = vectors_;
+    const R up = size < 16 * std::numeric_limits<R>::min() ? 1 / std::numeric_limits<R>::epsilon() : 1;  // 1 / pivot may be too large
+    Element<R, P> by = {};
+    if (size > 0) by = spread<R, P>(inverse_of<R, P>(scalar_at<R, P>(p, c, pivot) * up));
+    Mask<R> row = lane_numbers<R>() - broadcast_int<R>(pivot);
+    for (int64_t v = 0; v < vectors; v++) {
+      const Mask<R> here = open[v] & (row != Mask<R>{});
+      open[v] = here;
+      row += broadcast_int<R>(W);
+      const Element<R, P> old = p.get(c, v);
+      Element<R, P> x = old;
+      scale<R, P>(x, broadcast(up));
+      x = product<R, P>(x, by);
+      x.re = only(here, x.re);
+      if constexpr (P == 2) x.im = only(here, x.im);
+      Element<R, P> both = x;
+      both.re += only(~here, old.re);
+      if constexpr (P == 2) both.im += only(~here, old.im);
+      p.set(c, v, both);
+      l.set(s, v, x);
+    }
+  }
+
+  // COUNT columns from c on lose what N lines of l, from number s on, take off; their rows were `pivots`
+  template <int N, int COUNT>
+  LAPWING_INLINE void update(int s, const int64_t* pivots, int64_t c) const {
+    const Lines<R, P> p = p_, l = l_;
+    const int64_t vectors = vectors_;
+    Element<R, P> u[COUNT][N];
+#pragma GCC unroll 4
+    for (int j = 0; j < COUNT; j++) {
+      Scalar<R, P> element[N];
+#pragma GCC unroll 4
+      for (int k = 0; k < N; k++) {
+        element[k] = scalar_at<R, P>(p, c + j, pivots[k]);
+#pragma GCC unroll 4
+        for (int q = 0; q < k; q++) element[k] -= times<R, P>(scalar_at<R, P>(l, s + q, pivots[k]), element[q]);
+        u[j][k] = spread<R, P>(element[k]);
+      }
+    }
+    for (int64_t v = 0; v < vectors; v++) {
+      Element<R, P> x[COUNT];
+#pragma GCC unroll 4
+      for (int j = 0; j < COUNT; j++) x[j] = p.get(c + j, v);
+#pragma GCC unroll 4
+      for (int k = 0; k < N; k++) {
+        const Element<R, P> y = l.get(s + k, v);
+#pragma GCC unroll 4
+        for (int j = 0; j < COUNT; j++) subtract_product<R, P, false>(x[j], u[j][k], y);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < COUNT; j++) p.set(c + j, v, x[j]);
+    }
+  }
+
+  // pivots[c]: the row of column c
+  void factor(int64_t width, int64_t* pivots) const {
+    constexpr int COUNT = LAPWING_REGISTERS == 32 ? 4 / P : 2 / P;
+    for (int64_t v = 0; v < vectors_; v++) open_[v] = lane_numbers<R>() < broadcast_int<R>(rows - v * W);
+    for (int64_t c = 0; c < width; c++) {
+      const int s = int(c % STRIP);
+      R size;
+      pivots[c] = find_pivot(c, &size);
+      if (!(size > 0))  // a column of zeros: any row will do
+        for (pivots[c] = 0; std::find(pivots, pivots + c, pivots[c]) != pivots + c;) pivots[c]++;
+      scale_column(c, s, pivots[c], size);
+      // the rest of the strip by this column, the rest of the panel by the whole strip
+      const int64_t end = std::min<int64_t>(c - s + STRIP, width);
+      for (int64_t j = c + 1; j < end; j++) update<1, 1>(s, pivots + c, j);
+      if (s != STRIP - 1) continue;
+      int64_t j = c + 1;
+      for (; j + COUNT <= width; j += COUNT) update<STRIP, COUNT>(0, pivots + c - s, j);
+      for (; j < width; j++) update<STRIP, 1>(0, pivots + c - s, j);
+    }
+  }
+};
+
+template <class R>
+void exchange_lines(R* x, R* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += LANES<R>) {
+    const Vec<R> kept = load(x + i);
+    store(x + i, load(y + i));
+    store(y + i, kept);
+  }
+}
+
+template <class R, int P>
+int64_t panel_room(int64_t n) {
+  return (PANEL<R> + STRIP) * line_of<R, P>(n) + 3 * line_of<R, 1>(n);
+}
+// A, with rows of zeros up to a whole vector of them, <- L and U. order[i]: which row of A became row i. Returns whether the
+// number of exchanges was odd. `memory` takes panel_room() reals.
+template <class R, int P>
+bool factor_lines(const Lines<R, P>& a, int64_t n, int32_t* order, R* memory) {
+  constexpr int W = LANES<R>;
+  const Scalars<R, P> none = {};
+  const int64_t padded = (n + W - 1) / W * W;
+  const Lines<R, P> p = take<R, P>(memory, PANEL<R>, n), l = take<R, P>(memory, STRIP, n);
+  Mask<R>* open = reinterpret_cast<Mask<R>*>(memory);
+  int32_t *row_at = reinterpret_cast<int32_t*>(memory + padded), *place_of = row_at + padded;
+  bool odd = false;
+  for (int64_t i = 0; i < n; i++) order[i] = int32_t(i);
+  for (int64_t j = 0; j < n; j += PANEL<R>) {
+    const int64_t width = std::min<int64_t>(PANEL<R>, n - j), whole = std::min<int64_t>(PANEL<R>, padded - j), rows = n - j;
+    const Lines<R, P> x = a.from(0, j / W);
+    if (j) {
+      sweep<R, P, false>(a.scalars(), x, x, none, j, whole / W, SOLVE_ROWS);                 // U12 <- L11^-1 A12
+      sweep<R, P, false>(a.scalars().from(j, 0), x, x.from(j, 0), none, rows, whole / W, j);  // A22 <- A22 - L21 U12
+    }
+    transpose_lines<R, P>(x.from(j, 0), p, padded - j, whole);
+    int64_t pivots[PANEL<R>];
+    const Panel<R, P> panel = {p, l, open, rows};
+    panel.factor(width, pivots);
+    transpose_lines<R, P>(p, x.from(j, 0), whole, padded - j);
+    // The rows trade places, as in LAPACK: a pivot with the one that is where it belongs.
+    for (int64_t i = 0; i < rows; i++) row_at[i] = place_of[i] = int32_t(i);
+    for (int64_t c = 0; c < width; c++) {
+      const int32_t place = place_of[pivots[c]], other = row_at[c];
+      if (place == c) continue;
+      odd = !odd;
+      row_at[place] = other, place_of[other] = place;
+      std::swap(order[j + c], order[j + place]);
+      exchange_lines<R>(a.at(j + c, 0), a.at(j + place, 0), a.down);
+    }
+  }
+  return odd;
+}
+
+// ---- one real right-hand side ------------------------------------------------------------------------------------------------
+
+// x <- T^-1 x for a real triangle whose rows, or columns, are contiguous: the lanes run along them.
+template <class R>
+struct Column {
+  static constexpr int W = LANES<R>, G = LAPWING_VECTOR / 16, K = CHUNK<R>;
+  R* x;
+
+  // The unknowns first .. first + W, given the columns of the triangle among them
+  template <bool FORWARD>
+  static LAPWING_INLINE void solve_block(Vec<R> (&v)[G][K], const R* inverse, R* x) {
+    Vec<R> y = load(x);
+    if (inverse) y *= load(inverse);
+#pragma GCC unroll 16
+    for (int step = 0; step < W; step++) {
+      const int j = FORWARD ? step : W - 1 - step;
+      const Mask<R> open = FORWARD ? lane_numbers<R>() > broadcast_int<R>(j) : lane_numbers<R>() < broadcast_int<R>(j);
+      Vec<R> column = (Vec<R>)((Mask<R>)v[j / K][j % K] & open);  // what is not part of the triangle may be anything
+      if (inverse) column *= load(inverse);
+      y = fma(-column, __builtin_shuffle(y, broadcast_int<R>(j)), y);
+    }
+    store(x, y);
+  }
+
+  // Unknowns [first, last), fewer than a vector
+  static void solve_few(const Scalars<R, 1>& t, bool forward, const R* inverse, R* x, int64_t first, int64_t last) {
+    for (int64_t step = first; step < last; step++) {
+      const int64_t i = forward ? step : first + last - 1 - step;
+      R sum = x[i];
+      for (int64_t j = forward ? first : i + 1; j < (forward ? i : last); j++) sum -= *t.at(i, j) * x[j];
+      x[i] = inverse ? sum * inverse[i] : sum;
+    }
+  }
+
+  // x[first .. first + rows) loses T(those rows, [begin, end)) x[begin .. end), the rows of T being contiguous, end - begin whole vectors
+  template <int ROWS>
+  static LAPWING_INLINE void subtract_rows(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
+    Vec<R> sum[ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) sum[i] = Vec<R>{};
+    for (int64_t q = 0; q < length; q += W) {
+      const Vec<R> z = load(y + q);
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; i++) sum[i] = fma(load(t + i * ld + q), z, sum[i]);
+    }
+    if constexpr (ROWS == W) {  // sums over the lanes of each are a vector
+      R square[W * W];
+      const R* p[W];
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) store(square + i * W, sum[i]), p[i] = square + i * W;
+      Vec<R> v[G][K];
+      read_chunks<R, G>(v, p, 0);
+      Vec<R> total = v[0][0];
+#pragma GCC unroll 16
+      for (int i = 1; i < W; i++) total += v[i / K][i % K];
+      store(x, load(x) - total);
+    } else {
+      for (int lane = 0; lane < W; lane++) x[0] -= sum[0][lane];
+    }
+  }
+
+  template <bool FORWARD>
+  __attribute__((noinline)) void by_rows(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
+    const int64_t few = n % W, ld = t.down;
+    for (int64_t step = 0; step < n - few; step += W) {
+      const int64_t r = FORWARD ? step : n - W - step, begin = FORWARD ? 0 : r + W;
+      subtract_rows<W>(t.at(r, begin), ld, x + begin, step, x + r);
+      const R* p[W];
+      for (int i = 0; i < W; i++) p[i] = t.at(r + i, r);
+      Vec<R> v[G][K];
+      read_chunks<R, G>(v, p, 0);
+      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+    }
+    const int64_t first = FORWARD ? n - few : 0, begin = FORWARD ? 0 : few;
+    for (int64_t i = first; i < first + few; i++) subtract_rows<1>(t.at(i, begin), ld, x + begin, n - few, x + i);
+    solve_few(t, FORWARD, inverse, x, first, first + few);
+  }
+
+  // x[0 .. length) loses COUNT columns times y
+  template <int COUNT>
+  static LAPWING_INLINE void subtract_columns(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
+    Vec<R> by[COUNT];
+#pragma GCC unroll 16
+    for (int j = 0; j < COUNT; j++) by[j] = broadcast(-y[j]);
+    for (int64_t q = 0; q < length; q += W) {
+      Vec<R> even = load(x + q), odd = {};
+#pragma GCC unroll 16
+      for (int j = 0; j < COUNT; j++) (j % 2 ? odd : even) = fma(load(t + j * ld + q), by[j], j % 2 ? odd : even);
+      store(x + q, even + odd);
+    }
+  }
+
+  template <bool FORWARD>
+  __attribute__((noinline)) void by_columns(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
+    const int64_t few = n % W, ld = t.right, whole = n - few, first = FORWARD ? 0 : whole, rest = FORWARD ? few : 0;
+    solve_few(t, FORWARD, inverse, x, first, first + few);
+    for (int64_t j = first; j < first + few; j++) subtract_columns<1>(t.at(rest, j), ld, x + j, whole, x + rest);
+    for (int64_t step = 0; step < whole; step += W) {
+      const int64_t r = FORWARD ? few + step : whole - W - step;
+      Vec<R> v[G][K];
+#pragma GCC unroll 16
+      for (int j = 0; j < W; j++) v[j / K][j % K] = load(t.at(r, r + j));
+      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+      const int64_t to = FORWARD ? r + W : 0;
+      subtract_columns<W>(t.at(to, r), ld, x + r, whole - W - step, x + to);
+    }
+  }
+
+  void solve(const Triangle<R, 1, Scalars<R, 1>>& factor) const {
+    const R* inverse = factor.inverse.x;
+    if (factor.t.right == 1)
+      factor.lower ? by_rows<true>(factor.t, inverse, factor.n) : by_rows<false>(factor.t, inverse, factor.n);
+    else
+      factor.lower ? by_columns<true>(factor.t, inverse, factor.n) : by_columns<false>(factor.t, inverse, factor.n);
+  }
+};
+
+// ---- one matrix of a frame -----------------------------------------------------------------------------------------------
+
+template <class R, int P>
+struct Middle {
+  static constexpr int W = LANES<R>, PIECE = TILE_COLUMNS<P> * W;  // right-hand sides at a time
+  typedef Scalar<R, P> T;
+  typedef Triangle<R, P, Scalars<R, P>> Factor;
+
+  const Frame& frame;
+  int64_t m, n = frame.size[1], k = frame.size[2];
+
+  bool has(uint32_t flag) const { return frame.flags & flag; }
+  R* data(int place, int64_t size) const { return static_cast<R*>(frame.buffer[place]) + m * size * P; }
+  T* elements(int place, int64_t size) const { return reinterpret_cast<T*>(data(place, size)); }
+  int32_t* integers(int place, int64_t size) const { return static_cast<int32_t*>(frame.buffer[place]) + m * size; }
+  static Scalars<R, P> in_memory(const R* a, int64_t n) { return {a, n * P, P, 1}; }
+
+  // to <- one over the elements of the diagonal; 0, or the place of the first that is zero or not finite. *tiny: one of them is too
+  // large a number.
+  static int64_t invert_diagonal(const Scalars<R, P>& a, int64_t n, R* to, bool* tiny) {
+    int64_t bad = 0;
+    *tiny = false;
+    for (int64_t i = 0; i < n; i++) {
+      const R* p = a.at(i, i);
+      const T pivot = P == 2 ? make(p[0], p[a.imag]) : make(p[0], 0), by = inverse_of<R, P>(pivot);
+      to[i * P] = std::real(by);
+      if constexpr (P == 2) to[i * P + 1] = std::imag(by);
+      if (!bad && (pivot == T(0) || !all_finite(&pivot, 1))) bad = i + 1;
+      if (!all_finite(&by, 1)) *tiny = true;
+    }
+    return bad;
+  }
+  static T make(R re, R im) {
+    if constexpr (P == 2) return {re, im};
+    else return (void)im, re;
+  }
+
+  static void apply(const Factor& factor, const Lines<R, P>& x, int64_t vectors) { factor.solve(x, vectors); }
+  static void apply(const Factor& factor, const Column<R>& x, int64_t) {
+    if constexpr (P == 1) x.solve(factor);
+  }
+
+  // x <- body's work on b, piece by piece; row order[i] of b is row i there. careful: by division instead, which reads the frame.
+  template <class Body>
+  void solve_columns(const R* b, R* out, const int32_t* order, R* memory, bool careful, const Body& body) const {
+    if constexpr (P == 1)
+      if (k == 1 && !careful) {
+        for (int64_t i = 0; i < n; i++) memory[i] = b[order ? order[i] : i];
+        body(Column<R>{memory}, 1);
+        std::copy_n(memory, n, out);
+        return;
+      }
+    for (int64_t first = 0; first < k; first += PIECE) {
+      const int64_t columns = std::min<int64_t>(PIECE, k - first);
+      R* room = memory;
+      const Lines<R, P> x = take<R, P>(room, n, columns);
+      if (careful) {
+        solve_carefully<R>(frame, m, first, columns, {x.x, x.down, 1, x.imag});
+      } else {
+        for (int64_t i = 0; i < n; i++) read_line<R, P>(x, i, b + ((order ? order[i] : i) * k + first) * P, columns);
+        body(x, (columns + W - 1) / W);
+      }
+      for (int64_t i = 0; i < n; i++) write_line<R, P>(x, i, out + (i * k + first) * P, columns);
+    }
+  }
+  int64_t columns_room() const { return n * line_of<R, P>(std::min<int64_t>(k, PIECE)); }
+
+  // The LU of the matrix at place 0, in memory of this thread; `extra` reals come behind.
+  struct General {
+    Lines<R, P> a;
+    R *inverse, *rest;
+    int32_t* order;
+    bool odd = false, tiny = false;
+    int64_t status = 0;  // the place of the first pivot that is zero or not finite
+    bool finite = true;
+  };
+  General factor_general(int64_t extra) const {
+    const int64_t padded = (n + W - 1) / W * W, line = line_of<R, P>(n);
+    const int64_t integers = (n * int64_t(sizeof(int32_t)) + LAPWING_VECTOR - 1) / LAPWING_VECTOR * W;
+    General general;
+    R* memory = static_cast<R*>(scratch(sizeof(R) * size_t(padded * line + padded * P + integers + std::max(extra, panel_room<R, P>(n)))));
+    general.a = take<R, P>(memory, padded, n);
+    general.inverse = memory;
+    general.order = reinterpret_cast<int32_t*>(memory + padded * P);
+    general.rest = memory + padded * P + integers;
+    if (!read_matrix<R, P>(general.a, data(0, n * n), n)) {
+      general.finite = false;
+      general.status = first_not_finite(elements(0, n * n), n, [](int64_t, int64_t) { return true; });
+      return general;
+    }
+    general.odd = factor_lines<R, P>(general.a, n, general.order, general.rest);
+    general.status = invert_diagonal(general.a.scalars(), n, general.inverse, &general.tiny);
+    return general;
+  }
+  Factor lower_of(const General& general) const { return {general.a.scalars(), {}, n}; }
+  Factor upper_of(const General& general) const {
+    return {general.a.scalars(), {general.inverse, P, 0, 1}, n, false};
+  }
+
+  // The Cholesky factor of the matrix at place 0, as the operation of that name gives it
+  struct Positive {
+    R *l, *inverse, *rest;
+    int32_t status = 0;
+  };
+  Positive factor_positive(int64_t extra) const {
+    const int64_t size = n * n * P + 2 * W * P;
+    R* memory = static_cast<R*>(scratch<1>(sizeof(R) * size_t(size / W * W + (n * P + W) / W * W + extra)));
+    Positive positive = {memory, memory + size / W * W, memory + size / W * W + (n * P + W) / W * W, 0};
+    cholesky_batch(elements(0, n * n), reinterpret_cast<T*>(positive.l), &positive.status, 1, n, has(UPPER));
+    bool tiny;
+    if (!positive.status) invert_diagonal(in_memory(positive.l, n), n, positive.inverse, &tiny);
+    return positive;
+  }
+  Factor lower_of(const Positive& positive) const {
+    const Factor named = {in_memory(positive.l, n), {positive.inverse, P, 0, 1}, n, !has(UPPER)};
+    return named.lower ? named : named.adjoint();
+  }
+
+  void finish(int place, int64_t status, int out, int64_t size) const {
+    *integers(place, 1) = int32_t(status);
+    if (status) fill_nan(elements(out, size), size);
+  }
+
+  void solve() const {
+    if (has(POS)) {
+      const Positive positive = factor_positive(columns_room());
+      finish(3, positive.status, 2, n * k);
+      if (positive.status) return;
+      const Factor l = lower_of(positive), adjoint = l.adjoint();
+      return solve_columns(data(1, n * k), data(2, n * k), nullptr, positive.rest, false, [&](const auto& x, int64_t vectors) {
+        apply(l, x, vectors);
+        apply(adjoint, x, vectors);
+      });
+    }
+    const General general = factor_general(columns_room());
+    finish(3, general.status, 2, n * k);
+    if (general.status) return;
+    const Factor l = lower_of(general), u = upper_of(general);
+    solve_columns(data(1, n * k), data(2, n * k), general.order, general.rest, general.tiny, [&](const auto& x, int64_t vectors) {
+      apply(l, x, vectors);
+      apply(u, x, vectors);
+    });
+  }
+
+  // X <- T^-1 for a lower triangle, nothing above the diagonal being touched
+  static void invert_lower(const Factor& t, const Lines<R, P>& x, int64_t n) {
+    const int64_t vectors = (n + W - 1) / W;
+    for (int64_t i = 0; i < n; i++) {
+      clear_line<R, P>(x, i, vectors);
+      x.x[i * x.down + i] = 1;
+    }
+    constexpr int C = TILE_COLUMNS<P>;
+    for (int64_t c = 0; c < vectors; c += C) {
+      const int64_t first = c * W, columns = std::min<int64_t>(C, vectors - c);
+      const Lines<R, P> from = x.from(first, c);
+      const Scalars<R, P> inverse = t.inverse.x ? t.inverse.from(first, 0) : t.inverse;
+      if (P == 2 && t.conjugate)
+        sweep<R, P, P == 2>(t.t.from(first, first), from, from, inverse, n - first, columns, SOLVE_ROWS);
+      else
+        sweep<R, P, false>(t.t.from(first, first), from, from, inverse, n - first, columns, SOLVE_ROWS);
+    }
+  }
+
+  void invert() const {
+    const int64_t vectors = (n + W - 1) / W;
+    R* out = data(1, n * n);
+    if (!has(POS)) {
+      const General general = factor_general(n * line_of<R, P>(n));
+      finish(2, general.status, 1, n * n);
+      if (general.status) return;
+      R* room = general.rest;
+      const Lines<R, P> x = take<R, P>(room, n, n);
+      if (general.tiny) {
+        solve_carefully<R>(frame, m, 0, n, {x.x, x.down, 1, x.imag});
+        for (int64_t i = 0; i < n; i++) write_line<R, P>(x, i, out + i * n * P, n);
+        return;
+      }
+      invert_lower(lower_of(general), x, n);
+      upper_of(general).solve(x, vectors);
+      for (int64_t i = 0; i < n; i++) {  // A^-1 = U^-1 L^-1 P
+        const R* row = x.at(i, 0);
+        for (int64_t j = 0; j < n; j++) {
+          R* to = out + (i * n + general.order[j]) * P;
+          to[0] = row[j];
+          if constexpr (P == 2) to[1] = row[x.imag + j];
+        }
+      }
+      return;
+    }
+    // A^-1 = W^H W, W = L^-1. Solving with L^H instead would not be as accurate: only one triangle of the solution is kept.
+    const Positive positive = factor_positive(2 * n * line_of<R, P>(n));
+    finish(2, positive.status, 1, n * n);
+    if (positive.status) return;
+    R* room = positive.rest;
+    const Lines<R, P> w = take<R, P>(room, n, n), x = take<R, P>(room, n, n);
+    invert_lower(lower_of(positive), w, n);
+    constexpr int BLOCK = PANEL<R>;
+    for (int64_t r = 0; r < n; r += BLOCK) {  // rows r on of -W^H W, up to their diagonal
+      const int64_t rows = std::min<int64_t>(BLOCK, n - r), columns = (r + rows + W - 1) / W;
+      for (int64_t i = r; i < r + rows; i++) clear_line<R, P>(x, i, columns);
+      sweep<R, P, P == 2>(w.scalars().from(r, r).turned(), w.from(r, 0), x.from(r, 0), {}, rows, columns, n - r);
+    }
+    T* to = reinterpret_cast<T*>(out);
+    for (int64_t i = 0; i < n; i++) {
+      for (int64_t j = 0; j < i; j++) {
+        to[i * n + j] = -scalar_at<R, P>(x, i, j);
+        to[j * n + i] = conjugated(to[i * n + j]);
+      }
+      to[i * n + i] = -x.x[i * x.down + i];
+    }
+  }
+
+  void lu() const {
+    const General general = factor_general(0);
+    int32_t* rows = integers(2, n);
+    finish(3, general.status, 1, n * n);
+    if (general.status) {
+      for (int64_t i = 0; i < n; i++) rows[i] = int32_t(i);
+      return;
+    }
+    for (int64_t i = 0; i < n; i++) write_line<R, P>(general.a, i, data(1, n * n) + i * n * P, n);
+    std::copy_n(general.order, n, rows);
+  }
+
+  void determinant() const {
+    const Determinants<T> results(frame);
+    const General general = has(POS) ? General{} : factor_general(0);
+    const Positive positive = has(POS) ? factor_positive(0) : Positive{};
+    const Scalars<R, P> pivots = has(POS) ? in_memory(positive.l, n) : general.a.scalars();
+    int64_t status = has(POS) ? positive.status : general.status;
+    if (status && !has(POS) && general.finite) {  // the determinant may be zero
+      status = 0;
+      for (int64_t i = 0; i < n && !status; i++) {
+        const T pivot = scalar_at<R, P>(general.a, i, i);
+        if (!all_finite(&pivot, 1)) status = i + 1;
+      }
+    }
+    results.info(m) = int32_t(status);
+    if (status) return results.fail(m);
+    Pivots product;
+    for (int64_t i = 0; i < n; i++) {
+      const R* p = pivots.at(i, i);
+      product.multiply({double(p[0]), P == 2 ? double(p[pivots.imag]) : 0.0});
+    }
+    if (general.odd) product.mantissa = -product.mantissa;
+    if (has(POS)) product.square();
+    results.put(m, product);
+  }
+
+  // What solves with a triangle of the caller's memory
+  Factor triangle_at(const R* a, R* inverse, bool upper, bool unit) const {
+    return {in_memory(a, n), {unit ? nullptr : inverse, P, 0, 1}, n, !upper};
+  }
+  R* room_for_columns(R** inverse) const {
+    *inverse = static_cast<R*>(scratch(sizeof(R) * size_t((n * P + W) / W * W + columns_room())));
+    return *inverse + (n * P + W) / W * W;
+  }
+
+  void triangular() const {
+    const bool upper = has(UPPER), unit = has(UNIT);
+    const R* a = data(0, n * n);
+    R *inverse, *room = room_for_columns(&inverse), *x = data(2, n * k);
+    bool tiny = false;
+    int64_t status = unit ? 0 : invert_diagonal(in_memory(a, n), n, inverse, &tiny);
+    if (!status) {
+      const Factor named = triangle_at(a, inverse, upper, unit), factor = has(ADJOINT) ? named.adjoint() : named;
+      solve_columns(data(1, n * k), x, nullptr, room, tiny, [&](const auto& y, int64_t vectors) { apply(factor, y, vectors); });
+      // what is not finite in T makes x not finite, so that T need not be searched as long as x is
+      const T* whole = elements(0, n * n);
+      if (!all_finite(elements(2, n * k), n * k)) {
+        const auto reads = [&](int64_t i, int64_t j) { return (upper ? j >= i : j <= i) && !(unit && i == j); };
+        bool finite = true;
+        for (int64_t i = 0; i < n && finite; i++)
+          for (int64_t j = 0; j < n && finite; j++) finite = !reads(i, j) || all_finite(whole + i * n + j, 1);
+        if (!finite) status = first_not_finite(whole, n, reads);
+      }
+    }
+    finish(3, status, 2, n * k);
+  }
+
+  void solve_by_lu() const {
+    const R* a = data(1, n * n);
+    const int32_t* rows = integers(2, n);
+    R *inverse, *room = room_for_columns(&inverse), *x = data(4, n * k);
+    bool tiny = false;
+    if (invert_diagonal(in_memory(a, n), n, inverse, &tiny) ||
+        !std::all_of(rows, rows + n, [&](int32_t row) { return row >= 0 && row < n; }))
+      return fill_nan(x, n * k * P);
+    const Factor l = triangle_at(a, nullptr, false, true), u = triangle_at(a, inverse, true, false);
+    if (!has(ADJOINT))
+      return solve_columns(data(3, n * k), x, rows, room, tiny, [&](const auto& y, int64_t vectors) {
+        apply(l, y, vectors);
+        apply(u, y, vectors);
+      });
+    // A^H = U^H L^H P: the rows are exchanged behind the solution
+    const Factor first = u.adjoint(), second = l.adjoint();
+    const int64_t pieces = (k + PIECE - 1) / PIECE;
+    for (int64_t piece = 0; piece < pieces; piece++) {
+      const int64_t begin = piece * PIECE, columns = std::min<int64_t>(PIECE, k - begin);
+      R* memory = room;
+      const Lines<R, P> y = take<R, P>(memory, n, columns);
+      if (tiny) {
+        solve_carefully<R>(frame, m, begin, columns, {y.x, y.down, 1, y.imag});
+      } else {
+        for (int64_t i = 0; i < n; i++) read_line<R, P>(y, i, data(3, n * k) + (i * k + begin) * P, columns);
+        first.solve(y, (columns + W - 1) / W);
+        second.solve(y, (columns + W - 1) / W);
+      }
+      for (int64_t i = 0; i < n; i++) write_line<R, P>(y, i, x + ((tiny ? i : rows[i]) * k + begin) * P, columns);
+    }
+  }
+
+  void solve_by_cholesky() const {
+    const R* a = data(1, n * n);
+    R *inverse, *room = room_for_columns(&inverse), *x = data(3, n * k);
+    bool tiny = false;
+    if (invert_diagonal(in_memory(a, n), n, inverse, &tiny)) return fill_nan(x, n * k * P);
+    const Factor named = triangle_at(a, inverse, has(UPPER), false), l = named.lower ? named : named.adjoint(), adjoint = l.adjoint();
+    solve_columns(data(2, n * k), x, nullptr, room, tiny, [&](const auto& y, int64_t vectors) {
+      apply(l, y, vectors);
+      apply(adjoint, y, vectors);
+    });
+  }
+};
+
+template <class R, int P>
+void solve_middle(const Frame& frame, int64_t first, int64_t last) {
+  for (; first < last; first++) {
+    const Middle<R, P> one = {frame, first};
+    switch (frame.op) {
+      case TRIANGULAR: one.triangular(); break;
+      case SOLVE: one.solve(); break;
+      case INVERSE: one.invert(); break;
+      case LU: one.lu(); break;
+      case LU_SOLVE: one.solve_by_lu(); break;
+      case CHOLESKY_SOLVE: one.solve_by_cholesky(); break;
+      default: one.determinant();
+    }
+  }
+}
+
+}  // namespace LAPWING_ISA
+}  // namespace
+}  // namespace lapwing
