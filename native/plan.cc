@@ -15,6 +15,7 @@
 #include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
 #include "gpu/eigh.h"
+#include "gpu/kernel_pack.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
@@ -64,6 +65,7 @@ std::string too_large_for(const Frame& frame, int64_t largest) {
 
 // Our own kernels.
 std::string needs_compiler(const Place& place) {
+  if (place.here && kernel_pack::any_for(place.gpu->compute_capability)) return "";
   const std::string reason = missing(place, vendor::compiler);
   return reason.empty() ? reason : "own GPU kernels need the run-time compiler: " + reason;
 }
