@@ -18,7 +18,6 @@ import itertools
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from time import perf_counter
 
 import torch

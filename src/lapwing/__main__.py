@@ -1,4 +1,4 @@
-"""The command line: ``lapwing info | explain | bench | demo | insitu | kernels | launch | tune``, also as ``python -m lapwing``."""
+"""The command line: ``lapwing info | explain | bench | demo | insitu | kernels | launch | tune``, or ``python -m lapwing``."""
 
 from __future__ import annotations
 

@@ -150,7 +150,10 @@ def test_another_architecture(child, pack):
 
 def test_changed_sources(child, pack, tmp_path):
     """A header that the source includes is part of the key, one that it does not include is not."""
-    code = f'native.configure(os.environ["SOURCES"], os.environ["LAPWING_KERNELS"], "", os.environ["LAPWING_CUDA_PATH"], "")\n{ONE}'
+    code = f"""
+    native.configure(os.environ["SOURCES"], os.environ["LAPWING_KERNELS"], "", os.environ["LAPWING_CUDA_PATH"], "")
+    {ONE}
+    """
     for header, times in (("eigh.cuh", 0), ("common.cuh", 1)):
         sources = tmp_path / header
         shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("packs"))

@@ -60,7 +60,8 @@ def calls(n: int) -> Iterator[Call]:
                     yield "lu_solve", flags, (*matrices, columns)
         for longer in (n, 2 * n, 4 * n) if is_large or batch > 1 else (n, 2 * n, 4 * n, _TALL):
             yield "qr", 0, (batch, longer, n, n)
-            yield "qr_r", 0, (batch, longer, n)
+            for operation in ("qr_r", "qr_raw"):
+                yield operation, 0, (batch, longer, n)
             for rows, columns in ((longer, n), (n, longer)):
                 yield "svd", 0, (batch, rows, columns, 0)
                 yield "svdvals", 0, (batch, rows, columns)

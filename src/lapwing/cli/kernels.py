@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from .. import planner
 from .._version import __version__
 from ..core import packs
 from ..core.native import AUTO, missing_reason, native
@@ -100,14 +99,17 @@ def _build(path: Path, architecture: int, wanted: list[tuple[str, str]], jobs: i
     print(f"sm_{architecture}: {len(keys)} kernels, {len(kept)} of them in {path} already", flush=True)
     failed = []
     # fresh processes: this one may hold threads and libraries that a copy of it would not survive
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
         for result in pool.map(_compile, missing, chunksize=4):
             if isinstance(result, packs.Kernel):
                 kept[result.key] = result
             else:
                 failed.append(result)
-    packs.write(path, architecture, kept.values(), compiler=compiler, lapwing=__version__)
-    print(f"{path}: {len(kept)} kernels, {bytes_in_words(path.stat().st_size)}; compiled {len(missing) - len(failed)}")
+    finally:  # also after Ctrl-C: the next build goes on from here
+        pool.shutdown(cancel_futures=True)
+        packs.write(path, architecture, kept.values(), compiler=compiler, lapwing=__version__)
+        print(f"{path}: {len(kept)} kernels, {bytes_in_words(path.stat().st_size)}")
     if failed:
         print(f"{len(failed)} kernels do not compile; the first: {failed[0]}")
     return 1 if failed else 0
@@ -124,7 +126,7 @@ def _existing(path: Path, architecture: int, compiler: str) -> Iterable[packs.Ke
 def _compile(job: tuple[str, str, str, str]) -> packs.Kernel | str:
     """The kernel, or what is wrong with it."""
     key, source, options, architecture = job
-    assert native is not None and planner.native is native  # the planner told the core where the sources are
+    assert native is not None
     try:
         binary, _ = native.compile_kernel(source, options, architecture)
         return packs.Kernel(source, options, key, binary)

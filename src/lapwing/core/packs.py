@@ -1,8 +1,8 @@
 """Kernel packs: GPU kernels compiled ahead, one file for each architecture. native/gpu/kernel_pack.cc reads them.
 
-A file holds a header, an index in the order of the keys, a table of chunks, a description in JSON, and the chunks: a few kernels
-each, one behind the other, compressed together because kernels of one source are much alike. The key of a kernel is a hash of its
-source and its options, so a pack never gives a kernel of another version of lapwing.
+A file holds a header, an index in the order of the keys, a table of chunks, a description in JSON, and the chunks. A chunk is
+a few kernels, compressed together because kernels of one source are much alike. The key of a kernel is a hash of its source and
+its options, so a pack never gives a kernel of another version of lapwing.
 """
 
 from __future__ import annotations
