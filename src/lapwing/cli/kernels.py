@@ -129,9 +129,10 @@ def _compile(job: tuple[str, str, str, str]) -> packs.Kernel | str:
     assert native is not None
     try:
         binary, _ = native.compile_kernel(source, options, architecture)
-        return packs.Kernel(source, options, key, binary)
+        is_same = native.kernel_key(source, options) == key
     except RuntimeError as error:
         return f"{source} {options}: {error}"
+    return packs.Kernel(source, options, key, binary) if is_same else f"{source} was changed while the pack was built"
 
 
 def run_list(options: argparse.Namespace) -> int:
