@@ -10,10 +10,13 @@ FRAMEWORKS ?= "jax>=0.5.3" "tensorflow-cpu>=2.16" flatbuffers
 # how many processes run tests; each may load three frameworks
 PROCESSES ?= 2
 GPU_PROCESSES ?= 14
-# where compiled GPU kernels are kept between runs, and carried to a machine with a GPU
+# where the kernel pack of the GPU tests is kept between runs, and carried to a machine with a GPU
 KERNELS ?= build/gpu-kernels
 
-.PHONY: demo test lint gpu-kernels gpu-test gpu-bench clean
+# architectures of the kernel packs that a wheel carries
+ARCH ?= sm_80,sm_90,sm_100,sm_120
+
+.PHONY: demo test lint kernels gpu-kernels gpu-test gpu-bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,19 +36,25 @@ test: $(BIN)/python
 lint:
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-# compiles the kernels that the GPU tests ask for; needs NVIDIA's run-time compiler (pip), no GPU
+# kernel packs for wheels that are built afterwards; needs NVIDIA's run-time compiler (pip), no GPU
+kernels:
+	$(PYTHON) setup.py -q build_ext --inplace
+	PYTHONPATH=src $(PYTHON) -m lapwing kernels build --arch $(ARCH)
+
+# a pack with the same kernels and those that only the GPU tests ask for: carry the folder $(KERNELS) to the GPU
 gpu-kernels:
-	PYTHONPATH=src $(PYTHON) tests/gpu_kernels.py $(KERNELS)
+	PYTHONPATH=src $(PYTHON) -m lapwing kernels build --arch sm_90 --list tests/gpu_kernels.txt --output $(KERNELS)
 
 # where a GPU is: the frameworks that are installed there are used as they are
 gpu-test:
 	$(PYTHON) setup.py -q build_ext --inplace
 	# NumPy checks the answers: with a thread for each core in each process the cores would mostly wait for each other
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -p no:benchmark -n $(GPU_PROCESSES)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=src LAPWING_KERNELS=$(abspath $(KERNELS)) \
+		$(PYTHON) -m pytest -q -m gpu -p no:benchmark -n $(GPU_PROCESSES)
 
 gpu-bench:
 	$(PYTHON) setup.py -q build_ext --inplace
-	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py
+	PYTHONPATH=src LAPWING_KERNELS=$(abspath $(KERNELS)) $(PYTHON) benchmarks/gpu.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

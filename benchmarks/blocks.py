@@ -18,7 +18,6 @@ import itertools
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -169,10 +168,7 @@ def shapes(problem: Problem) -> list[tuple[int, int, int]]:
 
 
 def tune(problem: Problem) -> None:
-    sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    import gpu_kernels
-
-    compiler, driver = gpu_kernels.load_compiler(), ctypes.CDLL("libcuda.so.1")
+    driver = ctypes.CDLL("libcuda.so.1")
     n, size = problem.n, problem.a.element_size()
     code = DTYPE_CODE[str(problem.dtype).removeprefix("torch.")]
     panel = 4 if size == 16 else 8
@@ -186,11 +182,15 @@ def tune(problem: Problem) -> None:
     fixed = " ".join(f"-DLW_{name}={value}" for name, value in zip(names, choices, strict=True))
     rows = -(-n // 32)
 
-    def build(shape: tuple[int, int, int]) -> tuple[str, bytes]:
+    def build(shape: tuple[int, int, int]) -> bytes:
         threads, ahead, resident = shape
         own = f"-DLW_DTYPE={code} -DLW_V={width} -DLW_RT={rows} -DLW_FEW={int(not chunk)} -DLW_AHEAD={ahead} -DLW_K={chunk}"
-        own += f" -DLW_THREADS={threads} -DLW_LANES=32 -DLW_RESIDENT={resident} {fixed} {gpu_kernels.ALWAYS} -arch=sm_90"
-        return gpu_kernels.compile_one(compiler, "solve_block.cu", own)
+        own += f" -DLW_THREADS={threads} -DLW_LANES=32 -DLW_RESIDENT={resident} {fixed}"
+        try:
+            return native.compile_kernel("solve_block.cu", own, "sm_90")[0]
+        except RuntimeError as error:
+            print(f"  {shape}: {str(error)[:200]}")
+            return b""
 
     with ThreadPoolExecutor(8) as pool:
         built = list(pool.map(build, shapes(problem)))
@@ -201,9 +201,8 @@ def tune(problem: Problem) -> None:
     )  # fmt: skip
     values = [call, ctypes.c_int32(n), ctypes.c_int32(pitch)]
     arguments = (ctypes.c_void_p * 3)(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
-    for shape, (said, binary) in zip(shapes(problem), built, strict=True):
+    for shape, binary in zip(shapes(problem), built, strict=True):
         if not binary:
-            print(f"  {shape}: {said[:200]}")
             continue
         module, function, registers, local = (ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int())
         assert driver.cuModuleLoadData(ctypes.byref(module), binary) == 0

@@ -16,6 +16,7 @@
 #include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
 #include "gpu/eigh.h"
+#include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
@@ -66,6 +67,7 @@ std::string too_large_for(const Frame& frame, int64_t largest) {
 
 // Our own kernels.
 std::string needs_compiler(const Place& place) {
+  if (place.here && kernel_pack::any_for(place.gpu->compute_capability)) return "";
   const std::string reason = missing(place, vendor::compiler);
   return reason.empty() ? reason : "own GPU kernels need the run-time compiler: " + reason;
 }

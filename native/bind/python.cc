@@ -4,6 +4,7 @@
 #include <Python.h>
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 
 #include "gpu/cubin_cache.h"
 #include "gpu/cuda.h"
+#include "gpu/dry.h"
+#include "gpu/kernel_pack.h"
 #include "frame.h"
 #include "lapack/lapack.h"
 #include "operations.h"
@@ -404,14 +407,93 @@ PyObject* bind_capsule(PyObject*, PyObject* args) {
   return PyBool_FromLong(lapwing::lapack::bind(name, address, width, false));
 }
 
-// configure(kernel_sources, kernel_cache, first_library_paths, last_library_paths)
+// configure(kernel_sources, kernel_packs, kernel_cache, first_library_paths, last_library_paths)
 PyObject* configure(PyObject*, PyObject* args) {
-  const char *sources, *cache, *first, *last;
-  if (!PyArg_ParseTuple(args, "ssss", &sources, &cache, &first, &last)) return nullptr;
+  const char *sources, *packs, *cache, *first, *last;
+  if (!PyArg_ParseTuple(args, "sssss", &sources, &packs, &cache, &first, &last)) return nullptr;
   lapwing::cuda::set_source_folder(sources);
+  lapwing::kernel_pack::set_places(packs, sources);
   lapwing::cubin_cache::set_folder(cache);
   lapwing::vendor::set_paths(first, last);
   Py_RETURN_NONE;
+}
+
+// kernels(op, dtype, device, ordinal, engine, threads, flags, sizes, gpu) -> [(source, options), ...]: what the call would
+// launch on a GPU (multiprocessors, shared bytes of a block, compute capability, name) that need not be here
+PyObject* kernels(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  Frame frame;
+  lapwing::cuda::Properties gpu{};
+  const char* name;
+  if (!read_fixed(frame, "kernels", args, count, FIXED + 1, FIXED + 1)) return nullptr;
+  if (!PyArg_ParseTuple(args[FIXED], "iiis", &gpu.multiprocessors, &gpu.shared_per_block, &gpu.compute_capability, &name))
+    return nullptr;
+  std::strncpy(gpu.name, name, sizeof gpu.name - 1);
+  std::string error;
+  lapwing::cuda::Dry dry(gpu);
+  if (unlocked([&] { return dry.run(frame, &error); })) {
+    PyErr_SetString(PyExc_RuntimeError, error.c_str());
+    return nullptr;
+  }
+  PyObject* list = PyList_New(0);
+  for (const auto& kernel : dry.kernels) append(list, Py_BuildValue("ss", kernel.first.c_str(), kernel.second.c_str()));
+  return list;
+}
+
+// kernel_key(source, options) -> its key in packs
+PyObject* kernel_key(PyObject*, PyObject* args) {
+  const char *source, *options;
+  if (!PyArg_ParseTuple(args, "ss", &source, &options)) return nullptr;
+  Frame frame;
+  const std::string key = lapwing::cuda::pack_key(frame, source, options);
+  return key.empty() ? raise(frame) : PyUnicode_FromString(key.c_str());
+}
+
+// compile_kernel(source, options, architecture) -> (the binary, what the compiler said)
+PyObject* compile_kernel(PyObject*, PyObject* args) {
+  const char *source, *options, *architecture;
+  if (!PyArg_ParseTuple(args, "sss", &source, &options, &architecture)) return nullptr;
+  Frame frame;
+  std::string binary, log;
+  const auto compile = [&] { return (binary = lapwing::cuda::compile(frame, source, options, architecture, &log)).empty(); };
+  if (unlocked(compile)) return raise(frame);
+  return Py_BuildValue("(y#s)", binary.data(), Py_ssize_t(binary.size()), log.c_str());
+}
+
+// checksum(bytes) -> the number that packs store beside their kernels
+PyObject* checksum(PyObject*, PyObject* args) {
+  const char* data;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "y#", &data, &size)) return nullptr;
+  return PyLong_FromUnsignedLongLong(lapwing::cubin_cache::hash(std::string(data, size_t(size)), 0));
+}
+
+// find_kernel(key, compute capability) -> the binary in a pack, or b""
+PyObject* find_kernel(PyObject*, PyObject* args) {
+  const char* text;
+  int capability;
+  if (!PyArg_ParseTuple(args, "si", &text, &capability)) return nullptr;
+  unsigned long long low = 0, high = 0;
+  std::sscanf(text, "%16llx%16llx", &low, &high);
+  const std::string binary = lapwing::kernel_pack::find({low, high}, capability);
+  return PyBytes_FromStringAndSize(binary.data(), Py_ssize_t(binary.size()));
+}
+
+// kernel_packs(compute capability) -> [(path, architecture, kernels, problem), ...]
+PyObject* kernel_packs(PyObject*, PyObject* args) {
+  int capability;
+  if (!PyArg_ParseTuple(args, "i", &capability)) return nullptr;
+  PyObject* list = PyList_New(0);
+  for (const auto& pack : lapwing::kernel_pack::describe(capability))
+    append(list, Py_BuildValue("siLs", pack.path.c_str(), pack.architecture, (long long)pack.kernels, pack.problem.c_str()));
+  return list;
+}
+
+// loaded_kernels() -> [(source, options, "pack" | "cache" | "compiler", seconds), ...]
+PyObject* loaded_kernels(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const auto& it : lapwing::cuda::loaded())
+    append(list, Py_BuildValue("sssd", it.source.c_str(), it.options.c_str(), it.origin, it.seconds));
+  return list;
 }
 
 // missing("driver" | "solver" | "blas" | "compiler") -> None or why
@@ -499,13 +581,20 @@ PyMethodDef methods[] = {
     {"allowed_threads", allowed_threads, METH_NOARGS, nullptr},
     {"bind_capsule", bind_capsule, METH_VARARGS, nullptr},
     {"bind_library", bind_library, METH_VARARGS, nullptr},
+    {"checksum", checksum, METH_VARARGS, nullptr},
+    {"compile_kernel", compile_kernel, METH_VARARGS, nullptr},
     {"configure", configure, METH_VARARGS, nullptr},
     {"copy", copy, METH_VARARGS, nullptr},
     {"cuda_versions", cuda_versions, METH_NOARGS, nullptr},
     {"engines", engines, METH_NOARGS, nullptr},
+    {"find_kernel", find_kernel, METH_VARARGS, nullptr},
     {"free_memory", free_memory, METH_VARARGS, nullptr},
     {"gpus", gpus, METH_NOARGS, nullptr},
     {"host_bytes", fast(host_bytes), METH_FASTCALL, nullptr},
+    {"kernel_key", kernel_key, METH_VARARGS, nullptr},
+    {"kernel_packs", kernel_packs, METH_VARARGS, nullptr},
+    {"kernels", fast(kernels), METH_FASTCALL, nullptr},
+    {"loaded_kernels", loaded_kernels, METH_NOARGS, nullptr},
     {"methods", methods_table, METH_NOARGS, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
     {"notes", notes, METH_NOARGS, nullptr},

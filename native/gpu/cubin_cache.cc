@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -17,13 +16,6 @@ const char MAGIC[8] = {'L', 'A', 'P', 'W', 'I', 'N', 'G', '1'};
 
 std::mutex mutex;
 std::string folder;
-
-// FNV-1a
-uint64_t hash(const std::string& text, uint64_t seed) {
-  uint64_t h = 14695981039346656037ull ^ seed;
-  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
-  return h;
-}
 
 struct Header {
   char magic[8];
@@ -58,6 +50,12 @@ std::string path_of(const std::string& in, const std::string& key) {
 }
 
 }  // namespace
+
+uint64_t hash(const std::string& text, uint64_t seed) {
+  uint64_t h = 14695981039346656037ull ^ seed;
+  for (unsigned char c : text) h = (h ^ c) * 1099511628211ull;
+  return h;
+}
 
 void set_folder(const char* path) {
   std::lock_guard<std::mutex> hold(mutex);

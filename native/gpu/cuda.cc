@@ -1,8 +1,7 @@
 #include "gpu/cuda.h"
 
-#include <dirent.h>
-
 #include <algorithm>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <fstream>
@@ -14,7 +13,10 @@
 #include <vector>
 
 #include "gpu/cubin_cache.h"
+#include "gpu/dry.h"
+#include "gpu/kernel_pack.h"
 #include "gpu/vendor.h"
+#include "run.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -43,10 +45,28 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
+const char* const ALWAYS = " -std=c++17 -default-device";  // behind the options of every kernel
+
 struct Source {
   std::string text;
-  std::vector<std::pair<std::string, std::string>> headers;  // every .cuh beside it
+  std::map<std::string, std::string> headers;  // that it includes, directly or not
+
+  // Everything that decides what the compiler makes of it
+  std::string key(const std::string& options) const {
+    std::string whole = options + "\n" + text;
+    for (const auto& header : headers) whole += "\n// " + header.first + "\n" + header.second;
+    return whole;
+  }
 };
+
+void add_headers(const std::string& text, std::map<std::string, std::string>* headers) {
+  const std::string directive = "#include \"";
+  for (size_t at = text.find(directive); at != std::string::npos; at = text.find(directive, at)) {
+    at += directive.size();
+    const std::string name = text.substr(at, text.find('"', at) - at), header = read_file(source_folder + "/" + name);
+    if (!header.empty() && headers->emplace(name, header).second) add_headers(header, headers);
+  }
+}
 
 bool read_source(Frame& frame, const char* name, Source* source) {
   source->text = read_file(source_folder + "/" + name);
@@ -54,16 +74,7 @@ bool read_source(Frame& frame, const char* name, Source* source) {
     fail(frame, "the device source %s is missing from the installation", name);
     return false;
   }
-  if (DIR* folder = opendir(source_folder.c_str())) {
-    while (dirent* entry = readdir(folder)) {
-      std::string file = entry->d_name;
-      if (file.size() > 4 && file.compare(file.size() - 4, 4, ".cuh") == 0)
-        source->headers.emplace_back(file, read_file(source_folder + "/" + file));
-    }
-    closedir(folder);
-  }
-  // they are part of the key of compiled kernels, and folders are listed in any order
-  std::sort(source->headers.begin(), source->headers.end());
+  add_headers(source->text, &source->headers);
   return true;
 }
 
@@ -75,7 +86,7 @@ std::vector<std::string> words(const std::string& text) {
 }
 
 // "" leaves a message in the frame.
-std::string compile(Frame& frame, const Source& source, const char* name, const std::string& options) {
+std::string compile_source(Frame& frame, const Source& source, const char* name, const std::string& options, std::string* log) {
   const auto& rtc = vendor::table();
   std::vector<const char*> header_text, header_name, flags;
   for (const auto& header : source.headers) {
@@ -91,13 +102,14 @@ std::string compile(Frame& frame, const Source& source, const char* name, const 
   }
   std::string binary;
   size_t size = 0;
-  if (rtc.rtc_compile(program, int(flags.size()), flags.data())) {
-    std::string log;
-    if (!rtc.rtc_log_size(program, &size)) {
-      log.resize(size);
-      rtc.rtc_log(program, log.data());
-    }
-    fail(frame, "%s does not compile with %s: %s", name, options.c_str(), log.c_str());
+  const int status = rtc.rtc_compile(program, int(flags.size()), flags.data());
+  if (!rtc.rtc_log_size(program, &size) && size) {
+    log->resize(size);
+    rtc.rtc_log(program, log->data());
+    log->resize(size - 1);  // it ends with a zero
+  }
+  if (status) {
+    fail(frame, "%s does not compile with %s: %s", name, options.c_str(), log->c_str());
   } else if (!rtc.rtc_binary_size(program, &size) && size) {
     binary.resize(size);
     if (rtc.rtc_binary(program, binary.data())) binary.clear();
@@ -117,29 +129,55 @@ class RelaxedCapture {
   int mode_ = vendor::CAPTURE_RELAXED;
 };
 
-void* load_module(Frame& frame, const char* name, const char* options) {
+const char* const COMPILER = "compiler";
+std::mutex loads_mutex;
+std::vector<Loaded> loads;
+
+// A pack is asked first: its keys need no compiler, which takes time to load and may be missing. What a pack or the cache holds
+// may not suit this driver; then the next one is asked.
+void* find_module(Frame& frame, const char* name, const std::string& options, const char** origin) {
   const Properties* device = properties(frame);
-  if (!device) return nullptr;
-  int major = 0, minor = 0;
+  Source source;
+  if (!device || !read_source(frame, name, &source)) return nullptr;
+  RelaxedCapture relaxed;
+  void* module = nullptr;
+  const auto load = [&](const std::string& binary) { return vendor::table().module_load(&module, binary.data()); };
+  *origin = "pack";
+  std::string binary = kernel_pack::find(kernel_pack::key_of(source.key(options)), device->compute_capability);
+  if (!binary.empty() && load(binary) == 0) return module;
+
   if (const char* reason = vendor::missing(vendor::compiler)) {
-    fail(frame, "own GPU kernels need the run-time compiler: %s", reason);
+    const bool has_pack = kernel_pack::any_for(device->compute_capability);
+    fail(frame, "%s the run-time compiler: %s",
+         has_pack ? "this GPU kernel is not in the kernel pack, and needs" : "own GPU kernels need", reason);
     return nullptr;
   }
+  *origin = "cache";
+  int major = 0, minor = 0;
   vendor::table().rtc_version(&major, &minor);
-  Source source;
-  if (!read_source(frame, name, &source)) return nullptr;
-  std::string all = std::string(options) + " -std=c++17 -default-device -arch=sm_" + std::to_string(device->compute_capability);
-  std::string key = std::to_string(major) + "." + std::to_string(minor) + " " + all + "\n" + source.text;
-  for (const auto& header : source.headers) key += "\n// " + header.first + "\n" + header.second;
+  const std::string all = options + " -arch=sm_" + std::to_string(device->compute_capability);
+  const std::string key = source.key(std::to_string(major) + "." + std::to_string(minor) + " " + all);
+  binary = cubin_cache::read(key);
+  if (!binary.empty() && load(binary) == 0) return module;
 
-  void* module = nullptr;
-  std::string binary = cubin_cache::read(key);
-  RelaxedCapture relaxed;
-  if (!binary.empty() && vendor::table().module_load(&module, binary.data()) == 0) return module;
-  binary = compile(frame, source, name, all);
+  *origin = COMPILER;
+  std::string log;
+  binary = compile_source(frame, source, name, all, &log);
   if (binary.empty()) return nullptr;
-  if (check(frame, vendor::table().module_load(&module, binary.data()), "loading a kernel")) return nullptr;
+  if (check(frame, load(binary), "loading a kernel")) return nullptr;
   cubin_cache::write(key, binary);
+  return module;
+}
+
+void* load_module(Frame& frame, const char* name, const char* options) {
+  const auto start = std::chrono::steady_clock::now();
+  const char* origin = "";
+  void* module = find_module(frame, name, std::string(options) + ALWAYS, &origin);
+  if (!module) return nullptr;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (origin == COMPILER) note("compiled %s for this GPU in %.2f s (%s)", name, seconds, options);
+  std::lock_guard<std::mutex> hold(loads_mutex);
+  loads.push_back({name, options, origin, seconds});
   return module;
 }
 
@@ -148,6 +186,31 @@ void* load_module(Frame& frame, const char* name, const char* options) {
 void set_source_folder(const char* path) {
   std::lock_guard<std::mutex> hold(mutex);
   source_folder = path;
+}
+
+std::string compile(Frame& frame, const char* name, const std::string& options, const std::string& architecture,
+                    std::string* log) {
+  if (const char* reason = vendor::missing(vendor::compiler)) {
+    fail(frame, "the run-time compiler is missing: %s", reason);
+    return "";
+  }
+  Source source;
+  if (!read_source(frame, name, &source)) return "";
+  return compile_source(frame, source, name, options + ALWAYS + " -arch=" + architecture, log);
+}
+
+std::string pack_key(Frame& frame, const char* name, const std::string& options) {
+  Source source;
+  if (!read_source(frame, name, &source)) return "";
+  const kernel_pack::Key key = kernel_pack::key_of(source.key(options + ALWAYS));
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)key.low, (unsigned long long)key.high);
+  return text;
+}
+
+std::vector<Loaded> loaded() {
+  std::lock_guard<std::mutex> hold(loads_mutex);
+  return loads;
 }
 
 namespace {
@@ -186,6 +249,7 @@ Guard::~Guard() {
 
 const Properties* properties(Frame& frame) {
   static std::map<int, Properties> known;
+  if (const Dry* dry = Dry::current()) return &dry->gpu;
   int device = current_device();
   std::lock_guard<std::mutex> hold(mutex);
   auto found = known.find(device);
@@ -204,6 +268,7 @@ const Properties* properties(Frame& frame) {
 }
 
 void* function(Frame& frame, const char* source, const char* options, const char* name, size_t shared) {
+  if (Dry* dry = Dry::current()) return dry->function(source, options);
   struct Function {
     void* handle;
     size_t shared;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "frame.h"
 
@@ -23,9 +24,26 @@ class Guard {
 };
 
 // Function `name` of the device source `source` ("cholesky.cu"), compiled with `options` (one string, separated by
-// spaces, such as "-DLW_T=float -DLW_N=8") for the current device. Compiled once per machine (disk cache) and loaded once
-// per process and device. `shared` raises the kernel's dynamic shared memory limit. nullptr leaves a message in the frame.
+// spaces, such as "-DLW_T=float -DLW_N=8") for the current device. It comes from a kernel pack, else from the disk cache, else
+// from the run-time compiler, and is loaded once per process and device. `shared` raises the kernel's dynamic shared memory limit. nullptr leaves a message in the frame.
 void* function(Frame& frame, const char* source, const char* options, const char* name, size_t shared = 0);
+
+// A device source compiled for an architecture ("sm_90"), which need not be that of a GPU here, and what the compiler said. ""
+// leaves a message in the frame.
+std::string compile(Frame& frame, const char* source, const std::string& options, const std::string& architecture,
+                    std::string* log);
+
+// The key of a kernel in packs: a hash of the source, the headers it includes and the options, in hexadecimal digits. "" leaves
+// a message in the frame.
+std::string pack_key(Frame& frame, const char* source, const std::string& options);
+
+// Every kernel that was loaded in this process, in order.
+struct Loaded {
+  std::string source, options;
+  const char* origin;  // "pack", "cache" or "compiler"
+  double seconds;      // until it was loaded
+};
+std::vector<Loaded> loaded();
 
 struct Grid {
   unsigned x = 1, y = 1, z = 1;

@@ -157,6 +157,14 @@ constexpr int CAPTURE_RELAXED = 2;
 const char* missing(Library library);
 const Table& table();
 
+// While one lives, every library is there for this thread, does nothing, and reports success: gpu/dry.h.
+class Pretence {
+ public:
+  Pretence();
+  ~Pretence();
+  Pretence(const Pretence&) = delete;
+};
+
 // Folders to look in before and after the loader's own search, separated by ':'.
 void set_paths(const char* first, const char* last);
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .core import libraries
+from .core import libraries, packs
 from .core.engines import ENGINES as ALL
 from .core.engines import backends, capabilities
 from .core.native import AUTO, CUDA, DTYPE_CODE, ENGINES, OPS, missing_reason, native
@@ -29,6 +29,7 @@ __all__ = [
     "capabilities",
     "code_for",
     "code_of",
+    "configure",
     "engines",
     "free_memory",
     "hardware_of",
@@ -325,9 +326,14 @@ def _prefer(name: str) -> None:
     native.prefer(ENGINES.get(name, AUTO))
 
 
+def configure() -> None:
+    """Tell the native core where kernels and libraries are; nothing is made on disk before there is something to keep."""
+    assert native is not None
+    sources, cache = Path(__file__).parent / "kernels", cache_path("kernels")
+    native.configure(str(sources), packs.places(), str(cache or ""), cuda_paths(), ":".join(libraries.folders()))
+
+
 if native is not None:
-    # nothing is made on disk before there is something to keep
-    _sources, _kernels = Path(__file__).parent / "kernels", cache_path("kernels")
-    native.configure(str(_sources), str(_kernels or ""), cuda_paths(), ":".join(libraries.folders()))
+    configure()
     _prefer(default_engine())
 reload_records()

@@ -391,3 +391,72 @@ def test_help_keeps_capital_letters(capsys):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert words in " ".join(capsys.readouterr().out.split())
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_kernels(monkeypatch):
+    """A pack of two kernels, not of thousands."""
+    native = pytest.importorskip("lapwing._native")
+    if reason := native.missing("compiler"):
+        pytest.skip(reason)
+    options = "-DLW_DTYPE={} -DLW_UPPER=0 -DLW_V=16 -DLW_KERNEL=0 -DLW_N=3 -DLW_THREADS=256"
+    kernels = {("cholesky.cu", options.format(dtype)) for dtype in (0, 1)}
+    monkeypatch.setattr("lapwing.cli.kernels.common_kernels", lambda architecture: kernels)
+    return sorted(kernels)
+
+
+def test_kernels_build_list_and_info(two_kernels, monkeypatch, tmp_path, capsys):
+    """With the real run-time compiler: no GPU is needed."""
+    folder, more = tmp_path / "packs", tmp_path / "more.txt"
+    monkeypatch.setenv("LAPWING_KERNELS", str(folder))
+    more.write_text("triangle.cu -DLW_DTYPE=0 -DLW_UPPER=0 -DLW_V=4\nno_longer_there.cu -DLW_N=1\n")
+    build = ["kernels", "build", "--arch", "sm_80", "--output", str(folder), "--list", str(more), "--jobs", "1"]
+    assert main(build) == 0
+    assert "sm_80: 3 kernels, 0 of them in" in capsys.readouterr().out
+    # what is there already is kept
+    assert main(build) == 0
+    assert "sm_80: 3 kernels, 3 of them in" in capsys.readouterr().out
+    assert main(["kernels", "list"]) == 0
+    said = capsys.readouterr().out
+    assert f"{folder}/sm_80.pack: sm_80, 3 kernels, " in said
+    assert "of another version" not in said
+    assert main(["kernels", "info", str(folder / "sm_80.pack"), "--all"]) == 0
+    said = capsys.readouterr().out
+    assert "cholesky.cu         2" in said
+    assert " ".join(two_kernels[0]) in said
+
+
+def test_kernels_wrong_usage(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("lapwing._native")
+    (tmp_path / "other").write_text("text")
+    for arguments, text in (
+        (["build", "--arch", "sm_12"], "--arch 'sm_12' is not known\nhint: use one of sm_80, sm_90, sm_100, sm_120"),
+        (["build", "--arch", "sm_80,sm_90", "--output", "a.pack"], "a pack holds one architecture, not sm_80, sm_90\nhint:"),
+        (["build", "--jobs", "0"], "--jobs 0 is not a positive number"),
+        (["info", str(tmp_path / "nothing")], "there is no file"),
+        (["info", str(tmp_path / "other")], "is not a kernel pack"),
+    ):
+        assert main(["kernels", *arguments]) == 2
+        assert text in capsys.readouterr().err
+    monkeypatch.setenv("LAPWING_KERNELS", "")
+    assert main(["kernels", "list"]) == 0
+    assert "no kernel packs: kernels are compiled when they are first used\nhint: " in capsys.readouterr().out
+
+
+def test_kernels_of_common_calls():
+    """Every common call is served for every architecture; the calls name the operations that a GPU has."""
+    native = pytest.importorskip("lapwing._native")
+    from lapwing.cli.kernel_calls import GPUS, calls, kernels_for
+    from lapwing.core.native import CUDA
+
+    names = native.operations()
+    on_a_gpu = {names[operation] for operation, device, _ in native.methods() if device == CUDA}
+    assert {operation for operation, _, _ in calls(20)} == on_a_gpu, "a new operation needs its calls in kernel_calls.py"
+    for gpus in GPUS.values():
+        for gpu in gpus:
+            for n in (1, 5, 20, 33, 128, 1024):
+                for call in calls(n):
+                    assert kernels_for(call, "float32", gpu), (call, gpu)

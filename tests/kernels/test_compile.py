@@ -13,9 +13,10 @@ pytest.importorskip("lapwing._native", reason="the native core was not built")
 sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
 import harness
 
-import gpu_kernels
-from gpu_kernels import SOURCES, compile_one, load_compiler
+from lapwing import planner
+from lapwing.core.native import native
 
+SOURCES = Path(planner.__file__).parent / "kernels"
 NAMES = sorted(path.name for path in SOURCES.glob("*.cu"))
 ARCHITECTURES = (80, 90, 100)
 
@@ -94,7 +95,7 @@ for dtype in DTYPE_CODE:
 # the stand-in has no BLAS library, without which neither the Krylov engine nor the tall matrices start: their options as
 # kernel() and kernel_of() there write them
 KRYLOV = {
-    ("krylov.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v} -DLW_WIDTH={width} -std=c++17 -default-device")
+    ("krylov.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v} -DLW_WIDTH={width}")
     for dtype in range(4)
     for upper in (0, 1)
     for v in (4, 8, 16)
@@ -102,7 +103,7 @@ KRYLOV = {
     if v >= (4, 8, 4, 8)[dtype]
 }
 TALL = {
-    ("tall.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -DLW_WIDTH={width} -std=c++17 -default-device")
+    ("tall.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -DLW_WIDTH={width}")
     for dtype in range(2)
     for v in (4, 8, 16)
     for width in (32, 64)
@@ -111,21 +112,21 @@ TALL = {
 
 # as start() in systems_cuda.cc writes them
 SYSTEMS = {
-    ("systems.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} -std=c++17 -default-device")
+    ("systems.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v}")
     for dtype in range(4)
     for v in (4, 8, 16)
     if v >= (4, 8, 4, 8)[dtype]
 }
 # nor do mixed-precision solves, in double precision alone
 MIXED = {
-    ("mixed.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v} -std=c++17 -default-device")
+    ("mixed.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v}")
     for dtype in (1, 3)
     for upper in (0, 1)
     for v in (8, 16)
 }
 # larger batches of systems need memory and products: the options as native/gpu/blocked.cc writes them
 BLOCKED = {
-    (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} {own} -DLW_LANES=32 -DLW_FACTOR=2 -std=c++17 -default-device")
+    (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v} {own} -DLW_LANES=32 -DLW_FACTOR=2")
     for dtype, (size, part) in enumerate(((4, 4), (8, 8), (8, 4), (16, 8)))
     for v in (4, 8, 16)
     if v >= part
@@ -168,23 +169,29 @@ def asked(tmp_path_factory):
     calls, _ = child(CALLS)
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
-    jobs = {(c["name"], c["options"].replace("|-arch=sm_90", "").replace("|", " ")) for c in compiled}
+    jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
     return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS)
 
 
 @pytest.fixture(scope="session")
 def compiler():
+    if reason := native.missing("compiler"):
+        pytest.skip(reason)
+
+
+def compile_one(name, options, arch):
+    """(the binary, what the compiler said)"""
     try:
-        return load_compiler()
-    except SystemExit as missing:
-        pytest.skip(str(missing))
+        return native.compile_kernel(name, options, f"sm_{arch}")
+    except RuntimeError as error:
+        return b"", str(error)
 
 
-def compile_all(compiler, jobs, arch):
+def compile_all(jobs, arch):
     assert jobs
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda job: compile_one(compiler, job[0], f"{job[1]} -arch=sm_{arch}"), jobs))
-    wrong = [(*job, said) for job, (said, binary) in zip(jobs, done, strict=True) if said or binary[:4] != b"\x7fELF"]
+        done = list(pool.map(lambda job: compile_one(*job, arch), jobs))
+    wrong = [(*job, said) for job, (binary, said) in zip(jobs, done, strict=True) if said or binary[:4] != b"\x7fELF"]
     assert wrong == [], f"{len(wrong)} of {len(jobs)}: {wrong[0]}"
 
 
@@ -233,7 +240,7 @@ def of_source(jobs, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiles(asked, compiler, name):
-    compile_all(compiler, representative(of_source(asked, name)), 90)
+    compile_all(representative(of_source(asked, name)), 90)
 
 
 @pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch != 90])
@@ -243,7 +250,7 @@ def test_compiles_elsewhere(asked, compiler, arch):
     kernels = sorted({*map(kernel, double)}, key=str)
     jobs = [min((job for job in double if kernel(job) == one), key=distance) for one in kernels]
     assert {name for name, _ in jobs} == set(NAMES)
-    compile_all(compiler, jobs, arch)
+    compile_all(jobs, arch)
 
 
 @pytest.mark.slow
@@ -257,38 +264,10 @@ def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
         pytest.skip("complex matrices are real ones there")
     if name == "mixed.cu" and dtype not in (1, 3):
         pytest.skip("in double precision alone")
-    compile_all(compiler, jobs, arch)
+    compile_all(jobs, arch)
 
 
 def test_a_wrong_source_is_seen(compiler):
-    said, binary = compile_one(compiler, NAMES[0], "-DLW_DTYPE=nonsense -arch=sm_90")
+    binary, said = compile_one(NAMES[0], "-DLW_DTYPE=nonsense", 90)
     assert "error" in said
     assert binary == b""
-
-
-def test_kernels_compiled_ahead_are_found_by_the_native_core(tmp_path_factory):
-    """tests/gpu_kernels.py writes the file names and contents that the native core reads."""
-    folder = tmp_path_factory.mktemp("cache")
-    child = harness.Children(harness.libraries(tmp_path_factory), tmp_path_factory.mktemp("calls"))
-    code = """
-    native.configure(os.environ["SOURCES"], os.environ["KERNELS"], os.environ["LAPWING_CUDA_PATH"], "")
-    a, _ = problem("float64", 1, 12)
-    cholesky(a, "batched")
-    """
-    settings = {"SOURCES": str(SOURCES), "KERNELS": str(folder / "kernels")}
-    calls, _ = child(code, **settings)
-    compiled = harness.named(calls, "nvrtcCompileProgram")
-    lines = gpu_kernels.record(folder / "kernels")
-    assert len(lines) == len(compiled) > 0
-    before = {path.name: path.read_bytes() for path in (folder / "kernels").iterdir()}
-    for path in (folder / "kernels").iterdir():
-        data = path.read_bytes()
-        key = gpu_kernels.read_key(path)
-        version = key.split(b" ", 1)[0].decode()
-        name, _, options = lines[0].partition(" ")
-        assert len(lines) > 1 or gpu_kernels.key_of(version, name, f"{options} {gpu_kernels.ALWAYS} -arch=sm_90") == key
-        path.unlink()
-        gpu_kernels.write(folder / "kernels", key, data[gpu_kernels.HEADER.size + len(key) :])
-    assert {path.name: path.read_bytes() for path in (folder / "kernels").iterdir()} == before
-    calls, _ = child(code, **settings)
-    assert harness.named(calls, "nvrtcCompileProgram") == []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import planner
 from ..bench.environment import HOW_TO_GET, Environment, counted, environment, installed_version
+from ..core import packs
 from ..core.native import how_to_build, missing_reason, native
 from ..core.plan import bytes_in_words
 from ..core.problem import DEVICES
@@ -85,6 +86,7 @@ def _folders() -> None:
     cache = str(path.parent) if path else "none: LAPWING_CACHE is empty"
     unsafe = path is not None and path.exists() and not cache_folder("records")
     print(f"  cache       {cache}{': not used, as others can write there' if unsafe else ''}")
+    _kernels()
     for device in DEVICES:
         hardware = planner.hardware_of(device)
         if hardware == "none":
@@ -97,3 +99,17 @@ def _folders() -> None:
         print(f"  {device:<12}{used}")
     if platform.system() != "Linux":
         print("  native code runs on Linux only; here everything goes through numpy.linalg")
+
+
+def _kernels() -> None:
+    """Where GPU kernels come from, if there is a GPU, or else which packs are installed."""
+    gpus = native.gpus() if native is not None else []
+    found = packs.in_use()
+    for path, architecture, count, problem in found:
+        print(f"  kernels     {path}: {f'not used, {problem}' if problem else f'sm_{architecture}, {count} kernels'}")
+    if gpus and not any(not problem for *_, problem in found):
+        architecture = min(capability for _, capability, _ in gpus) // 10 * 10
+        print("  kernels     no pack for this GPU: each kernel is compiled when it is first used")
+        print(f"{'':14}hint: {program()} kernels build --arch sm_{architecture}")
+    elif not gpus and (paths := packs.files()):
+        print(f"  kernels     {', '.join(map(str, paths))}")

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol
 
-from . import lapack
+from . import lapack, packs
 from .native import ENGINES as NATIVE_ENGINES
 from .native import OPS, missing_reason, native
 from .plan import Capability
@@ -41,6 +41,8 @@ def missing_gpu() -> str:
         return missing_reason
     if reason := native.missing("driver"):
         return f"no usable GPU: {reason}"
+    if any(not problem for *_, problem in packs.in_use()):
+        return ""
     if reason := native.missing("compiler"):
         return f"kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
     return ""

@@ -32,6 +32,12 @@ SETTINGS = (
         "auto",
         'The engine of every call that leaves engine="auto". Calls that it cannot take are decided as without it.',
     ),
+    Setting(
+        "LAPWING_KERNELS",
+        _LIBRARY,
+        "the packs that are installed",
+        'Kernel packs, or folders of them, separated by ":", searched before those that are installed. Empty: use no pack.',
+    ),
     Setting("LAPWING_INSITU", _INSITU, "1", '"0" turns the analysis off, whatever the solver asks for.'),
     Setting("LAPWING_INSITU_SCRIPT", _INSITU, "what the solver names", "The Python file to run instead."),
     Setting(

@@ -68,6 +68,7 @@ class Children:
             "PYTHONPATH": os.pathsep.join(places),
             "LAPWING_CUDA_PATH": str(self.libraries),
             "LAPWING_CACHE": "",
+            "LAPWING_KERNELS": "",
             "OPENBLAS_NUM_THREADS": "1",
             "MOCK_LOG": str(log),
             "MOCK_TOLD": str(told),

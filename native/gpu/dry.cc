@@ -1,0 +1,40 @@
+#include "gpu/dry.h"
+
+#include <iterator>
+
+namespace lapwing::cuda {
+namespace {
+
+constexpr int MOST_REPEATS = 200;  // more launches than any operation has for one matrix
+
+thread_local Dry* dry = nullptr;
+
+// An address that is aligned as those of device memory are.
+void* address(uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
+void* scratch_address(void*, size_t) { return address(100); }
+
+}  // namespace
+
+Dry::Dry(const Properties& gpu) : gpu(gpu) { dry = this; }
+Dry::~Dry() { dry = nullptr; }
+Dry* Dry::current() { return dry; }
+
+int Dry::run(Frame frame, std::string* error) {
+  for (uintptr_t i = 0; i < std::size(frame.buffer); i++) frame.buffer[i] = address(i + 1);
+  frame.device = CUDA;
+  frame.stream = address(200);
+  frame.scratch = {nullptr, scratch_address};
+  frame.interrupted = nullptr;
+  repeats_ = 0;
+  const int status = lapwing::run(frame);
+  if (!status || repeats_ > MOST_REPEATS) return 0;
+  *error = frame.error;
+  return 1;
+}
+
+void* Dry::function(const char* source, const char* options) {
+  repeats_ = kernels.emplace(source, options).second ? 0 : repeats_ + 1;
+  return repeats_ > MOST_REPEATS ? nullptr : this;
+}
+
+}  // namespace lapwing::cuda
