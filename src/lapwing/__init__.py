@@ -18,6 +18,7 @@ from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
 from .ops.qr import qr
+from .ops.singular_values import cond, matrix_rank, pinv
 from .ops.solve import inv, inv_ex, slogdet, solve, solve_ex
 from .ops.svd import polar, svd, svdvals
 from .planner import engines
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "cholesky",
     "cholesky_ex",
+    "cond",
     "det",
     "eigh",
     "eigh_ex",
@@ -41,7 +43,9 @@ __all__ = [
     "inv_ex",
     "lstsq",
     "matmul",
+    "matrix_rank",
     "operator",
+    "pinv",
     "polar",
     "qr",
     "slogdet",
@@ -58,7 +62,7 @@ hide_unknown(*(globals()[_name] for _name in __all__))
 # named, not imported: the list of engines loads it
 _register_backends("lapwing.distributed.backends.choice")
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
-_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "tune"})
+_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "tune"})
 
 
 def __getattr__(name: str) -> _Any:
