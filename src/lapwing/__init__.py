@@ -14,6 +14,7 @@ from .ops.det import det
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
+from .ops.functions import expm, inv_root, logm, sqrtm
 from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
@@ -38,9 +39,12 @@ __all__ = [
     "eigvalsh",
     "engines",
     "explain",
+    "expm",
     "factor",
     "inv",
     "inv_ex",
+    "inv_root",
+    "logm",
     "lstsq",
     "matmul",
     "matrix_rank",
@@ -52,6 +56,7 @@ __all__ = [
     "solve",
     "solve_ex",
     "spec",
+    "sqrtm",
     "svd",
     "svdvals",
 ]

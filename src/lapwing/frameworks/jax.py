@@ -148,6 +148,10 @@ class Namespace(NumpyNamespace):
     def if_all(cls, flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return jax.lax.cond(jnp.all(flags), yes, no)
 
+    @classmethod
+    def repeat(cls, count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda _, x: step(x), state)
+
     @staticmethod
     def visible(x: Any) -> bool:
         return False  # reverse mode is derived from forward mode, which sees no gradient

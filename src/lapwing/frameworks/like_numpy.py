@@ -112,6 +112,13 @@ class NumpyNamespace:
         return yes() if bool(cls.module.all(flags)) else no()
 
     @classmethod
+    def repeat(cls, count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        """The state after ``count`` steps; JAX traces one step for all."""
+        for _ in range(count):
+            state = step(state)
+        return state
+
+    @classmethod
     def constant(cls, x: Any) -> Any:
         return x
 

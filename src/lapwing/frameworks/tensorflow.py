@@ -271,6 +271,12 @@ class Namespace:
         return tf.cond(tf.reduce_all(flags), yes, no)
 
     @staticmethod
+    def repeat(count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        for _ in range(count):
+            state = step(state)
+        return state
+
+    @staticmethod
     def visible(x: Any) -> bool:
         return bool(_executing_eagerly())
 
