@@ -14,10 +14,12 @@ from .ops.det import det
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
+from .ops.functions import expm, inv_root, logm, sqrtm
 from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
 from .ops.qr import qr
+from .ops.singular_values import cond, matrix_rank, pinv
 from .ops.solve import inv, inv_ex, slogdet, solve, solve_ex
 from .ops.svd import polar, svd, svdvals
 from .planner import engines
@@ -30,24 +32,31 @@ __all__ = [
     "__version__",
     "cholesky",
     "cholesky_ex",
+    "cond",
     "det",
     "eigh",
     "eigh_ex",
     "eigvalsh",
     "engines",
     "explain",
+    "expm",
     "factor",
     "inv",
     "inv_ex",
+    "inv_root",
+    "logm",
     "lstsq",
     "matmul",
+    "matrix_rank",
     "operator",
+    "pinv",
     "polar",
     "qr",
     "slogdet",
     "solve",
     "solve_ex",
     "spec",
+    "sqrtm",
     "svd",
     "svdvals",
 ]
@@ -58,7 +67,7 @@ hide_unknown(*(globals()[_name] for _name in __all__))
 # named, not imported: the list of engines loads it
 _register_backends("lapwing.distributed.backends.choice")
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
-_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "tune"})
+_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "tune"})
 
 
 def __getattr__(name: str) -> _Any:

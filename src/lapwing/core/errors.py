@@ -95,6 +95,8 @@ class NotPositiveDefiniteError(_MatrixError):
             hint = "more than rounding is wrong with it: check how it was computed, or pass a larger number as jitter"
         elif self.operation in ("cholesky", "factor"):
             hint = 'add a small multiple of the identity (jitter="auto" does that, on one device)'
+        elif self.operation == "inv_root":
+            hint = "ridge=... adds a multiple of the identity"
         elif self.operation in ("solve", "inv", "slogdet", "det"):
             hint = 'add a small multiple of the identity; if it need not be positive definite, use assume="hermitian"'
         else:
@@ -151,6 +153,11 @@ class ConvergenceError(_MatrixError):
     def _hint(self) -> str:
         if self.operator:
             return "ask for fewer values, or for the other end of the spectrum; a cluster at the cut cannot be resolved"
+        if self.operation in ("sqrtm", "logm"):
+            return (
+                "a real matrix with a negative eigenvalue needs a complex dtype, and a singular one has no logarithm;"
+                ' assume="pos" is for Hermitian matrices'
+            )
         return "try another engine, or scale the matrix"
 
 

@@ -27,6 +27,10 @@ class Framework(Protocol):
     def Namespace(self) -> Any:
         """The array functions that derivatives and composed operations are written in."""
 
+    @property
+    def light(self) -> Any:
+        """Products, norms and views by the library's own functions, with the array API standard's names and keywords."""
+
     def describe(self, a: Any, /) -> Spec:
         """Shape, dtype and device."""
 

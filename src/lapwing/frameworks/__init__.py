@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # mypy compares each module with the contract
 
     _CHECKED: tuple[Framework, ...] = (numpy, torch, jax, tensorflow, cupy)
 
-__all__ = ["entry", "of"]
+__all__ = ["entry", "of", "ordinary"]
 
 _BY_TYPE: dict[type, ModuleType] = {}
 # for public calls: what _BY_TYPE has, and the fronts of arrays that are always sharded
@@ -46,6 +46,14 @@ def entry(a: Any, operation: str) -> Any:
         return kind
     decide = _PER_ARRAY.get(type(a))
     return _kind_of(a, operation) if decide is None else decide(a, operation)
+
+
+def ordinary(a: Any, operation: str) -> Any:
+    """As :func:`entry`, for functions composed of others, which find the front of a sharded array themselves."""
+    module = _BY_TYPE.get(type(a))
+    if module is not None:
+        return module
+    return foreign.FRONT if foreign.accepts(type(a)) else of(a, operation)
 
 
 # Import statements, not importlib: torch.compile follows these when the first call happens inside it. The fronts of sharded

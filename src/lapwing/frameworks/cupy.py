@@ -10,9 +10,10 @@ import numpy as np
 from ..core.native import AUTO, CUDA, missing_reason, native
 from ..core.operation import Operation, Params
 from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
-from .like_numpy import NumpyNamespace
+from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
+light = LightFunctions(cp)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 
 

@@ -21,7 +21,7 @@ from ..core.native import AUTO, ENGINES, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params, operation_named
 from ..core.problem import REAL, Spec
 from . import numpy
-from .like_numpy import NumpyNamespace
+from .like_numpy import LightFunctions, NumpyNamespace
 
 try:
     from jax._src import custom_partitioning_sharding_rule as _sharding_rules
@@ -29,6 +29,7 @@ except ImportError:  # a private name; without it the newer partitioner gathers 
     _sharding_rules = None  # type: ignore[assignment]
 
 sharded = False
+light = LightFunctions(jnp)
 _TARGET = "lapwing"  # cuSOLVER and kernels that need scratch memory
 _LAUNCH = "lapwing_launch"  # kernels that only launch: may be captured into a CUDA graph
 
@@ -153,6 +154,10 @@ class Namespace(NumpyNamespace):
     @classmethod
     def if_all(cls, flags: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
         return jax.lax.cond(jnp.all(flags), yes, no)
+
+    @classmethod
+    def repeat(cls, count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        return jax.lax.fori_loop(0, count, lambda _, x: step(x), state)
 
     @staticmethod
     def visible(x: Any) -> bool:

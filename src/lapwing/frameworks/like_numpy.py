@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,13 @@ class NumpyNamespace:
         return yes() if bool(cls.module.all(flags)) else no()
 
     @classmethod
+    def repeat(cls, count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        """The state after ``count`` steps; JAX traces one step for all."""
+        for _ in range(count):
+            state = step(state)
+        return state
+
+    @classmethod
     def constant(cls, x: Any) -> Any:
         return x
 
@@ -160,3 +168,37 @@ class NumpyNamespace:
         for name in _PLAIN:
             if name not in vars(cls):
                 setattr(cls, name, staticmethod(getattr(cls.module, name)))
+
+
+class LightFunctions:
+    """The library's own functions under the names and keywords of the array API standard; NumPy 1 and CuPy have them too."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.matmul, self.outer, self.tensordot, self.cross = module.matmul, module.outer, module.tensordot, module.cross
+
+    def diagonal(self, x: Any, *, offset: int) -> Any:
+        return self.module.diagonal(x, offset=offset, axis1=-2, axis2=-1)
+
+    def trace(self, x: Any, *, offset: int, dtype: Any) -> Any:
+        return self.module.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
+
+    def matrix_transpose(self, x: Any) -> Any:
+        return self.module.swapaxes(x, -1, -2)
+
+    def vecdot(self, x1: Any, x2: Any, *, axis: int) -> Any:
+        x1, x2 = (self.module.moveaxis(x, axis, -1) for x in (x1, x2))
+        return self.module.matmul(self.module.conj(x1)[..., None, :], x2[..., :, None])[..., 0, 0]
+
+    def matrix_norm(self, x: Any, *, ord: Any, keepdims: bool) -> Any:
+        return self.module.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
+
+    def vector_norm(self, x: Any, *, axis: Any, ord: Any, keepdims: bool) -> Any:
+        axes = tuple(range(x.ndim)) if axis is None else tuple(i % x.ndim for i in axis)
+        kept = tuple(i for i in range(x.ndim) if i not in axes)
+        shape = tuple(x.shape[i] for i in kept)
+        flat = self.module.transpose(x, kept + axes).reshape(
+            (*shape, -1) if x.size else (*shape, prod(x.shape[i] for i in axes))
+        )
+        norm = self.module.linalg.norm(flat, ord=ord, axis=-1)
+        return norm.reshape(tuple(1 if i in axes else n for i, n in enumerate(x.shape))) if keepdims else norm

@@ -12,9 +12,10 @@ import numpy as np
 from ..core.native import AUTO, CPU, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params
 from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
-from .like_numpy import NumpyNamespace
+from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
+light = LightFunctions(np)
 _CODE = {np.dtype(name): code for code, name in enumerate(DTYPES)}
 _empty = np.empty
 _NAME = {np.dtype(name): name for name in DTYPES}  # dtype.name costs as much as a small factorisation

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 
 from ..core import native as core
 from ..core.operation import OPERATIONS, Operation, Params, operation_named
@@ -270,6 +271,12 @@ class Namespace:
         return tf.cond(tf.reduce_all(flags), yes, no)
 
     @staticmethod
+    def repeat(count: int, step: Callable[[Any], Any], state: Any) -> Any:
+        for _ in range(count):
+            state = step(state)
+        return state
+
+    @staticmethod
     def visible(x: Any) -> bool:
         return bool(_executing_eagerly())
 
@@ -283,6 +290,54 @@ class Namespace:
             return function
         value = function()  # a tape knows only what runs while it records
         return lambda: value
+
+
+class _Light:
+    """Functions under the names and keywords of the array API standard: those of TensorFlow's NumPy, which promotes dtypes."""
+
+    matmul, outer, tensordot = (staticmethod(f) for f in (tnp.matmul, tnp.outer, tnp.tensordot))
+    matrix_transpose = staticmethod(tf.linalg.matrix_transpose)
+
+    def cross(self, x1: Any, x2: Any, *, axis: int) -> Any:
+        # TensorFlow's own has no complex numbers: y_i = a_(i+1) b_(i+2) - a_(i+2) b_(i+1)
+        (a, after_a), (b, after_b) = ((tf.roll(x, -1, axis), tf.roll(x, -2, axis)) for x in (x1, x2))
+        return tnp.subtract(tnp.multiply(a, after_b), tnp.multiply(after_a, b))
+
+    def diagonal(self, x: Any, *, offset: int) -> Any:
+        return tnp.diagonal(x, offset=offset, axis1=-2, axis2=-1)
+
+    def trace(self, x: Any, *, offset: int, dtype: Any) -> Any:
+        return tnp.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
+
+    def vecdot(self, x1: Any, x2: Any, *, axis: int) -> Any:
+        x1, x2 = (tnp.moveaxis(x, axis, -1) for x in (x1, x2))
+        return tnp.matmul(tnp.conj(x1)[..., None, :], x2[..., :, None])[..., 0, 0]
+
+    def matrix_norm(self, x: Any, *, ord: Any, keepdims: bool) -> Any:
+        size = tf.abs(x)
+        if ord == "fro":
+            return tf.norm(size, axis=(-2, -1), keepdims=keepdims)
+        pick = tf.reduce_max if ord > 0 else tf.reduce_min
+        # 1: the largest sum of a column; inf: of a row
+        return pick(
+            tf.reduce_sum(size, -2 if abs(ord) == 1 else -1, keepdims=True),
+            axis=(-2, -1),
+            keepdims=keepdims,
+        )
+
+    def vector_norm(self, x: Any, *, axis: Any, ord: Any, keepdims: bool) -> Any:
+        size = tf.abs(x)
+        axis = None if axis is None else list(axis)
+        if abs(ord) == float("inf"):
+            return (tf.reduce_max if ord > 0 else tf.reduce_min)(size, axis, keepdims)
+        if ord == 0:
+            return tf.reduce_sum(tf.cast(size != 0, size.dtype), axis, keepdims)
+        if ord == 2:
+            return tf.math.reduce_euclidean_norm(size, axis, keepdims)
+        return tf.reduce_sum(size**ord, axis, keepdims) ** (1 / ord)
+
+
+light = _Light()
 
 
 def _recording() -> bool:

@@ -352,6 +352,52 @@ class Namespace(NumpyNamespace):
         return call
 
 
+class _Light:
+    """torch's own functions under the names and keywords of the array API standard. Its products promote no dtypes."""
+
+    def _both(self, x1: Any, x2: Any) -> tuple[Any, Any]:
+        dtype = torch.promote_types(x1.dtype, x2.dtype)
+        return x1.to(dtype), x2.to(dtype)
+
+    def matmul(self, x1: Any, x2: Any) -> Any:
+        return torch.matmul(*self._both(x1, x2))
+
+    def outer(self, x1: Any, x2: Any) -> Any:
+        return torch.outer(*self._both(x1, x2))
+
+    def tensordot(self, x1: Any, x2: Any, *, axes: Any) -> Any:
+        return torch.tensordot(*self._both(x1, x2), dims=axes)
+
+    def cross(self, x1: Any, x2: Any, *, axis: int) -> Any:
+        return torch.linalg.cross(*torch.broadcast_tensors(*self._both(x1, x2)), dim=axis)
+
+    def diagonal(self, x: Any, *, offset: int) -> Any:
+        return x.diagonal(offset, -2, -1)
+
+    def trace(self, x: Any, *, offset: int, dtype: Any) -> Any:
+        return x.diagonal(offset, -2, -1).sum(-1, dtype=dtype)
+
+    def matrix_transpose(self, x: Any) -> Any:
+        return x.mT
+
+    def vecdot(self, x1: Any, x2: Any, *, axis: int) -> Any:
+        x1, x2 = self._both(x1, x2)
+        if x1.dtype.is_floating_point or x1.is_complex():
+            return torch.linalg.vecdot(x1, x2, dim=axis)
+        return (x1 * x2).sum(axis, dtype=x1.dtype)  # torch's own has no integers
+
+    def matrix_norm(self, x: Any, *, ord: Any, keepdims: bool) -> Any:
+        return torch.linalg.matrix_norm(x, ord, keepdim=keepdims)
+
+    def vector_norm(self, x: Any, *, axis: Any, ord: Any, keepdims: bool) -> Any:
+        if axis == ():  # torch takes that for all axes
+            return torch.abs(x) if ord else (x != 0).to(torch.abs(x).dtype)
+        return torch.linalg.vector_norm(x, ord, dim=axis, keepdim=keepdims)
+
+
+light = _Light()
+
+
 class _Hooked:
     """An operation in torch's dispatcher, and the Functions that give it derivatives."""
 

@@ -1,0 +1,546 @@
+"""Functions of square matrices: exponential, square root, logarithm, inverse roots.
+
+They are composed of lapwing's eigh, solve and inv and of products. For a function of a Hermitian matrix the value comes from
+eigh, and the derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, inf, isfinite, log2
+from typing import Any, Literal, Never
+
+import numpy as np
+
+from .. import frameworks
+from ..core.checks import check_choice, check_square
+from ..core.errors import ConvergenceError, NotPositiveDefiniteError
+from ..core.keywords import unknown_keyword
+from .cholesky import cholesky_ex
+from .eigh import eigh
+from .failure import first_failure
+from .singular_values import matrix_norm
+from .solve import inv, slogdet, solve
+from .triangle import whole_matrix
+
+# Orders of Pade's approximation to exp, and the norms up to which they are exact to rounding (Higham, 2005).
+_PADE = {
+    "float32": (3.925724783138660, (17297280, 8648640, 1995840, 277200, 25200, 1512, 56, 1)),
+    "float64": (
+        5.371920351148152,
+        (
+            *(64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600),
+            *(670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1),
+        ),
+    ),
+}
+_SQUARINGS = 24  # in traced code, where the norm is not known: norms up to 5e7
+_ROOT_STEPS = 30  # scaled Newton converges in about ten steps
+_TRACED_ROOT_STEPS = 16
+_ROOTS_OF_LOG = 40
+_TRACED_ROOTS_OF_LOG = 8
+_LOG_RADIUS, _LOG_NODES = 0.25, 8  # |A - I| up to which 8 nodes give log(A) to rounding (Higham, 2001)
+_EIGH_TO = 96  # orders up to which eigh gives inverse roots faster than products on a GPU
+
+
+def expm(a: Any, /, **unknown: Never) -> Any:
+    """Matrix exponential, by scaling and squaring.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        NaN for a matrix with NaN or Inf; in traced code also for one of a 1-norm above 5e7.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Wrong shape or dtype.
+
+    See Also
+    --------
+    logm : the inverse function.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.expm(np.array([[0.0, 1.0], [0.0, 0.0]]))
+    array([[1., 1.],
+           [0., 1.]])
+    """
+    if unknown:
+        raise unknown_keyword(expm, unknown)
+    framework = _checked(expm, a)
+    if framework.sharded:
+        return framework.call(expm, a)
+    return _expm(framework, a)
+
+
+def _expm(framework: Any, a: Any) -> Any:
+    xp = framework.Namespace
+    with xp.quiet():
+        norm = xp.constant(xp.largest(xp.sum(xp.abs(a), -2)))[..., None]
+        radius, coefficients = _PADE[xp.dtype_name(norm)]
+        count = _SQUARINGS
+        if not framework.traced(a):
+            largest = float(framework.to_numpy(norm).max(initial=0))
+            count = max(0, ceil(log2(largest / radius))) if isfinite(largest) and largest > 0 else 0
+        scale = xp.ones_like(norm)
+        for k in range(count):
+            scale = xp.where(norm > radius * 2.0**k, 2 * scale, scale)
+        scale = xp.where(norm <= scale * radius, scale, scale * float("nan"))
+
+        def square(state: tuple[Any, Any]) -> tuple[Any, Any]:
+            x, left = state
+            more = left > 1
+            return xp.where(more, xp.matmul(x, x), x), xp.where(more, left / 2, left)
+
+        return xp.repeat(count, square, (_pade(xp, a / xp.like(scale, a), coefficients), scale))[0]
+
+
+def _pade(xp: Any, a: Any, coefficients: tuple[int, ...]) -> Any:
+    """exp(A) = (V - U)^-1 (V + U), U the odd terms and V the even ones."""
+    one, square = xp.eye(a), xp.matmul(a, a)
+    powers = [one, square, xp.matmul(square, square)]
+    powers.append(xp.matmul(powers[2], square))
+    sums = []
+    for first in (1, 0):
+        terms = [float(x) for x in coefficients[first::2]]
+        low = sum((c * x for c, x in zip(terms, powers, strict=False)), start=0 * a)
+        # the terms beyond A^6 share the factor A^6
+        high = [c * x for c, x in zip(terms[4:], powers[1:], strict=False)]
+        sums.append(low + xp.matmul(powers[3], sum(high[1:], start=high[0])) if high else low)
+    u, v = xp.matmul(a, sums[0]), sums[1]
+    return solve(v - u, v + u, on_fail="nan")
+
+
+def sqrtm(
+    a: Any,
+    /,
+    *,
+    assume: Literal["general", "pos"] = "general",
+    on_fail: Literal["raise", "nan"] = "raise",
+    **unknown: Never,
+) -> Any:
+    """Principal square root: the X with X X = A whose eigenvalues have positive real parts.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+    assume : {"general", "pos"}
+        "pos": Hermitian and positive semidefinite, by eigh; only the lower triangle is read. "general": by Newton's iteration
+        in products and inverses. It needs a matrix that is not singular and has no eigenvalue on the negative real axis.
+    on_fail : {"raise", "nan"}
+        "raise" waits for the device and raises. "nan": a matrix that failed becomes NaN. In traced code "raise" behaves as
+        "nan".
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        Of the dtype of ``a``; Hermitian with "pos".
+
+    Raises
+    ------
+    ConvergenceError
+        With "general": there is no such root in this dtype, or it was not found to full accuracy.
+    NotPositiveDefiniteError
+        With "pos": an eigenvalue is below -10 n eps times the largest.
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    Notes
+    -----
+    The result of "general" is checked: ||X X - A|| <= 10 n eps ||X||^2 in the Frobenius norm. With "pos" a part of the
+    derivative that belongs to eigenvalues which are both zero is taken as zero, as it is not finite.
+
+    See Also
+    --------
+    inv_root : A^(-1/2), and other inverse roots.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.sqrtm(np.diag([4.0, 9.0]), assume="pos")
+    array([[2., 0.],
+           [0., 3.]])
+    """
+    if unknown:
+        raise unknown_keyword(sqrtm, unknown)
+    framework = _checked(sqrtm, a, assume, on_fail)
+    if framework.sharded:
+        return framework.call(sqrtm, a, assume=assume, on_fail=on_fail)
+    xp = framework.Namespace
+    if assume == "general":
+        x, good = _newton_root(framework, a)
+        return _or_failure("sqrtm", framework, a, x, good, on_fail)
+    w, v, good = _spectrum(xp, a)
+    root = xp.sqrt(xp.where(w > 0, w, xp.zeros_like(w)))
+    x = _of_spectrum(xp, v, root)
+    if framework.differentiates(a):
+        whole = whole_matrix(framework, a, 0)
+        sums = root[..., :, None] + root[..., None, :]
+        x = _with_derivatives(xp, x, v, sums, lambda x: whole - xp.matmul(x, x))
+    return _or_failure("sqrtm", framework, a, x, good, on_fail, positive=True)
+
+
+def logm(
+    a: Any,
+    /,
+    *,
+    assume: Literal["general", "pos"] = "general",
+    on_fail: Literal["raise", "nan"] = "raise",
+    **unknown: Never,
+) -> Any:
+    """Principal logarithm: the X with exp(X) = A whose eigenvalues have imaginary parts between -pi and pi.
+
+    Parameters
+    ----------
+    a, on_fail
+        As for :func:`sqrtm`.
+    assume : {"general", "pos"}
+        "pos": Hermitian and positive definite, by eigh; only the lower triangle is read. "general": by repeated square roots.
+        It needs a matrix that is not singular and has no eigenvalue on the negative real axis.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        Of the dtype of ``a``; Hermitian with "pos".
+
+    Raises
+    ------
+    ConvergenceError
+        With "general": there is no such logarithm in this dtype, or it was not found to full accuracy.
+    NotPositiveDefiniteError
+        With "pos".
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    Notes
+    -----
+    The result of "general" is checked: ||exp(X) - A|| <= 10 n eps cond ||A||, cond being the condition number of A times the
+    norm of X where that is above one.
+
+    See Also
+    --------
+    expm : the inverse function.
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.logm(np.eye(2), assume="pos")
+    array([[0., 0.],
+           [0., 0.]])
+    """
+    if unknown:
+        raise unknown_keyword(logm, unknown)
+    framework = _checked(logm, a, assume, on_fail)
+    if framework.sharded:
+        return framework.call(logm, a, assume=assume, on_fail=on_fail)
+    xp = framework.Namespace
+    if assume == "general":
+        x, good = _log_by_roots(framework, a)
+        return _or_failure("logm", framework, a, x, good, on_fail)
+    w, v, good = _spectrum(xp, a, definite=True)
+    safe = xp.where(w > 0, w, xp.ones_like(w))
+    logs = xp.log(safe)
+    x = _of_spectrum(xp, v, logs)
+    if framework.differentiates(a):
+        whole = whole_matrix(framework, a, 0)
+        x = _with_derivatives(xp, x, v, _quotients_of_exp(xp, safe, logs), lambda x: whole - _expm(framework, x))
+    return _or_failure("logm", framework, a, x, good, on_fail, positive=True)
+
+
+def _quotients_of_exp(xp: Any, w: Any, logs: Any) -> Any:
+    """(w_i - w_j) / (log w_i - log w_j), and its limit where the two are near each other."""
+    gap, mean = logs[..., :, None] - logs[..., None, :], xp.sqrt(w)[..., :, None] * xp.sqrt(w)[..., None, :]
+    near = xp.abs(gap) < 0.1
+    # sqrt(w_i w_j) sinh(d/2) / (d/2), by its series
+    square = gap * gap / 4
+    series = mean * (1 + square / 6 * (1 + square / 20 * (1 + square / 42 * (1 + square / 72))))
+    return xp.where(near, series, (w[..., :, None] - w[..., None, :]) / xp.where(near, xp.ones_like(gap), gap))
+
+
+def inv_root(
+    a: Any,
+    p: int,
+    /,
+    *,
+    ridge: float = 0.0,
+    on_fail: Literal["raise", "nan"] = "raise",
+    method: Literal["auto", "eigh", "products"] = "auto",
+    **unknown: Never,
+) -> Any:
+    """Inverse root A^(-1/p) of Hermitian positive definite matrices.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n)
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. Only the lower triangle is read.
+    p : int
+        The root, not zero. 2 gives the inverse square root, and -2 the square root.
+    ridge : float
+        The root of A + ridge I is computed.
+    on_fail : {"raise", "nan"}
+        "raise" waits for the device and raises. "nan": a matrix that failed becomes NaN. In traced code "raise" behaves as
+        "nan".
+    method : {"auto", "eigh", "products"}
+        "products": a coupled Newton iteration, which is faster for large matrices on a GPU. Its result is checked, and eigh
+        takes over where ||X^p A - I|| is above 10 n eps cond(A). "auto" takes the faster one; traced code and derivatives use
+        eigh.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        Hermitian.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        A matrix is not positive definite, with the ridge.
+    ValueError, TypeError
+        Wrong shape, dtype or choice.
+
+    See Also
+    --------
+    sqrtm, inv
+
+    Examples
+    --------
+    >>> import numpy as np, lapwing as lw
+    >>> lw.inv_root(np.diag([16.0, 81.0]), 4).round(4)
+    array([[0.5   , 0.    ],
+           [0.    , 0.3333]])
+    """
+    if unknown:
+        raise unknown_keyword(inv_root, unknown)
+    if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p == 0:
+        raise ValueError(f"inv_root: p={p!r} is not an integer other than zero\nhint: p=2 is the inverse square root")
+    if isinstance(ridge, bool) or not isinstance(ridge, (int, float, np.floating)) or not 0 <= ridge < inf:
+        raise ValueError(f"inv_root: ridge={ridge!r} is not a number >= 0")
+    check_choice("inv_root", "method", method, ("auto", "eigh", "products"))
+    framework = _checked(inv_root, a, on_fail=on_fail)
+    if framework.sharded:
+        return framework.call(inv_root, a, int(p), ridge=ridge, on_fail=on_fail, method=method)
+    xp, p = framework.Namespace, int(p)
+    smooth, traced = framework.differentiates(a), framework.traced(a)
+    whole = whole_matrix(framework, a, 0)
+    if ridge:
+        whole = whole + float(ridge) * xp.eye(whole)
+    if method == "auto" and not smooth and not traced:
+        large = framework.describe(a).device != "cpu" and framework.shape_of(a)[-1] > _EIGH_TO
+        method = "products" if large and p > 0 else "eigh"
+    if method == "products" and p > 0 and not smooth and not traced:
+        x, good = _coupled_newton(framework, whole, p)
+        if not framework.failed(1 - xp.whole(good)):
+            return x
+    w, v, good = _spectrum(xp, whole, definite=True)
+    safe = xp.where(w > 0, w, xp.ones_like(w))
+    root = xp.exp(xp.log(safe) * (-1 / p))
+    x = _of_spectrum(xp, v, root)
+    if smooth:
+        slopes = _slopes_of_power(root, abs(p))
+        if p > 0:
+            one = xp.eye(whole)
+            x = _with_derivatives(xp, x, v, slopes * safe[..., None, :], lambda x: one - xp.matmul(_power(xp, x, p), whole))
+        else:
+            x = _with_derivatives(xp, x, v, slopes, lambda x: whole - _power(xp, x, -p))
+    return _or_failure("inv_root", framework, whole, x, good, on_fail, positive=True)
+
+
+def _slopes_of_power(r: Any, p: int) -> Any:
+    """The sum of r_i^k r_j^(p-1-k) over k < p: how X^p changes with X, in the eigenvectors of X."""
+    total, left = 1 + 0 * (r[..., :, None] + r[..., None, :]), r[..., :, None]
+    power = left
+    for _ in range(p - 1):
+        total = total * r[..., None, :] + power
+        power = power * left
+    return total
+
+
+def _power(xp: Any, x: Any, p: int) -> Any:
+    """x^p by the binary digits of p."""
+    result = None
+    while p:
+        if p & 1:
+            result = x if result is None else xp.matmul(result, x)
+        p >>= 1
+        x = xp.matmul(x, x) if p else x
+    return result
+
+
+def _coupled_newton(framework: Any, a: Any, p: int) -> tuple[Any, Any]:
+    """X <- X T and M <- T^p M with T = ((p + 1) I - M) / p: M goes from c A to I, and X from I to A^(-1/p) up to a factor."""
+    xp = framework.Namespace
+    n, eps = framework.shape_of(a)[-1], float(np.finfo(framework.dtype_of(a)).eps)
+    one = xp.eye(a)
+    with xp.quiet():
+        norm = matrix_norm(a, "fro", True)
+        # the eigenvalues of M start in (0, (p + 1) / 2), where the iteration converges
+        start = (p + 1) / (2 * xp.where(norm > 0, norm, xp.ones_like(norm)))
+        m, x, last = a * xp.like(start, a), one * xp.like(xp.exp(xp.log(start) / p), a), inf
+        for _ in range(100):
+            t = ((p + 1) * one - m) / p
+            x, m = xp.matmul(x, t), xp.matmul(_power(xp, t, p), m)
+            distance = float(framework.to_numpy(matrix_norm(m - one, "fro")).max(initial=0))
+            if not distance > n * eps or (distance < 0.1 and not distance < 0.5 * last):
+                break
+            last = distance
+        x = (x + xp.adjoint(x)) / 2
+        error = matrix_norm(xp.matmul(_power(xp, x, p), a) - one, "fro")
+        cond = norm[..., 0, 0] * matrix_norm(x, "fro") ** p
+        return x, error <= 10 * n * eps * cond
+
+
+# ---- Hermitian matrices, by their spectrum
+
+
+def _spectrum(xp: Any, a: Any, definite: bool = False) -> tuple[Any, Any, Any]:
+    """Eigenvalues and eigenvectors without derivatives, and which matrices are positive definite, or semidefinite."""
+    w, v = eigh(xp.constant(a), on_fail="nan")
+    if definite:
+        return w, v, xp.sum(xp.whole(~(w > 0)), -1) == 0
+    limit = -10 * float(np.finfo(xp.dtype_name(w)).eps) * xp.order(w) * xp.largest(xp.abs(w))
+    return w, v, xp.sum(xp.whole(~(w >= limit)), -1) == 0
+
+
+def _of_spectrum(xp: Any, v: Any, values: Any) -> Any:
+    """V f(w) V^H, Hermitian to the last bit."""
+    x = xp.matmul(v * xp.like(values, v)[..., None, :], xp.adjoint(v))
+    return (x + xp.adjoint(x)) / 2
+
+
+def _with_derivatives(xp: Any, x: Any, v: Any, slopes: Any, residual: Callable[[Any], Any]) -> Any:
+    """The value x of a function of A, as a function whose first and second derivatives are right.
+
+    ``residual(x)`` is zero at the function, and ``slopes`` says how it changes with x in the eigenvectors ``v``. Each step of
+    Newton's method with these constant slopes leaves the value as it is and makes one more derivative right.
+    """
+    flat = slopes == 0
+    inverse = xp.like(xp.where(flat, xp.zeros_like(slopes), 1 / xp.where(flat, xp.ones_like(slopes), slopes)), v)
+    vh, step = xp.adjoint(v), xp.constant(x)
+    for _ in range(2):
+        inner = xp.matmul(xp.matmul(vh, residual(step)), v)
+        step = step + xp.matmul(xp.matmul(v, inner * inverse), vh)
+    return x + (step - xp.constant(step))
+
+
+# ---- general matrices, by products and inverses
+
+
+def _newton_root(framework: Any, a: Any) -> tuple[Any, Any]:
+    """The square root, and for which matrices it is accurate.
+
+    X <- X (1/s + s M^-1) / 2 and M <- (I + (s^2 M + M^-1 / s^2) / 2) / 2 go from A and A to the root and to I (Denman and
+    Beavers' iteration in product form); s brings the determinant of M near one in size.
+    """
+    xp = framework.Namespace
+    eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a))
+    traced, extra = framework.traced(a), 1 + framework.differentiates(a)
+    one = xp.eye(a)
+
+    def step(state: tuple[Any, Any], scaled: bool = True) -> tuple[Any, Any]:
+        x, m = state
+        inverse = inv(m, on_fail="nan")
+        if scaled:
+            logs = xp.constant(slogdet(m, on_fail="nan").logabsdet)[..., None, None]
+            s = xp.like(xp.exp(-logs / (2 * n)), m)
+            far = xp.constant(matrix_norm(m - one, "fro", True)) > 0.01
+            s = xp.where(far, s, xp.ones_like(s))
+            m, inverse, x = m * s * s, inverse / (s * s), x * s
+        return xp.matmul(x, one + inverse) / 2, (one + (m + inverse) / 2) / 2
+
+    with xp.quiet():
+        state = (a, a)
+        if traced:
+            state = xp.repeat(_TRACED_ROOT_STEPS, step, state)
+        else:
+            for _ in range(_ROOT_STEPS):
+                state = step(state)
+                distance = framework.to_numpy(xp.constant(matrix_norm(state[1] - one, "fro")))
+                # a matrix that became NaN is not waited for
+                if not (distance > 100 * eps * framework.shape_of(a)[-1]).any():
+                    break
+        for _ in range(extra):
+            state = step(state, scaled=False)
+        x = state[0]
+        error = matrix_norm(xp.constant(xp.matmul(x, x) - a), "fro")
+        size = matrix_norm(xp.constant(x), "fro")
+        return x, error <= 10 * n * eps * size * size
+
+
+def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
+    """log(A) = 2^k log(A^(1/2^k)), with the roots taken until they are near I, and for which matrices it is accurate."""
+    xp = framework.Namespace
+    eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a))
+    one, traced = xp.eye(a), framework.traced(a)
+
+    def far(x: Any) -> Any:
+        return xp.constant(matrix_norm(x - one, 1, True)) > _LOG_RADIUS
+
+    def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        x, scale = state
+        more = far(x)
+        root, good = _newton_root(framework, xp.where(more, x, one + xp.zeros_like(x)))
+        root = xp.where(good[..., None, None], root, xp.ones_like(root) * float("nan"))
+        return xp.where(more, root, x), xp.where(more, 2 * scale, scale)
+
+    with xp.quiet():
+        state = (a, xp.ones_like(xp.real(a[..., :1, :1])))
+        if traced:
+            state = xp.repeat(_TRACED_ROOTS_OF_LOG, step, state)
+        else:
+            for _ in range(_ROOTS_OF_LOG):
+                if not framework.to_numpy(xp.whole(far(state[0]))).any():
+                    break
+                state = step(state)
+        root, scale = state
+        e = root - one
+        nodes, weights = np.polynomial.legendre.leggauss(_LOG_NODES)
+        # log(I + E) is the integral of E (I + t E)^-1 over t from 0 to 1
+        terms = [
+            float(weight) / 2 * solve(one + (float(node) + 1) / 2 * e, e, on_fail="nan")
+            for node, weight in zip(nodes, weights, strict=True)
+        ]
+        x = sum(terms[1:], start=terms[0]) * xp.like(scale, a)
+        # The roots lost some digits of A - I: log(A) = X + log(I + R), R = exp(-X) A - I.
+        r = xp.matmul(_expm(framework, -x), a) - one
+        x = x + r - xp.matmul(r, r) / 2
+        fixed, size = xp.constant(x), matrix_norm(xp.constant(x), "fro")
+        back, forth = (matrix_norm(_expm(framework, y), "fro") for y in (-fixed, fixed))
+        error = matrix_norm(_expm(framework, fixed) - xp.constant(a), "fro")
+        size = xp.where(size > 1, size, xp.ones_like(size))
+        return x, error <= 10 * n * eps * back * forth * size * forth
+
+
+# ---- checks
+
+
+def _checked(function: Any, a: Any, assume: str = "pos", on_fail: str = "raise") -> Any:
+    """The framework of the matrices, after the checks."""
+    name = function.__name__
+    framework = frameworks.ordinary(a, name)
+    check_choice(name, "assume", assume, ("general", "pos"))
+    check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    if not framework.sharded:
+        check_square(name, framework.shape_of(a), framework.dtype_of(a))
+    return framework
+
+
+def _or_failure(name: str, framework: Any, a: Any, x: Any, good: Any, on_fail: str, positive: bool = False) -> Any:
+    """The result, NaN for matrices that are not ``good``; or the error for the first of them."""
+    xp = framework.Namespace
+    if on_fail == "raise" and not framework.traced(a):
+        info = 1 - xp.whole(good)
+        if not framework.failed(info):
+            return x
+        if not positive:
+            raise first_failure(ConvergenceError, name, framework, a, info)
+        minors = cholesky_ex(xp.constant(a)).info
+        minors = xp.where(good, 0 * minors, xp.where(minors == 0, 0 * minors + framework.shape_of(a)[-1], minors))
+        raise first_failure(NotPositiveDefiniteError, name, framework, xp.constant(a), minors, "minor", np.tril)
+    return xp.where(good[..., None, None], x, xp.ones_like(x) * float("nan"))
