@@ -24,7 +24,7 @@ def run(*options: str, **settings: str) -> int:
     return done.stdout.count("passed")
 
 
-@pytest.mark.parametrize("devices", [2, 1])
+@pytest.mark.parametrize("devices", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_jaxmg(devices):
     # most of the time goes into compiling: quick code is not needed here
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

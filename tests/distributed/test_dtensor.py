@@ -28,6 +28,7 @@ def test_without_mpi(tmp_path):
     assert done.returncode == 0 and done.stdout.count("done") == SIZE, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_with_mpi(tmp_path):
     pytest.importorskip("mpi4py")
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
