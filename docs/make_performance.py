@@ -40,6 +40,7 @@ def main() -> None:
         "gpu-batched": gpu_table(batched),
         "gpu-single": gpu_table(single),
         "gpu-frameworks": frameworks_table(frameworks),
+        "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
         "cpu-solve": solve_table(
@@ -280,6 +281,23 @@ def solve_table(rows: list[dict[str, Any]]) -> str:
             f"| {what}{known} | {row['dtype']} | {size} | {row['batch']} | {row['engine']} | {milliseconds(seconds)} "
             f"| {milliseconds(best)} ({name}) | {best / seconds:.2f}x |"
         )
+    return "\n".join(lines) + "\n"
+
+
+BLOCK_NAMES = {"pos": "solve pos", "invpos": "inv pos", "triangular": "solve lower", "qr_r": 'qr, mode="r"'}
+
+
+def blocks_table(rows: list[dict[str, Any]]) -> str:
+    """A line for each operation and dtype, a column for each order and batch: lapwing / torch = ratio."""
+    cells = sorted({(row["n"], row["batch"]) for row in rows if row["op"] == "solve"})
+    lines = [f"| | {' | '.join(f'n = {n}, batch {batch}' for n, batch in cells)} |", "|---" * (len(cells) + 1) + "|"]
+    for op, dtype in dict.fromkeys((row["op"], row["dtype"]) for row in rows):
+        times = {(row["n"], row["batch"]): row for row in rows if (row["op"], row["dtype"]) == (op, dtype)}
+        entries = []
+        for cell in cells:
+            row = times.get(cell)
+            entries.append(f"{row['lapwing']:.3g} / {row['torch']:.3g} = {row['torch'] / row['lapwing']:.1f}x" if row else "")
+        lines.append(f"| {BLOCK_NAMES.get(op, op)} {dtype} | {' | '.join(entries)} |")
     return "\n".join(lines) + "\n"
 
 
