@@ -42,8 +42,6 @@ class Xla(Backend):
         return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
 
     def support(self, request: Request, array: Array) -> Support:
-        if request.full_matrices:
-            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
         reason, _ = _only_whole(request, array.traced)
         return Support(not reason, reason)
 
@@ -92,11 +90,6 @@ class OneDevice(Backend):
 
     def refuses(self, array: Array) -> str:
         return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
-
-    def support(self, request: Request, array: Array) -> Support:
-        if request.full_matrices:
-            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
-        return Support(True)
 
     def cost(self, request: Request, array: Array) -> Cost:
         machine = MACHINES[array.device]

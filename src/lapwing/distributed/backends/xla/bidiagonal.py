@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .layout import adjoint, numbers, place
-from .panels import WINDOWS, Panels
+from .panels import Panels
 from .reflect import panel_of, reflection
 from .substitution import dot
 from .tridiagonal import in_rows
@@ -26,7 +26,7 @@ def reduce(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any, Any, A
     b, total, device = cut.width, cut.padded, place(axes)
     real = jnp.real(c[:1, 0])
     state = (jnp.zeros(total, real.dtype), jnp.zeros(total, real.dtype), jnp.zeros(total, c.dtype))
-    for first, last in cut.windows(WINDOWS):
+    for first, last in cut.few_windows():
         top, left = first * cut.devices * b, first * b
         rows = jnp.arange(total - top)
         mine = numbers(cut, axes)[first:].reshape(-1) - top
@@ -65,7 +65,7 @@ def reduce(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any, Any, A
                 known = (put(d, diagonal[None], (top + at,)), put(e, above[None], (top + at,)), put(taus, t[None], (top + at,)))
                 return v, y, x, u, *known
 
-            zero = jnp.zeros((rows.shape[0], b), c.dtype)
+            zero = jnp.zeros((rows.shape[0], b), a.dtype)
             v, y, x, u, *known = lax.fori_loop(0, b, column, (zero, zero, zero, zero, *known))
             both, other = jnp.concatenate([v, x], 1), jnp.concatenate([y[mine], u[mine]], 1)
             a = a - dot(both, adjoint(other))

@@ -55,11 +55,17 @@ def _hermitian(placement: Placement, part: tuple[int, int], vectors: bool, a: An
     return function(a)
 
 
-def svd(placement: Placement, vectors: bool, a: Any) -> tuple[Any, ...]:
-    """U as A is split, S on every device, V^H, and the status; (None, S, None, status) without vectors."""
+def svd(placement: Placement, vectors: bool, a: Any, full: bool = False) -> tuple[Any, ...]:
+    """U as A is split, S on every device, V^H, and the status; (None, S, None, status) without vectors.
+
+    ``full``: U and V are square.
+    """
     if a.shape[0] < a.shape[1]:
-        v, s, uh, info = svd(_turned(placement), vectors, adjoint(a))
+        v, s, uh, info = svd(_turned(placement), vectors, adjoint(a), full)
         return (adjoint(uh), s, adjoint(v), info) if vectors else (None, s, None, info)
+    if full:
+        u, s, vh, info = svd(placement, True, a)
+        return complete(placement, u), s, vh, info
     (m, n), grid = a.shape, placement.grid
     spec, cut = spec_of(grid), cut_for(n, grid)
     local = partial(spectra.local_svd, grid=grid, cut=cut, vectors=vectors)
@@ -87,6 +93,20 @@ def svd(placement: Placement, vectors: bool, a: Any) -> tuple[Any, ...]:
         return (u, s, vh, info), (du, ds, adjoint(dv), zero)
 
     return function(a)  # type: ignore[no-any-return]
+
+
+def complete(placement: Placement, u: Any) -> Any:
+    """A square matrix with orthonormal columns, of which the first are those of U."""
+    (m, n), grid = u.shape, placement.grid
+    local = partial(spectra.local_complete, grid=grid, cut=cut_for(n, grid))
+    function = jax.custom_jvp(shard_map(local, placement.mesh, (spec_of(grid),), _spec((m, m), grid)))
+
+    @function.defjvp
+    def jvp(primals: Any, tangents: Any) -> Any:
+        text = "svd: the columns beyond min(m, n) are any that fit, and have no derivative\nhint: full_matrices=False"
+        raise NotImplementedError(text)
+
+    return function(u)
 
 
 def polar(placement: Placement, a: Any) -> tuple[Any, Any, Any]:

@@ -115,9 +115,7 @@ def tridiagonal_eigh(
     return values, rows.reshape(many, tree.width // stride, count) if vectors else None
 
 
-def _blocks(
-    d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, stride: int, tolerance: Any
-) -> _Nodes:
+def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, stride: int, tolerance: Any) -> _Nodes:
     """The eigenvectors of each block, from single rows up."""
     size = tree.block
     index = jnp.arange(size)
@@ -143,9 +141,7 @@ def _blocks(
     return lax.fori_loop(0, starts.shape[0], level, nodes)  # type: ignore[no-any-return]
 
 
-def _merged(
-    nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted: tuple[int, int], tolerance: Any
-) -> _Nodes:
+def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted: tuple[int, int], tolerance: Any) -> _Nodes:
     """The nodes two by two."""
     half = nodes.values.shape[1]
     pairs = nodes.values.reshape(-1, 2 * half)
@@ -211,9 +207,7 @@ def _vectors(merge: _Merge, at: Any, width: int) -> Any:
     return lax.cond(jnp.any(merge.mirror != 0), reflected, lambda u: u, u)
 
 
-def _secular(
-    d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], devices: int, tolerance: Any
-) -> tuple[Any, _Merge]:
+def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], devices: int, tolerance: Any) -> tuple[Any, _Merge]:
     """Eigenvalues of diag(d) + rho z z^T for each node, ascending, and what makes its eigenvectors.
 
     ``rho`` has one number for each row. ``start``: where the node of each row begins; None: each line is one node.

@@ -154,6 +154,10 @@ def _svd(request: Request, where: Placement, a: Any, b: None) -> Any:
         u, s, vh, info = compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
     else:
         u, s, vh, info = compiled(dense.svd, where, vectors)(a)
+    if request.full_matrices and a.shape[0] > a.shape[1]:
+        u = compiled(dense.complete, where)(u)
+    elif request.full_matrices:
+        vh = adjoint(compiled(dense.complete, Placement(where.mesh, where.grid.turned()))(adjoint(vh)))
     return (u, s, vh, info) if vectors else (s, info)
 
 

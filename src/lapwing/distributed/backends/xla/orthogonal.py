@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .layout import adjoint, numbers, place
-from .panels import WINDOWS, Panels
+from .panels import Panels
 from .reflect import apply, reflection, triangle_of, unit_lower
 from .substitution import dot
 
@@ -23,7 +23,7 @@ def factor(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any]:
     c = jnp.pad(c, ((0, total - rows), (0, 0)))
     taus = jnp.zeros(cut.padded, c.dtype)
     many = panels_used(rows, cut)
-    for first, last in cut.windows(WINDOWS):
+    for first, last in cut.few_windows():
         top, left, end = first * cut.devices * b, first * b, min(last * cut.devices, many)
         if first * cut.devices >= end:
             continue
@@ -91,7 +91,13 @@ def near_orthonormal(c: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
     rows = c.shape[0]
     f, taus = factor(c, cut, axes)
     mine = numbers(cut, axes).reshape(-1)
+    return q_of(f, taus, rows, cut, axes, cut) * phases(f, cut, axes)[mine]
+
+
+def phases(f: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """The signs of the diagonal of R, for the columns that I have; zero for the others."""
+    mine = numbers(cut, axes).reshape(-1)
     pivots = jnp.sum(jnp.where(jnp.arange(f.shape[0])[:, None] == mine, f, 0), 0)
     size = jnp.abs(pivots)
-    phase = jnp.where(size > 0, pivots / jnp.where(size > 0, size, 1).astype(c.dtype), 1)
-    return q_of(f, taus, rows, cut, axes, cut) * phase
+    phase = jnp.where(size > 0, pivots / jnp.where(size > 0, size, 1).astype(f.dtype), 1)
+    return jnp.zeros(cut.padded, f.dtype).at[mine].set(phase)

@@ -74,7 +74,7 @@ def apply(c: Any, taus: Any, x: Any, cut: Panels, axes: tuple[str, ...], below: 
     The vectors are those of the first ``many`` panels.
     """
     b, total = cut.width, c.shape[0]
-    for first, last in reversed(cut.windows(4)):
+    for first, last in reversed(cut.few_windows()):
         top, end = first * cut.devices * b, min(last * cut.devices, many)
         if first * cut.devices >= end:
             continue

@@ -1,4 +1,4 @@
-"""Spectra of matrices of any shape inside shard_map: reduction, divide and conquer, and the way back; dense.py has the calls."""
+"""Spectra of matrices of any shape inside shard_map: reduction, divide and conquer, and back; dense.py has the calls."""
 
 from __future__ import annotations
 
@@ -102,6 +102,17 @@ def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None, cut:
     left = b - product
     residuals = jnp.sum(jnp.real(left * jnp.conj(left)), 0)
     return x, residuals, jnp.sum(good).astype(jnp.int32), s, info
+
+
+def local_complete(u: Any, grid: Grid, cut: Panels) -> Any:
+    """My block of a square matrix with orthonormal columns, of which the first are those of U."""
+    axes, m = grid.order, u.shape[0] * grid.p
+    columns = one_panel(m, grid)
+    f, taus = orthogonal.factor(to_panels(u, grid, cut), cut, axes)
+    phases = lax.psum(orthogonal.phases(f, cut, axes), axes)
+    phases = jnp.concatenate([phases[: cut.n], jnp.ones(columns.padded - cut.n, phases.dtype)])
+    q = orthogonal.q_of(f, taus, m, cut, axes, columns) * phases[numbers(columns, axes).reshape(-1)]
+    return left_as(q, columns, m, result_grid((m, m), grid), axes)
 
 
 def local_qr(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any]:
