@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 
 assert not jax.config.jax_enable_x64
 import lapwing.compat.jaxmg as mg  # noqa: E402
 
 assert not jax.config.jax_enable_x64  # importing changes nothing
+for said in (1, 0):  # that numbers have 32 bits, which they have not with jaxmg itself
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        mg.layout.Place("potrs", jax.numpy.eye(2), 1, jax.make_mesh((1,), ("x",)), jax.P("x", None), None, True)
+    assert [each.category for each in heard] == [mg.JaxMgWarning] * said, heard
 jax.config.update("jax_enable_x64", True)
 
 from functools import partial  # noqa: E402
@@ -97,11 +104,16 @@ def rows_split():
     upper = shard_map(lambda a: mg.potri_shardmap_ctx(a, 3), mesh, (spec,), (spec, P(None)))
     half, status = jax.jit(upper)(held)
     assert status.shape == (1,) and np.array_equal(np.tril(half, -1), np.zeros((n, n)))
-    np.testing.assert_allclose(jax.device_get(mg.potri_symmetrize(jnp.asarray(np.asarray(half)))), inverse, rtol=1e-12)
+    for upper in (half, jnp.asarray(np.asarray(half))):  # the mesh has Explicit axes
+        np.testing.assert_allclose(jax.device_get(mg.potri_symmetrize(upper)), inverse, rtol=1e-12)
     w, v, status = mg.syevd(held, 3, mesh, spec, return_status=True)
     np.testing.assert_allclose(np.asarray(a) @ np.asarray(v), np.asarray(v) * np.asarray(w), atol=1e-12)
     assert v.sharding.spec == spec and int(status) == 0
     assert mg.syevd(held, 3, mesh, spec, return_eigenvectors=False).shape == (n,)
+    # inside a shard_map my rows of A give my columns of V
+    local = shard_map(lambda a: mg.syevd_shardmap_ctx(a, 3), mesh, (spec,), (P(None), P(None, "x"), P(None)))
+    w, v, status = jax.jit(local)(held)
+    np.testing.assert_allclose(np.asarray(a) @ np.asarray(v), np.asarray(v) * np.asarray(w), atol=1e-12)
     laid = mg.cyclic_1d(held, 3, mesh, spec)
     mg.verify_cyclic(held, laid, 3)
 
@@ -124,7 +136,43 @@ def release_one():
     u, s, vh = mg.gesvd(tall, 3)
     np.testing.assert_allclose(np.asarray(u) * np.asarray(s) @ np.asarray(vh), t, atol=1e-12)
     x = mg.least_squares(tall, jnp.ones((12, 1)), 3)
-    np.testing.assert_allclose(x, np.linalg.lstsq(t, np.ones((12, 1)))[0], rtol=1e-10)
+    expected = np.linalg.lstsq(t, np.ones((12, 1)))[0]
+    np.testing.assert_allclose(x, expected, rtol=1e-10)
+    u, s, vh = mg.gesvd(tall, 3, full_matrices=True)
+    np.testing.assert_allclose(np.asarray(u).T @ np.asarray(u), np.eye(12), atol=1e-12)
+    np.testing.assert_allclose(np.asarray(u)[:, :3] * np.asarray(s) @ np.asarray(vh), t, atol=1e-12)
+    s, vh = mg.gesvd(tall, 3, compute_u=False)
+    assert s.shape == (3,) and vh.shape == (3, 3) and mg.gesvd(tall, 3, compute_u=False, compute_vh=False).shape == (3,)
+
+    @jax.jit
+    def contexts(a, b, tall):
+        _, x, logdet, _ = mg.potrs_jit_ctx(a, b, 3, mesh, P("x", None), return_logdet=True)
+        named = {"mesh": mesh, "matrix_specs": P("x", None)}
+        return (
+            x,
+            logdet,
+            mg.qr_shardmap_ctx(tall, 3, **named),
+            mg.least_squares_shardmap_ctx(tall, jnp.ones((12, 1)), 3, **named),
+        )
+
+    x, value, (work, q, r, status), (*_, solution, _) = contexts(held, b, tall)
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
+    np.testing.assert_allclose(value, logdet, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), t, atol=1e-12)
+    np.testing.assert_allclose(solution, expected, rtol=1e-10)
+    assert work.shape == t.shape and int(status) == 0
+
+    def local(a, b):  # 1.5: my rows of b
+        _, x, logdet, _ = mg.potrs_shardmap_ctx(a, b, 3, return_logdet=True)
+        return x, logdet, mg.gesvd_shardmap_ctx(a[:, :3], 3)[2], mg.polar_shardmap_ctx(a[:, :3], 3)[2]
+
+    rows = P("x", None)
+    x, value, s, h = jax.jit(shard_map(local, mesh, (rows, rows), (rows, P(), P(), P())))(
+        held, jax.device_put(b, NamedSharding(mesh, rows))
+    )
+    np.testing.assert_allclose(x, np.linalg.solve(a, b), rtol=1e-10)
+    np.testing.assert_allclose(s, np.linalg.svd(np.asarray(a)[:, :3])[1], rtol=1e-10)
+    assert h.shape == (3, 3)
 
 
 def raises(kind, function):
@@ -153,16 +201,56 @@ def errors_and_helpers():
     raises(ValueError, lambda: mg.potrs(jnp.eye(8), b, 2))
     assert mg.calculate_padding(10, 4) == 2 and mg.calculate_padding(8, 4) == 0
     assert mg.unpad_rows(mg.pad_rows(b, 3), 3).shape == b.shape
-    assert mg.get_cols_cyclic(8, 4, 2, 2) == [(c, c // 4, c // 2 % 2) for c in range(8)]
-    assert mg.calculate_all_valid_T_A(12, 2) == [1, 2, 3, 6]
+    assert mg.calculate_padding(6, 4, 2) == 2
+    assert mg.get_cols_cyclic(8, 4, 2, 2) == list(zip(range(8), range(8), (0, 1, 4, 5, 2, 3, 6, 7), strict=True))
+    assert mg.get_cols_cyclic(4, 3, 1, 2) == [(0, 0, 0), (1, 1, 3), (2, 3, 1), (3, 4, 4)]
+    assert mg.calculate_all_valid_T_A(6, 2, 7) == [1, 2, 3, 4, 5, 6] and mg.calculate_all_valid_T_A(10, 4, 6) == [1, 3]
+    assert mg.calculate_valid_T_A(10, 2, 4, 10) == (1, 3)
     assert mg.maybe_real_dtype_from_complex("complex64") == jnp.float32
-    assert mg.determine_distributed_setup()[-1] == "SPMD"
+    assert mg.determine_distributed_setup() == (1, 2, 2, "SPMD")
+    from lapwing.compat.jaxmg.utils import random_psd, symmetrize
+
+    assert symmetrize(jnp.triu(random_psd(4, "float64", 0))).shape == (4, 4) and mg.utils.JaxMgWarning is mg.JaxMgWarning
+    # too few specs, too many, a matrix that is none: JAXMg raises one or the other, by generation
+    for kind in (ValueError, AssertionError):
+        raises(kind, lambda: mg.potrs(a, b, 2, mesh, in_specs=(spec,)))
+        raises(kind, lambda: mg.potrs(a, b, 2, mesh, in_specs=(spec, P(), P())))
+        raises(kind, lambda: mg.syevd(a, 2, mesh, (spec, spec)))
+        raises(kind, lambda: mg.potri(a, 2, mesh, (spec, spec)))
+        raises(kind, lambda: mg.cyclic_1d(a, 2, mesh, (spec, spec)))
+        raises(kind, lambda: mg.syevd(jnp.ones(4), 2, mesh, spec))
+        raises(kind, lambda: mg.potrs(a, b[:5], 2, mesh, spec))
+        raises(kind, lambda: mg.cyclic_1d(a, 3, mesh, spec, pad=False))
+    layouts(mesh)
     import matplotlib
 
     matplotlib.use("Agg")
     fig, axs = mg.plot_block_to_cyclic(12, 2, 2)
     assert len(axs) == 2
     fig.canvas.draw()
+
+
+def layouts(mesh):
+    """Tiles larger than a shard; rows that the caller padded; input that lies elsewhere; which triangle is read."""
+    n, rows, columns = 8, P("x", None), P(None, "x")
+    a, b = np.asarray(mg.random_psd(n, "float64", 2)), np.ones((n, 1))
+    held, expected = jax.device_put(a, NamedSharding(mesh, columns)), np.linalg.solve(a, b)
+    assert mg.layout.Place("potrs", held, 256, None, None, None, True).tile == 4
+    assert mg.cyclic_1d_layout(held, 256) is held and mg.undo_cyclic_1d_layout(held, 4) is held
+    laid = mg.cyclic_1d_layout(held, 3)
+    assert np.array_equal(laid, mg.manual_cyclic_1d_layout(jnp.asarray(a), 3, 2))
+    assert np.array_equal(mg.undo_cyclic_1d_layout(laid, 3), a)
+    both = shard_map(lambda x: mg.cyclic_1d_no_shardmap(x, 3, 2, "x"), mesh, (columns,), columns)
+    assert np.array_equal(jax.jit(both)(held), laid)
+    for spec, read in ((rows, np.triu(a)), (columns, np.tril(a))):
+        poisoned = np.where(read == 0, np.nan, a)
+        # an ordinary array, not on the mesh, whose axes are Explicit
+        np.testing.assert_allclose(mg.potrs(poisoned, jnp.asarray(b), 256, mesh, (spec, P(None, None))), expected, rtol=1e-10)
+    below = np.zeros((2, 6, n))
+    below[:, :4] = a.reshape(2, 4, n)
+    padded = jax.device_put(below.reshape(12, n), NamedSharding(mesh, rows))
+    for tile in (3, 64):
+        np.testing.assert_allclose(mg.potrs(padded, b, tile, mesh, (rows, P(None, None)), pad=False), expected, rtol=1e-10)
 
 
 def one_device():
@@ -188,9 +276,9 @@ def one_device():
     if hasattr(jax, "set_mesh"):
         with jax.set_mesh(mesh):
             check()
-    solver, mg._solver = mg._solver, None  # the engine inside XLA
+    local, mg._local_solve = mg._local_solve, None  # the engine inside XLA
     mg.potrs(a, b, 2, mesh, spec)
-    mg._solver = solver
+    mg._local_solve = local
 
 
 ends = {1: one_device, 2: errors_and_helpers}

@@ -6,10 +6,10 @@ Prints one JSON object: the name of each check, and "" or what went wrong.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import sys
 import traceback
+import warnings
 from functools import partial
 
 import jax
@@ -24,6 +24,7 @@ from lapwing import NotPositiveDefiniteError, SingularMatrixError, frameworks
 from lapwing.distributed import shard
 from lapwing.distributed.backends.xla import calls as sharded_calls
 from lapwing.distributed.backends.xla import cholesky as sharded_cholesky
+from lapwing.distributed.backends.xla import divide
 from lapwing.distributed.backends.xla import layout as sharded_layout
 from lapwing.distributed.backends.xla import sharding as jax_sharding
 from lapwing.distributed.placement import Grid
@@ -282,25 +283,83 @@ def tall_matrices():
 
 
 @check
-def gathered_eigenproblem():
-    n, mesh = 24, mesh_of(4, 2)
-    a = positive(n)
-    lines = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())
-    log = logging.getLogger("lapwing")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    w, v = call("eigh", put(a, mesh, P("x", "y")))
-    log.removeHandler(handler)
-    close(a @ np.asarray(v), np.asarray(v) * np.asarray(w), n)
-    assert v.sharding.spec == P("x", "y")
-    assert int(lw.eigh_ex(put(a, mesh, P("x", "y"))).info) == 0
-    assert any("gathered to one device" in line for line in lines)
+def eigenproblems():
+    """Never gathered; merges of divide and conquer above the block too; one triangle read."""
+    n, mesh = 48, mesh_of(4, 2)
+    divide.BLOCK, block = 16, divide.BLOCK
+    a = positive(n, "complex128")
+    held = put(poisoned(a, True), mesh, P("x", "y"))
+    w, v = call("eigh", held, upper=True)
+    divide.BLOCK = block
+    same_placement(v, held)
+    w, v = np.asarray(w), np.asarray(v)
+    close(a @ v, v * w, n)
+    close(v.conj().T @ v, np.eye(n), n)
+    some = call("eigh", held, upper=True, window=(w[0] * 0.5 + w[1] * 0.5, w[8] * 0.5 + w[9] * 0.5))
+    assert some.eigenvectors.sharding.spec == P("x", "y")
+    close(some.eigenvalues, w[1:9], n)
+    close(a @ np.asarray(some.eigenvectors), np.asarray(some.eigenvectors) * w[1:9], n)
+    assert call("eigh", held, upper=True, window=(-2, -1)).eigenvectors.shape == (n, 0)
+    values, _, info = lw.eigh_ex(held, upper=True)
+    close(values, w, n)
+    assert int(info) == 0
+    a[3, 40] = a[40, 3] = np.nan
+    bad = put(a, mesh, P("x", "y"))
+    assert raises(lw.ConvergenceError, "NaN or Inf", lambda: call("eigh", bad, upper=True)).nonfinite
+    assert np.isnan(np.asarray(lw.eigh_ex(bad, upper=True).eigenvectors)).all()
+
+
+@check
+def decompositions_of_any_shape():
+    mesh = mesh_of(4, 2)
+    for m, n, dtype in ((48, 48, "complex64"), (40, 64, "float64")):
+        a = matrix(n, dtype, m=m)
+        held = put(a, mesh, P("x", "y"))
+        q, r = call("qr", held)
+        same_placement(q, held)
+        same_placement(r, held)
+        q, r = np.asarray(q), np.asarray(r)
+        close(q @ r, a, max(m, n), dtype)
+        close(q.conj().T @ q, np.eye(m), m, dtype)
+        assert not np.tril(r, -1).any()
+    # rank 17 of 40, and values down to 1e-9
+    left, right = np.linalg.qr(matrix(40))[0], np.linalg.qr(matrix(40, m=64))[0]
+    a = left[:, :17] * np.logspace(0, -9, 17) @ right[:, :17].T
+    held, b = put(a, mesh, P("x", "y")), matrix(2, m=40)
+    u, s, vh = map(np.asarray, call("svd", held))
+    close(u * s @ vh, a, 64)
+    close(u.T @ u, np.eye(40), 64)
+    close(vh @ vh.T, np.eye(40), 64)
+    x, residuals, rank, values = call("lstsq", held, jnp.asarray(b), rcond=1e-4)
+    expected = np.linalg.lstsq(a, b, rcond=1e-4)
+    assert int(rank) == expected[2]
+    close(x, expected[0], 64, factor=1e5)
+    close(residuals, np.sum((b - a @ expected[0]) ** 2, 0), 64, factor=1e5)
+    close(values, s, 64)
+    x = matrix(48)
+    u, p = map(np.asarray, call("polar", put(x, mesh, P("x", "y")), side="left"))
+    close(p @ u, x, 48)
+    close(u.T @ u, np.eye(48), 48)
+    assert np.array_equal(p, p.T) and np.linalg.eigvalsh(p).min() > 0
+
+
+@check
+def what_is_gathered_is_a_warning():
+    n, mesh = 16, mesh_of(4, 2)
+    a, b = positive(n), positive(n)
+    held = put(a, mesh, P("x", "y"))
+    for other in (put(b, mesh_of(2, 2), P("y", "x")), jnp.asarray(b)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            w, v = map(np.asarray, lw.eigh(held, b=other))
+        close(a @ v, b @ v * w, n, factor=100)
+        (text,) = (str(each.message) for each in said)
+        assert "gathered to one device: b= has no distributed algorithm" in text and "\nhint: " in text, text
+        assert said[0].filename == __file__
     from lapwing.distributed.backends.xla import panels as sharded
 
     sharded.GATHER_LIMIT, limit = 100, sharded.GATHER_LIMIT
-    raises(NotImplementedError, "scalapack", lambda: call("eigvalsh", put(a, mesh, P("x", "y"))))
+    raises(NotImplementedError, "too large for one device", lambda: call("eigh", held, b=jnp.asarray(b)))
     sharded.GATHER_LIMIT = limit
 
 
@@ -382,7 +441,7 @@ def auto_axes_under_jit_gather_nothing():
 
     jax.eval_shape(look, held)
     jax.jit(lambda a: look(a)).lower(held)  # another function: the trace of this one is kept
-    assert routes == [False] * 4  # it may as well be whole: what only works in blocks of rows is left to XLA
+    assert routes == [True] * 4
 
 
 @check
@@ -426,6 +485,12 @@ def inside_the_users_shard_map():
 
     function = sharded_layout.shard_map(local, mesh, (P(None, "x"), P("x", None)), (P("x", None), P(), P()))
     x, info, value = jax.jit(function)(put(a, mesh, P(None, "x")), put(b, mesh, P("x", None)))
+    spectrum = sharded_layout.shard_map(lambda a: shard.eigh(a, axis_name="x"), mesh, (P(None, "x"),), (P(), P(None, "x")))
+    w, v = map(np.asarray, jax.jit(spectrum)(put(a, mesh, P(None, "x"))))
+    close(a @ v, v * w, n)
+    both = sharded_layout.shard_map(lambda a: shard.qr(a, axis_name="x"), mesh, (P("x", None),), (P("x", None), P("x", None)))
+    q, r = map(np.asarray, jax.jit(both)(put(a, mesh, P("x", None))))
+    close(q @ r, a, n)
     close(x, np.linalg.solve(a, b), n)
     close(value, np.linalg.slogdet(a)[1], n)
     assert int(info) == 0

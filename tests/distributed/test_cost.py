@@ -169,9 +169,13 @@ def test_described_for_the_engine_inside_xla():
     assert general.flops > 1.9 * panels.flops and general.memory <= 6 * general.shard
     long = lw.explain(lw.svd, lw.spec((10**6, 100), **known), engine="sharded")
     assert long.grid == (8, 1) and long.bytes_received == 7 * 100 * 100 * 8 and "rows = " in str(long)
-    whole = lw.explain(lw.eigh, lw.spec((1000, 1000), **known), engine="sharded")
+    square = lw.explain(lw.eigh, lw.spec((40_000, 40_000), **known), engine="sharded")
+    assert square.engine == "xla" and square.memory < 12 * square.shard and square.seconds > panels.seconds
+    half = lw.explain(lw.eigh, lw.spec((40_000, 40_000), dtype="float64", sharding=4), engine="xla")
+    assert half.memory == pytest.approx(2 * square.memory)
+    whole = lw.explain(lw.eigh, lw.spec((1000, 1000), **known), engine="sharded", certify=True)
     assert whole.engine == "gathered" and whole.bytes_received == 7 / 8 * 8e6 and whole.memory > 2 * 8e6
-    assert "gathered to one device: there is no distributed eigh inside XLA" in str(whole)
+    assert "gathered to one device: certify=True has no distributed algorithm inside XLA" in str(whole)
     with pytest.raises(ValueError, match="engine='nonesuch' is not known"):
         lw.explain(lw.eigh, lw.spec((8, 8), sharding=2), engine="nonesuch")
     with pytest.raises(TypeError, match=r"'b'\nhint: .*lw.spec\(\(8, k\)"):

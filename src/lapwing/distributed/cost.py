@@ -152,13 +152,14 @@ class Cost:
             f"{self.operation} of {self.shape[0]} x {self.shape[1]} {self.dtype} on {devices} x {self.machine.name}",
             f"  engine        {self.engine} {self.note}".rstrip(),
             "  layout        all of it on one device" if self.gathered else f"  layout        {p} x {q} grid, tile {self.tile}",
-            f"  memory        {bytes_in_words(self.memory)} on {one} device, {bytes_in_words(self.shard)} of it the input"
-            + room,
+            f"  memory        {bytes_in_words(self.memory)} on {one} device, {bytes_in_words(self.shard)} of it the input,"
+            f" modelled{room}",
             f"  work          {self.flops:.3g} flop, {self.flops / self.devices:.3g} on {one} device",
-            f"  communication {bytes_in_words(self.bytes_received)} to {one} device in {self.messages:.3g} messages",
+            f"  communication {bytes_in_words(self.bytes_received)} to {one} device in {self.messages:.3g} messages, modelled",
             f"  modelled      about {_seconds(self.seconds)}, not measured: {_seconds(self.compute_seconds)} of work,"
             f" {_seconds(self.message_seconds)} of messages",
-            f"  largest       {self.largest_of} = {self.largest} fits on {'that device' if self.gathered else 'these devices'}",
+            f"  largest       {self.largest_of} = {self.largest} fits on {'that device' if self.gathered else 'these devices'},"
+            " modelled",
         ]
         if self.missing:
             lines.append(f"  note          not usable on this machine: {self.missing.splitlines()[0]}")
@@ -318,7 +319,7 @@ def table(
     ['devices', 'grid', 'tile']
     """
     widths = {"devices": 7, "grid": 9, "tile": 5, "GiB each": 9, "work s": 9, "messages s": 10, "seconds": 10, "speed-up": 8}
-    lines = [" ".join(f"{name:>{width}}" for name, width in widths.items())]
+    lines = [" ".join(f"{name:>{width}}" for name, width in widths.items()) + "  (modelled, not measured)"]
     one = None
     for count in devices:
         run = predict(operation, n, count, dtype, machine=machine)

@@ -6,6 +6,7 @@ matrix that cannot be factored gives NaN, and the ``_ex`` functions also return 
 
 They can be differentiated with respect to what is read: of a positive definite matrix one triangle has all of the gradient
 (the public functions give its Hermitian part), and every step of the loops is kept. Outside of shard_map that costs less.
+eigh, and qr and svd of matrices that are not long and narrow, have derivatives only outside.
 
 Give ``shard_map`` the option ``check_vma=False`` (``check_rep=False`` before JAX 0.6): JAX cannot see what is replicated here.
 
@@ -21,7 +22,7 @@ import numpy as np
 from .backends.protocol import check_columns
 from .backends.xla.panels import panels_of_width
 from .placement import Grid
-from .shard_blocks import axes_of, cyclic, method_of, right_grid, square, tall
+from .shard_blocks import axes_of, cyclic, dense, method_of, right_grid, square
 
 __all__ = [
     "cholesky",
@@ -186,72 +187,85 @@ def slogdet(
 
 
 def qr(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
-    """My rows of Q, and R on every device, of a matrix split by rows: m/p x n with m/p >= n."""
-    from .backends.xla.tall import local_qr
+    """My block of Q, and R.
 
-    return local_qr(a_local, tall("shard.qr", a_local, axis_name))
+    The block is m/p x n of a matrix split by rows, or n/p x n/q of a square one split by two axes. If m/p >= n, R is whole on
+    every device. Else it is my block: of k x n, k = min(m, n), rows are split if their number allows it, else columns are; if
+    neither can be, it is whole.
+    """
+    from .backends.xla import spectra, tall
+
+    grid, cut = dense("shard.qr", a_local, axis_name)
+    return tall.local_qr(a_local, grid) if cut is None else spectra.local_qr(a_local, grid, cut)
 
 
 def svd(a_local: Any, *, axis_name: Any) -> tuple[Any, Any, Any]:
-    """My rows of U, and S and V^H on every device; the matrix as for :func:`qr`."""
-    from .backends.xla.tall import local_svd
+    """My block of U, S on every device, and V^H; the matrix as for :func:`qr`, with at least as many rows as columns.
 
-    return local_svd(a_local, tall("shard.svd", a_local, axis_name))[:3]
+    If m/p >= n, V^H is whole on every device, else it is my block, split as R of :func:`qr`.
+    """
+    from .backends.xla import spectra, tall
+
+    grid, cut = dense("shard.svd", a_local, axis_name, tall_only=True)
+    results = tall.local_svd(a_local, grid) if cut is None else spectra.local_svd(a_local, grid, cut, True)
+    return results[:3]
 
 
 def svdvals(a_local: Any, *, axis_name: Any) -> Any:
-    """Singular values, on every device; the matrix as for :func:`qr`."""
-    from .backends.xla.tall import local_svd
+    """Singular values, on every device; the matrix as for :func:`svd`."""
+    from .backends.xla import spectra, tall
 
-    return local_svd(a_local, tall("shard.svdvals", a_local, axis_name))[1]
+    grid, cut = dense("shard.svdvals", a_local, axis_name, tall_only=True)
+    return (tall.local_svd(a_local, grid) if cut is None else spectra.local_svd(a_local, grid, cut, False))[1]
 
 
 def polar(a_local: Any, *, axis_name: Any) -> tuple[Any, Any]:
-    """My rows of U, and P on every device, with A = U P; the matrix as for :func:`qr`."""
-    from .backends.xla.tall import local_polar
+    """My block of U, and P, with A = U P; the matrix as for :func:`svd`, and P lies as V^H does there."""
+    from .backends.xla import spectra, tall
 
-    return local_polar(a_local, tall("shard.polar", a_local, axis_name))[:2]
+    grid, cut = dense("shard.polar", a_local, axis_name, tall_only=True)
+    results = tall.local_polar(a_local, grid) if cut is None else spectra.local_polar(a_local, grid, cut)
+    return results[:2]
 
 
 def lstsq(a_local: Any, b_local: Any, *, axis_name: Any, rcond: float | None = None) -> tuple[Any, Any, Any, Any]:
     """x, residuals, rank and singular values, on every device.
 
-    The matrix as for :func:`qr`; ``b_local`` are my rows of B (m/p of them), or all m.
+    The matrix as for :func:`svd`; ``b_local`` are my rows of B (m/p of them), or all m.
     """
-    from .backends.xla.tall import local_lstsq
+    from .backends.xla import spectra, tall
 
-    grid = tall("shard.lstsq", a_local, axis_name)
+    grid, cut = dense("shard.lstsq", a_local, axis_name, tall_only=True)
     m = a_local.shape[0] * grid.p
     check_columns("shard.lstsq", a_local, b_local)
     b = b_local[:, None] if b_local.ndim == 1 else b_local
     if b.shape[0] not in (m, a_local.shape[0]):
         raise ValueError(f"shard.lstsq: b must have {m} rows, or {a_local.shape[0]} as my block, got {b.shape[0]}")
     limit = float(np.finfo(str(a_local.dtype)).eps) * m if rcond is None else float(rcond)
-    x, residuals, rank, s, _ = local_lstsq(a_local, b, limit, grid, None if b.shape[0] == m else Grid(grid.rows, ()))
+    right = None if b.shape[0] == m else Grid(grid.rows, ())
+    if cut is None:
+        x, residuals, rank, s, _ = tall.local_lstsq(a_local, b, limit, grid, right)
+    else:
+        x, residuals, rank, s, _ = spectra.local_lstsq(a_local, b, limit, grid, right, cut, turned=False)
     return (x[:, 0], residuals[0], rank, s) if b_local.ndim == 1 else (x, residuals, rank, s)
 
 
-def eigh(a_local: Any, *, axis_name: Any, upper: bool = False) -> tuple[Any, Any]:
-    """Eigenvalues on every device and my block of the eigenvectors. Every device gathers the matrix: for those that fit."""
-    from .backends.xla.layout import local_part
-
-    grid, w, v = _spectrum("shard.eigh", a_local, axis_name, upper)
-    return w, local_part(v, grid)
+def eigh(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> tuple[Any, Any]:
+    """Eigenvalues on every device and my block of the eigenvectors; the arguments as for :func:`cholesky`."""
+    return _spectrum("shard.eigh", a_local, axis_name, upper, width, True)
 
 
-def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False) -> Any:
-    """Eigenvalues, on every device. Every device gathers the matrix: for those that fit."""
-    return _spectrum("shard.eigvalsh", a_local, axis_name, upper)[1]
+def eigvalsh(a_local: Any, *, axis_name: Any, upper: bool = False, width: int | None = None) -> Any:
+    """Eigenvalues, on every device; the arguments as for :func:`cholesky`."""
+    return _spectrum("shard.eigvalsh", a_local, axis_name, upper, width, False)[0]
 
 
-def _spectrum(name: str, a_local: Any, axis_name: Any, upper: bool) -> tuple[Grid, Any, Any]:
-    """The grid of the matrix, and all of its eigenvalues and eigenvectors on every device."""
-    import jax.numpy as jnp
+def _spectrum(name: str, a_local: Any, axis_name: Any, upper: bool, width: int | None, vectors: bool) -> tuple[Any, Any]:
+    from .backends.xla.spectra import local_eigh
+    from .backends.xla.triangle import local_mirrored
 
-    from .backends.xla.layout import gathered
-
-    grid, _ = square(name, a_local, axis_name, None, upper)
-    return grid, *jnp.linalg.eigh(gathered(a_local, grid), UPLO="U" if upper else "L", symmetrize_input=False)
+    grid, cut = square(name, a_local, axis_name, width, upper)
+    return local_eigh(local_mirrored(a_local, grid, cut, upper, True), grid, cut, (0, cut.n), vectors)[:2]
 
 
 def to_cyclic(a_local: Any, *, axis_name: Any, width: int, split: str = "columns") -> Any:

@@ -44,13 +44,24 @@ def square(name: str, a: Any, axis_name: Any, width: int | None, upper: Any = Fa
     return grid, panels(n, size, jax.default_backend()) if width is None else panels_of_width(n, size, width)
 
 
-def tall(name: str, a: Any, axis_name: Any) -> Grid:
+def dense(name: str, a: Any, axis_name: Any, tall_only: bool = False) -> tuple[Grid, Panels | None]:
+    """The grid and panels of the matrix; no panels where each device has at least as many rows as there are columns.
+
+    ``tall_only``: refuse matrices with fewer rows than columns.
+    """
+    import jax
+
     check_matrix(name, tuple(a.shape), str(a.dtype))
-    if a.shape[0] < a.shape[1]:
-        raise ValueError(
-            f"{name}: each device needs at least as many rows as there are columns, got a block of shape {tuple(a.shape)}"
-        )
-    return Grid(axes_of(name, axis_name), ())
+    axes = axes_of(name, axis_name)
+    if a.shape[0] >= a.shape[1]:
+        return Grid(axes, ()), None
+    grid = Grid(axes, ())
+    if len(axes) == 2 and a.shape[0] * axes[0][1] == a.shape[1] * axes[1][1]:
+        grid = Grid(axes[:1], axes[1:])
+    m, n = a.shape[0] * grid.p, a.shape[1] * grid.q
+    if tall_only and m < n:
+        raise ValueError(f"{name}: the matrix has {m} rows and {n} columns, which is fewer\nhint: take its adjoint")
+    return grid, panels(n, grid.size, jax.default_backend())
 
 
 def axes_of(name: str, axis_name: Any) -> tuple[tuple[str, int], ...]:

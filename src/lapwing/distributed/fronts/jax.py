@@ -26,7 +26,7 @@ from ..backends.scalapack import library as scalapack_library
 from ..backends.scalapack.backend import inside_xla
 from ..backends.xla import sharding
 from ..backends.xla.backend import Spread
-from ..backends.xla.cost import BLOCKED
+from ..backends.xla.cost import BLOCKED, DENSE
 from ..backends.xla.sharding import grid_of, on_one_device, put, put_back
 from ..layout import Axis, Layout
 from ..placement import Placement
@@ -44,7 +44,7 @@ def front_of(a: Any, operation: str) -> JaxFront | None:
     where = sharding.route(a)
     if where is None or 0 in a.shape:
         return None
-    return JaxFront(where) if where.certain or operation.removesuffix("_ex") in BLOCKED else None
+    return JaxFront(where) if where.certain or operation.removesuffix("_ex") in (*BLOCKED, *DENSE) else None
 
 
 class JaxFront:
@@ -105,6 +105,7 @@ class JaxFront:
             blocks=block is not None,
             placement=where,
             columns=columns_of(b),
+            traced=framework.traced(a) or framework.traced(b),
         )
         outside = request.engine != "auto" or not (request.b or inside_xla(request, array))
         mpi = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from ..protocol import DETERMINANTS, Array, Backend, Support
 from . import cost, panels
 
 _log = logging.getLogger("lapwing")
-_OTHERS = "\nhint: the engines scalapack (pip install mkl mpich mpi4py) and cusolvermp have it, with one process per device"
 
 
 class Spread(NamedTuple):
@@ -30,10 +30,10 @@ class Spread(NamedTuple):
 
 class Xla(Backend):
     name, what = "xla", "blocked algorithms inside XLA"
-    takes = "JAX arrays with a NamedSharding; qr, svd, lstsq, polar of long and narrow ones"
+    takes = "JAX arrays with a NamedSharding"
     devices, engines = ("cpu", "cuda"), ("xla", "sharded")  # the second is its older name
     sees = "arrays"
-    operations = (*cost.BLOCKED, *cost.TALL)
+    operations = (*cost.BLOCKED, *cost.DENSE)
 
     def missing(self, device: str) -> str:
         return "jax is not installed" if importlib.util.find_spec("jax") is None else ""
@@ -42,18 +42,16 @@ class Xla(Backend):
         return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
 
     def support(self, request: Request, array: Array) -> Support:
-        if request.full_matrices:
-            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
-        if _stays_split(request, array):
-            return Support(True)
-        return Support(False, f"there is no distributed {request.operation} inside XLA")
+        reason, _ = _only_whole(request, array.traced)
+        return Support(not reason, reason)
 
     def cost(self, request: Request, array: Array) -> Cost:
         shape, machine = array.shape, MACHINES[array.device]
         known: dict[str, Any] = {"machine": machine, "columns": array.columns}
-        if request.operation in cost.TALL:
+        if request.operation in cost.DENSE:
             _check_long(request, *shape)
-            estimate = cost.tall(request.operation, shape, array.size, array.dtype, **known)
+            model = cost.tall if _long(request, array) else cost.dense
+            estimate = model(request.operation, shape, array.size, array.dtype, **known)
         else:
             if array.placement is not None:
                 from . import calls
@@ -63,7 +61,7 @@ class Xla(Backend):
         return replace(estimate, operation=request.name, engine=self.name)
 
     def prepare(self, request: Request, a: Any) -> None:
-        if request.operation in cost.TALL:
+        if request.operation in cost.DENSE:
             _check_long(request, *a.array.shape)
 
     def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
@@ -93,22 +91,14 @@ class OneDevice(Backend):
     def refuses(self, array: Array) -> str:
         return "" if array.kind in ("jax", "spec") else "takes JAX arrays"
 
-    def support(self, request: Request, array: Array) -> Support:
-        if request.full_matrices:
-            return Support(False, "full_matrices=True is not supported for sharded matrices\nhint: full_matrices=False")
-        return Support(True)
-
     def cost(self, request: Request, array: Array) -> Cost:
         machine = MACHINES[array.device]
         if array.kind == "jax":
-            _check_size(request.name, array.shape, array.dtype)
+            _check_size(request, array.shape, array.dtype, array.traced)
             if array.device == "cpu":  # each device is all of the host
                 machine = replace(machine, memory=float(free_memory()))
-        note = f"to one device: there is no distributed {request.name} inside XLA"
+        note = f"to one device: {_only_whole(request, array.traced)[0]}"
         return gathered_cost(request, array, machine, note, panels.GATHER_LIMIT)
-
-    def prepare(self, request: Request, a: Any) -> None:
-        _check_size(request.name, a.array.shape, str(a.array.dtype))
 
     def run(self, request: Request, a: Any, b: Any, ranks: list[Any]) -> tuple[Any, ...]:
         from ....frameworks.jax import traced
@@ -116,8 +106,11 @@ class OneDevice(Backend):
         from .layout import in_mesh
 
         name, array = request.name, a.array
-        size = bytes_in_words(_check_size(name, array.shape, str(array.dtype)))
-        _log.info("%s: gathered to one device, %s; there is no distributed %s inside XLA", name, size, name)
+        size = bytes_in_words(_check_size(request, array.shape, str(array.dtype), traced(array)))
+        where = "every device" if traced(array) else "one device"
+        reason, cure = _only_whole(request, traced(array))
+        text = f"{name}: a sharded matrix of {size} is gathered to {where}: {reason}\nhint: {cure}"
+        warnings.warn(text, UserWarning, stacklevel=5)
 
         def work(a: Any, b: Any) -> tuple[Any, ...]:
             known = {"engine": "auto"} if "engine" in (request.function.__kwdefaults__ or {}) else {}
@@ -143,12 +136,21 @@ def is_tall(where: Placement, shape: tuple[int, ...]) -> bool:
     return bool(block - (grid.q - 1) * -(-block // grid.q) >= n)
 
 
-def _stays_split(request: Request, array: Array) -> bool:
-    """Inside XLA there are blocked factorisations, and those of long and narrow matrices."""
+def _only_whole(request: Request, traced: bool) -> tuple[str, str]:
+    """Why the call needs the whole matrix on one device, and what to do instead; ("", "") if it does not."""
+    if request.b:
+        return "b= has no distributed algorithm inside XLA", "L^-1 A L^-H with B = L L^H: lapwing.cholesky(b) and two solves"
+    if request.certify:
+        return "certify=True has no distributed algorithm inside XLA", "leave it out: sharded matrices are solved directly"
+    if request.window is not None and traced:
+        return "window= has no distributed algorithm in traced code", "call it outside of jit, or give subset="
+    return "", ""
+
+
+def _long(request: Request, array: Array) -> bool:
+    """Whether the matrix is so long and narrow that blocks of rows are factored by themselves."""
     shape = array.shape
-    if request.operation in cost.BLOCKED:
-        return True
-    if request.operation not in cost.TALL or (request.operation == "lstsq" and shape[0] < shape[1]):
+    if request.operation not in cost.TALL or (request.operation in ("lstsq", "qr") and shape[0] < shape[1]):
         return False
     if array.placement is None:  # described: cut along its longer side
         return max(shape) // array.size >= min(shape)
@@ -159,22 +161,22 @@ def _check_long(request: Request, m: int, n: int) -> None:
     """Refuse results of a split matrix that are as large as its longer side squared."""
     if request.operation == "qr" and request.mode == "complete" and m != n:
         raise ValueError(f"qr: the complete Q of a sharded {m} x {n} matrix is {m} x {m}\nhint: mode='reduced'")
-    if request.operation == "qr" and m < n:
-        raise ValueError(f"qr: a sharded matrix needs at least as many rows as columns, got {m} x {n}\nhint: qr of its adjoint")
-    if request.operation == "polar" and (request.side == "left") != (m < n):
+    if request.operation == "polar" and m != n and (request.side == "left") != (m < n):
         raise ValueError(
             f"polar: P on the {request.side} of a sharded {m} x {n} matrix would be as large as the longer side squared"
             f"\nhint: side='{'right' if request.side == 'left' else 'left'}'"
         )
 
 
-def _check_size(name: str, shape: tuple[int, ...], dtype: str) -> int:
+def _check_size(request: Request, shape: tuple[int, ...], dtype: str, traced: bool) -> int:
     """The bytes of a matrix that one device has room for."""
+    name = request.name
     size: int = shape[0] * shape[1] * ITEMSIZE[dtype]
     if size > panels.GATHER_LIMIT:
+        reason, cure = _only_whole(request, traced)
         raise NotImplementedError(
             f"{name}: a {shape[0]} x {shape[1]} matrix of {bytes_in_words(size)} is too large for one device"
-            f" (at most {bytes_in_words(panels.GATHER_LIMIT)}), and there is no {name} inside XLA{_OTHERS}"
+            f" (at most {bytes_in_words(panels.GATHER_LIMIT)}), and {reason}\nhint: {cure}"
         )
     return size
 

@@ -96,12 +96,12 @@ def slogdet_of(f: spd.Factored) -> tuple[Any, Any]:
 def local_product(a: Any, x: Any, grid: Grid, right: Grid | None, hermitian: bool) -> Any:
     """A x, or (A + A^H)/2 x."""
     x = x if right is None else gathered(x, right)
-    y = _times(a, x, grid)
-    y = (y + _times(adjoint(a), x, grid.turned())) / 2 if hermitian else y
+    y = whole_product(a, x, grid)
+    y = (y + whole_product(adjoint(a), x, grid.turned())) / 2 if hermitian else y
     return y if right is None else local_part(y, right)
 
 
-def _times(a: Any, x: Any, grid: Grid) -> Any:
+def whole_product(a: Any, x: Any, grid: Grid) -> Any:
     """A x, whole on every device; ``a`` is my block, ``x`` is whole."""
     y = dot(a, lax.dynamic_slice_in_dim(x, place(grid.column_axes) * a.shape[1], a.shape[1]))
     y = lax.psum(y, grid.column_axes) if grid.columns else y

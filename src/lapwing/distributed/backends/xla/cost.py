@@ -15,8 +15,13 @@ from .panels import WINDOWS, Panels, panels
 
 BLOCKED = ("cholesky", "det", "factor", "inv", "slogdet", "solve")
 TALL = ("lstsq", "polar", "qr", "svd", "svdvals")
+DENSE = ("eigh", "eigvalsh", *TALL)
 # blocks of rows that a device has at one time: its input, Q_i, Q, as XLA's plan of memory has them
 _HELD = {"qr": 4.0, "svd": 3.0, "svdvals": 2.0, "polar": 3.0, "lstsq": 3.0}
+
+
+# shares of the matrix that a device has at one time where it is not long and narrow, as XLA's plan of memory has them
+_HELD_DENSE = {"eigh": 9.0, "eigvalsh": 5.0, "lstsq": 16.0, "polar": 16.0, "qr": 7.0, "svd": 16.0, "svdvals": 8.0}
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class _Count:
     received: float  # numbers
     collectives: float
     held: float  # numbers
+    swept: float = 0.0  # numbers that are read from memory and used once
 
 
 def blocked(
@@ -118,6 +124,26 @@ def tall(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, ma
     return replace(estimate, largest_of=letter)
 
 
+def dense(operation: str, shape: tuple[int, int], devices: int, dtype: str, *, machine: Machine, columns: int = 1) -> Cost:
+    """Cost of spectra and QR of a matrix of any shape, by reflections on column panels."""
+    size, work = ITEMSIZE[dtype], OPERATIONS["svd" if operation in ("lstsq", "polar") else operation]
+
+    def count(m: int, n: int) -> _Count:
+        # windows leave a third of the work that is not needed
+        flops = 1.5 * work.cubic * m * n * n / devices + 4.0 * m * n * columns * (operation == "lstsq") / devices
+        # a vector for each column, and for singular values another; panels of reflections, once or twice
+        vectors = {"eigh": 1, "eigvalsh": 1, "qr": 0}.get(operation, 2)
+        sides = (m + n) * columns if operation == "lstsq" else 0
+        return _Count(
+            flops, (vectors + 2.0) * m * n, (vectors + 0.1) * n, _HELD_DENSE[operation] * m * n / devices + sides,
+            1.5 * work.swept * m * n * n / devices,
+        )  # fmt: skip
+
+    m, n = max(shape), min(shape)
+    largest = largest_that(lambda k: count(k * m // n, k).held * size <= machine.memory)
+    return _cost(operation, shape, dtype, machine, (1, devices), panels(n, devices, machine.device).width, count(m, n), largest)
+
+
 def gathered(
     operation: str,
     shape: tuple[int, int],
@@ -183,7 +209,7 @@ def _cost(
         bytes_received=count.received * size,
         memory=count.held * size,
         shard=shape[0] * shape[1] * size / devices,
-        compute_seconds=flops / rate,
+        compute_seconds=flops / rate + count.swept * size / machine.memory_bandwidth,
         message_seconds=waited,
         largest=largest,
     )

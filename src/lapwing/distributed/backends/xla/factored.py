@@ -18,7 +18,7 @@ from ...placement import Grid, Placement
 from . import calls, lu, triangle
 from .calls import cholesky_tangent, spec_of
 from .cholesky import Factored
-from .layout import from_panels, shard_map, to_panels
+from .layout import local_turned, shard_map
 from .panels import Panels
 
 METHODS: dict[str, Any] = {"pos": calls, "lu": lu, "triangle": triangle}
@@ -111,7 +111,7 @@ def inverse(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
 def det(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f: Any) -> Any:
     """The determinant, the same on every device. But for triangles its derivative at a singular matrix is NaN."""
     if kind == "triangle":
-        pivots = _diagonal(placement, a)
+        pivots = diagonal(placement, a)
         size = jnp.abs(lax.stop_gradient(pivots))
         size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
         # the product of the pivots may leave the range on the way; that of their phases does not
@@ -126,13 +126,13 @@ def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     grid, mesh = placement.grid, placement.mesh
     spec = spec_of(grid)
     if kind == "triangle":
-        pivots = _diagonal(placement, a)
+        pivots = diagonal(placement, a)
         size = jnp.abs(pivots)
         zero = size == 0
         return jnp.prod(jnp.where(zero, 0, pivots / jnp.where(zero, 1, size).astype(pivots.dtype))), jnp.sum(jnp.log(size))
 
     def local_sum(x: Any, da: Any) -> Any:
-        return lax.psum(jnp.sum(_turned(x, grid, cut, False) * da), grid.order)
+        return lax.psum(jnp.sum(local_turned(x, grid, cut, False) * da), grid.order)
 
     values = shard_map(METHODS[kind].slogdet_of, mesh, (_parts(kind, grid),), (_WHOLE, _WHOLE))
     function = jax.custom_jvp(lambda a, f: values(f))
@@ -151,7 +151,8 @@ def slogdet(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any, f
     return function(a, jax.tree.map(lax.stop_gradient, f))  # type: ignore[no-any-return]
 
 
-def _diagonal(placement: Placement, a: Any) -> Any:
+def diagonal(placement: Placement, a: Any) -> Any:
+    """The diagonal, the same on every device."""
     grid = placement.grid
     return shard_map(partial(triangle.local_diagonal, grid=grid), placement.mesh, (spec_of(grid),), _WHOLE)(a)
 
@@ -214,13 +215,7 @@ def mirrored(placement: Placement, cut: Panels, upper: bool, conjugate: bool, a:
     """The whole matrix of which one triangle is read. Its derivative is that of (A + A^H)/2, or with A^T."""
     grid, spec = placement.grid, spec_of(placement.grid)
 
-    def local(a: Any) -> Any:
-        kept = triangle.local_triangle(a, grid, upper)
-        strict = triangle.local_triangle(a, grid, upper, strict=True)
-        if conjugate and jnp.iscomplexobj(a):  # the real part of the diagonal is read
-            kept = strict + jnp.real(kept - strict)
-        return kept + _turned(strict, grid, cut, conjugate)
-
+    local = partial(triangle.local_mirrored, grid=grid, cut=cut, upper=upper, conjugate=conjugate)
     function = jax.custom_jvp(shard_map(local, placement.mesh, (spec,), spec))
 
     @function.defjvp
@@ -233,13 +228,7 @@ def mirrored(placement: Placement, cut: Panels, upper: bool, conjugate: bool, a:
 def mean(placement: Placement, cut: Panels, conjugate: bool, x: Any) -> Any:
     """(X + X^H)/2, or with X^T."""
     grid, spec = placement.grid, spec_of(placement.grid)
-    return shard_map(lambda x: (x + _turned(x, grid, cut, conjugate)) / 2, placement.mesh, (spec,), spec)(x)
-
-
-def _turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
-    """My block of X^H, or X^T."""
-    other = jnp.conj(x.T) if conjugate else x.T
-    return from_panels(to_panels(other, grid.turned(), cut), grid, cut, cut.n)
+    return shard_map(lambda x: (x + local_turned(x, grid, cut, conjugate)) / 2, placement.mesh, (spec,), spec)(x)
 
 
 def read(placement: Placement, cut: Panels, kind: str, upper: bool, a: Any) -> Any:

@@ -11,8 +11,10 @@ from ....core.request import Request
 from ....frameworks import jax as framework
 from ...placement import Placement
 from ..protocol import check_right, promote
-from . import calls, factored, sharding, tall
+from . import calls, dense, factored, sharding, tall
+from .backend import is_tall
 from .calls import compiled
+from .layout import adjoint
 
 _NAMES = {"pos": "cholesky", "triangle": "triangular"}
 
@@ -126,30 +128,61 @@ def _cholesky(request: Request, where: Placement, a: Any, b: None) -> Any:
     return compiled(factored.cholesky, where, calls.cut_for(a.shape[-1], where.grid), request.upper)(a)
 
 
+def _eigh(request: Request, where: Placement, a: Any, b: None) -> Any:
+    n, vectors = a.shape[0], request.operation == "eigh"
+    start, count = request.part or (0, n)
+    if request.window is not None:
+        everything = np.asarray(compiled(dense.eigh, where, request.upper, (0, n), False)(a)[0].addressable_data(0))
+        start, end = (int(np.searchsorted(everything, x, side="right")) for x in request.window)
+        count = end - start
+    start += n if start < 0 else 0
+    if not count:
+        whole = compiled(dense.eigh, where, request.upper, (0, 1), False)(a)
+        return whole[0][:0], *[jnp.zeros((n, 0), a.dtype)] * vectors, whole[2]
+    w, v, info = compiled(dense.eigh, where, request.upper, (start, count), vectors)(a)
+    return (w, v, info) if vectors else (w, info)
+
+
 def _qr(request: Request, where: Placement, a: Any, b: None) -> Any:
-    return *compiled(tall.qr, where)(a), 0
+    tall_enough = a.shape[0] >= a.shape[1] and is_tall(where, a.shape)
+    return *compiled(tall.qr if tall_enough else dense.qr, where)(a), 0
 
 
 def _svd(request: Request, where: Placement, a: Any, b: None) -> Any:
-    u, s, vh, info = compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
-    return (u, s, vh, info) if request.operation == "svd" else (s, info)
+    vectors = request.operation == "svd"
+    if is_tall(where, a.shape):
+        u, s, vh, info = compiled(tall.svd, where, a.shape[0] < a.shape[1])(a)
+    else:
+        u, s, vh, info = compiled(dense.svd, where, vectors)(a)
+    if request.full_matrices and a.shape[0] > a.shape[1]:
+        u = compiled(dense.complete, where)(u)
+    elif request.full_matrices:
+        vh = adjoint(compiled(dense.complete, Placement(where.mesh, where.grid.turned()))(adjoint(vh)))
+    return (u, s, vh, info) if vectors else (s, info)
 
 
 def _polar(request: Request, where: Placement, a: Any, b: None) -> Any:
-    return compiled(tall.polar, where, a.shape[0] < a.shape[1])(a)
+    if is_tall(where, a.shape):
+        return compiled(tall.polar, where, a.shape[0] < a.shape[1])(a)
+    if request.side == "right":
+        return compiled(dense.polar, where)(a)
+    # A^H = U P: A = P U^H
+    u, p, info = compiled(dense.polar, Placement(where.mesh, where.grid.turned()))(adjoint(a))
+    return adjoint(u), p, info
 
 
 def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
     b, right = sharding.placed_like(b, where)
     precision = np.finfo(str(a.dtype))
     # an argument like the others: as a constant, each value would be compiled again
-    rcond = precision.eps * a.shape[0] if request.rcond is None else request.rcond
-    return compiled(tall.lstsq, where, right)(a, b, np.asarray(rcond, precision.dtype))
+    rcond = precision.eps * max(a.shape) if request.rcond is None else request.rcond
+    solver = tall.lstsq if a.shape[0] >= a.shape[1] and is_tall(where, a.shape) else dense.lstsq
+    return compiled(solver, where, right)(a, b, np.asarray(rcond, precision.dtype))
 
 
 # by operation: the results, and the status at the end
 ROUTINES: dict[str, Any] = {"cholesky": _cholesky, "solve": _solve, "inv": _inv, "det": _det, "slogdet": _slogdet}
-ROUTINES |= {"qr": _qr, "svd": _svd, "svdvals": _svd, "polar": _polar, "lstsq": _lstsq}
+ROUTINES |= {"eigh": _eigh, "eigvalsh": _eigh, "qr": _qr, "svd": _svd, "svdvals": _svd, "polar": _polar, "lstsq": _lstsq}
 
 
 def _way(request: Request, where: Placement, a: Any) -> tuple[Any, str, bool]:

@@ -49,6 +49,11 @@ def place(axes: tuple[str, ...]) -> Any:
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
+def in_turn(x: Any, before: Any) -> Any:
+    """``x``, once ``before`` is there: two messages at a time block each other where devices share few threads."""
+    return lax.optimization_barrier((x, before))[0]
+
+
 def numbers(cut: Panels, axes: tuple[str, ...]) -> Any:
     """The columns of the matrix that are in my panels, one row for each panel."""
     panel = jnp.arange(cut.each) * cut.devices + place(axes)
@@ -60,12 +65,12 @@ def to_panels(a: Any, grid: Grid, cut: Panels) -> Any:
     rows, whole = a.shape[0], a.shape[0] * grid.p
     if _holds_panels(grid, cut):
         split = a.reshape(rows, cut.each // cut.devices, cut.devices, cut.width)
-        return _exchange(split, grid.order, 2, 1).reshape(rows, cut.columns)
+        return exchange(split, grid.order, 2, 1).reshape(rows, cut.columns)
     a = whole_rows(a, grid)
     held = a.shape[0]
     a = _pad(a, 1, cut.padded).reshape(held, cut.each, grid.size, cut.width)
     if grid.size > 1:
-        a = _exchange(a, grid.order, 2, 0)
+        a = exchange(a, grid.order, 2, 0)
     else:
         a = a.reshape(1, held, cut.each, cut.width)
     a = _reorder(a, grid, grid.order, grid.row_axes + grid.column_axes)
@@ -78,17 +83,17 @@ def from_panels(c: Any, grid: Grid, cut: Panels, rows: int) -> Any:
     """My block of a matrix of ``rows`` rows and ``cut.n`` columns, from the columns of my panels."""
     if _holds_panels(grid, cut):
         split = c[:rows].reshape(rows, cut.devices, cut.each // cut.devices, cut.width)
-        return _exchange(split, grid.order, 1, 2).reshape(rows, cut.columns)
+        return exchange(split, grid.order, 1, 2).reshape(rows, cut.columns)
     held = -(-(rows // grid.p) // grid.q)
     c = _pad(c[:rows].reshape(grid.p, rows // grid.p, cut.columns), 1, grid.q * held)
     c = c.reshape(grid.size, held, cut.each, cut.width)
     c = _reorder(c, grid, grid.row_axes + grid.column_axes, grid.order)
     if grid.size > 1:
-        c = _exchange(c, grid.order, 0, 2)
+        c = exchange(c, grid.order, 0, 2)
     c = c.reshape(held, cut.padded)[:, : cut.n]
     if grid.q > 1:
         c = c.reshape(held, grid.q, cut.n // grid.q)
-        c = _exchange(c, grid.column_axes, 1, 0)
+        c = exchange(c, grid.column_axes, 1, 0)
     return c.reshape(grid.q * held, cut.n // grid.q)[: rows // grid.p]
 
 
@@ -115,7 +120,7 @@ def whole_rows(a: Any, grid: Grid) -> Any:
         return a
     held = -(-a.shape[0] // grid.q)
     a = _pad(a, 0, grid.q * held).reshape(grid.q, held, a.shape[1])
-    return _exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2])
+    return exchange(a, grid.column_axes, 0, 1).reshape(held, grid.q * a.shape[2])
 
 
 def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
@@ -123,7 +128,7 @@ def from_whole_rows(x: Any, grid: Grid, rows: int) -> Any:
     if grid.q == 1:
         return x
     x = x.reshape(x.shape[0], grid.q, x.shape[1] // grid.q)
-    return _exchange(x, grid.column_axes, 1, 0).reshape(-1, x.shape[2])[:rows]
+    return exchange(x, grid.column_axes, 1, 0).reshape(-1, x.shape[2])[:rows]
 
 
 def gathered(b: Any, grid: Grid) -> Any:
@@ -140,12 +145,18 @@ def local_part(x: Any, grid: Grid) -> Any:
     return lax.dynamic_slice(x, (place(grid.row_axes) * m, place(grid.column_axes) * n), (m, n))
 
 
+def local_turned(x: Any, grid: Grid, cut: Panels, conjugate: bool) -> Any:
+    """My block of X^H, or X^T."""
+    other = adjoint(x) if conjugate else x.T
+    return from_panels(to_panels(other, grid.turned(), cut), grid, cut, cut.n)
+
+
 def _holds_panels(grid: Grid, cut: Panels) -> bool:
     """Each block of columns is a number of panels, and as many for every device: they move as they are."""
     return grid.order == grid.column_axes and cut.padded == cut.n and cut.each % cut.devices == 0
 
 
-def _exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
+def exchange(x: Any, axes: tuple[str, ...], split: int, into: int) -> Any:
     """Axis ``split`` counts receivers; it goes, and a new axis ``into`` counts senders. One all-to-all.
 
     Of the two forms that JAX has only the tiled one can be turned around for derivatives.

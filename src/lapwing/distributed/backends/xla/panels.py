@@ -14,7 +14,9 @@ from itertools import pairwise
 WIDEST = {"cpu": 128, "gpu": 512}
 # Static windows of the factorisation: more of them save work and messages, and cost compile time.
 WINDOWS = 4
-# Matrices up to this many bytes are gathered to one device for eigh and svd.
+# Up to this order one window: a loop of reflections takes half a second to compile.
+SMALL = 256
+# Matrices up to this many bytes are gathered to one device for what has no distributed algorithm here.
 GATHER_LIMIT = 8 << 30
 
 
@@ -39,6 +41,10 @@ class Panels:
     def columns(self) -> int:
         """On each device."""
         return self.each * self.width
+
+    def few_windows(self) -> list[tuple[int, int]]:
+        """As many as pay for the time to compile them: one for a small matrix."""
+        return self.windows(WINDOWS if self.padded > SMALL else 1)
 
     def windows(self, most: int) -> list[tuple[int, int]]:
         """Ranges of panels on each device, at most so many, that share one loop."""

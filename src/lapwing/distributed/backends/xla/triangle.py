@@ -11,7 +11,7 @@ from jax import lax
 from ...placement import Grid
 from .calls import in_slots, or_nan
 from .cholesky import Factored, identity_slots, prepared
-from .layout import adjoint, from_slots, place, to_panels
+from .layout import adjoint, from_slots, local_turned, place, to_panels
 from .lu import inverse_lower
 from .panels import Panels
 from .substitution import gather_solve, scatter_solve
@@ -46,21 +46,30 @@ def inverse_of(f: Factored, grid: Grid, cut: Panels, upper: bool) -> Any:
 
 def local_triangle(a: Any, grid: Grid, upper: bool, strict: bool = False) -> Any:
     """My block, with zeros for what is not of the triangle."""
-    rows, columns = _places(a, grid)
+    rows, columns = places(a, grid)
     shift = 1 if strict else 0
     return jnp.where(columns - rows >= shift if upper else rows - columns >= shift, a, 0)
 
 
+def local_mirrored(a: Any, grid: Grid, cut: Panels, upper: bool, conjugate: bool) -> Any:
+    """My block of the Hermitian (or symmetric) matrix of which one triangle is read."""
+    kept, strict = local_triangle(a, grid, upper), local_triangle(a, grid, upper, strict=True)
+    if conjugate and jnp.iscomplexobj(a):  # the real part of the diagonal is read
+        kept = strict + jnp.real(kept - strict)
+    return kept + local_turned(strict, grid, cut, conjugate)
+
+
 def local_diagonal(a: Any, grid: Grid) -> Any:
     """The whole diagonal, on every device."""
-    rows, columns = _places(a, grid)
+    rows, columns = places(a, grid)
     mine = jnp.sum(jnp.where(rows == columns, a, 0), 1)
     whole = jnp.zeros(a.shape[0] * grid.p, a.dtype)
     whole = lax.dynamic_update_slice_in_dim(whole, mine, place(grid.row_axes) * a.shape[0], 0)
     return lax.psum(whole, grid.order)
 
 
-def _places(a: Any, grid: Grid) -> tuple[Any, Any]:
+def places(a: Any, grid: Grid) -> tuple[Any, Any]:
+    """The rows and columns of the matrix that my block has."""
     rows = place(grid.row_axes) * a.shape[0] + jnp.arange(a.shape[0])
     columns = place(grid.column_axes) * a.shape[1] + jnp.arange(a.shape[1])
     return rows[:, None], columns[None]

@@ -1,0 +1,78 @@
+"""Hermitian matrices to real tridiagonal form inside shard_map, on column panels that the devices own in turn.
+
+A = Q T Q^H by reflections, a panel at a time: inside a panel the matrix stays as it was, and each reflection needs one product
+of it with a vector, to which each device gives the entries of its own columns; then all columns are updated by products.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .layout import adjoint, numbers, place
+from .panels import Panels
+from .reflect import panel_of, reflection
+from .substitution import dot
+
+
+def reduce(c: Any, cut: Panels, axes: tuple[str, ...]) -> tuple[Any, Any, Any, Any]:
+    """The diagonal, the off-diagonal, and the reflections: their vectors, stored as the columns of my panels, and factors.
+
+    ``c``: the columns of my panels of a whole Hermitian matrix, shape (padded, columns), zero in the padding. The vectors begin
+    one row under the diagonal.
+    """
+    b, total, device = cut.width, cut.padded, place(axes)
+    real = jnp.real(c[:1, 0])
+    state = (jnp.zeros(total, real.dtype), jnp.zeros(total, real.dtype), jnp.zeros(total, c.dtype))
+    for first, last in cut.few_windows():
+        top, left = first * cut.devices * b, first * b
+        rows = jnp.arange(total - top)
+        mine = numbers(cut, axes)[first:].reshape(-1) - top
+
+        def step(k: Any, state: Any, top: int = top, first: int = first, rows: Any = rows, mine: Any = mine) -> Any:
+            a, *known = state
+            slot = k // cut.devices - first
+            panel = panel_of(a, k - first * cut.devices, cut, axes)
+
+            def column(i: Any, state: Any) -> Any:
+                v, w, d, e, taus = state
+                at = k * b - top + i
+                # the column as it is now: A_j - V W_j^H - W V_j^H
+                v_j, w_j = (lax.dynamic_index_in_dim(x, at, keepdims=False) for x in (v, w))
+                x = lax.dynamic_index_in_dim(panel, i, 1, keepdims=False) - dot(v, jnp.conj(w_j)) - dot(w, jnp.conj(v_j))
+                new, t, beta = reflection(x, at + 1)
+                # y = A v, whose entries of my columns I have
+                y = in_rows(dot(jnp.conj(new), a), cut, axes)
+                y = jnp.conj(y) - dot(v, dot(adjoint(w), new)) - dot(w, dot(adjoint(v), new))
+                y = t * jnp.where(rows > at, y, 0)
+                y = y - jnp.conj(t) / 2 * jnp.sum(jnp.conj(new) * y) * new
+                put = lax.dynamic_update_slice
+                return (
+                    put(v, jnp.where(t == 0, 0, new)[:, None], (0, i)),
+                    put(w, y[:, None], (0, i)),
+                    put(d, jnp.real(lax.dynamic_slice(x, (at,), (1,))), (top + at,)),
+                    put(e, beta[None], (top + at,)),
+                    put(taus, t[None], (top + at,)),
+                )
+
+            zero = jnp.zeros((rows.shape[0], b), a.dtype)
+            v, w, *known = lax.fori_loop(0, b, column, (zero, zero, *known))
+            # A <- A - V W^H - W V^H for my columns
+            both, other = jnp.concatenate([v, w], 1), jnp.concatenate([w[mine], v[mine]], 1)
+            a = a - dot(both, adjoint(other))
+            kept = lax.dynamic_slice(a, (0, slot * b), v.shape)
+            a = lax.dynamic_update_slice(a, jnp.where(device == k % cut.devices, v, kept), (0, slot * b))
+            return a, *known
+
+        part, *state = lax.fori_loop(first * cut.devices, last * cut.devices, step, (c[top:, left:], *state))
+        c = lax.dynamic_update_slice(c, part, (top, left))
+    d, e, taus = state
+    return d, e, c, taus
+
+
+def in_rows(x: Any, cut: Panels, axes: tuple[str, ...]) -> Any:
+    """All entries, in their order, of a vector of which each device has those of its (last) panels."""
+    parts = x.reshape(-1, cut.width)
+    return (lax.all_gather(parts, axes, axis=1) if axes else parts).reshape(-1)
