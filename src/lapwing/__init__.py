@@ -9,6 +9,7 @@ from .core.engines import register_backends as _register_backends
 from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
 from .core.keywords import hide_unknown
 from .core.problem import spec
+from .doors import install
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.det import det
 from .ops.eigh import eigh, eigh_ex, eigvalsh
@@ -41,6 +42,7 @@ __all__ = [
     "explain",
     "expm",
     "factor",
+    "install",
     "inv",
     "inv_ex",
     "inv_root",

@@ -1,4 +1,4 @@
-"""The command line: ``lapwing info | explain | bench | demo | insitu | kernels | launch | tune``, or ``python -m lapwing``."""
+"""The command line, ``lapwing COMMAND`` or ``python -m lapwing COMMAND``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ._version import __version__
-from .cli import bench, demo, explain, info, insitu, kernels, launch, tune
+from .cli import bench, demo, explain, info, insitu, kernels, launch, run, tune
 from .cli.usage import Parser, UsageError
 
 __all__ = ["main"]
@@ -42,9 +42,9 @@ def _parser() -> Parser:
     parser = Parser(prog="lapwing", description="Dense linear algebra at the speed of the hardware.")
     parser.add_argument("--version", action="version", version=f"lapwing {__version__}")
     commands = parser.add_subparsers(
-        title="commands", required=True, metavar="info | explain | bench | demo | insitu | kernels | launch | tune"
+        title="commands", required=True, metavar="info | explain | bench | demo | insitu | kernels | launch | run | tune"
     )
-    for command in (info, explain, bench, demo, insitu, kernels, launch, tune):
+    for command in (info, explain, bench, demo, insitu, kernels, launch, run, tune):
         command.add_parser(commands)
     return parser
 

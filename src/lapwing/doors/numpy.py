@@ -1,0 +1,100 @@
+"""Names of numpy.linalg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..ops.cholesky import cholesky
+from ..ops.det import det
+from ..ops.eigh import eigh, eigvalsh
+from ..ops.qr import qr
+from ..ops.solve import inv, slogdet, solve
+from ..ops.svd import svd, svdvals
+from .ahead import ahead
+from .names import Kernel, replace_functions
+
+# NumPy's functions call each other by the names of this module; it was renamed in NumPy 2.
+_inner: Any = getattr(np.linalg, "_linalg", None) or getattr(np.linalg, "linalg")  # noqa: B009
+
+
+def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
+    return replace_functions([np.linalg, _inner], _KERNELS, batch_of_matrices, counts)
+
+
+def batch_of_matrices(a: Any) -> bool:
+    return type(a) is np.ndarray and a.ndim > 2
+
+
+def is_ahead(operation: str, a: np.ndarray) -> bool:
+    return ahead(operation, "cpu", a.shape) and a.dtype.char in "fdFD"
+
+
+def _named(name: str, values: tuple[Any, ...]) -> Any:
+    """The named tuple of NumPy 2, or the plain tuple of NumPy 1."""
+    return getattr(_inner, name, lambda *x: x)(*values)
+
+
+def _cholesky(a: np.ndarray, /, *, upper: bool = False) -> Any:
+    return cholesky(a, upper=bool(upper)) if is_ahead("cholesky", a) else None
+
+
+def _det(a: np.ndarray) -> Any:
+    return det(a) if is_ahead("slogdet", a) else None
+
+
+def _slogdet(a: np.ndarray) -> Any:
+    return _named("SlogdetResult", slogdet(a)) if is_ahead("slogdet", a) else None
+
+
+def _eigh(a: np.ndarray, UPLO: str = "L") -> Any:
+    return _named("EighResult", eigh(a, upper=_upper(UPLO))) if is_ahead("eigh", a) else None
+
+
+def _eigvalsh(a: np.ndarray, UPLO: str = "L") -> Any:
+    return eigvalsh(a, upper=_upper(UPLO)) if is_ahead("eigvalsh", a) else None
+
+
+def _upper(uplo: str) -> bool:
+    return {"L": False, "U": True}[uplo.upper()]
+
+
+def _inv(a: np.ndarray) -> Any:
+    return inv(a) if is_ahead("inv", a) else None
+
+
+def _solve(a: np.ndarray, b: Any) -> Any:
+    plain = type(b) is np.ndarray and b.dtype is a.dtype and b.shape[:-1] == a.shape[:-1]
+    return solve(a, b) if plain and is_ahead("solve", a) else None
+
+
+def _qr(a: np.ndarray, mode: str = "reduced") -> Any:
+    return _named("QRResult", qr(a)) if mode == "reduced" and is_ahead("qr", a) else None
+
+
+def _svd(a: np.ndarray, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    if hermitian or not is_ahead("svd" if compute_uv else "svdvals", a):
+        return None
+    if not compute_uv:
+        return svdvals(a)
+    return None if full_matrices and a.shape[-1] != a.shape[-2] else _named("SVDResult", svd(a))
+
+
+def _svdvals(x: np.ndarray, /) -> Any:
+    return svdvals(x) if is_ahead("svdvals", x) else None
+
+
+_KERNELS: dict[str, Kernel] = {
+    "cholesky": _cholesky,
+    "det": _det,
+    "eigh": _eigh,
+    "eigvalsh": _eigvalsh,
+    "inv": _inv,
+    "qr": _qr,
+    "slogdet": _slogdet,
+    "solve": _solve,
+    "svd": _svd,
+    "svdvals": _svdvals,
+}

@@ -1,0 +1,102 @@
+"""Names of scipy.linalg. ``solve`` and ``inv`` stay SciPy's own: they warn of ill-conditioned matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from ..ops.cholesky import cholesky
+from ..ops.det import det
+from ..ops.eigh import eigh, eigvalsh
+from ..ops.functions import expm
+from ..ops.qr import qr
+from ..ops.svd import svd, svdvals
+from .names import Kernel, replace_functions
+from .numpy import batch_of_matrices, is_ahead
+
+
+def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
+    return replace_functions([scipy.linalg], _KERNELS, batch_of_matrices, counts)
+
+
+def _accepted(operation: str, a: np.ndarray, check_finite: bool) -> bool:
+    # SciPy looks at both triangles
+    return is_ahead(operation, a) and not (check_finite and not np.isfinite(a).all())
+
+
+def _cholesky(a: np.ndarray, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    return cholesky(a, upper=not lower) if _accepted("cholesky", a, check_finite) else None
+
+
+def _det(a: np.ndarray, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    double = a.dtype in (np.float64, np.complex128)  # SciPy computes the others in double precision
+    return det(a) if double and _accepted("slogdet", a, check_finite) else None
+
+
+def _eigh(
+    a: np.ndarray,
+    b: Any = None,
+    *,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Any:
+    if b is not None or not _accepted("eigvalsh" if eigvals_only else "eigh", a, check_finite):
+        return None
+    return eigvalsh(a, upper=not lower) if eigvals_only else tuple(eigh(a, upper=not lower))
+
+
+def _eigvalsh(a: np.ndarray, b: Any = None, **options: Any) -> Any:
+    return _eigh(a, b, eigvals_only=True, **options)
+
+
+def _svd(
+    a: np.ndarray,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> Any:
+    square = not (full_matrices and compute_uv) or a.shape[-1] == a.shape[-2]
+    if lapack_driver != "gesdd" or not square or not _accepted("svd" if compute_uv else "svdvals", a, check_finite):
+        return None
+    return tuple(svd(a)) if compute_uv else svdvals(a)
+
+
+def _svdvals(a: np.ndarray, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    return svdvals(a) if _accepted("svdvals", a, check_finite) else None
+
+
+def _qr(
+    a: np.ndarray,
+    overwrite_a: bool = False,
+    lwork: Any = None,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    reduced = mode == "economic" or (mode == "full" and a.shape[-1] == a.shape[-2])
+    return tuple(qr(a)) if reduced and not pivoting and lwork is None and _accepted("qr", a, check_finite) else None
+
+
+def _expm(A: np.ndarray) -> Any:
+    return expm(A) if _accepted("expm", A, True) else None
+
+
+_KERNELS: dict[str, Kernel] = {
+    "cholesky": _cholesky,
+    "det": _det,
+    "eigh": _eigh,
+    "eigvalsh": _eigvalsh,
+    "expm": _expm,
+    "qr": _qr,
+    "svd": _svd,
+    "svdvals": _svdvals,
+}

@@ -1,0 +1,208 @@
+"""torch's own operators, with lapwing's kernels at the CPU and CUDA keys.
+
+These keys lie below autograd, vmap, functionalisation and the compiler, so torch's derivative formulas stay in charge. A kernel
+returns None where torch's own kernel is to take the call. Results have the strides that torch's kernels give them: compiled
+programs rely on them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..core.native import AUTO
+from ..core.problem import ADJOINT, DTYPES, UPPER
+from ..frameworks import torch as framework
+from ..ops.cholesky import CHOLESKY
+from ..ops.eigh import EIGH, EIGVALSH
+from ..ops.qr import QR
+from ..ops.svd import SVD, SVDVALS
+from ..ops.systems import INVERSE, LU, LU_SOLVE
+from .ahead import ahead
+
+_NEEDED = "2.9"
+_DTYPES = {getattr(torch, name) for name in DTYPES}
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
+
+
+def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
+    """Register the kernels; returns a function that removes them."""
+    if not hasattr(torch.library, "get_kernel"):
+        raise ImportError(f"install: the torch door needs torch {_NEEDED} or newer, got {torch.__version__}")
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch warns that a kernel is replaced, which is what the caller asked for
+        warnings.simplefilter("ignore")
+        for name, kernel in _KERNELS.items():
+            for key in ("CPU", "CUDA"):
+                if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                    own = torch.library.get_kernel(f"aten::{name}", key)
+                    count = counts.setdefault(name, [0, 0])
+                    library.impl(name, _guarded(kernel, own.call_boxed, count), key, with_keyset=True)
+    return library._destroy
+
+
+def _guarded(kernel: Callable[..., Any], own: Callable[..., Any], count: list[int]) -> Callable[..., Any]:
+    def call(keys: Any, a: Any, *arguments: Any, **options: Any) -> Any:
+        if a.dim() > 2:
+            results = kernel(a, *arguments, **options)
+            if results is not None:
+                count[0] += 1
+                return results
+        count[1] += 1
+        return own(keys, a, *arguments, **options)
+
+    return call
+
+
+def _ahead(operation: str, a: torch.Tensor) -> bool:
+    if not ahead(operation, "cuda" if a.is_cuda else "cpu", a.shape):
+        return False
+    return a.dtype in _DTYPES and a.layout is torch.strided and not (a.is_cuda and _capturing())
+
+
+def _run(operation: Any, arrays: tuple[Any, ...], params: tuple[int, ...]) -> tuple[Any, ...]:
+    return framework._run(operation, arrays, params, AUTO)
+
+
+def _columns(x: torch.Tensor) -> torch.Tensor:
+    """The same matrices in column-major memory, as LAPACK leaves them."""
+    return x if x.mT.is_contiguous() else x.mT.contiguous().mT
+
+
+def _succeeded(info: torch.Tensor) -> bool:
+    """Whether torch's own kernel need not say what went wrong. On a GPU reading the status would make the call wait."""
+    return info.is_cuda or not framework.failed(info)
+
+
+def _cholesky(a: torch.Tensor, upper: bool = False, check_errors: bool = False) -> Any:
+    if not _ahead("cholesky_ex", a) or (check_errors and a.is_cuda):
+        return None
+    factor, info = _run(CHOLESKY, (a,), (UPPER if upper else 0,))
+    return (_columns(factor), info) if _succeeded(info) else None
+
+
+def _inverse(a: torch.Tensor, check_errors: bool = False) -> Any:
+    if a.shape[-1] != a.shape[-2] or not _ahead("inv", a) or (check_errors and a.is_cuda):
+        return None
+    inverse, info = _run(INVERSE, (a,), (0,))
+    return (_columns(inverse), info) if _succeeded(info) else None
+
+
+def _qr(a: torch.Tensor, mode: str = "reduced") -> Any:
+    if mode != "reduced" or not _ahead("qr", a):
+        return None
+    q, r = _run(QR, (a,), (0, 0))
+    return _columns(q), _columns(r)
+
+
+def _eigh(a: torch.Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
+    if not _ahead("eigh" if compute_v else "eigvalsh", a):
+        return None
+    params = (UPPER if UPLO.upper() == "U" else 0, 0, -1)
+    if compute_v:
+        w, v, info = _run(EIGH, (a,), params)
+        return None if framework.failed(info) else (w, _columns(v))
+    w, info = _run(EIGVALSH, (a,), params)
+    return None if framework.failed(info) else (w, a.new_empty(0))
+
+
+def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None) -> Any:
+    full = full_matrices and compute_uv and a.shape[-1] != a.shape[-2]
+    if driver is not None or full or not _ahead("svd" if compute_uv else "svdvals", a):
+        return None
+    if compute_uv:
+        u, s, vh, info = _run(SVD, (a,), (0, 0))
+        # torch's CPU routine leaves Vh in column-major memory, that of cuSOLVER gives V in it
+        vh = vh if a.is_cuda else _columns(vh)
+        return None if framework.failed(info) else (_columns(u), s, vh)
+    s, info = _run(SVDVALS, (a,), (0, 0))
+    return None if framework.failed(info) else (a.new_empty(0), s, a.new_empty(0))
+
+
+def _lu_of(a: torch.Tensor) -> Any:
+    """LU, pivots and status, as torch has them."""
+    lu, rows, info = _run(LU, (a,), (0,))
+    return _columns(lu), _pivots(rows), info, (lu, rows)
+
+
+def _pivots(rows: torch.Tensor) -> torch.Tensor:
+    """The exchanges of rows, counted from 1, that put row ``rows[i]`` into place i."""
+    n = rows.shape[-1]
+    place = torch.arange(n, device=rows.device).expand(rows.shape).clone()  # where each row is now
+    row = place.clone()  # which row is at each place now
+    wanted = rows.long()
+    pivots = torch.empty_like(rows)
+    for j in range(n):
+        here = place.gather(-1, wanted[..., j : j + 1])
+        pivots[..., j : j + 1] = here + 1
+        moved = row[..., j : j + 1]
+        row.scatter_(-1, here, moved)
+        place.scatter_(-1, moved, here)
+    return pivots
+
+
+def _lu_factor(a: torch.Tensor, pivot: bool = True, check_errors: bool = False) -> Any:
+    if a.shape[-1] != a.shape[-2] or not pivot or not _ahead("lu", a) or (check_errors and a.is_cuda):
+        return None
+    lu, pivots, info, _ = _lu_of(a)
+    return (lu, pivots, info) if _succeeded(info) else None
+
+
+def _turned(a: torch.Tensor) -> bool:
+    """Whether torch factors the transpose, which its derivative formulas expect."""
+    return a.is_contiguous() and not a.is_complex()
+
+
+def _solve(a: torch.Tensor, b: torch.Tensor, left: bool = True, check_errors: bool = False) -> Any:
+    vectors = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    if not left or (check_errors and a.is_cuda) or a.dtype is not b.dtype or not _ahead("lu", a):
+        return None
+    if a.shape[-1] != a.shape[-2] or (b.shape if vectors else b.shape[:-1]) != a.shape[:-1]:
+        return None
+    turned = _turned(a)
+    lu, pivots, info, (factor, rows) = _lu_of(a.mT if turned else a)
+    if not _succeeded(info):
+        return None
+    (x,) = _run(LU_SOLVE, (a, factor, rows, b[..., None] if vectors else b), (ADJOINT if turned else 0,))
+    return _columns(x[..., 0] if vectors else x), lu, pivots, info
+
+
+def _determinant(a: torch.Tensor) -> Any:
+    """The pivots of U, the sign of the exchanges, LU and the exchanges."""
+    if a.shape[-1] != a.shape[-2] or not _ahead("lu", a):
+        return None
+    lu, pivots, info, _ = _lu_of(a.mT if _turned(a) else a)
+    if framework.failed(info):
+        return None
+    counted = torch.arange(1, a.shape[-1] + 1, dtype=pivots.dtype, device=a.device)
+    sign = 1 - 2 * ((pivots != counted).sum(-1) % 2)
+    return lu.diagonal(dim1=-2, dim2=-1), sign.to(a.dtype), lu, pivots
+
+
+def _det(a: torch.Tensor) -> Any:
+    parts = _determinant(a)
+    return None if parts is None else (parts[0].prod(-1) * parts[1], *parts[2:])
+
+
+def _slogdet(a: torch.Tensor) -> Any:
+    parts = _determinant(a)
+    if parts is None:
+        return None
+    return parts[0].sgn().prod(-1) * parts[1], parts[0].abs().log_().sum(-1), *parts[2:]
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "_linalg_det": _det,
+    "_linalg_eigh": _eigh,
+    "_linalg_slogdet": _slogdet,
+    "_linalg_solve_ex": _solve,
+    "_linalg_svd": _svd,
+    "linalg_cholesky_ex": _cholesky,
+    "linalg_inv_ex": _inverse,
+    "linalg_lu_factor_ex": _lu_factor,
+    "linalg_qr": _qr,
+}

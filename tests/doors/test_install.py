@@ -1,0 +1,272 @@
+"""lapwing.install: the libraries' own functions give what they gave before, and come back."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import lapwing as lw
+from backends import DTYPES, random, spd, x64
+from lapwing.doors.ahead import AHEAD, Cells, ahead
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning", "ignore:.*lru_cache.*:UserWarning")
+SHAPE = (4000, 5, 5)
+
+
+@pytest.fixture
+def everywhere(monkeypatch):
+    """All calls with batches are taken."""
+    for row in (*AHEAD, ("lu", "cpu"), ("lu", "cuda")):
+        monkeypatch.setitem(AHEAD, row, Cells(64, 1))
+
+
+def close(got, expected, size=1.0):
+    """Equal up to rounding, with the same dtype and shape."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    if got.dtype.kind in "fc":
+        limit = 10 * 5 * np.finfo(got.dtype).eps * size * max(1.0, np.abs(expected).max(initial=0))
+        assert np.abs(got - expected).max(initial=0) <= limit
+
+
+def matrices(dtype):
+    p = spd(SHAPE, dtype)
+    return (random(SHAPE, dtype) + 4 * np.eye(5)).astype(dtype), (p / np.abs(p).max()).astype(dtype)
+
+
+def test_undo_leaves_nothing_behind():
+    import numpy.linalg as la
+
+    before = {name: getattr(la, name) for name in dir(la)}
+    handle = lw.install("numpy")
+    assert la.cholesky is not before["cholesky"] and "installed" in repr(handle)
+    again = lw.install("numpy", "numpy")
+    handle.undo()
+    handle.undo()
+    assert la.cholesky is not before["cholesky"]  # the second handle still uses it
+    with again:
+        pass
+    assert all(getattr(la, name) is own for name, own in before.items()) and "undone" in repr(again)
+    with pytest.raises(ValueError, match="install: 'nympy'"):
+        lw.install("nympy")
+    with pytest.raises(ValueError, match="nympy"):
+        lw.install("numpy", "nympy")
+    assert la.cholesky is before["cholesky"]
+
+
+def test_threads_and_nesting():
+    own = np.linalg.eigh
+    _, p = matrices("float64")
+
+    def work():
+        for _ in range(5):
+            with lw.install("numpy"):
+                np.linalg.eigh(p)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.linalg.eigh is own
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numpy(dtype):
+    a, p = matrices(dtype)
+    calls = {
+        "cholesky": lambda: (
+            [np.linalg.cholesky(p), np.linalg.cholesky(p, upper=True)]
+            if "upper" in inspect.signature(np.linalg.cholesky).parameters
+            else [np.linalg.cholesky(p)]
+        ),
+        "det": lambda: [np.linalg.det(a) / 4**5],
+        "eigh": lambda: [np.linalg.eigh(p).eigenvalues, np.linalg.eigh(p, "U").eigenvalues],
+        "eigvalsh": lambda: [np.linalg.eigvalsh(p)],
+        "inv": lambda: [np.linalg.inv(p + np.eye(5, dtype=dtype))],
+        "slogdet": lambda: [np.linalg.slogdet(a).logabsdet],
+        "solve": lambda: [np.linalg.solve(p + np.eye(5, dtype=dtype), a)],
+        "svd": lambda: [np.linalg.svd(a).S, np.linalg.svd(a, compute_uv=False), np.linalg.cond(p + np.eye(5, dtype=dtype))],
+        "qr": lambda: [np.abs(np.linalg.qr(a).R)],
+    }
+    for name, call in calls.items():
+        expected = call()
+        with lw.install("numpy") as handle:
+            got = call()
+        assert handle.report()[f"numpy.{name}"]["lapwing"] > 0, name
+        for x, y in zip(got, expected, strict=True):
+            close(x, y, 10)
+    with lw.install("numpy") as handle:  # errors are NumPy's own
+        for call in (lambda: np.linalg.cholesky(-p), lambda: np.linalg.inv(0 * a), lambda: np.linalg.eigh(p, "X")):
+            with pytest.raises(Exception) as caught:
+                call()
+            assert type(caught.value).__module__.startswith(("numpy", "builtins"))
+        assert type(np.linalg.eigh(p)).__module__.startswith("numpy")
+        np.linalg.cholesky(p[0])
+        np.linalg.cholesky(p[:2].tolist())
+    assert handle.report()["numpy.cholesky"] == {"lapwing": 0, "own": 3}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scipy(dtype):
+    sl = pytest.importorskip("scipy.linalg")
+    if not hasattr(sl, "eigh") or tuple(map(int, sl.__spec__.parent and __import__("scipy").__version__.split(".")[:2])) < (
+        1,
+        16,
+    ):
+        pytest.skip("this SciPy has no batches")
+    a, p = matrices(dtype)
+    a, p = a[:300], p[:1500]
+    calls = {
+        "cholesky": lambda: [sl.cholesky(p), sl.cholesky(p, lower=True)],
+        "det": lambda: [sl.det(a / 4)],
+        "eigh": lambda: [sl.eigh(p)[0], sl.eigh(p, eigvals_only=True)],
+        "svd": lambda: [sl.svd(a)[1], sl.svd(a, full_matrices=False, compute_uv=False)],
+        "svdvals": lambda: [sl.svdvals(a)],
+        "expm": lambda: [sl.expm(a / 4)],
+        "qr": lambda: [np.abs(sl.qr(a, mode="economic")[1])],
+    }
+    for name, call in calls.items():
+        expected = call()
+        with lw.install("scipy") as handle:
+            got = call()
+        taken = handle.report()[f"scipy.{name}"]["lapwing"]
+        assert taken == len(got) or (name == "det" and dtype in ("float32", "complex64")), name
+        for x, y in zip(got, expected, strict=True):
+            close(x, y, 10)
+    p[3, 0, 4] = np.nan
+    with lw.install("scipy"), pytest.raises(ValueError, match="infs or NaNs"):
+        sl.cholesky(p, lower=True)
+
+
+def test_jax():
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    with x64():
+        a, p = map(jnp.asarray, matrices("float64"))
+        calls = {
+            "cholesky": lambda: jnp.linalg.cholesky(p),
+            "eigh": lambda: jnp.linalg.eigh(p).eigenvalues,
+            "svd": lambda: jnp.linalg.svd(a).S,
+            "qr": lambda: jnp.abs(jnp.linalg.qr(a).R),
+            "scipy.cholesky": lambda: jax.scipy.linalg.cholesky(p, lower=True),
+            "scipy.eigh": lambda: jax.scipy.linalg.eigh(p)[0],
+        }
+        for name, call in calls.items():
+            expected = call()
+            with lw.install("jax") as handle:
+                got = call()
+                assert handle.report()[f"jax.{name}"]["lapwing"] == 1
+            close(got, expected, 10)
+        before = jax.grad(lambda x: jnp.linalg.cholesky(x).sum())(p)
+        kinds = jax.tree.structure(jnp.linalg.eigh(p))
+        with lw.install("jax"):
+            close(jax.jit(jax.grad(lambda x: jnp.linalg.cholesky(x).sum()))(p), before, 100)
+            assert jax.tree.structure(jnp.linalg.eigh(p)) == kinds
+            assert jnp.isnan(jnp.linalg.cholesky(-p)).all()
+
+
+TORCH = {
+    "linalg_cholesky_ex": lambda t, a, p: [*t.linalg.cholesky_ex(p), t.linalg.cholesky(p, upper=True)],
+    "linalg_inv_ex": lambda t, a, p: [*t.linalg.inv_ex(p + t.eye(5))],
+    "linalg_qr": lambda t, a, p: [x.abs() for x in t.linalg.qr(a)],
+    "_linalg_eigh": lambda t, a, p: [t.linalg.eigh(p)[0], t.linalg.eigvalsh(p, UPLO="U")],
+    "_linalg_svd": lambda t, a, p: [t.linalg.svd(a)[1], t.linalg.svdvals(a)],
+    "linalg_lu_factor_ex": lambda t, a, p: [*t.linalg.lu_factor_ex(a)],
+    "_linalg_solve_ex": lambda t, a, p: [t.linalg.solve(p + t.eye(5), a), t.linalg.solve(p + t.eye(5), a[..., 0])],
+    "_linalg_det": lambda t, a, p: [t.linalg.det(a / 4)],
+    "_linalg_slogdet": lambda t, a, p: [*t.linalg.slogdet(a)],
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", TORCH)
+def test_torch(name, dtype, everywhere):
+    torch = pytest.importorskip("torch")
+    a, p = map(torch.tensor, matrices(dtype))
+    for x in (a, a.mT.contiguous().mT):
+        expected = TORCH[name](torch, x, p)
+        with lw.install("torch") as handle:
+            got = TORCH[name](torch, x, p)
+        assert handle.report()[f"torch.{name}"]["lapwing"] > 0
+        for y, z in zip(got, expected, strict=True):
+            close(y, z, 10)
+            assert y.stride() == z.stride()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_derivatives_are_torchs_own(name, dtype, everywhere):
+    torch = pytest.importorskip("torch")
+    a, p = (torch.tensor(x[:2, :3, :3]).requires_grad_() for x in matrices(dtype))
+
+    def smooth(a, p):
+        p = (p + p.mH) / 2 + torch.eye(3)
+        return tuple(x for x in TORCH[name](_Small(torch), a, p) if x.is_floating_point() or x.is_complex())
+
+    with lw.install("torch") as handle:
+        assert torch.autograd.gradcheck(smooth, (a, p), check_forward_ad=True)
+    assert handle.report()[f"torch.{name}"]["lapwing"] > 0
+    for row in (a.mT.contiguous().mT.detach().requires_grad_(),):
+        with lw.install("torch"):
+            assert torch.autograd.gradcheck(smooth, (row, p))
+
+
+class _Small:
+    """torch with an identity of order 3."""
+
+    def __init__(self, torch):
+        self.linalg, self.eye = torch.linalg, lambda n: torch.eye(3)
+
+
+def test_torch_errors_vmap_and_compile():
+    torch = pytest.importorskip("torch")
+    p = torch.tensor(matrices("float64")[1])
+    with pytest.raises(torch.linalg.LinAlgError) as own:
+        torch.linalg.cholesky(-p)
+    own_info = torch.linalg.cholesky_ex(-p)
+    with lw.install("torch") as handle:
+        with pytest.raises(torch.linalg.LinAlgError) as ours:
+            torch.linalg.cholesky(-p)
+        assert str(ours.value) == str(own.value)
+        for x, y in zip(torch.linalg.cholesky_ex(-p), own_info, strict=True):
+            assert torch.equal(x, y)
+        with pytest.raises(torch.linalg.LinAlgError):
+            torch.linalg.eigh(p * torch.nan)
+        assert torch.allclose(torch.func.vmap(torch.linalg.inv)(p), torch.linalg.inv(p))
+        compiled = torch.compile(lambda x: torch.linalg.cholesky(x) @ torch.linalg.qr(x)[1], backend="aot_eager")
+        assert torch.allclose(compiled(p), torch.linalg.cholesky(p) @ torch.linalg.qr(p)[1])
+        out = torch.empty_like(p)
+        torch.linalg.cholesky(p, out=out)
+    report = handle.report()
+    assert report["torch.linalg_inv_ex"]["lapwing"] == 2 and report["torch.linalg_qr"]["lapwing"] == 2
+    assert torch.linalg.cholesky_ex(p)[0].stride() == own_info[0].stride()
+
+
+def test_ahead():
+    assert ahead("eigh", "cpu", (5000, 5, 5)) and not ahead("eigh", "cpu", (2, 5, 5)) and not ahead("eigh", "mps", (5000, 5, 5))
+    assert not ahead("eigh", "cpu", (5000, 500, 500)) and not ahead("eigh", "cpu", (0, 5, 5))
+    half = np.tile(np.eye(5, dtype=np.int32), (5000, 1, 1))
+    with lw.install("numpy") as handle:
+        assert np.linalg.eigvalsh(half).dtype == np.float64
+    assert handle.report() == {"numpy.eigvalsh": {"lapwing": 0, "own": 1}}
+
+
+def test_command_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, numpy as np\nprint(sys.argv[1:], __name__)\nnp.linalg.eigvalsh(np.tile(np.eye(3), (900, 1, 1)))\n"
+        "sys.exit(int(sys.argv[1]))\n"
+    )
+    command = [sys.executable, "-m", "lapwing", "run", "--install", "numpy", "--report", str(script), "3", "--x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 3 and done.stdout == "['3', '--x'] __main__\n"
+    assert "lapwing: numpy.eigvalsh: 1 calls by lapwing, 0 by the library" in done.stderr
+    for arguments in (["--install", "numpy"], ["--install", "nympy", str(script)], ["--install", "numpy", "missing.py"]):
+        done = subprocess.run([sys.executable, "-m", "lapwing", "run", *arguments], capture_output=True, text=True)
+        assert done.returncode == 2 and "lapwing: " in done.stderr
