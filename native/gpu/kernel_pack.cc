@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -63,6 +64,9 @@ class File {
 
 std::mutex mutex;
 std::string places, trusted;
+// What any_for() found, by compute capability: every call asks, and must not wait.
+enum Answer : int8_t { UNKNOWN, NO, YES };
+std::atomic<int8_t> answers[256];
 
 // Whoever can write to a pack can run code as its user: that may be the user, root and the owner of the installation.
 bool safe(const File& file, const std::string& path) {
@@ -160,6 +164,7 @@ void set_places(const char* list, const char* folder) {
   std::lock_guard<std::mutex> hold(mutex);
   places = list;
   trusted = folder;
+  for (auto& answer : answers) answer = UNKNOWN;
 }
 
 Key key_of(const std::string& text) { return {hash(text, 0), hash(text, 0x9e3779b97f4a7c15ull)}; }
@@ -179,9 +184,13 @@ std::vector<Description> describe(int compute_capability) {
 }
 
 bool any_for(int compute_capability) {
-  for (const Pack* pack : packs_for(compute_capability))
-    if (pack->problem().empty()) return true;
-  return false;
+  auto& answer = answers[compute_capability & 255];
+  if (answer == UNKNOWN) {
+    bool any = false;
+    for (const Pack* pack : packs_for(compute_capability)) any = any || pack->problem().empty();
+    answer = any ? YES : NO;
+  }
+  return answer == YES;
 }
 
 }  // namespace lapwing::kernel_pack

@@ -119,10 +119,7 @@ SYSTEMS = {
 }
 # nor do mixed-precision solves, in double precision alone
 MIXED = {
-    ("mixed.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v}")
-    for dtype in (1, 3)
-    for upper in (0, 1)
-    for v in (8, 16)
+    ("mixed.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER={upper} -DLW_V={v}") for dtype in (1, 3) for upper in (0, 1) for v in (8, 16)
 }
 # larger batches of systems need memory and products: the options as native/gpu/blocked.cc writes them
 BLOCKED = {

@@ -26,13 +26,14 @@ _SMALL, _LARGE = range(1, 129), (200, 256, 512, 1024, 4096, 20_000)
 # One matrix, some and many. The second stage of eigh has a kernel for each number of matrices that share a warp.
 _BATCHES, _EIGH_BATCHES, _LARGE_BATCHES = (1, 100, 10_000), (1, 1000, 2000, 4000, 10_000), (1, 100)
 _TALL = 100_000  # rows of a matrix that is taken in passes over them
-# Kernels up to n = 32 are compiled for their order. Derivatives and rarer choices are in a pack for these orders alone.
-_ROUND = {*range(1, 17), 20, 24, 28, 32}
+# Kernels up to n = 32 are compiled for their order, larger ones for its alignment and for how many fit on a multiprocessor.
+# Derivatives and rarer choices are in a pack for these orders alone.
+_ROUND = {*range(1, 17), 20, 24, 28, *range(32, 129, 8), *_LARGE}
 
 
 def calls(n: int) -> Iterator[Call]:
     """The calls for matrices of order n, and for tall and wide ones with that smaller side."""
-    is_round, is_large = n in _ROUND or n > 32, n in _LARGE
+    is_round, is_large = n in _ROUND, n in _LARGE
     for batch in _LARGE_BATCHES if is_large else _EIGH_BATCHES:
         for operation in ("eigh", "eigvalsh"):
             yield operation, 0, (batch, n, 0, n)
