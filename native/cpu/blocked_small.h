@@ -207,120 +207,228 @@ bool factor_lines(const Lines<R, P>& a, int64_t n, int32_t* order, R* memory) {
   return odd;
 }
 
-// ---- one real right-hand side ------------------------------------------------------------------------------------------------
+// ---- one right-hand side -----------------------------------------------------------------------------------------------------
 
-// x <- T^-1 x for a real triangle whose rows, or columns, are contiguous: the lanes run along them.
-template <class R>
+// x <- T^-1 x for a triangle whose rows, or columns, are contiguous: the lanes run along them. `T` is a Scalars whose elements are
+// side by side (STEP reals apart), x has its imaginary parts `imag` behind.
+template <class R, int P, int STEP>
 struct Column {
   static constexpr int W = LANES<R>, G = LAPWING_VECTOR / 16, K = CHUNK<R>;
+  static constexpr int AT_ONCE = std::min(W, LAPWING_REGISTERS / 4 / P);  // sums in registers
+  typedef Scalar<R, P> T;
+
+  Scalars<R, P> t;
+  const R* inverse;  // of the diagonal, P reals for each; null: ones
+  int64_t n, line;   // line: from a row, or column, to the next
+  bool conjugate;
   R* x;
+  int64_t imag;
+
+  // W elements side by side
+  template <int APART>
+  static LAPWING_INLINE Element<R, P> load_elements(const R* p, int64_t to_imag, bool conjugate) {
+    if constexpr (P == 1) {
+      return {load(p)};
+    } else {
+      Element<R, P> e;
+      if constexpr (APART == 2) {
+        const Vec<R> low = load(p), high = load(p + W);
+        const Mask<R> even = lane_numbers<R>() * 2;
+        e = {__builtin_shuffle(low, high, even), __builtin_shuffle(low, high, even + 1)};
+      } else {
+        e = {load(p), load(p + to_imag)};
+      }
+      return conjugate ? conj<R, P>(e) : e;
+    }
+  }
+  LAPWING_INLINE Element<R, P> row(const R* p) const { return load_elements<STEP>(p, t.imag, conjugate); }
+  LAPWING_INLINE Element<R, P> at(int64_t i) const {
+    if constexpr (P == 1)
+      return {load(x + i)};
+    else
+      return {load(x + i), load(x + imag + i)};
+  }
+  LAPWING_INLINE void put_at(int64_t i, const Element<R, P>& e) const {
+    store(x + i, e.re);
+    if constexpr (P == 2) store(x + imag + i, e.im);
+  }
+  LAPWING_INLINE T scalar(int64_t i) const {
+    if constexpr (P == 1)
+      return x[i];
+    else
+      return {x[i], x[imag + i]};
+  }
+
+  // W vectors, and their way to the transpose
+  struct Square {
+    R part[P][W * W];
+    LAPWING_INLINE void set(int64_t i, const Element<R, P>& e) {
+      store(part[0] + i * W, e.re);
+      if constexpr (P == 2) store(part[P - 1] + i * W, e.im);
+    }
+    LAPWING_INLINE Element<R, P> get(int64_t i) const {
+      if constexpr (P == 1)
+        return {load(part[0] + i * W)};
+      else
+        return {load(part[0] + i * W), load(part[P - 1] + i * W)};
+    }
+    LAPWING_INLINE void turn() {
+      for (R* numbers : part) {
+        const R* p[W];
+        for (int i = 0; i < W; i++) p[i] = numbers + i * W;
+        Vec<R> v[G][K];
+        read_chunks<R, G>(v, p, 0);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++) store(numbers + i * W, v[i / K][i % K]);
+      }
+    }
+  };
 
   // The unknowns first .. first + W, given the columns of the triangle among them
   template <bool FORWARD>
-  static LAPWING_INLINE void solve_block(Vec<R> (&v)[G][K], const R* inverse, R* x) {
-    Vec<R> y = load(x);
-    if (inverse) y *= load(inverse);
+  LAPWING_INLINE void solve_block(const Square& columns, int64_t first) const {
+    Element<R, P> y = at(first), by = {};
+    if (inverse) by = load_elements<P>(inverse + first * P, 0, conjugate), y = product<R, P>(y, by);
 #pragma GCC unroll 16
     for (int step = 0; step < W; step++) {
       const int j = FORWARD ? step : W - 1 - step;
       const Mask<R> open = FORWARD ? lane_numbers<R>() > broadcast_int<R>(j) : lane_numbers<R>() < broadcast_int<R>(j);
-      Vec<R> column = (Vec<R>)((Mask<R>)v[j / K][j % K] & open);  // what is not part of the triangle may be anything
-      if (inverse) column *= load(inverse);
-      y = fma(-column, __builtin_shuffle(y, broadcast_int<R>(j)), y);
+      Element<R, P> column = columns.get(j), known = y;
+      // what is not part of the triangle may be anything
+      column.re = (Vec<R>)((Mask<R>)column.re & open);
+      if constexpr (P == 2) column.im = (Vec<R>)((Mask<R>)column.im & open);
+      if (inverse) column = product<R, P>(column, by);
+      known.re = __builtin_shuffle(y.re, broadcast_int<R>(j));
+      if constexpr (P == 2) known.im = __builtin_shuffle(y.im, broadcast_int<R>(j));
+      subtract_product<R, P, false>(y, column, known);
     }
-    store(x, y);
+    put_at(first, y);
   }
 
   // Unknowns [first, last), fewer than a vector
-  static void solve_few(const Scalars<R, 1>& t, bool forward, const R* inverse, R* x, int64_t first, int64_t last) {
+  void solve_few(bool forward, int64_t first, int64_t last) const {
     for (int64_t step = first; step < last; step++) {
       const int64_t i = forward ? step : first + last - 1 - step;
-      R sum = x[i];
-      for (int64_t j = forward ? first : i + 1; j < (forward ? i : last); j++) sum -= *t.at(i, j) * x[j];
-      x[i] = inverse ? sum * inverse[i] : sum;
+      T sum = scalar(i);
+      for (int64_t j = forward ? first : i + 1; j < (forward ? i : last); j++) sum -= times<R, P>(element(i, j), scalar(j));
+      if (inverse) {
+        const T by = P == 2 ? make_scalar(inverse[i * P], inverse[i * P + P - 1]) : make_scalar(inverse[i * P], 0);
+        sum = times<R, P>(sum, conjugate ? conjugated(by) : by);
+      }
+      x[i] = std::real(sum);
+      if constexpr (P == 2) x[imag + i] = std::imag(sum);
     }
   }
+  static T make_scalar(R re, R im) {
+    if constexpr (P == 2) return {re, im};
+    else return (void)im, re;
+  }
+  T element(int64_t i, int64_t j) const {
+    const T e = P == 2 ? make_scalar(*t.at(i, j), t.at(i, j)[t.imag]) : make_scalar(*t.at(i, j), 0);
+    return conjugate ? conjugated(e) : e;
+  }
 
-  // x[first .. first + rows) loses T(those rows, [begin, end)) x[begin .. end), the rows of T being contiguous, end - begin whole vectors
+  // sums(i) <- T(row + i, [begin, begin + length)) x, lane by lane; length is whole vectors
   template <int ROWS>
-  static LAPWING_INLINE void subtract_rows(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
-    Vec<R> sum[ROWS];
+  LAPWING_INLINE void add_rows(const R* from, int64_t begin, int64_t length, Element<R, P> (&sum)[ROWS]) const {
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; i++) sum[i] = Vec<R>{};
+    for (int i = 0; i < ROWS; i++) sum[i] = real<R, P>(Vec<R>{});
     for (int64_t q = 0; q < length; q += W) {
-      const Vec<R> z = load(y + q);
+      const Element<R, P> z = at(begin + q);
 #pragma GCC unroll 16
-      for (int i = 0; i < ROWS; i++) sum[i] = fma(load(t + i * ld + q), z, sum[i]);
-    }
-    if constexpr (ROWS == W) {  // sums over the lanes of each are a vector
-      R square[W * W];
-      const R* p[W];
-#pragma GCC unroll 16
-      for (int i = 0; i < W; i++) store(square + i * W, sum[i]), p[i] = square + i * W;
-      Vec<R> v[G][K];
-      read_chunks<R, G>(v, p, 0);
-      Vec<R> total = v[0][0];
-#pragma GCC unroll 16
-      for (int i = 1; i < W; i++) total += v[i / K][i % K];
-      store(x, load(x) - total);
-    } else {
-      for (int lane = 0; lane < W; lane++) x[0] -= sum[0][lane];
+      for (int i = 0; i < ROWS; i++) add_product<R, P>(sum[i], row(from + i * line + q * STEP), z);
     }
   }
 
   template <bool FORWARD>
-  __attribute__((noinline)) void by_rows(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
-    const int64_t few = n % W, ld = t.down;
+  __attribute__((noinline)) void by_rows() const {
+    const int64_t few = n % W;
     for (int64_t step = 0; step < n - few; step += W) {
       const int64_t r = FORWARD ? step : n - W - step, begin = FORWARD ? 0 : r + W;
-      subtract_rows<W>(t.at(r, begin), ld, x + begin, step, x + r);
-      const R* p[W];
-      for (int i = 0; i < W; i++) p[i] = t.at(r + i, r);
-      Vec<R> v[G][K];
-      read_chunks<R, G>(v, p, 0);
-      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+      Square square;
+      for (int i = 0; i < W; i += AT_ONCE) {
+        Element<R, P> sum[AT_ONCE];
+        add_rows<AT_ONCE>(t.at(r + i, begin), begin, step, sum);
+#pragma GCC unroll 16
+        for (int e = 0; e < AT_ONCE; e++) square.set(i + e, sum[e]);
+      }
+      square.turn();
+      Element<R, P> y = at(r);
+#pragma GCC unroll 16
+      for (int i = 0; i < W; i++) {
+        const Element<R, P> less = square.get(i);
+        y.re -= less.re;
+        if constexpr (P == 2) y.im -= less.im;
+      }
+      put_at(r, y);
+      for (int i = 0; i < W; i++) square.set(i, row(t.at(r + i, r)));
+      square.turn();
+      solve_block<FORWARD>(square, r);
     }
     const int64_t first = FORWARD ? n - few : 0, begin = FORWARD ? 0 : few;
-    for (int64_t i = first; i < first + few; i++) subtract_rows<1>(t.at(i, begin), ld, x + begin, n - few, x + i);
-    solve_few(t, FORWARD, inverse, x, first, first + few);
+    for (int64_t i = first; i < first + few; i++) {
+      Element<R, P> sum[1];
+      add_rows<1>(t.at(i, begin), begin, n - few, sum);
+      for (int lane = 0; lane < W; lane++) {
+        x[i] -= sum[0].re[lane];
+        if constexpr (P == 2) x[imag + i] -= sum[0].im[lane];
+      }
+    }
+    solve_few(FORWARD, first, first + few);
   }
 
-  // x[0 .. length) loses COUNT columns times y
+  // x[to .. to + length) loses COUNT columns, from `from` on, times the unknowns from number `first` on
   template <int COUNT>
-  static LAPWING_INLINE void subtract_columns(const R* t, int64_t ld, const R* y, int64_t length, R* x) {
-    Vec<R> by[COUNT];
+  LAPWING_INLINE void subtract_columns(const R* from, int64_t first, int64_t to, int64_t length) const {
+    Element<R, P> by[COUNT];
 #pragma GCC unroll 16
-    for (int j = 0; j < COUNT; j++) by[j] = broadcast(-y[j]);
+    for (int j = 0; j < COUNT; j++) by[j] = spread<R, P>(-scalar(first + j));
     for (int64_t q = 0; q < length; q += W) {
-      Vec<R> even = load(x + q), odd = {};
+      Element<R, P> sums[2] = {at(to + q), real<R, P>(Vec<R>{})};
 #pragma GCC unroll 16
-      for (int j = 0; j < COUNT; j++) (j % 2 ? odd : even) = fma(load(t + j * ld + q), by[j], j % 2 ? odd : even);
-      store(x + q, even + odd);
+      for (int j = 0; j < COUNT; j++) add_product<R, P>(sums[j % 2], row(from + j * line + q * STEP), by[j]);
+      sums[0].re += sums[1].re;
+      if constexpr (P == 2) sums[0].im += sums[1].im;
+      put_at(to + q, sums[0]);
     }
   }
 
   template <bool FORWARD>
-  __attribute__((noinline)) void by_columns(const Scalars<R, 1>& t, const R* inverse, int64_t n) const {
-    const int64_t few = n % W, ld = t.right, whole = n - few, first = FORWARD ? 0 : whole, rest = FORWARD ? few : 0;
-    solve_few(t, FORWARD, inverse, x, first, first + few);
-    for (int64_t j = first; j < first + few; j++) subtract_columns<1>(t.at(rest, j), ld, x + j, whole, x + rest);
+  __attribute__((noinline)) void by_columns() const {
+    const int64_t few = n % W, whole = n - few, first = FORWARD ? 0 : whole, rest = FORWARD ? few : 0;
+    solve_few(FORWARD, first, first + few);
+    for (int64_t j = first; j < first + few; j++) subtract_columns<1>(t.at(rest, j), j, rest, whole);
     for (int64_t step = 0; step < whole; step += W) {
       const int64_t r = FORWARD ? few + step : whole - W - step;
-      Vec<R> v[G][K];
-#pragma GCC unroll 16
-      for (int j = 0; j < W; j++) v[j / K][j % K] = load(t.at(r, r + j));
-      solve_block<FORWARD>(v, inverse ? inverse + r : nullptr, x + r);
+      Square square;
+      for (int j = 0; j < W; j++) square.set(j, row(t.at(r, r + j)));
+      solve_block<FORWARD>(square, r);
       const int64_t to = FORWARD ? r + W : 0;
-      subtract_columns<W>(t.at(to, r), ld, x + r, whole - W - step, x + to);
+      for (int j = 0; j < W; j += AT_ONCE) subtract_columns<AT_ONCE>(t.at(to, r + j), r + j, to, whole - W - step);
     }
   }
 
-  void solve(const Triangle<R, 1, Scalars<R, 1>>& factor) const {
-    const R* inverse = factor.inverse.x;
-    if (factor.t.right == 1)
-      factor.lower ? by_rows<true>(factor.t, inverse, factor.n) : by_rows<false>(factor.t, inverse, factor.n);
+  void solve(bool lower, bool rows) const {
+    if (rows)
+      lower ? by_rows<true>() : by_rows<false>();
     else
-      factor.lower ? by_columns<true>(factor.t, inverse, factor.n) : by_columns<false>(factor.t, inverse, factor.n);
+      lower ? by_columns<true>() : by_columns<false>();
+  }
+};
+
+// The numbers of one right-hand side
+template <class R, int P>
+struct Vector {
+  R* x;
+  int64_t imag;
+
+  void solve(const Triangle<R, P, Scalars<R, P>>& factor) const {
+    const Scalars<R, P>& t = factor.t;
+    const int64_t step = std::min(std::abs(t.down), std::abs(t.right)), line = std::max(std::abs(t.down), std::abs(t.right));
+    if (step == 1)
+      Column<R, P, 1>{t, factor.inverse.x, factor.n, line, factor.conjugate, x, imag}.solve(factor.lower, t.right == step);
+    else if constexpr (P == 2)
+      Column<R, P, P>{t, factor.inverse.x, factor.n, line, factor.conjugate, x, imag}.solve(factor.lower, t.right == step);
   }
 };
 
@@ -362,20 +470,20 @@ struct Middle {
   }
 
   static void apply(const Factor& factor, const Lines<R, P>& x, int64_t vectors) { factor.solve(x, vectors); }
-  static void apply(const Factor& factor, const Column<R>& x, int64_t) {
-    if constexpr (P == 1) x.solve(factor);
-  }
+  static void apply(const Factor& factor, const Vector<R, P>& x, int64_t) { x.solve(factor); }
 
   // x <- body's work on b, piece by piece; row order[i] of b is row i there. careful: by division instead, which reads the frame.
   template <class Body>
   void solve_columns(const R* b, R* out, const int32_t* order, R* memory, bool careful, const Body& body) const {
-    if constexpr (P == 1)
-      if (k == 1 && !careful) {
-        for (int64_t i = 0; i < n; i++) memory[i] = b[order ? order[i] : i];
-        body(Column<R>{memory}, 1);
-        std::copy_n(memory, n, out);
-        return;
-      }
+    if (k == 1 && !careful) {
+      const Vector<R, P> x = {memory, n};
+      for (int64_t i = 0; i < n; i++)
+        for (int part = 0; part < P; part++) x.x[part * n + i] = b[(order ? order[i] : i) * P + part];
+      body(x, 1);
+      for (int64_t i = 0; i < n; i++)
+        for (int part = 0; part < P; part++) out[i * P + part] = x.x[part * n + i];
+      return;
+    }
     for (int64_t first = 0; first < k; first += PIECE) {
       const int64_t columns = std::min<int64_t>(PIECE, k - first);
       R* room = memory;

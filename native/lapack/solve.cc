@@ -9,7 +9,6 @@
 #include <limits>
 #include <numeric>
 
-#include "cpu/cholesky.h"
 #include "cpu/columns.h"
 #include "determinant.h"
 #include "dtypes.h"
@@ -17,7 +16,6 @@
 #include "lapack/lapack.h"
 #include "lapack/decompose.h"
 #include "lapack/rows.h"
-#include "cpu/lu.h"
 #include "cpu/matrix.h"
 #include "cpu/threads.h"
 
@@ -151,18 +149,9 @@ auto named(bool upper) {
   return [upper](int64_t i, int64_t j) { return upper ? j >= i : j <= i; };
 }
 
-// Up to here our own kernels factor one matrix faster than the library. n = 64, float64, one thread: a whole call of cholesky
-// from Python takes 9 us, dpotrf alone through SciPy 10.5; a system by LU 24 us instead of 33 (2026-11-15).
-constexpr int64_t OWN_ORDER = 128;
-
 // work <- the Cholesky factor of a; 0, or what failed
 template <class T>
 int64_t factor_positive(const Frame& frame, const T* a, T* work, int64_t n, bool upper) {
-  if (n <= OWN_ORDER) {
-    int32_t status = 0;
-    cholesky_batch(a, work, &status, 1, n, upper);
-    return status;
-  }
   if (!copy_finite_hermitian(frame, a, work, n, upper)) return first_not_finite(work, n, named(upper));
   return cholesky_in_place(work, n, upper);
 }
@@ -171,14 +160,6 @@ int64_t factor_positive(const Frame& frame, const T* a, T* work, int64_t n, bool
 template <class T>
 void factor_columns(T* a, const Integers& pivots, int64_t n) {
   int64_t info = 0;
-  if constexpr (!is_complex<T>) {
-    if (n <= OWN_ORDER) {
-      int32_t rows[OWN_ORDER];
-      lu_small(a, n, rows);
-      for (int64_t i = 0; i < n; i++) pivots.put(i, rows[i] + 1);
-      return;
-    }
-  }
   call<T>(GETRF, n, n, a, n, pivots.data(), &info);
 }
 

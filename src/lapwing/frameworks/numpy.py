@@ -87,6 +87,15 @@ def solve_direct(operation: Operation, flags: int, a: np.ndarray, b: np.ndarray)
     return x if native.direct(operation.code, code, flags, a, b, x) else None
 
 
+def mirrored_direct(operation: Operation, flags: int, a: np.ndarray) -> np.ndarray | None:
+    """The whole matrix of which one triangle is read, under the same conditions."""
+    code = _CODE.get(a.dtype)
+    if code is None or native is None:
+        return None
+    whole = _empty(a.shape, a.dtype)
+    return whole if native.direct(operation.code, code, flags, a, whole) else None
+
+
 def results_direct(operation: Operation, flags: int, a: np.ndarray) -> tuple[np.ndarray, ...] | None:
     """The same for an operation on one matrix: its results without the status."""
     dtype, shape = a.dtype, a.shape

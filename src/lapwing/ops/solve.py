@@ -18,7 +18,7 @@ from ..core.problem import ADJOINT, MIXED, POS, SELF_ADJOINT, SYMMETRIC, UNIT, U
 from ..core.request import ASSUME, MATRIX, ONE_TRIANGLE, RIGHT, VALUE, Request
 from .failure import first_failure
 from .systems import INVERSE, SLOGDET, SOLVE, SOLVE_MIXED, TRIANGULAR
-from .triangle import finite_flags, symmetric_matrix, whole_matrix
+from .triangle import HERMITIAN, finite_flags, symmetric_matrix, whole_matrix
 
 Array = TypeVar("Array")
 _ndarray, _logging = np.ndarray, planner.logging_decisions  # a look-up less
@@ -153,7 +153,13 @@ def _solve_direct(framework: Any, a: np.ndarray, b: np.ndarray, assume: str) -> 
         return framework.solve_direct(SOLVE, POS, a, b)
     if assume == "lower":
         return framework.solve_direct(TRIANGULAR, 0, a, b)
-    return framework.solve_direct(TRIANGULAR, UPPER, a, b) if assume == "upper" else None
+    if assume == "upper":
+        return framework.solve_direct(TRIANGULAR, UPPER, a, b)
+    if assume != "symmetric" and assume != "hermitian":
+        return None
+    flag = _MIRRORED[assume]
+    whole = framework.mirrored_direct(HERMITIAN, flag & SYMMETRIC, a)
+    return None if whole is None else framework.solve_direct(SOLVE, flag, whole, b)
 
 
 def solve_ex(a: Any, b: Any, /, *, assume: Assume = "general", upper: bool = False, **unknown: Never) -> SolveExResult:
