@@ -322,8 +322,10 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 bool solve_pays(const Frame& frame, const Properties& gpu) {
   constexpr int64_t MEASURED = 2048, FEWER_POSITIVE = 512, FEWER_TRIANGLE = 1024, MANY = 16;
   const int64_t batch = frame.size[0], n = frame.size[1];
-  if (is_qr(frame.op) || frame.op == LSTSQ)
-    return !qr_is_blocked(frame, gpu) || batch > 1 || std::max(n, frame.size[2]) <= MEASURED;
+  if (is_qr(frame.op) || frame.op == LSTSQ) {  // panels of many rows are narrow
+    const int64_t longer = std::max(n, frame.size[2]), one = frame.dtype == F32 ? MEASURED : MEASURED / 2;
+    return !qr_is_blocked(frame, gpu) || longer <= one || (batch > 1 && longer <= 2 * MEASURED) || batch >= MANY;
+  }
   if (is_rectangular(frame.op) || n <= MAX_LANES_N) return true;
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;

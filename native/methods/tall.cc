@@ -19,6 +19,8 @@ namespace {
 // takes 0.46 ms against 1.5 by cuSOLVER, which does not make the host wait.
 constexpr int64_t LEAST_ELEMENTS_CPU = 1 << 15, LEAST_COLUMNS_CPU = 8, LEAST_ELEMENTS_GPU = 1 << 20;
 constexpr int64_t RATIO = 8;            // rows to columns
+// H200, 2026-11-16, benchmarks/qr_blocks.py --engines: 4096 x 256 takes 3.1 ms, with cuSOLVER 1.7; 65536 x 256 3.3, with cuSOLVER 6.9
+constexpr int64_t NARROW_GPU = 128, LONG_GPU = 1 << 15;
 constexpr int64_t MOST_COLUMNS = 512;   // R is decomposed on the host
 
 constexpr int MOST_ROUNDS = 7;  // 2 are usual, 3 at a condition of 1e10, 4 or 5 where A is singular
@@ -300,6 +302,7 @@ bool tall_pays(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], width = frame.dtype >= C64 ? 2 * n : n;
   const int64_t least = frame.device == CPU ? LEAST_ELEMENTS_CPU : LEAST_ELEMENTS_GPU;
   if (frame.device == CPU && width < LEAST_COLUMNS_CPU) return false;
+  if (frame.device != CPU && width > NARROW_GPU && m < LONG_GPU) return false;
   return m >= RATIO * n && m * width >= least;
 }
 

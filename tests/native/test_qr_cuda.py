@@ -83,7 +83,21 @@ def test_not_finite(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("engine", ["batched", "cusolver"])
 @pytest.mark.parametrize(
-    "m, n, k", [(132, 33, 1), (400, 100, 1), (100, 100, 3), (512, 128, 40), (60, 200, 2), (1024, 256, 1)], ids=str
+    "m, n, k",
+    [
+        (1, 1, 1),
+        (4, 4, 1),
+        (8, 3, 2),
+        (3, 8, 1),
+        (32, 32, 1),
+        (132, 33, 1),
+        (400, 100, 1),
+        (100, 100, 3),
+        (512, 128, 40),
+        (60, 200, 2),
+        (1024, 256, 1),
+    ],
+    ids=str,
 )
 def test_lstsq(dtype, engine, m, n, k):
     a = matrices("random", dtype, 3, m, n)

@@ -330,6 +330,17 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     return x, residuals.astype(s.dtype), good.sum(-1, dtype=np.int32), info
 
 
+# Small matrices of a batch are composed of kernels for whole batches; a few are not worth so many calls.
+_SMALL, _FEW = 32, 64
+
+
+def _native_on_gpu(shape: Any) -> bool:
+    """Whether least squares of such matrices are one native operation on a GPU."""
+    *batch, m, n = shape
+    known = all(isinstance(x, int) for x in shape) and m and n
+    return native_on_gpu(m, n) or bool(known and max(m, n) <= _SMALL and prod(batch) <= _FEW)
+
+
 LSTSQ = Operation(
     "lstsq",
     results=_results,
@@ -343,7 +354,7 @@ LSTSQ = Operation(
     example=(0, _DEFAULT),
     composed=_composed,
     elsewhere=_elsewhere,
-    native_elsewhere=lambda shapes: native_on_gpu(*shapes[0][-2:]),
+    native_elsewhere=lambda shapes: _native_on_gpu(shapes[0]),
     differentiable=2,
 )
 
@@ -352,7 +363,7 @@ def _problem(a: Any, b: Any = None, **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
     check_matrix("lstsq", array.shape, array.dtype)
     shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
-    if array.device != "cpu" and not native_on_gpu(*array.shape[-2:]):
+    if array.device != "cpu" and not _native_on_gpu(array.shape):
         return _problem_of("svd", array)
     right = 1 if len(shape) == 1 else shape[-1]
     if len(array.shape) == 2:

@@ -243,9 +243,8 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
 
 
 # R alone and least squares are composed of the QR where that is fastest on a GPU: up to this order it is one kernel for a batch
-# (MAX_QR_M of native/gpu/solve.cc), from this shape on engine "tall" takes it (RATIO and LEAST_ELEMENTS_GPU of
-# native/methods/tall.cc).
-_SMALL, _TALL_RATIO, _TALL_ELEMENTS = 32, 8, 1 << 20
+# (MAX_QR_M of native/gpu/solve.cc), from this shape on engine "tall" takes it (tall_pays in native/methods/tall.cc).
+_SMALL, _TALL_RATIO, _TALL_ELEMENTS, _TALL_NARROW, _TALL_LONG = 32, 8, 1 << 20, 128, 1 << 15
 
 
 def native_on_gpu(m: Any, n: Any) -> bool:
@@ -253,7 +252,8 @@ def native_on_gpu(m: Any, n: Any) -> bool:
     if not (isinstance(m, int) and isinstance(n, int) and m and n):
         return False
     long, short = max(m, n), min(m, n)
-    return long > _SMALL and (long < _TALL_RATIO * short or long * short < _TALL_ELEMENTS)
+    tall = long >= _TALL_RATIO * short and long * short >= _TALL_ELEMENTS and (short <= _TALL_NARROW or long >= _TALL_LONG)
+    return long > _SMALL and not tall
 
 
 QR_R = Operation(
