@@ -137,8 +137,15 @@ std::vector<Loaded> loads;
 // may not suit this driver; then the next one is asked.
 void* find_module(Frame& frame, const char* name, const std::string& options, const char** origin) {
   const Properties* device = properties(frame);
+  if (!device) return nullptr;
+  const bool has_pack = kernel_pack::any_for(device->compute_capability);
+  const auto has_compiler = [&] {
+    const char* reason = vendor::missing(vendor::compiler);
+    const char* who = has_pack ? "this GPU kernel is not in the kernel pack, and needs" : "own GPU kernels need";
+    return !reason || !fail(frame, "%s the run-time compiler: %s", who, reason);
+  };
   Source source;
-  if (!device || !read_source(frame, name, &source)) return nullptr;
+  if ((!has_pack && !has_compiler()) || !read_source(frame, name, &source)) return nullptr;
   RelaxedCapture relaxed;
   void* module = nullptr;
   const auto load = [&](const std::string& binary) { return vendor::table().module_load(&module, binary.data()); };
@@ -146,12 +153,7 @@ void* find_module(Frame& frame, const char* name, const std::string& options, co
   std::string binary = kernel_pack::find(kernel_pack::key_of(source.key(options)), device->compute_capability);
   if (!binary.empty() && load(binary) == 0) return module;
 
-  if (const char* reason = vendor::missing(vendor::compiler)) {
-    const bool has_pack = kernel_pack::any_for(device->compute_capability);
-    fail(frame, "%s the run-time compiler: %s",
-         has_pack ? "this GPU kernel is not in the kernel pack, and needs" : "own GPU kernels need", reason);
-    return nullptr;
-  }
+  if (!has_compiler()) return nullptr;
   *origin = "cache";
   int major = 0, minor = 0;
   vendor::table().rtc_version(&major, &minor);

@@ -389,3 +389,9 @@ def test_no_derivative_is_said():
     for made in (lw.qr(a, mode="complete").R, lw.svd(a, full_matrices=True).S):
         with pytest.raises(NotImplementedError, match="beyond"):
             made.sum().backward()
+
+
+def test_the_first_call_does_not_load_torchs_compiler():
+    """Its import takes longer than a second."""
+    code = "import sys, torch, lapwing as lw; lw.cholesky(torch.eye(3)); assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

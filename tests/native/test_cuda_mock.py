@@ -265,7 +265,7 @@ try:
     ctypes.CDLL(name)
 except OSError:
     # nothing but the first folder, without those of NVIDIA's wheels
-    native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
+    native.configure("", "", "", os.environ["LAPWING_CUDA_PATH"], "")
     if name == "libcuda.so.1":
         child.balanced = lambda: True
     tell(text=message(lambda: check("float32", 1, 3, "{engine}", scratch=1024)), reason=LISTED["cusolver"].missing("cuda"),

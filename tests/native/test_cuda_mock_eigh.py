@@ -681,10 +681,10 @@ def test_choice_without_a_library(libraries, child, tmp_path, absent, part, firs
     folder = copies(libraries, tmp_path / "some", lambda name, data: None if absent in name else data)
     code = f"""
 import lapwing.planner
-native.configure("", "", os.environ["LAPWING_CUDA_PATH"], "")
+native.configure("", "", "", os.environ["LAPWING_CUDA_PATH"], "")
 {RULES}
 import pathlib, lapwing
-native.configure(str(pathlib.Path(lapwing.__file__).parent / "kernels"), "", os.environ["LAPWING_CUDA_PATH"], "")
+native.configure(str(pathlib.Path(lapwing.__file__).parent / "kernels"), "", "", os.environ["LAPWING_CUDA_PATH"], "")
 if native.missing("blas" if "{absent}" == "cublas" else "solver") is None:
     tell(installed=True)
 else:

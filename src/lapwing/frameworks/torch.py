@@ -113,9 +113,13 @@ def _needs_derivative(a: torch.Tensor) -> bool:
     return (a.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _in_functorch_constant() -> bool:
     return _functorch_level() is not None
+
+
+# as torch.compiler.assume_constant_result does, which imports torch._dynamo: 1.4 s in the first call of programs that do not
+# compile
+_in_functorch_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _native_on_gpu(operation: Operation, arrays: tuple[Any, ...]) -> bool:
