@@ -3,15 +3,21 @@
 The stand-in libraries and kernels compute; the checks are those of every engine, solve_checks.py.
 """
 
+import ctypes
+import itertools
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("lapwing._native", reason="the native core was not built")
 sys.path.append(str(Path(__file__).parent / "mock"))
 import harness
 from harness import named
+
+import lapwing
 
 pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
 
@@ -322,21 +328,80 @@ def test_blocked_answers(child, emulated, part, dtype):
     assert not {"solve_block", "solve_lanes"} & set(harness.launched(calls))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype, n", [("f32", 260), ("c64", 530), ("f32", 1030), ("c128", 1030), ("f32", 2060)])
-def test_blocked_panels_with_several_rows_to_a_thread(child, emulated, dtype, n):
-    child(
-        BLOCKS
-        + f"""
-rng = np.random.default_rng(1)
-a, b = solve_checks.random(rng, {dtype}, 1, {n}, {n}), solve_checks.random(rng, {dtype}, 1, {n}, 1)
-x, info = np.empty_like(b), solve_checks.info_of(1)
-run("solve", 0, (1, {n}, 1), a, b, x, info)
-assert not info.any()
-solve_checks.assert_solved(a, x, b)
-""",
-        **emulated,
-    )
+class Panel(ctypes.Structure):
+    """As in blocked_panel.cu."""
+
+    _fields_ = [
+        ("a", ctypes.c_void_p),
+        *[(name, ctypes.c_int64) for name in ("ld", "stride", "batch")],
+        *[(name, ctypes.c_void_p) for name in ("order", "origin", "bad", "flags", "inner", "outer")],
+        *[(name, ctypes.c_int32) for name in ("n", "first", "column", "width", "last", "threads")],
+    ]
+
+
+@pytest.fixture
+def emulate(libraries, emulated, monkeypatch):
+    """emulate(source, options) -> a function that runs a kernel of the source."""
+    for name, value in emulated.items():
+        monkeypatch.setenv(name, value)
+    compiler = ctypes.CDLL(str(libraries / "libnvrtc.so.13"))
+    folder = Path(lapwing.__file__).parent / "kernels"
+
+    def load(source, options):
+        program, files = ctypes.c_void_p(), sorted(folder.glob("*.cuh"))
+        texts = (ctypes.c_char_p * len(files))(*[file.read_bytes() for file in files])
+        names = (ctypes.c_char_p * len(files))(*[file.name.encode() for file in files])
+        text = (folder / source).read_bytes()
+        assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), len(files), texts, names) == 0
+        words = [word.encode() for word in options.split()]
+        assert compiler.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words)) == 0
+        size = ctypes.c_size_t()
+        assert compiler.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+        binary = ctypes.create_string_buffer(size.value)
+        assert compiler.nvrtcGetCUBIN(program, binary) == 0
+        return ctypes.CDLL(re.search(rb"emulated (\S+)", binary.raw)[1].decode()).emulate
+
+    return load
+
+
+@pytest.mark.parametrize(
+    "dtype, n, rows",
+    [("float32", 70, 1), ("float64", 600, 2), ("complex64", 1030, 4)]
+    + [
+        pytest.param(dtype, n, rows, marks=pytest.mark.slow)
+        for dtype in ("float32", "float64", "complex64", "complex128")
+        for n, rows in ((600, 2), (1030, 4), (2060, 8))
+    ],
+)
+def test_a_panel_with_several_rows_to_a_thread(emulate, dtype, n, rows):
+    rng = np.random.default_rng(n)
+    element, line = np.dtype(dtype).itemsize, {1: 128, 2: 128, 4: 64, 8: 32}[rows]
+    width, threads = line // element, -(-n // rows // 32) * 32
+    a = rng.standard_normal((2, n, width)).astype(dtype)
+    if dtype[0] == "c":
+        a += 1j * rng.standard_normal(a.shape).astype(dtype)
+    lu, order, origin = a.copy(), np.zeros((2, n), np.int32), np.zeros((2, n), np.int32)
+    bad, flags, moves = np.full(2, -1, np.int32), np.full(2, -1, np.int32), np.full((2, 2, 3 * 64 + 1), -1, np.int32)
+    places = (x.ctypes.data for x in (order, origin, bad, flags, moves[0], moves[1]))
+    call = Panel(lu.ctypes.data, width, n * width, 2, *places, n, 0, 0, width, 1, threads)
+    shared = n * (line + 20) + width * line + 32 * (line + 12) + 8 * width + 16
+    code = ["float32", "float64", "complex64", "complex128"].index(dtype)
+    run = emulate("blocked_panel.cu", f"-DLW_DTYPE={code} -DLW_UPPER=0 -DLW_V=16 -DLW_RT={rows} -DLW_W={width} "
+                  "-DLW_RESIDENT=1 -DLW_THREADS=512 -DLW_LANES=32 -DLW_FACTOR=2")  # fmt: skip
+    assert run(b"lu_panel", (ctypes.c_void_p * 1)(ctypes.addressof(call)), 2, threads, shared) == 0
+    assert not bad.any() and not flags.any()
+    assert (order == origin).all() and (np.sort(order) == np.arange(n)).all()
+    lower, upper = np.tril(lu, -1), np.triu(lu[:, :width])
+    lower[:, np.arange(width), np.arange(width)] = 1
+    error = np.linalg.norm(lower @ upper - np.take_along_axis(a, order[:, :, None], 1), axis=(1, 2))
+    assert (error <= 10 * n * np.finfo(dtype).eps * np.linalg.norm(a, axis=(1, 2))).all()
+    assert np.abs(lower).max() <= 1.5  # the largest element of each column was the pivot
+    for m, some in itertools.product(range(2), moves):
+        source, target, old, count = some[m, :width], some[m, 64:128], some[m, 128:192], some[m, 192]
+        moved = np.arange(n)
+        moved[:width] = source
+        moved[target[:count]] = old[:count]
+        assert (moved == order[m]).all()
 
 
 def test_a_larger_matrix_is_refused(child):
