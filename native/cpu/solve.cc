@@ -70,10 +70,10 @@ bool solve_fits(const Frame& frame) {
   return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
 }
 
-// From times of one thread beside NumPy's and PyTorch's LAPACK on Sapphire Rapids (AVX-512, 2026-11): a single matrix of order
-// 16 is worth its vector, of order 64 half a vector of them; counted twice, as LAPACK can be on two threads then. A triangle
-// that is used once is hardly worth the way into lanes. For an SVD a single matrix of order 8 is worth its vector, of order 16 a
-// quarter of a vector of them, of order 32 a half.
+// From times of one thread on Zen 4 (AVX-512, 2026-11-16): at n = 256 these kernels take half the time of the library's LU, QR and
+// triangular solves, at 352 and 512 two thirds. The library may use two threads for one matrix, batches go over the threads anyway:
+// so 256 for one matrix, 512 for more. For an SVD a single matrix of order 8 is worth its vector, of order 16 a quarter of a vector
+// of them, of order 32 a half.
 bool solve_pays(const Frame& frame) {
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
   if (is_svd(frame)) {
@@ -84,7 +84,7 @@ bool solve_pays(const Frame& frame) {
     const int64_t size = frame.size[1] * frame.size[2];
     return size <= 512 || frame.size[0] >= (size <= 2048 ? lanes / 4 : lanes / 2);
   }
-  return n <= 256;
+  return n <= (frame.size[0] > 1 ? BLOCKED_LARGEST : 256);
 }
 
 int solve_batched(Frame& frame) {

@@ -28,11 +28,11 @@ struct View {
 // c <- c - a b, or c - conj(a) b
 template <class R, int P, bool CONJ>
 LAPWING_INLINE void subtract_product(Element<R, P>& c, const Element<R, P>& a, const Element<R, P>& b) {
-  c.re = fma(-a.re, b.re, c.re);
+  c.re = less(a.re, b.re, c.re);
   if constexpr (P == 2) {
-    c.im = fma(-a.re, b.im, c.im);
-    c.re = CONJ ? fma(-a.im, b.im, c.re) : fma(a.im, b.im, c.re);
-    c.im = CONJ ? fma(a.im, b.re, c.im) : fma(-a.im, b.re, c.im);
+    c.im = less(a.re, b.im, c.im);
+    c.re = CONJ ? less(a.im, b.im, c.re) : fma(a.im, b.im, c.re);
+    c.im = CONJ ? fma(a.im, b.re, c.im) : less(a.im, b.re, c.im);
   }
 }
 
