@@ -93,7 +93,7 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.everywhere:
-        for operation in ("cholesky_ex", "eigh", "eigvalsh", "inv", "lu", "qr", "svd", "svdvals"):
+        for operation in ("cholesky_ex", "eigh", "eigvalsh", "inv", "qr", "svd", "svdvals"):
             AHEAD[operation, options.device] = Cells(4096, 1)
     wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     if options.device == "cpu":

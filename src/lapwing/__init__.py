@@ -16,6 +16,7 @@ from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
 from .ops.functions import expm, inv_root, logm, sqrtm
+from .ops.grouped import grouped
 from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
@@ -42,6 +43,7 @@ __all__ = [
     "explain",
     "expm",
     "factor",
+    "grouped",
     "install",
     "inv",
     "inv_ex",

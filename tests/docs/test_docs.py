@@ -45,7 +45,8 @@ def test_docstrings():
 )
 @pytest.mark.parametrize(
     "page",
-    [f"docs/{name}.md" for name in ("guide", "eigh", "solve", "gram", "insitu", "tune", "distributed")] + ["README.md"],
+    [f"docs/{name}.md" for name in ("guide", "eigh", "install", "solve", "gram", "insitu", "tune", "distributed")]
+    + ["README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
