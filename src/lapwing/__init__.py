@@ -71,7 +71,7 @@ hide_unknown(*(globals()[_name] for _name in __all__))
 # named, not imported: the list of engines loads it
 _register_backends("lapwing.distributed.backends.choice")
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
-_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "tune"})
+_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "plugins", "tune"})
 
 
 def __getattr__(name: str) -> _Any:

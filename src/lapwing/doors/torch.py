@@ -2,8 +2,8 @@
 
 These keys lie below autograd, vmap, functionalisation and the compiler, so torch's derivative formulas stay in charge. A kernel
 returns None where torch's own kernel is to take the call. Results have the strides that torch's kernels give them: compiled
-programs rely on them. torch's solve, lu_factor, det and slogdet are left to torch: they return the exchanges of rows in LAPACK's
-form, and converting lapwing's permutation to it takes longer than the factorisation gains.
+programs rely on them. torch's solve, lu_factor, det and slogdet are left to torch: they return the exchanges of rows in
+LAPACK's form, and converting lapwing's permutation to it takes longer than the factorisation gains.
 """
 
 from __future__ import annotations
