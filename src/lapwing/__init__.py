@@ -16,6 +16,7 @@ from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
 from .ops.functions import expm, inv_root, logm, sqrtm
+from .ops.grouped import grouped
 from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
@@ -42,6 +43,7 @@ __all__ = [
     "explain",
     "expm",
     "factor",
+    "grouped",
     "install",
     "inv",
     "inv_ex",
@@ -69,7 +71,7 @@ hide_unknown(*(globals()[_name] for _name in __all__))
 # named, not imported: the list of engines loads it
 _register_backends("lapwing.distributed.backends.choice")
 # subpackages that are imported when they are first named, as in ``lapwing.tune.use(...)``
-_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "tune"})
+_SUBPACKAGES = frozenset({"compat", "distributed", "gram", "insitu", "linalg", "plugins", "tune"})
 
 
 def __getattr__(name: str) -> _Any:

@@ -18,6 +18,8 @@ _NEEDS_A_LIBRARY = {
     *(f"lapwing.gram.{name}" for name in ("jax", "tensorflow", "torch")),
     *(f"lapwing.tune.dispatch.{name}" for name in ("calls", "compiled", "dispatcher", "layers", "patch")),
     *(f"lapwing.distributed.backends.xla.{name}" for name in ("calls", "cholesky", "layout", "lu", "substitution", "tall")),
+    *(f"lapwing.doors.{name}" for name in ("jax", "scipy", "torch")),
+    "lapwing.plugins.lineax",
     "lapwing.distributed.fronts.dtensor_calls",
     "lapwing.tune.backends.kernels.tile",
     "lapwing.distributed.fronts.jax",
@@ -45,7 +47,8 @@ def test_docstrings():
 )
 @pytest.mark.parametrize(
     "page",
-    [f"docs/{name}.md" for name in ("guide", "eigh", "solve", "gram", "insitu", "tune", "distributed")] + ["README.md"],
+    [f"docs/{name}.md" for name in ("guide", "eigh", "install", "solve", "gram", "insitu", "tune", "distributed")]
+    + ["README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,8 @@
 
 These keys lie below autograd, vmap, functionalisation and the compiler, so torch's derivative formulas stay in charge. A kernel
 returns None where torch's own kernel is to take the call. Results have the strides that torch's kernels give them: compiled
-programs rely on them.
+programs rely on them. torch's solve, lu_factor, det and slogdet are left to torch: they return the exchanges of rows in
+LAPACK's form, and converting lapwing's permutation to it takes longer than the factorisation gains.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 import torch
 
 from ..core.native import AUTO
-from ..core.problem import ADJOINT, DTYPES, UPPER
+from ..core.problem import DTYPES, UPPER
 from ..frameworks import torch as framework
 from ..ops.cholesky import CHOLESKY
 from ..ops.eigh import EIGH, EIGVALSH
 from ..ops.qr import QR
 from ..ops.svd import SVD, SVDVALS
-from ..ops.systems import INVERSE, LU, LU_SOLVE
+from ..ops.systems import INVERSE
 from .ahead import ahead
 
 _NEEDED = "2.9"
@@ -123,86 +124,10 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
     return None if framework.failed(info) else (a.new_empty(0), s, a.new_empty(0))
 
 
-def _lu_of(a: torch.Tensor) -> Any:
-    """LU, pivots and status, as torch has them."""
-    lu, rows, info = _run(LU, (a,), (0,))
-    return _columns(lu), _pivots(rows), info, (lu, rows)
-
-
-def _pivots(rows: torch.Tensor) -> torch.Tensor:
-    """The exchanges of rows, counted from 1, that put row ``rows[i]`` into place i."""
-    n = rows.shape[-1]
-    place = torch.arange(n, device=rows.device).expand(rows.shape).clone()  # where each row is now
-    row = place.clone()  # which row is at each place now
-    wanted = rows.long()
-    pivots = torch.empty_like(rows)
-    for j in range(n):
-        here = place.gather(-1, wanted[..., j : j + 1])
-        pivots[..., j : j + 1] = here + 1
-        moved = row[..., j : j + 1]
-        row.scatter_(-1, here, moved)
-        place.scatter_(-1, moved, here)
-    return pivots
-
-
-def _lu_factor(a: torch.Tensor, pivot: bool = True, check_errors: bool = False) -> Any:
-    if a.shape[-1] != a.shape[-2] or not pivot or not _ahead("lu", a) or (check_errors and a.is_cuda):
-        return None
-    lu, pivots, info, _ = _lu_of(a)
-    return (lu, pivots, info) if _succeeded(info) else None
-
-
-def _turned(a: torch.Tensor) -> bool:
-    """Whether torch factors the transpose, which its derivative formulas expect."""
-    return a.is_contiguous() and not a.is_complex()
-
-
-def _solve(a: torch.Tensor, b: torch.Tensor, left: bool = True, check_errors: bool = False) -> Any:
-    vectors = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
-    if not left or (check_errors and a.is_cuda) or a.dtype is not b.dtype or not _ahead("lu", a):
-        return None
-    if a.shape[-1] != a.shape[-2] or (b.shape if vectors else b.shape[:-1]) != a.shape[:-1]:
-        return None
-    turned = _turned(a)
-    lu, pivots, info, (factor, rows) = _lu_of(a.mT if turned else a)
-    if not _succeeded(info):
-        return None
-    (x,) = _run(LU_SOLVE, (a, factor, rows, b[..., None] if vectors else b), (ADJOINT if turned else 0,))
-    return _columns(x[..., 0] if vectors else x), lu, pivots, info
-
-
-def _determinant(a: torch.Tensor) -> Any:
-    """The pivots of U, the sign of the exchanges, LU and the exchanges."""
-    if a.shape[-1] != a.shape[-2] or not _ahead("lu", a):
-        return None
-    lu, pivots, info, _ = _lu_of(a.mT if _turned(a) else a)
-    if framework.failed(info):
-        return None
-    counted = torch.arange(1, a.shape[-1] + 1, dtype=pivots.dtype, device=a.device)
-    sign = 1 - 2 * ((pivots != counted).sum(-1) % 2)
-    return lu.diagonal(dim1=-2, dim2=-1), sign.to(a.dtype), lu, pivots
-
-
-def _det(a: torch.Tensor) -> Any:
-    parts = _determinant(a)
-    return None if parts is None else (parts[0].prod(-1) * parts[1], *parts[2:])
-
-
-def _slogdet(a: torch.Tensor) -> Any:
-    parts = _determinant(a)
-    if parts is None:
-        return None
-    return parts[0].sgn().prod(-1) * parts[1], parts[0].abs().log_().sum(-1), *parts[2:]
-
-
 _KERNELS: dict[str, Callable[..., Any]] = {
-    "_linalg_det": _det,
     "_linalg_eigh": _eigh,
-    "_linalg_slogdet": _slogdet,
-    "_linalg_solve_ex": _solve,
     "_linalg_svd": _svd,
     "linalg_cholesky_ex": _cholesky,
     "linalg_inv_ex": _inverse,
-    "linalg_lu_factor_ex": _lu_factor,
     "linalg_qr": _qr,
 }

@@ -12,7 +12,7 @@ import numpy as np
 # called as they are
 _PLAIN = (
     *("where", "abs", "conj", "real", "any", "sum", "exp", "log", "sqrt", "isfinite", "argmax", "zeros_like", "ones_like"),
-    *("tril", "triu", "reshape", "moveaxis"),
+    *("tril", "triu", "reshape", "moveaxis", "stack"),
 )
 
 

@@ -153,7 +153,15 @@ class Namespace:
 
     swap, adjoint, diagonal, diag = tf.linalg.matrix_transpose, tf.linalg.adjoint, tf.linalg.diag_part, tf.linalg.diag
     cast, ratio, sum = tf.cast, tf.math.divide_no_nan, tf.reduce_sum
-    exp, log, sqrt, argmax, reshape, constant = tf.exp, tf.math.log, tf.sqrt, tf.argmax, tf.reshape, tf.stop_gradient
+    exp, log, sqrt, argmax, reshape, stack, constant = (
+        tf.exp,
+        tf.math.log,
+        tf.sqrt,
+        tf.argmax,
+        tf.reshape,
+        tf.stack,
+        tf.stop_gradient,
+    )
 
     @staticmethod
     def tril(x: Any, k: int) -> Any:

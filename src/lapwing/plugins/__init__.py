@@ -1,0 +1,1 @@
+"""lapwing inside other packages, by their own extension points."""
