@@ -109,7 +109,7 @@ class Place:
         """The array where mesh and spec say; it may lie elsewhere."""
         if isinstance(x, jax.core.Tracer) or not isinstance(self.mesh, Mesh):
             return x
-        where = getattr(x, "sharding", None)
+        where: Any = getattr(x, "sharding", None)
         same = isinstance(where, NamedSharding) and where.mesh == self.mesh
         return (
             x if same and where.is_equivalent_to(NamedSharding(self.mesh, spec), x.ndim) else sharding.put(x, self.mesh, spec)
@@ -227,7 +227,7 @@ _said: list[str] = []
 
 def _say_if_single(a: Any) -> None:
     """JAXMg switches float64 on when it is imported, and its users may expect that. Said once."""
-    if _said or jax.config.jax_enable_x64 or str(a.dtype) not in ("float32", "complex64"):
+    if _said or jax.config.read("jax_enable_x64") or str(a.dtype) not in ("float32", "complex64"):
         return
     _said.append(str(a.dtype))
     text = f"the arrays are {a.dtype}: importing jaxmg switches 64-bit numbers on, importing lapwing.compat.jaxmg does not"

@@ -232,16 +232,17 @@ def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], device
         count = jnp.sum(kept[:, None] & same, 2)
     share = order // devices
     mine = place(axes) * share + jnp.arange(share)
-    known = (begin, mine, start is None)
-    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, *known))(pole, square, count), axes)
-    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, *known))(pole, near, distance, count),), axes)
+    known: dict[str, Any] = {"begin": begin, "index": mine, "single": start is None}
+    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, **known))(pole, square, count), axes)
+    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, **known))(pole, near, distance, count),), axes)
     new = jnp.where(live, new, 0)
 
     values = jnp.where(live, near + distance, pole)
     ascending = jax.vmap(sort)(values)
-    in_order = [jnp.take_along_axis(x, ascending, 1) for x in (values, near, distance, jnp.where(live, -1, turn))]
+    row = jnp.where(live, -1, turn)
+    values, near, distance, row = (jnp.take_along_axis(x, ascending, 1) for x in (values, near, distance, row))
     new = jnp.take_along_axis(new, jnp.argsort(turn, 1), 1)
-    return in_order[0], _Merge(d, jnp.where(weights < 0, -new, new), mirror, group, *in_order[1:], start)
+    return values, _Merge(d, jnp.where(weights < 0, -new, new), mirror, group, near, distance, row, start)
 
 
 def _in_nodes(begin: Any, key: Any) -> Any:
