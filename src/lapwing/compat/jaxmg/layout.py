@@ -159,6 +159,9 @@ def symmetrized(a: Any) -> Any:
     where = sharding.route(a)
     if where is not None and where.certain:
         return wholes(factored.mirrored, where, cut_for(a.shape[0], where.grid), True, True)(a)
+    own = None if isinstance(a, jax.core.Tracer) else getattr(a, "sharding", None)
+    if isinstance(own, NamedSharding) and own.num_devices == 1:  # its axes may be Explicit, and belong to the type
+        return sharding.put(_symmetrized(sharding.on_one_device(a)), own.mesh, own.spec)
     return _symmetrized(a)
 
 
