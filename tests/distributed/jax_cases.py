@@ -315,7 +315,7 @@ def wild_spectra():
     n, wilkinson = 100, np.abs(np.arange(100) % 21 - 10.0)
     glue = np.where(np.arange(99) % 21 == 20, 1e-14, 1.0)
     random, ones = RANDOM.standard_normal((4, 99)), np.ones(99)
-    divide.BLOCK, block = 32, divide.BLOCK
+    divide.BLOCK, block = 24, divide.BLOCK
     tree = divide.tree_for(n, 1)
     divide.BLOCK = block
     assert tree.levels == 2
