@@ -310,6 +310,40 @@ def eigenproblems():
 
 
 @check
+def wild_spectra():
+    """Divide and conquer of tridiagonal matrices: clusters, zeros, glued matrices; merges in a block and above it."""
+    n, wilkinson = 100, np.abs(np.arange(100) % 21 - 10.0)
+    glue = np.where(np.arange(99) % 21 == 20, 1e-14, 1.0)
+    random, ones = RANDOM.standard_normal((4, 99)), np.ones(99)
+    divide.BLOCK, block = 24, divide.BLOCK
+    tree = divide.tree_for(n, 1)
+    divide.BLOCK = block
+    assert tree.levels == 2
+    solve = jax.jit(lambda d, e: divide.tridiagonal_eigh(d, e, tree, (), vectors=True, part=(0, n)))
+    some = jax.jit(lambda d, e: divide.tridiagonal_eigh(d, e, tree, (), vectors=True, part=(70, 9)))
+    for d, e in (
+        (RANDOM.standard_normal(n), random[0]),
+        (2 * np.ones(n), -ones),
+        (np.ones(n), 0 * ones),
+        (np.zeros(n), 0 * ones),
+        (wilkinson, glue),
+        (10.0 ** -np.linspace(0, 30, n), 10.0 ** -np.linspace(0, 30, 99)),
+        (np.zeros(n), random[1] * np.where(np.arange(99) % 2, 1e-12, 1)),
+        (np.ones(n), 1e-16 * ones),
+        (np.ones(n), 1e-9 * random[2]),
+    ):
+        t = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+        w, rows = map(np.asarray, solve(d, e))
+        v = rows.reshape(-1, n)[:n]
+        close(w, np.linalg.eigvalsh(t), n)
+        close(t @ v, v * w, n)
+        close(v.T @ v, np.eye(n), n)
+    values, rows = map(np.asarray, some(d, e))
+    close(values, w[70:79], n)
+    close(rows.reshape(-1, 9)[:n], v[:, 70:79], n)
+
+
+@check
 def decompositions_of_any_shape():
     mesh = mesh_of(4, 2)
     for m, n, dtype in ((48, 48, "complex64"), (40, 64, "float64")):

@@ -109,7 +109,7 @@ class Place:
         """The array where mesh and spec say; it may lie elsewhere."""
         if isinstance(x, jax.core.Tracer) or not isinstance(self.mesh, Mesh):
             return x
-        where = getattr(x, "sharding", None)
+        where: Any = getattr(x, "sharding", None)
         same = isinstance(where, NamedSharding) and where.mesh == self.mesh
         return (
             x if same and where.is_equivalent_to(NamedSharding(self.mesh, spec), x.ndim) else sharding.put(x, self.mesh, spec)
@@ -144,7 +144,7 @@ def placed(place: Place, function: Any, specs: Any, *arrays: Any) -> Any:
         results = function(*whole)
     if not isinstance(results, tuple):
         return sharding.put(results, place.mesh, specs)
-    return tuple(x if x is None else sharding.put(x, place.mesh, spec) for x, spec in zip(results, specs, strict=True))
+    return tuple(x if x is None else sharding.put(x, place.mesh, spec) for x, spec in zip(results, specs, strict=False))
 
 
 def check_rows(name: str, a: Any, b: Any) -> None:
@@ -159,6 +159,9 @@ def symmetrized(a: Any) -> Any:
     where = sharding.route(a)
     if where is not None and where.certain:
         return wholes(factored.mirrored, where, cut_for(a.shape[0], where.grid), True, True)(a)
+    own = None if isinstance(a, jax.core.Tracer) else getattr(a, "sharding", None)
+    if isinstance(own, NamedSharding) and own.num_devices == 1:  # its axes may be Explicit, and belong to the type
+        return sharding.put(_symmetrized(sharding.on_one_device(a)), own.mesh, own.spec)
     return _symmetrized(a)
 
 
@@ -227,7 +230,7 @@ _said: list[str] = []
 
 def _say_if_single(a: Any) -> None:
     """JAXMg switches float64 on when it is imported, and its users may expect that. Said once."""
-    if _said or jax.config.jax_enable_x64 or str(a.dtype) not in ("float32", "complex64"):
+    if _said or jax.config.read("jax_enable_x64") or str(a.dtype) not in ("float32", "complex64"):
         return
     _said.append(str(a.dtype))
     text = f"the arrays are {a.dtype}: importing jaxmg switches 64-bit numbers on, importing lapwing.compat.jaxmg does not"

@@ -120,6 +120,7 @@ def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, st
     size = tree.block
     index = jnp.arange(size)
     starts, middles = map(jnp.asarray, tree.nodes())
+    width = _panel_width(size, tree)
     own = place(axes) * tree.width + jnp.arange(0, tree.width if vectors else 0, stride)
     rows = jnp.concatenate([jnp.ones((2, size), d.dtype), (own[:, None] == index).astype(d.dtype)])
 
@@ -135,7 +136,11 @@ def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, st
         # the first row of a node is that of its first half, the last row that of its second half
         kept = jnp.stack([in_first | alone, ~in_first])
         rows = nodes.rows.at[:, :2].multiply(kept.astype(d.dtype))
-        return _Nodes(values, dot(rows, _vectors(merge, 0, size)))
+
+        def panel(i: Any, out: Any) -> Any:
+            return lax.dynamic_update_slice(out, dot(rows, _vectors(merge, i * width, width)), (0, 0, i * width))
+
+        return _Nodes(values, lax.fori_loop(0, size // width, panel, jnp.zeros_like(rows)))
 
     nodes = _Nodes(d, jnp.broadcast_to(rows, (d.shape[0], *rows.shape)))
     return lax.fori_loop(0, starts.shape[0], level, nodes)  # type: ignore[no-any-return]
@@ -152,10 +157,7 @@ def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted:
     values, merge = _secular(pairs, z, jnp.broadcast_to(jnp.abs(tie), pairs.shape), None, axes, tree.devices, tolerance)
 
     start, count = wanted
-    # as many columns at a time as are a quarter of this device's share of the matrix
-    width = 2 * half
-    while width % 2 == 0 and width > max(tree.padded // (4 * tree.devices), tree.width):
-        width //= 2
+    width = _panel_width(2 * half, tree)
     steps = -(-count // width)
 
     def panel(i: Any, out: Any) -> Any:
@@ -171,6 +173,13 @@ def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted:
     out = jnp.zeros((many, 2 * rows.shape[2] - 2, steps * width), pairs.dtype)
     out = lax.fori_loop(0, steps, panel, out) if steps > 1 else panel(0, out)
     return _Nodes(values[:, start : start + count], out[..., :count])
+
+
+def _panel_width(order: int, tree: Tree) -> int:
+    """How many columns at a time: at most a quarter of this device's share of the matrix."""
+    while order % 2 == 0 and order > max(tree.padded // (4 * tree.devices), 16):
+        order //= 2
+    return order
 
 
 class _Merge(NamedTuple):
@@ -195,7 +204,7 @@ def _vectors(merge: _Merge, at: Any, width: int) -> Any:
     gap = (merge.poles[..., None] - origin) - distance
     u = merge.weights[..., None] / jnp.where(gap == 0, 1, gap)
     if merge.start is not None:
-        u = jnp.where(merge.start[:, None] == merge.start, u, 0)
+        u = jnp.where(merge.start[:, None] == lax.dynamic_slice_in_dim(merge.start, at, width), u, 0)
     u = jnp.where(row < 0, u, (jnp.arange(order)[:, None] == row).astype(u.dtype))
     u = u / jnp.sqrt(jnp.sum(u * u, 1, keepdims=True))
 
@@ -232,16 +241,17 @@ def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], device
         count = jnp.sum(kept[:, None] & same, 2)
     share = order // devices
     mine = place(axes) * share + jnp.arange(share)
-    known = (begin, mine, start is None)
-    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, *known))(pole, square, count), axes)
-    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, *known))(pole, near, distance, count),), axes)
+    known: dict[str, Any] = {"begin": begin, "index": mine, "single": start is None}
+    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, **known))(pole, square, count), axes)
+    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, **known))(pole, near, distance, count),), axes)
     new = jnp.where(live, new, 0)
 
     values = jnp.where(live, near + distance, pole)
     ascending = jax.vmap(sort)(values)
-    in_order = [jnp.take_along_axis(x, ascending, 1) for x in (values, near, distance, jnp.where(live, -1, turn))]
+    row = jnp.where(live, -1, turn)
+    values, near, distance, row = (jnp.take_along_axis(x, ascending, 1) for x in (values, near, distance, row))
     new = jnp.take_along_axis(new, jnp.argsort(turn, 1), 1)
-    return in_order[0], _Merge(d, jnp.where(weights < 0, -new, new), mirror, group, *in_order[1:], start)
+    return values, _Merge(d, jnp.where(weights < 0, -new, new), mirror, group, near, distance, row, start)
 
 
 def _in_nodes(begin: Any, key: Any) -> Any:
@@ -288,31 +298,35 @@ def _roots(d: Any, square: Any, count: Any, begin: Any, index: Any, single: bool
     index = jnp.where(dead, first, index)
     final = index - first == many - 1
     after = jnp.minimum(index + 1, order - 1)
-    at = jnp.arange(order)[:, None]
-    weight = square[:, None] if single else jnp.where(begin[:, None] == first, square[:, None], 0)
-    total = jnp.sum(weight, 0)
+
+    def weights() -> Any:
+        return square[:, None] if single else jnp.where(begin[:, None] == first, square[:, None], 0)
+
+    total = jnp.sum(weights(), 0)
     left = d[index]
     gap = jnp.where(final, total, d[after] - left)
     gap = jnp.where(gap > 0, gap, 1)  # a node without roots
     at_left, at_right = square[index], jnp.where(final, 0, square[after])
-    below = at <= index
 
-    def terms(shift: Any, x: Any) -> Any:
-        """The sums on the left and on the right, and their derivatives; ``shift``: the poles as seen from the origin."""
-        delta = shift - x
+    def terms(origin: Any, x: Any) -> Any:
+        """The sums on the left and on the right, and their derivatives, at the distance x from the origin.
+
+        All that has a row for each pole is made here: outside, the loop would keep it in memory.
+        """
+        below = jnp.arange(order)[:, None] <= index
+        delta = (d[:, None] - origin) - x
         delta = jnp.where(delta != 0, delta, jnp.inf)
-        t = weight / delta
+        t = weights() / delta
         s = t / delta
         zero = jnp.zeros((), d.dtype)
         parts = tuple(jnp.where(side, y, 0) for y in (t, s) for side in (below, ~below))
         # in one pass
         return lax.reduce(parts, (zero,) * 4, lambda x, y: tuple(map(jnp.add, x, y)), (0,))
 
-    low, high, *_ = terms(d[:, None] - left, jnp.where(final, gap, gap / 2))
+    low, high, *_ = terms(left, jnp.where(final, gap, gap / 2))
     value = 1 + low + high
     to_left = final | (value >= 0)
     origin = d[jnp.where(to_left, index, after)]
-    shift = d[:, None] - origin
     one, two = jnp.where(to_left, 0, -gap), jnp.where(to_left, gap, 0)
     lo, hi = jnp.where(to_left, 0, -gap / 2), jnp.where(to_left, gap / 2, 0)
     hi = jnp.where(final, gap, hi)
@@ -326,7 +340,7 @@ def _roots(d: Any, square: Any, count: Any, begin: Any, index: Any, single: bool
 
     def step(state: Any) -> Any:
         x, lo, hi, done, many = state
-        low, high, d_low, d_high = terms(shift, x)
+        low, high, d_low, d_high = terms(origin, x)
         value = 1 + low + high
         error = 2 * eps * (1 + jnp.abs(low) + jnp.abs(high))
         lo, hi = jnp.where(value < 0, x, lo), jnp.where(value < 0, hi, x)

@@ -49,11 +49,6 @@ def place(axes: tuple[str, ...]) -> Any:
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
-def in_turn(x: Any, before: Any) -> Any:
-    """``x``, once ``before`` is there: two messages at a time block each other where devices share few threads."""
-    return lax.optimization_barrier((x, before))[0]
-
-
 def numbers(cut: Panels, axes: tuple[str, ...]) -> Any:
     """The columns of the matrix that are in my panels, one row for each panel."""
     panel = jnp.arange(cut.each) * cut.devices + place(axes)

@@ -82,6 +82,19 @@ def local_svd(a: Any, grid: Grid, cut: Panels, vectors: bool) -> tuple[Any, Any,
     return from_panels(u, grid, cut, m), s, vh, info
 
 
+def local_polar(a: Any, grid: Grid, cut: Panels) -> tuple[Any, Any, Any]:
+    """A = U P: my blocks, and the status."""
+    m, n, axes = a.shape[0] * grid.p, cut.n, grid.order
+    u, s, v, info = singular(to_panels(a, grid, cut), m, cut, axes, True)
+    vh = padded(turned_panels(v, cut, axes), cut)
+    mine = numbers(cut, axes).reshape(-1)
+    p = multiply(v * jnp.pad(s, (0, cut.padded - n))[mine].astype(v.dtype), vh, cut, axes)
+    # the mean with its adjoint is Hermitian to the last bit
+    p = (p + turned_panels(p, cut, axes)) / 2
+    u = multiply(u, vh, cut, axes)
+    return from_panels(u, grid, cut, m), left_as(p, cut, n, result_grid((n, n), grid), axes), info
+
+
 def local_lstsq(a: Any, b: Any, rcond: Any, grid: Grid, right: Grid | None, cut: Panels, turned: bool) -> tuple[Any, ...]:
     """x, residuals, rank, singular values and the status; with ``turned`` ``a`` is the adjoint of the matrix."""
     axes, m = grid.order, a.shape[0] * grid.p
