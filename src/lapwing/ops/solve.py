@@ -128,11 +128,11 @@ def solve(
     if unknown:
         raise unknown_keyword(solve, unknown)
     framework = frameworks.entry(a, "solve")
-    if type(a) is _ndarray and type(b) is _ndarray and upper is False and overwrite is False and unit is False:
-        if precision == "full" and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
-            x = _solve_direct(framework, a, b, assume)
-            if x is not None:
-                return x
+    plain = type(a) is _ndarray and type(b) is _ndarray and upper is False and overwrite is False and unit is False
+    if plain and precision == "full" and side == "left" and on_fail == "raise" and engine == "auto" and not _logging():
+        x = _solve_direct(framework, a, b, assume)
+        if x is not None:
+            return x  # type: ignore[no-any-return]
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite, "precision": precision, "unit": unit, "side": side}
         return framework.call(solve, a, b, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
@@ -155,7 +155,7 @@ def _solve_direct(framework: Any, a: np.ndarray, b: np.ndarray, assume: str) -> 
         return framework.solve_direct(TRIANGULAR, 0, a, b)
     if assume == "upper":
         return framework.solve_direct(TRIANGULAR, UPPER, a, b)
-    if assume != "symmetric" and assume != "hermitian":
+    if assume not in ("symmetric", "hermitian"):
         return None
     flag = _MIRRORED[assume]
     whole = framework.mirrored_direct(HERMITIAN, flag & SYMMETRIC, a)
@@ -243,11 +243,11 @@ def inv(
     if framework.sharded:
         options = {"assume": assume, "upper": upper, "overwrite": overwrite}
         return framework.call(inv, a, on_fail=on_fail, engine=engine, **options)  # type: ignore[no-any-return]
-    if type(a) is _ndarray and (assume == "general" or assume == "pos") and upper is False and overwrite is False:
-        if on_fail == "raise" and engine == "auto" and not _logging():
-            found = framework.results_direct(INVERSE, POS if assume == "pos" else 0, a)
-            if found is not None:
-                return found[0]  # type: ignore[no-any-return]
+    plain = type(a) is _ndarray and assume in ("general", "pos") and upper is False and overwrite is False
+    if plain and on_fail == "raise" and engine == "auto" and not _logging():
+        found = framework.results_direct(INVERSE, POS if assume == "pos" else 0, a)
+        if found is not None:
+            return found[0]  # type: ignore[no-any-return]
     return _inv(framework, "inv", a, assume, upper, overwrite, on_fail, engine)[0]  # type: ignore[no-any-return]
 
 
