@@ -145,7 +145,7 @@ def solve(
     return _solve_from_the_right(framework, a, b, assume, rest)  # type: ignore[no-any-return]
 
 
-def _solve_direct(framework: Any, a: np.ndarray, b: np.ndarray, assume: str) -> Any:
+def _solve_direct(framework: Any, a: Any, b: Any, assume: str) -> Any:
     """The solution for plain arrays of NumPy with the usual options; None: the long way must be taken, which finds out why."""
     if assume == "general":
         return framework.solve_direct(SOLVE, 0, a, b)
