@@ -14,7 +14,16 @@ pytest.importorskip("jax")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["eigh", "svd", "qr"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eigh",
+        pytest.param(
+            "svd", marks=pytest.mark.xfail(strict=True, reason="9.5 blocks, one buffer of n^2 / 2: its merges are 2n wide")
+        ),
+        "qr",
+    ],
+)
 def test_large(name):
     import lapwing
 

@@ -311,10 +311,12 @@ def _roots(d: Any, square: Any, count: Any, begin: Any, index: Any, single: bool
     def terms(origin: Any, x: Any) -> Any:
         """The sums on the left and on the right, and their derivatives, at the distance x from the origin.
 
-        All that has a row for each pole is made here: outside, the loop would keep it in memory.
+        All that has a row for each pole is made here: outside, the loop would keep it in memory, to where XLA would move it
+        were it not for the barrier.
         """
-        below = jnp.arange(order)[:, None] <= index
-        delta = (d[:, None] - origin) - x
+        poles, number, x = lax.optimization_barrier((d, index, x))
+        below = jnp.arange(order)[:, None] <= number
+        delta = (poles[:, None] - origin) - x
         delta = jnp.where(delta != 0, delta, jnp.inf)
         t = weights() / delta
         s = t / delta
