@@ -19,7 +19,7 @@ def run(*options: str, **settings: str) -> int:
     path = os.pathsep.join([str(Path(lapwing.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, *options, str(Path(__file__).with_name("jaxmg_cases.py"))]
     env = os.environ | {"PYTHONPATH": path} | settings
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.count("passed")
 

@@ -35,7 +35,7 @@ def results():
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run([sys.executable, "-W", "error", str(FILES[-1])], capture_output=True, text=True, env=env, timeout=280)
+    done = subprocess.run([sys.executable, "-W", "error", str(FILES[-1])], capture_output=True, text=True, env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
