@@ -289,7 +289,7 @@ def test_cusolver_threads(child):
 
 
 def noted(told, part):
-    return [part in note for note in told["notes"]]
+    return [part in note for note in told["notes"] if not note.startswith("compiled ")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

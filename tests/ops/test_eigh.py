@@ -445,7 +445,7 @@ def test_small_operators(backend):
 
 
 def test_operator_ends_and_may_change_what_it_gets():
-    n = 300
+    n = 520
     hard = with_spectrum(np.sort(10.0 ** np.linspace(0, -14, n)))
     given = lw.operator(lambda x: hard @ x, (n, n), "float64")
     with pytest.raises(lw.ConvergenceError, match="fewer values"):
