@@ -52,9 +52,11 @@ bool is_qr(const Frame& frame) { return frame.op == QR || frame.op == QR_R || fr
 
 // Whether the matrices are taken side by side, each in a lane; others one by one. From times of one thread on Zen 4 (AVX-512,
 // 2026-11): a vector that is not nearly full takes as long as a full one, and a triangle that is used once is not worth the way.
+// An engine asked for by name gives the same bits for a matrix in a batch of any size.
 bool in_lanes(const Frame& frame) {
   if (is_svd(frame) || frame.op == LSTSQ) return true;
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
+  if (frame.named) return n <= SOLVE_LARGEST;
   if (n > SOLVE_LARGEST || (frame.op == TRIANGULAR && n > 16)) return false;
   return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
