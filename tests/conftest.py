@@ -37,7 +37,26 @@ LONGEST = (
 )
 
 
+# composed of many operations, each of which JAX compiles anew for every dtype: one real and one complex dtype are enough here
+MANY_OPERATIONS = (
+    "ops/test_linalg.py",
+    "ops/test_grouped.py",
+    "ops/test_functions.py",
+    "ops/test_det.py",
+    "plugins/test_lineax.py",
+)
+
+
+def is_repetition(item):
+    dtype = getattr(item, "callspec", None) and item.callspec.params.get("dtype")
+    if "/".join(item.path.parts[-2:]) not in MANY_OPERATIONS or not ("jax" in item.name or "lineax" in item.name):
+        return False
+    return dtype in ("float32", "complex64") or ("lineax" in item.name and dtype == "complex128")
+
+
 def pytest_collection_modifyitems(items):
+    for item in filter(is_repetition, items):
+        item.add_marker(pytest.mark.slow)
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get("/".join(item.path.parts[-2:]), len(places)))
 

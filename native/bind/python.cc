@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,9 +159,15 @@ PyObject* direct(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t first = 3;
   constexpr int64_t FEW = 64;
   Frame frame;
+  if (count < first + 2 || count >= first + Py_ssize_t(std::size(frame.buffer))) {
+    PyErr_SetString(PyExc_TypeError, "direct takes an operation, a dtype, flags and two to seven arrays");
+    return nullptr;
+  }
   frame.op = int32_t(PyLong_AsLong(args[0]));
   frame.dtype = int32_t(PyLong_AsLong(args[1]));
   frame.flags = uint32_t(PyLong_AsLong(args[2]));
+  if (PyErr_Occurred()) return nullptr;
+  if (frame.op < 0 || frame.op >= lapwing::N_OPS || lapwing::is_rectangular(frame.op)) Py_RETURN_FALSE;
   frame.interrupted = interrupted;
   const int inputs = lapwing::count_of(lapwing::OPERATIONS[frame.op].inputs);
   Views views;

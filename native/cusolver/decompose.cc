@@ -127,7 +127,7 @@ int decompose_workspace(Job& job) {
     job.places.right_copy = job.take(size_t(at.rows * at.k) * job.element);
     job.places.triangle = job.take(size_t(at.columns * at.columns) * job.element);
     job.places.tau = job.take(size_t(at.columns) * job.element);
-    job.places.state = job.take(2 * sizeof(int32_t));
+    job.places.state = job.take(size_t(1 + at.k) * sizeof(int32_t));
     return 0;
   }
   const Shape shape(frame);
@@ -182,8 +182,8 @@ int lstsq(const Job& job, int64_t m) {
   auto *info = job.at<int32_t>(job.places.info), *status = job.at<int32_t>(job.places.status);
   int32_t *a_state = job.at<int32_t>(job.places.state), *b_state = a_state + 1;
   // w <- conj(A), or A^T, which is conj(A^H) and lies there already; the factors are conjugated too
-  if (cuda::fill(part, info, 0, sizeof *info) || cuda::measure(part, part.buffer[0], a_state, 1, rows, columns) ||
-      cuda::take_scaled(part, part.buffer[0], a_state, 1, rows, columns, {copy, columns, rows * columns, columns}, false, true) ||
+  if (cuda::fill(part, info, 0, sizeof *info) || cuda::measure(part, part.buffer[0], a_state, 1, rows, columns, false) ||
+      cuda::take_scaled(part, part.buffer[0], a_state, 1, rows, columns, {copy, columns, rows * columns, columns}, false, true, false) ||
       (at.wide ? cuda::copy_checked(part, copy, w, info, rows, columns)
                : cuda::adjoint(part, copy, w, info, rows, columns, columns, cuda::CHECK)) ||
       cuda::replace_failed(part, w, info, at.columns, at.rows) ||
@@ -191,8 +191,8 @@ int lstsq(const Job& job, int64_t m) {
                                 job.type(), job.device_work(), job.need.device, job.host_work(), job.need.host, status), "QR") ||
       cuda::adjoint(part, w, r, info, at.columns, at.rows, at.columns, cuda::TRIANGLE))
     return fail_as(job.frame, part);
-  if (k && (cuda::measure(part, part.buffer[1], b_state, 1, rows, k) ||
-            cuda::take_scaled(part, part.buffer[1], b_state, 1, rows, k, {right_copy, k, rows * k, k}, false, false)))
+  if (k && (cuda::measure(part, part.buffer[1], b_state, 1, rows, k, true) ||
+            cuda::take_scaled(part, part.buffer[1], b_state, 1, rows, k, {right_copy, k, rows * k, k}, false, false, true)))
     return fail_as(job.frame, part);
   // right_copy <- Q^H b
   if (k && !at.wide && (cuda::adjoint(part, right_copy, right, info, rows, k, k, 0) ||

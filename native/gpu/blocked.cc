@@ -17,6 +17,7 @@ constexpr int64_t COLUMNS = 32;  // of a tile of right-hand sides: blocked.cu
 constexpr int64_t FEW = 4;     // right-hand sides that are solved in one pass over the factor
 constexpr int64_t STRIPE = 256;  // rows of a product of which only a triangle is of use
 constexpr size_t MOST_SCRATCH = size_t(4) << 30;  // bytes; batches that need more are cut
+constexpr int64_t MOST_TOGETHER = 65535;          // the library's limit for batches
 constexpr int THREADS = 256;   // of the kernels in blocked.cu
 
 // As in blocked.cuh, blocked_panel.cu, blocked.cu and blocked_few.cu.
@@ -185,7 +186,7 @@ int64_t part_size(const Frame& frame) {
   Frame one = frame;
   one.size[0] = 1;
   const int64_t together = std::max<int64_t>(1, int64_t(MOST_SCRATCH / std::max<size_t>(1, places_of(one).total)));
-  return std::min(frame.size[0], together);
+  return std::min({frame.size[0], together, MOST_TOGETHER});
 }
 
 // ---- one part of the batch ------------------------------------------------------------------------------------------

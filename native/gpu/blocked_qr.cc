@@ -99,17 +99,17 @@ int64_t matrices_per_part(int64_t batch, int64_t bytes) {
   return (batch + parts - 1) / parts;
 }
 
-int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns) {
+int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns, bool apart) {
   const Rows in(batch, rows, columns);
-  return fill(frame, state, 0x80, sizeof(int32_t) * size_t(batch)) ||
-         move(frame, "qr_measure", a, in.blocks, 0, a, state, batch, int32_t(rows), int32_t(columns), in.each);
+  return fill(frame, state, 0x80, sizeof(int32_t) * size_t(batch * (apart ? columns : 1))) ||
+         move(frame, "qr_measure", a, in.blocks, 0, a, state, batch, int32_t(rows), int32_t(columns), in.each, int32_t(apart));
 }
 
 int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
-                bool turned, bool spoils) {
+                bool turned, bool spoils, bool apart) {
   const Rows out(batch, rows, copies.end);
   return move(frame, "qr_take", a, out.blocks, 0, a, copies.to, state, batch, copies.stride, int32_t(rows), int32_t(columns),
-              int32_t(copies.end), int32_t(copies.ld), out.each, int32_t(turned), int32_t(spoils));
+              int32_t(copies.end), int32_t(copies.ld), out.each, int32_t(turned), int32_t(spoils), int32_t(apart));
 }
 
 BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t rows, int64_t columns, int64_t reflections,
@@ -126,7 +126,7 @@ BlockedQr::BlockedQr(Frame& frame, const Properties& gpu, int64_t batch, int64_t
   v_ = take(batch * rows * v_ld_ * element_);
   y_ = take(batch * rows * v_ld_ * element_);
   w_ = take(batch * std::min(block_columns_, reflections) * w_ld_ * element_);
-  state_ = take(2 * batch * int64_t(sizeof(int32_t)));
+  state_ = take((1 + columns + room - reflections) * batch * int64_t(sizeof(int32_t)));
 }
 
 bool BlockedQr::fits(int32_t dtype, int64_t rows, const Properties& gpu) {
@@ -215,8 +215,8 @@ int BlockedQr::apply(void* x, int64_t columns, bool unit) {
 
 int BlockedQr::take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils) {
   const Copies copies{work() + first * element_, ld_, stride(), end - first};
-  return measure(frame_, a, state(which), batch_, turned ? columns : rows, turned ? rows : columns) ||
-         take_scaled(frame_, a, state(which), batch_, rows, columns, copies, turned, spoils);
+  return measure(frame_, a, state(which), batch_, turned ? columns : rows, turned ? rows : columns, which == 1) ||
+         take_scaled(frame_, a, state(which), batch_, rows, columns, copies, turned, spoils, which == 1);
 }
 
 int BlockedQr::give_r(void* r, int64_t rows) {

@@ -13,7 +13,8 @@ namespace lapwing::cuda {
 int64_t matrices_per_part(int64_t batch, int64_t bytes);
 
 // state <- what is known of each of `batch` matrices (qr_state.cuh): the exponent of its largest element, or that it is not finite
-int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns);
+// `apart`: of each of their columns
+int measure(Frame& frame, const void* a, int32_t* state, int64_t batch, int64_t rows, int64_t columns, bool apart);
 
 // Where scaled copies go: rows of `ld` elements, matrices `stride` elements apart, with zeros from `columns` up to column `end`.
 struct Copies {
@@ -21,9 +22,9 @@ struct Copies {
   int64_t ld, stride, end;
 };
 // Copies (rows x columns) of a, or with `turned` of its adjoint, near 1 by a power of two. `spoils`: what is not finite becomes
-// NaN altogether.
+// NaN altogether. `apart`: each column has its own state.
 int take_scaled(Frame& frame, const void* a, const int32_t* state, int64_t batch, int64_t rows, int64_t columns, Copies copies,
-                bool turned, bool spoils);
+                bool turned, bool spoils, bool apart);
 
 // The working copies of some matrices, row-major with rows of ld() elements, and their reflections. All reflections of a block
 // of columns together are I - Y V^H; V and Y are kept for the whole matrix.
@@ -39,13 +40,13 @@ class BlockedQr {
   int place(char* block);  // memory of that many bytes
 
   char* work() const { return block_ + work_; }
-  // An exponent, or what is wrong, for each matrix (qr_moves.cu); there are two of them
+  // An exponent, or what is wrong (qr_moves.cu): 0 for each matrix, 1 for each column without a reflection
   int32_t* state(int which) const { return reinterpret_cast<int32_t*>(block_ + state_) + which * batch_; }
   int64_t ld() const { return ld_; }
   int64_t stride() const { return rows_ * ld_; }
 
   // The working copies from column `first` on <- a (rows x columns), or its adjoint, scaled by a power of two whose exponent
-  // goes to state(which); zeros in the columns from there up to `end`. `spoils`: what is not finite becomes NaN altogether.
+  // goes to state(which), 1: each column by its own; zeros in the columns from there up to `end`. `spoils`: what is not finite becomes NaN altogether.
   int take(const void* a, int64_t rows, int64_t first, int64_t columns, int64_t end, int which, bool turned, bool spoils);
   // The working copies <- R, and with `keeps` the vectors below it; tau may be null, the numbers of a matrix are `reflections`
   int factor(void* tau, bool keeps);

@@ -68,7 +68,7 @@ struct SvdPlaces {
     a = take(count * at.m * at.n * at.element), b = take(count * at.m * at.k * at.element);
     left = take(count * at.m * at.k * at.element), u = take(count * at.m * at.least * at.element);
     s = take(count * at.least * at.real), vh = take(count * at.least * at.n * at.element);
-    y = take(count * at.least * at.k * at.element), failed = take(count * 4), states = take(2 * count * 4);
+    y = take(count * at.least * at.k * at.element), failed = take(count * 4), states = take((1 + at.k) * count * 4);
     work = take(svd_bytes);
   }
 };
@@ -77,17 +77,21 @@ int64_t matrices_for_svd(const Sizes& at) {
   return std::clamp<int64_t>(SVD_BYTES / (at.m * at.n * at.element), 1, at.batch);
 }
 
-// The SVD frame of `count` matrices; `memory` becomes its scratch memory
+// The end of the block as scratch memory. An engine that solves some matrices by another one asks again for each of them: what
+// does not fit comes from the caller.
 struct Rest {
-  char* at;
+  char *at, *end;
+  Scratch caller;
   static void* get(void* self, size_t bytes) {
     auto* rest = static_cast<Rest*>(self);
+    if (bytes > size_t(rest->end - rest->at)) return rest->caller.get ? rest->caller.get(rest->caller.self, bytes) : nullptr;
     char* start = rest->at;
-    rest->at += (bytes + 255) / 256 * 256;
+    rest->at += std::min<size_t>((bytes + 255) / 256 * 256, size_t(rest->end - rest->at));
     return start;
   }
 };
 
+// The SVD frame of `count` matrices; `memory` becomes its scratch memory
 Frame svd_frame(const Frame& frame, int64_t count, Rest* memory) {
   Frame inner = frame;
   inner.op = SVD, inner.engine = AUTO, inner.flags = 0;
@@ -106,18 +110,18 @@ int solve_some(Frame& frame, const SvdEngine& svd, const SvdPlaces& places, char
   auto* states = reinterpret_cast<int32_t*>(block + places.states);
   auto* failed = reinterpret_cast<int32_t*>(block + places.failed);
   void *a = block + places.a, *b = block + places.b, *left = block + places.left, *y = block + places.y;
-  Rest rest{block + places.work};
+  Rest rest{block + places.work, block + places.total, frame.scratch};
   Frame inner = svd_frame(frame, at.batch, &rest);
   void* buffer[] = {a, block + places.u, block + places.s, block + places.vh, failed};
   std::copy_n(buffer, 5, inner.buffer);
   cublas::Dense blas(frame);
-  if (!blas.ok() || measure(frame, frame.buffer[0], states, at.batch, at.m, at.n) ||
-      take_scaled(frame, frame.buffer[0], states, at.batch, at.m, at.n, {a, at.n, at.m * at.n, at.n}, false, false))
+  if (!blas.ok() || measure(frame, frame.buffer[0], states, at.batch, at.m, at.n, false) ||
+      take_scaled(frame, frame.buffer[0], states, at.batch, at.m, at.n, {a, at.n, at.m * at.n, at.n}, false, false, false))
     return 1;
   if (svd.run(inner)) return fail_as(frame, inner);
   int32_t* b_states = states + at.batch;
-  if (at.k && (measure(frame, frame.buffer[1], b_states, at.batch, at.m, at.k) ||
-               take_scaled(frame, frame.buffer[1], b_states, at.batch, at.m, at.k, {b, at.k, at.m * at.k, at.k}, false, false)))
+  if (at.k && (measure(frame, frame.buffer[1], b_states, at.batch, at.m, at.k, true) ||
+               take_scaled(frame, frame.buffer[1], b_states, at.batch, at.m, at.k, {b, at.k, at.m * at.k, at.k}, false, false, true)))
     return 1;
   const Operand rows_a{a, at.n, at.m * at.n}, rows_b{b, at.k, at.m * at.k}, rows_left{left, at.k, at.m * at.k};
   const Operand rows_u{buffer[1], at.least, at.m * at.least}, rows_v{buffer[3], at.n, at.least * at.n};
@@ -156,15 +160,17 @@ int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block) {
   int status = api.copy_to_host(rank.data(), reinterpret_cast<uint64_t>(frame.buffer[4]), sizeof(int32_t) * rank.size(), frame.stream);
   if (!status) status = api.synchronize(frame.stream);
   if (status) return fail(frame, "lstsq: waiting for the GPU failed with status %d", status);
+  if (std::find(rank.begin(), rank.end(), UNPROVEN) == rank.end()) return 0;
   const int64_t most = matrices_for_svd(at);
+  Frame largest = svd_frame(frame, most, nullptr);
+  const int64_t own = svd.bytes(largest);
+  if (own < 0) return fail_as(frame, largest);
+  const SvdPlaces places(at, most, own);  // of lstsq_svd_bytes(): runs of fewer matrices use less of each
   for (int64_t first = 0, end; first < at.batch; first = end + 1) {
     for (end = first; end < at.batch && end - first < most && rank[size_t(end)] == UNPROVEN;) end++;
     if (end == first) continue;
     Frame part = part_of(frame, first, end - first);
-    Frame inner = svd_frame(frame, end - first, nullptr);
-    const int64_t own = svd.bytes(inner);
-    if (own < 0) return fail_as(frame, inner);
-    if (solve_some(part, svd, SvdPlaces(Sizes(part), end - first, own), block)) return fail_as(frame, part);
+    if (solve_some(part, svd, places, block)) return fail_as(frame, part);
     if (end < at.batch && rank[size_t(end)] == UNPROVEN) end--;  // the next run begins here
   }
   return 0;

@@ -12,7 +12,7 @@ struct SvdEngine {
 };
 
 // R of A, and Q^H b; or, for wide matrices, R of A^H, and b. Rows are `ld` elements apart, matrices `stride` elements. The states
-// are those of A and b (qr_state.cuh).
+// are those of A and of each column of b (qr_state.cuh).
 struct Triangles {
   const void* r;
   int64_t r_ld, r_stride;

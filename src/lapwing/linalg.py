@@ -167,12 +167,19 @@ def _shape(name: str, x: Any, least: int = 0) -> tuple[Any, ...]:
     return shape
 
 
+def _length(name: str, x: Any, axis: int) -> Any:
+    shape = _shape(name, x, 1)
+    if not -len(shape) <= axis < len(shape):
+        raise _ShapeError(f"{name}: axis={axis} is out of range for shape {tuple(shape)}")
+    return shape[axis]
+
+
 @_light
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Cross product of vectors with three elements."""
     own = _own("cross", x1, x2)
     for x in (x1, x2):
-        length = _shape("cross", x, 1)[axis]
+        length = _length("cross", x, axis)
         if length is not None and length != 3:
             raise _ShapeError(f"cross: expected 3 elements along axis {axis}, got shape {tuple(_shape('cross', x))}")
     return own.cross(x1, x2, axis=axis)
@@ -254,7 +261,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """Sum of conj(x1) x2 along an axis."""
     own = _own("vecdot", x1, x2)
-    lengths = [_shape("vecdot", x, 1)[axis] for x in (x1, x2)]
+    lengths = [_length("vecdot", x, axis) for x in (x1, x2)]
     if None not in lengths and lengths[0] != lengths[1]:
         raise _ShapeError(f"vecdot: the vectors have {lengths[0]} and {lengths[1]} elements")
     return own.vecdot(x1, x2, axis=axis)
@@ -263,7 +270,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 @_light
 def vector_norm(x: Any, /, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, ord: int | float = 2) -> Any:
     """(sum |x|^ord)^(1/ord) over some or all axes; the largest element for inf, the number of nonzero ones for 0."""
-    axes = (axis,) if isinstance(axis, int) else axis
+    axes = axis if axis is None or isinstance(axis, (tuple, list)) else (_index(axis),)
     return _own("vector_norm", x).vector_norm(x, axis=axes, ord=ord, keepdims=keepdims)
 
 

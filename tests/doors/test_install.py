@@ -266,3 +266,51 @@ def test_command_line(tmp_path):
     for arguments in (["--install", "numpy"], ["--install", "nympy", str(script)], ["--install", "numpy", "missing.py"]):
         done = subprocess.run([sys.executable, "-m", "lapwing", "run", *arguments], capture_output=True, text=True)
         assert done.returncode == 2 and "lapwing: " in done.stderr
+
+
+def test_torch_refuses_what_it_refused():
+    torch = pytest.importorskip("torch")
+    with lw.install("torch"):
+        for function in (torch.linalg.cholesky, torch.linalg.eigh, torch.linalg.inv):
+            with pytest.raises(RuntimeError, match="square"):
+                function(torch.randn(4000, 4, 5, dtype=torch.float64))
+        with pytest.raises(RuntimeError, match="UPLO"):
+            torch.linalg.eigh(torch.randn(4000, 5, 5, dtype=torch.float64), UPLO="X")
+
+
+def test_jax_reads_the_triangle_it_read():
+    pytest.importorskip("jax")
+    import jax.numpy as jnp
+    import jax.scipy.linalg as jsl
+
+    one_sided = jnp.asarray(spd(SHAPE, "float32")) + jnp.triu(jnp.ones(SHAPE[-2:], "float32"), 1)
+    own = jsl.cholesky(one_sided, lower=True)
+    with lw.install("jax"):
+        assert np.abs(np.asarray(jsl.cholesky(one_sided, lower=True) - own)).max() <= 1e-4
+
+
+def test_a_function_that_was_imported_while_installed_is_numpys_afterwards():
+    with lw.install("numpy") as handle:
+        from numpy.linalg import eigh
+
+        eigh(spd(SHAPE, "float64"))
+        before = str(handle.report())
+    eigh(spd(SHAPE, "float64"))
+    assert str(handle.report()) == before
+
+
+def test_numpy_speaks_of_wrong_arguments_and_overflow():
+    with lw.install("numpy"):
+        with pytest.raises(ValueError, match="UPLO"):
+            np.linalg.eigh(spd(SHAPE, "float64"), UPLO="X")
+        with pytest.warns(RuntimeWarning, match="overflow"):
+            np.linalg.det(1e160 * spd(SHAPE, "float64"))
+
+
+def test_run_shows_the_errors_of_the_script(tmp_path):
+    script = tmp_path / "s.py"
+    script.write_text('raise BrokenPipeError("x")\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "lapwing", "run", "--install", "numpy", str(script)], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "BrokenPipeError" in done.stderr

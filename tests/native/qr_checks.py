@@ -102,6 +102,15 @@ def check_lstsq(run, a, b, rcond=None):
         close(np.abs(residuals[i] - squares) / (np.abs(right) ** 2).sum(0), longer * max(condition, 1) ** 0.5, dtype)
 
 
+def check_columns_of_any_size(run):
+    """Each right-hand side is scaled by itself."""
+    rng = np.random.default_rng(5)
+    a, b = random(rng, "float32", 2, 40, 12), random(rng, "float32", 2, 40, 2)
+    expected = lstsq(run, a, b, None)[0]
+    x = lstsq(run, a, b * np.array([1e20, 1e-30], "float32"), None)[0]
+    assert np.abs(x / np.array([1e20, 1e-30], "float32") - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
 def check_not_finite(run, dtype, m, n):
     rng = np.random.default_rng(m)
     a, b = random(rng, dtype, 3, m, n), random(rng, dtype, 3, m, 2)

@@ -50,6 +50,12 @@ a = matrices("random", f64, 3, 40, 12)
 a[1, :, 3] = a[1, :, 4]
 qr_checks.check_lstsq(run, a, right(f64, 3, 40, 2))
 qr_checks.check_lstsq(run, matrices("random", c64, 2, 12, 40), right(c64, 2, 12, 1))
+qr_checks.check_columns_of_any_size(run)
+ENGINE = "batched"
+qr_checks.check_columns_of_any_size(run)
+qr_checks.check_lstsq(run, matrices("random", f32, 2, 4, 4), right(f32, 2, 4, 1))
+qr_checks.check_lstsq(run, matrices("random", f64, 2, 1, 1), right(f64, 2, 1, 1))
+qr_checks.check_lstsq(run, matrices("random", f64, 2, 3, 8), right(f64, 2, 3, 1))
 """,
         **emulated,
     )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
-from qr_checks import KINDS, check_lstsq, check_not_finite, check_qr, check_without_q, matrices
+from qr_checks import KINDS, check_columns_of_any_size, check_lstsq, check_not_finite, check_qr, check_without_q, matrices
 from solve_checks import DTYPES, random
 
 torch = pytest.importorskip("torch")
@@ -129,6 +129,11 @@ def test_qr_in_a_graph():
     torch.cuda.synchronize()
     assert torch.equal(found.Q, expected.Q)
     assert torch.equal(found.R, expected.R)
+
+
+@pytest.mark.parametrize("engine", ["batched", "cusolver"])
+def test_right_hand_sides_of_any_size(engine):
+    check_columns_of_any_size(runner(engine))
 
 
 def test_lstsq_from_torch():

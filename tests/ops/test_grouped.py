@@ -100,3 +100,23 @@ def test_gradients():
     for block, gradient in zip(blocks, gradients, strict=True):
         (expected,) = torch.autograd.grad(lw.inv_root(block, 2).sum() + lw.cholesky(block).sum(), block)
         assert torch.allclose(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_dicts_are_matched_by_their_keys():
+    a = {"a": spd((3, 3), "float64"), "b": 2 * spd((5, 5), "float64")}
+    b = {"b": np.ones(5), "a": np.ones(3)}
+    found = lw.grouped(lw.solve, a, b)
+    for key in a:
+        close(found[key], lw.solve(a[key], b[key]))
+    with pytest.raises((KeyError, ValueError, TypeError), match="key"):
+        lw.grouped(lw.solve, a, {"a": np.ones(3), "c": np.ones(5)})
+
+
+def test_sides_and_modes():
+    eye = np.eye(5)
+    found = lw.grouped(lw.solve, [eye, eye], [np.ones((2, 5)), np.ones((3, 5))], side="right")
+    assert [x.shape for x in found] == [(2, 5), (3, 5)]
+    shared = lw.grouped(lw.solve, [eye, 2 * eye], np.ones(5))
+    assert [float(x[0]) for x in shared] == [1.0, 0.5]
+    with pytest.raises(TypeError, match="factor"):
+        lw.grouped(lw.factor, [eye, eye])

@@ -276,7 +276,9 @@ def test_gradients_at_repeated_singular_values(library):
             assert abs(float((np.asarray(gradient) * direction).sum()) - expected) < 1e-12
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (6, 4), (4, 6)])
+@pytest.mark.parametrize(
+    "shape", [pytest.param((4, 4), marks=pytest.mark.slow), (6, 4), pytest.param((4, 6), marks=pytest.mark.slow)]
+)
 def test_least_squares_and_polar_at_equal_singular_values(shape):
     """Their derivatives exist there: of lstsq at least two, of the positive factor the first."""
     m, n = shape

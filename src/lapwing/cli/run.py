@@ -30,6 +30,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def _run(options: argparse.Namespace) -> int:
     names = parse_words(options.install, DOORS, "library")
     command = options.module if options.module is not None else options.command
+    if command[:1] == ["--"]:
+        command = command[1:]
     if not command:
         raise UsageError("run: no script was named\nhint: lapwing run --install torch script.py")
     target, *arguments = command
@@ -48,6 +50,9 @@ def _run(options: argparse.Namespace) -> int:
         else:
             sys.path.insert(0, "")
             runpy.run_module(target, run_name="__main__", alter_sys=True)
+    except Exception:  # the script's own error: main would report some of them without a traceback
+        sys.excepthook(*sys.exc_info())
+        return 1
     finally:
         sys.argv, sys.path[:] = before, path
         handle.undo()

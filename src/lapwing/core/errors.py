@@ -155,7 +155,7 @@ class ConvergenceError(_MatrixError):
             return "ask for fewer values, or for the other end of the spectrum; a cluster at the cut cannot be resolved"
         if self.operation in ("sqrtm", "logm"):
             return (
-                "a real matrix with a negative eigenvalue needs a complex dtype, and a singular one has no logarithm;"
+                "the matrix must not be singular, nor have an eigenvalue on or near the negative real axis;"
                 ' assume="pos" is for Hermitian matrices'
             )
         return "try another engine, or scale the matrix"

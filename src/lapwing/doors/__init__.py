@@ -90,7 +90,7 @@ def install(*names: str) -> Handle:
     charge. "numpy", "scipy" and "jax" replace names in ``numpy.linalg``, ``scipy.linalg``, ``jax.numpy.linalg`` and
     ``jax.scipy.linalg``: a function that was imported by ``from numpy.linalg import eigh`` before is not replaced, and JAX
     programs that were compiled before stay as they are. Installing twice is fine; the library's own functions return with the
-    last undo. Where lapwing declines, a call costs about 2 us more in torch and 0.2 us more in NumPy and SciPy.
+    last undo. Where lapwing declines, a call costs about 2 us more in torch and 0.3 us more in NumPy and SciPy.
 
     Examples
     --------

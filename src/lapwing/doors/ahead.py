@@ -3,7 +3,7 @@
 Each row gives the largest order (of the longer side) and the least number of elements in all matrices together; with fewer the
 cost of a call outweighs the gain. On the CPU they were measured through the doors against torch 2.13, NumPy 2.4 and SciPy 1.17
 (x86-64-v4, one thread, 2026-11-16; orders 3 to 64, batches of 8, 64 and 1,000; float32, float64, complex128): lapwing is 1.2 to
-30 times as fast in these cells. On CUDA the rows follow the tables of docs/performance.md. "cholesky_ex" is torch's, whose
+50 times as fast in these cells. On CUDA the rows follow the tables of docs/performance.md. "cholesky_ex" is torch's, whose
 factor has to be in column-major memory.
 """
 

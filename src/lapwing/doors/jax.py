@@ -96,7 +96,9 @@ def _svdvals(x: Any, /) -> Any:
 
 
 def _scipy_cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    return _cholesky(a, upper=not lower)
+    # it reads one triangle, and its derivative differs from lapwing's for a change that is not symmetric
+    known = not framework.traced(a) and _ahead("cholesky", a)
+    return cholesky(a, upper=not lower, on_fail="nan") if known else None
 
 
 def _scipy_eigh(a: Any, b: Any = None, lower: bool = True, eigvals_only: bool = False, **options: Any) -> Any:

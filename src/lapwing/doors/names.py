@@ -24,17 +24,19 @@ def replace_functions(
     A kernel returns None, or raises, where the library's own function is to take the call: then errors are the library's own.
     """
     undo = []
+    installed = [True]  # empty after the undo: a function that was imported in between is then the library's own
     for name, kernel in kernels.items():
         own = getattr(modules[0], name, None)
         if own is None:  # an older release
             continue
-        function = _guarded(own, kernel, accepts, counts.setdefault(prefix + name, [0, 0]))
+        function = _guarded(own, kernel, accepts, counts.setdefault(prefix + name, [0, 0]), installed)
         for module in modules:
             if getattr(module, name, None) is own:
                 setattr(module, name, function)
                 undo.append((module, name, function, own))
 
     def restore() -> None:
+        installed.clear()
         for module, name, function, own in undo:
             if getattr(module, name, None) is function:  # nobody else has replaced it since
                 setattr(module, name, own)
@@ -42,10 +44,10 @@ def replace_functions(
     return restore
 
 
-def _guarded(own: Kernel, kernel: Kernel, accepts: Callable[[Any], bool], count: list[int]) -> Kernel:
+def _guarded(own: Kernel, kernel: Kernel, accepts: Callable[[Any], bool], count: list[int], installed: list[bool]) -> Kernel:
     @wraps(own)
     def call(*arguments: Any, **options: Any) -> Any:
-        if arguments and accepts(arguments[0]):
+        if installed and arguments and accepts(arguments[0]):
             try:
                 result = kernel(*arguments, **options)
             except _REFUSED:

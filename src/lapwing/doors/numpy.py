@@ -42,11 +42,14 @@ def _cholesky(a: np.ndarray, /, *, upper: bool = False) -> Any:
 
 
 def _det(a: np.ndarray) -> Any:
-    return det(a) if is_ahead("slogdet", a) else None
+    value = det(a) if is_ahead("slogdet", a) else None
+    # NumPy warns of overflow and NaN, and has its own value for a matrix with Inf
+    return value if value is not None and np.isfinite(value).all() else None
 
 
 def _slogdet(a: np.ndarray) -> Any:
-    return _named("SlogdetResult", slogdet(a)) if is_ahead("slogdet", a) else None
+    parts = slogdet(a) if is_ahead("slogdet", a) else None
+    return _named("SlogdetResult", parts) if parts is not None and (parts[1] < np.inf).all() else None
 
 
 def _eigh(a: np.ndarray, UPLO: str = "L") -> Any:
@@ -58,7 +61,9 @@ def _eigvalsh(a: np.ndarray, UPLO: str = "L") -> Any:
 
 
 def _upper(uplo: str) -> bool:
-    return {"L": False, "U": True}[uplo.upper()]
+    if uplo.upper() not in ("L", "U"):
+        raise ValueError(uplo)  # NumPy says what is wrong
+    return uplo.upper() == "U"
 
 
 def _inv(a: np.ndarray) -> Any:

@@ -25,6 +25,7 @@ from ..ops.systems import INVERSE
 from .ahead import ahead
 
 _NEEDED = "2.9"
+_TRIANGLES = {"L": 0, "l": 0, "U": UPPER, "u": UPPER}
 _DTYPES = {getattr(torch, name) for name in DTYPES}
 _capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 
@@ -65,6 +66,11 @@ def _ahead(operation: str, a: torch.Tensor) -> bool:
     return a.dtype in _DTYPES and a.layout is torch.strided and not (a.is_cuda and _capturing())
 
 
+def _square(a: torch.Tensor) -> bool:
+    # torch checks the shape in the kernel that is replaced; other shapes get torch's error
+    return bool(a.shape[-1] == a.shape[-2])
+
+
 def _run(operation: Any, arrays: tuple[Any, ...], params: tuple[int, ...]) -> tuple[Any, ...]:
     return framework._run(operation, arrays, params, AUTO)
 
@@ -80,14 +86,14 @@ def _succeeded(info: torch.Tensor) -> bool:
 
 
 def _cholesky(a: torch.Tensor, upper: bool = False, check_errors: bool = False) -> Any:
-    if not _ahead("cholesky_ex", a) or (check_errors and a.is_cuda):
+    if not _square(a) or not _ahead("cholesky_ex", a) or (check_errors and a.is_cuda):
         return None
     factor, info = _run(CHOLESKY, (a,), (UPPER if upper else 0,))
     return (_columns(factor), info) if _succeeded(info) else None
 
 
 def _inverse(a: torch.Tensor, check_errors: bool = False) -> Any:
-    if a.shape[-1] != a.shape[-2] or not _ahead("inv", a) or (check_errors and a.is_cuda):
+    if not _square(a) or not _ahead("inv", a) or (check_errors and a.is_cuda):
         return None
     inverse, info = _run(INVERSE, (a,), (0,))
     return (_columns(inverse), info) if _succeeded(info) else None
@@ -101,9 +107,9 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> Any:
 
 
 def _eigh(a: torch.Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
-    if not _ahead("eigh" if compute_v else "eigvalsh", a):
+    if UPLO not in _TRIANGLES or not _square(a) or not _ahead("eigh" if compute_v else "eigvalsh", a):
         return None
-    params = (UPPER if UPLO.upper() == "U" else 0, 0, -1)
+    params = (_TRIANGLES[UPLO], 0, -1)
     if compute_v:
         w, v, info = _run(EIGH, (a,), params)
         return None if framework.failed(info) else (w, _columns(v))

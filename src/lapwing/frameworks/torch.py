@@ -122,8 +122,8 @@ def _in_functorch_constant() -> bool:
 _in_functorch_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _native_on_gpu(operation: Operation, arrays: tuple[Any, ...]) -> bool:
-    return not _capturing() and operation.native_elsewhere(tuple(x.shape for x in arrays))
+def _native_on_gpu(operation: Operation, arrays: tuple[Any, ...], engine: int) -> bool:
+    return not _capturing() and operation.native_elsewhere(tuple(x.shape for x in arrays), engine)
 
 
 def _run(
@@ -131,7 +131,7 @@ def _run(
 ) -> tuple[Any, ...]:
     """Call the native core: no autograd, real memory."""
     a, *others = arrays
-    if a.is_cuda and operation.elsewhere is not None and not _native_on_gpu(operation, arrays):
+    if a.is_cuda and operation.elsewhere is not None and not _native_on_gpu(operation, arrays, engine):
         return operation.elsewhere(Namespace, params, arrays, engine)
     if a.layout is not torch.strided:
         raise TypeError(f"{operation.name}: expected a dense tensor, got layout {a.layout}\nhint: a.to_dense()")

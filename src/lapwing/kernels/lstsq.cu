@@ -10,7 +10,7 @@ struct Call {
   int* rank;
   int* info;
   const int* a_state;
-  const int* b_state;
+  const int* b_state;  // of each column
   i64 batch, r_stride, right_stride;  // elements between matrices
   int r_ld, right_ld, right_rows, order, k, x_rows;
   int adjoint;  // 1: with R^H, and x is not yet multiplied by Q
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) lstsq_solve(Call call) 
     else
       t.solve();
     const bool finite = call.a_state[which] < NOT_FINITE;
-    const int up = exponent_of(call.b_state[which]), down = exponent_of(call.a_state[which]);
+    const int up = exponent_of(call.b_state[item]), down = exponent_of(call.a_state[which]);
     T* x = call.x + (which * call.x_rows) * call.k + column;
     for (int i = threadIdx.x; i < call.x_rows; i += LW_THREADS) {
       const T value = i < t.n ? shifted(t.z[i], up - down) : zero();
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
     const bool good = !failed[which];
     int above = 0;
     while (above < least && (double)values[above] > limit) above++;
-    for (int i = threadIdx.x; i < least * k; i += LW_THREADS) {
+    for (i64 i = threadIdx.x; i < (i64)least * k; i += LW_THREADS) {
       T* at = y + which * least * k + i;
       *at = !good ? filled(not_a_number()) : i / k < above ? scale(*at, 1 / values[i / k]) : zero();
     }
@@ -225,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
   Real* sums = (Real*)memory;
   for (i64 item = blockIdx.x; item < batch * k; item += gridDim.x) {
     const i64 which = item / k;
-    const int column = (int)(item - which * k), up = exponent_of(b_state[which]), down = exponent_of(a_state[which]);
+    const int column = (int)(item - which * k), up = exponent_of(b_state[item]), down = exponent_of(a_state[which]);
     Real sum = 0;
     for (int i = threadIdx.x; i < rows; i += LW_THREADS) sum += square(left[(which * rows + i) * k + column]);
     sum = sum_lanes<32>(sum);

@@ -17,10 +17,21 @@ LW_INLINE Part part_of(i64 item, int rows, int each) {
   return Part{which, first, min(each, rows - first)};
 }
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS) qr_measure(const T* a, int* state, i64 batch, int rows, int columns, int each) {
+// apart: a state for each column, not for each matrix
+extern "C" __global__ void __launch_bounds__(LW_THREADS)
+    qr_measure(const T* a, int* state, i64 batch, int rows, int columns, int each, int apart) {
   for (i64 item = blockIdx.x; item < batch * ((rows + each - 1) / each); item += gridDim.x) {
     const Part part = part_of(item, rows, each);
     const T* from = a + (part.which * rows + part.first) * columns;
+    if (apart) {
+      for (Walk w(columns, threadIdx.x, LW_THREADS); w.line < part.rows; w.next()) {
+        const T x = load_element(from + (i64)w.line * columns + w.place);
+        const int exponent = !is_finite(x) ? NOT_FINITE : magnitude(x) > 0 ? ilogb(magnitude(x)) : -2 * MAX_STATE;
+        int* own = state + part.which * columns + w.place;
+        if (exponent > *(volatile int*)own) atomicMax(own, exponent);  // few elements are larger than all before them
+      }
+      continue;
+    }
     Real largest = 0;
     bool good = true;
     for (int i = threadIdx.x; i < part.rows * columns; i += LW_THREADS) {
@@ -38,17 +49,19 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) qr_measure(const T* a, 
 // is not finite is NaN altogether with `spoils`.
 extern "C" __global__ void __launch_bounds__(LW_THREADS)
     qr_take(const T* a, T* to, const int* state, i64 batch, i64 stride, int rows, int columns, int end, int ld, int each,
-            int turned, int spoils) {
+            int turned, int spoils, int apart) {
   for (i64 item = blockIdx.x; item < batch * ((rows + each - 1) / each); item += gridDim.x) {
     const Part part = part_of(item, rows, each);
     const T* from = a + part.which * rows * columns;
     T* out = to + part.which * stride;
-    const bool good = !spoils || state[part.which] < NOT_FINITE;
-    const Real by = ldexp(Real(1), -exponent_of(state[part.which]));
+    const int* own = state + part.which * (apart ? columns : 1);
+    const bool good = !spoils || *own < NOT_FINITE;
+    Real by = ldexp(Real(1), -exponent_of(*own));
     for (Walk w(end, threadIdx.x, LW_THREADS); w.line < part.rows; w.next()) {
       const int i = part.first + w.line;
       T x = zero();
       if (w.place < columns) {
+        if (apart) by = ldexp(Real(1), -exponent_of(own[w.place]));
         x = turned ? conjugate(load_element(from + (i64)w.place * rows + i)) : load_element(from + (i64)i * columns + w.place);
         x = good ? scale(x, by) : filled(not_a_number());
       }

@@ -78,8 +78,9 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
         b = args[1] if len(args) > 1 else kwargs.get("b")
         return kind.explain(op, a, b, lambda *local: _of_parts(op, local, engine, kwargs), **known)  # type: ignore[no-any-return]
     _check_options(op.__name__, kwargs)
-    options = kwargs | {"precision": "mixed"} if engine == "mixed" else kwargs  # naming the engine asks for it
-    return planner.plan(problem(*args, **options), engine, op.__name__)
+    # naming these engines asks for another problem
+    named: dict[str, Any] = {"mixed": {"precision": "mixed"}, "tall": {"engine": "tall"}}.get(engine, {})
+    return planner.plan(problem(*args, **kwargs | named), engine, op.__name__)
 
 
 def _check_options(name: str, options: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ eigh, and the derivative from :func:`_with_derivatives`, which is right at equal
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, inf, isfinite, log2
+from math import ceil, comb, factorial, inf, log, log2
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -54,7 +54,7 @@ def expm(a: Any, /, **unknown: Never) -> Any:
     Returns
     -------
     array, shape (..., n, n)
-        NaN for a matrix with NaN or Inf; in traced code also for one of a 1-norm above 5e7.
+        NaN for a matrix with NaN or Inf; in traced code also for most with a 1-norm above 5e7.
 
     Raises
     ------
@@ -85,10 +85,12 @@ def _expm(framework: Any, a: Any) -> Any:
     with xp.quiet():
         norm = xp.constant(xp.largest(xp.sum(xp.abs(a), -2)))[..., None]
         radius, coefficients = _PADE[xp.dtype_name(norm)]
-        count = _SQUARINGS
-        if not framework.traced(a):
-            largest = float(framework.to_numpy(norm).max(initial=0))
-            count = max(0, ceil(log2(largest / radius))) if isfinite(largest) and largest > 0 else 0
+        count, known = _SQUARINGS, not framework.traced(a)
+        if not known or _largest(framework, norm) > radius:
+            norm = _size_of_powers(xp, xp.constant(a), norm, radius, len(coefficients) - 1)
+        if known:
+            largest = _largest(framework, norm)
+            count = max(0, ceil(log2(largest / radius))) if largest > 0 else 0
         scale = xp.ones_like(norm)
         for k in range(count):
             scale = xp.where(norm > radius * 2.0**k, 2 * scale, scale)
@@ -100,6 +102,38 @@ def _expm(framework: Any, a: Any) -> Any:
             return xp.where(more, xp.matmul(x, x), x), xp.where(more, left / 2, left)
 
         return xp.repeat(count, square, (_pade(xp, a / xp.like(scale, a), coefficients), scale))[0]
+
+
+def _largest(framework: Any, norm: Any) -> float:
+    """The largest finite norm: a matrix with NaN or Inf must not decide for the others."""
+    norms = framework.to_numpy(norm)
+    return float(norms[np.isfinite(norms)].max(initial=0))
+
+
+def _size_of_powers(xp: Any, a: Any, norm: Any, radius: float, order: int) -> Any:
+    """A bound that takes the place of the norm: far smaller for some matrices that are far from normal.
+
+    Squaring more often than needed loses digits. The bound is max(|A^4|^(1/4), |A^6|^(1/6)), or more where the terms of Pade's
+    approximation would cancel (Al-Mohy and Higham, 2009).
+    """
+
+    def root(x: Any, p: int, factor: float = 0.0) -> Any:  # (exp(factor) |x|)^(1/p)
+        return xp.exp((xp.log(xp.largest(xp.sum(xp.abs(x), -2)))[..., None] + factor) / p)
+
+    limits = np.finfo(xp.dtype_name(norm))
+    b = a / xp.like(xp.where(norm > 0, norm, xp.ones_like(norm)), a)
+    square = xp.matmul(b, b)
+    fourth = xp.matmul(square, square)
+    cancelled = log(4 / float(limits.eps)) - log(comb(2 * order, order) * factorial(2 * order + 1))
+    size = xp.zeros_like(norm) + float(limits.tiny) ** (1 / 6)  # below, A^6 is no longer in the range
+    for bound in (
+        root(fourth, 4),
+        root(xp.matmul(fourth, square), 6),
+        radius * root(_power(xp, xp.abs(b), 2 * order + 1), 2 * order, cancelled),
+    ):
+        size = xp.where(bound > size, bound, size)
+    # two squarings more than needed cost less accuracy than Pade's approximation at the end of its radius
+    return norm * xp.where(4 * size < 1, 4 * size, xp.ones_like(size))
 
 
 def _pade(xp: Any, a: Any, coefficients: tuple[int, ...]) -> Any:
@@ -393,7 +427,8 @@ def _coupled_newton(framework: Any, a: Any, p: int) -> tuple[Any, Any]:
         x = (x + xp.adjoint(x)) / 2
         error = matrix_norm(xp.matmul(_power(xp, x, p), a) - one, "fro")
         cond = norm[..., 0, 0] * matrix_norm(x, "fro") ** p
-        return x, error <= 10 * n * eps * cond
+        # cond is large or Inf where the iteration went astray, which is for eigh to judge
+        return x, (error <= 10 * n * eps * cond) & (error < 0.5)
 
 
 # ---- Hermitian matrices, by their spectrum
@@ -442,6 +477,7 @@ def _newton_root(framework: Any, a: Any) -> tuple[Any, Any]:
     eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a))
     traced, extra = framework.traced(a), 1 + framework.differentiates(a)
     one = xp.eye(a)
+    a, scale = _into_range(xp, a)
 
     def step(state: tuple[Any, Any], scaled: bool = True) -> tuple[Any, Any]:
         x, m = state
@@ -470,7 +506,16 @@ def _newton_root(framework: Any, a: Any) -> tuple[Any, Any]:
         x = state[0]
         error = matrix_norm(xp.constant(xp.matmul(x, x) - a), "fro")
         size = matrix_norm(xp.constant(x), "fro")
-        return x, error <= 10 * n * eps * size * size
+        return x * xp.like(xp.sqrt(scale), a), error <= 10 * n * eps * size * size
+
+
+def _into_range(xp: Any, a: Any) -> tuple[Any, Any]:
+    """A / s and s, so that squares of norms do not overflow; s is 1 for ordinary matrices."""
+    with xp.quiet():
+        norm = xp.constant(xp.largest(xp.sum(xp.abs(a), -2)))[..., None]
+        big = float(np.finfo(xp.dtype_name(norm)).max) ** 0.25
+        scale = xp.where((norm > big) | (norm < 1 / big), xp.power_of_two(norm), xp.ones_like(norm))
+        return a / xp.like(scale, a), scale
 
 
 def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
@@ -478,6 +523,7 @@ def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
     xp = framework.Namespace
     eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a))
     one, traced = xp.eye(a), framework.traced(a)
+    a, range_scale = _into_range(xp, a)
 
     def far(x: Any) -> Any:
         return xp.constant(matrix_norm(x - one, 1, True)) > _LOG_RADIUS
@@ -514,7 +560,7 @@ def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
         back, forth = (matrix_norm(_expm(framework, y), "fro") for y in (-fixed, fixed))
         error = matrix_norm(_expm(framework, fixed) - xp.constant(a), "fro")
         size = xp.where(size > 1, size, xp.ones_like(size))
-        return x, error <= 10 * n * eps * back * forth * size * forth
+        return x + xp.like(xp.log(range_scale), a) * one, error <= 10 * n * eps * back * forth * size * forth
 
 
 # ---- checks

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import frameworks
 from ..core.errors import _MatrixError
 from .cholesky import cholesky
@@ -59,13 +61,15 @@ def grouped(op: Callable[..., Any], matrices: Any, /, *rest: Any, **options: Any
             raise ValueError(f"grouped: expected matrices, got {type(array).__name__} of shape {getattr(array, 'shape', None)}")
     if not arrays:
         return matrices
-    columns = [_leaves(x) if isinstance(x, (list, tuple, dict)) else None for x in rest]
+    columns = [_leaves(x, matrices) if isinstance(x, (list, tuple, dict)) else None for x in rest]
     for i, column in enumerate(columns):
         if column is not None and len(column) != len(arrays):
             raise ValueError(f"grouped: argument {i + 2} has {len(column)} arrays for {len(arrays)} matrices")
     rows = [(a, *[c[i] for c in columns if c is not None]) for i, a in enumerate(arrays)]
     results: list[Any] = [None] * len(arrays)
-    for places, order in _groups(op, rows):
+    # padding adds rows to a right-hand side of each matrix, from the left
+    may_pad = op in _PADDED and None not in columns and options.get("side", "left") == "left"
+    for places, order in _groups(op, rows, may_pad):
         group = [rows[i] for i in places]
         try:
             values = _apply(op, group, order, columns, rest, options)
@@ -76,10 +80,17 @@ def grouped(op: Callable[..., Any], matrices: Any, /, *rest: Any, **options: Any
     return _like(matrices, iter(results))
 
 
-def _leaves(x: Any) -> list[Any]:
+def _leaves(x: Any, like: Any = None) -> list[Any]:
+    """The arrays in nested lists, tuples and dicts; a dict in the order of the keys of ``like``."""
     if isinstance(x, dict):
-        x = list(x.values())
-    return [leaf for y in x for leaf in _leaves(y)] if isinstance(x, (list, tuple)) else [x]
+        keys = list(like if isinstance(like, dict) else x)
+        if set(keys) != set(x):
+            raise ValueError(f"grouped: the keys {list(x)} are not those of the matrices, {keys}")
+        x, like = [x[key] for key in keys], [like[key] for key in keys] if isinstance(like, dict) else None
+    if not isinstance(x, (list, tuple)):
+        return [x]
+    same = isinstance(like, (list, tuple)) and len(like) == len(x)
+    return [leaf for y, z in zip(x, like if same else [None] * len(x), strict=True) for leaf in _leaves(y, z)]
 
 
 def _like(x: Any, results: Any) -> Any:
@@ -91,18 +102,23 @@ def _like(x: Any, results: Any) -> Any:
     return next(results)
 
 
-def _groups(op: Any, rows: list[tuple[Any, ...]]) -> list[tuple[list[int], int]]:
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape") and not isinstance(x, np.generic)
+
+
+def _groups(op: Any, rows: list[tuple[Any, ...]], may_pad: bool) -> list[tuple[list[int], int]]:
     """The places of matrices that go into one call, and the order they are padded to, or 0."""
     by_kind: dict[Any, list[int]] = {}
     for i, row in enumerate(rows):
-        kinds = [(tuple(x.shape), str(x.dtype), str(getattr(x, "device", ""))) if hasattr(x, "shape") else x for x in row]
-        alone = op is not solve and any(len(getattr(x, "shape", (0, 0))) == 1 for x in row[1:])  # no batches of vectors
+        kinds = [(tuple(x.shape), str(x.dtype), str(getattr(x, "device", ""))) if _is_array(x) else x for x in row]
+        # no batches of vectors
+        alone = not (op is solve and may_pad) and any(len(getattr(x, "shape", (0, 0))) == 1 for x in row[1:])
         by_kind.setdefault(repr([kinds, i if alone else -1]), []).append(i)
     groups: list[tuple[list[int], int]] = []
     paddable: list[tuple[list[int], int]] = []
     for places in by_kind.values():
         square = len(rows[places[0]][0].shape) == 2 and len(set(rows[places[0]][0].shape)) == 1
-        fits = op in _PADDED and square and 0 < rows[places[0]][0].shape[0] <= _PAD_TO
+        fits = may_pad and square and 0 < rows[places[0]][0].shape[0] <= _PAD_TO
         (paddable if fits else groups).append((places, 0))
     near: dict[Any, list[tuple[int, list[int]]]] = {}
     for places, _ in paddable:
@@ -126,12 +142,12 @@ def _apply(
     xp = frameworks.of(group[0][0], "grouped").Namespace
     sizes = [row[0].shape[-1] for row in group]
     # a batch of vectors is a batch of matrices with one column
-    vectors = op is solve and len(group) > 1 and len(group[0][1].shape) == 1
+    vectors = op is solve and len(group) > 1 and len(group[0]) > 1 and len(group[0][1].shape) == 1
     if vectors:
         group = [(a, b[:, None]) for a, b in group]
     stacked = []
     for k, values in enumerate(zip(*group, strict=True)):
-        if len(values) == 1 or not hasattr(values[0], "shape"):  # numbers in one group are equal
+        if len(values) == 1 or not _is_array(values[0]):  # numbers in one group are equal
             stacked.append(values[0])
         else:
             padded = [_padded(xp, x, order, square=k == 0) if order else x for x in values]
@@ -143,12 +159,18 @@ def _apply(
     result = op(stacked[0], *arguments, **options)
 
     def one(x: Any, i: int) -> Any:
+        if x.shape[:1] != (len(group),):  # the Q that mode="r" leaves out
+            return x
         part = x[i]
         if order and len(part.shape):
             n = sizes[i]
             part = part[:n, :n] if op in (cholesky, inv) else part[:n]
         return part[:, 0] if vectors else part
 
+    if not hasattr(result, "__getitem__"):
+        raise TypeError(
+            f"grouped: {op.__name__} gives a {type(result).__name__}, which is for one batch\nhint: call it for each shape"
+        )
     if not isinstance(result, tuple):
         return [one(result, i) for i in range(len(group))]
     make = result._make if hasattr(result, "_make") else tuple

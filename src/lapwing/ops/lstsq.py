@@ -12,6 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_matrix, check_pair
 from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
+from ..core.native import ENGINES
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import ADJOINT, UPPER, Problem, Spec
 from ..core.request import RIGHT, VALUE, Request
@@ -149,9 +150,9 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
     logging = not traced and planner.logging_decisions()
     code = planner.AUTO
     if logging or engine != "auto":
-        code = planner.code_for(framework, a, engine, "lstsq", lambda: [_problem(a, b)])
+        code = planner.code_for(framework, a, engine, "lstsq", lambda: [_problem(a, b, engine)])
         if logging:
-            planner.log_decision(_problem(a, b), engine)
+            planner.log_decision(_problem(a, b, engine), engine)
     limit = float(np.finfo(framework.dtype_of(a)).eps) if rcond == -1 else nan if rcond is None else float(rcond)
     x, residuals, rank, info = framework.apply(LSTSQ, (a, b), (0, _bits(limit)), code, False)
     if not traced and framework.failed(info):
@@ -332,13 +333,17 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
 
 # Small matrices of a batch are composed of kernels for whole batches; a few are not worth so many calls.
 _SMALL, _FEW = 32, 64
+# The native operation keeps a column of R in shared memory, and asks for the memory of an SVD in advance.
+_LARGEST = 4096
 
 
-def _native_on_gpu(shape: Any) -> bool:
+def _native_on_gpu(shape: Any, engine: str | int = "auto") -> bool:
     """Whether least squares of such matrices are one native operation on a GPU."""
     *batch, m, n = shape
     known = all(isinstance(x, int) for x in shape) and m and n
-    return native_on_gpu(m, n) or bool(known and max(m, n) <= _SMALL and prod(batch) <= _FEW)
+    if native_on_gpu(m, n, engine):
+        return bool(min(m, n) <= _LARGEST)
+    return bool(known and max(m, n) <= _SMALL and prod(batch) <= _FEW and engine not in ("tall", ENGINES.get("tall")))
 
 
 LSTSQ = Operation(
@@ -354,16 +359,16 @@ LSTSQ = Operation(
     example=(0, _DEFAULT),
     composed=_composed,
     elsewhere=_elsewhere,
-    native_elsewhere=lambda shapes: _native_on_gpu(shapes[0]),
+    native_elsewhere=lambda shapes, engine: _native_on_gpu(shapes[0], engine),
     differentiable=2,
 )
 
 
-def _problem(a: Any, b: Any = None, **_: Any) -> Problem:
+def _problem(a: Any, b: Any = None, engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
     check_matrix("lstsq", array.shape, array.dtype)
     shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
-    if array.device != "cpu" and not _native_on_gpu(array.shape):
+    if array.device != "cpu" and not _native_on_gpu(array.shape, engine):
         return _problem_of("svd", array)
     right = 1 if len(shape) == 1 else shape[-1]
     if len(array.shape) == 2:

@@ -12,6 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_matrix
 from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
 from ..core.keywords import unknown_keyword
+from ..core.native import ENGINES
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, Request
@@ -95,7 +96,7 @@ def qr(
         return framework.call(qr, a, mode=mode, engine=engine)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
     _check(shape, framework.dtype_of(a), mode)
-    code = planner.code_for(framework, a, engine, "qr", lambda: [_problem(a, mode=mode)])
+    code = planner.code_for(framework, a, engine, "qr", lambda: [_problem(a, mode=mode, engine=engine)])
     m, n = shape[-2:]
     if mode in ("r", "raw"):
         return _without_q(framework, a, mode, code, engine)
@@ -141,7 +142,7 @@ qr.request = _request  # type: ignore[attr-defined]
 
 def _without_q(framework: Any, a: Any, mode: str, code: int, engine: str) -> QRResult | RawQRResult:
     if not framework.traced(a) and planner.logging_decisions():
-        planner.log_decision(_problem(a, mode=mode), engine)
+        planner.log_decision(_problem(a, mode=mode, engine=engine), engine)
     if mode == "raw":
         return RawQRResult(*framework.apply(QR_RAW, (a,), (0,), code, False))
     xp = framework.Namespace
@@ -151,17 +152,17 @@ def _without_q(framework: Any, a: Any, mode: str, code: int, engine: str) -> QRR
 
 def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tuple[Any, Any]:
     if not framework.traced(a) and planner.logging_decisions():
-        planner.log_decision(_problem(a, mode=mode), engine)
+        planner.log_decision(_problem(a, mode=mode, engine=engine), engine)
     m, n = framework.shape_of(a)[-2:]
     # complete is the same as reduced for a square matrix, and then has derivatives
     complete = mode == "complete" and (m is None or m != n)
     return framework.apply(QR_COMPLETE if complete else QR, (a,), (0, int(complete)), code, False)  # type: ignore[no-any-return]
 
 
-def _problem(a: Any, mode: str = "reduced", **_: Any) -> Problem:
+def _problem(a: Any, mode: str = "reduced", engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:]))):
+    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:], engine))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
     columns = min(array.shape[-2:])  # the first m columns decide
     return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
@@ -247,9 +248,9 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
 _SMALL, _TALL_RATIO, _TALL_ELEMENTS, _TALL_NARROW, _TALL_LONG = 32, 8, 1 << 20, 128, 1 << 15
 
 
-def native_on_gpu(m: Any, n: Any) -> bool:
-    """Whether R alone, or least squares, of such matrices is one native operation on a GPU."""
-    if not (isinstance(m, int) and isinstance(n, int) and m and n):
+def native_on_gpu(m: Any, n: Any, engine: str | int = "auto") -> bool:
+    """Whether R alone, or least squares, of such matrices is one native operation on a GPU. Engine "tall" has only their QR."""
+    if not (isinstance(m, int) and isinstance(n, int) and m and n) or engine in ("tall", ENGINES.get("tall")):
         return False
     long, short = max(m, n), min(m, n)
     tall = long >= _TALL_RATIO * short and long * short >= _TALL_ELEMENTS and (short <= _TALL_NARROW or long >= _TALL_LONG)
@@ -264,7 +265,7 @@ QR_R = Operation(
     work=lambda p: (2 * p.long * p.short**2 - 2 / 3 * p.short**3, p.long * p.short + p.short**2),
     composed=_r_composed,
     elsewhere=_r_composed,
-    native_elsewhere=lambda shapes: native_on_gpu(*shapes[0][-2:]),
+    native_elsewhere=lambda shapes, engine: native_on_gpu(*shapes[0][-2:], engine),
 )
 _NO_RAW_DERIVATIVE = no_derivative('qr: the compact form of mode="raw" has no derivative here\nhint: mode="reduced"')
 QR_RAW = Operation(

@@ -182,7 +182,10 @@ def cond(a: Any, /, *, p: Any = None, **unknown: Never) -> Any:
         if s.shape[-1] == 0:
             raise ValueError(f"cond: an empty matrix has no condition number, got shape {tuple(framework.shape_of(a))}")
         with xp.quiet():
-            return xp.scalar(s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1])
+            ratio = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+            # 0 / 0 of a matrix of zeros
+            limit = xp.zeros_like(ratio) if p == -2 else xp.ones_like(ratio) * inf
+            return xp.scalar(xp.where(s[..., 0] == 0, limit, ratio))
     check_square("cond", framework.shape_of(a), framework.dtype_of(a))
     with xp.quiet():
         product = matrix_norm(a, p) * matrix_norm(inv(a, on_fail="nan"), p)
