@@ -162,7 +162,7 @@ def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tup
 def _problem(a: Any, mode: str = "reduced", engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:], engine))):
+    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:], engine=engine))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
     columns = min(array.shape[-2:])  # the first m columns decide
     return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
@@ -265,7 +265,7 @@ QR_R = Operation(
     work=lambda p: (2 * p.long * p.short**2 - 2 / 3 * p.short**3, p.long * p.short + p.short**2),
     composed=_r_composed,
     elsewhere=_r_composed,
-    native_elsewhere=lambda shapes, engine: native_on_gpu(*shapes[0][-2:], engine),
+    native_elsewhere=lambda shapes, engine: native_on_gpu(*shapes[0][-2:], engine=engine),
 )
 _NO_RAW_DERIVATIVE = no_derivative('qr: the compact form of mode="raw" has no derivative here\nhint: mode="reduced"')
 QR_RAW = Operation(
