@@ -341,7 +341,7 @@ def _native_on_gpu(shape: Any, engine: str | int = "auto") -> bool:
     """Whether least squares of such matrices are one native operation on a GPU."""
     *batch, m, n = shape
     known = all(isinstance(x, int) for x in shape) and m and n
-    if native_on_gpu(m, n, engine):
+    if native_on_gpu(shape, engine):
         return bool(min(m, n) <= _LARGEST)
     return bool(known and max(m, n) <= _SMALL and prod(batch) <= _FEW and engine not in ("tall", ENGINES.get("tall")))
 

@@ -162,7 +162,7 @@ def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tup
 def _problem(a: Any, mode: str = "reduced", engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(*array.shape[-2:], engine=engine))):
+    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(array.shape, engine))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
     columns = min(array.shape[-2:])  # the first m columns decide
     return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
@@ -248,8 +248,9 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
 _SMALL, _TALL_RATIO, _TALL_ELEMENTS, _TALL_NARROW, _TALL_LONG = 32, 8, 1 << 20, 128, 1 << 15
 
 
-def native_on_gpu(m: Any, n: Any, engine: str | int = "auto") -> bool:
+def native_on_gpu(shape: Any, engine: str | int = "auto") -> bool:
     """Whether R alone, or least squares, of such matrices is one native operation on a GPU. Engine "tall" has only their QR."""
+    m, n = shape[-2:]
     if not (isinstance(m, int) and isinstance(n, int) and m and n) or engine in ("tall", ENGINES.get("tall")):
         return False
     long, short = max(m, n), min(m, n)
@@ -265,7 +266,7 @@ QR_R = Operation(
     work=lambda p: (2 * p.long * p.short**2 - 2 / 3 * p.short**3, p.long * p.short + p.short**2),
     composed=_r_composed,
     elsewhere=_r_composed,
-    native_elsewhere=lambda shapes, engine: native_on_gpu(*shapes[0][-2:], engine=engine),
+    native_elsewhere=lambda shapes, engine: native_on_gpu(shapes[0], engine),
 )
 _NO_RAW_DERIVATIVE = no_derivative('qr: the compact form of mode="raw" has no derivative here\nhint: mode="reduced"')
 QR_RAW = Operation(
