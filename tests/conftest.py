@@ -37,21 +37,19 @@ LONGEST = (
 )
 
 
-# composed of many operations, each of which JAX compiles anew for every dtype: one real and one complex dtype are enough here
-MANY_OPERATIONS = (
-    "ops/test_linalg.py",
-    "ops/test_grouped.py",
-    "ops/test_functions.py",
-    "ops/test_det.py",
-    "plugins/test_lineax.py",
-)
+# composed of many operations, or of many cases, each of which JAX compiles anew for every dtype: one of them is enough here, or
+# one real and one complex dtype
+ONE_DTYPE = ("ops/test_linalg.py", "ops/test_functions.py", "ops/test_det.py", "plugins/test_lineax.py")
+TWO_DTYPES = ("ops/test_grouped.py", "ops/test_solve.py")
 
 
 def is_repetition(item):
-    dtype = getattr(item, "callspec", None) and item.callspec.params.get("dtype")
-    if "/".join(item.path.parts[-2:]) not in MANY_OPERATIONS or not ("jax" in item.name or "lineax" in item.name):
+    if "callspec" not in vars(item) or not ("jax-cpu" in item.name or "lineax" in item.name):
         return False
-    return dtype in ("float32", "complex64") or ("lineax" in item.name and dtype == "complex128")
+    name, dtype = "/".join(item.path.parts[-2:]), item.callspec.params.get("dtype")
+    return (name in ONE_DTYPE and dtype == "complex128") or (
+        name in ONE_DTYPE + TWO_DTYPES and dtype in ("float32", "complex64")
+    )
 
 
 def pytest_collection_modifyitems(items):

@@ -86,6 +86,9 @@ bool solve_pays(const Frame& frame) {
     const int64_t size = frame.size[1] * frame.size[2];
     return size <= 512 || frame.size[0] >= (size <= 2048 ? lanes / 4 : lanes / 2);
   }
+  // the library spreads many right-hand sides of one matrix over the threads
+  const bool sides = OPERATIONS[frame.op].empty == 2 && !is_rectangular(frame.op);
+  if (sides && frame.size[0] == 1 && n > 16 && frame.size[2] > 4 * n) return false;
   return n <= (frame.size[0] > 1 ? BLOCKED_LARGEST : 256);
 }
 

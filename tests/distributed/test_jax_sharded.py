@@ -21,10 +21,11 @@ NAMES = [
     for node in ast.parse(file.read_text()).body
     if isinstance(node, ast.FunctionDef) and [getattr(d, "id", "") for d in node.decorator_list] == ["check"]
 ]
+# compiling them takes as long as most of the others together
+LONG = {"wild_spectra", "decompositions_of_any_shape", "eager_derivatives_of_spectra"}
 
 
-@pytest.fixture(scope="module")
-def results():
+def run_checks(names):
     import lapwing
 
     source = str(Path(lapwing.__file__).parents[1])
@@ -35,11 +36,28 @@ def results():
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run([sys.executable, "-W", "error", str(FILES[-1])], capture_output=True, text=True, env=env, timeout=900)
+    command = [sys.executable, "-W", "error", str(FILES[-1]), *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.fixture(scope="module")
+def results():
+    return run_checks([name for name in NAMES if name not in LONG])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LONG])
 def test_sharded(results, name):
     assert results[name] == "", results[name]
+
+
+@pytest.fixture(scope="module")
+def long_results():
+    return run_checks(LONG)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_sharded_for_long(long_results, name):
+    assert long_results[name] == "", long_results[name]

@@ -62,6 +62,14 @@ def test_systems_of_every_order_on_a_gpu():
     assert [chosen("inverse", batch, 168) for batch in (1, 2)] == ["cusolver", "batched"]
 
 
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_many_right_hand_sides_of_one_matrix_use_all_threads():
+    engines = [
+        planner.plan(Problem("solve", "float64", batch, 200, "cpu", columns=k)).engine for batch, k in ((1, 100), (1, 10**4))
+    ]
+    assert engines == ["batched", "lapack"]
+
+
 def test_explain():
     plan = lw.explain(lw.cholesky, lw.spec((1000, 64, 64), "float64"))
     assert plan.engine in ("batched", "lapack", "reference")
