@@ -14,7 +14,7 @@ from lapwing.distributed.backends.scalapack import routines as scalapack
 from lapwing.distributed.backends.scalapack.library import Library
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [1, 2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (4, 6))])
 def test_answers_are_those_of_one_device(ranks):
     harness.need_scalapack()
     done = harness.ranks(ranks, harness.HERE / "mpi_checks.py", timeout=200)

@@ -363,6 +363,7 @@ def until(condition) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_many_idle_clients_hold_few_threads(folder, monkeypatch):
     monkeypatch.setattr(Handler, "timeout", 0.4)
     before = threading.active_count()
