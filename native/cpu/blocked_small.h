@@ -681,7 +681,7 @@ struct Middle {
     results.put(m, product);
   }
 
-  // What solves with a triangle of the caller's memory
+  // Solves with a triangle in the caller's memory
   Factor triangle_at(const R* a, R* inverse, bool upper, bool unit) const {
     return {in_memory(a, n), {unit ? nullptr : inverse, P, 0, 1}, n, !upper};
   }

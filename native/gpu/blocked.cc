@@ -391,8 +391,8 @@ class Job {
       if (solve_tiles(call)) return 1;
       // X2 <- X2 - T21 X1
       const int64_t first = t.forward() ? j + width : 0, rows = t.forward() ? n_ - first : j;
-      const Matrices beside = t.adjoint ? at(t.a, j, first) : at(t.a, first, j);
-      if (rows && multiply(rows, count, width, -1, beside, t.adjoint, own, 1, at(x, first, 0))) return 1;
+      const Matrices block = t.adjoint ? at(t.a, j, first) : at(t.a, first, j);
+      if (rows && multiply(rows, count, width, -1, block, t.adjoint, own, 1, at(x, first, 0))) return 1;
     }
     return 0;
   }

@@ -17,10 +17,10 @@ class Dry {
   Dry(const Dry&) = delete;
   static Dry* current();  // that of this thread, or nullptr
 
-  // 0, or 1 with a message in the frame. Buffers, stream and scratch of the frame are replaced: nothing is read or written.
+  // 0, or 1 with a message in `error`. Buffers, stream and scratch of the frame are replaced: nothing is read or written.
   int run(Frame frame, std::string* error);
 
-  // What function() asks for. nullptr once the call only repeats itself, as loops over a batch do.
+  // Records a kernel that the call asks for; nullptr once the call only repeats itself, as loops over a batch do.
   void* function(const char* source, const char* options);
 
   const Properties gpu;

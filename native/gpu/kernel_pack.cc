@@ -64,7 +64,7 @@ class File {
 
 std::mutex mutex;
 std::string places, trusted;
-// What any_for() found, by compute capability: every call asks, and must not wait.
+// The answers of any_for() by compute capability: every call asks, and must not wait.
 enum Answer : int8_t { UNKNOWN, NO, YES };
 std::atomic<int8_t> answers[256];
 

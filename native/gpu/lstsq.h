@@ -5,7 +5,7 @@
 
 namespace lapwing::cuda {
 
-// What decomposes an SVD frame, and the device memory it asks for (-1 leaves a message in the frame).
+// The engine that decomposes an SVD frame, and the device memory it asks for (-1 leaves a message in the frame).
 struct SvdEngine {
   int (*run)(Frame&);
   int64_t (*bytes)(Frame&);

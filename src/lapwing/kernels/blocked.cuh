@@ -1,4 +1,4 @@
-// What the kernels of blocked systems share: matrices too large for the shared memory of a block, a piece of them at a time.
+// Shared by the kernels of blocked systems: matrices too large for the shared memory of a block, a piece of them at a time.
 //
 // Matrices are row-major, `ld` elements from row to row and `stride` from matrix to matrix.
 #pragma once

@@ -51,7 +51,7 @@ LW_INLINE void bring(T* tile, const T* e, i64 ld, int n, int i, int j, int start
   }
 }
 
-// What the ROWS rows from i0 on take from the unknowns `begin` to `end`. Warps from 1 on.
+// The share of the unknowns `begin` to `end` in the ROWS rows from i0 on. Warps from 1 on.
 LW_INLINE void sum_rows(const Shared& s, int set, const T* e, i64 ld, int n, int i0, int begin, int end) {
   const int lane = threadIdx.x % 32, own = threadIdx.x / 32 - 1;
   T sum[EACH][K];
@@ -117,7 +117,7 @@ LW_INLINE void sum_columns(const Shared& s, int set, const T* e, i64 ld, int n, 
 // Warp 0: the rows i0 + lane, after the rows from `known` on were solved (none of them: below 0).
 LW_INLINE void solve_rows(const Shared& s, int set, int n, int i0, int known, bool forward, bool unit) {
   const int lane = threadIdx.x % 32, width = min(ROWS, n - i0);
-  const T *corner = s.tile(set, 0), *beside = s.tile(set, 1);
+  const T *corner = s.tile(set, 0), *next = s.tile(set, 1);
   T y[K];
 #pragma unroll
   for (int k = 0; k < K; k++) {
@@ -129,7 +129,7 @@ LW_INLINE void solve_rows(const Shared& s, int set, int n, int i0, int known, bo
     const int count = min(ROWS, n - known);
 #pragma unroll 4
     for (int j = 0; j < count; j++) {
-      const T a = element(beside, lane, j);
+      const T a = element(next, lane, j);
 #pragma unroll
       for (int k = 0; k < K; k++) y[k] = subtract_plain(y[k], a, s.x[(known + j) * K + k]);
     }

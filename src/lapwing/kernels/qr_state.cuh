@@ -1,4 +1,4 @@
-// What the kernels around a QR with reflections panel by panel know of each matrix: an integer `state`, the exponent of its
+// Kernels around a QR with reflections panel by panel keep for each matrix an integer `state`, the exponent of its
 // largest element, below -MAX_STATE where all are zero, NOT_FINITE where there is an Inf or NaN.
 #pragma once
 #include "eigh.cuh"
