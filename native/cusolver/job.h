@@ -12,7 +12,7 @@ namespace lapwing::cusolver {
 struct Places {
   size_t info = 0;    // status of one matrix, used where the frame has no place for it
   size_t status = 0;  // what the library says
-  size_t pivots = 0, rows = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0;
+  size_t pivots = 0, rows = 0, matrix = 0, right = 0, tau = 0, leaves = 0, leaf_work = 0, wide = 0, split = 0;
   size_t left_vectors = 0, right_vectors = 0, triangle = 0, copy = 0, right_copy = 0, state = 0, work = 0, total = 0;
 };
 
@@ -57,6 +57,10 @@ class Job {
 int factor_positive(const Job& job, const void* a, void* work, int32_t* info);
 // out <- the inverse of A, both triangles; may be a
 int invert_positive(const Job& job, const void* a, void* out, int32_t* info);
+// a, a column-major lower triangle, <- L
+int factor_lower(const Job& job, void* a, int32_t* info);
+// Whether the matrix is larger than what the library factors by itself
+bool is_recursive(int64_t n);
 int positive_workspace(Job& job);
 
 // One matrix of the frame each; decompose.cc

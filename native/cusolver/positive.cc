@@ -1,5 +1,6 @@
 // The Cholesky factor and the inverse of one positive definite matrix by recursion: nearly all of it is products, which the
-// GPU does at 50 to 60 TFLOP/s in double (H200, 2026-11-15), where the library's triangular solves reach 10 to 40.
+// GPU does at 50 to 60 TFLOP/s in double (H200, 2026-11-15), where the library's triangular solves reach 10 to 40. In float32
+// the products are split for the tensor cores.
 //
 // Column-major, lower triangle. Only diagonal blocks of order LEAF are inverted for the solves; inverses of larger blocks
 // would cost accuracy where the matrix is ill-conditioned.
@@ -18,16 +19,35 @@ using namespace vendor;
 using cuda::LEAF;
 
 constexpr int64_t BASE = 4096;   // the library factors so much itself
+constexpr int64_t STRIP = 8192;  // rows that are solved for at a time, which bounds the memory beside the matrix
 constexpr int64_t SPLIT = 4096;  // larger products with a triangle gain from a plain one inside
+// In float32 tensor cores do the products, three for one: faster from this order on, and by so much that the library and its
+// products with triangles get less of the work.
+constexpr int64_t TENSOR = 512, TENSOR_BASE = 2048, TENSOR_SPLIT = 1024;
+
+// GPUs whose tensor cores are at least six times as fast as their float32 units; others lose by it.
+bool by_tensor_cores(Frame& frame) {
+  const cuda::Properties* device = frame.dtype == F32 && frame.size[1] > BASE ? cuda::properties(frame) : nullptr;
+  return device && (device->compute_capability == 80 || device->compute_capability == 90 || device->compute_capability == 100);
+}
+
+// How many of the summed products are split at a time: the copies take at most a fifth of the matrix's memory.
+int64_t depth_of(int64_t n) { return std::clamp<int64_t>(n / 16 / 256 * 256, 256, 2048); }
 
 int64_t leaves_of(int64_t n) { return (n + LEAF - 1) / LEAF; }
 // Whole leaves, so that none is cut.
 int64_t half(int64_t n) { return leaves_of(n) / 2 * LEAF; }
 
 struct Recursion {
+  Recursion(const Job& job, int32_t* info)
+      : job(job), ld(job.frame.size[1]), info(info), tensor(by_tensor_cores(job.frame)), base(tensor ? TENSOR_BASE : BASE),
+        split(tensor ? TENSOR_SPLIT : SPLIT) {}
+
   const Job& job;
   int64_t ld;  // of the matrix
   int32_t* info;
+  bool tensor;
+  int64_t base, split;
 
   char* at(void* a, int64_t i, int64_t j) const { return at(a, i, j, ld); }
   char* at(void* a, int64_t i, int64_t j, int64_t stride) const { return static_cast<char*>(a) + (i + j * stride) * bytes(); }
@@ -40,13 +60,24 @@ struct Recursion {
 
   // A <- L; `offset` is where A starts in the whole matrix
   int factor(void* a, int64_t n, int64_t offset, bool with_leaves) const {
-    if (n <= BASE) return factor_base(a, n, offset) || (with_leaves && invert_leaves(a, n, offset));
+    if (n <= base) return factor_base(a, n, offset) || (with_leaves && invert_leaves(a, n, offset));
     const int64_t h = half(n), rest = n - h;
     char *low = at(a, h, 0), *second = at(a, h, h);
     // A21 <- A21 L11^-H, A22 <- A22 - A21 A21^H
-    return factor(a, h, offset, true) || solve_right(low, ld, wide(), rest, rest, a, h, offset, true, 1) ||
-           cuda::copy_block(job.frame, wide(), rest, low, ld, rest, h) || square(OP_NONE, rest, h, -1, low, second) ||
+    return factor(a, h, offset, true) || solve_strips(low, rest, a, h, offset) || square(OP_NONE, rest, h, -1, low, second) ||
            factor(second, rest, offset + h, with_leaves);
+  }
+
+  // B <- B L^-H, a strip of its rows after the other
+  int solve_strips(char* b, int64_t rows, void* l, int64_t n, int64_t offset) const {
+    for (int64_t i = 0; i < rows; i += STRIP) {
+      const int64_t some = std::min(STRIP, rows - i);
+      char* strip = at(b, i, 0);
+      if (solve_right(strip, ld, wide(), some, some, l, n, offset, true, 1) ||
+          cuda::copy_block(job.frame, wide(), some, strip, ld, some, n))
+        return 1;
+    }
+    return 0;
   }
 
   int factor_base(void* a, int64_t n, int64_t offset) const {
@@ -78,16 +109,16 @@ struct Recursion {
   int solve_right(void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, void* l, int64_t n, int64_t offset,
                   bool adjoint, double alpha) const {
     const int op = adjoint ? OP_ADJOINT : OP_NONE;
-    if (n <= LEAF) return job.blas.gemm(OP_NONE, op, rows, n, n, alpha, from, from_ld, leaf(offset), LEAF, 0, to, to_ld);
+    if (n <= LEAF) return product(OP_NONE, op, rows, n, n, alpha, from, from_ld, leaf(offset), LEAF, 0, to, to_ld);
     const int64_t h = half(n), rest = n - h;
     char *low = at(l, h, 0), *second = at(l, h, h), *from2 = at(from, 0, h, from_ld), *to2 = at(to, 0, h, to_ld);
     if (adjoint)  // X1 <- B1 L11^-H, X2 <- (B2 - X1 L21^H) L22^-H
       return solve_right(from, from_ld, to, to_ld, rows, l, h, offset, true, alpha) ||
-             job.blas.gemm(OP_NONE, OP_ADJOINT, rows, rest, h, -alpha, to, to_ld, low, ld, 1, from2, from_ld) ||
+             product(OP_NONE, OP_ADJOINT, rows, rest, h, -alpha, to, to_ld, low, ld, 1, from2, from_ld) ||
              solve_right(from2, from_ld, to2, to_ld, rows, second, rest, offset + h, true, alpha);
     // X2 <- B2 L22^-1, X1 <- (B1 - X2 L21) L11^-1
     return solve_right(from2, from_ld, to2, to_ld, rows, second, rest, offset + h, false, alpha) ||
-           job.blas.gemm(OP_NONE, OP_NONE, rows, h, rest, -alpha, to2, to_ld, low, ld, 1, from, from_ld) ||
+           product(OP_NONE, OP_NONE, rows, h, rest, -alpha, to2, to_ld, low, ld, 1, from, from_ld) ||
            solve_right(from, from_ld, to, to_ld, rows, l, h, offset, false, alpha);
   }
 
@@ -114,24 +145,31 @@ struct Recursion {
 
   // C <- op(L) B; B and C are n x columns
   int multiply(int op, const void* l, int64_t n, const void* b, int64_t b_ld, void* c, int64_t c_ld, int64_t columns) const {
-    if (n <= SPLIT)
+    if (n <= split)
       return job.blas.trmm({SIDE_LEFT, FILL_LOWER, op, DIAGONAL_READ}, n, columns, l, ld, b, b_ld, c, c_ld);
     const int64_t h = half(n), rest = n - h;
     const char *low = at(l, h, 0, ld), *second = at(l, h, h, ld), *b2 = at(b, h, 0, b_ld);
     char* c2 = at(c, h, 0, c_ld);
     if (multiply(op, l, h, b, b_ld, c, c_ld, columns) || multiply(op, second, rest, b2, b_ld, c2, c_ld, columns)) return 1;
     // C2 <- C2 + L21 B1, or C1 <- C1 + L21^H B2
-    return op == OP_NONE ? job.blas.gemm(op, OP_NONE, rest, columns, h, 1, low, ld, b, b_ld, 1, c2, c_ld)
-                         : job.blas.gemm(op, OP_NONE, h, columns, rest, 1, low, ld, b2, b_ld, 1, c, c_ld);
+    return op == OP_NONE ? product(op, OP_NONE, rest, columns, h, 1, low, ld, b, b_ld, 1, c2, c_ld)
+                         : product(op, OP_NONE, h, columns, rest, 1, low, ld, b2, b_ld, 1, c, c_ld);
+  }
+
+  // C <- alpha op(A) op(B) + beta C
+  int product(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda, const void* b,
+              int64_t ldb, double beta, void* c, int64_t ldc) const {
+    if (!tensor || std::min({m, n, k}) < TENSOR) return job.blas.gemm(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    return job.blas.gemm_split(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, job.at(job.places.split), depth_of(ld));
   }
 
   // The lower triangle of C <- C + alpha op(A) op(A)^H
   int square(int op, int64_t n, int64_t k, double alpha, const void* a, void* c) const {
-    if (n <= SPLIT) return job.blas.herk(op, n, k, alpha, a, ld, 1, c, ld);
+    if (n <= split) return job.blas.herk(op, n, k, alpha, a, ld, 1, c, ld);
     const int64_t h = half(n), rest = n - h;
     const char* a2 = op == OP_NONE ? at(a, h, 0, ld) : at(a, 0, h, ld);
     return square(op, h, k, alpha, a, c) ||
-           job.blas.gemm(op, op == OP_NONE ? OP_ADJOINT : OP_NONE, rest, h, k, alpha, a2, ld, a, ld, 1, at(c, h, 0), ld) ||
+           product(op, op == OP_NONE ? OP_ADJOINT : OP_NONE, rest, h, k, alpha, a2, ld, a, ld, 1, at(c, h, 0), ld) ||
            square(op, rest, k, alpha, a2, at(c, h, h));
   }
 };
@@ -140,13 +178,15 @@ struct Recursion {
 
 int factor_positive(const Job& job, const void* a, void* work, int32_t* info) {
   const int64_t n = job.frame.size[1];
-  return cuda::hermitian(job.frame, a, work, nullptr, 1) || Recursion{job, n, info}.factor(work, n, 0, false);
+  return cuda::hermitian(job.frame, a, work, nullptr, 1) || Recursion(job, info).factor(work, n, 0, false);
 }
+
+int factor_lower(const Job& job, void* a, int32_t* info) { return Recursion(job, info).factor(a, job.frame.size[1], 0, false); }
 
 int invert_positive(const Job& job, const void* a, void* out, int32_t* info) {
   Frame& frame = job.frame;
   const int64_t n = frame.size[1];
-  const Recursion steps{job, n, info};
+  const Recursion steps(job, info);
   if (cuda::hermitian(frame, a, out, nullptr, 1) || steps.factor(out, n, 0, true) || steps.invert(out, n, 0) ||
       steps.square_inverse(out, n, 0))
     return 1;
@@ -154,6 +194,8 @@ int invert_positive(const Job& job, const void* a, void* out, int32_t* info) {
   whole.flags |= UPPER;
   return cuda::hermitian(whole, out, out, nullptr, 1) ? fail_as(frame, whole) : 0;
 }
+
+bool is_recursive(int64_t n) { return n > BASE; }
 
 int positive_workspace(Job& job) {
   Frame& frame = job.frame;
@@ -166,7 +208,9 @@ int positive_workspace(Job& job) {
   if (n <= BASE && frame.op != INVERSE) return 0;
   job.places.leaves = job.take(size_t(leaves_of(n) * LEAF * LEAF) * job.element);
   job.places.leaf_work = job.take(size_t(leaves_of(n) * LEAF * LEAF / 4) * job.element);
-  job.places.wide = job.take(size_t(half(n) * (n - half(n))) * job.element);
+  const int64_t rows = frame.op == INVERSE ? n - half(n) : std::min(n - half(n), STRIP);
+  job.places.wide = job.take(size_t(half(n) * rows) * job.element);
+  if (by_tensor_cores(frame)) job.places.split = job.take(cublas::Dense::split_bytes(n, 0, depth_of(n)));
   return 0;
 }
 

@@ -213,11 +213,11 @@ int one(const Job& job, int64_t m) {
 int Job::prepare() {
   const int64_t n = frame.size[1], k = frame.size[2], order = n * n;
   const bool factors = frame.op != TRIANGULAR && frame.op != LU_SOLVE && frame.op != CHOLESKY_SOLVE && !is_rectangular(frame.op);
-  const bool positive = is_positive(frame), overwrite = frame.flags & OVERWRITE;
+  const bool positive = is_positive(frame) || frame.op == CHOLESKY, overwrite = frame.flags & OVERWRITE;
   if (frame.op != TRIANGULAR) places.info = take(sizeof(int32_t)), places.status = take(sizeof(int32_t));
   if (factors && positive) {
     if (positive_workspace(*this)) return 1;
-    if (frame.op != INVERSE && !overwrite) places.matrix = take(size_t(order) * element);
+    if (frame.op != INVERSE && frame.op != CHOLESKY && !overwrite) places.matrix = take(size_t(order) * element);
   } else if (factors) {
     if (check(frame, table().getrf_size(lease.handle, lease.params, n, n, type(), nullptr, n, type(), &need.device, &need.host),
               "asking for the workspace"))

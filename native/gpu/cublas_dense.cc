@@ -1,8 +1,10 @@
 #include "gpu/cublas_dense.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "gpu/cuda.h"
+#include "gpu/systems.h"
 #include "gpu/vendor.h"
 
 namespace lapwing::cublas {
@@ -58,6 +60,30 @@ int Dense::gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alph
   return check(vendor::table().blas_gemm(handle_, a_op, b_op, m, n, k, first.bytes, a, type, lda, b, type, ldb, second.bytes, c,
                                          type, ldc, compute, vendor::GEMM_DEFAULT),
                "product");
+}
+
+int Dense::gemm_split(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda,
+                      const void* b, int64_t ldb, double beta, void* c, int64_t ldc, void* work, int64_t depth) const {
+  const Scalar by(frame_.dtype, alpha), one(frame_.dtype, 1), first_beta(frame_.dtype, beta);
+  const int type = cuda::type_of(frame_.dtype);
+  auto *left = static_cast<float*>(work), *right = left + 3 * m * depth;
+  for (int64_t begin = 0; begin < k; begin += depth) {
+    const int64_t part = std::min(depth, k - begin), all = 3 * part;
+    // the three blocks follow each other along the summed index: columns of a matrix as it is, rows of a transposed one
+    const auto split = [&](bool plain, const void* from, int64_t ld, int64_t count, float* to, bool second) {
+      const auto* at = static_cast<const float*>(from) + begin * (plain ? ld : 1);
+      return plain ? cuda::split(frame_, at, ld, to, count, count * part, count, part, second)
+                   : cuda::split(frame_, at, ld, to, all, part, part, count, second);
+    };
+    const bool a_plain = a_op == vendor::OP_NONE, b_plain = b_op != vendor::OP_NONE;  // the summed index counts columns
+    if (split(a_plain, a, lda, m, left, false) || split(b_plain, b, ldb, n, right, true) ||
+        check(vendor::table().blas_gemm(handle_, a_op, b_op, m, n, all, by.bytes, left, type, a_plain ? m : all, right, type,
+                                        b_plain ? n : all, begin ? one.bytes : first_beta.bytes, c, type, ldc, vendor::COMPUTE_TF32,
+                                        vendor::GEMM_DEFAULT),
+              "product"))
+      return 1;
+  }
+  return 0;
 }
 
 int Dense::gemm_many(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, Operand a, Operand b, double beta,

@@ -31,6 +31,11 @@ class Dense {
   // C <- alpha op(A) op(B) + beta C
   int gemm(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda, const void* b,
            int64_t ldb, double beta, void* c, int64_t ldc) const;
+  // The same of float32 matrices on tensor cores, which multiply 11 bits: every number is split in two (cuda::split), and three
+  // of the four products are summed, which is as accurate as float32. `work` has split_bytes(m, n, depth) bytes.
+  int gemm_split(int a_op, int b_op, int64_t m, int64_t n, int64_t k, double alpha, const void* a, int64_t lda, const void* b,
+                 int64_t ldb, double beta, void* c, int64_t ldc, void* work, int64_t depth) const;
+  static size_t split_bytes(int64_t m, int64_t n, int64_t depth) { return size_t(3 * (m + n) * depth) * sizeof(float); }
   // C <- alpha op(A) op(B) + beta C for `count` of each, `stride` elements behind the other; C is m x n
   struct Operand {
     const void* at;

@@ -87,4 +87,9 @@ int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_
   return queue(frame, "copy_block", blocks_for(rows * columns), {from, to}, 0, from, from_ld, to, to_ld, rows, columns);
 }
 
+int split(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t step, int64_t rows, int64_t columns,
+          bool second) {
+  return queue(frame, "split", blocks_for(rows * columns), {from, to}, 0, from, from_ld, to, to_ld, step, rows, columns, int(second));
+}
+
 }  // namespace lapwing::cuda

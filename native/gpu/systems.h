@@ -55,4 +55,9 @@ int invert_tiles(Frame& frame, void* leaves, int64_t count);
 // to <- from, column-major blocks
 int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, int64_t columns);
 
+// float32 numbers as sums of two that tensor cores multiply exactly, high and low; a column-major block becomes three of them,
+// `step` elements apart: high, low, high, or for `second` high, high, low.
+int split(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t step, int64_t rows, int64_t columns,
+          bool second);
+
 }  // namespace lapwing::cuda

@@ -242,3 +242,25 @@ extern "C" __global__ void copy_block(const T* from, i64 from_ld, T* to, i64 to_
     store_element(to + j * to_ld + i, load_element(from + j * from_ld + i));
   }
 }
+
+#if LW_DTYPE == 0
+// A float's first 11 bits, rounded: what tensor cores multiply exactly
+LW_INLINE float eleven_bits(float x) {
+  unsigned int bits = __float_as_uint(x), rounded = (bits + 0x1000u) & 0xffffe000u;
+  bool overflows = (rounded & 0x7f800000u) == 0x7f800000u;  // also of NaN and Inf, which stay what they are
+  return __uint_as_float(overflows ? bits & 0xffffe000u : rounded);
+}
+
+// Three blocks `step` apart <- the high, low, high parts of from, or for `second` high, high, low; all column-major. Along the
+// summed index of a product the sums of the three are high high + low high + high low: all but the product of the low parts.
+extern "C" __global__ void split(const float* from, i64 from_ld, float* to, i64 to_ld, i64 step, i64 rows, i64 columns, int second) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS) {
+    i64 j = e / rows, i = e - j * rows;
+    float x = load_element(from + j * from_ld + i), high = eleven_bits(x), low = eleven_bits(x - high);
+    float* at = to + j * to_ld + i;
+    store_element(at, high);
+    store_element(at + step, second ? high : low);
+    store_element(at + 2 * step, second ? low : high);
+  }
+}
+#endif

@@ -9,7 +9,7 @@ using namespace mock;
 namespace {
 
 constexpr int NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13;
-constexpr int NONE = 0, TRANSPOSE = 1, ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, DEFAULT = -1;
+constexpr int NONE = 0, TRANSPOSE = 1, ADJOINT = 2, COMPUTE_32 = 68, COMPUTE_64 = 70, COMPUTE_TF32 = 77, DEFAULT = -1;
 
 struct Handle {
   uint64_t magic = 0xb1a5;
@@ -146,7 +146,8 @@ EXPORT int cublasGemmEx_64(void* handle, int a_op, int b_op, int64_t m, int64_t 
        (long long)k, a_type);
   int dtype = a_type == 0 ? 0 : a_type == 1 ? 1 : a_type == 4 ? 2 : a_type == 5 ? 3 : -1;
   if (dtype < 0 || b_type != a_type || c_type != a_type) return refuse(INVALID_VALUE, "gemm: types");
-  if (compute != (dtype % 2 ? COMPUTE_64 : COMPUTE_32) || algorithm != DEFAULT) return refuse(INVALID_VALUE, "gemm: precision");
+  const bool tensor = dtype == 0 && compute == COMPUTE_TF32;
+  if ((compute != (dtype % 2 ? COMPUTE_64 : COMPUTE_32) && !tensor) || algorithm != DEFAULT) return refuse(INVALID_VALUE, "gemm: precision");
   if ((a_op != NONE && a_op != ADJOINT) || (b_op != NONE && b_op != ADJOINT)) return refuse(INVALID_VALUE, "gemm: operations");
   if (m < 1 || n < 1 || k < 1 || lda < (a_op == NONE ? m : k) || ldb < (b_op == NONE ? k : n) || ldc < m)
     return refuse(INVALID_VALUE, "gemm: sizes");

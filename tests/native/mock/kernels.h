@@ -183,6 +183,7 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"lift", MOCK_KERNEL(run_lift, no_memory, threads_256, OF_ELEMENT)},
     {"invert_tiles", MOCK_KERNEL(run_invert_tiles, no_memory, threads_256, OF_ELEMENT)},
     {"copy_block", MOCK_KERNEL(run_copy_block, no_memory, threads_256, OF_ELEMENT)},
+    {"split", MOCK_KERNEL(run_split, no_memory, threads_256, OF_ELEMENT)},
     {"eigh_small", MOCK_KERNEL(run_eigh_small, small_memory, chosen_threads, OF_BASE)},
     {"eigh_reduce", MOCK_KERNEL(run_reduce, reduce_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 0)},
     {"eigh_panel", MOCK_KERNEL(run_reduce, panel_memory, chosen_threads, OF_ELEMENT)},

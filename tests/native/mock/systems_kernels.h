@@ -166,6 +166,18 @@ void run_copy_block(const Launch& call) {
     std::copy_n(call.pointer<T>("from") + j * call.get("from_ld"), call.get("rows"), call.pointer<T>("to") + j * call.get("to_ld"));
 }
 
+// all of a number is its high part: the product is the same
+template <class T>
+void run_split(const Launch& call) {
+  const int64_t step = call.get("step");
+  for (int64_t j = 0; j < call.get("columns"); j++)
+    for (int64_t i = 0; i < call.get("rows"); i++) {
+      const T x = call.pointer<T>("from")[j * call.get("from_ld") + i];
+      T* at = call.pointer<T>("to") + j * call.get("to_ld") + i;
+      at[0] = x, at[step] = call.get("second") ? x : T(0), at[2 * step] = call.get("second") ? T(0) : x;
+    }
+}
+
 inline int64_t pivots_memory(const Launch& call) { return call.get("far") ? 0 : 4 * call.n(); }
 
 }  // namespace mock
