@@ -163,13 +163,14 @@ struct Recursion {
     return job.blas.gemm_split(a_op, b_op, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, job.at(job.places.split), depth_of(ld));
   }
 
-  // The lower triangle of C <- C + alpha op(A) op(A)^H
+  // The lower triangle of C <- C + alpha op(A) op(A)^H; tensor cores fill the blocks on its diagonal whole
   int square(int op, int64_t n, int64_t k, double alpha, const void* a, void* c) const {
-    if (n <= split) return job.blas.herk(op, n, k, alpha, a, ld, 1, c, ld);
+    const int other = op == OP_NONE ? OP_ADJOINT : OP_NONE;
+    if (n <= split) return tensor ? product(op, other, n, n, k, alpha, a, ld, a, ld, 1, c, ld) : job.blas.herk(op, n, k, alpha, a, ld, 1, c, ld);
     const int64_t h = half(n), rest = n - h;
     const char* a2 = op == OP_NONE ? at(a, h, 0, ld) : at(a, 0, h, ld);
     return square(op, h, k, alpha, a, c) ||
-           product(op, op == OP_NONE ? OP_ADJOINT : OP_NONE, rest, h, k, alpha, a2, ld, a, ld, 1, at(c, h, 0), ld) ||
+           product(op, other, rest, h, k, alpha, a2, ld, a, ld, 1, at(c, h, 0), ld) ||
            square(op, rest, k, alpha, a2, at(c, h, h));
   }
 };

@@ -84,9 +84,11 @@ int triangular(const Job& job, int64_t m) {
   const Kind kind{bool(frame.flags & UPPER), bool(frame.flags & ADJOINT), bool(frame.flags & UNIT)};
   void *l = job.input(0, m, n * n), *x = job.input(2, m, n * k);
   int32_t* info = job.info(3, m);
-  return cuda::check_triangle(frame, l, info, n, kind.upper, kind.unit) ||
-         copy_unless_same(frame, x, job.input(1, m, n * k), size_t(n * k) * job.element) ||
-         solve_triangle(job, kind, l, x, k) || cuda::spoil(frame, x, info, n * k * job.parts());
+  if (copy_unless_same(frame, x, job.input(1, m, n * k), size_t(n * k) * job.element)) return 1;
+  constexpr int64_t few = 1 << 14;  // solutions that are looked at instead of the triangle
+  if (n * k <= few) return solve_triangle(job, kind, l, x, k) || cuda::check_solution(frame, l, x, k, info, n, kind.upper, kind.unit);
+  return cuda::check_triangle(frame, l, info, n, kind.upper, kind.unit) || solve_triangle(job, kind, l, x, k) ||
+         cuda::spoil(frame, x, info, n * k * job.parts());
 }
 
 int solve_one(const Job& job, int64_t m) {

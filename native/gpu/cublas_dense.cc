@@ -69,16 +69,14 @@ int Dense::gemm_split(int a_op, int b_op, int64_t m, int64_t n, int64_t k, doubl
   auto *left = static_cast<float*>(work), *right = left + 3 * m * depth;
   for (int64_t begin = 0; begin < k; begin += depth) {
     const int64_t part = std::min(depth, k - begin), all = 3 * part;
-    // the three blocks follow each other along the summed index: columns of a matrix as it is, rows of a transposed one
-    const auto split = [&](bool plain, const void* from, int64_t ld, int64_t count, float* to, bool second) {
-      const auto* at = static_cast<const float*>(from) + begin * (plain ? ld : 1);
-      return plain ? cuda::split(frame_, at, ld, to, count, count * part, count, part, second)
-                   : cuda::split(frame_, at, ld, to, all, part, part, count, second);
+    // the summed index counts rows of both, which tensor cores read fastest, and the three blocks follow each other along it
+    const auto split = [&](bool turned, const void* from, int64_t ld, int64_t count, float* to, bool second) {
+      const auto* at = static_cast<const float*>(from) + begin * (turned ? ld : 1);
+      return cuda::split(frame_, at, ld, to, all, part, turned ? count : part, turned ? part : count, second, turned);
     };
-    const bool a_plain = a_op == vendor::OP_NONE, b_plain = b_op != vendor::OP_NONE;  // the summed index counts columns
-    if (split(a_plain, a, lda, m, left, false) || split(b_plain, b, ldb, n, right, true) ||
-        check(vendor::table().blas_gemm(handle_, a_op, b_op, m, n, all, by.bytes, left, type, a_plain ? m : all, right, type,
-                                        b_plain ? n : all, begin ? one.bytes : first_beta.bytes, c, type, ldc, vendor::COMPUTE_TF32,
+    if (split(a_op == vendor::OP_NONE, a, lda, m, left, false) || split(b_op != vendor::OP_NONE, b, ldb, n, right, true) ||
+        check(vendor::table().blas_gemm(handle_, vendor::OP_ADJOINT, vendor::OP_NONE, m, n, all, by.bytes, left, type, all, right,
+                                        type, all, begin ? one.bytes : first_beta.bytes, c, type, ldc, vendor::COMPUTE_TF32,
                                         vendor::GEMM_DEFAULT),
               "product"))
       return 1;

@@ -33,7 +33,7 @@ struct Sizes {
 
 template <class... Arguments>
 int queue(Frame& frame, const char* name, int64_t order, int64_t blocks, size_t shared, Arguments... arguments) {
-  const int threads = order <= 64 ? 64 : 256;
+  const int threads = order <= 64 ? 64 : order < 512 ? 256 : 1024;
   const int width = access_width({frame.buffer[2]}, int64_t(size_of(frame.dtype)));
   return start(frame, "lstsq.cu", options(frame.dtype, false, width, " -DLW_THREADS=%d", threads), name, grid_for(blocks),
                unsigned(threads), shared, arguments...);

@@ -320,7 +320,7 @@ int64_t solve_largest(const Frame& frame, const Properties& gpu) {
 // no room beside it. By panels one matrix is faster too up to MEASURED; positive definite systems and triangles with few right-hand
 // sides, which are bound by the memory that one block reads, up to fewer. Many right-hand sides of one matrix keep too few blocks busy.
 bool solve_pays(const Frame& frame, const Properties& gpu) {
-  constexpr int64_t MEASURED = 2048, FEWER_POSITIVE = 512, FEWER_TRIANGLE = 1024, MANY = 16;
+  constexpr int64_t MEASURED = 2048, FEWER_POSITIVE = 512, FEWER_TRIANGLE = 1024, SOME = 8, MANY = 16;
   const int64_t batch = frame.size[0], n = frame.size[1];
   if (is_qr(frame.op) || frame.op == LSTSQ) {  // panels of many rows are narrow
     const int64_t longer = std::max(n, frame.size[2]), one = frame.dtype == F32 ? MEASURED : MEASURED / 2;
@@ -330,7 +330,10 @@ bool solve_pays(const Frame& frame, const Properties& gpu) {
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;
   if (!fits_kernel(frame, gpu)) {
-    if (plan.factor == NO_FACTOR && columns <= FEW) return n <= FEWER_TRIANGLE || batch >= MANY;
+    if (plan.factor == NO_FACTOR && columns <= FEW) {
+      const int64_t few = batch == 1 && frame.dtype >= C64 ? FEWER_TRIANGLE / 4 : FEWER_TRIANGLE;
+      return n <= (batch < SOME ? few : MEASURED) || batch >= MANY;
+    }
     const bool positive = plan.factor == HERMITIAN_FACTOR && plan.give == GIVE_X;
     return batch > 1 || (n <= (positive ? FEWER_POSITIVE : MEASURED) && columns <= n);
   }

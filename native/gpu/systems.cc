@@ -58,6 +58,10 @@ int check_triangle(Frame& frame, const void* a, int32_t* info, int64_t n, bool u
   return queue(frame, "check_triangle", std::clamp<int64_t>((n + 7) / 8, 1, MAX_BLOCKS), {a}, 0, a, info, n, int(upper), int(unit));
 }
 
+int check_solution(Frame& frame, const void* a, void* x, int64_t k, int32_t* info, int64_t n, bool upper, bool unit) {
+  return queue(frame, "check_solution", 1, {a, x}, 0, a, x, n * k, info, n, int(upper), int(unit));
+}
+
 int pivot_rows(Frame& frame, const int64_t* pivots, int32_t* rows, const int32_t* info, int64_t n) {
   const Properties* device = properties(frame);
   if (!device) return 1;
@@ -88,8 +92,11 @@ int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_
 }
 
 int split(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t step, int64_t rows, int64_t columns,
-          bool second) {
-  return queue(frame, "split", blocks_for(rows * columns), {from, to}, 0, from, from_ld, to, to_ld, step, rows, columns, int(second));
+          bool second, bool turned) {
+  constexpr int64_t edge = 64;  // EDGE in squares.cuh
+  const int64_t tiles = ((rows + edge - 1) / edge) * ((columns + edge - 1) / edge);
+  return queue(frame, "split", std::clamp<int64_t>(tiles, 1, MAX_BLOCKS), {from, to}, 0, from, from_ld, to, to_ld, step, rows,
+               columns, int(second), int(turned));
 }
 
 }  // namespace lapwing::cuda

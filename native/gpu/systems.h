@@ -35,6 +35,9 @@ int check_pivots(Frame& frame, const void* a, int64_t ld, int32_t* info, int64_t
 // Reports what is not finite in a row-major triangle, and a zero on its diagonal; `unit`: that is not read.
 int check_triangle(Frame& frame, const void* a, int32_t* info, int64_t n, bool upper, bool unit);
 
+// The same after a solve, with few solutions x (n x k): they show whether the triangle must be read at all. x <- NaN where it is bad.
+int check_solution(Frame& frame, const void* a, void* x, int64_t k, int32_t* info, int64_t n, bool upper, bool unit);
+
 // rows <- the order of the rows after the library's exchanges
 int pivot_rows(Frame& frame, const int64_t* pivots, int32_t* rows, const int32_t* info, int64_t n);
 
@@ -55,9 +58,9 @@ int invert_tiles(Frame& frame, void* leaves, int64_t count);
 // to <- from, column-major blocks
 int copy_block(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t rows, int64_t columns);
 
-// float32 numbers as sums of two that tensor cores multiply exactly, high and low; a column-major block becomes three of them,
-// `step` elements apart: high, low, high, or for `second` high, high, low.
+// float32 numbers as sums of two that tensor cores multiply exactly, high and low; a column-major block (for `turned` its
+// transpose) becomes three of them, `step` elements apart: high, low, high, or for `second` high, high, low.
 int split(Frame& frame, const void* from, int64_t from_ld, void* to, int64_t to_ld, int64_t step, int64_t rows, int64_t columns,
-          bool second);
+          bool second, bool turned);
 
 }  // namespace lapwing::cuda

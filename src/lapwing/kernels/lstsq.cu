@@ -83,6 +83,7 @@ struct Triangle {
       load_tile(i0);
       for (int i = threadIdx.x / 32; i < TILE && i0 + i < n; i += WARPS) {
         T sum = zero();
+#pragma unroll 8
         for (int j = i0 + TILE + lane; j < n; j += 32) sum = add_plain(sum, r[(i0 + i) * ld + j], z[j]);
         sum = sum_lanes<32>(sum);
         if (lane == 0) part[i] = sum;

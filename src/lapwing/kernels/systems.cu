@@ -88,7 +88,7 @@ extern "C" __global__ void check_pivots(const T* a, i64 ld, int* info, i64 n, i6
 }
 
 // The same over a row-major triangle: no element may be NaN or Inf, none on the diagonal zero.
-extern "C" __global__ void check_triangle(const T* a, int* info, i64 n, int upper, int unit) {
+LW_INLINE void scan_triangle(const T* a, int* info, i64 n, int upper, int unit) {
   i64 warps = (i64)gridDim.x * (THREADS / 32);
   for (i64 i = (i64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < n; i += warps) {
     i64 first = upper ? i + (unit ? 1 : 0) : 0, last = upper ? n : unit ? i : i + 1;
@@ -98,6 +98,26 @@ extern "C" __global__ void check_triangle(const T* a, int* info, i64 n, int uppe
       if (!is_finite(x) || (i == j && is_zero(x))) report(info, (i > j ? i : j) + 1);
     }
   }
+}
+
+extern "C" __global__ void check_triangle(const T* a, int* info, i64 n, int upper, int unit) { scan_triangle(a, info, n, upper, unit); }
+
+// The same after a solve: x (`count` elements) <- NaN where the triangle is bad. It is only read where x or its diagonal is
+// suspect, for whatever else is wrong with it spoils x. One block.
+extern "C" __global__ void check_solution(const T* a, T* x, i64 count, int* info, i64 n, int upper, int unit) {
+  bool good = true;
+#pragma unroll 4
+  for (i64 e = threadIdx.x; e < count; e += THREADS) good = good && is_finite(load_element(x + e));
+#pragma unroll 4
+  for (i64 j = threadIdx.x; j < (unit ? 0 : n); j += THREADS) {
+    T pivot = load_element(a + j * (n + 1));
+    good = good && is_finite(pivot) && !is_zero(pivot);
+  }
+  if (__syncthreads_and(good)) return;
+  scan_triangle(a, info, n, upper, unit);
+  __syncthreads();
+  if (*(volatile int*)info == 0) return;
+  for (i64 e = threadIdx.x; e < count; e += THREADS) store_element(x + e, filled(not_a_number()));
 }
 
 // rows <- 0 .. n-1 after the exchanges: row i with row pivots[i] - 1, one after the other. One block; `room` takes n integers
@@ -251,16 +271,35 @@ LW_INLINE float eleven_bits(float x) {
   return __uint_as_float(overflows ? bits & 0xffffe000u : rounded);
 }
 
-// Three blocks `step` apart <- the high, low, high parts of from, or for `second` high, high, low; all column-major. Along the
-// summed index of a product the sums of the three are high high + low high + high low: all but the product of the low parts.
-extern "C" __global__ void split(const float* from, i64 from_ld, float* to, i64 to_ld, i64 step, i64 rows, i64 columns, int second) {
-  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < rows * columns; e += (i64)gridDim.x * THREADS) {
-    i64 j = e / rows, i = e - j * rows;
-    float x = load_element(from + j * from_ld + i), high = eleven_bits(x), low = eleven_bits(x - high);
-    float* at = to + j * to_ld + i;
+// Three blocks `step` apart <- the high, low, high parts of from, or for `second` high, high, low; all column-major, and for
+// `turned` the transposes. Along the summed index of a product the sums of the three are high high + low high + high low: all
+// but the product of the low parts.
+extern "C" __global__ void split(const float* from, i64 from_ld, float* to, i64 to_ld, i64 step, i64 rows, i64 columns, int second,
+                                 int turned) {
+  __shared__ __align__(16) char room[sizeof(Square)];
+  Square& s = *(Square*)room;
+  i64 down = (rows + EDGE - 1) / EDGE, across = (columns + EDGE - 1) / EDGE;
+  int c = threadIdx.x % EDGE;
+  auto put = [&](float* at, float x) {
+    float high = eleven_bits(x), low = eleven_bits(x - high);
     store_element(at, high);
     store_element(at + step, second ? high : low);
     store_element(at + 2 * step, second ? low : high);
+  };
+  for (i64 item = blockIdx.x; item < down * across; item += gridDim.x) {
+    i64 i = item % down * EDGE, j = item / down * EDGE;
+#pragma unroll
+    for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+      if (i + c < rows && j + r < columns) {
+        float x = load_element(from + (j + r) * from_ld + i + c);
+        if (turned) s[r][c] = x;
+        else put(to + (j + r) * to_ld + i + c, x);
+      }
+    __syncthreads();
+#pragma unroll
+    for (int r = threadIdx.x / EDGE; r < EDGE; r += LINES)
+      if (turned && i + r < rows && j + c < columns) put(to + (i + r) * to_ld + j + c, s[c][r]);
+    __syncthreads();
   }
 }
 #endif

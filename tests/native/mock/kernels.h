@@ -177,6 +177,7 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"merge", MOCK_KERNEL(run_merge, no_memory, threads_256, OF_ELEMENT)},
     {"check_pivots", MOCK_KERNEL(run_check_pivots, no_memory, threads_256, OF_ELEMENT)},
     {"check_triangle", MOCK_KERNEL(run_check_triangle, no_memory, threads_256, OF_ELEMENT)},
+    {"check_solution", MOCK_KERNEL(run_check_solution, no_memory, threads_256, OF_ELEMENT)},
     {"pivot_rows", MOCK_KERNEL(run_pivot_rows, pivots_memory, threads_256, OF_ELEMENT)},
     {"permute", MOCK_KERNEL(run_permute, no_memory, threads_256, OF_ELEMENT)},
     {"determinant", MOCK_KERNEL(run_determinant, no_memory, threads_256, OF_ELEMENT)},
