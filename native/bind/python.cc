@@ -141,15 +141,17 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-// Sizes of an operation on square matrices, with right-hand sides or without. false: not such matrices, or none.
+// Sizes of an operation on square matrices, with right-hand sides (for one matrix also a vector) or without. false: not such
+// matrices, or none.
 bool read_shapes(Frame& frame, const Py_buffer* a, const Py_buffer* b) {
   const int axes = a->ndim;
-  if (axes < 2 || a->shape[axes - 1] != a->shape[axes - 2] || (b && b->ndim != axes)) return false;
+  const bool vector = b && axes == 2 && b->ndim == 1;
+  if (axes < 2 || a->shape[axes - 1] != a->shape[axes - 2] || (b && b->ndim != axes && !vector)) return false;
   frame.size[0] = 1, frame.size[1] = a->shape[axes - 1];
   for (int i = 0; i < axes - 2; i++) frame.size[0] *= a->shape[i];
   for (int i = 0; b && i < axes - 1; i++)
     if (a->shape[i] != b->shape[i]) return false;
-  if (b) frame.size[2] = b->shape[axes - 1];
+  if (b) frame.size[2] = vector ? 1 : b->shape[axes - 1];
   return !lapwing::is_empty(frame);
 }
 
