@@ -159,7 +159,8 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
         raise first_failure(ConvergenceError, "lstsq", framework, a, info)
     if logging:
         planner.log_notes()
-    rank = framework.Namespace.sum(rank[..., None], -1)  # in the integers that the library counts with
+    # in the integers that the library counts with
+    rank = rank.astype(np.int_) if isinstance(rank, np.ndarray) else framework.Namespace.sum(rank[..., None], -1)
     first = columns.back(x), columns.back_row(residuals), framework.Namespace.scalar(rank)
 
     def singular_values() -> Any:
