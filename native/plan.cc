@@ -21,6 +21,7 @@
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/svd.h"
+#include "gpu/svd_gram.h"
 #include "gpu/vendor.h"
 #include "lapack/lapack.h"
 #include "lapack/lstsq.h"
@@ -293,19 +294,24 @@ int64_t chosen_bytes_there(Frame& frame) {
   const Choice choice = chosen_there(frame);
   return choice.method && choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
 }
-constexpr cuda::SvdEngine GPU_SVD = {run_chosen_there, chosen_bytes_there};
-int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_SVD); }
-int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_SVD); }
+constexpr cuda::ChosenEngine GPU_CHOSEN = {run_chosen_there, chosen_bytes_there};
+int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_CHOSEN); }
+int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_CHOSEN); }
 int gpu_lstsq_cusolver(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
   char* block = bytes < 0 ? nullptr : cuda::scratch(frame, size_t(bytes));
-  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_SVD, block);
+  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_CHOSEN, block);
 }
 int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
   return bytes < 0 ? bytes : with_direct(cusolver::solve_scratch(frame), bytes);
 }
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
+// In single precision large matrices go by the eigenvectors of A^H A in double precision.
+int gpu_svd_cusolver(Frame& frame) { return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, GPU_CHOSEN) : cusolver::solve(frame); }
+int64_t gpu_svd_cusolver_bytes(Frame& frame) {
+  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, GPU_CHOSEN) : cusolver::solve_scratch(frame);
+}
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {
   return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
@@ -355,7 +361,7 @@ Methods methods_of(int32_t op, int32_t device) {
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
   static constexpr Method gpu_tall[] = {{BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_svd_batched_pays, gpu_solve_bytes, nullptr},
-                                    gpu_solve[1],
+                                    {CUSOLVER, gpu_svd_cusolver, needs_cusolver, always, gpu_svd_cusolver_bytes, nullptr},
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
   static constexpr Method gpu_qr[] = {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
