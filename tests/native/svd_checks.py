@@ -8,7 +8,20 @@ import numpy as np
 from qr_checks import close, matrices, near_one
 from solve_checks import adjoint, exact, info_of, norm
 
-KINDS = ("random", "deficient", "clustered", "zero columns", "wild", "tiny", "huge", "graded", "equal", "zero", "ones", "identity")
+KINDS = (
+    "random",
+    "deficient",
+    "clustered",
+    "zero columns",
+    "wild",
+    "tiny",
+    "huge",
+    "graded",
+    "equal",
+    "zero",
+    "ones",
+    "identity",
+)
 
 
 def svd_matrices(kind, dtype, batch, m, n):
