@@ -1,6 +1,7 @@
 #include "gpu/svd.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "gpu/blocked_qr.h"
 
@@ -23,13 +24,20 @@ struct Taken {
   int64_t batch, stride;
   int32_t length, columns, ld, wide;
 };
+struct Lifted {
+  const void* r;
+  void* work;
+  const void *sizes, *order, *state;
+  int64_t batch, stride;
+  int32_t ld, columns, rows, pitch;
+};
 struct Turns {
-  void *work, *moved, *state;
+  void *work, *moved, *state, *smallest;
   int64_t batch;
   int32_t rows, v_rows, columns, width, blocks, sweep, round;
 };
 struct Settled {
-  void *work, *s, *order, *info, *moved, *state;
+  void *work, *s, *order, *info, *moved, *state, *smallest;
   int64_t batch;
   int32_t rows, v_rows, columns;
 };
@@ -55,7 +63,7 @@ struct Sizes {
 // How columns are spread over blocks of threads.
 struct Shape {
   int64_t width = 0, blocks = 0;  // width 0: nothing fits
-  int lanes = 8, threads = 64;
+  int lanes = 8, threads = 64, held = 0;  // held: accesses of half a column in the registers of a lane, or 0
   int64_t shared = 0;
 };
 
@@ -67,6 +75,10 @@ Shape shape_of(const Sizes& at, int64_t width) {
   const int64_t units = at.rows * at.element / 16;  // accesses of a column
   while (shape.lanes < 32 && units > 4 * shape.lanes && 2 * shape.lanes * width <= MOST_THREADS) shape.lanes *= 2;
   while (shape.threads < MOST_THREADS && shape.threads < shape.lanes * width) shape.threads *= 2;
+  constexpr int HELD[] = {4, 8};  // each is a kernel of its own; more do not fit into registers
+  if (shape.blocks > 2)
+    for (int held : HELD)
+      if (!shape.held && units <= held * shape.lanes) shape.held = held;
   return shape;
 }
 
@@ -78,9 +90,9 @@ double cost_of(const Sizes& at, const Shape& shape, const Properties& gpu) {
   const int64_t by_memory = gpu.shared_per_block / (shape.shared + RESERVED), by_threads = 1024 / shape.threads;
   const double resident = double(std::max<int64_t>(1, std::min(by_memory, by_threads)));
   const double together = std::clamp(items / multiprocessors, 1.0, resident);
-  const double waves = std::max(1.0, items / (multiprocessors * resident));
+  const double waves = std::ceil(items / (multiprocessors * resident));
   const double passes = std::max(1.0, double(shape.lanes * shape.width) / shape.threads);
-  const double round = std::max(LATENCY * passes, together * double(shape.shared) * 2.5 / SHARED_BYTES);
+  const double round = std::max(LATENCY * passes, together * double(shape.shared) * (shape.held ? 1 : 2.5) / SHARED_BYTES);
   const double outer = shape.blocks > 2 ? LAUNCH + together * 2 * double(shape.shared) / GLOBAL_BYTES : 0;
   return waves * (double(shape.blocks - 1) * (double(shape.width) * round + outer) + double(shape.width) * round);
 }
@@ -104,7 +116,7 @@ Shape choose(const Sizes& at, const Properties& gpu) {
 template <class... Arguments>
 int queue(Frame& frame, const char* name, const void* array, int64_t blocks, int64_t shared, Arguments... arguments) {
   const int width = access_width({array}, int64_t(size_of(frame.dtype)));
-  return start(frame, "svd_block.cu", options(frame.dtype, false, width, " -DLW_THREADS=%d -DLW_LANES=8", THREADS), name,
+  return start(frame, "svd_block.cu", options(frame.dtype, false, width, " -DLW_THREADS=%d -DLW_LANES=8 -DLW_HELD=0", THREADS), name,
                grid_for(blocks), unsigned(THREADS), size_t(shared), arguments...);
 }
 
@@ -130,7 +142,7 @@ class Decomposition {
     work_ = take(batch * at_.columns * at_.pitch * at_.element);
     left_ = take(at_.vectors && at_.wide() ? batch * at_.length * at_.columns * at_.element : 0);
     sizes_ = take(batch * at_.columns * 4), places_ = take(batch * at_.columns * 4), order_ = take(batch * at_.columns * 4);
-    moved_ = take(batch * SWEEPS * 4);
+    moved_ = take(batch * SWEEPS * 4), smallest_ = take(batch * 4);
   }
 
   size_t bytes() const { return total_; }
@@ -160,21 +172,23 @@ class Decomposition {
                    : measure(frame_, a, sizes, batch_, at_.m, at_.n, true))
       return 1;
     const Taken taken{a, qr_.work(), places, qr_.state(0), batch_, qr_.stride(), int32_t(at_.length), columns, ld, at_.wide()};
-    return queue(frame_, "svd_order", nullptr, batch_, 0, static_cast<const int32_t*>(sizes), places, qr_.state(0), batch_, columns) ||
+    const Lifted lifted{qr_.work(), at(work_), sizes, places, qr_.state(0), batch_, qr_.stride(), ld, columns, rows, int32_t(at_.pitch)};
+    return queue(frame_, "svd_order", nullptr, batch_, 0, static_cast<const int32_t*>(sizes), places, qr_.state(0),
+                 integers(smallest_), batch_, columns) ||
            queue(frame_, "svd_take", a, batch_ * tiles_of(at_.length, ld), tile_bytes(frame_), taken) || qr_.factor(nullptr, false) ||
-           queue(frame_, "svd_lift", nullptr, (batch_ * at_.columns + WARPS - 1) / WARPS, 0, static_cast<const void*>(qr_.work()),
-                 static_cast<void*>(at(work_)), batch_, qr_.stride(), ld, columns, rows, int32_t(at_.pitch));
+           queue(frame_, "svd_lift", nullptr, (batch_ * at_.columns + WARPS - 1) / WARPS, 0, lifted);
   }
 
   int turn(Turns& call, int64_t blocks) {
-    const std::string text = options(frame_.dtype, false, 16, " -DLW_THREADS=%d -DLW_LANES=%d", shape_.threads, shape_.lanes);
+    const std::string text = options(frame_.dtype, false, 16, " -DLW_THREADS=%d -DLW_LANES=%d -DLW_HELD=%d", shape_.threads, shape_.lanes,
+                                     shape_.held);
     return start(frame_, "svd_block.cu", text, "svd_turn", grid_for(blocks), unsigned(shape_.threads), size_t(shape_.shared), call);
   }
 
   // L V = X S
   int turn() {
     if (fill(frame_, at(moved_), 0, size_t(batch_ * SWEEPS * 4))) return 1;
-    Turns call{at(work_), at(moved_), qr_.state(0), batch_, int32_t(at_.rows), int32_t(at_.pitch - at_.rows), int32_t(at_.columns),
+    Turns call{at(work_), at(moved_), qr_.state(0), at(smallest_), batch_, int32_t(at_.rows), int32_t(at_.pitch - at_.rows), int32_t(at_.columns),
                int32_t(shape_.width), int32_t(shape_.blocks), 0, 0};
     if (shape_.blocks > 2)
       for (call.sweep = 0; call.sweep < SPREAD_SWEEPS; call.sweep++)
@@ -187,7 +201,7 @@ class Decomposition {
   int settle() {
     const int64_t real = int64_t(size_of(frame_.dtype % 2)), shared = 2 * at_.columns * (at_.element + real) + (at_.columns + 1) * 4;
     const Settled settled{at(work_), frame_.buffer[at_.vectors ? 2 : 1], at_.vectors ? at(order_) : nullptr, info(), at(moved_),
-                          qr_.state(0), batch_, int32_t(at_.rows), int32_t(at_.pitch - at_.rows), int32_t(at_.columns)};
+                          qr_.state(0), at(smallest_), batch_, int32_t(at_.rows), int32_t(at_.pitch - at_.rows), int32_t(at_.columns)};
     return queue(frame_, "svd_settle", nullptr, batch_, shared, settled);
   }
 
@@ -213,7 +227,7 @@ class Decomposition {
   const Sizes at_;
   const Shape shape_;
   BlockedQr qr_;
-  size_t factors_ = 0, work_ = 0, left_ = 0, sizes_ = 0, places_ = 0, order_ = 0, moved_ = 0, total_ = 0;
+  size_t factors_ = 0, work_ = 0, left_ = 0, sizes_ = 0, places_ = 0, order_ = 0, moved_ = 0, smallest_ = 0, total_ = 0;
   char* block_ = nullptr;
 };
 

@@ -21,19 +21,40 @@ KINDS = (
     "zero",
     "ones",
     "identity",
+    "tiny ones",
+    "graded ones",
+    "rank two",
+    "two equal columns",
+    "permutation",
+    "block of zeros",
+    "huge column",
 )
 
 
 def svd_matrices(kind, dtype, batch, m, n):
     a = matrices(kind, dtype, batch, m, n)
-    if kind == "graded":
+    if "ones" in kind:
+        a[...] = 1
+    if kind == "tiny ones":
+        a *= 1e-30 if np.finfo(dtype).bits == 32 else 1e-200
+    if "graded" in kind:
         a *= (10.0 ** np.linspace(0, -30, n)).astype(dtype)
+    if kind == "rank two":
+        a = a[..., :2] @ a[:, :2, :]
+    if kind == "two equal columns":
+        a[..., n // 2] = a[..., 0]
+    if kind == "permutation":
+        a[...] = np.roll(np.eye(m, n), 3, 1)
+    if kind == "block of zeros":
+        a[:, m // 2 :, n // 2 :] = 0
+    if kind == "huge column":
+        a[..., n // 2] *= 1e20
     if kind == "equal":  # all singular values but two are equal
         q = np.linalg.qr(a if m >= n else adjoint(a))[0]
         q[..., :2] *= 3
         a = (q if m >= n else adjoint(q)).astype(dtype)
-    if kind in ("zero", "ones"):
-        a[...] = kind == "ones"
+    if kind == "zero":
+        a[...] = 0
     if kind == "identity":
         a[...] = np.eye(m, n)
     return np.ascontiguousarray(a.astype(dtype))
@@ -67,6 +88,15 @@ def check_small_values(run, dtype, n):
     s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
     run("svdvals", 0, (1, n, n), a, s, info)
     close(np.abs(s[0] / sizes - 1), n, dtype)
+
+
+def check_low_rank(run, dtype, n):
+    """Rounding errors of rounding errors count as zero, and so they cost no sweeps."""
+    for kind in ("ones", "graded ones"):
+        a = svd_matrices(kind, dtype, 1, n, n)
+        s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
+        run("svdvals", 0, (1, n, n), a, s, info)
+        assert not info.any() and np.count_nonzero(s) < 4, np.count_nonzero(s)
 
 
 def check_not_finite(run, dtype, m, n):

@@ -3,7 +3,7 @@
 import pytest
 
 from solve_checks import DTYPES
-from svd_checks import KINDS, check_not_finite, check_small_values, check_svd, svd_matrices
+from svd_checks import KINDS, check_low_rank, check_not_finite, check_small_values, check_svd, svd_matrices
 from test_qr_cuda import pytestmark, runner  # noqa: F401
 
 run = runner("batched")
@@ -32,6 +32,7 @@ def test_failures_and_small_values(dtype):
     check_not_finite(run, dtype, 40, 35)
     check_not_finite(run, dtype, 100, 200)
     check_small_values(run, dtype, 100)
+    check_low_rank(run, dtype, 130)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])

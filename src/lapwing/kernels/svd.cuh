@@ -11,8 +11,8 @@ struct Turn {
   T s;
   bool moves;
 
-  LW_INLINE Turn(T product, Real mine, Real other, bool first, Real small) {
-    const Real least = LW_NO_COLUMN;
+  // small: a cosine that counts as zero; least: a square of a column that does
+  LW_INLINE Turn(T product, Real mine, Real other, bool first, Real small, Real least = LW_NO_COLUMN) {
     Real p = first ? mine : other, q = first ? other : mine;
     bool both = p > least && q > least;
     Real by = both ? fine_root(p) * fine_root(q) : Real(0);
@@ -21,7 +21,7 @@ struct Turn {
     Real size = fabs(cosine);
     T phase = cosine < 0 ? Real(-1) : Real(1);
 #else
-    Real squares = square(cosine), root = fine_root(squares > least ? squares : Real(1)), size = squares * root;
+    Real squares = square(cosine), root = fine_root(squares > LW_NO_COLUMN ? squares : Real(1)), size = squares * root;
     T phase = scale(cosine, root);
 #endif
     bool turns = size > small, swaps = !turns && q > p * Real(1.0625);

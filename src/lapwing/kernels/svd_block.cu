@@ -7,12 +7,17 @@
 // The columns of L lie in `work` one behind the other, each followed by its column of V. A sweep meets each pair of columns
 // once. It goes round by round, and in each round every block of `width` columns meets one other block, in shared memory. A
 // matrix that fits as a whole is two blocks, which stay. LW_LANES lanes work on a pair of columns.
+//
+// Where M has a lower rank, R has rows that are rounding errors of rounding errors. They are far from orthogonal, and rotations
+// would make them smaller by a factor eps in each sweep until they underflow. Rows and columns that are smaller than the error
+// eps |m_j| of each column m_j count as zero: that costs no accuracy, not even where the columns of M differ in size.
 #include "qr_state.cuh"
 #include "svd.cuh"
 
 constexpr int LANES = LW_LANES;
 constexpr int GROUPS = LW_THREADS / LANES;
 constexpr int WARPS = LW_THREADS / 32;
+constexpr Real NOISE = LW_EPS / 4;  // beside the elements of a column: an error that the QR makes anyway
 constexpr int SWEEPS = 40;  // seven to eleven are usual; as in svd.cc
 
 // ---- the way in --------------------------------------------------------------------------------------------------------
@@ -33,17 +38,30 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_measure_rows(const 
   }
 }
 
-// order <- the columns from large to small, by their sizes; state <- that of the matrix. A block of threads per matrix.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_order(const int* sizes, int* order, int* state, i64 batch, int columns) {
+// order <- the columns from large to small, by their sizes; state <- that of the matrix; smallest <- the size of the smallest
+// column that is not zero. A block of threads per matrix.
+extern "C" __global__ void __launch_bounds__(LW_THREADS)
+    svd_order(const int* sizes, int* order, int* state, int* smallest, i64 batch, int columns) {
   for (i64 which = blockIdx.x; which < batch; which += gridDim.x) {
     const int* own = sizes + which * columns;
     for (int c = threadIdx.x; c < columns; c += LW_THREADS) {
-      int at = 0;
-      for (int other = 0; other < columns; other++) at += own[other] > own[c] || (own[other] == own[c] && other < c);
+      int at = 0, there = 0;
+      for (int other = 0; other < columns; other++) {
+        at += own[other] > own[c] || (own[other] == own[c] && other < c);
+        there += own[other] > -MAX_STATE;
+      }
       order[which * columns + at] = c;
       if (at == 0) state[which] = own[c];
+      if (at == max(there, 1) - 1) smallest[which] = own[c];
     }
   }
+}
+
+// What counts as zero in a column of this size, after the scaling of svd_take
+LW_INLINE Real noise_of(int size, int state) { return ldexp(NOISE, size - exponent_of(state)); }
+LW_INLINE Real least_square(int smallest, int state) {
+  const Real noise = smallest > -MAX_STATE ? noise_of(smallest, state) : Real(0);
+  return fmax(noise * noise, LW_NO_COLUMN);
 }
 
 struct Taken {
@@ -84,14 +102,27 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_take(Taken call) {
   }
 }
 
+struct Lifted {
+  const T* r;
+  T* work;
+  const int *sizes, *order, *state;
+  i64 batch, stride;
+  int ld, columns, rows, pitch;
+};
+
 // work <- L = R^H; a row of R for each warp
-extern "C" __global__ void __launch_bounds__(LW_THREADS)
-    svd_lift(const T* r, T* work, i64 batch, i64 stride, int ld, int columns, int rows, int pitch) {
-  for (i64 line = (i64)blockIdx.x * WARPS + threadIdx.x / 32; line < batch * columns; line += (i64)gridDim.x * WARPS) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_lift(Lifted call) {
+  const int lane = threadIdx.x % 32, columns = call.columns;
+  for (i64 line = (i64)blockIdx.x * WARPS + threadIdx.x / 32; line < call.batch * columns; line += (i64)gridDim.x * WARPS) {
     const i64 which = line / columns;
-    const int j = (int)(line - which * columns);
-    for (int i = threadIdx.x % 32; i < rows; i += 32)
-      work[line * pitch + i] = i >= j && i < columns ? conjugate(r[which * stride + (i64)j * ld + i]) : zero();
+    const int j = (int)(line - which * columns), state = call.state[which];
+    const int *sizes = call.sizes + which * columns, *order = call.order + which * columns;
+    const T* row = call.r + which * call.stride + (i64)j * call.ld;
+    bool any = false;
+    for (int i = j + lane; i < columns; i += 32) any = any || !(magnitude(row[i]) <= noise_of(sizes[order[i]], state));
+    any = __any_sync(0xffffffff, any);
+    for (int i = lane; i < call.rows; i += 32)
+      call.work[line * call.pitch + i] = any && i >= j && i < columns ? conjugate(row[i]) : zero();
   }
 }
 
@@ -99,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS)
 
 struct Turns {
   T* work;
-  int* moved;        // for each matrix and sweep: whether a column moved
-  const int* state;  // qr_state.cuh
+  int* moved;                    // for each matrix and sweep: whether a column moved
+  const int *state, *smallest;   // qr_state.cuh, svd_order
   i64 batch;
   int rows, v_rows;  // of L and V, with zeros up to a multiple of VEC; no V: 0
   int columns, width, blocks, sweep, round;  // round -1: all that are left, a block of threads per matrix; else this one alone
@@ -118,7 +149,7 @@ LW_INLINE void meeting(int t, int r, int n, int& i, int& j) {
 
 // The 2 `width` columns in shared memory become more orthogonal: all pairs, or those of a column of each block. Returns whether
 // this thread moved any.
-LW_INLINE bool turn_columns(T* columns, int width, int rows, int pitch, bool all, Real small) {
+LW_INLINE bool turn_columns(T* columns, int width, int rows, int pitch, bool all, Real small, Real least) {
   const int group = threadIdx.x / LANES, start = threadIdx.x % LANES * VEC;
   bool moved = false;
   for (int round = 0; round < (all ? 2 * width - 1 : width); round++) {
@@ -151,7 +182,7 @@ LW_INLINE bool turn_columns(T* columns, int width, int rows, int pitch, bool all
       q = sum_lanes<LANES>(q);
       product = sum_lanes<LANES>(product);
       const bool ordered = p >= q;  // columns keep their places: rotations that exchange them converge late in this order of pairs
-      const Turn turn(ordered ? product : conjugate(product), p, q, ordered, small);
+      const Turn turn(ordered ? product : conjugate(product), p, q, ordered, small, least);
       if (!active || !turn.moves) continue;
       moved = true;
       const T back = negate(conjugate(turn.s));
@@ -172,6 +203,85 @@ LW_INLINE bool turn_columns(T* columns, int width, int rows, int pitch, bool all
   }
   return moved;
 }
+
+#if LW_HELD
+// The pairs of a column of each block. Column t of the first block stays in the registers of its lanes, LW_HELD accesses of L
+// and of V for each, while those of the second block pass by: shared memory is what bounds these rotations.
+LW_INLINE bool turn_held(T* columns, int width, int rows, int pitch, Real small, Real least) {
+  const int group = threadIdx.x / LANES, start = threadIdx.x % LANES * VEC, v_rows = pitch - rows;
+  bool moved = false;
+  for (int first = 0; first < width; first += GROUPS) {
+    const int i = min(first + group, width - 1);
+    const bool active = first + group < width;
+    T* x = columns + i * pitch;
+    Vector held[2][LW_HELD];
+#pragma unroll
+    for (int h = 0; h < LW_HELD; h++) {
+      const int e = start + h * LANES * VEC;
+#pragma unroll
+      for (int v = 0; v < VEC; v++) held[0][h].v[v] = held[1][h].v[v] = zero();
+      if (e < rows) held[0][h] = *(const Vector*)(x + e);
+      if (e < v_rows) held[1][h] = *(const Vector*)(x + rows + e);
+    }
+    for (int round = 0; round < width; round++) {
+      const int place = i + round;
+      T* y = columns + (place >= width ? place : place + width) * pitch;
+      Vector other[LW_HELD];
+      Real p = 0, q = 0;
+      T product = zero();
+#pragma unroll
+      for (int h = 0; h < LW_HELD; h++) {
+        const int e = start + h * LANES * VEC;
+#pragma unroll
+        for (int v = 0; v < VEC; v++) other[h].v[v] = zero();
+        if (active && e < rows) other[h] = *(const Vector*)(y + e);
+#pragma unroll
+        for (int v = 0; v < VEC; v++) {
+          p += square(held[0][h].v[v]);
+          q += square(other[h].v[v]);
+          product = add_product(product, held[0][h].v[v], other[h].v[v]);
+        }
+      }
+      p = sum_lanes<LANES>(p);
+      q = sum_lanes<LANES>(q);
+      product = sum_lanes<LANES>(product);
+      const bool ordered = p >= q;
+      const Turn turn(ordered ? product : conjugate(product), p, q, ordered, small, least);
+      if (active && turn.moves) {
+        moved = true;
+        const T back = negate(conjugate(turn.s));
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+          T* to = y + part * rows;
+#pragma unroll
+          for (int h = 0; h < LW_HELD; h++) {
+            const int e = start + h * LANES * VEC;
+            if (e >= (part ? v_rows : rows)) continue;
+            Vector two = part ? *(const Vector*)(to + e) : other[h];
+#pragma unroll
+            for (int v = 0; v < VEC; v++) {
+              const T one = held[part][h].v[v];
+              held[part][h].v[v] = turn.apply(one, two.v[v]);
+              two.v[v] = add_plain(scale(two.v[v], turn.c), back, one);
+            }
+            *(Vector*)(to + e) = two;
+          }
+        }
+      }
+      __syncthreads();
+    }
+    if (active)
+#pragma unroll
+      for (int h = 0; h < LW_HELD; h++) {
+        const int e = start + h * LANES * VEC;
+        if (e < rows) *(Vector*)(x + e) = held[0][h];
+        if (e < v_rows) *(Vector*)(x + rows + e) = held[1][h];
+      }
+  }
+  __syncthreads();
+  return moved;
+}
+#endif
 
 // Two blocks of columns between memory and shared memory.
 struct Blocks {
@@ -219,6 +329,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_turn(Turns call) {
     const i64 which = alone ? item : item / pairs;
     const int pair = alone ? 0 : (int)(item - which * pairs);
     if (call.state[which] >= NOT_FINITE) continue;
+    const Real least = least_square(call.smallest[which], call.state[which]);
     int* moved = call.moved + which * SWEEPS;
     Blocks blocks{(T*)memory, call.work + which * call.columns * pitch, 0, 0, call.width, call.columns, call.rows, pitch};
     bool loaded = false;
@@ -232,7 +343,12 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_turn(Turns call) {
           blocks.second *= call.width;
           if (!whole || !loaded) blocks.load(sweep == 0 && round == 0);
           loaded = true;
-          any = turn_columns(blocks.columns, call.width, call.rows, pitch, round == 0, small) || any;
+#if LW_HELD
+          if (round > 0)
+            any = turn_held(blocks.columns, call.width, call.rows, pitch, small, least) || any;
+          else
+#endif
+            any = turn_columns(blocks.columns, call.width, call.rows, pitch, round == 0, small, least) || any;
           if (!whole) blocks.store();
         }
       }
@@ -250,7 +366,7 @@ struct Settled {
   T* work;
   Real* s;
   int *order, *info;  // order: the column of each singular value
-  const int *moved, *state;
+  const int *moved, *state, *smallest;
   i64 batch;
   int rows, v_rows, columns;
 };
@@ -335,14 +451,14 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_settle(Settled call
     T* work = call.work + which * k * pitch;
     const int state = call.state[which];
     const bool good = state < NOT_FINITE && !call.moved[which * SWEEPS + SWEEPS - 1];
-    const Real up = ldexp(Real(1), exponent_of(state));
+    const Real up = ldexp(Real(1), exponent_of(state)), least = least_square(call.smallest[which], state);
     __syncthreads();
     for (int c = warp; c < k; c += WARPS) {
       T* x = work + (i64)c * pitch;
       Real sum = 0;
       for (int i = lane; i < k; i += 32) sum += good ? square(x[i]) : Real(0);
       sum = sum_lanes<32>(sum);
-      const bool is_there = sum > LW_NO_COLUMN;
+      const bool is_there = sum > least;
       if (lane == 0) squares[c] = sum, there[c] = is_there;
       const Real by = fine_root(is_there ? sum : Real(1));
       if (call.order && good)
