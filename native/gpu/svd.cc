@@ -1,7 +1,6 @@
 #include "gpu/svd.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "gpu/blocked_qr.h"
 
@@ -82,19 +81,19 @@ Shape shape_of(const Sizes& at, int64_t width) {
   return shape;
 }
 
-// Microseconds of a sweep, counted: a round is bound by the latency of one pair, or by the shared memory that is read and
-// written; rounds of blocks by the launch and by what goes in and out.
+// Microseconds of a sweep, counted for the multiprocessor with most to do: a round takes the latency of one pair and the time
+// of what is read and written in shared memory; rounds of blocks also the launch, and what goes in and out.
 double cost_of(const Sizes& at, const Shape& shape, const Properties& gpu) {
-  constexpr double LATENCY = 0.4, LAUNCH = 3, SHARED_BYTES = 2e5, GLOBAL_BYTES = 1e5;  // bytes per microsecond of a multiprocessor
-  const double items = double(at.batch * (shape.blocks / 2)), multiprocessors = gpu.multiprocessors;
+  constexpr double LATENCY = 0.4, LAUNCH = 3, SHARED_BYTES = 2e5, GLOBAL_BYTES = 1e5, ALL_GLOBAL_BYTES = 5.5e6;  // bytes per microsecond
+  const int64_t items = at.batch * (shape.blocks / 2), own = (items + gpu.multiprocessors - 1) / gpu.multiprocessors;
   const int64_t by_memory = gpu.shared_per_block / (shape.shared + RESERVED), by_threads = 1024 / shape.threads;
-  const double resident = double(std::max<int64_t>(1, std::min(by_memory, by_threads)));
-  const double together = std::clamp(items / multiprocessors, 1.0, resident);
-  const double waves = std::ceil(items / (multiprocessors * resident));
+  const auto together = double(std::min(own, std::max<int64_t>(1, std::min(by_memory, by_threads))));
   const double passes = std::max(1.0, double(shape.lanes * shape.width) / shape.threads);
-  const double round = std::max(LATENCY * passes, together * double(shape.shared) * (shape.held ? 1 : 2.5) / SHARED_BYTES);
-  const double outer = shape.blocks > 2 ? LAUNCH + together * 2 * double(shape.shared) / GLOBAL_BYTES : 0;
-  return waves * (double(shape.blocks - 1) * (double(shape.width) * round + outer) + double(shape.width) * round);
+  const auto round = [&](double times) { return LATENCY * passes + together * double(shape.shared) * times / SHARED_BYTES; };
+  const double global = std::min(GLOBAL_BYTES, ALL_GLOBAL_BYTES / double(std::min<int64_t>(items, gpu.multiprocessors)));
+  const double outer = shape.blocks > 2 ? LAUNCH + together * 2 * double(shape.shared) / global : 0;
+  const double inner = 2 * round(2.5) + double(shape.blocks - 2) * round(shape.held ? 1 : 2.5);  // the first meets all pairs
+  return double(own) / together * (double(shape.width) * inner + double(shape.blocks - 1) * outer);
 }
 
 Shape choose(const Sizes& at, const Properties& gpu) {

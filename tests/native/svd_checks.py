@@ -96,7 +96,7 @@ def check_low_rank(run, dtype, n):
         a = svd_matrices(kind, dtype, 1, n, n)
         s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
         run("svdvals", 0, (1, n, n), a, s, info)
-        assert not info.any() and np.count_nonzero(s) < 4, np.count_nonzero(s)
+        assert not info.any() and np.count_nonzero(s) <= n // 5, np.count_nonzero(s)
 
 
 def check_not_finite(run, dtype, m, n):
