@@ -82,9 +82,10 @@ Shape shape_of(const Sizes& at, int64_t width) {
 }
 
 // Microseconds of a sweep, counted for the multiprocessor with most to do: a round takes the latency of one pair and the time
-// of what is read and written in shared memory; rounds of blocks also the launch, and what goes in and out.
+// of what is read and written in shared memory; rounds of blocks also the launch, of which sweeps after the last one have some
+// too, and what goes in and out.
 double cost_of(const Sizes& at, const Shape& shape, const Properties& gpu) {
-  constexpr double LATENCY = 0.4, LAUNCH = 3, SHARED_BYTES = 2e5, GLOBAL_BYTES = 1e5, ALL_GLOBAL_BYTES = 5.5e6;  // bytes per microsecond
+  constexpr double LATENCY = 0.4, LAUNCH = 4.5, SHARED_BYTES = 2e5, GLOBAL_BYTES = 1e5, ALL_GLOBAL_BYTES = 5.5e6;  // bytes per microsecond
   const int64_t items = at.batch * (shape.blocks / 2), own = (items + gpu.multiprocessors - 1) / gpu.multiprocessors;
   const int64_t by_memory = gpu.shared_per_block / (shape.shared + RESERVED), by_threads = 1024 / shape.threads;
   const auto together = double(std::min(own, std::max<int64_t>(1, std::min(by_memory, by_threads))));
