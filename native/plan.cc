@@ -20,6 +20,8 @@
 #include "gpu/lstsq.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
+#include "gpu/svd.h"
+#include "gpu/svd_gram.h"
 #include "gpu/vendor.h"
 #include "lapack/lapack.h"
 #include "lapack/lstsq.h"
@@ -130,10 +132,19 @@ std::string needs_products(const Place& place) {
   return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
 }
 
+std::string gpu_svd_refused(const Frame& frame) {
+  const long long m = frame.size[1], n = frame.size[2];
+  if (frame.op == SVD && frame.size[3] && m != n) return "batched gives full matrices for square matrices alone";
+  if (std::min(m, n) > cuda::SVD_BLOCKS_LARGEST)
+    return text("batched takes a smaller side up to %lld on this device, not %lld x %lld", (long long)cuda::SVD_BLOCKS_LARGEST, m, n);
+  return text("%lld x %lld is too long for panels in this GPU's shared memory", m, n);
+}
+
 std::string gpu_solve_batched_refuses(const Frame& frame, const Place& place) {
   if (cuda::solve_fits(frame, *place.gpu))
     return cuda::solve_is_blocked(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
-  return is_rectangular(frame.op) ? shape_refused(frame, 32, 32) : too_large(frame, cuda::solve_largest(frame, *place.gpu));
+  if (is_rectangular(frame.op)) return gpu_svd_refused(frame);
+  return too_large(frame, cuda::solve_largest(frame, *place.gpu));
 }
 
 std::string gpu_qr_refuses(const Frame& frame, const Place& place) {
@@ -193,6 +204,11 @@ bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
 bool gpu_solve_batched_pays(const Frame& frame, const Place& place) {
   return cuda::solve_fits(frame, *place.gpu) && cuda::solve_pays(frame, *place.gpu);
+}
+
+// The tall engine's few passes are faster where they pay.
+bool gpu_svd_batched_pays(const Frame& frame, const Place& place) {
+  return gpu_solve_batched_pays(frame, place) && !(tall_pays(frame) && tall_refused(frame, place).empty());
 }
 
 // How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
@@ -278,19 +294,24 @@ int64_t chosen_bytes_there(Frame& frame) {
   const Choice choice = chosen_there(frame);
   return choice.method && choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
 }
-constexpr cuda::SvdEngine GPU_SVD = {run_chosen_there, chosen_bytes_there};
-int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_SVD); }
-int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_SVD); }
+constexpr cuda::ChosenEngine GPU_CHOSEN = {run_chosen_there, chosen_bytes_there};
+int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_CHOSEN); }
+int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_CHOSEN); }
 int gpu_lstsq_cusolver(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
   char* block = bytes < 0 ? nullptr : cuda::scratch(frame, size_t(bytes));
-  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_SVD, block);
+  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_CHOSEN, block);
 }
 int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_SVD);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
   return bytes < 0 ? bytes : with_direct(cusolver::solve_scratch(frame), bytes);
 }
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
+// In single precision large matrices go by the eigenvectors of A^H A in double precision.
+int gpu_svd_cusolver(Frame& frame) { return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, GPU_CHOSEN) : cusolver::solve(frame); }
+int64_t gpu_svd_cusolver_bytes(Frame& frame) {
+  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, GPU_CHOSEN) : cusolver::solve_scratch(frame);
+}
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {
   return cuda::hermitian(frame, frame.buffer[0], frame.buffer[1], nullptr, frame.size[0]);
@@ -339,7 +360,8 @@ Methods methods_of(int32_t op, int32_t device) {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
       {MIXED, run_mixed, mixed_refuses, mixed_pays, mixed_bytes, mixed_host}};
-  static constexpr Method gpu_tall[] = {gpu_solve[0], gpu_solve[1],
+  static constexpr Method gpu_tall[] = {{BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_svd_batched_pays, gpu_solve_bytes, nullptr},
+                                    {CUSOLVER, gpu_svd_cusolver, needs_cusolver, always, gpu_svd_cusolver_bytes, nullptr},
                                     {TALL, run_tall, tall_refused, tall_is_faster, tall_bytes, tall_host}};
   static constexpr Method gpu_qr[] = {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};

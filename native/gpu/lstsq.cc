@@ -5,6 +5,7 @@
 
 #include "gpu/blocked_qr.h"
 #include "gpu/cuda.h"
+#include "gpu/rest.h"
 #include "gpu/vendor.h"
 #include "methods/lstsq.h"
 
@@ -76,20 +77,6 @@ struct SvdPlaces {
 int64_t matrices_for_svd(const Sizes& at) {
   return std::clamp<int64_t>(SVD_BYTES / (at.m * at.n * at.element), 1, at.batch);
 }
-
-// The end of the block as scratch memory. An engine that solves some matrices by another one asks again for each of them: what
-// does not fit comes from the caller.
-struct Rest {
-  char *at, *end;
-  Scratch caller;
-  static void* get(void* self, size_t bytes) {
-    auto* rest = static_cast<Rest*>(self);
-    if (bytes > size_t(rest->end - rest->at)) return rest->caller.get ? rest->caller.get(rest->caller.self, bytes) : nullptr;
-    char* start = rest->at;
-    rest->at += std::min<size_t>((bytes + 255) / 256 * 256, size_t(rest->end - rest->at));
-    return start;
-  }
-};
 
 // The SVD frame of `count` matrices; `memory` becomes its scratch memory
 Frame svd_frame(const Frame& frame, int64_t count, Rest* memory) {

@@ -2,14 +2,11 @@
 // waits for the device. 0, or 1 with a message in the frame.
 #pragma once
 #include "frame.h"
+#include "gpu/rest.h"
 
 namespace lapwing::cuda {
 
-// The engine that decomposes an SVD frame, and the device memory it asks for (-1 leaves a message in the frame).
-struct SvdEngine {
-  int (*run)(Frame&);
-  int64_t (*bytes)(Frame&);
-};
+using SvdEngine = ChosenEngine;  // decomposes an SVD frame
 
 // R of A, and Q^H b; or, for wide matrices, R of A^H, and b. Rows are `ld` elements apart, matrices `stride` elements. The states
 // are those of A and of each column of b (qr_state.cuh).

@@ -6,6 +6,7 @@
 
 #include "gpu/blocked.h"
 #include "gpu/blocked_qr.h"
+#include "gpu/svd.h"
 #include "operations.h"
 
 namespace lapwing::cuda {
@@ -258,6 +259,9 @@ int launch_qr(Frame& frame) {
 
 // ---- SVD: svd.cu -------------------------------------------------------------------------------------------------
 
+bool is_svd(const Frame& frame) { return frame.op == SVD || frame.op == SVDVALS; }
+bool is_small_svd(const Frame& frame) { return std::max(frame.size[1], frame.size[2]) <= MAX_SVD; }
+
 int rounded(int64_t x) { return int((x + 3) / 4 * 4); }
 
 int launch_svd(Frame& frame) {
@@ -296,15 +300,18 @@ bool qr_is_blocked(const Frame& frame, const Properties& gpu) {
 
 bool solve_fits(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1];
-  if (frame.op == SVD || frame.op == SVDVALS)
-    return std::max(n, frame.size[2]) <= MAX_SVD && !(frame.op == SVD && frame.size[3] && n != frame.size[2]);
+  if (is_svd(frame)) return (is_small_svd(frame) && !(frame.op == SVD && frame.size[3] && n != frame.size[2])) || svd_fits(frame, gpu);
   if (is_qr(frame.op) || frame.op == LSTSQ) return !qr_is_blocked(frame, gpu) || blocked_qr_fits(frame, gpu);
   return fits_kernel(frame, gpu) || blocked_fits(frame, gpu);
 }
 
-bool solve_is_blocked(const Frame& frame, const Properties& gpu) { return !is_rectangular(frame.op) && !fits_kernel(frame, gpu); }
+bool solve_is_blocked(const Frame& frame, const Properties& gpu) {
+  if (is_svd(frame)) return !is_small_svd(frame);  // with a QR first
+  return !is_rectangular(frame.op) && !fits_kernel(frame, gpu);
+}
 
-int64_t solve_bytes(const Frame& frame, const Properties& gpu) {
+int64_t solve_bytes(Frame& frame, const Properties& gpu) {
+  if (is_svd(frame)) return is_small_svd(frame) ? 0 : svd_scratch(frame);
   return solve_is_blocked(frame, gpu) ? int64_t(blocked_scratch(frame)) : 0;
 }
 
@@ -326,7 +333,8 @@ bool solve_pays(const Frame& frame, const Properties& gpu) {
     const int64_t longer = std::max(n, frame.size[2]), one = frame.dtype == F32 ? MEASURED : MEASURED / 2;
     return !qr_is_blocked(frame, gpu) || longer <= one || (batch > 1 && longer <= 2 * MEASURED) || batch >= MANY;
   }
-  if (is_rectangular(frame.op) || n <= MAX_LANES_N) return true;
+  if (is_svd(frame)) return is_small_svd(frame) || svd_pays(frame);
+  if (n <= MAX_LANES_N) return true;
   const Plan plan = plan_of(frame);
   const int64_t columns = plan.give == GIVE_X ? frame.size[2] : plan.give == GIVE_INVERSE ? n : 0;
   if (!fits_kernel(frame, gpu)) {
@@ -346,7 +354,7 @@ int solve_batched(Frame& frame) {
     const Properties* gpu = properties(frame);
     return !gpu ? 1 : qr_is_blocked(frame, *gpu) ? blocked_qr(frame) : launch_qr(frame);
   }
-  if (frame.op == SVD || frame.op == SVDVALS) return launch_svd(frame);
+  if (is_svd(frame)) return is_small_svd(frame) ? launch_svd(frame) : svd_by_turns(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   const std::string order = " -DLW_N=" + std::to_string(n);

@@ -9,7 +9,7 @@ namespace lapwing::cuda {
 bool solve_fits(const Frame& frame, const Properties& gpu);  // whether solve_batched takes it
 int64_t solve_largest(const Frame& frame, const Properties& gpu);  // the largest order of this system or inverse that it takes
 bool solve_is_blocked(const Frame& frame, const Properties& gpu);  // whether blocked.cc does it, with products of the BLAS library
-int64_t solve_bytes(const Frame& frame, const Properties& gpu);    // of device memory that solve_batched asks for
+int64_t solve_bytes(Frame& frame, const Properties& gpu);          // of device memory that solve_batched asks for
 // QR, QR_R, QR_RAW, LSTSQ: whether it goes panel by panel (blocked_qr.h), and not in one kernel
 bool qr_is_blocked(const Frame& frame, const Properties& gpu);
 // Whether that is faster than the vendor's solver with one matrix after the other

@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "native" / "mock"))
 import harness
 
 from lapwing import planner
-from lapwing.core.native import native
+from lapwing.core.native import CUDA, ENGINES, OPS, native
 
 SOURCES = Path(planner.__file__).parent / "kernels"
 NAMES = sorted(path.name for path in SOURCES.glob("*.cu"))
@@ -159,6 +159,33 @@ AROUND_PANELS = {
 }
 
 
+def svd_kernels():
+    """Those of the SVD by blocks of columns and by the Gram matrix, on a GPU with much shared memory."""
+    shapes = (
+        ("batched", 1, 48),
+        ("batched", 1, 128),
+        ("batched", 100, 48),
+        ("batched", 1, 400),
+        ("batched", 1, 700),
+        ("cusolver", 1, 700),
+    )
+    gpu = (132, 232448, 90, "a GPU")
+    asked = {
+        job
+        for dtype in range(4)
+        for engine, batch, n in shapes
+        for job in native.kernels(OPS["svd"], dtype, CUDA, 0, ENGINES[engine], 0, 0, (batch, n, n, 0), gpu)
+        if job[0] in ("svd_block.cu", "svd_gram.cu")
+    }
+    parts = ((4, 0), (8, 0), (4, 2), (8, 2), (8, 1), (8, 3))  # accesses to arrays that are aligned to an element or its part
+    return asked | {
+        (name, options.replace("-DLW_V=16", f"-DLW_V={v}"))
+        for name, options in asked
+        for v, dtype in parts
+        if name == "svd_block.cu" and f"-DLW_DTYPE={dtype} " in options and "-DLW_LANES=8 -DLW_HELD=0" in options
+    }
+
+
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
@@ -167,7 +194,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | svd_kernels())
 
 
 @pytest.fixture(scope="session")

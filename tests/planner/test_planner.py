@@ -42,7 +42,10 @@ def test_both_sides_of_a_matrix_decide_about_svd():
     assert engine(1000, 8, 4, full=True) == "lapack"
     assert engine(1000, 8, 8, full=True) == "batched"
     assert engine(1, 32, 32, device="cuda") == "batched"
-    assert engine(1000, 33, 4, device="cuda") == "cusolver"
+    assert {engine(*size, device="cuda") for size in ((1000, 33, 4), (500, 64, 64), (1, 70, 200))} == {"batched"}
+    assert engine(1, 2000, 2000, device="cuda") == "cusolver"
+    assert engine(8, 80, 70, device="cuda", full=True) == "cusolver"
+    assert engine(1, 100000, 64, device="cuda") == "tall"
     with pytest.raises(ValueError, match="sides up to 128 and 32 on this device, not 40 x 33"):
         lw.svd(np.ones((40, 33)), engine="batched")
 

@@ -3,7 +3,7 @@
 // M is the matrix or its transpose, whichever has no more columns than rows: l x k. Rotations V make its columns orthogonal,
 // M V = L S. In a sweep lane i meets lane i ^ 1, i ^ 2, ...: each pair once. Lanes past k hold zeros, which never turn.
 // Compiled for l rounded up to LW_M, k to LW_K, LW_LANES columns, and LW_VECTORS or values alone.
-#include "eigh.cuh"
+#include "svd.cuh"
 
 constexpr int M = LW_M;
 constexpr int K = LW_K;
@@ -12,7 +12,6 @@ constexpr int MATRICES = LW_THREADS / LANES;
 constexpr int SWEEPS = 40;  // seven or eight are usual at order 32
 constexpr int PART = 4;     // elements of V in registers at a time
 constexpr unsigned ALL = 0xffffffff;
-#define LW_NO_COLUMN (sizeof(Real) == 4 ? Real(1e-33f) : Real(1e-280))  // a square below it counts as zero
 
 struct Call {
   const T* a;
@@ -30,46 +29,6 @@ LW_INLINE Real square_of(const T (&x)[M]) {
   for (int i = 0; i < M; i++) sum[i % 2] += square(x[i]);
   return sum[0] + sum[1];
 }
-
-// Own column <- c own + s other. The lower lane of a pair gets the larger column: that brings them into order, and order
-// brings convergence.
-struct Turn {
-  Real c;
-  T s;
-  bool moves;
-
-  LW_INLINE Turn(T product, Real mine, Real other, bool first, Real small) {
-    const Real least = LW_NO_COLUMN;
-    Real p = first ? mine : other, q = first ? other : mine;
-    bool both = p > least && q > least;
-    Real by = both ? fine_root(p) * fine_root(q) : Real(0);
-    T cosine = scale(product, by);
-#if LW_DTYPE < 2
-    Real size = fabs(cosine);
-    T phase = cosine < 0 ? Real(-1) : Real(1);
-#else
-    Real squares = square(cosine), root = fine_root(squares > least ? squares : Real(1)), size = squares * root;
-    T phase = scale(cosine, root);
-#endif
-    bool turns = size > small, swaps = !turns && q > p * Real(1.0625);
-    moves = turns || swaps;
-    // beside the product of the norms: tan(2 angle) = 2 size / gap
-    Real gap = p * by - q * by;
-    Real inverse = fine_root(turns ? gap * gap + 4 * size * size : Real(1));
-    Real half = Real(0.5) * fabs(gap) * inverse + Real(0.5), root_half = fine_root(turns ? half : Real(1));
-    Real large = half * root_half, less = size * inverse * root_half;
-    Real sine = gap >= 0 ? less : large;
-    c = turns ? (gap >= 0 ? large : less) : swaps ? Real(0) : Real(1);
-    T forward = turns ? scale(phase, sine) : from_real(Real(swaps));
-    // c^2 + |s|^2 = 1 to the last bit: thousands of turns must not add up
-    Real more = Real(0.5) * ((Real(1) - c * c) - square(forward));
-    c = c * more + c;
-    forward = add(forward, scale(forward, more));
-    s = first ? forward : negate(conjugate(forward));
-  }
-
-  LW_INLINE T apply(T own, T other) const { return add_plain(scale(own, c), s, other); }
-};
 
 // A column of zeros becomes a unit vector orthogonal to all others: what is left of that row of the identity of which most is
 // left. `there`: the lane's column has length one.
