@@ -64,7 +64,7 @@ struct FewCall {
   const int32_t *before, *after, *bad;
   int32_t n, k, forward, unit;
 };
-enum CopyKind { PLAIN, FROM_ROWS, TO_ROWS, TO_COLUMNS, IDENTITY };
+enum CopyKind { PLAIN, FROM_ROWS, TO_ROWS, FROM_COLUMNS, IDENTITY };
 
 // Row-major matrices of one batch.
 struct Matrices {
@@ -96,7 +96,9 @@ PanelShape panel_shape(int32_t dtype, int64_t left, const Properties& gpu) {
   PanelShape shape{};
   shape.rows = left <= 512 ? 1 : left <= 1024 ? 2 : left <= 2048 ? 4 : 8;
   shape.threads = int(std::max<int64_t>(32, ((left + shape.rows - 1) / shape.rows + 31) / 32 * 32));
-  for (int64_t bytes = shape.rows <= 2 ? 128 : shape.rows == 4 ? 64 : 32; bytes >= 32; bytes /= 2) {
+  // at most 32 columns, which are a warp's lanes; 64 registers of a thread
+  const int64_t most = shape.rows > 4 ? 32 : shape.rows > 2 ? 64 : shape.rows > 1 || size_of(dtype) == 4 ? 128 : 256;
+  for (int64_t bytes = most; bytes >= 32; bytes /= 2) {
     shape.width = int(bytes / int64_t(size_of(dtype)));
     shape.shared = size_t(left * (bytes + 16 + 4) + shape.width * bytes + 2 * WARPS * (bytes + KEY + 4) + 8 * shape.width + 16);
     if (int64_t(shape.shared) <= gpu.shared_per_block) return shape;
@@ -240,7 +242,7 @@ class Job {
     auto* info = integers(frame_.buffer[2]);
     return copy(square(frame_.buffer[0]), w, n_) || factor(w, n_, true, order(), info, nullptr) ||
            copy({}, x, n_, IDENTITY) || substitute({w, false, false, true}, x, n_, true) || substitute({w, true}, x, n_) ||
-           copy(x, square(frame_.buffer[1]), n_, TO_COLUMNS, order(), info);
+           invert_order() || copy(x, square(frame_.buffer[1]), n_, FROM_COLUMNS, from(), info);
   }
 
   // X <- L^-1, A^-1 <- X^H X, both triangles from the lower one
@@ -327,11 +329,11 @@ class Job {
   // a[j:, j:j+width] <- L and U of these columns
   int panel(Matrices a, const PanelShape& shape, int64_t first, int64_t j, int64_t width, bool last, int32_t* rows, int32_t* bad,
             int32_t* flags) {
-    const PanelCall call{a.at, a.ld, a.stride, batch_, rows, integers(block_ + places_.from), bad, flags, inner(), outer(),
+    const PanelCall call{a.at, a.ld, a.stride, batch_, rows, from(), bad, flags, inner(), outer(),
                          int32_t(n_), int32_t(first), int32_t(j), int32_t(width), int32_t(last), int32_t(shape.threads)};
     const std::string choice = options(frame_.dtype, false, access_width({a.at}, a.ld * element_),
                                        " -DLW_RT=%d -DLW_W=%d -DLW_RESIDENT=%d -DLW_THREADS=512 -DLW_LANES=32 -DLW_FACTOR=2",
-                                       shape.rows, shape.width, shape.rows == 1 ? 2 : 1);
+                                       shape.rows, shape.width, shape.rows * shape.width * element_ <= 128 ? 2 : 1);
     return start(frame_, "blocked_panel.cu", choice, "lu_panel", grid_for(batch_), unsigned(shape.threads), shape.shared, call);
   }
 
@@ -374,8 +376,10 @@ class Job {
     return start(frame_, "blocked_few.cu", choice, "few_solve", grid_for(batch_), unsigned(shape.threads), shape.shared, call);
   }
 
+  // A few large matrices are read faster by products of the whole GPU than by one block of threads each: 8 of n = 2048 in
+  // float64 took 1.22 ms in one block each. H200, 2026-11-16.
   bool is_few(const Triangle& t) const {
-    return k_ <= FEW && int64_t(few_shape(frame_.dtype, n_, k_, t.adjoint).shared) <= gpu_.shared_per_block;
+    return k_ <= FEW && (n_ <= 1024 || batch_ >= gpu_.multiprocessors) && int64_t(few_shape(frame_.dtype, n_, k_, t.adjoint).shared) <= gpu_.shared_per_block;
   }
 
   // x <- T^-1 x, `columns` columns. `identity`: x is the identity, of whose columns a lower T fills one block after the other.
@@ -418,6 +422,12 @@ class Job {
     return queue("block_copy", (batch_ * n_ * 32 + THREADS - 1) / THREADS, 0, {from.at, to.at}, call);
   }
 
+  // from <- the inverse of the permutation `order`
+  int invert_order() {
+    return queue("block_order", (batch_ * n_ + THREADS - 1) / THREADS, 0, {}, static_cast<const int32_t*>(order()), from(), batch_,
+                 int32_t(n_));
+  }
+
   int check_diagonal(const Triangle& t, int32_t* bad) {
     return queue("block_check", (batch_ * 32 + THREADS - 1) / THREADS, 0, {t.a.at}, t.a.at, t.a.ld, t.a.stride, bad, batch_,
                  int32_t(n_), int32_t(t.unit));
@@ -440,6 +450,7 @@ class Job {
     return {static_cast<char*>(a.at) + (i * a.ld + j) * element_, a.ld, a.stride};
   }
   int32_t* order() const { return integers(block_ + places_.order); }
+  int32_t* from() const { return integers(block_ + places_.from); }
   Moves* inner() const { return reinterpret_cast<Moves*>(block_ + places_.inner); }
   Moves* outer() const { return reinterpret_cast<Moves*>(block_ + places_.outer); }
 

@@ -131,8 +131,8 @@ BLOCKED = {
         ("blocked.cu", "-DLW_THREADS=256"),
         *(("blocked_few.cu", f"-DLW_READ={read} -DLW_K={k} -DLW_THREADS={t}")
           for read in (0, 1) for k in (1, 4) for t in (288, 544)),
-        *(("blocked_panel.cu", f"-DLW_RT={rows} -DLW_W={row // size} -DLW_RESIDENT={2 // rows or 1} -DLW_THREADS=512")
-          for rows, row in ((1, 128), (2, 128), (4, 64), (8, 32))),
+        *(("blocked_panel.cu", f"-DLW_RT={rows} -DLW_W={row // size} -DLW_RESIDENT={128 // (rows * row) + 1} -DLW_THREADS=512")
+          for rows, row in ((1, 128 if size == 4 else 256), (2, 128), (4, 64), (8, 32))),
     )
 }  # fmt: skip
 

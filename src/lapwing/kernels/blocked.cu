@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) block_solve(Solve call)
 
 // ---- copies --------------------------------------------------------------------------------------------------------
 
-constexpr int FROM_ROWS = 1, TO_ROWS = 2, TO_COLUMNS = 3, IDENTITY = 4;  // 0: each stays in its place
+constexpr int FROM_ROWS = 1, TO_ROWS = 2, FROM_COLUMNS = 3, IDENTITY = 4;  // 0: each stays in its place
 struct Copy {
   const T* from;
   i64 from_ld, from_stride;
@@ -135,10 +135,16 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) block_copy(Copy call) {
     if (from == to && !failed) continue;
 #pragma unroll 4
     for (int j = threadIdx.x % 32; j < call.columns; j += 32) {
-      const T x = call.kind == IDENTITY ? from_real(Real(i == j)) : failed ? nan_element() : load_element(from + j);
-      store_element(to + (call.kind == TO_COLUMNS ? places[j] : j), x);
+      const int column = call.kind == FROM_COLUMNS ? places[j] : j;
+      store_element(to + j, call.kind == IDENTITY ? from_real(Real(i == j)) : failed ? nan_element() : load_element(from + column));
     }
   }
+}
+
+// place[order[i]] <- i for each matrix
+extern "C" __global__ void __launch_bounds__(LW_THREADS) block_order(const int* order, int* place, i64 batch, int n) {
+  const i64 at = (i64)blockIdx.x * LW_THREADS + threadIdx.x;
+  if (at < batch * n) place[at / n * n + order[at]] = (int)(at % n);
 }
 
 // ---- diagonals -----------------------------------------------------------------------------------------------------

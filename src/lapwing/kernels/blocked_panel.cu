@@ -4,7 +4,7 @@
 // row into shared memory; after one barrier all threads choose the best of these and subtract multiples of it. The multipliers
 // go to shared memory, and the other columns move one register down, so that p[0] is the current one and the loop is not
 // unrolled. Rows take their places on the way out.
-// Options: LW_RT, LW_W (a row of the panel has 32, 64 or 128 bytes).
+// Options: LW_RT, LW_W (at most 32; a row of the panel has 32 to 256 bytes).
 #include "blocked.cuh"
 
 constexpr int RT = LW_RT, W = LW_W, UNITS = W / VEC;
