@@ -204,12 +204,68 @@ int solve_part(Frame& frame, const Properties& gpu, char* block) {
   return solve_by_triangles(frame, triangles) || (at.wide() && qr.apply(frame.buffer[2], at.k, false));
 }
 
+// ---- in one kernel: lstsq_block.cu -------------------------------------------------------------------------------------------
+
+// As in lstsq_block.cu.
+struct BlockCall {
+  const void *a, *b;
+  void *x, *residuals, *rank, *info;
+  int64_t batch;
+  int32_t m, n, k;
+};
+
+// How A and b are spread over the registers of a block: LW_G, LW_C, LW_RT, LW_THREADS, LW_HOLD, LW_RESIDENT, LW_PIECES.
+struct BlockShape {
+  int lanes, columns, rows, threads, hold, resident, pieces;
+  int64_t shared;
+};
+
+// The fewest lanes to a column whose registers hold it. What else a thread needs is from the compiler's reports for sm_90. A
+// scheduler has a quarter of the registers. threads is 0 where nothing fits.
+BlockShape block_shape(const Sizes& at, const Properties& gpu) {
+  constexpr int64_t COLUMNS = 2, OTHER = 36, MOST = 255, SCHEDULERS = 4, EACH = 16 * 1024 / 32;  // registers of a lane of all warps
+  const int64_t words = at.element / 4, columns = at.n + at.k, pack = 16 / at.element, limit = words == 1 ? 64 : 96;
+  BlockShape shape{};
+  for (int64_t lanes = 4; lanes <= 32; lanes *= 2) {
+    const int64_t rows = (at.m + lanes - 1) / lanes, threads = ((columns + 1) / COLUMNS * lanes + 31) / 32 * 32;
+    if (COLUMNS * rows * words > limit) continue;
+    const int64_t registers = std::min<int64_t>(MOST, COLUMNS * rows * words + OTHER * (words > 1 ? 5 : 4) / 4), warps = threads / 32;
+    int64_t resident = 32;
+    while (resident > 1 && (resident * warps + SCHEDULERS - 1) / SCHEDULERS * registers > EACH) resident--;
+    shape = {int(lanes), int(COLUMNS), int(rows), int(threads), 0, int(std::min(resident, 64 / std::max<int64_t>(warps, 2))),
+             int((at.n + 31) / 32)};
+    const int64_t padded = (rows + pack - 1) / pack * pack;
+    shape.shared = (2 * lanes * padded + 4 + at.n * (columns | 1)) * at.element + 4 * (1 + at.k);
+    if (threads > 1024 || (warps + SCHEDULERS - 1) / SCHEDULERS * registers > EACH || shape.shared > gpu.shared_per_block) shape.threads = 0;
+    return shape;
+  }
+  return shape;
+}
+
+bool in_one_kernel(const Frame& frame, const Properties& gpu) {
+  const Sizes at(frame);
+  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 && block_shape(at, gpu).threads > 0;
+}
+
+int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
+  const Sizes at(frame);
+  const BlockShape shape = block_shape(at, gpu);
+  void* const* to = frame.buffer;
+  const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k)};
+  const std::string text = options(frame.dtype, false, access_width({to[0], to[1], to[2]}, at.element),
+                                   " -DLW_G=%d -DLW_C=%d -DLW_RT=%d -DLW_THREADS=%d -DLW_HOLD=%d -DLW_RESIDENT=%d -DLW_PIECES=%d",
+                                   shape.lanes, shape.columns, shape.rows, shape.threads, shape.hold, shape.resident, shape.pieces);
+  return start(frame, "lstsq_block.cu", text, "lstsq_block", grid_for(at.batch), unsigned(shape.threads), size_t(shape.shared), call,
+               rcond_of(frame));
+}
+
 }  // namespace
 
 int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd) {
   const Properties* gpu = properties(frame);
   const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
-  return more < 0 ? -1 : int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
+  if (more < 0 || in_one_kernel(frame, *gpu)) return more;
+  return int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
 }
 
 int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
@@ -217,6 +273,7 @@ int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
   const int64_t total = gpu ? blocked_lstsq_scratch(frame, svd) : -1;
   char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
   if (!block) return 1;
+  if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, block);
   const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);
   for (int64_t first = 0; first < batch; first += step) {
     Frame part = part_of(frame, first, std::min(step, batch - first));
