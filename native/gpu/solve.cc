@@ -190,6 +190,51 @@ Shape block_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k, co
   return shape;
 }
 
+// ---- positive definite systems with few right-hand sides: pos_block.cu -------------------------------------------
+
+// As in pos_block.cu.
+struct PosCall {
+  void *a, *b, *x, *info;
+  int64_t batch;
+  int32_t n, k;
+};
+
+struct PosShape {
+  int threads, row_blocks, resident;
+  int64_t shared;
+};
+
+PosShape pos_shape(int32_t dtype, int64_t n, int64_t k, const Properties& gpu) {
+  constexpr int64_t REGISTERS = 64 * 1024, DRIVER = 1024;  // of a multiprocessor; bytes that the driver takes of each block
+  constexpr int64_t each[] = {128, 160, 160, 232};         // registers of a thread, from the compiler's reports for sm_90
+  const int64_t element = int64_t(size_of(dtype)), pack = 16 / element, blocks = (n + 31) / 32, rows = (n + k + 31) / 32;
+  const int64_t triangle = 32 * (32 * blocks * (blocks + 1) / 2 + pack * blocks);
+  const int64_t below = rows > blocks ? 16 * (32 * (blocks + 1) + pack) : 0;
+  PosShape shape{int(32 * blocks), int(rows), 1, 0};
+  shape.shared = (triangle + below + 8 * 32) * element + 32 * blocks * int64_t(size_of(dtype % 2)) + 8;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shape.shared + DRIVER);
+  shape.resident = int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each[dtype] * shape.threads))));
+  return shape;
+}
+
+// Whether only the triangle is kept in shared memory.
+bool is_triangle(const Frame& frame, const Plan& plan, int64_t n, int64_t k, const Properties& gpu) {
+  constexpr int64_t MOST_SIDES = 16, LEAST[] = {129, 65, 65, 33};
+  if (frame.op != SOLVE || plan.factor != HERMITIAN_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N || k > MOST_SIDES) return false;
+  return n >= LEAST[frame.dtype] && pos_shape(frame.dtype, n, k, gpu).shared <= gpu.shared_per_block;
+}
+
+int launch_pos(Frame& frame, const Plan& plan, const PosShape& shape) {
+  const int64_t n = frame.size[1], k = frame.size[2];
+  void* const* at = frame.buffer;
+  const PosCall call{at[0], at[1], at[2], at[3], frame.size[0], int32_t(n), int32_t(k)};
+  const int width = access_width({at[0], at[1], at[2]}, n * int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, plan.read == UPPER_OF_IT, width,
+                                   " -DLW_N=%d -DLW_THREADS=%d -DLW_ROW_BLOCKS=%d -DLW_RESIDENT=%d", shape.threads, shape.threads,
+                                   shape.row_blocks, shape.resident);
+  return start(frame, "pos_block.cu", text, "pos_block", grid_for(call.batch), unsigned(shape.threads), size_t(shape.shared), call);
+}
+
 // own: the options of this source alone
 int launch_solve(Frame& frame, const char* source, const char* name, const Plan& plan, const Shape& shape,
                  const std::string& own) {
@@ -284,6 +329,7 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n)) return true;
   if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
+  if (is_triangle(frame, plan, n, k, gpu)) return true;
   return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, k, gpu).shared) <= gpu.shared_per_block;
 }
 
@@ -354,6 +400,7 @@ int solve_batched(Frame& frame) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
   if (!fits_kernel(frame, *gpu)) return blocked(frame);
+  if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
   std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d", shape.rows, shape.few, shape.ahead);
