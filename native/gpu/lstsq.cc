@@ -220,24 +220,23 @@ struct BlockShape {
   int64_t shared;
 };
 
-// The fewest lanes to a column whose registers hold it. What else a thread needs is from the compiler's reports for sm_90. A
-// scheduler has a quarter of the registers. threads is 0 where nothing fits.
+// The fewest lanes to a column whose registers hold it, and as many blocks on a multiprocessor as leave a thread the registers
+// that it needs for other things: from the compiler's reports for sm_90. threads is 0 where nothing fits.
 BlockShape block_shape(const Sizes& at, const Properties& gpu) {
-  constexpr int64_t COLUMNS = 2, OTHER = 36, MOST = 255, SCHEDULERS = 4, EACH = 16 * 1024 / 32;  // registers of a lane of all warps
+  constexpr int64_t COLUMNS = 2, OTHER = 32, MOST_BLOCKS = 16, DRIVER = 1024;
   const int64_t words = at.element / 4, columns = at.n + at.k, pack = 16 / at.element, limit = words == 1 ? 64 : 96;
   BlockShape shape{};
   for (int64_t lanes = 4; lanes <= 32; lanes *= 2) {
-    const int64_t rows = (at.m + lanes - 1) / lanes, threads = ((columns + 1) / COLUMNS * lanes + 31) / 32 * 32;
+    const int64_t rows = (at.m + lanes - 1) / lanes, warps = ((columns + COLUMNS - 1) / COLUMNS * lanes + 31) / 32;
     if (COLUMNS * rows * words > limit) continue;
-    const int64_t registers = std::min<int64_t>(MOST, COLUMNS * rows * words + OTHER * (words > 1 ? 5 : 4) / 4), warps = threads / 32;
-    int64_t resident = 32;
-    while (resident > 1 && (resident * warps + SCHEDULERS - 1) / SCHEDULERS * registers > EACH) resident--;
-    shape = {int(lanes), int(COLUMNS), int(rows), int(threads), 0, int(std::min(resident, 64 / std::max<int64_t>(warps, 2))),
-             int((at.n + 31) / 32)};
-    const int64_t padded = (rows + pack - 1) / pack * pack;
-    shape.shared = (2 * lanes * padded + 4 + at.n * (columns | 1)) * at.element + 4 * (1 + at.k);
-    if (threads > 1024 || (warps + SCHEDULERS - 1) / SCHEDULERS * registers > EACH || shape.shared > gpu.shared_per_block) shape.threads = 0;
-    return shape;
+    // a multiprocessor has four schedulers, each with registers for 512 lanes of a warp
+    const auto registers = [&](int64_t blocks) { return std::min<int64_t>(255, 512 / ((blocks * warps + 3) / 4) / 8 * 8); };
+    const int64_t need = COLUMNS * rows * words + OTHER, padded = (rows + pack - 1) / pack * pack;
+    const int64_t shared = (2 * lanes * padded + 4 + at.n * (columns | 1)) * at.element + 4 * (1 + at.k);
+    if (warps > 32 || registers(1) < need || shared > gpu.shared_per_block) return shape;
+    int64_t resident = std::min(MOST_BLOCKS, (gpu.shared_per_block + DRIVER) / (shared + DRIVER));
+    while (resident > 1 && registers(resident) < need) resident--;
+    return {int(lanes), int(COLUMNS), int(rows), int(32 * warps), 0, int(resident), int((at.n + 31) / 32), shared};
   }
   return shape;
 }

@@ -1,9 +1,9 @@
 // Least squares of many tall matrices: a block of threads for each, A and b in its registers, all in one launch.
 //
 // G lanes share C columns, RT rows of each column to a lane: row G i + l of what is left is in lane l. The lanes of column c put
-// it into shared memory with its reflection; after one barrier every thread applies that to its own columns, and the lanes of
-// column c + 1 do the same with theirs. After G columns their rows of R are complete: the rows below move one register down,
-// so that a register is never addressed by a number that is known at run time only. R and Q^H b go to shared memory row by row.
+// it into shared memory; after a barrier every thread multiplies its own columns by it while one warp makes the reflection, and
+// after a second one all apply that, and the lanes of column c + 1 put theirs into shared memory. After G columns their rows of R are complete: the rows below move one register down,
+// so that a register is never chosen at run time. R and Q^H b go to shared memory row by row.
 // Then one warp decides whether the rank is certainly full, and other warps solve for x.
 //   LW_G, LW_C, LW_RT  as above
 //   LW_HOLD            1: the elements of a reflection stay in registers between its two uses
@@ -24,11 +24,11 @@ struct Call {
 constexpr int G = LW_G, C = LW_C, RT = LW_RT, PIECES = LW_PIECES, WARPS = LW_THREADS / 32;
 constexpr int PADDED = (RT + VEC - 1) / VEC * VEC, LENGTH = G * PADDED;  // of a column in shared memory
 constexpr int COLUMNS = 32 / G * C;                                     // of a warp
-constexpr int CHAINS = 4;                                               // sums side by side
+constexpr int CHAINS = C < 4 ? 4 : 2;                                   // sums side by side
 
 struct Shared {
   T* x;     // two columns: VEC elements of each lane, then the next ones of each
-  T* head;  // two times the factor and tau of a reflection
+  T* head;  // the factor and tau of a reflection; the first element of its column
   T* r;     // n rows of `pitch` elements: R and Q^H b
   int* state;  // of A, and of each column of b: qr_state.cuh
   int pitch;
@@ -106,50 +106,32 @@ struct Columns {
     }
   }
 
-  // Column c and its reflection to shared memory; the rows of lanes up to l0 in the first register are above it. Only the lanes
-  // of that column write, but all lanes of its warp come here.
+  // Column c to shared memory, where it is in this thread; the rows of lanes up to l0 in the first register are above it.
   LW_INLINE void publish(const Shared& s, int c, int l0) const {
     const bool own = c >= first && c < first + C;
-    T column[RT];
-#pragma unroll
-    for (int i = 0; i < RT; i++) {
-      column[i] = a[0][i];
-#pragma unroll
-      for (int q = 1; q < C; q++) column[i] = select(c % C == q, a[q][i], column[i]);
-    }
     T* to = s.x + (c & 1) * LENGTH + l * VEC;
-    Real sum[CHAINS];
-#pragma unroll
-    for (int e = 0; e < CHAINS; e++) sum[e] = 0;
 #pragma unroll
     for (int i0 = 0; i0 < RT; i0 += VEC) {
       Vector p;
 #pragma unroll
       for (int v = 0; v < VEC; v++) {
         const int i = i0 + v;
-        p.v[v] = i < RT ? column[i < RT ? i : 0] : zero();
-        if (i == 0) p.v[v] = select(l > l0, p.v[v], zero());
-        if (i < RT) sum[i % CHAINS] += square(p.v[v]);
+        p.v[v] = i < RT ? a[0][i < RT ? i : 0] : zero();
+#pragma unroll
+        for (int q = 1; q < C; q++) p.v[v] = i < RT ? select(c % C == q, a[q][i < RT ? i : 0], p.v[v]) : zero();
+        if (i == 0) {
+          if (own && l == l0) s.head[2] = p.v[v];
+          p.v[v] = select(l > l0, p.v[v], zero());
+        }
       }
       if (own) *(Vector*)(to + i0 * G) = p;
     }
-    const Real rest = sum_group((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    T tau;
-    Real beta;
-    const T factor = reflector(from_group(column[0], l0), rest, tau, beta);
-    if (own && l == l0) {
-      s.head[(c & 1) * 2] = factor;
-      s.head[(c & 1) * 2 + 1] = tau;
-      s.r[c * s.pitch + c] = from_real(beta);
-    }
   }
 
-  // The reflection of column c, whose row is in the first register of lane l0, on the columns of this thread; those up to c, which
-  // are finished, may become anything. Row c of R to shared memory.
-  LW_INLINE void reflect(const Shared& s, int c, int l0, int columns) {
+  // x^H a for the x of column c and each column a of this thread
+  LW_INLINE void project(const Shared& s, int c, T (&x)[PADDED], T (&whole)[C]) const {
     const T* from = s.x + (c & 1) * LENGTH + l * VEC;
-    const T factor = s.head[(c & 1) * 2], tau = s.head[(c & 1) * 2 + 1];
-    T x[PADDED], sum[C][CHAINS], by[C];
+    T sum[C][CHAINS];
 #pragma unroll
     for (int q = 0; q < C; q++)
 #pragma unroll
@@ -167,14 +149,27 @@ struct Columns {
       }
     }
 #pragma unroll
+    for (int q = 0; q < C; q++) whole[q] = CHAINS == 4 ? add(add(sum[q][0], sum[q][1]), add(sum[q][2], sum[q][CHAINS - 1])) : add(sum[q][0], sum[q][1]);
+#pragma unroll
+    for (int step = G / 2; step > 0; step /= 2)
+#pragma unroll
+      for (int q = 0; q < C; q++) whole[q] = add(whole[q], across(whole[q], step));
+  }
+
+  // The reflection of column c, whose row is in the first register of lane l0, on the columns of this thread; those up to c, which
+  // are finished, may become anything. Row c of R to shared memory.
+  LW_INLINE void reflect(const Shared& s, int c, int l0, int columns, const T (&x)[PADDED], const T (&whole)[C]) {
+    const T* from = s.x + (c & 1) * LENGTH + l * VEC;
+    const T factor = s.head[0], tau = s.head[1];
+    T by[C], top[C];
+#pragma unroll
+    for (int q = 0; q < C; q++) top[q] = from_group(a[q][0], l0);
+#pragma unroll
     for (int q = 0; q < C; q++) {
-      const T whole = sum_group(add(add(sum[q][0], sum[q][1]), add(sum[q][2], sum[q][3]))), top = from_group(a[q][0], l0);
-      const T own = add_product(zero(), add_product(top, whole, factor), tau);  // conj(tau) u^H a
-      const int j = first + q;
-      if (l == l0 && j > c && j < columns) s.r[c * s.pitch + j] = subtract(top, own);
+      const T own = add_product(zero(), add_product(top[q], whole[q], factor), tau);  // conj(tau) u^H a
+      if (l == l0 && first + q > c && first + q < columns) s.r[c * s.pitch + first + q] = subtract(top[q], own);
       by[q] = multiply(factor, own);
     }
-    if (!LW_HOLD) asm volatile("" ::: "memory");  // they are read once more, and take no registers meanwhile
 #pragma unroll
     for (int i0 = 0; i0 < RT; i0 += VEC) {
       const Vector p = *(const Vector*)(from + i0 * G);
@@ -206,15 +201,43 @@ struct Columns {
   }
 };
 
+// One warp: the reflection of column c, and R(c, c)
+LW_INLINE void make_reflection(const Shared& s, int c) {
+  const T* x = s.x + (c & 1) * LENGTH;
+  Real sum = 0;
+#pragma unroll
+  for (int i = 0; i < (LENGTH + 32 * VEC - 1) / (32 * VEC); i++) {
+    const int at = (threadIdx.x % 32 + 32 * i) * VEC;
+    if (at < LENGTH) {
+      const Vector p = *(const Vector*)(x + at);
+#pragma unroll
+      for (int v = 0; v < VEC; v++) sum += square(p.v[v]);
+    }
+  }
+  T tau;
+  Real beta;
+  const T factor = reflector(s.head[2], sum_lanes<32>(sum), tau, beta);
+  if (threadIdx.x % 32 == 0) {
+    s.head[0] = factor;
+    s.head[1] = tau;
+    s.r[c * s.pitch + c] = from_real(beta);
+  }
+}
+
+// A reflection is made by the first warp, which is the first to have no columns left, while the others multiply by its column.
 LW_INLINE void factor(Columns& own, const Shared& s, int n, int columns) {
   const int warp = threadIdx.x / 32, last = min((warp + 1) * COLUMNS, columns) - 1;
   if (warp == 0) own.publish(s, 0, 0);
   int l0 = 0;
 #pragma unroll 1
   for (int c = 0; c < n; c++) {
+    T x[PADDED], whole[C];
+    __syncthreads();
+    if (warp == 0) make_reflection(s, c);
+    if (last > c) own.project(s, c, x, whole);
     __syncthreads();
     if (last > c) {
-      own.reflect(s, c, l0, columns);
+      own.reflect(s, c, l0, columns, x, whole);
       if (l0 == G - 1) own.move_down();
       if (c + 1 < n && (c + 1) / COLUMNS == warp) own.publish(s, c + 1, (c + 1) % G);
     }
