@@ -161,6 +161,11 @@ int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block) {
   if (!status) status = api.synchronize(frame.stream);
   if (status) return fail(frame, "lstsq: waiting for the GPU failed with status %d", status);
   if (std::find(rank.begin(), rank.end(), UNPROVEN) == rank.end()) return 0;
+  if (!block) {
+    const int64_t bytes = lstsq_svd_bytes(frame, svd);
+    block = bytes < 0 ? nullptr : scratch(frame, size_t(bytes));
+    if (!block) return 1;
+  }
   const int64_t most = matrices_for_svd(at);
   Frame largest = svd_frame(frame, most, nullptr);
   const int64_t own = svd.bytes(largest);
@@ -269,10 +274,11 @@ int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd) {
 
 int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
   const Properties* gpu = properties(frame);
-  const int64_t total = gpu ? blocked_lstsq_scratch(frame, svd) : -1;
+  if (!gpu) return 1;
+  if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);
+  const int64_t total = blocked_lstsq_scratch(frame, svd);
   char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
   if (!block) return 1;
-  if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, block);
   const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);
   for (int64_t first = 0; first < batch; first += step) {
     Frame part = part_of(frame, first, std::min(step, batch - first));

@@ -255,11 +255,11 @@ ColumnsShape columns_shape(const Frame& frame, int64_t n, const Properties& gpu)
   return shape;
 }
 
-// Whether only some columns of the matrix are kept in shared memory at a time.
+// Whether only some columns of the matrix are kept in shared memory at a time: where that lets blocks share a multiprocessor.
 bool is_by_columns(const Frame& frame, const Plan& plan, int64_t n, const Properties& gpu) {
   constexpr int64_t LEAST[] = {MAX_BLOCK_N + 1, 97, 97, 65};
   if (plan.factor != GENERAL_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N) return false;
-  return n >= LEAST[frame.dtype] && columns_shape(frame, n, gpu).shared <= gpu.shared_per_block;
+  return n >= LEAST[frame.dtype] && columns_shape(frame, n, gpu).resident > 1;
 }
 
 int launch_columns(Frame& frame, const Plan& plan, const ColumnsShape& shape) {

@@ -262,13 +262,13 @@ solve_checks.test_inverse_positive(run, {dtype}, lower, {largest})
 """,
         **emulated,
     )
-    assert set(harness.launched(calls)) == {"solve_block"}
+    assert "solve_block" in harness.launched(calls)
 
 
 # ---- larger matrices: by blocks of columns, with products ---------------------------------------------------------------
 
 # shared memory that n = 100 does not fit into, so that small matrices do for the tests
-SHARED = {"f32": 42000, "f64": 75000, "c64": 75000, "c128": 140000}
+SHARED = {"f32": 42000, "f64": 75000, "c64": 75000, "c128": 110000}
 
 
 def test_blocked(child, emulated):
@@ -349,7 +349,7 @@ solve_checks.test_lu(run, dtype, n)
 @pytest.mark.parametrize("part", BLOCKED_PARTS)
 def test_blocked_answers(child, emulated, part, dtype):
     calls, _ = child(f"{BLOCKS}dtype, n = {dtype}, 100\n{BLOCKED_PARTS[part]}", MOCK_SHARED=SHARED[dtype], **emulated)
-    assert not {"solve_block", "solve_lanes"} & set(harness.launched(calls))
+    assert not {"solve_block", "solve_lanes", "lu_block", "pos_block"} & set(harness.launched(calls))
 
 
 class Panel(ctypes.Structure):
