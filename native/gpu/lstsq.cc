@@ -148,6 +148,11 @@ int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block) {
   if (!status) status = api.synchronize(frame.stream);
   if (status) return fail(frame, "lstsq: waiting for the GPU failed with status %d", status);
   if (std::find(rank.begin(), rank.end(), UNPROVEN) == rank.end()) return 0;
+  if (!block) {
+    const int64_t bytes = lstsq_svd_bytes(frame, svd);
+    block = bytes < 0 ? nullptr : scratch(frame, size_t(bytes));
+    if (!block) return 1;
+  }
   const int64_t most = matrices_for_svd(at);
   Frame largest = svd_frame(frame, most, nullptr);
   const int64_t own = svd.bytes(largest);
@@ -191,17 +196,74 @@ int solve_part(Frame& frame, const Properties& gpu, char* block) {
   return solve_by_triangles(frame, triangles) || (at.wide() && qr.apply(frame.buffer[2], at.k, false));
 }
 
+// ---- in one kernel: lstsq_block.cu -------------------------------------------------------------------------------------------
+
+// As in lstsq_block.cu.
+struct BlockCall {
+  const void *a, *b;
+  void *x, *residuals, *rank, *info;
+  int64_t batch;
+  int32_t m, n, k;
+};
+
+// How A and b are spread over the registers of a block: LW_G, LW_C, LW_RT, LW_THREADS, LW_HOLD, LW_RESIDENT, LW_PIECES.
+struct BlockShape {
+  int lanes, columns, rows, threads, hold, resident, pieces;
+  int64_t shared;
+};
+
+// The fewest lanes to a column whose registers hold it, and as many blocks on a multiprocessor as leave a thread the registers
+// that it needs for other things: from the compiler's reports for sm_90. threads is 0 where nothing fits.
+BlockShape block_shape(const Sizes& at, const Properties& gpu) {
+  constexpr int64_t COLUMNS = 2, OTHER = 32, MOST_BLOCKS = 16, DRIVER = 1024;
+  const int64_t words = at.element / 4, columns = at.n + at.k, pack = 16 / at.element, limit = words == 1 ? 64 : 96;
+  BlockShape shape{};
+  for (int64_t lanes = 4; lanes <= 32; lanes *= 2) {
+    const int64_t rows = (at.m + lanes - 1) / lanes, warps = ((columns + COLUMNS - 1) / COLUMNS * lanes + 31) / 32;
+    if (COLUMNS * rows * words > limit) continue;
+    // a multiprocessor has four schedulers, each with registers for 512 lanes of a warp
+    const auto registers = [&](int64_t blocks) { return std::min<int64_t>(255, 512 / ((blocks * warps + 3) / 4) / 8 * 8); };
+    const int64_t need = COLUMNS * rows * words + OTHER, padded = (rows + pack - 1) / pack * pack;
+    const int64_t shared = (2 * lanes * padded + 4 + at.n * (columns | 1)) * at.element + 4 * (1 + at.k);
+    if (warps > 32 || registers(1) < need || shared > gpu.shared_per_block) return shape;
+    int64_t resident = std::min(MOST_BLOCKS, (gpu.shared_per_block + DRIVER) / (shared + DRIVER));
+    while (resident > 1 && registers(resident) < need) resident--;
+    return {int(lanes), int(COLUMNS), int(rows), int(32 * warps), 0, int(resident), int((at.n + 31) / 32), shared};
+  }
+  return shape;
+}
+
+bool in_one_kernel(const Frame& frame, const Properties& gpu) {
+  const Sizes at(frame);
+  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 && block_shape(at, gpu).threads > 0;
+}
+
+int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
+  const Sizes at(frame);
+  const BlockShape shape = block_shape(at, gpu);
+  void* const* to = frame.buffer;
+  const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k)};
+  const std::string text = options(frame.dtype, false, access_width({to[0], to[1], to[2]}, at.element),
+                                   " -DLW_G=%d -DLW_C=%d -DLW_RT=%d -DLW_THREADS=%d -DLW_HOLD=%d -DLW_RESIDENT=%d -DLW_PIECES=%d",
+                                   shape.lanes, shape.columns, shape.rows, shape.threads, shape.hold, shape.resident, shape.pieces);
+  return start(frame, "lstsq_block.cu", text, "lstsq_block", grid_for(at.batch), unsigned(shape.threads), size_t(shape.shared), call,
+               rcond_of(frame));
+}
+
 }  // namespace
 
 int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd) {
   const Properties* gpu = properties(frame);
   const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
-  return more < 0 ? -1 : int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
+  if (more < 0 || in_one_kernel(frame, *gpu)) return more;
+  return int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
 }
 
 int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
   const Properties* gpu = properties(frame);
-  const int64_t total = gpu ? blocked_lstsq_scratch(frame, svd) : -1;
+  if (!gpu) return 1;
+  if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);
+  const int64_t total = blocked_lstsq_scratch(frame, svd);
   char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
   if (!block) return 1;
   const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);

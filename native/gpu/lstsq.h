@@ -22,11 +22,12 @@ struct Triangles {
 // matrices Q remains to be applied to x.
 int solve_by_triangles(Frame& frame, const Triangles& triangles);
 
-// x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame)
+// x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). Where that is null, memory is
+// asked for only if there are any.
 int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd);
 int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block);
 
-// With the QR of blocked_qr.h.
+// In one kernel where a block of threads holds a matrix in its registers, else with the QR of blocked_qr.h.
 int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd);
 int blocked_lstsq(Frame& frame, const SvdEngine& svd);
 

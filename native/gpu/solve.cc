@@ -191,6 +191,91 @@ Shape block_shape(const Frame& frame, const Plan& plan, int64_t n, int64_t k, co
   return shape;
 }
 
+// ---- positive definite systems with few right-hand sides: pos_block.cu -------------------------------------------
+
+// As in pos_block.cu.
+struct PosCall {
+  void *a, *b, *x, *info;
+  int64_t batch;
+  int32_t n, k;
+};
+
+struct PosShape {
+  int threads, row_blocks, resident;
+  int64_t shared;
+};
+
+PosShape pos_shape(int32_t dtype, int64_t n, int64_t k, const Properties& gpu) {
+  constexpr int64_t REGISTERS = 64 * 1024, DRIVER = 1024;  // of a multiprocessor; bytes that the driver takes of each block
+  constexpr int64_t each[] = {128, 160, 160, 232};         // registers of a thread, from the compiler's reports for sm_90
+  const int64_t element = int64_t(size_of(dtype)), pack = 16 / element, blocks = (n + 31) / 32, rows = (n + k + 31) / 32;
+  const int64_t triangle = 32 * (32 * blocks * (blocks + 1) / 2 + pack * blocks);
+  const int64_t below = rows > blocks ? 16 * (32 * (blocks + 1) + pack) : 0;
+  PosShape shape{int(32 * blocks), int(rows), 1, 0};
+  shape.shared = (triangle + below + 8 * 32) * element + 32 * blocks * int64_t(size_of(dtype % 2)) + 8;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shape.shared + DRIVER);
+  shape.resident = int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each[dtype] * shape.threads))));
+  return shape;
+}
+
+// Whether only the triangle is kept in shared memory.
+bool is_triangle(const Frame& frame, const Plan& plan, int64_t n, int64_t k, const Properties& gpu) {
+  constexpr int64_t MOST_SIDES = 16, LEAST[] = {129, 65, 65, 33};
+  if (frame.op != SOLVE || plan.factor != HERMITIAN_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N || k > MOST_SIDES) return false;
+  return n >= LEAST[frame.dtype] && pos_shape(frame.dtype, n, k, gpu).shared <= gpu.shared_per_block;
+}
+
+int launch_pos(Frame& frame, const Plan& plan, const PosShape& shape) {
+  const int64_t n = frame.size[1], k = frame.size[2];
+  void* const* at = frame.buffer;
+  const PosCall call{at[0], at[1], at[2], at[3], frame.size[0], int32_t(n), int32_t(k)};
+  const int width = access_width({at[0], at[1], at[2]}, n * int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, plan.read == UPPER_OF_IT, width,
+                                   " -DLW_N=%d -DLW_THREADS=%d -DLW_ROW_BLOCKS=%d -DLW_RESIDENT=%d", shape.threads, shape.threads,
+                                   shape.row_blocks, shape.resident);
+  return start(frame, "pos_block.cu", text, "pos_block", grid_for(call.batch), unsigned(shape.threads), size_t(shape.shared), call);
+}
+
+// ---- general matrices, a block column of them at a time in shared memory: lu_block.cu ----------------------------
+
+struct ColumnsShape {
+  int width, threads, resident, blocks;  // columns at a time; blocks: of threads, each with a place for the factors of one matrix
+  int64_t shared, bytes;                 // bytes: of device memory for the factors
+};
+
+ColumnsShape columns_shape(const Frame& frame, int64_t n, const Properties& gpu) {
+  constexpr int64_t REGISTERS = 64 * 1024, DRIVER = 1024;  // of a multiprocessor; bytes that the driver takes of each block
+  constexpr int64_t each[] = {128, 168, 168, 168};         // registers of a thread, from the compiler's reports for sm_90
+  const int64_t element = int64_t(size_of(frame.dtype)), width = element == 16 ? 16 : 32, rows = (n + width - 1) / width * width;
+  ColumnsShape shape{int(width), int((n + 31) / 32 * 32), 1, 1, 0, 0};
+  shape.shared = 2 * rows * (width * element + 16) + 2 * n * element + 4 * n;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (shape.shared + DRIVER);
+  shape.resident = int(std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each[frame.dtype] * shape.threads))));
+  shape.blocks = int(std::min<int64_t>(frame.size[0], int64_t(shape.resident) * gpu.multiprocessors));
+  shape.bytes = shape.blocks * n * rows * element;
+  return shape;
+}
+
+// Whether only some columns of the matrix are kept in shared memory at a time: where that lets blocks share a multiprocessor.
+bool is_by_columns(const Frame& frame, const Plan& plan, int64_t n, const Properties& gpu) {
+  constexpr int64_t LEAST[] = {MAX_BLOCK_N + 1, 97, 97, 65};
+  if (plan.factor != GENERAL_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N) return false;
+  return n >= LEAST[frame.dtype] && columns_shape(frame, n, gpu).resident > 1;
+}
+
+int launch_columns(Frame& frame, const Plan& plan, const ColumnsShape& shape) {
+  const Call call = read(frame);
+  const int64_t n = frame.size[1];
+  void* work = scratch(frame, size_t(shape.bytes));
+  if (!work) return 1;
+  const int width = access_width({call.a, call.b, call.out}, n * int64_t(size_of(frame.dtype)));
+  const std::string text = options(frame.dtype, false, width,
+                                   " -DLW_RT=1 -DLW_W=%d -DLW_THREADS=%d -DLW_RESIDENT=%d -DLW_LANES=32 -DLW_FACTOR=2 -DLW_GIVE=%d",
+                                   shape.width, shape.threads, shape.resident, plan.give);
+  return start(frame, "lu_block.cu", text, "lu_block", grid_for(shape.blocks), unsigned(shape.threads), size_t(shape.shared), call, work,
+               int32_t(n));
+}
+
 // own: the options of this source alone
 int launch_solve(Frame& frame, const char* source, const char* name, const Plan& plan, const Shape& shape,
                  const std::string& own) {
@@ -288,6 +373,7 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   if (is_thread(frame, plan, n)) return true;
   if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
+  if (is_triangle(frame, plan, n, k, gpu) || is_by_columns(frame, plan, n, gpu)) return true;
   return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, k, gpu).shared) <= gpu.shared_per_block;
 }
 
@@ -312,7 +398,9 @@ bool solve_is_blocked(const Frame& frame, const Properties& gpu) {
 
 int64_t solve_bytes(Frame& frame, const Properties& gpu) {
   if (is_svd(frame)) return is_small_svd(frame) ? 0 : svd_scratch(frame);
-  return solve_is_blocked(frame, gpu) ? int64_t(blocked_scratch(frame)) : 0;
+  if (is_rectangular(frame.op)) return 0;
+  if (!fits_kernel(frame, gpu)) return int64_t(blocked_scratch(frame));
+  return is_by_columns(frame, plan_of(frame), frame.size[1], gpu) ? columns_shape(frame, frame.size[1], gpu).bytes : 0;
 }
 
 int64_t solve_largest(const Frame& frame, const Properties& gpu) {
@@ -365,6 +453,8 @@ int solve_batched(Frame& frame) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
   if (!fits_kernel(frame, *gpu)) return blocked(frame);
+  if (is_by_columns(frame, plan, n, *gpu)) return launch_columns(frame, plan, columns_shape(frame, n, *gpu));
+  if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
   std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d", shape.rows, shape.few, shape.ahead);

@@ -157,6 +157,16 @@ AROUND_PANELS = {
     for v in (4, 8, 16)
     if (4, 8, 4, 8)[dtype] <= v <= (4, 8, 8, 16)[dtype]
 }
+# in one kernel: lanes, rows and threads as BlockShape in lstsq.cc has them
+LSTSQ = {
+    (
+        "lstsq_block.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8, 8, 16)[dtype]} -DLW_G={lanes} -DLW_C=2 -DLW_RT={rows} -DLW_THREADS=160"
+        f" -DLW_HOLD={hold} -DLW_RESIDENT=1 -DLW_PIECES={pieces} -std=c++17 -default-device",
+    )
+    for dtype in range(4)
+    for lanes, rows, hold, pieces in ((4, 5, 1, 1), (8, 10, 0, 2), (16, 10, 0, 2), (32, 3, 1, 1))
+}
 
 
 def svd_kernels():
@@ -194,7 +204,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | svd_kernels())
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | svd_kernels())
 
 
 @pytest.fixture(scope="session")

@@ -111,6 +111,17 @@ def check_columns_of_any_size(run):
     assert np.abs(x / np.array([1e20, 1e-30], "float32") - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
+def check_columns_with_nan(run, dtype):
+    """A right-hand side that is not finite leaves the others as they are."""
+    rng = np.random.default_rng(6)
+    a, b = random(rng, dtype, 2, 60, 20), random(rng, dtype, 2, 60, 2)
+    expected = lstsq(run, a, b)[0]
+    b[0, 7, 1] = np.nan
+    x, residuals, rank, info = lstsq(run, a, b)
+    assert np.array_equal(x[..., 0], expected[..., 0]) and np.array_equal(x[1], expected[1])
+    assert np.isnan(x[0, :, 1]).all() and np.isnan(residuals[0, 1]) and not info.any() and (rank == 20).all()
+
+
 def check_not_finite(run, dtype, m, n):
     rng = np.random.default_rng(m)
     a, b = random(rng, dtype, 3, m, n), random(rng, dtype, 3, m, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
-from qr_checks import KINDS, check_columns_of_any_size, check_lstsq, check_not_finite, check_qr, check_without_q, matrices
+from qr_checks import KINDS, check_columns_of_any_size, check_columns_with_nan, check_lstsq, check_not_finite, check_qr, check_without_q, matrices
 from solve_checks import DTYPES, random
 
 torch = pytest.importorskip("torch")
@@ -91,6 +91,10 @@ def test_not_finite(dtype):
         (3, 8, 1),
         (32, 32, 1),
         (132, 33, 1),
+        (140, 35, 2),
+        (192, 48, 1),
+        (256, 64, 1),
+        (500, 7, 1),
         (400, 100, 1),
         (100, 100, 3),
         (512, 128, 40),
@@ -134,6 +138,8 @@ def test_qr_in_a_graph():
 @pytest.mark.parametrize("engine", ["batched", "cusolver"])
 def test_right_hand_sides_of_any_size(engine):
     check_columns_of_any_size(runner(engine))
+    for dtype in DTYPES if engine == "batched" else ():
+        check_columns_with_nan(runner(engine), dtype)
 
 
 def test_lstsq_from_torch():

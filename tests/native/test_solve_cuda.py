@@ -24,6 +24,7 @@ CASES = [
     # a block per matrix: with few right-hand sides and many, panels factored ahead or not, no room for a chunk
     ("float32", 33, 1), ("float64", 48, 3), ("complex64", 64, 9), ("float32", 100, 40), ("complex128", 100, 2),
     ("float64", 128, 1), ("complex64", 150, 1), ("float64", 150, 6), ("float32", 200, 5), ("float32", 234, 5),
+    ("float64", 96, 16), ("float64", 176, 2), ("complex64", 128, 3), ("float64", 192, 1), ("complex128", 64, 2),
     # by blocks of columns: one right-hand side, few, many; panels with one and two rows to a thread
     ("float32", 235, 1), ("complex128", 119, 5), ("float64", 256, 64), ("complex64", 352, 3), ("float32", 512, 5),
     ("complex128", 512, 1), ("float32", 1000, 64), ("float64", 1000, 1),
@@ -292,7 +293,7 @@ def test_svd(dtype, m, n):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("n", [2, 4, 12, 32, 70, 240])
+@pytest.mark.parametrize("n", [2, 4, 12, 32, 70, 130, 240])
 def test_subnormal_pivot(dtype, n):
     """One over such a pivot is too large a number, but it is not zero: what can be written down is found."""
     rng = np.random.default_rng(n)

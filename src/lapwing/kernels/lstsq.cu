@@ -1,6 +1,6 @@
 // Least squares from A = Q R, or A^H = Q R: x = R^-1 (Q^H b), or the R^-H b that Q is then applied to; and whether the rank is
 // certainly full, from R alone. A block of threads for each matrix, or for each right-hand side.
-#include "qr_state.cuh"
+#include "lstsq.cuh"
 
 struct Call {
   const T* r;      // the upper triangle of each matrix, its rows `r_ld` elements apart
@@ -17,21 +17,6 @@ struct Call {
 };
 
 constexpr int WARPS = LW_THREADS / 32, PITCH = TILE + 1;
-
-LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(0xffffffff, x, lane); }
-LW_INLINE Real shifted(Real x, int exponent) { return ldexp(x, exponent); }
-#if LW_DTYPE < 2
-LW_INLINE T inverse_of(T x) { return 1 / x; }
-#else
-// The larger part is divided out, so that the square does not leave the range.
-LW_INLINE T inverse_of(T x) {
-  const Real size = magnitude(x);
-  const T y = scale(x, 1 / size);
-  return scale(conjugate(y), 1 / (square(y) * size));
-}
-LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
-LW_INLINE T shifted(T x, int exponent) { return T{shifted(x.re, exponent), shifted(x.im, exponent)}; }
-#endif
 
 // A triangle in global memory, and a vector z in shared memory that it is solved for, 32 elements at a time.
 struct Triangle {
@@ -140,30 +125,23 @@ LW_INLINE Triangle triangle_of(const Call& call, i64 which) {
   return t;
 }
 
-// rank <- the order where the smallest singular value of R is certainly above rcond times the largest, else -1. From solves with
-// a vector that has no pattern, which may miss the smallest one by a small factor: has_full_rank in native/methods/lstsq.cc has
-// the reasons and the same margins.
+// rank <- the order where the smallest singular value of R is certainly above rcond times the largest, else -1
 extern "C" __global__ void __launch_bounds__(LW_THREADS) lstsq_rank(Call call, double rcond) {
-  constexpr int ROUNDS = 4;
-  constexpr double MARGIN = 16, CLOSE_MARGIN = 4;
   for (i64 which = blockIdx.x; which < call.batch; which += gridDim.x) {
     const Triangle t = triangle_of(call, which);
     const bool finite = call.a_state[which] < NOT_FINITE;
     bool full = false;
     if (finite) {
       const double whole = t.frobenius();
-      for (int i = threadIdx.x; i < t.n; i += LW_THREADS) {
-        const unsigned mixed = (unsigned)(i + 1) * 2654435761u;
-        t.z[i] = from_real(Real((mixed >> 16) % 61) - Real(30.3));
-      }
+      for (int i = threadIdx.x; i < t.n; i += LW_THREADS) t.z[i] = start_element(i);
       __syncthreads();
       for (int round = 0; round < ROUNDS && !full; round++) {
         t.solve_adjoint();
         const double before = t.normalise();
         t.solve();
         const double inverse = t.normalise();
-        if (!(before <= LW_LARGEST && inverse <= LW_LARGEST)) break;  // squares that overflow prove nothing
-        full = (round == 0 || round == ROUNDS - 1) && whole * inverse * (round == 0 ? MARGIN : CLOSE_MARGIN) * rcond < 1;
+        if (!is_proof(before, inverse)) break;
+        full = is_full(round, whole, inverse, rcond);
       }
     }
     if (threadIdx.x == 0) {

@@ -115,6 +115,8 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     replace_body(&text, "LW_INLINE unsigned shared_address(", "{ return 0; }");
     replace_body(&text, "LW_INLINE void copy_async(",
                  "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
+    text = std::regex_replace(text, std::regex("if LW_DTYPE == 1( && __CUDA_ARCH__ >= 900)?\n#pragma"), "if 0\n#pragma");  // matrix instructions
+    replace_body(&text, "LW_INLINE int block_slot(", "{ return 1; }");
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
     if (name == p.name) {
