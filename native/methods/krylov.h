@@ -2,7 +2,8 @@
 // reorthogonalisation, one algorithm for CPU and CUDA.
 //
 // What is promised of a converged answer:
-//   each pair   ||A v - w v|| <= n eps ||A|| by a fresh product with A, vectors orthonormal to a few eps;
+//   each pair   ||A v - w v|| <= n eps ||A||, or the caller's tolerance, by a fresh product with A; vectors orthonormal to a
+//               few eps;
 //   the set     a fresh random block Z of `block` columns, orthogonal to the found vectors, is taken through q >= 2 block
 //               Krylov steps (a sixth of the solve's own) and shows no Ritz value beyond the cut, else the solve goes on
 //               with it. So the only way to miss an eigenvalue is that it stays below the cut in that space as well. Let it
@@ -34,6 +35,9 @@ struct Outcome {
 
 // The part is the smallest or the largest eigenvalues.
 bool at_an_end(const Frame& frame);
+
+// The caller's bound on ||A v - w v|| / ||A||, which takes the place of n eps; 0: there is none.
+double tolerance_of(const Frame& frame);
 
 // EIGH or EIGVALSH of such a part. Where the iteration would take longer than the direct routine, or its vectors do not fit
 // beside n, that routine does the work, and frame.engine becomes its own.
