@@ -4,6 +4,7 @@
 // and as rows. So: a clean copy in (a matrix with NaN or Inf becomes zero, as the solver may fault on it), the solver, and a
 // transpose out.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "gpu/cuda.h"
@@ -125,29 +126,47 @@ int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, co
   return check(frame, status, "eigh");
 }
 
+// A job with its handle and the size of its workspace.
+struct Call {
+  explicit Call(Frame& frame) : job(read(frame)) {
+    ok = start(frame);
+    if (ok || !job.newest) return;
+    // a library may be newer than the driver can serve
+    vendor::reject_newest("it does not start with this driver");
+    frame.error[0] = 0;
+    job = read(frame), need = {};
+    ok = start(frame);
+  }
+  bool start(Frame& frame) {
+    lease.emplace(frame, job.newest);
+    return lease->ok() && !ask(frame, *lease, job, &need);
+  }
+
+  Job job;
+  Workspace need;
+  std::optional<Lease> lease;
+  bool ok = false;
+};
+
 }  // namespace
 
 int64_t eigh_scratch(Frame& frame) {
-  Job job = read(frame);
-  Lease lease(frame, job.newest);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
-  return int64_t(room_for(job, need).total);
+  Call call(frame);
+  if (!call.ok) return -1;
+  return int64_t(room_for(call.job, call.need).total);
 }
 
 int64_t eigh_host_bytes(Frame& frame) {
-  Job job = read(frame);
-  Lease lease(frame, job.newest);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
-  return int64_t(need.host);
+  Call call(frame);
+  if (!call.ok) return -1;
+  return int64_t(call.need.host);
 }
 
 int eigh(Frame& frame) {
-  Job job = read(frame);
-  Lease lease(frame, job.newest);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return 1;
+  Call call(frame);
+  if (!call.ok) return 1;
+  const Job& job = call.job;
+  const Workspace& need = call.need;
   const Room at = room_for(job, need);
   char* scratch = cuda::scratch(frame, at.total);
   if (!scratch) return 1;
@@ -169,7 +188,7 @@ int eigh(Frame& frame) {
     char* values = part ? scratch + at.values : w + m * job.real * job.n;
     // work <- the whole Hermitian matrix, or zero
     if (cuda::hermitian(frame, from, work, finite + m, matrices)) return 1;
-    if (solve(frame, lease, job, work, values, need, scratch + at.work, host.data(), info + m, matrices)) return 1;
+    if (solve(frame, *call.lease, job, work, values, need, scratch + at.work, host.data(), info + m, matrices)) return 1;
     // the part that was asked for stands first, unless all were computed
     const int64_t skip = job.method == PART ? 0 : job.first;
     if (cuda::settle(frame, {values, w + m * job.real * job.count, info + m, finite + m, matrices, job.n, skip, job.count})) return 1;

@@ -61,8 +61,7 @@ class CudaSpace : public Space<T> {
   void gram(bool adjoint, int64_t n, int64_t k, const T* a, int64_t lda, Real beta, T* c) override {
     if (!ok()) return;
     const cublas::Dense blas(frame_);
-    const int op = !adjoint ? vendor::OP_NONE : PARTS_OF<T> == 2 ? vendor::OP_ADJOINT : vendor::OP_TRANSPOSE;
-    failed_ = !blas.ok() || blas.herk(op, n, k, 1, a, lda, double(beta), c, n);
+    failed_ = !blas.ok() || blas.herk(adjoint ? vendor::OP_ADJOINT : vendor::OP_NONE, n, k, 1, a, lda, double(beta), c, n);
   }
   void widen(const T* from, int64_t lines, int64_t length, int64_t stride, WideOf<T>* to) override {
     start("widen", lines * length / 1024, from, lines, length, stride, to);

@@ -222,6 +222,13 @@ void set_paths(const char* first, const char* last, const char* beside) {
   paths_last = last;
 }
 
+void reject_newest(const char* reason) {
+  std::lock_guard<std::mutex> hold(mutex);
+  found[newest_solver] = false;
+  for (SolverCopy& copy : copies)
+    if (copy.problem.empty()) copy.problem = reason;
+}
+
 std::vector<SolverCopy> solver_copies() {
   missing(newest_solver);
   std::lock_guard<std::mutex> hold(mutex);

@@ -190,5 +190,7 @@ struct SolverCopy {
   bool ordinary;        // the copy of all other routines
 };
 std::vector<SolverCopy> solver_copies();
+// From here on the newest copy is not used, for this reason.
+void reject_newest(const char* reason);
 
 }  // namespace lapwing::vendor

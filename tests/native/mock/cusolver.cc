@@ -5,6 +5,8 @@
 //   LW_VERSION         (when it is compiled) what it says its version is; a second copy has another one
 //   MOCK_POLAR_SHIFT   thousandths by which the polar decomposition says it has shifted the matrix
 // A matrix whose first element is 13 has no eigenvalues that converge: info becomes 13.
+#include <algorithm>
+
 #include "cholesky.h"
 #include "dense.h"
 #include "jacobi.h"
@@ -74,7 +76,15 @@ int solve_one(int mode, bool upper, int64_t n, T* a, typename RealOf<T>::type* w
   const bool fails = at(0, 0) == T(13);
   std::vector<double> values;
   std::vector<T> vectors;
-  if (!fails) jacobi<T>(n, at, &values, &vectors);
+  bool diagonal = true;  // large matrices of the tests are, and need no sweeps
+  for (int64_t j = 0; j < n; j++)
+    for (int64_t i = j + 1; i < n; i++) diagonal = diagonal && at(i, j) == T(0);
+  if (diagonal && !mode) {
+    for (int64_t j = 0; j < n; j++) values.push_back(double(std::real(at(j, j))));
+    std::sort(values.begin(), values.end());
+  } else if (!fails) {
+    jacobi<T>(n, at, &values, &vectors);
+  }
   spoil(a, sizeof(T) * size_t(n * n));
   spoil(w, sizeof(Real) * size_t(n));
   if (fails) return 13;

@@ -50,7 +50,7 @@ def build(folder):
             "-Wextra",
             "-Werror",
         ]
-        options += ["-DLW_VERSION=12305"] if library.startswith(NEWER) else []
+        options += ["-DLW_VERSION=99905"] if library.startswith(NEWER) else []
         command = [COMPILER, *options, "-shared", "-fPIC", f"-iquote{NATIVE}", "-o", folder / library]
         running[source, library] = subprocess.Popen([*command, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True)
     for (source, _), process in running.items():
