@@ -146,6 +146,11 @@ class CpuSpace : public Space<T> {
     }
   }
 
+  void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) override {
+    for (int64_t k = 0; k < n_ * columns; k++)
+      z[k] = Real(alpha) * ax[k] + Real(beta) * x[k] + (gamma == 0 ? T(0) : Real(gamma) * z[k]);
+  }
+
   double largest_of(const T* x, int64_t columns) override {
     double most = 0;
     for (int64_t k = 0; k < n_ * columns; k++) most = larger(most, size_of_element(x[k]));
@@ -163,8 +168,9 @@ class CpuSpace : public Space<T> {
   double direct_cost() const override { return 0.04 * double(n_) * double(n_) * double(n_); }
   double step_cost(int64_t columns, int64_t size) const override {
     const double n = double(n_), c = double(columns);
-    return 0.31 * n * n * std::ceil(c / 16) + 0.2 * n * double(size) * c;
+    return product_cost(columns) + 0.2 * n * double(size) * c;
   }
+  double product_cost(int64_t columns) const override { return 0.31 * double(n_) * double(n_) * std::ceil(double(columns) / 16); }
   double ritz_cost(int64_t size) const override { return 0.3 * double(size) * double(size) * double(size); }
 
  private:

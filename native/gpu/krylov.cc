@@ -68,6 +68,10 @@ class CudaSpace : public Space<T> {
   }
   void narrow(const WideOf<T>* from, int64_t elements, T* to) override { start("narrow", elements / 1024, from, elements, to); }
 
+  void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) override {
+    start("recur", n_ * columns / 1024, z, ax, x, n_ * columns, Real(alpha), Real(beta), Real(gamma));
+  }
+
   void random(T* x, int64_t columns, uint64_t seed) override {
     start("fill_random", n_ * columns / 1024, x, n_ * columns, seed, random_scale(n_));
   }
@@ -119,14 +123,22 @@ class CudaSpace : public Space<T> {
     return lapack::heevd(true, 'U', m, h, m, w);
   }
 
-  // Seconds on an H200 in float64: cuSOLVER's subset routine takes 26 ms, 0.1 s and 2.9 s at n = 2048, 4096 and 16384; a step
-  // is bound by the latency of its dozen kernels, or by reading A, or by flops. Only ratios matter.
-  double direct_cost() const override { return 6.6e-13 * double(n_) * double(n_) * double(n_) + 1.1e-5 * double(n_); }
+  // Seconds on an H200: in float64 cuSOLVER's subset routine takes 26 ms, 0.1 s and 2.9 s at n = 2048, 4096 and 16384, in the
+  // other dtypes a little less or more; a step is bound by the latency of its dozen kernels, or by reading A, or by flops. Only
+  // ratios matter.
+  double direct_cost() const override {
+    constexpr double share[] = {0.85, 1, 1.05, 1.6};
+    return share[frame_.dtype] * (6.6e-13 * double(n_) * double(n_) * double(n_) + 1.1e-5 * double(n_));
+  }
   double step_cost(int64_t columns, int64_t size) const override {
     const double n = double(n_), c = double(columns);
     return 2e-4 * std::ceil(c / PANEL) + n * n * std::max(2e-12, 4e-14 * c) + 3e-13 * n * double(size) * c;
   }
-  double ritz_cost(int64_t size) const override { return 5e-4 + 1.1e-5 * double(size); }
+  double product_cost(int64_t columns) const override {
+    const double n = double(n_);
+    return 1.5e-5 + n * n * std::max(2.5e-13 * double(sizeof(T)), 4e-14 * double(columns));
+  }
+  double ritz_cost(int64_t size) const override { return size <= HOST_EIGH ? 1e-3 : 5e-4 + 1.1e-5 * double(size); }
 
  private:
   void multiply_matrix(const T* x, T* y, int64_t columns) override {

@@ -47,7 +47,7 @@ int eigh(Frame& frame, const Direct& direct);
 // fall back to, so it goes on for as long as the residual falls.
 int eigh_operator(Frame& frame, const Product& a, Outcome* outcome);
 
-// What one call with a matrix takes, whatever the batch: device memory in one request to frame.scratch (0 on the CPU), and host memory.
+// What one call with a matrix or an operator takes, whatever the batch: device memory in one request to frame.scratch (0 on the CPU), and host memory.
 size_t scratch_bytes(const Frame& frame);
 size_t host_bytes(const Frame& frame);
 

@@ -88,6 +88,8 @@ class Space {
   virtual void random(T* x, int64_t columns, uint64_t seed) = 0;
   // AY <- AY - Y diag(theta), and the norms of its columns
   virtual void residual(const T* y, T* ay, const std::vector<double>& theta, int64_t columns, double* norms) = 0;
+  // Z <- alpha AX + beta X + gamma Z; with gamma = 0 Z is not read
+  virtual void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) = 0;
   virtual double largest_of(const T* x, int64_t columns) = 0;
   virtual void move(void* to, const void* from, size_t bytes) = 0;
   void copy(T* to, const T* from, int64_t columns) { move(to, from, sizeof(T) * size_t(n_ * columns)); }
@@ -113,6 +115,7 @@ class Space {
   // one small eigenproblem. All in the same unit.
   virtual double direct_cost() const = 0;
   virtual double step_cost(int64_t columns, int64_t size) const = 0;
+  virtual double product_cost(int64_t columns) const = 0;  // one product alone
   virtual double ritz_cost(int64_t size) const = 0;
 
  protected:

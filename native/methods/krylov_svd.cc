@@ -72,6 +72,13 @@ Frame gram_frame(const Frame& frame) {
   const Sizes at(frame);
   Frame eigh = inner_frame(frame, EIGH, frame.dtype >= C64 ? C128 : F64, {1, at.lesser, at.lesser - at.count, at.count});
   eigh.flags |= UPPER | OVERWRITE;
+  if (frame.dtype % 2 == 0) {
+    // the residuals of the triplets are about this, and single precision ends before
+    const float tolerance = std::numeric_limits<float>::epsilon() / 8;
+    uint32_t bits;
+    std::memcpy(&bits, &tolerance, sizeof bits);
+    eigh.size[4] = bits;
+  }
   return eigh;
 }
 

@@ -215,6 +215,16 @@ extern "C" __global__ void residual(const T* y, T* ay, const double* theta, i64 
   }
 }
 
+// Z <- alpha AX + beta X + gamma Z; with gamma = 0 Z is not read.
+extern "C" __global__ void recur(T* z, const T* ax, const T* x, i64 count, Real alpha, Real beta, Real gamma) {
+  const Real *first = (const Real*)ax, *second = (const Real*)x;
+  Real* out = (Real*)z;
+  for (i64 k = (i64)blockIdx.x * THREADS + threadIdx.x; k < count * PARTS; k += (i64)gridDim.x * THREADS) {
+    Real sum = alpha * first[k] + beta * second[k];
+    out[k] = gamma == 0 ? sum : sum + gamma * out[k];
+  }
+}
+
 // Row-major out (n, count) <- the columns of Y, in reversed order where asked.
 extern "C" __global__ void write_rows(const T* y, T* out, i64 n, i64 count, int reversed) {
   for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < n * count; e += (i64)gridDim.x * THREADS) {

@@ -170,6 +170,7 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"solve_rows", MOCK_KERNEL(run_solve_rows, solve_memory, nullptr, OF_ELEMENT)},
     {"residual", MOCK_KERNEL(run_residual, no_memory, threads_256, OF_ELEMENT)},
     {"write_rows", MOCK_KERNEL(run_write_rows, no_memory, threads_256, OF_ELEMENT)},
+    {"recur", MOCK_KERNEL(run_recur, no_memory, threads_256, OF_ELEMENT)},
     {"widen", MOCK_KERNEL(run_widen, no_memory, threads_256, OF_ELEMENT)},
     {"narrow", MOCK_KERNEL(run_narrow, no_memory, threads_256, OF_ELEMENT)},
     {"take_lines", MOCK_KERNEL(run_take_lines, no_memory, threads_256, OF_ELEMENT)},

@@ -196,6 +196,15 @@ void run_write_rows(const Launch& call) {
 }
 
 template <class T>
+void run_recur(const Launch& call) {
+  using Real = typename RealOf<T>::type;
+  const Real alpha = Real(call.number.at("alpha")), beta = Real(call.number.at("beta")), gamma = Real(call.number.at("gamma"));
+  T* z = call.pointer<T>("z");
+  for (int64_t k = 0; k < call.get("count"); k++)
+    z[k] = alpha * call.pointer<T>("ax")[k] + beta * call.pointer<T>("x")[k] + (gamma == 0 ? T(0) : gamma * z[k]);
+}
+
+template <class T>
 void run_widen(const Launch& call) {
   using Real = typename RealOf<T>::type;
   constexpr int64_t parts = sizeof(T) / sizeof(Real);
