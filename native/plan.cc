@@ -26,6 +26,7 @@
 #include "lapack/lapack.h"
 #include "lapack/lstsq.h"
 #include "methods/krylov.h"
+#include "methods/krylov_svd.h"
 #include "methods/lstsq.h"
 #include "methods/mixed.h"
 #include "methods/tall.h"
@@ -161,6 +162,12 @@ std::string krylov_refuses(const Frame& frame, const Place& place) {
   return place.gpu ? needs_kernels_and(place, vendor::blas) : "";
 }
 
+std::string svd_part_refuses(const Frame& frame, const Place& place) {
+  if (const char* reason = krylov::svd_refuses(frame)) return reason;
+  if (!lapack::has_dense(is_complex(frame) ? C128 : F64)) return "no LAPACK library was found";
+  return place.gpu ? needs_products(place) : "";
+}
+
 std::string mixed_refuses(const Frame& frame, const Place& place) {
   if (const char* reason = mixed::refuses(frame)) return reason;
   if (place.gpu) return missing(place, vendor::blas);
@@ -211,15 +218,26 @@ bool gpu_svd_batched_pays(const Frame& frame, const Place& place) {
   return gpu_solve_batched_pays(frame, place) && !(tall_pays(frame) && tall_refused(frame, place).empty());
 }
 
-// How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. On the
-// H200 16 of 16384 took 17 ms (kernel matrix) and 109 ms (Wishart) against 2.8 s, 1000 of 20000 took 0.7 s (2026-11-15,
-// benchmarks/results/h200-eigh); smaller orders and complex matrices were not compared there.
+// How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. A spectrum
+// on which it is slow costs a fifth more than the direct routine (methods/krylov.cc). Two threads of an AVX-512 machine,
+// float64, against LAPACK (2026-11-16): 16 of n = 1000 kernel matrix 0.6, Wishart 1.2; n = 2000 0.2 and 0.6; at n = 500 there
+// is no gain.
 bool krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
   return n >= 1000 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
 }
+// H200, against cuSOLVER, ms (2026-11-16): 16 largest of a Wishart matrix, float64 n = 4096 36 / 104, 8192 53 / 511, float32 19 / 90,
+// 29 / 473, complex64 4096 26 / 111, complex128 62 / 169; of a kernel matrix n = 4096 11 / 108, 8192 13 / 531. 100 largest of
+// 8192 134 / 511 and 40 / 531. Evenly spaced 4096 115 / 106. 1000 of 20000 0.7 s.
 bool gpu_krylov_pays(const Frame& frame, const Place&) {
-  return !is_complex(frame) && frame.size[1] >= 16000 && frame.size[3] <= 1024;
+  const int64_t n = frame.size[1], count = frame.size[3];
+  return n >= 2000 && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
+}
+
+// The Gram matrix and its largest eigenvalues against the full decomposition.
+bool svd_part_pays(const Frame& frame, const Place&) {
+  const int64_t lesser = std::min(frame.size[1], frame.size[2]), count = frame.size[3];
+  return lesser >= 256 && 8 * count <= lesser;
 }
 
 // Small systems go to the batched kernels in full precision, whatever was allowed.
@@ -295,6 +313,37 @@ int64_t chosen_bytes_there(Frame& frame) {
   return choice.method && choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
 }
 constexpr cuda::ChosenEngine GPU_CHOSEN = {run_chosen_there, chosen_bytes_there};
+
+// The engine of a frame inside another call; frame.engine becomes its own.
+int run_inner(Frame& frame) {
+  const Choice choice = frame.device == CPU ? decide(frame, {}) : chosen_there(frame);
+  if (!choice.method) return fail(frame, "no engine can take a matrix of this size");
+  frame.engine = choice.engine();
+  return choice.method->run(frame);
+}
+// Whether the tall engine decomposes a matrix with few columns inside another call: also below the sizes from which it is chosen
+// for a call of its own, as the host waits here anyway. H200: 20000 x 64 0.46 ms, by cuSOLVER 1.5.
+bool thin_svd_by_tall(const Frame& frame) {
+  constexpr int64_t LEAST_ROWS = 1024;
+  return !tall_refuses(frame) && (tall_pays(frame) || frame.size[1] >= LEAST_ROWS);
+}
+int run_thin_svd(Frame& frame) { return thin_svd_by_tall(frame) ? run_tall(frame) : run_inner(frame); }
+int64_t inner_bytes(Frame& frame) {
+  const Choice choice = frame.device == CPU ? decide(frame, {}) : chosen_there(frame);
+  if (!choice.method) return 0;
+  frame.engine = choice.engine();
+  const auto bytes = frame.device == CPU ? choice.method->host_bytes : choice.method->device_bytes;
+  return bytes ? bytes(frame) : 0;
+}
+int64_t thin_svd_bytes(Frame& frame) {
+  if (!thin_svd_by_tall(frame)) return inner_bytes(frame);
+  return frame.device == CPU ? tall_host(frame) : tall_bytes(frame);
+}
+constexpr krylov::SvdEngines SVD_ENGINES = {run_inner, run_thin_svd, run_inner, inner_bytes, thin_svd_bytes, inner_bytes};
+int run_svd_part(Frame& frame) { return krylov::svd(frame, SVD_ENGINES); }
+int run_svd_by_full(Frame& frame) { return krylov::svd_by_full(frame, SVD_ENGINES); }
+int64_t svd_part_bytes(Frame& frame) { return krylov::svd_bytes(frame, SVD_ENGINES); }
+int64_t svd_by_full_bytes(Frame& frame) { return krylov::svd_by_full_bytes(frame, SVD_ENGINES); }
 int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_CHOSEN); }
 int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_CHOSEN); }
 int gpu_lstsq_cusolver(Frame& frame) {
@@ -345,6 +394,8 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method lstsq[] = {{BATCHED, lstsq_batched, solve_batched_refuses, solve_batched_pays, nullptr, lanes_bytes},
                                      {LAPACK, lstsq_lapack, needs_lapack, always, nullptr, lstsq_host},
                                      {TALL, lstsq_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
+  static constexpr Method svd_part[] = {{KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, nullptr, svd_part_bytes},
+                                        {LAPACK, run_svd_by_full, needs_lapack, always, nullptr, svd_by_full_bytes}};
   static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
   static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
 
@@ -368,6 +419,9 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method gpu_lstsq[] = {
       {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_bytes, nullptr},
       {CUSOLVER, gpu_lstsq_cusolver, needs_cusolver, always, gpu_lstsq_cusolver_bytes, nullptr}};
+  static constexpr Method gpu_svd_part[] = {
+      {KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, svd_part_bytes, nullptr},
+      {CUSOLVER, run_svd_by_full, needs_cusolver, always, svd_by_full_bytes, nullptr}};
   static constexpr Method gpu_finite[] = {{BATCHED, run_gpu_finite, nothing, always, nullptr, nullptr}};
   static constexpr Method gpu_hermitian[] = {{BATCHED, run_gpu_hermitian, nothing, always, nullptr, nullptr}};
 
@@ -378,6 +432,7 @@ Methods methods_of(int32_t op, int32_t device) {
     case SOLVE: return {cpu ? solve : gpu_solve, 3};
     case QR: return {cpu ? tall : gpu_qr, 3};
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
+    case SVD_PART: return {cpu ? svd_part : gpu_svd_part, 2};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
@@ -415,6 +470,13 @@ Choice choose_direct(const Frame& frame, const Place& place, const Methods& meth
   return {first, Choice::LIMITS};
 }
 
+// The tolerance of a part of a spectrum, where the caller asked for one.
+std::string tolerance_text(const Frame& frame) {
+  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH;
+  const double tolerance = spectrum ? krylov::tolerance_of(frame) : 0;
+  return tolerance > 0 ? text("; the iteration stops at residuals of %.1e of the norm", tolerance) : "";
+}
+
 const char* source_of(const Rule* rule) {
   return rule ? rule->source.c_str() : "the built-in limits, as there is no record of this operation on this hardware";
 }
@@ -423,14 +485,18 @@ std::string reason_of(const Frame& frame, const Place& place, const Choice& choi
   const long long batch = frame.size[0], n = frame.size[1], k = frame.size[2], count = frame.size[3];
   std::string reason;
   switch (choice.why) {
-    case Choice::NAMED: return "you asked for it";
+    case Choice::NAMED: return "you asked for it" + (choice.engine() == KRYLOV ? tolerance_text(frame) : "");
     case Choice::PREFERRED: return "LAPWING_ENGINE asks for it";
     case Choice::EMPTY: return "there is nothing to compute";
     case Choice::LEFT_OVER:
       reason = text("%s would be first, but ", ENGINE_NAMES[choice.first->engine]) + choice.first->refuses(frame, place);
       break;
     case Choice::SPECIAL:
-      if (choice.engine() == KRYLOV) return text("%lld of %lld eigenvalues: fastest by %s", count, n, source_of(choice.rule));
+      if (frame.op == SVD_PART)
+        return text("%lld of %lld singular values, from the eigenvalues of the Gram matrix: fastest by %s", count, std::min(n, k),
+                    source_of(choice.rule));
+      if (choice.engine() == KRYLOV)
+        return text("%lld of %lld eigenvalues: fastest by %s", count, n, source_of(choice.rule)) + tolerance_text(frame);
       if (choice.engine() == MIXED)
         return text("lower precision is allowed, and pays for n = %lld with %lld right-hand side%s", n, k, k == 1 ? "" : "s");
       return text("%lld x %lld is tall: a few passes over the rows are faster than Householder reflections", n, k);
@@ -491,9 +557,11 @@ bool is_empty(const Frame& frame) {
 }
 
 bool settle_part(Frame& frame) {
+  if (frame.op == SVD_PART) return frame.size[3] >= 0 && frame.size[3] <= std::min(frame.size[1], frame.size[2]);
   if (frame.op != EIGH && frame.op != EIGVALSH) return true;
   const int64_t n = frame.size[1];
   if (frame.size[3] < 0) frame.size[2] = 0, frame.size[3] = n;
+  if (const int64_t tolerance = frame.size[3] >> 32) frame.size[4] = tolerance, frame.size[3] &= UINT32_MAX;
   if (frame.size[2] < 0) frame.size[2] += n;
   return frame.size[2] >= 0 && frame.size[2] + frame.size[3] <= n;
 }
@@ -512,7 +580,7 @@ Choice decide(const Frame& frame, const Place& place) {
     if (!is_special(method)) continue;
     const Rule* rule = nullptr;
     bool pays = method.pays(frame, place);
-    if (method.engine == KRYLOV && krylov::at_an_end(frame)) {
+    if (method.engine == KRYLOV && frame.op != SVD_PART && krylov::at_an_end(frame)) {
       rule = measured(frame, place, methods, EIGH_PART, frame.size[3]);
       pays = rule ? rule->engine == KRYLOV : pays;
     }

@@ -43,8 +43,8 @@ std::vector<int32_t> engines_of(int32_t op, int32_t device);
 // Nothing to compute: a matrix of order 0 is positive definite and finite, and has no eigenvalue.
 bool is_empty(const Frame& frame);
 
-// The part of a spectrum in plain numbers: a negative `first` counts from the end, a negative `count` is all. false: more
-// than there are.
+// The part of a spectrum in plain numbers: a negative `first` counts from the end, a negative `count` is all. The upper half of
+// `count` may hold the bits of a tolerance in single precision, which go to size[4]. false: more than there are.
 bool settle_part(Frame& frame);
 
 // frame.engine is AUTO or what the caller named. A choice without a method: no engine of that name has the operation.

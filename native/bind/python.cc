@@ -416,15 +416,26 @@ PyObject* bind_capsule(PyObject*, PyObject* args) {
   return PyBool_FromLong(lapwing::lapack::bind(name, address, width, false));
 }
 
-// configure(kernel_sources, kernel_packs, kernel_cache, first_library_paths, last_library_paths)
+// configure(kernel_sources, kernel_packs, kernel_cache, first_library_paths, last_library_paths, paths_of_newer_solvers)
 PyObject* configure(PyObject*, PyObject* args) {
-  const char *sources, *packs, *cache, *first, *last;
-  if (!PyArg_ParseTuple(args, "sssss", &sources, &packs, &cache, &first, &last)) return nullptr;
+  const char *sources, *packs, *cache, *first, *last, *beside = "";
+  if (!PyArg_ParseTuple(args, "sssss|s", &sources, &packs, &cache, &first, &last, &beside)) return nullptr;
   lapwing::cuda::set_source_folder(sources);
   lapwing::kernel_pack::set_places(packs, sources);
   lapwing::cubin_cache::set_folder(cache);
-  lapwing::vendor::set_paths(first, last);
+  lapwing::vendor::set_paths(first, last, beside);
   Py_RETURN_NONE;
+}
+
+// solver_copies() -> [(path, version, problem, ordinary), ...]: the copies of the GPU's solver library
+PyObject* solver_copies(PyObject*, PyObject*) {
+  PyObject* list = PyList_New(0);
+  for (const auto& copy : lapwing::vendor::solver_copies()) {
+    PyObject* row = list ? Py_BuildValue("(sisi)", copy.path.c_str(), copy.version, copy.problem.c_str(), int(copy.ordinary)) : nullptr;
+    if (!row || PyList_Append(list, row)) Py_CLEAR(list);
+    Py_XDECREF(row);
+  }
+  return list;
 }
 
 // kernels(op, dtype, device, ordinal, engine, threads, flags, sizes, gpu) -> [(source, options), ...]: what the call would
@@ -618,6 +629,7 @@ PyMethodDef methods[] = {
     {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},
     {"simd", simd, METH_NOARGS, nullptr},
+    {"solver_copies", solver_copies, METH_NOARGS, nullptr},
     {"take_runs", take_runs, METH_NOARGS, nullptr},
     {"use_lent", use_lent, METH_O, nullptr},
     {"xla_handler", xla_handler, METH_VARARGS, nullptr},

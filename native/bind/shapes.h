@@ -22,6 +22,7 @@ inline const char* set_sizes(Frame& frame, const int64_t* first, int64_t first_r
       return nullptr;
     case SVD:
     case SVDVALS:
+    case SVD_PART:
       size[2] = columns, size[3] = one;
       return nullptr;
     case QR_R:

@@ -123,7 +123,7 @@ struct Row {
 constexpr Row VARIANTS[] = {{EIGH, "Part", false, true}, {EIGVALSH, "Part", false, true}, {SOLVE, "Mixed"},
                             {QR, "Complete", true},      {SVD, "Full", true}};
 constexpr int N_ROWS = N_OPS + sizeof VARIANTS / sizeof VARIANTS[0];
-constexpr Row row_of(int i) { return i < N_OPS ? Row{Op(i)} : VARIANTS[i - N_OPS]; }
+constexpr Row row_of(int i) { return i < N_OPS ? Row{Op(i), "", false, i == SVD_PART} : VARIANTS[i - N_OPS]; }
 
 int axes_of(const Argument& argument) { return int(std::strlen(argument.axes)); }
 
@@ -369,13 +369,19 @@ const char* set_lengths(Frame& frame, const Kernel& kernel, const int64_t (*dims
   const bool spectrum = row.op == EIGH || row.op == EIGVALSH;
   if (ranks[0] < 2) return row.inputs()[0].axes[0] == 'm' ? "expected matrices" : "the matrices must be square";
   if (const char* what = set_sizes(frame, dims[0], ranks[0], dims[last], ranks[last],
-                                   spectrum || row.op == LSTSQ ? kernel.first : row.full, spectrum ? kernel.count : 0))
+                                   spectrum || row.op == LSTSQ || row.op == SVD_PART ? kernel.first : row.full, spectrum ? kernel.count : 0))
     return what;
   if (spectrum) {
     const int64_t n = frame.size[1];
     if (frame.size[2] < 0) frame.size[2] += n;
     if (frame.size[3] < 0) frame.size[3] = n;
+    frame.size[4] = frame.size[3] >> 32, frame.size[3] &= UINT32_MAX;  // a tolerance may stand above the count
     if (frame.size[2] < 0 || frame.size[2] + frame.size[3] > n)
+      return "the matrices are smaller than the part that was asked for";
+    lengths.set('p', frame.size[3]);
+  }
+  if (row.op == SVD_PART) {
+    if (frame.size[3] < 0 || frame.size[3] > std::min(frame.size[1], frame.size[2]))
       return "the matrices are smaller than the part that was asked for";
     lengths.set('p', frame.size[3]);
   }

@@ -93,6 +93,23 @@ class CpuSpace : public Space<T> {
 
   void load(const T* a, T*, double scale) override { dense_.use(a, n_, frame_.flags & UPPER, scale, threads_for(frame_)); }
 
+  void gemm(bool a_adjoint, bool b_adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b,
+            int64_t ldb, Real beta, T* c, int64_t ldc) override {
+    lapack::gemm<T>(a_adjoint ? 'C' : 'N', b_adjoint ? 'C' : 'N', m, n, k, T(alpha), a, lda, b, ldb, T(beta), c, ldc);
+  }
+  void gram(bool adjoint, int64_t n, int64_t k, const T* a, int64_t lda, Real beta, T* c) override {
+    const char op = adjoint ? PARTS_OF<T> == 2 ? 'C' : 'T' : 'N';
+    lapack::call<T>(lapack::HERK, 'L', op, n, k, Real(1), a, lda, beta, c, n);
+  }
+  void widen(const T* from, int64_t lines, int64_t length, int64_t stride, WideOf<T>* to) override {
+    parallel(threads_for(frame_), lines, 1 + (1 << 14) / length, [&](int64_t first, int64_t last) {
+      for (int64_t line = first; line < last; line++) std::copy_n(from + line * stride, length, to + line * length);
+    });
+  }
+  void narrow(const WideOf<T>* from, int64_t elements, T* to) override {
+    std::transform(from, from + elements, to, [](WideOf<T> x) { return T(x); });
+  }
+
   void normalise(T* x, int64_t columns, T* gram, Rank<Real> rank, uint64_t replacement, int32_t* dead) override {
     int32_t bad[PANEL];
     this->inner(x, columns, x, columns, gram, columns);
@@ -129,13 +146,18 @@ class CpuSpace : public Space<T> {
     }
   }
 
+  void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) override {
+    for (int64_t k = 0; k < n_ * columns; k++)
+      z[k] = Real(alpha) * ax[k] + Real(beta) * x[k] + (gamma == 0 ? T(0) : Real(gamma) * z[k]);
+  }
+
   double largest_of(const T* x, int64_t columns) override {
     double most = 0;
     for (int64_t k = 0; k < n_ * columns; k++) most = larger(most, size_of_element(x[k]));
     return most;
   }
 
-  void copy(T* to, const T* from, int64_t columns) override { upload(to, from, sizeof(T) * size_t(n_ * columns)); }
+  void move(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void clear(int32_t* flags, int64_t count) override { std::fill_n(flags, count, 0); }
   void download(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
   void upload(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
@@ -146,8 +168,9 @@ class CpuSpace : public Space<T> {
   double direct_cost() const override { return 0.04 * double(n_) * double(n_) * double(n_); }
   double step_cost(int64_t columns, int64_t size) const override {
     const double n = double(n_), c = double(columns);
-    return 0.31 * n * n * std::ceil(c / 16) + 0.2 * n * double(size) * c;
+    return product_cost(columns) + 0.2 * n * double(size) * c;
   }
+  double product_cost(int64_t columns) const override { return 0.31 * double(n_) * double(n_) * std::ceil(double(columns) / 16); }
   double ritz_cost(int64_t size) const override { return 0.3 * double(size) * double(size) * double(size); }
 
  private:
@@ -155,11 +178,6 @@ class CpuSpace : public Space<T> {
 
   void multiply_by_scale(T* y, int64_t elements) override {
     for (int64_t k = 0; k < elements; k++) y[k] *= scale_;
-  }
-
-  void gemm(bool adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-            Real beta, T* c, int64_t ldc) override {
-    lapack::gemm<T>(adjoint ? 'C' : 'N', 'N', m, n, k, T(alpha), a, lda, b, ldb, T(beta), c, ldc);
   }
 
   void write_vectors(const T* y, T* out, int64_t count, bool reversed) override {

@@ -209,6 +209,7 @@ class Part {
           break;
         case SVD: scale(at<R>(2, m, least), least, -e); break;
         case SVDVALS: scale(at<R>(1, m, least), least, -e); break;
+        case SVD_PART: scale(at<R>(2, m, c), c, -e); break;
         default: break;  // determinants come with their own power of two
       }
     }

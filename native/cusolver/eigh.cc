@@ -4,6 +4,7 @@
 // and as rows. So: a clean copy in (a matrix with NaN or Inf becomes zero, as the solver may fault on it), the solver, and a
 // transpose out.
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "gpu/cuda.h"
@@ -22,10 +23,20 @@ constexpr int64_t MOST_ELEMENTS = 500000000, MOST_MATRICES = 500000;
 
 enum Method { WHOLE, PART, MANY };
 
+// From these orders on the newest copy of the solver is faster for one real matrix. H200, 12.3.5 against 12.0.4, ms (2026-11-16):
+// float64 with vectors n = 4096 105 / 109, 8192 401 / 545, 16384 2002 / 3190; values alone 92 / 100, 214 / 496, 618 / 2819;
+// float32 80 / 87, 316 / 476, 1446 / 2029; values alone 73 / 80, 193 / 433, 578 / 1741. For part of a spectrum all of it is computed
+// there, which the old copy's own routine for parts beats at 4096 (103).
+constexpr int64_t NEWEST_FROM = 4096, NEWEST_PART_FROM = 8192;
+// Below this order the library chooses one stage by itself, and two stages are faster for the values alone in float64.
+constexpr int64_t LIBRARY_CHOOSES_FROM = 8192;
+
 struct Job {
   int64_t batch, n, first, count;
   bool vectors, in_result, in_input;
   Method method;
+  bool newest;    // by the newest copy of the solver
+  int algorithm;  // there
   int64_t chunk;  // matrices given to the solver at once
   size_t element, real;
   int type, real_type, mode;  // as the solver names them
@@ -42,7 +53,10 @@ Job read(const Frame& frame) {
   job.mode = job.vectors ? vendor::VALUES_AND_VECTORS : vendor::VALUES_ONLY;
   const bool whole = job.count == job.n;
   const bool many = job.batch > 1 && job.n <= MANY_LIMIT && !vendor::missing(vendor::many_solver);
-  job.method = many ? MANY : whole ? WHOLE : PART;
+  job.newest = !many && frame.dtype <= F64 && job.n >= (whole ? NEWEST_FROM : NEWEST_PART_FROM) && !vendor::missing(vendor::newest_solver);
+  const bool small = job.n < LIBRARY_CHOOSES_FROM && frame.dtype == F64 && !job.vectors;
+  job.algorithm = small ? vendor::ALGORITHM_TWO_STAGES : vendor::ALGORITHM_ANY;
+  job.method = many ? MANY : whole || job.newest ? WHOLE : PART;
   job.in_result = job.vectors && whole;
   job.in_input = !job.in_result && (frame.flags & OVERWRITE);
   job.chunk = many ? std::clamp<int64_t>(MOST_ELEMENTS / (job.n * job.n), 1, std::min(job.batch, MOST_MATRICES)) : 1;
@@ -53,9 +67,11 @@ int ask(Frame& frame, const Lease& lease, Job& job, Workspace* need) {
   const auto& api = vendor::table();
   int64_t found = 0;
   int status = 1;
+  if (job.newest)
+    if (check(frame, api.newest_options(lease.params, vendor::OPTION_SYEVD, job.algorithm), "choosing the algorithm")) return 1;
   switch (job.method) {
     case WHOLE:
-      status = api.syevd_size(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, nullptr, job.n,
+      status = (job.newest ? api.newest_syevd_size : api.syevd_size)(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, nullptr, job.n,
                               job.real_type, nullptr, job.type, &need->device, &need->host);
       break;
     case PART:
@@ -102,7 +118,7 @@ int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, co
   int64_t found = 0;
   const int status =
       job.method == WHOLE
-          ? api.syevd(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, a, job.n, job.real_type, w,
+          ? (job.newest ? api.newest_syevd : api.syevd)(lease.handle, lease.params, job.mode, vendor::FILL_LOWER, job.n, job.type, a, job.n, job.real_type, w,
                       job.type, device, need.device, host, need.host, info)
           : api.syevdx(lease.handle, lease.params, job.mode, vendor::RANGE_BY_INDEX, vendor::FILL_LOWER, job.n, job.type, a, job.n,
                        nullptr, nullptr, job.first + 1, job.first + job.count, &found, job.real_type, w, job.type, device,
@@ -110,29 +126,47 @@ int solve(Frame& frame, const Lease& lease, const Job& job, void* a, void* w, co
   return check(frame, status, "eigh");
 }
 
+// A job with its handle and the size of its workspace.
+struct Call {
+  explicit Call(Frame& frame) : job(read(frame)) {
+    ok = start(frame);
+    if (ok || !job.newest) return;
+    // a library may be newer than the driver can serve
+    vendor::reject_newest("it does not start with this driver");
+    frame.error[0] = 0;
+    job = read(frame), need = {};
+    ok = start(frame);
+  }
+  bool start(Frame& frame) {
+    lease.emplace(frame, job.newest);
+    return lease->ok() && !ask(frame, *lease, job, &need);
+  }
+
+  Job job;
+  Workspace need;
+  std::optional<Lease> lease;
+  bool ok = false;
+};
+
 }  // namespace
 
 int64_t eigh_scratch(Frame& frame) {
-  Lease lease(frame);
-  Job job = read(frame);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
-  return int64_t(room_for(job, need).total);
+  Call call(frame);
+  if (!call.ok) return -1;
+  return int64_t(room_for(call.job, call.need).total);
 }
 
 int64_t eigh_host_bytes(Frame& frame) {
-  Lease lease(frame);
-  Job job = read(frame);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return -1;
-  return int64_t(need.host);
+  Call call(frame);
+  if (!call.ok) return -1;
+  return int64_t(call.need.host);
 }
 
 int eigh(Frame& frame) {
-  Lease lease(frame);
-  Job job = read(frame);
-  Workspace need;
-  if (!lease.ok() || ask(frame, lease, job, &need)) return 1;
+  Call call(frame);
+  if (!call.ok) return 1;
+  const Job& job = call.job;
+  const Workspace& need = call.need;
   const Room at = room_for(job, need);
   char* scratch = cuda::scratch(frame, at.total);
   if (!scratch) return 1;
@@ -154,7 +188,7 @@ int eigh(Frame& frame) {
     char* values = part ? scratch + at.values : w + m * job.real * job.n;
     // work <- the whole Hermitian matrix, or zero
     if (cuda::hermitian(frame, from, work, finite + m, matrices)) return 1;
-    if (solve(frame, lease, job, work, values, need, scratch + at.work, host.data(), info + m, matrices)) return 1;
+    if (solve(frame, *call.lease, job, work, values, need, scratch + at.work, host.data(), info + m, matrices)) return 1;
     // the part that was asked for stands first, unless all were computed
     const int64_t skip = job.method == PART ? 0 : job.first;
     if (cuda::settle(frame, {values, w + m * job.real * job.count, info + m, finite + m, matrices, job.n, skip, job.count})) return 1;

@@ -11,7 +11,7 @@ using cuda::type_of;
 
 class Lease : public cuda::Lease {
  public:
-  explicit Lease(Frame& frame) : cuda::Lease(frame, vendor::solver) {}
+  explicit Lease(Frame& frame, bool newest = false) : cuda::Lease(frame, newest ? vendor::newest_solver : vendor::solver) {}
   const Lease* operator->() const { return this; }
 };
 

@@ -15,7 +15,7 @@ std::map<std::pair<int, void*>, std::vector<std::pair<void*, void*>>> idle;  // 
 }  // namespace
 
 Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
-  const bool solver = library == vendor::solver;
+  const bool newest = library == vendor::newest_solver, solver = newest || library == vendor::solver;
   const char* name = solver ? "solver" : "BLAS";
   if (const char* reason = vendor::missing(library)) {
     fail(frame, "the GPU's %s library is missing: %s", name, reason);
@@ -34,13 +34,14 @@ Lease::Lease(Frame& frame, vendor::Library library) : library_(library) {
       pool.pop_back();
     }
   }
-  int status = handle ? 0 : solver ? api.solver_create(&handle) : api.blas_create(&handle);
-  if (!status && solver && !params) status = api.solver_params(&params);
+  int status = handle ? 0 : newest ? api.newest_create(&handle) : solver ? api.solver_create(&handle) : api.blas_create(&handle);
+  if (!status && solver && !params) status = newest ? api.newest_params(&params) : api.solver_params(&params);
   if (status) {
     fail(frame, "starting the %s: the GPU's library answered with status %d", name, status);
     return;
   }
-  status = solver ? api.solver_stream(handle, frame.stream) : api.blas_stream(handle, frame.stream);
+  const auto choose_stream = newest ? api.newest_stream : solver ? api.solver_stream : api.blas_stream;
+  status = choose_stream(handle, frame.stream);
   ok_ = status == 0;
   if (!ok_) fail(frame, "choosing the stream: the GPU's %s library answered with status %d", name, status);
 }

@@ -8,7 +8,7 @@ namespace lapwing::cuda {
 // On the frame's stream. A handle serves one call at a time and is kept for the next.
 class Lease {
  public:
-  Lease(Frame& frame, vendor::Library library);  // blas or solver
+  Lease(Frame& frame, vendor::Library library);  // blas, solver or newest_solver
   ~Lease();
   Lease(const Lease&) = delete;
   bool ok() const { return ok_; }

@@ -6,6 +6,7 @@
 
 #include "cusolver/cusolver.h"
 #include "dtypes.h"
+#include "gpu/cublas_dense.h"
 #include "gpu/steps.h"
 #include "gpu/vendor.h"
 #include "lapack/fortran.h"
@@ -51,6 +52,26 @@ class CudaSpace : public Space<T> {
     a_ = c;
   }
 
+  void gemm(bool a_adjoint, bool b_adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b,
+            int64_t ldb, Real beta, T* c, int64_t ldc) override {
+    const auto op = [](bool adjoint) { return adjoint ? vendor::OP_ADJOINT : vendor::OP_NONE; };
+    steps_.gemm(op(a_adjoint), m, n, k, double(alpha), a, lda, b, ldb, double(beta), c, ldc,
+                sizeof(Real) == 8 ? vendor::COMPUTE_64 : vendor::COMPUTE_32, op(b_adjoint));
+  }
+  void gram(bool adjoint, int64_t n, int64_t k, const T* a, int64_t lda, Real beta, T* c) override {
+    if (!ok()) return;
+    const cublas::Dense blas(frame_);
+    failed_ = !blas.ok() || blas.herk(adjoint ? vendor::OP_ADJOINT : vendor::OP_NONE, n, k, 1, a, lda, double(beta), c, n);
+  }
+  void widen(const T* from, int64_t lines, int64_t length, int64_t stride, WideOf<T>* to) override {
+    start("widen", lines * length / 1024, from, lines, length, stride, to);
+  }
+  void narrow(const WideOf<T>* from, int64_t elements, T* to) override { start("narrow", elements / 1024, from, elements, to); }
+
+  void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) override {
+    start("recur", n_ * columns / 1024, z, ax, x, n_ * columns, Real(alpha), Real(beta), Real(gamma));
+  }
+
   void random(T* x, int64_t columns, uint64_t seed) override {
     start("fill_random", n_ * columns / 1024, x, n_ * columns, seed, random_scale(n_));
   }
@@ -69,7 +90,7 @@ class CudaSpace : public Space<T> {
     download(norms, numbers_ + columns, sizeof(double) * size_t(columns));
   }
 
-  void copy(T* to, const T* from, int64_t columns) override { steps_.copy(to, from, sizeof(T) * size_t(n_ * columns)); }
+  void move(void* to, const void* from, size_t bytes) override { steps_.copy(to, from, bytes); }
   void clear(int32_t* flags, int64_t count) override { steps_.fill(flags, 0, sizeof(int32_t) * size_t(count)); }
   void download(void* host, const void* from, size_t bytes) override { steps_.download(host, from, bytes); }
   void upload(void* to, const void* host, size_t bytes) override { steps_.upload(to, host, bytes); }
@@ -102,28 +123,29 @@ class CudaSpace : public Space<T> {
     return lapack::heevd(true, 'U', m, h, m, w);
   }
 
-  // Seconds on an H200 in float64: cuSOLVER's subset routine takes 26 ms, 0.1 s and 2.9 s at n = 2048, 4096 and 16384; a step
-  // is bound by the latency of its dozen kernels, or by reading A, or by flops. Only ratios matter.
-  double direct_cost() const override { return 6.6e-13 * double(n_) * double(n_) * double(n_) + 1.1e-5 * double(n_); }
+  // Seconds on an H200: in float64 cuSOLVER's subset routine takes 26 ms, 0.1 s and 2.9 s at n = 2048, 4096 and 16384, in the
+  // other dtypes a little less or more; a step is bound by the latency of its dozen kernels, or by reading A, or by flops. Only
+  // ratios matter.
+  double direct_cost() const override {
+    constexpr double share[] = {0.85, 1, 1.05, 1.6};
+    return share[frame_.dtype] * (6.6e-13 * double(n_) * double(n_) * double(n_) + 1.1e-5 * double(n_));
+  }
   double step_cost(int64_t columns, int64_t size) const override {
     const double n = double(n_), c = double(columns);
     return 2e-4 * std::ceil(c / PANEL) + n * n * std::max(2e-12, 4e-14 * c) + 3e-13 * n * double(size) * c;
   }
-  double ritz_cost(int64_t size) const override { return 5e-4 + 1.1e-5 * double(size); }
+  double product_cost(int64_t columns) const override {
+    const double n = double(n_);
+    return 1.5e-5 + n * n * std::max(2.5e-13 * double(sizeof(T)), 4e-14 * double(columns));
+  }
+  double ritz_cost(int64_t size) const override { return size <= HOST_EIGH ? 1e-3 : 5e-4 + 1.1e-5 * double(size); }
 
  private:
   void multiply_matrix(const T* x, T* y, int64_t columns) override {
-    gemm(false, n_, columns, n_, 1, a_, n_, x, n_, 0, y, n_);
+    gemm(false, false, n_, columns, n_, 1, a_, n_, x, n_, 0, y, n_);
   }
 
   void multiply_by_scale(T* y, int64_t elements) override { start("rescale", elements / 1024, y, elements, scale_); }
-
-  void gemm(bool adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-            Real beta, T* c, int64_t ldc) override {
-    if (!ok()) return;
-    steps_.gemm(adjoint ? vendor::OP_ADJOINT : vendor::OP_NONE, m, n, k, double(alpha), a, lda, b, ldb, double(beta), c, ldc,
-                sizeof(Real) == 8 ? vendor::COMPUTE_64 : vendor::COMPUTE_32);
-  }
 
   void write_vectors(const T* y, T* out, int64_t count, bool reversed) override {
     if (out && y)
@@ -164,5 +186,11 @@ class CudaSpace : public Space<T> {
     return std::make_unique<CudaSpace<T>>(frame, product);                                         \
   }
 LAPWING_EACH_TYPE(LAPWING_SPACE)
+
+int cuda_take_lines(Frame& frame, int32_t dtype, const void* from, int64_t from_length, void* to, int64_t length, int64_t lines) {
+  const std::string options = cuda::options(dtype, false, cuda::access_width({to}), " -DLW_WIDTH=%d", 32);
+  const auto blocks = unsigned(std::clamp<int64_t>(lines * length / 1024, 1, MAX_BLOCKS));
+  return cuda::start(frame, "krylov.cu", options, "take_lines", {blocks}, THREADS, 0, from, from_length, to, length, lines);
+}
 
 }  // namespace lapwing::krylov

@@ -44,15 +44,15 @@ class Steps {
     failed_ = failed_ || cuda::start(frame_, source_, options, name, grid, threads, shared, arguments...);
   }
 
-  // C <- alpha op(A) B + beta C, column-major
+  // C <- alpha op(A) op(B) + beta C, column-major
   template <class E>
   void gemm(int a_op, int64_t m, int64_t n, int64_t k, double alpha, const E* a, int64_t lda, const E* b, int64_t ldb,
-            double beta, E* c, int64_t ldc, int compute) {
+            double beta, E* c, int64_t ldc, int compute, int b_op = vendor::OP_NONE) {
     using Real = RealOf<E>;
     if (failed_ || !m || !n || !k) return;
     const E by = E(Real(alpha)), keep = E(Real(beta));
     const int type = type_of(dtype_of<E>());
-    check(vendor::table().blas_gemm(blas_.get(), a_op, vendor::OP_NONE, m, n, k, &by, a, type, lda, b, type, ldb, &keep, c, type,
+    check(vendor::table().blas_gemm(blas_.get(), a_op, b_op, m, n, k, &by, a, type, lda, b, type, ldb, &keep, c, type,
                                     ldc, compute, vendor::GEMM_DEFAULT),
           "a product");
   }

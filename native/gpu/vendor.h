@@ -4,6 +4,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace lapwing::vendor {
 struct Complex32 {  // the vendor's own complex numbers
@@ -77,6 +79,14 @@ struct Complex64 {
   X(solver, syevdx, "cusolverDnXsyevdx", int,                                                                          \
     (void*, void*, int, int, int, int64_t, int, void*, int64_t, void*, void*, int64_t, int64_t, int64_t*, int, void*,  \
      int, void*, size_t, void*, size_t, int*))                                                                         \
+  X(newest_solver, newest_create, "cusolverDnCreate", int, (void**))                                                   \
+  X(newest_solver, newest_stream, "cusolverDnSetStream", int, (void*, void*))                                          \
+  X(newest_solver, newest_params, "cusolverDnCreateParams", int, (void**))                                             \
+  X(newest_solver, newest_options, "cusolverDnSetAdvOptions", int, (void*, int, int))                                  \
+  X(newest_solver, newest_syevd_size, "cusolverDnXsyevd_bufferSize", int,                                              \
+    (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*))             \
+  X(newest_solver, newest_syevd, "cusolverDnXsyevd", int,                                                              \
+    (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*))       \
   X(many_solver, syev_many_size, "cusolverDnXsyevBatched_bufferSize", int,                                             \
     (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, size_t*, size_t*, int64_t))    \
   X(many_solver, syev_many, "cusolverDnXsyevBatched", int,                                                             \
@@ -126,8 +136,9 @@ struct Complex64 {
 
 namespace lapwing::vendor {
 
-// many_solver: what older solvers lack; dense_solver and dense_blas: what only systems and decompositions need
-enum Library { driver, solver, many_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
+// many_solver: what older solvers lack; newest_solver: the newest copy of the solver on this machine, for the routines that are
+// faster there; dense_solver and dense_blas: what only systems and decompositions need
+enum Library { driver, solver, many_solver, newest_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;
@@ -153,6 +164,8 @@ constexpr int ATTRIBUTE_MULTIPROCESSORS = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MI
 constexpr int FUNCTION_MAX_SHARED = 8;
 constexpr int CAPTURE_RELAXED = 2;
 
+constexpr int OPTION_SYEVD = 4, ALGORITHM_ANY = 0, ALGORITHM_TWO_STAGES = 2;
+
 // nullptr when every symbol of the library was found, else why not. The driver is initialised on the first ask.
 const char* missing(Library library);
 const Table& table();
@@ -165,7 +178,19 @@ class Pretence {
   Pretence(const Pretence&) = delete;
 };
 
-// Folders to look in before and after the loader's own search, separated by ':'.
-void set_paths(const char* first, const char* last);
+// Folders to look in before and after the loader's own search, separated by ':'. `beside` are folders with copies of the solver
+// that are used only where they are newer and faster.
+void set_paths(const char* first, const char* last, const char* beside);
+
+// The copies of the solver on this machine.
+struct SolverCopy {
+  std::string path;
+  int version;          // 12305 for 12.3.5; 0: it cannot be loaded
+  std::string problem;  // why it is not used as the newest copy; "" where it is
+  bool ordinary;        // the copy of all other routines
+};
+std::vector<SolverCopy> solver_copies();
+// From here on the newest copy is not used, for this reason.
+void reject_newest(const char* reason);
 
 }  // namespace lapwing::vendor

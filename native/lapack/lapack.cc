@@ -160,7 +160,7 @@ bool bind(const char* name, void* address, int width, bool to_lent) {
 void use_lent(bool wanted) { lending = wanted; }
 
 Use::Use(const Frame& frame) : before_(used) {
-  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS;
+  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS || frame.op == SVD_PART;
   used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
 }
 Use::~Use() { used = before_; }

@@ -2,7 +2,8 @@
 // reorthogonalisation, one algorithm for CPU and CUDA.
 //
 // What is promised of a converged answer:
-//   each pair   ||A v - w v|| <= n eps ||A|| by a fresh product with A, vectors orthonormal to a few eps;
+//   each pair   ||A v - w v|| <= n eps ||A||, or the caller's tolerance, by a fresh product with A; vectors orthonormal to a
+//               few eps;
 //   the set     a fresh random block Z of `block` columns, orthogonal to the found vectors, is taken through q >= 2 block
 //               Krylov steps (a sixth of the solve's own) and shows no Ritz value beyond the cut, else the solve goes on
 //               with it. So the only way to miss an eigenvalue is that it stays below the cut in that space as well. Let it
@@ -35,6 +36,9 @@ struct Outcome {
 // The part is the smallest or the largest eigenvalues.
 bool at_an_end(const Frame& frame);
 
+// The caller's bound on ||A v - w v|| / ||A||, which takes the place of n eps; 0: there is none.
+double tolerance_of(const Frame& frame);
+
 // EIGH or EIGVALSH of such a part. Where the iteration would take longer than the direct routine, or its vectors do not fit
 // beside n, that routine does the work, and frame.engine becomes its own.
 int eigh(Frame& frame, const Direct& direct);
@@ -43,7 +47,7 @@ int eigh(Frame& frame, const Direct& direct);
 // fall back to, so it goes on for as long as the residual falls.
 int eigh_operator(Frame& frame, const Product& a, Outcome* outcome);
 
-// What one call with a matrix takes, whatever the batch: device memory in one request to frame.scratch (0 on the CPU), and host memory.
+// What one call with a matrix or an operator takes, whatever the batch: device memory in one request to frame.scratch (0 on the CPU), and host memory.
 size_t scratch_bytes(const Frame& frame);
 size_t host_bytes(const Frame& frame);
 

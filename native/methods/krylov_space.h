@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "dtypes.h"
@@ -17,6 +18,10 @@
 namespace lapwing::krylov {
 
 constexpr int64_t PANEL = 64;  // columns that are orthonormalised at a time: the order of the largest Cholesky factor
+
+// The same kind of number in double precision
+template <class T>
+using WideOf = std::conditional_t<PARTS_OF<T> == 2, std::complex<double>, double>;
 
 // Random elements are random_number() times this: vectors of length about 1.
 inline double random_scale(int64_t n) { return 1 / (RANDOM_DEVIATION * std::sqrt(double(n))); }
@@ -57,17 +62,25 @@ class Space {
       multiply_by_scale(y, n_ * columns);
     }
   }
+  // C <- alpha op(A) op(B) + beta C; op(A) is m x k, op is the adjoint or nothing
+  virtual void gemm(bool a_adjoint, bool b_adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda,
+                    const T* b, int64_t ldb, Real beta, T* c, int64_t ldc) = 0;
+  // The lower triangle of C <- op(A) op(A)^H + beta C; op(A) is n x k
+  virtual void gram(bool adjoint, int64_t n, int64_t k, const T* a, int64_t lda, Real beta, T* c) = 0;
+  // Lines of `length` elements, `stride` apart, to contiguous ones in double precision; and back
+  virtual void widen(const T* from, int64_t lines, int64_t length, int64_t stride, WideOf<T>* to) = 0;
+  virtual void narrow(const WideOf<T>* from, int64_t elements, T* to) = 0;
   // C <- V^H X
   void inner(const T* v, int64_t v_columns, const T* x, int64_t columns, T* c, int64_t ldc) {
-    gemm(true, v_columns, columns, n_, 1, v, n_, x, n_, 0, c, ldc);
+    gemm(true, false, v_columns, columns, n_, 1, v, n_, x, n_, 0, c, ldc);
   }
   // X <- X - V C
   void subtract(const T* v, int64_t v_columns, const T* c, int64_t ldc, T* x, int64_t columns) {
-    gemm(false, n_, columns, v_columns, -1, v, n_, c, ldc, 1, x, n_);
+    gemm(false, false, n_, columns, v_columns, -1, v, n_, c, ldc, 1, x, n_);
   }
   // Y <- V S
   void combine(const T* v, int64_t v_columns, const T* s, int64_t lds, T* y, int64_t columns) {
-    gemm(false, n_, columns, v_columns, 1, v, n_, s, lds, 0, y, n_);
+    gemm(false, false, n_, columns, v_columns, 1, v, n_, s, lds, 0, y, n_);
   }
   // X <- X R^-1 with R^H R = X^H X, at most PANEL columns. Columns that depend on those before them become random
   // (`replacement` is the seed), or zero with their flag in dead set to 1 where dead is given.
@@ -75,8 +88,11 @@ class Space {
   virtual void random(T* x, int64_t columns, uint64_t seed) = 0;
   // AY <- AY - Y diag(theta), and the norms of its columns
   virtual void residual(const T* y, T* ay, const std::vector<double>& theta, int64_t columns, double* norms) = 0;
+  // Z <- alpha AX + beta X + gamma Z; with gamma = 0 Z is not read
+  virtual void recur(T* z, const T* ax, const T* x, double alpha, double beta, double gamma, int64_t columns) = 0;
   virtual double largest_of(const T* x, int64_t columns) = 0;
-  virtual void copy(T* to, const T* from, int64_t columns) = 0;
+  virtual void move(void* to, const void* from, size_t bytes) = 0;
+  void copy(T* to, const T* from, int64_t columns) { move(to, from, sizeof(T) * size_t(n_ * columns)); }
   virtual void clear(int32_t* flags, int64_t count) = 0;
   virtual void download(void* host, const void* from, size_t bytes) = 0;
   virtual void upload(void* to, const void* host, size_t bytes) = 0;
@@ -99,14 +115,12 @@ class Space {
   // one small eigenproblem. All in the same unit.
   virtual double direct_cost() const = 0;
   virtual double step_cost(int64_t columns, int64_t size) const = 0;
+  virtual double product_cost(int64_t columns) const = 0;  // one product alone
   virtual double ritz_cost(int64_t size) const = 0;
 
  protected:
   virtual void multiply_matrix(const T* x, T* y, int64_t columns) = 0;  // Y <- scale A X after load()
   virtual void multiply_by_scale(T* y, int64_t elements) = 0;
-  // C <- alpha A B + beta C, or alpha A^H B + beta C; A is m x k, or A^H
-  virtual void gemm(bool adjoint, int64_t m, int64_t n, int64_t k, Real alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-                    Real beta, T* c, int64_t ldc) = 0;
   // The rows of `out`, which may be null, <- the columns of Y, or NaN; afterwards host memory that was uploaded may go.
   virtual void write_vectors(const T* y, T* out, int64_t count, bool reversed) = 0;
 
@@ -121,5 +135,8 @@ class Space {
   std::unique_ptr<Space<T>> cpu_space(T, Frame&, const Product*);        \
   std::unique_ptr<Space<T>> cuda_space(T, Frame&, const Product*);
 LAPWING_EACH_TYPE(LAPWING_SPACES)
+
+// The first `length` elements of each of `lines` lines on a GPU. 0, or 1 with a message in the frame.
+int cuda_take_lines(Frame& frame, int32_t dtype, const void* from, int64_t from_length, void* to, int64_t length, int64_t lines);
 
 }  // namespace lapwing::krylov

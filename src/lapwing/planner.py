@@ -330,7 +330,8 @@ def configure() -> None:
     """Tell the native core where kernels and libraries are; nothing is made on disk before there is something to keep."""
     assert native is not None
     sources, cache = Path(__file__).parent / "kernels", cache_path("kernels")
-    native.configure(str(sources), packs.places(), str(cache or ""), cuda_paths(), ":".join(libraries.folders()))
+    folders = cuda_paths(), ":".join(libraries.folders()), ":".join(libraries.beside())
+    native.configure(str(sources), packs.places(), str(cache or ""), *folders)
 
 
 if native is not None:

@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     _versions(where)
     _devices(where)
     _engines()
+    _solvers(where)
     _missing(where)
     _folders()
     return 0
@@ -61,6 +62,25 @@ def _engines() -> None:
             # the engines for several devices do not need the native core
             has_reason = native is not None or engine.name in {backend.name for backend in PUBLIC}
             print(f"{'':14}{engine.missing if has_reason else 'the native core was not built, see below'}")
+
+
+def _solvers(where: Environment) -> None:
+    """The copies of cuSOLVER, and which of them are used for what."""
+    if not where.gpus or native is None or native.missing("solver"):
+        return
+    print("\ncopies of cuSOLVER")
+    newer = False
+    for path, version, problem, ordinary in native.solver_copies():
+        use = ["all other routines"] if ordinary else []
+        if not problem:
+            newer = True
+            use.insert(0, "eigenvalues of large real matrices")
+        number = f"{version // 1000}.{version // 100 % 10}.{version % 100}" if version else "unknown"
+        print(f"  {number:<12}{path}")
+        print(f"{'':14}{'used for ' + ' and '.join(use) if use else 'not used: ' + problem}")
+    if not newer:
+        print(f"{'':14}hint: a newer one beside it is faster for eigenvalues from n = 4096 on:")
+        print(f"{'':14}pip install --target FOLDER --no-deps nvidia-cusolver, then set LAPWING_CUDA_PATH=FOLDER")
 
 
 def _missing(where: Environment) -> None:

@@ -358,6 +358,35 @@ def svd_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
     return (g,)
 
 
+def svd_part_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """The first columns of what :func:`svd_jvp` gives for all singular vectors."""
+    k = params[1]
+    du, ds, dvh = svd_jvp(xp, params, inputs, _whole_svd(xp, params, inputs, outputs), tangents)
+    return du[..., :k], ds[..., :k], dvh[..., :k, :]
+
+
+def svd_part_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """:func:`svd_vjp` with all singular vectors, those outside of the part with zero gradients; without gU and gV no other
+    vector is needed."""
+    gu, gs, gvh = grads[:3]
+    if gu is None and gvh is None:
+        return svd_vjp(xp, params, inputs, outputs, grads)
+    k, whole = params[1], _whole_svd(xp, params, inputs, outputs)
+    u, s, vh = whole
+    gu = None if gu is None else xp.beside(gu, u[..., k:] * 0)
+    gs = None if gs is None else xp.beside(gs, s[..., k:] * 0)
+    gvh = None if gvh is None else xp.adjoint(xp.beside(xp.adjoint(gvh), xp.adjoint(vh[..., k:, :]) * 0))
+    return svd_vjp(xp, params, inputs, whole, (gu, gs, gvh))
+
+
+def _whole_svd(xp: Any, params: Params, inputs: Any, outputs: Any) -> tuple[Any, Any, Any]:
+    """All singular triplets: those of the part, and the others by one more call."""
+    k, (u, s, vh) = params[1], outputs[:3]
+    whole_u, whole_s, whole_vh, _ = xp.call(operation_named("svd"), (inputs[0],), (0, 0))
+    v = xp.beside(xp.adjoint(vh), xp.adjoint(whole_vh[..., k:, :]))
+    return xp.beside(u, whole_u[..., k:]), xp.beside(s, whole_s[..., k:]), xp.adjoint(v)
+
+
 def _is_thin(u: Any) -> bool:
     """Whether I - U U^H may be other than zero; for a square U it would only add rounding errors."""
     if getattr(u.shape, "rank", 2) is None:  # TensorFlow may not know the shape yet

@@ -48,7 +48,7 @@ _HINTS: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (("X", "Y"), _KERNELS, "the points are x and y"),
     (("jitter",), _SYSTEMS, "lapwing.factor(a, jitter=...) has it; then call .solve(b), .inv() or .slogdet()"),
     (("jitter",), ("cholesky_ex",), "lapwing.cholesky has it"),
-    (("k", "n_components", "rank"), ("svd", "svdvals"), "all singular values are computed; index the results: u[..., :k]"),
+    (("k", "n_components", "rank"), ("svd", "svdvals"), "subset=slice(k) are the k largest singular values"),
     (("axis", "axes", "dim"), (), "the last two axes are the matrix; move the others to the front"),
     (("dtype", "device"), (), "the result has the dtype and device of the input: convert that"),
 )

@@ -123,6 +123,15 @@ def folders() -> list[str]:
     return [p for root in sys.path if root for pattern in ("nvidia/*/lib", "nvidia/*/*/lib") for p in glob(f"{root}/{pattern}")]
 
 
+def beside() -> list[str]:
+    """Folders below those of ``LAPWING_CUDA_PATH`` in which ``pip install --target`` puts NVIDIA's libraries.
+
+    A copy of cuSOLVER there is used beside the one that a framework brings, for the routines that are faster in it.
+    """
+    patterns = ("nvidia/*/lib", "nvidia/*/*/lib")
+    return [path for root in _chosen() for pattern in patterns for path in sorted(glob(f"{root}/{pattern}"))]
+
+
 def loaded(pattern: str = "*") -> list[str]:
     """Paths of the shared libraries in this process whose file name matches a shell pattern. Empty where /proc is absent."""
     try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 DTYPES = ("float32", "float64", "complex64", "complex128")  # in the order of Dtype in native/frame.h
 DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 # Flag in native/frame.h: the triangle that is read, the input may be destroyed, solve with the adjoint, ones on the diagonal,
@@ -81,6 +83,7 @@ class Problem:
     device: str
     upper: bool = False
     part: tuple[int, int] | None = None  # of the spectrum: the first eigenvalue, and how many
+    tol: float = 0.0  # of a part of a spectrum, relative to the norm; 0: the default
     columns: int | None = None  # of the matrix where it is not square, else of the right-hand side
     right: int = 1  # right-hand sides of least squares
     pos: bool = False
@@ -100,11 +103,11 @@ class Problem:
 
     @property
     def rectangular(self) -> bool:
-        return self.operation in ("qr", "qr_r", "qr_raw", "svd", "svdvals", "lstsq")
+        return self.operation in ("qr", "qr_r", "qr_raw", "svd", "svdvals", "svd_part", "lstsq")
 
     @property
     def count(self) -> int:
-        """Eigenvalues asked for."""
+        """Eigenvalues or singular values asked for."""
         return self.n if self.part is None else self.part[1]
 
     @property
@@ -124,13 +127,16 @@ class Problem:
     def sizes(self) -> tuple[int, ...]:
         """As the native frame carries them."""
         if self.operation in ("eigh", "eigvalsh"):
-            return (self.batch, self.n, *((0, self.n) if self.part is None else self.part))
+            tolerance = () if not self.tol else (int(np.float32(self.tol).view(np.int32)),)
+            return (self.batch, self.n, *((0, self.n) if self.part is None else self.part), *tolerance)
         if self.columns is None:
             return self.batch, self.n
         if self.operation == "qr":
             return self.batch, self.n, self.columns, self.n if self.full else min(self.n, self.columns)
         if self.operation == "lstsq":
             return self.batch, self.n, self.columns, self.right
+        if self.operation == "svd_part":
+            return self.batch, self.n, self.columns, self.count
         return (self.batch, self.n, self.columns, int(self.full)) if self.rectangular else (self.batch, self.n, self.columns)
 
     @property
@@ -165,8 +171,12 @@ class Problem:
 
     def __str__(self) -> str:
         columns = self.columns if self.rectangular else self.n
-        text = f"{self.operation} of {self.batch} x {self.n} x {columns} {self.dtype} on {self.device}"
-        return text if self.part is None else f"{text}, {self.count} of {self.n} eigenvalues"
+        name = self.operation.removesuffix("_part")
+        text = f"{name} of {self.batch} x {self.n} x {columns} {self.dtype} on {self.device}"
+        if self.part is None:
+            return text
+        values = f"{self.short} singular values" if self.rectangular else f"{self.n} eigenvalues"
+        return f"{text}, {self.count} of {values}"
 
 
 # for each operation: flops and elements moved, of one real matrix; its record (core/operation.py) puts them here

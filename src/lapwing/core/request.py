@@ -41,6 +41,7 @@ class Request:
     part: tuple[int, int] | None = None  # the first eigenvalue and how many, as ``subset`` says; None: all
     window: tuple[float, float] | None = None
     certify: bool = False
+    tol: float | None = None
     full_matrices: bool = False
     mode: str = "reduced"
     side: str = "right"

@@ -25,7 +25,13 @@ SETTINGS = (
         "$XDG_CACHE_HOME/lapwing, or ~/.cache/lapwing",
         "Folder for compiled kernels and your own records. Empty turns the cache off.",
     ),
-    Setting("LAPWING_CUDA_PATH", _LIBRARY, "none", 'Folders, separated by ":", searched first for the CUDA libraries.'),
+    Setting(
+        "LAPWING_CUDA_PATH",
+        _LIBRARY,
+        "none",
+        'Folders, separated by ":", searched first for the CUDA libraries. A folder that `pip install --target` filled holds a newer'
+        " cuSOLVER, used beside the framework's for the routines that are faster there.",
+    ),
     Setting(
         "LAPWING_ENGINE",
         _LIBRARY,

@@ -215,10 +215,44 @@ extern "C" __global__ void residual(const T* y, T* ay, const double* theta, i64 
   }
 }
 
+// Z <- alpha AX + beta X + gamma Z; with gamma = 0 Z is not read.
+extern "C" __global__ void recur(T* z, const T* ax, const T* x, i64 count, Real alpha, Real beta, Real gamma) {
+  const Real *first = (const Real*)ax, *second = (const Real*)x;
+  Real* out = (Real*)z;
+  for (i64 k = (i64)blockIdx.x * THREADS + threadIdx.x; k < count * PARTS; k += (i64)gridDim.x * THREADS) {
+    Real sum = alpha * first[k] + beta * second[k];
+    out[k] = gamma == 0 ? sum : sum + gamma * out[k];
+  }
+}
+
 // Row-major out (n, count) <- the columns of Y, in reversed order where asked.
 extern "C" __global__ void write_rows(const T* y, T* out, i64 n, i64 count, int reversed) {
   for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < n * count; e += (i64)gridDim.x * THREADS) {
     i64 i = e / count, j = e - i * count;
     store_element(out + e, y[(reversed ? count - 1 - j : j) * n + i]);
+  }
+}
+
+// Lines of `length` elements, `stride` apart, to contiguous ones in double precision.
+extern "C" __global__ void widen(const T* from, i64 lines, i64 length, i64 stride, double* to) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < lines * length; e += (i64)gridDim.x * THREADS) {
+    i64 line = e / length;
+    T x = load_element(from + line * stride + (e - line * length));
+    const Real* part = (const Real*)&x;
+    for (int p = 0; p < PARTS; p++) to[e * PARTS + p] = (double)part[p];
+  }
+}
+
+extern "C" __global__ void narrow(const double* from, i64 count, T* to) {
+  Real* part = (Real*)to;
+  for (i64 k = (i64)blockIdx.x * THREADS + threadIdx.x; k < count * PARTS; k += (i64)gridDim.x * THREADS)
+    part[k] = (Real)from[k];
+}
+
+// The first `length` elements of each line of `from_length`.
+extern "C" __global__ void take_lines(const T* from, i64 from_length, T* to, i64 length, i64 lines) {
+  for (i64 e = (i64)blockIdx.x * THREADS + threadIdx.x; e < lines * length; e += (i64)gridDim.x * THREADS) {
+    i64 line = e / length;
+    store_element(to + e, from[line * from_length + (e - line * length)]);
   }
 }

@@ -50,6 +50,7 @@ def eigh(
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
     certify: bool = False,
+    tol: float | None = None,
     **unknown: Never,
 ) -> EighResult:
     """Eigenvalues and eigenvectors of Hermitian matrices, all or some of them.
@@ -79,6 +80,10 @@ def eigh(
     certify : bool
         Proves with one Cholesky factorisation that no eigenvalue beyond the subset was missed; for one matrix and a subset at
         one end, outside of traced code. Where the proof fails the direct routine takes over.
+    tol : float, optional
+        With a ``subset``: the largest residual ||A v - w v||, relative to the norm of A, at which engine "krylov" stops. By
+        default n eps. A larger one is faster, a smaller one more accurate; where rounding keeps the iteration from reaching it,
+        the direct routine takes over. The other engines ignore it: their residuals are about n eps.
 
     Returns
     -------
@@ -116,7 +121,7 @@ def eigh(
     """
     if unknown:
         raise unknown_keyword(eigh, unknown)
-    made = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)
+    made = _solve(eigh, EIGH, a, b, subset, window, upper, overwrite, on_fail, engine, certify, tol)
     return EighResult(*made[:2])
 
 
@@ -132,13 +137,14 @@ def eigvalsh(
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
     certify: bool = False,
+    tol: float | None = None,
     **unknown: Never,
 ) -> Any:
     """Eigenvalues of Hermitian matrices, all or some of them.
 
     Parameters
     ----------
-    a, b, subset, window, upper, overwrite, on_fail, engine, certify
+    a, b, subset, window, upper, overwrite, on_fail, engine, certify, tol
         As for :func:`eigh`.
 
     Returns
@@ -163,7 +169,7 @@ def eigvalsh(
     """
     if unknown:
         raise unknown_keyword(eigvalsh, unknown)
-    return _solve(eigvalsh, EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify)[0]
+    return _solve(eigvalsh, EIGVALSH, a, b, subset, window, upper, overwrite, on_fail, engine, certify, tol)[0]
 
 
 def eigh_ex(a: Any, /, *, subset: slice | None = None, upper: bool = False, **unknown: Never) -> EighExResult:
@@ -230,15 +236,17 @@ def _solve(
     on_fail: str,
     engine: str,
     certify: bool,
+    tol: float | None,
 ) -> tuple[Any, ...]:
     """The outputs of the operation, after all checks."""
     name = function.__name__
+    tolerance = spectrum.check_tolerance(name, tol, subset) if tol is not None else 0.0
     if type(a) is LinearOperator:
         refused = {"b": b, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify}
-        return eigh_of_operator(name, operation, a, subset, engine, on_fail, refused, function)
+        return eigh_of_operator(name, operation, a, subset, engine, on_fail, refused, function, tolerance)
     framework = frameworks.entry(a, name)
     if framework.sharded:
-        known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify}
+        known = {"subset": subset, "window": window, "upper": upper, "overwrite": overwrite, "certify": certify, "tol": tol}
         made = framework.call(function, a, b, on_fail=on_fail, engine=engine, **known)
         return made if function is eigh else (made,)  # type: ignore[no-any-return]
     shape = framework.shape_of(a)
@@ -248,7 +256,7 @@ def _solve(
     traced = framework.traced(a)
     if b is not None:
         a, b = generalised.check(name, framework, a, b)
-        options |= {"subset": subset, "window": window, "certify": certify}
+        options |= {"subset": subset, "window": window, "certify": certify, "tol": tol}
         return generalised.solve(name, framework, a, b, again, options)
     if window is not None:
         bounds = spectrum.check_window(name, window, subset, shape, traced)
@@ -258,25 +266,27 @@ def _solve(
         return spectrum.cut_to_window(framework, bounds, values, lambda part: eigh(a, subset=part, **options), again is eigh)
     first, count = spectrum.part_of(name, subset, shape[-1])
     if certify is not False and check_flag(name, "certify", certify):
-        return spectrum.certified(framework, name, a, (first, count), again, eigh, {"subset": subset, **options})
+        options |= {"subset": subset, "tol": tol}
+        return spectrum.certified(framework, name, a, (first, count), again, eigh, options, tolerance)
     flags = UPPER if upper else 0
     part = None if count < 0 else (first, count)
-    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(operation, a, upper, part)])
+    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(operation, a, upper, part, tolerance)])
     waits = on_fail == "raise" and not traced
     # after the input is overwritten its NaN cannot be found
     finite = finite_flags(framework, a, flags) if waits and overwrite else None
     logging = not traced and planner.logging_decisions()
     if logging:
-        _log(operation, a, upper, (first, count), engine)
+        _log(operation, a, upper, (first, count), engine, tolerance)
+    params = flags, first, spectrum.with_tolerance(count, tolerance)
     try:
-        outputs = framework.apply(operation, (a,), (flags, first, count), code, overwrite)
+        outputs = framework.apply(operation, (a,), params, code, overwrite)
         if waits and framework.failed(outputs[-1]):
             finite = finite_flags(framework, a, flags) if finite is None else finite
             raise first_failure(ConvergenceError, name, framework, a, outputs[-1], finite=finite)
     except Exception as error:
         if traced or isinstance(error, ConvergenceError) or not framework.out_of_memory(error):
             raise
-        raise _no_memory(name, _problem_of(operation, a, upper, part), engine) from error
+        raise _no_memory(name, _problem_of(operation, a, upper, part, tolerance), engine) from error
     if logging:
         planner.log_notes()
     return outputs  # type: ignore[no-any-return]
@@ -293,6 +303,7 @@ def _request(function: Any, places: Any, result: Any = None, status: bool = Fals
             name, a.shape, a.dtype, options["upper"], options.get("overwrite", False), options.setdefault("on_fail", "nan")
         )
         options["certify"] = check_flag(name, "certify", options.get("certify", False))
+        spectrum.check_tolerance(name, options.get("tol"), subset)
         first, count = spectrum.part_of(name, subset, a.shape[-1])
         if window is not None:
             options["window"] = spectrum.check_window(name, window, subset, a.shape, False)
@@ -317,6 +328,7 @@ def _problem_with(operation: Operation) -> Any:
         window: Any = None,
         upper: bool = False,
         certify: bool = False,
+        tol: float | None = None,
         **_: Any,
     ) -> Problem:
         shape = a.shape if isinstance(a, Spec) else frameworks.of(a, operation.name).shape_of(a)
@@ -328,20 +340,21 @@ def _problem_with(operation: Operation) -> Any:
         part = None if count < 0 or window is not None else (first, count)
         upper = upper and b is None  # the matrix of the reduced problem is whole
         main = EIGVALSH if window is not None else EIGH if certify else operation  # the proof needs the vectors
-        return replace(_problem_of(main, a, upper, part), also=also)
+        tolerance = spectrum.check_tolerance(operation.name, tol, subset)
+        return replace(_problem_of(main, a, upper, part, tolerance), also=also)
 
     return problem
 
 
-def _problem_of(operation: Operation, a: Any, upper: bool, part: tuple[int, int] | None) -> Problem:
+def _problem_of(operation: Operation, a: Any, upper: bool, part: tuple[int, int] | None, tol: float = 0.0) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, operation.name).describe(a)
     check_square(operation.name, array.shape, array.dtype)
-    return Problem.of(operation.name, array, upper=upper, part=part)
+    return Problem.of(operation.name, array, upper=upper, part=part, tol=tol)
 
 
-def _log(operation: Operation, a: Any, upper: bool, part: tuple[int, int], engine: str) -> None:
+def _log(operation: Operation, a: Any, upper: bool, part: tuple[int, int], engine: str, tol: float = 0.0) -> None:
     if planner.logging_decisions():
-        planner.log_decision(_problem_of(operation, a, upper, None if part[1] < 0 else part), engine)
+        planner.log_decision(_problem_of(operation, a, upper, None if part[1] < 0 else part, tol), engine)
 
 
 def _no_memory(name: str, problem: Problem, engine: str) -> MemoryError:
@@ -360,7 +373,7 @@ def _no_memory(name: str, problem: Problem, engine: str) -> MemoryError:
 
 def _results(shapes: tuple[Shape, ...], params: Params) -> tuple[tuple[Shape, str | None], ...]:
     (shape,) = shapes
-    count = shape[-1] if params[2] < 0 else params[2]
+    count = shape[-1] if params[2] < 0 else spectrum.count_in(params[2])
     return ((*shape[:-2], count), "real"), ((*shape[:-1], count), None), (shape[:-2], "int32")
 
 
@@ -370,8 +383,8 @@ def _sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
     if count < 0:
         return prod(shapes[0][:-2]), n, 0, n
     first = first + n if first < 0 else first
-    if first < 0 or first + count > n:
-        raise ValueError(f"eigh: the matrix has order {n}, and {count} eigenvalues were asked for")
+    if first < 0 or first + spectrum.count_in(count) > n:
+        raise ValueError(f"eigh: the matrix has order {n}, and {spectrum.count_in(count)} eigenvalues were asked for")
     return prod(shapes[0][:-2]), n, first, count
 
 
@@ -383,7 +396,7 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     w, v = np.linalg.eigh(np.where(good[..., None, None], a, 0), UPLO="U" if upper else "L")
     w[~good], v[~good] = np.nan, np.nan * (1 + 1j) if np.iscomplexobj(v) else np.nan
     _, _, first, count = _sizes((a.shape,), params)
-    chosen = slice(first, first + count)
+    chosen = slice(first, first + spectrum.count_in(count))
     return w[..., chosen].copy(), v[..., chosen].copy(), np.asarray(~good).astype(np.int32)
 
 

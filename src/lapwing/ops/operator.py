@@ -15,29 +15,41 @@ from ..core.native import DTYPE_CODE, ENGINES, missing_reason, native
 from ..core.operation import Operation
 from ..core.problem import REAL
 from ..core.problem import spec as make_spec
-from .spectrum import part_of
+from .spectrum import part_of, with_tolerance
 
 
 @dataclass(frozen=True)
 class LinearOperator:
-    """A Hermitian matrix given by its product with a block of vectors."""
+    """A matrix given by its product with a block of vectors; Hermitian unless there is a product with its adjoint too."""
 
     matvec: Callable[[Any], Any]
     shape: tuple[int, int]
     dtype: str
     like: Any = None
+    rmatvec: Callable[[Any], Any] | None = None
 
 
-def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *, like: Any = None) -> LinearOperator:
-    """Describe a Hermitian matrix by its product, for :func:`eigh` with a ``subset`` at one end of the spectrum.
+def operator(
+    matvec: Callable[[Any], Any],
+    shape: tuple[int, int],
+    dtype: Any,
+    *,
+    rmatvec: Callable[[Any], Any] | None = None,
+    like: Any = None,
+) -> LinearOperator:
+    """Describe a matrix by its products: for :func:`eigh` with a ``subset`` at one end of the spectrum, and for :func:`svd` with
+    a ``subset`` of the largest singular values.
 
     Parameters
     ----------
     matvec : function
-        Takes an array of shape (n, k) and returns A @ x of the same shape. It may be called with any k >= 1.
-    shape : (n, n)
+        Takes an array of shape (n, k) and returns A @ x of shape (m, k). It may be called with any k >= 1.
+    shape : (m, n)
+        :func:`eigh` needs a square one.
     dtype : str or dtype
         float32, float64, complex64 or complex128.
+    rmatvec : function, optional
+        Takes an array of shape (m, k) and returns A^H @ y of shape (n, k). Without it the matrix is Hermitian.
     like : array, optional
         The library and device of the arrays that ``matvec`` is called with, and of the result; NumPy if not given.
 
@@ -52,7 +64,7 @@ def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *
 
     See Also
     --------
-    eigh : takes it in place of a matrix.
+    eigh, svd : take it in place of a matrix.
 
     Examples
     --------
@@ -66,13 +78,15 @@ def operator(matvec: Callable[[Any], Any], shape: tuple[int, int], dtype: Any, *
     if not isinstance(shape, tuple):
         raise TypeError(f"operator: shape={shape!r} is not a tuple (n, n)")
     described = make_spec(shape, dtype)
-    if len(described.shape) != 2 or described.shape[0] != described.shape[1]:
-        raise ValueError(f"operator: expected a shape (n, n), got {tuple(shape)}")
-    if not callable(matvec):
-        kind = type(matvec).__name__
-        raise TypeError(f"operator: matvec must be a function, got {kind}\nhint: lambda x: a @ x")
-    n = described.shape[0]
-    return LinearOperator(matvec, (n, n), described.dtype, like)
+    if len(described.shape) != 2 or (rmatvec is None and described.shape[0] != described.shape[1]):
+        hint = "" if len(described.shape) != 2 else "\nhint: a matrix that is not square needs rmatvec too"
+        raise ValueError(f"operator: expected a shape (n, n), got {tuple(shape)}{hint}")
+    for word, function in ("matvec", matvec), ("rmatvec", rmatvec):
+        if not callable(function) and (word == "matvec" or function is not None):
+            example = "lambda x: a @ x" if word == "matvec" else "lambda y: a.conj().T @ y"
+            raise TypeError(f"operator: {word} must be a function, got {type(function).__name__}\nhint: {example}")
+    m, n = described.shape
+    return LinearOperator(matvec, (m, n), described.dtype, like, rmatvec)
 
 
 # Below this order, and for larger parts of the spectrum, the matrix itself is found by multiplying with the identity.
@@ -88,8 +102,11 @@ def eigh_of_operator(
     on_fail: str,
     refused: dict[str, Any],
     again: Callable[..., Any],
+    tol: float = 0.0,
 ) -> tuple[Any, ...]:
     """The outputs of the operation, by the Krylov iteration on the products."""
+    if a.rmatvec is not None:
+        raise ValueError(f"{name}: an operator with rmatvec is not known to be Hermitian\nhint: svd takes it; or leave rmatvec out")
     n = a.shape[0]
     for keyword, value in refused.items():
         if value is not None and value is not False:
@@ -105,7 +122,7 @@ def eigh_of_operator(
     framework = frameworks.of(like, name)
 
     def matvec(x: Any) -> Any:
-        return _checked(a, x, a.matvec(x))
+        return _checked(a, x, a.matvec(x), n)
 
     if n <= _SMALLEST or _LARGEST_SHARE * count > n:
         whole = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
@@ -113,26 +130,90 @@ def eigh_of_operator(
         return tuple(made) if isinstance(made, tuple) else (made,)
     if native is None:
         raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
-    kinds = {None: a.dtype, "real": REAL[a.dtype]}
-    results = [(shape, kinds.get(d, d)) for shape, d in operation.results(((n, n),), (0, first, count))]
-    call = (operation.code, DTYPE_CODE[a.dtype], ENGINES["krylov"], (1, n, first, count))
-    outputs, converged = framework.run_operator(call, matvec, n, a.dtype, results, like)
-    if planner.logging_decisions():
-        planner.log_notes()
+    outputs, converged = _iterate(operation, framework, matvec, a.dtype, (n, first, count, tol), like)
     if converged and not framework.failed(outputs[-1]):
-        return outputs  # type: ignore[no-any-return]
+        return outputs
     if on_fail == "nan":
         return tuple(x * np.nan for x in outputs[:-1])
     raise ConvergenceError(name, nonfinite=converged, operator=True)
 
 
-def _checked(a: LinearOperator, x: Any, y: Any) -> Any:
+def _iterate(
+    operation: Operation, framework: Any, matvec: Any, dtype: str, part: tuple[int, int, int, float], like: Any
+) -> tuple[tuple[Any, ...], bool]:
+    """The outputs of the Krylov iteration with a Hermitian matrix of order n, and whether it converged."""
+    n, first, count, tol = part
+    params = 0, first, with_tolerance(count, tol)
+    kinds = {None: dtype, "real": REAL[dtype]}
+    results = [(shape, kinds.get(d, d)) for shape, d in operation.results(((n, n),), params)]
+    call = (operation.code, DTYPE_CODE[dtype], ENGINES["krylov"], (1, n, *params[1:]))
+    made = framework.run_operator(call, matvec, n, dtype, results, like)
+    if planner.logging_decisions():
+        planner.log_notes()
+    return made  # type: ignore[no-any-return]
+
+
+def svd_of_operator(
+    name: str, eigh: Operation, a: LinearOperator, subset: slice | None, engine: str, on_fail: str, svd: Callable[..., Any]
+) -> tuple[Any, Any, Any]:
+    """U, S, V^H: the largest singular triplets.
+
+    The eigenvectors of [0 A; A^H 0] for its largest eigenvalues, which are the singular values, are (u, v) / sqrt(2). From the
+    subspace of these v the SVD of A V gives the answer, and a fresh product with A^H verifies it.
+    """
+    (m, n), rmatvec = a.shape, a.rmatvec or a.matvec
+    check_choice(name, "on_fail", on_fail, ("raise", "nan"))
+    if engine not in ("auto", "krylov"):
+        raise ValueError(f"{name}: engine={engine!r} needs the matrix itself\nhint: for an operator use engine='krylov'")
+    first, count = part_of(name, subset, min(m, n), "singular values")
+    count = min(m, n) if count < 0 else count
+    if subset is None or first != 0:
+        raise ValueError(f"{name}: an operator needs a subset of the largest values, such as slice(16), got {subset}")
+    like = np.empty(0) if a.like is None else a.like
+    framework = frameworks.of(like, name)
+    xp = framework.Namespace
+
+    def forth(x: Any) -> Any:
+        return _checked(a, x, a.matvec(x), m)
+
+    def back(y: Any) -> Any:
+        return _checked(a, y, rmatvec(y), n)
+
+    if min(m, n) <= _SMALLEST or _LARGEST_SHARE * count > min(m, n):
+        u, s, vh = svd(forth(xp.put(np.eye(n, dtype=a.dtype), like)), on_fail=on_fail)
+        return u[:, :count] * 1, s[:count] * 1, vh[:count] * 1
+    if native is None:
+        raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
+
+    def both(x: Any) -> Any:
+        above, below = xp.adjoint(forth(x[m:] * 1)), xp.adjoint(back(x[:m] * 1))
+        return xp.adjoint(xp.beside(above, below))
+
+    outputs, converged = _iterate(eigh, framework, both, a.dtype, (m + n, m + n - count, count, 0.0), like)
+    good = converged and not framework.failed(outputs[-1])
+    u, s, vh = outputs[1][:m], outputs[0], xp.adjoint(outputs[1][m:])
+    if good:
+        basis = svd(outputs[1][m:] * 1).U
+        u, s, zh = svd(forth(basis))
+        vh = xp.matmul(zh, xp.adjoint(basis))
+        gap = back(u) - xp.adjoint(vh) * xp.like(s, u)
+        sizes = framework.to_numpy(xp.abs(gap)).astype(float), framework.to_numpy(s).astype(float)
+        good = bool(np.linalg.norm(sizes[0], axis=0).max() <= 2 * (m + n) * np.finfo(REAL[a.dtype]).eps * sizes[1].max())
+    if good:
+        return u, s, vh
+    if on_fail == "nan":
+        return u * np.nan, s * np.nan, vh * np.nan
+    raise ConvergenceError(name, nonfinite=converged, operator=True)
+
+
+def _checked(a: LinearOperator, x: Any, y: Any, rows: int) -> Any:
     """``y`` in the dtype of the operator, if it can be the product of a block ``x``."""
-    shapes = tuple(x.shape), tuple(getattr(y, "shape", ()))
-    if shapes[0] != shapes[1]:
+    expected, shape = (rows, *tuple(x.shape)[1:]), tuple(getattr(y, "shape", ()))
+    if shape != expected:
+        word = "matvec" if rows == a.shape[0] and x.shape[0] == a.shape[1] else "rmatvec"
         raise ShapeError(
-            f"operator: matvec returned shape {shapes[1]} for a block of shape {shapes[0]}"
-            "\nhint: matvec gets k vectors at a time, as the columns of an (n, k) array, and returns A times that array"
+            f"operator: {word} returned shape {shape} for a block of shape {tuple(x.shape)}, expected {expected}"
+            "\nhint: it gets k vectors at a time, as the columns of an array, and returns the matrix times that array"
         )
     returned = frameworks.of(y, "operator")
     dtype = returned.dtype_of(y)

@@ -18,12 +18,13 @@ _log = logging.getLogger("lapwing")
 _FARTHEST = {"float32": 120, "float64": 1000}
 
 
-def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
-    """The first eigenvalue and how many; (0, -1) for all. Before n is known, the first one may count from the end."""
+def part_of(name: str, subset: slice | None, n: Any, what: str = "eigenvalues") -> tuple[int, int]:
+    """The first value and how many; (0, -1) for all. Before n is known, the first one may count from the end."""
     if subset is None:
         return 0, -1
     if not isinstance(subset, slice):
-        raise TypeError(f"{name}: subset={subset!r} is not a slice\nhint: subset=slice(-16, None) are the 16 largest")
+        largest = "slice(-16, None)" if what == "eigenvalues" else "slice(16)"
+        raise TypeError(f"{name}: subset={subset!r} is not a slice\nhint: subset={largest} are the 16 largest")
     if subset.step not in (None, 1):
         raise ValueError(f"{name}: subset={subset} has a step\nhint: leave it out, then index the result with [..., ::step]")
     try:
@@ -34,7 +35,7 @@ def part_of(name: str, subset: slice | None, n: Any) -> tuple[int, int]:
         return _part_before_n(name, subset)
     first, last, _ = subset.indices(n)
     if last <= first:
-        raise ValueError(f"{name}: subset={subset} selects none of {n} eigenvalues")
+        raise ValueError(f"{name}: subset={subset} selects none of {n} {what}")
     return (0, -1) if last - first == n else (first, last - first)
 
 
@@ -47,6 +48,29 @@ def _part_before_n(name: str, subset: slice) -> tuple[int, int]:
     if start < 0 and (stop is None or start < stop < 0):
         return start, (stop or 0) - start
     raise ValueError(f"{name}: subset={subset} needs a matrix of known size")
+
+
+_COUNT_BITS = 32  # of the native parameter `count`, whose upper half holds the tolerance in single precision
+
+
+def check_tolerance(name: str, tol: Any, subset: slice | None) -> float:
+    """The tolerance of a part of a spectrum; 0.0 for the default."""
+    if tol is None:
+        return 0.0
+    if isinstance(tol, bool) or not isinstance(tol, (int, float, np.integer, np.floating)) or not 0 < tol < 1:
+        raise ValueError(f"{name}: tol={tol!r} is not a number between 0 and 1\nhint: it is relative to the norm of a, such as 1e-6")
+    if subset is None:
+        raise ValueError(f"{name}: tol={tol!r} needs a subset\nhint: the whole spectrum is always computed to about n eps")
+    return max(float(tol), float(np.finfo(np.float32).tiny))
+
+
+def with_tolerance(count: int, tol: float) -> int:
+    """The native parameter for ``count`` eigenvalues to a tolerance."""
+    return count | (int(np.float32(tol).view(np.int32)) << _COUNT_BITS) if tol and count >= 0 else count
+
+
+def count_in(param: int) -> int:
+    return param & ((1 << _COUNT_BITS) - 1) if param >= 0 else param
 
 
 def check_window(name: str, window: Any, subset: slice | None, shape: tuple[Any, ...], traced: bool) -> tuple[float, float]:
@@ -86,7 +110,7 @@ def _inside(framework: Any, window: tuple[float, float], values: Any) -> tuple[i
 
 
 def certified(
-    framework: Any, name: str, a: Any, part: tuple[int, int], again: Any, eigh: Any, options: dict[str, Any]
+    framework: Any, name: str, a: Any, part: tuple[int, int], again: Any, eigh: Any, options: dict[str, Any], tol: float
 ) -> tuple[Any, ...]:
     """Solve, and prove with the inertia of a shifted matrix that no value beyond the cut was missed."""
     shape, n = framework.shape_of(a), framework.shape_of(a)[-1]
@@ -99,20 +123,20 @@ def certified(
     if not largest and first != 0:
         raise ValueError(f"{name}: certify takes a subset at one end of the spectrum, not {options['subset']}")
     w, v = eigh(a, **options)
-    if not _none_beyond(framework, a, w, v, options["upper"], largest):
+    if not _none_beyond(framework, a, w, v, options["upper"], largest, tol):
         _log.warning("%s: an eigenvalue beyond the cut was missed; the direct routine is used", name)
         direct = "lapack" if framework.describe(a).device == "cpu" else "cusolver"
         w, v = eigh(a, **{**options, "engine": direct})
-        if not _none_beyond(framework, a, w, v, options["upper"], largest):
+        if not _none_beyond(framework, a, w, v, options["upper"], largest, tol):
             raise ConvergenceError(name)
     return (w, v) if again is eigh else (w,)
 
 
-def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool) -> bool:
+def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool, tol: float) -> bool:
     """Whether s I - A + V (W - c) V^H is positive definite: the known values are moved out of the way, no other is above s.
 
-    For the smallest ones the same with -A. The tolerance 10 n eps ||A|| is that of the eigenvalues themselves. The matrix is
-    scaled by a power of two first, so that ||A||^2 is in range.
+    For the smallest ones the same with -A. The tolerance, 10 n eps ||A|| or what the caller asked for, is that of the
+    eigenvalues themselves. The matrix is scaled by a power of two first, so that ||A||^2 is in range.
     """
     if framework.describe(a).device == "cpu":  # XLA would flush subnormal numbers to zero
         a, w, v = (framework.to_numpy(x) for x in (a, w, v))
@@ -128,7 +152,7 @@ def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: b
     whole = whole * float(np.ldexp(1.0, -power))
     values = np.ldexp(known.astype(float) if largest else -known.astype(float), -power)
     norm = float(framework.to_numpy(xp.norm(whole)))
-    slack = 10 * framework.shape_of(a)[-1] * float(np.finfo(known.dtype).eps) * norm
+    slack = max(10 * framework.shape_of(a)[-1] * float(np.finfo(known.dtype).eps), 2 * tol) * norm
     cut = values.min()
     lifted = xp.like(xp.put((values - cut + 2 * slack).astype(known.dtype), v), v)
     lifted = xp.matmul(v * lifted, xp.adjoint(v)) + xp.eye(whole) * (cut + slack)

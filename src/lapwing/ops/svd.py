@@ -10,14 +10,17 @@ import numpy as np
 
 from .. import frameworks, planner
 from ..core.checks import check_choice, check_flag, check_matrix
-from ..core.derivatives import no_derivative, svd_jvp, svd_vjp, svdvals_jvp
+from ..core.derivatives import no_derivative, svd_jvp, svd_part_jvp, svd_part_vjp, svd_vjp, svdvals_jvp
 from ..core.errors import ConvergenceError
 from ..core.keywords import unknown_keyword
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, VALUE, Request
+from .eigh import EIGH
 from .failure import first_failure
+from .operator import LinearOperator, svd_of_operator
 from .qr import _smaller
+from .spectrum import part_of
 
 
 class SVDResult(NamedTuple):
@@ -40,18 +43,23 @@ def svd(
     /,
     *,
     full_matrices: bool = False,
+    subset: slice | None = None,
     on_fail: Literal["raise", "nan"] = "raise",
     engine: str = "auto",
     **unknown: Never,
 ) -> SVDResult:
-    """Singular value decomposition.
+    """Singular value decomposition, of all singular values or some of them.
 
     Parameters
     ----------
-    a : array, shape (..., m, n)
-        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
+    a : array, shape (..., m, n), or :func:`lapwing.operator`
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. An operator needs a ``subset`` of the
+        largest values.
     full_matrices : bool
         False: U and Vh have k = min(m, n) columns and rows. True: both are square.
+    subset : slice, optional
+        Which singular values, counted in descending order: ``slice(16)`` are the 16 largest. For a large matrix these take a
+        small part of the time of all; the call then may wait for the device.
     on_fail : {"raise", "nan"}
         As for :func:`lapwing.eigh`.
     engine : str
@@ -79,7 +87,12 @@ def svd(
     Notes
     -----
     The derivative is that of a function that does not depend on the choice of vectors inside a cluster of equal values. With
-    ``full_matrices=True`` there is none, unless the matrix is square.
+    ``full_matrices=True`` there is none, unless the matrix is square. The derivative of the vectors of a subset computes all
+    singular vectors.
+
+    The largest values of a large matrix come from the largest eigenvalues of its Gram matrix in double precision, and the
+    decomposition of the product of the matrix with their vectors, so that their accuracy is that of the full decomposition.
+    ||A^H u - s v|| <= min(m, n) eps ||A|| is verified; where it is larger, the full decomposition does the work.
 
     Examples
     --------
@@ -87,12 +100,21 @@ def svd(
     >>> u, s, vh = lw.svd(np.array([[3.0, 0.0], [0.0, -2.0], [0.0, 0.0]]))
     >>> s
     array([3., 2.])
+    >>> lw.svd(np.diag([3.0, 5.0, 4.0]), subset=slice(2)).S
+    array([5., 4.])
     """
     if unknown:
         raise unknown_keyword(svd, unknown)
+    if subset is not None and full_matrices is not False:
+        raise ValueError("svd: subset does not go with full_matrices\nhint: give one of them")
+    if type(a) is LinearOperator:
+        return SVDResult(*svd_of_operator("svd", EIGH, a, subset, engine, on_fail, svd))
     framework = frameworks.entry(a, "svd")
     if framework.sharded:
-        return framework.call(svd, a, full_matrices=full_matrices, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
+        options = {"full_matrices": full_matrices, "subset": subset, "on_fail": on_fail, "engine": engine}
+        return framework.call(svd, a, **options)  # type: ignore[no-any-return]
+    if subset is not None:
+        return SVDResult(*_part(framework, "svd", a, subset, on_fail, engine))
     shape = framework.shape_of(a)
     full = _check("svd", shape, framework.dtype_of(a), on_fail, full_matrices)
     if full and 0 in shape[-2:]:
@@ -103,12 +125,20 @@ def svd(
     return SVDResult(*_solve(framework, "svd", operation, a, (0, int(full)), on_fail, engine)[:3])
 
 
-def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = "auto", **unknown: Never) -> Any:
-    """Singular values, descending.
+def svdvals(
+    a: Any,
+    /,
+    *,
+    subset: slice | None = None,
+    on_fail: Literal["raise", "nan"] = "raise",
+    engine: str = "auto",
+    **unknown: Never,
+) -> Any:
+    """Singular values, descending: all or some of them.
 
     Parameters
     ----------
-    a, on_fail, engine
+    a, subset, on_fail, engine
         As for :func:`svd`.
 
     Returns
@@ -132,9 +162,13 @@ def svdvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     """
     if unknown:
         raise unknown_keyword(svdvals, unknown)
+    if type(a) is LinearOperator:
+        return svd_of_operator("svdvals", EIGH, a, subset, engine, on_fail, svd)[1]
     framework = frameworks.entry(a, "svdvals")
     if framework.sharded:
-        return framework.call(svdvals, a, on_fail=on_fail, engine=engine)
+        return framework.call(svdvals, a, subset=subset, on_fail=on_fail, engine=engine)
+    if subset is not None:
+        return _part(framework, "svdvals", a, subset, on_fail, engine)[1]
     _check("svdvals", framework.shape_of(a), framework.dtype_of(a), on_fail)
     return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
 
@@ -211,6 +245,9 @@ def _request(function: Any, places: Any, result: Any = None) -> Any:
     """A function that checks a call of ``function`` and describes it."""
 
     def request(a: Spec, **options: Any) -> Request:
+        if options.pop("subset", None) is not None:
+            name = function.__name__
+            raise ValueError(f"{name}: subset is not supported for sharded matrices\nhint: leave it out, then index the results")
         checked = {name: value for name, value in options.items() if name != "engine"}
         full = _check(function.__name__, a.shape, a.dtype, **checked)
         return Request(function, function.__name__, places, result, **options | {"full_matrices": full})
@@ -223,13 +260,32 @@ svdvals.request = _request(svdvals, (VALUE,))  # type: ignore[attr-defined]
 polar.request = _request(polar, (MATRIX, MATRIX), PolarResult)  # type: ignore[attr-defined]
 
 
+def _part(framework: Any, name: str, a: Any, subset: slice, on_fail: str, engine: str) -> tuple[Any, Any, Any]:
+    """U, S and V^H of some singular values: the largest ones have an operation of their own, the others are cut from all."""
+    shape = framework.shape_of(a)
+    _check(name, shape, framework.dtype_of(a), on_fail)
+    first, count = part_of(name, subset, _smaller(*shape[-2:]), "singular values")
+    if first == 0 and count > 0:
+        u, s, vh, _ = _solve(framework, name, SVD_PART, a, (0, count), on_fail, engine)
+        return u, s, vh
+    u, s, vh, _ = _solve(framework, name, SVD, a, (0, 0), on_fail, engine)
+    if count < 0:
+        return u, s, vh
+    chosen = slice(first, first + count or None)
+    return u[..., chosen] * 1, s[..., chosen] * 1, vh[..., chosen, :] * 1  # a product owns its memory
+
+
 def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Params, on_fail: str, engine: str) -> Any:
-    what = "svdvals" if operation is SVDVALS else "svd"
-    code = planner.code_for(framework, a, engine, name, lambda: [_problem_of(what, a, bool(params[1]))])
+    def problem() -> Problem:
+        if operation is SVD_PART:
+            return _problem_of("svd_part", a, part=(0, params[1]))
+        return _problem_of("svdvals" if operation is SVDVALS else "svd", a, full=bool(params[1]))
+
+    code = planner.code_for(framework, a, engine, name, lambda: [problem()])
     traced = framework.traced(a)
     logging = not traced and planner.logging_decisions()
     if logging:
-        planner.log_decision(_problem_of(what, a, bool(params[1])), engine)
+        planner.log_decision(problem(), engine)
     outputs = framework.apply(operation, (a,), params, code, False)
     if on_fail == "raise" and not traced and framework.failed(outputs[-1]):
         raise first_failure(ConvergenceError, name, framework, a, outputs[-1])
@@ -238,18 +294,27 @@ def _solve(framework: Any, name: str, operation: Operation, a: Any, params: Para
     return outputs
 
 
-def _problem_of(operation: str, a: Any, full: bool = False) -> Problem:
+def _problem_of(operation: str, a: Any, **known: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, operation).describe(a)
     check_matrix(operation, array.shape, array.dtype)
-    return Problem.of(operation, array, columns=array.shape[-1], full=full)
+    return Problem.of(operation, array, columns=array.shape[-1], **known)
 
 
-def _svd_problem(a: Any, full_matrices: bool = False, **_: Any) -> Problem:
-    return _problem_of("svd", a, full_matrices)
+def _problem_with(operation: str) -> Any:
+    def problem(a: Any, full_matrices: bool = False, subset: slice | None = None, **_: Any) -> Problem:
+        whole = _problem_of(operation, a, full=full_matrices)
+        first, count = part_of(operation, subset, whole.short, "singular values")
+        if count < 0:
+            return whole
+        if first == 0:
+            return _problem_of("svd_part", a, part=(0, count))
+        return replace(_problem_of("svd", a), also="; the subset is cut from all singular values")
+
+    return problem
 
 
-svd.problem = polar.problem = _svd_problem  # type: ignore[attr-defined]
-svdvals.problem = lambda a, **_: _problem_of("svdvals", a)  # type: ignore[attr-defined]
+svd.problem = polar.problem = _problem_with("svd")  # type: ignore[attr-defined]
+svdvals.problem = _problem_with("svdvals")  # type: ignore[attr-defined]
 
 
 def _results(shapes: tuple[Shape, ...], params: Params) -> Any:
@@ -273,6 +338,25 @@ def _reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...
     u, s, vh = np.array(u, a.dtype), np.array(s), np.array(vh, a.dtype)
     u[~good], s[~good], vh[~good] = nan, np.nan, nan
     return u, s, vh, np.asarray(~good).astype(np.int32)
+
+
+def _part_results(shapes: tuple[Shape, ...], params: Params) -> Any:
+    *batch, m, n = shapes[0]
+    count = params[1]
+    return ((*batch, m, count), None), ((*batch, count), "real"), ((*batch, count, n), None), (tuple(batch), "int32")
+
+
+def _part_sizes(shapes: tuple[Shape, ...], params: Params) -> Shape:
+    *batch, m, n = shapes[0]
+    if params[1] > min(m, n):
+        raise ValueError(f"svd: the matrix is {m} x {n}, and {params[1]} singular values were asked for")
+    return prod(batch), m, n, params[1]
+
+
+def _part_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, ...]:
+    u, s, vh, info = _reference(arrays, (0, 0))
+    k = params[1]
+    return u[..., :k].copy(), s[..., :k].copy(), vh[..., :k, :].copy(), info
 
 
 SVD = Operation(
@@ -299,4 +383,16 @@ SVDVALS = Operation(
     example=(0, 0),
     jvp=svdvals_jvp,
     derivative_from=("svd", (1, 3)),
+)
+SVD_PART = Operation(
+    "svd_part",
+    results=_part_results,
+    sizes=_part_sizes,
+    reference=_part_reference,
+    work=lambda p: (p.long * p.short**2 + 4 / 3 * p.short**3 + 8 * p.long * p.short * p.count, p.long * p.short),
+    example=(0, 1),
+    jvp=svd_part_jvp,
+    vjp=svd_part_vjp,
+    differentiable=3,
+    keeps_inputs=lambda params: True,
 )

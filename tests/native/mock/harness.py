@@ -17,6 +17,10 @@ NATIVE = MOCK.parents[2] / "native"
 COMPILER = shutil.which("g++") or shutil.which("c++")
 
 
+# Where the stand-in of a newer solver is: as `pip install --target` leaves it, below a folder of its own
+NEWER = "newer/nvidia/cu13/lib"
+
+
 def libraries(factory):
     """The folder with the stand-ins, built once in a test session for all of its processes."""
     base = factory.getbasetemp()
@@ -36,7 +40,9 @@ def build(folder):
         "xla.so": "xla",
     }  # fmt: skip
     running = {}
-    for library, source in sources.items():
+    newer = folder / NEWER
+    newer.mkdir(parents=True, exist_ok=True)
+    for library, source in [*sources.items(), (f"{NEWER}/libcusolver.so.12", "cusolver")]:
         options = [
             "-std=c++17",
             {"nvrtc": "-O0", "xla": "-O0", "cuda": "-O1"}.get(source, "-O2"),
@@ -44,9 +50,10 @@ def build(folder):
             "-Wextra",
             "-Werror",
         ]
+        options += ["-DLW_VERSION=99905"] if library.startswith(NEWER) else []
         command = [COMPILER, *options, "-shared", "-fPIC", f"-iquote{NATIVE}", "-o", folder / library]
-        running[source] = subprocess.Popen([*command, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True)
-    for source, process in running.items():
+        running[source, library] = subprocess.Popen([*command, MOCK / f"{source}.cc"], stderr=subprocess.PIPE, text=True)
+    for (source, _), process in running.items():
         _, errors = process.communicate()
         assert process.returncode == 0, f"{source}.cc: {errors}"
     return folder

@@ -195,6 +195,41 @@ void run_write_rows(const Launch& call) {
       call.pointer<T>("out")[i * count + j] = call.pointer<T>("y")[(call.get("reversed") ? count - 1 - j : j) * n + i];
 }
 
+template <class T>
+void run_recur(const Launch& call) {
+  using Real = typename RealOf<T>::type;
+  const Real alpha = Real(call.number.at("alpha")), beta = Real(call.number.at("beta")), gamma = Real(call.number.at("gamma"));
+  T* z = call.pointer<T>("z");
+  for (int64_t k = 0; k < call.get("count"); k++)
+    z[k] = alpha * call.pointer<T>("ax")[k] + beta * call.pointer<T>("x")[k] + (gamma == 0 ? T(0) : gamma * z[k]);
+}
+
+template <class T>
+void run_widen(const Launch& call) {
+  using Real = typename RealOf<T>::type;
+  constexpr int64_t parts = sizeof(T) / sizeof(Real);
+  const int64_t length = call.get("length") * parts, stride = call.get("stride") * parts;
+  for (int64_t line = 0; line < call.get("lines"); line++)
+    for (int64_t k = 0; k < length; k++)
+      call.pointer<double>("to")[line * length + k] = double(call.pointer<Real>("from")[line * stride + k]);
+}
+
+template <class T>
+void run_narrow(const Launch& call) {
+  using Real = typename RealOf<T>::type;
+  constexpr int64_t parts = sizeof(T) / sizeof(Real);
+  for (int64_t k = 0; k < call.get("count") * parts; k++)
+    call.pointer<Real>("to")[k] = Real(call.pointer<double>("from")[k]);
+}
+
+template <class T>
+void run_take_lines(const Launch& call) {
+  const int64_t length = call.get("length"), from_length = call.get("from_length");
+  for (int64_t line = 0; line < call.get("lines"); line++)
+    for (int64_t k = 0; k < length; k++)
+      call.pointer<T>("to")[line * length + k] = call.pointer<T>("from")[line * from_length + k];
+}
+
 inline int64_t gram_memory(const Launch& call) { return call.n() * call.n() * call.element(); }
 inline int64_t solve_memory(const Launch& call) {
   int64_t width = call.choice("LW_WIDTH");
