@@ -358,6 +358,7 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
+    case EIG: case EIGVALS: case SCHUR: return {};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone
