@@ -8,6 +8,7 @@
 
 #include "cpu/blocked.h"
 #include "cpu/cholesky.h"
+#include "cpu/eig.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
 #include "cpu/threads.h"
@@ -21,6 +22,7 @@
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
+#include "lapack/eig.h"
 #include "lapack/lapack.h"
 #include "lapack/lstsq.h"
 #include "methods/krylov.h"
@@ -91,6 +93,10 @@ std::string needs_cusolver(const Frame&, const Place& place) { return needs_kern
 
 std::string eigh_batched_refuses(const Frame& frame, const Place&) {
   return frame.size[1] <= EIGH_LARGEST ? "" : too_large(frame, EIGH_LARGEST);
+}
+
+std::string eig_batched_refuses(const Frame& frame, const Place&) {
+  return frame.size[1] <= EIG_LARGEST ? "" : too_large(frame, EIG_LARGEST);
 }
 
 // QR, SVD and SVDVALS: the shape decides
@@ -184,6 +190,11 @@ bool eigh_batched_pays(const Frame& frame, const Place&) {
   return n <= EIGH_LARGEST && frame.size[0] >= (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16);
 }
 
+bool eig_batched_pays(const Frame& frame, const Place&) {
+  const int64_t n = frame.size[1];
+  return n <= EIG_LARGEST && frame.size[0] >= (n <= 8 ? 1 : 2);
+}
+
 // A GPU wants to be filled.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1];
@@ -217,8 +228,9 @@ int64_t lanes_bytes(Frame& frame) {
   const int64_t n = frame.size[1], parts = is_complex(frame) ? 2 : 1;
   const int64_t threads = std::min<int64_t>(threads_for(frame), frame.size[0]);
   if (frame.op == CHOLESKY && n > CHOLESKY_LANES) return threads * n * n * int64_t(size_of(frame.dtype));
-  const bool svd = frame.op == SVD || frame.op == SVDVALS;
+  const bool svd = frame.op == SVD || frame.op == SVDVALS, eig = frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   const int64_t elements = frame.op == CHOLESKY         ? n * (n + 1) / 2
+                           : eig                        ? 6 * n * (n + 3)
                            : svd                        ? 4 * n * frame.size[2]
                            : is_rectangular(frame.op) ? 2 * n * (frame.size[2] + 3)
                                                         : n * (n + 3);
@@ -232,6 +244,7 @@ int64_t gpu_qr_bytes(Frame& frame) {
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
 int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
+int64_t lapack_eig_host(Frame& frame) { return lapack::eig_host_bytes(frame); }
 int64_t lapack_solve_host(Frame& frame) { return lapack::solve_host_bytes(frame); }
 // the direct routine asks for its own, should it take over
 int64_t krylov_bytes(Frame& frame) { return int64_t(krylov::scratch_bytes(frame)); }
@@ -324,6 +337,8 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method lstsq[] = {{BATCHED, lstsq_batched, solve_batched_refuses, solve_batched_pays, nullptr, lanes_bytes},
                                      {LAPACK, lstsq_lapack, needs_lapack, always, nullptr, lstsq_host},
                                      {TALL, lstsq_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
+  static constexpr Method eig[] = {{BATCHED, eig_batched, eig_batched_refuses, eig_batched_pays, nullptr, lanes_bytes},
+                                   {LAPACK, lapack::eig, needs_lapack, always, nullptr, lapack_eig_host}};
   static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
   static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
 
@@ -358,7 +373,7 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
-    case EIG: case EIGVALS: case SCHUR: return {};
+    case EIG: case EIGVALS: case SCHUR: return cpu ? Methods{eig, 2} : Methods{};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone
