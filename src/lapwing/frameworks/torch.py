@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from ..core.lapack import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native, warn_of_numpy
 from ..core.operation import OPERATIONS, Operation, Params, operation_named
-from ..core.problem import ADJOINT, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
+from ..core.problem import ADJOINT, COMPLEX, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
 from .like_numpy import NumpyNamespace
 
 sharded = False
@@ -28,6 +28,7 @@ borrow_from_torch(torch)
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
 _REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items()}
+_COMPLEX = {getattr(torch, name): getattr(torch, other) for name, other in COMPLEX.items()}
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -238,7 +239,8 @@ def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype
 
 
 def _kind(name: str | None, dtype: Any) -> Any:
-    return dtype if name is None else _REAL[dtype] if name == "real" else getattr(torch, name)
+    known = {None: dtype, "real": _REAL[dtype], "complex": _COMPLEX[dtype]}
+    return known[name] if name in known else getattr(torch, name)
 
 
 class Namespace(NumpyNamespace):
