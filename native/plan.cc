@@ -19,6 +19,7 @@
 #include "gpu/eigh.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
+#include "gpu/on_host.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/vendor.h"
@@ -90,6 +91,8 @@ std::string needs_lapack(const Frame& frame, const Place&) {
 
 // Kernels of ours turn and clean the triangles.
 std::string needs_cusolver(const Frame&, const Place& place) { return needs_kernels_and(place, vendor::solver); }
+
+std::string needs_eig_solver(const Frame&, const Place& place) { return needs_kernels_and(place, vendor::eig_solver); }
 
 std::string eigh_batched_refuses(const Frame& frame, const Place&) {
   return frame.size[1] <= EIGH_LARGEST ? "" : too_large(frame, EIGH_LARGEST);
@@ -195,6 +198,10 @@ bool eig_batched_pays(const Frame& frame, const Place&) {
   return n <= EIG_LARGEST && frame.size[0] >= (n <= 8 ? 1 : 2);
 }
 
+// Below this order the library's routine is mostly waiting.
+constexpr int64_t CUSOLVER_EIG_FROM = 256;
+bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) { return frame.size[1] >= CUSOLVER_EIG_FROM; }
+
 // A GPU wants to be filled.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1];
@@ -276,6 +283,8 @@ int run_chosen(Frame& frame) {
   const Choice choice = decide(frame, {});
   return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
 }
+int eig_on_host(Frame& frame) { return cuda::on_host(frame, run_chosen); }
+int64_t eig_on_host_bytes(Frame& frame) { return cuda::on_host_bytes(frame) + lapack::eig_host_bytes(frame); }
 int lstsq_batched(Frame& frame) { return lstsq(frame, solve_batched, run_chosen); }
 int lstsq_lapack(Frame& frame) { return lstsq(frame, lapack::lstsq, run_chosen); }
 int lstsq_tall(Frame& frame) {
@@ -350,6 +359,10 @@ Methods methods_of(int32_t op, int32_t device) {
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
+  static constexpr Method gpu_eig[] = {
+      {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
+      {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
+  static constexpr Method gpu_schur[] = {gpu_eig[1]};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
@@ -373,7 +386,8 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
-    case EIG: case EIGVALS: case SCHUR: return cpu ? Methods{eig, 2} : Methods{};
+    case EIG: case EIGVALS: return {cpu ? eig : gpu_eig, 2};
+    case SCHUR: return cpu ? Methods{eig, 2} : Methods{gpu_schur, 1};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

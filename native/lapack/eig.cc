@@ -63,21 +63,9 @@ template <class R>
 void write_vectors(const Frame& frame, const std::complex<R>*, const std::complex<R>* v, std::complex<R>* out, int64_t n) {
   turn(frame, v, out, n, n);
 }
-// A pair of conjugate eigenvalues has the real part of its first vector in one column and the imaginary part in the next.
 template <class R>
 void write_vectors(const Frame&, const std::complex<R>* w, const R* v, std::complex<R>* out, int64_t n) {
-  for (int64_t j = 0; j < n; j++) {
-    const R* column = v + j * n;
-    if (w[j].imag() == 0) {
-      for (int64_t i = 0; i < n; i++) out[i * n + j] = column[i];
-    } else {
-      for (int64_t i = 0; i < n; i++) {
-        out[i * n + j] = {column[i], column[n + i]};
-        out[i * n + j + 1] = {column[i], -column[n + i]};
-      }
-      j++;
-    }
-  }
+  unpack_pairs(w, v, out, n);
 }
 
 template <class T>

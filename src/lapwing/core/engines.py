@@ -77,8 +77,11 @@ ENGINES: dict[str, Engine] = {
         Engine(
             "lapack",
             "LAPACK",
-            {"cpu": "one matrix after the other, with the library's threads"},
-            lambda device: lapack.missing(),
+            {
+                "cpu": "one matrix after the other, with the library's threads",
+                "cuda": "on the host: matrices are copied there, and results back",
+            },
+            lambda device: lapack.missing() or (missing_gpu() if device == "cuda" else ""),
             lapack.libraries,
         ),
         Engine(
