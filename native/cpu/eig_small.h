@@ -140,7 +140,23 @@ __attribute__((noinline)) Mask<R> scale_square(const View<R, P>& from, const Vie
   return finite;
 }
 
-// H <- D^-1 H D with powers of two in D, so that rows and columns have about the same size.
+// The length of a row or a column, whose squares may be too small to be written
+template <class R, int P>
+LAPWING_INLINE Vec<R> length_of(const Vec<R>* x, int64_t step, int64_t n) {
+  Vec<R> largest = {}, sum = {};
+  for (int64_t j = 0; j < n; j++)
+    for (int p = 0; p < P; p++) largest = larger<R>(largest, abs(x[j * step + p]));
+  const PowerOfTwo<R> power(largest);
+  for (int64_t j = 0; j < n; j++)
+    for (int p = 0; p < P; p++) {
+      const Vec<R> scaled = x[j * step + p] * power.up;
+      sum = fma(scaled, scaled, sum);
+    }
+  return sqrt(sum) * power.down;
+}
+
+// H <- D^-1 H D with powers of two in D, so that rows and columns have about the same length. With sums in the place of lengths
+// some matrices would become larger (James, Langou and Lowery, 2014).
 template <class R, int P>
 __attribute__((noinline)) void balance(const View<R, P>& h, int64_t n, Vec<R>* d) {
   constexpr int MANTISSA = std::numeric_limits<R>::digits - 1, BIAS = std::numeric_limits<R>::max_exponent - 1;
@@ -150,11 +166,7 @@ __attribute__((noinline)) void balance(const View<R, P>& h, int64_t n, Vec<R>* d
   for (int sweep = 0; sweep < BALANCING_SWEEPS; sweep++) {
     Mask<R> changed = {};
     for (int64_t i = 0; i < n; i++) {
-      Vec<R> column = {}, row = {};
-      for (int64_t j = 0; j < n; j++) {
-        column += size_of<R, P>(h.get(j, i));
-        row += size_of<R, P>(h.get(i, j));
-      }
+      const Vec<R> column = length_of<R, P>(h.at(0, i), h.down, n), row = length_of<R, P>(h.at(i, 0), h.right, n);
       const Mask<R> half = (((Mask<R>)row >> MANTISSA) - ((Mask<R>)column >> MANTISSA)) >> 1;
       const Vec<R> f = (Vec<R>)((half + BIAS) << MANTISSA), g = (Vec<R>)((BIAS - half) << MANTISSA), next = d[i] * f;
       const Mask<R> better = (column > EIG_LEAST<R>) & (row > EIG_LEAST<R>) & (next < most) & (next * most > 1) &
