@@ -265,3 +265,26 @@ def test_results_have_names():
     assert lw.schur(np.eye(2))._fields == ("T", "Z")
     error = pickle.loads(pickle.dumps(lw.DefectiveMatrixError("eig", batch_index=(1,), batch_shape=(2,))))
     assert error.batch_index == (1,) and "matrix 1 of 2 is defective" in str(error)
+
+
+def test_sharded_matrices_are_refused():
+    with pytest.raises(TypeError, match="eig is not supported for sharded matrices"):
+        lw.explain(lw.eig, lw.spec((100, 100), sharding=4))
+
+
+def test_arrays_of_another_library():
+    class Foreign:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **options):
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    a = random((3, 3), "float64")
+    check_eig(a, *lw.eig(Foreign(a)))
+    check_schur(a, *lw.schur(Foreign(a)))
+    check_schur(a.astype(complex), *lw.schur(Foreign(a), output="complex"))
+    assert np.array_equal(lw.eigvals(Foreign(a)), lw.eigvals(a))

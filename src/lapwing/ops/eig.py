@@ -15,7 +15,6 @@ from ..core.keywords import unknown_keyword
 from ..core.native import how_to_build
 from ..core.operation import Operation, Params, Shape, picked
 from ..core.problem import COMPLEX, Problem, Spec
-from ..core.request import MATRIX, VALUE, Request
 from .failure import first_failure
 
 
@@ -83,8 +82,8 @@ def eig(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = 
     """
     if unknown:
         raise unknown_keyword(eig, unknown)
-    framework = frameworks.entry(a, "eig")
-    if framework.sharded:
+    framework = frameworks.ordinary(a, "eig")
+    if framework.sharded:  # an array of another library, which becomes one of NumPy's or CuPy's
         return framework.call(eig, a, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
     return EigResult(*_run(framework, "eig", EIG, a, on_fail, engine)[:2])
 
@@ -120,7 +119,7 @@ def eigvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     """
     if unknown:
         raise unknown_keyword(eigvals, unknown)
-    framework = frameworks.entry(a, "eigvals")
+    framework = frameworks.ordinary(a, "eigvals")
     if framework.sharded:
         return framework.call(eigvals, a, on_fail=on_fail, engine=engine)
     return _run(framework, "eigvals", EIGVALS, a, on_fail, engine)[0]
@@ -178,7 +177,7 @@ def schur(
     """
     if unknown:
         raise unknown_keyword(schur, unknown)
-    framework = frameworks.entry(a, "schur")
+    framework = frameworks.ordinary(a, "schur")
     if output != "real":
         check_choice("schur", "output", output, ("real", "complex"))
     if framework.sharded:
@@ -208,22 +207,6 @@ def _check(name: str, shape: tuple[Any, ...], dtype: str, on_fail: str) -> None:
     check_square(name, shape, dtype)
     if on_fail not in ("raise", "nan"):
         check_choice(name, "on_fail", on_fail, ("raise", "nan"))
-
-
-def _request(function: Any, places: Any, result: Any = None) -> Any:
-    """A function that checks a call of ``function`` and describes it."""
-
-    def request(a: Spec, **options: Any) -> Request:
-        _check(function.__name__, a.shape, a.dtype, options.get("on_fail", "raise"))
-        options.pop("output", None)
-        return Request(function, function.__name__, places, result, **options)
-
-    return request
-
-
-eig.request = _request(eig, (VALUE, MATRIX), EigResult)  # type: ignore[attr-defined]
-eigvals.request = _request(eigvals, (VALUE,))  # type: ignore[attr-defined]
-schur.request = _request(schur, (MATRIX, MATRIX), SchurResult)  # type: ignore[attr-defined]
 
 
 def _problem_of(operation: str, a: Any, dtype: str = "") -> Problem:
