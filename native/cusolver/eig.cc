@@ -1,8 +1,7 @@
 // Eigenvalues and right eigenvectors of general matrices by cuSOLVER, one matrix after the other.
 //
 // The library gets conj(A), whose eigenvalues and vectors are those of A conjugated. It stores the vectors of a real matrix as
-// LAPACK does, a pair of columns for a pair of eigenvalues. Its routine waits for the GPU many times: so the results are put into
-// our form on the host, which is a small part of the time.
+// LAPACK does, a pair of columns for a pair of eigenvalues: these are unpacked on the host. Its routine waits for the GPU anyway.
 #include <algorithm>
 #include <complex>
 #include <vector>
@@ -56,62 +55,77 @@ struct Room {
   }
 };
 
-template <class R>
-void conjugate_out(std::complex<R>* w, const std::complex<R>* v, std::complex<R>* out, int64_t n) {
-  for (int64_t i = 0; i < n; i++) w[i] = std::conj(w[i]);
-  if (out) std::copy_n(v, n * n, out), transpose_conjugate(out, n);
-}
-template <class R>
-void conjugate_out(std::complex<R>* w, const R* v, std::complex<R>* out, int64_t n) {
-  if (out) lapack::unpack_pairs(w, v, out, n);
-}
-
+// One matrix on its way through the library
 template <class T>
-int eig_as(Frame& frame, const Lease& lease, const Workspace& need, char* block) {
+class Passage {
   using C = std::complex<RealOf<T>>;
-  const auto& api = vendor::table();
-  const Sizes at(frame);
-  const Room room(at, need);
-  const int64_t n = at.n, size = n * n;
-  auto* info = reinterpret_cast<int32_t*>(block + room.info);
-  void *matrix = block + room.matrix, *vectors = block + room.vectors, *values = block + room.values;
-  std::vector<char> host(need.host);
-  std::vector<C> w(static_cast<size_t>(n)), out(at.vectors ? size_t(size) : 0);
-  std::vector<T> v(at.vectors ? size_t(size) : 0);
-  int32_t states[2] = {};
-  const auto from = [](const void* x) { return reinterpret_cast<uint64_t>(x); };
-  for (int64_t m = 0; m < frame.size[0]; m++) {
-    if (cuda::fill(frame, info, 0, 2 * sizeof *info) ||
-        cuda::adjoint(frame, static_cast<T*>(frame.buffer[0]) + m * size, matrix, info, n, n, n, cuda::CHECK) ||
-        cuda::replace_failed(frame, matrix, info, n, n) ||
-        check(frame,
-              api.geev(lease.handle, lease.params, VALUES_ONLY, at.job(), n, at.type, matrix, n, at.complex_type, values, at.type,
-                       nullptr, n, at.type, at.vectors ? vectors : nullptr, n, at.type, block + room.work, need.device, host.data(),
-                       need.host, info + 1),
-              "eigenvalues"))
+  static constexpr bool COMPLEX = PARTS_OF<T> == 2;
+
+ public:
+  Passage(Frame& frame, const Lease& lease, const Workspace& need, char* block)
+      : frame_(frame), lease_(lease), need_(need), at_(frame), room_(at_, need), block_(block), host_(need.host),
+        w_(static_cast<size_t>(at_.n)), v_(packed() ? size_t(at_.n * at_.n) : 0), out_(v_.size()) {}
+
+  int run(int64_t m) {
+    const int64_t n = at_.n, size = n * n;
+    auto* info = reinterpret_cast<int32_t*>(block_ + room_.info);
+    void *matrix = block_ + room_.matrix, *vectors = at_.vectors ? block_ + room_.vectors : nullptr;
+    C* out = at_.vectors ? static_cast<C*>(frame_.buffer[2]) + m * size : nullptr;
+    if (cuda::fill(frame_, info, 0, 2 * sizeof *info) ||
+        cuda::adjoint(frame_, static_cast<T*>(frame_.buffer[0]) + m * size, matrix, info, n, n, n, cuda::CHECK) ||
+        cuda::replace_failed(frame_, matrix, info, n, n) ||
+        check(frame_,
+              vendor::table().geev(lease_.handle, lease_.params, VALUES_ONLY, at_.job(), n, at_.type, matrix, n, at_.complex_type,
+                                   block_ + room_.values, at_.type, nullptr, n, at_.type, vectors, n, at_.type,
+                                   block_ + room_.work, need_.device, host_.data(), need_.host, info + 1),
+              "eigenvalues") ||
+        cuda::merge(frame_, info, info + 1, cuda::PLAIN) ||
+        cuda::copy(frame_, static_cast<int32_t*>(frame_.buffer[at_.vectors ? 3 : 2]) + m, info, sizeof *info) ||
+        (COMPLEX && out && cuda::adjoint(frame_, vectors, out, info, n, n, n, cuda::SPOIL)))
       return 1;
-    int answer = api.copy_to_host(states, from(info), sizeof states, frame.stream);
-    if (!answer) answer = api.copy_to_host(w.data(), from(values), w.size() * sizeof(C), frame.stream);
-    if (!answer && at.vectors) answer = api.copy_to_host(v.data(), from(vectors), v.size() * sizeof(T), frame.stream);
-    if (!answer) answer = api.synchronize(frame.stream);
-    if (check(frame, answer, "a copy to the host")) return 1;
-    const int32_t failed = states[0] || states[1];
+    int32_t failed = 0;
+    download(&failed, info, sizeof failed);
+    download(w_.data(), block_ + room_.values, w_.size() * sizeof(C));
+    if (packed()) download(v_.data(), vectors, v_.size() * sizeof(T));
+    if (wait("a copy to the host")) return 1;
     if (failed) {
-      fill_nan(w.data(), n);
-      fill_nan(out.data(), int64_t(out.size()));
-    } else {
-      conjugate_out(w.data(), v.data(), at.vectors ? out.data() : nullptr, n);
+      fill_nan(w_.data(), n);
+      fill_nan(out_.data(), int64_t(out_.size()));
+    } else if constexpr (COMPLEX) {
+      for (C& x : w_) x = std::conj(x);
+    } else if (out) {
+      lapack::unpack_pairs(w_.data(), v_.data(), out_.data(), n);
     }
-    answer = api.copy_to_device(from(static_cast<C*>(frame.buffer[1]) + m * n), w.data(), w.size() * sizeof(C), frame.stream);
-    if (!answer && at.vectors)
-      answer = api.copy_to_device(from(static_cast<C*>(frame.buffer[2]) + m * size), out.data(), out.size() * sizeof(C), frame.stream);
-    if (!answer)
-      answer = api.copy_to_device(from(static_cast<int32_t*>(frame.buffer[at.vectors ? 3 : 2]) + m), &failed, sizeof failed, frame.stream);
-    if (!answer) answer = api.synchronize(frame.stream);  // the next matrix needs the memory
-    if (check(frame, answer, "a copy to the GPU")) return 1;
+    upload(static_cast<C*>(frame_.buffer[1]) + m * n, w_.data(), w_.size() * sizeof(C));
+    if (packed()) upload(out, out_.data(), out_.size() * sizeof(C));
+    return wait("a copy to the GPU");  // the next matrix needs the memory
   }
-  return 0;
-}
+
+ private:
+  bool packed() const { return at_.vectors && !COMPLEX; }
+  void download(void* to, const void* from, size_t bytes) {
+    if (!status_) status_ = vendor::table().copy_to_host(to, reinterpret_cast<uint64_t>(from), bytes, frame_.stream);
+  }
+  void upload(void* to, const void* from, size_t bytes) {
+    if (!status_) status_ = vendor::table().copy_to_device(reinterpret_cast<uint64_t>(to), from, bytes, frame_.stream);
+  }
+  int wait(const char* doing) {
+    if (!status_) status_ = vendor::table().synchronize(frame_.stream);
+    return check(frame_, status_, doing);
+  }
+
+  Frame& frame_;
+  const Lease& lease_;
+  const Workspace& need_;
+  Sizes at_;
+  Room room_;
+  char* block_;
+  std::vector<char> host_;
+  std::vector<C> w_;
+  std::vector<T> v_;
+  std::vector<C> out_;
+  int status_ = 0;
+};
 
 }  // namespace
 
@@ -120,7 +134,13 @@ int eig(Frame& frame) {
   Workspace need;
   if (!lease.ok() || ask(frame, lease, &need)) return 1;
   char* block = cuda::scratch(frame, Room(Sizes(frame), need).total);
-  return block ? by_dtype(frame.dtype, [&](auto zero) { return eig_as<decltype(zero)>(frame, lease, need, block); }) : 1;
+  if (!block) return 1;
+  return by_dtype(frame.dtype, [&](auto zero) {
+    Passage<decltype(zero)> passage(frame, lease, need, block);
+    for (int64_t m = 0; m < frame.size[0]; m++)
+      if (passage.run(m)) return 1;
+    return 0;
+  });
 }
 
 int64_t eig_scratch(Frame& frame) {
