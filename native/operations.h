@@ -6,7 +6,7 @@
 
 namespace lapwing {
 
-enum class Type { MATRIX, REAL, INTEGER };  // that of the matrix, its real counterpart, int32
+enum class Type { MATRIX, REAL, INTEGER, COMPLEX };  // that of the matrix, its real counterpart, int32, its complex counterpart
 
 struct Argument {
   const char* name = nullptr;
@@ -23,7 +23,7 @@ struct Operation {
 };
 
 namespace arguments {  // the short words of ops.def
-constexpr Type T = Type::MATRIX, R = Type::REAL, I = Type::INTEGER;
+constexpr Type T = Type::MATRIX, R = Type::REAL, I = Type::INTEGER, C = Type::COMPLEX;
 constexpr Argument A = {"a", T, "nn"}, B = {"b", T, "nk"}, RECTANGULAR = {"a", T, "mn"}, INFO = {"info", I, ""};
 constexpr Operation OPERATIONS[N_OPS] = {
 #define OP(enumerator, name, empty, ...) {name, empty, __VA_ARGS__},
@@ -74,6 +74,7 @@ inline int64_t elements(const Frame& frame, const Argument& argument) {
 
 inline size_t size_of(const Frame& frame, const Argument& argument) {
   if (argument.type == Type::INTEGER) return sizeof(int32_t);
+  if (argument.type == Type::COMPLEX) return size_of(frame.dtype >= C64 ? frame.dtype : frame.dtype + C64);
   return size_of(argument.type == Type::REAL && frame.dtype >= C64 ? frame.dtype - C64 : frame.dtype);
 }
 

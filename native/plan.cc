@@ -8,6 +8,7 @@
 
 #include "cpu/blocked.h"
 #include "cpu/cholesky.h"
+#include "cpu/eig.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
 #include "cpu/threads.h"
@@ -18,11 +19,13 @@
 #include "gpu/eigh.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
+#include "gpu/on_host.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
 #include "gpu/svd.h"
 #include "gpu/svd_gram.h"
 #include "gpu/vendor.h"
+#include "lapack/eig.h"
 #include "lapack/lapack.h"
 #include "lapack/lstsq.h"
 #include "methods/krylov.h"
@@ -92,8 +95,14 @@ std::string needs_lapack(const Frame& frame, const Place&) {
 // Kernels of ours turn and clean the triangles.
 std::string needs_cusolver(const Frame&, const Place& place) { return needs_kernels_and(place, vendor::solver); }
 
+std::string needs_eig_solver(const Frame&, const Place& place) { return needs_kernels_and(place, vendor::eig_solver); }
+
 std::string eigh_batched_refuses(const Frame& frame, const Place&) {
   return frame.size[1] <= EIGH_LARGEST ? "" : too_large(frame, EIGH_LARGEST);
+}
+
+std::string eig_batched_refuses(const Frame& frame, const Place&) {
+  return frame.size[1] <= EIG_LARGEST ? "" : too_large(frame, EIG_LARGEST);
 }
 
 // QR, SVD and SVDVALS: the shape decides
@@ -202,6 +211,18 @@ bool eigh_batched_pays(const Frame& frame, const Place&) {
   return n <= EIGH_LARGEST && frame.size[0] >= (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16);
 }
 
+// One matrix is LAPACK's. From times of one thread on Zen 4 (AVX-512, 2026-11-16, float64): a vector of eight matrices takes as long
+// as LAPACK takes for 1.3 at n = 8 and 16, 1.8 at n = 32 and 2.7 at n = 64.
+bool eig_batched_pays(const Frame& frame, const Place&) {
+  const int64_t n = frame.size[1];
+  return n <= EIG_LARGEST && frame.size[0] >= (n <= 32 ? 2 : 4);
+}
+
+// Below this order the host is faster. One matrix on the H200, 2026-11-16, cuSOLVER and the host: float64 n = 128 27 and 15 ms, 256
+// 48 and 54 ms, 512 137 and 366 ms; complex128 n = 128 38 and 43 ms, 512 201 and 770 ms.
+constexpr int64_t CUSOLVER_EIG_FROM = 256;
+bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) { return frame.size[1] >= CUSOLVER_EIG_FROM; }
+
 // A GPU wants to be filled.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1];
@@ -251,8 +272,9 @@ int64_t lanes_bytes(Frame& frame) {
   const int64_t n = frame.size[1], parts = is_complex(frame) ? 2 : 1;
   const int64_t threads = std::min<int64_t>(threads_for(frame), frame.size[0]);
   if (frame.op == CHOLESKY && n > CHOLESKY_LANES) return threads * n * n * int64_t(size_of(frame.dtype));
-  const bool svd = frame.op == SVD || frame.op == SVDVALS;
+  const bool svd = frame.op == SVD || frame.op == SVDVALS, eig = frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   const int64_t elements = frame.op == CHOLESKY         ? n * (n + 1) / 2
+                           : eig                        ? 6 * n * (n + 3)
                            : svd                        ? 4 * n * frame.size[2]
                            : is_rectangular(frame.op) ? 2 * n * (frame.size[2] + 3)
                                                         : n * (n + 3);
@@ -266,6 +288,7 @@ int64_t gpu_qr_bytes(Frame& frame) {
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
 int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
+int64_t lapack_eig_host(Frame& frame) { return lapack::eig_host_bytes(frame); }
 int64_t lapack_solve_host(Frame& frame) { return lapack::solve_host_bytes(frame); }
 // the direct routine asks for its own, should it take over
 int64_t krylov_bytes(Frame& frame) { return int64_t(krylov::scratch_bytes(frame)); }
@@ -297,6 +320,8 @@ int run_chosen(Frame& frame) {
   const Choice choice = decide(frame, {});
   return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
 }
+int eig_on_host(Frame& frame) { return cuda::on_host(frame, run_chosen); }
+int64_t eig_on_host_bytes(Frame& frame) { return cuda::on_host_bytes(frame) + lapack::eig_host_bytes(frame); }
 int lstsq_batched(Frame& frame) { return lstsq(frame, solve_batched, run_chosen); }
 int lstsq_lapack(Frame& frame) { return lstsq(frame, lapack::lstsq, run_chosen); }
 int lstsq_tall(Frame& frame) {
@@ -396,6 +421,8 @@ Methods methods_of(int32_t op, int32_t device) {
                                      {TALL, lstsq_tall, tall_refused, tall_is_faster, nullptr, tall_host}};
   static constexpr Method svd_part[] = {{KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, nullptr, svd_part_bytes},
                                         {LAPACK, run_svd_by_full, needs_lapack, always, nullptr, svd_by_full_bytes}};
+  static constexpr Method eig[] = {{BATCHED, eig_batched, eig_batched_refuses, eig_batched_pays, nullptr, lanes_bytes},
+                                   {LAPACK, lapack::eig, needs_lapack, always, nullptr, lapack_eig_host}};
   static constexpr Method finite[] = {{BATCHED, lapwing::finite, nothing, always, nullptr, nullptr}};
   static constexpr Method hermitian[] = {{BATCHED, lapwing::hermitian, nothing, always, nullptr, nullptr}};
 
@@ -407,6 +434,10 @@ Methods methods_of(int32_t op, int32_t device) {
       {BATCHED, cuda::eigh_batched, gpu_eigh_batched_refuses, gpu_eigh_batched_pays, gpu_eigh_bytes, nullptr},
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
+  static constexpr Method gpu_eig[] = {
+      {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
+      {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
+  static constexpr Method gpu_schur[] = {gpu_eig[1]};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
@@ -435,6 +466,8 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD_PART: return {cpu ? svd_part : gpu_svd_part, 2};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
+    case EIG: case EIGVALS: return {cpu ? eig : gpu_eig, 2};
+    case SCHUR: return cpu ? Methods{eig, 2} : Methods{gpu_schur, 1};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

@@ -344,8 +344,17 @@ int real_of(int type) {
   return type == TYPES[C64] ? TYPES[F32] : type == TYPES[C128] ? TYPES[F64] : type;
 }
 
+int complex_of(int type) {
+  return type == TYPES[F32] ? TYPES[C64] : type == TYPES[F64] ? TYPES[C128] : type;
+}
+
 int type_of(const Argument& argument, int matrix) {
-  return argument.type == Type::INTEGER ? int(TF_INT32) : argument.type == Type::REAL ? real_of(matrix) : matrix;
+  switch (argument.type) {
+    case Type::INTEGER: return TF_INT32;
+    case Type::REAL: return real_of(matrix);
+    case Type::COMPLEX: return complex_of(matrix);
+    default: return matrix;
+  }
 }
 
 int dtype_of(int type) {
@@ -498,9 +507,9 @@ bool find_tensorflow() {
   return !problem[0];
 }
 
-bool has_real_output(const Row& row) {
+bool has_output(const Row& row, Type type) {
   return std::any_of(row.outputs(), row.outputs() + count_of(row.outputs()),
-                     [](const Argument& output) { return output.type == Type::REAL; });
+                     [type](const Argument& output) { return output.type == type; });
 }
 
 void register_kernels(const Row& row, const char* device, void* (*make)(Construction*)) {
@@ -509,7 +518,8 @@ void register_kernels(const Row& row, const char* device, void* (*make)(Construc
     Answer answer;
     KernelBuilder* builder = TF_NewKernelBuilder(name.c_str(), device, make, compute, destroy);
     TF_KernelBuilder_TypeConstraint(builder, "T", type, answer);
-    if (answer.ok() && has_real_output(row)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
+    if (answer.ok() && has_output(row, Type::REAL)) TF_KernelBuilder_TypeConstraint(builder, "R", real_of(type), answer);
+    if (answer.ok() && has_output(row, Type::COMPLEX)) TF_KernelBuilder_TypeConstraint(builder, "C", complex_of(type), answer);
     if (answer.ok())
       TF_RegisterKernelBuilder(name.c_str(), builder, answer);
     else
@@ -524,7 +534,7 @@ void register_row() {
   Answer answer;
   OpBuilder* builder = TF_NewOpDefinitionBuilder(row.name().c_str());
   const auto add = [&](auto* to, const Argument* arguments) {
-    constexpr const char* types[] = {": T", ": R", ": int32"};
+    constexpr const char* types[] = {": T", ": R", ": int32", ": C"};
     for (int i = 0; i < count_of(arguments); i++) to(builder, (arguments[i].name + std::string(types[int(arguments[i].type)])).c_str());
   };
   add(TF_OpDefinitionBuilderAddInput, row.inputs());
@@ -533,7 +543,8 @@ void register_row() {
   TF_OpDefinitionBuilderAddAttr(builder, "engine: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "first: int = 0");
   TF_OpDefinitionBuilderAddAttr(builder, "count: int = -1");
-  if (has_real_output(row)) TF_OpDefinitionBuilderAddAttr(builder, "R: {float, double}");
+  if (has_output(row, Type::REAL)) TF_OpDefinitionBuilderAddAttr(builder, "R: {float, double}");
+  if (has_output(row, Type::COMPLEX)) TF_OpDefinitionBuilderAddAttr(builder, "C: {complex64, complex128}");
   TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, complex64, complex128}");
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shapes<ROW>);
   TF_RegisterOpDefinition(builder, answer);

@@ -58,6 +58,7 @@ const std::vector<const char*> NAMES[N_LIBRARIES] = {
     {"libcusolver.so.12", "libcusolver.so.11"},
     {"libcusolver.so.12", "libcusolver.so.11"},
     {"libcusolver.so.12", "libcusolver.so.11"},
+    {"libcusolver.so.12", "libcusolver.so.11"},
     {"libcublas.so.13", "libcublas.so.12"},
     {"libcublas.so.13", "libcublas.so.12"},
     {"libnvrtc.so.13", "libnvrtc.so.12"},

@@ -92,6 +92,12 @@ struct Complex64 {
   X(many_solver, syev_many, "cusolverDnXsyevBatched", int,                                                             \
     (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, size_t, void*, size_t, int*,        \
      int64_t))                                                                                                         \
+  X(eig_solver, geev_size, "cusolverDnXgeev_bufferSize", int,                                                          \
+    (void*, void*, int, int, int64_t, int, const void*, int64_t, int, const void*, int, const void*, int64_t, int,     \
+     const void*, int64_t, int, size_t*, size_t*))                                                                     \
+  X(eig_solver, geev, "cusolverDnXgeev", int,                                                                          \
+    (void*, void*, int, int, int64_t, int, void*, int64_t, int, void*, int, void*, int64_t, int, void*, int64_t, int,  \
+     void*, size_t, void*, size_t, int*))                                                                              \
   X(blas, blas_create, "cublasCreate_v2", int, (void**))                                                               \
   X(blas, blas_stream, "cublasSetStream_v2", int, (void*, void*))                                                      \
   X(blas, blas_gemm, "cublasGemmEx_64", int,                                                                           \
@@ -136,9 +142,9 @@ struct Complex64 {
 
 namespace lapwing::vendor {
 
-// many_solver: what older solvers lack; newest_solver: the newest copy of the solver on this machine, for the routines that are
-// faster there; dense_solver and dense_blas: what only systems and decompositions need
-enum Library { driver, solver, many_solver, newest_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
+// many_solver, eig_solver: what older solvers lack; newest_solver: the newest copy of the solver on this machine, for the routines
+// that are faster there; dense_solver and dense_blas: what only systems and decompositions need
+enum Library { driver, solver, many_solver, eig_solver, newest_solver, dense_solver, blas, dense_blas, compiler, N_LIBRARIES };
 
 struct Table {
 #define LAPWING_MEMBER(library, name, symbol, result, arguments) result(*name) arguments = nullptr;

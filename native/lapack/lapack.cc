@@ -145,7 +145,8 @@ const char* const ROUTINES[N_NAMES * N_DTYPES] = {
     "slauum", "dlauum", "clauum", "zlauum", "sgeqrf", "dgeqrf", "cgeqrf", "zgeqrf", "sorgqr", "dorgqr", "cungqr", "zungqr",
     "sgesdd", "dgesdd", "cgesdd", "zgesdd", "sgesvd", "dgesvd", "cgesvd", "zgesvd", "strsv",  "dtrsv",  "ctrsv",  "ztrsv",
     "spotri", "dpotri", "cpotri", "zpotri", "ssytrf", "dsytrf", "csytrf", "zsytrf", "ssytrs", "dsytrs", "csytrs", "zsytrs",
-    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs", "sormqr", "dormqr", "cunmqr", "zunmqr"};
+    "ssytrf", "dsytrf", "chetrf", "zhetrf", "ssytrs", "dsytrs", "chetrs", "zhetrs", "sormqr", "dormqr", "cunmqr", "zunmqr",
+    "sgeev",  "dgeev",  "cgeev",  "zgeev",  "sgees",  "dgees",  "cgees",  "zgees"};
 
 bool bind(const char* name, void* address, int width, bool to_lent) {
   bool known = false;
@@ -160,7 +161,8 @@ bool bind(const char* name, void* address, int width, bool to_lent) {
 void use_lent(bool wanted) { lending = wanted; }
 
 Use::Use(const Frame& frame) : before_(used) {
-  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS || frame.op == SVD_PART;
+  const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
+                        frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
 }
 Use::~Use() { used = before_; }

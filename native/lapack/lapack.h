@@ -7,7 +7,7 @@ namespace lapwing::lapack {
 
 // herk stands for syrk too, the same product for real matrices; so do heevd and heevr for syevd and syevr, ungqr and unmqr for
 // orgqr and ormqr
-enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, POTRI, SYTRF, SYTRS, HETRF, HETRS, UNMQR, N_NAMES };
+enum Name { POTRF, TRSM, HERK, GEMM, HEEVD, HEEVR, TRMM, GETRF, TRTRI, LAUUM, GEQRF, UNGQR, GESDD, GESVD, TRSV, POTRI, SYTRF, SYTRS, HETRF, HETRS, UNMQR, GEEV, GEES, N_NAMES };
 struct Routine {
   void* address = nullptr;
   int width = 0;  // size of its integers, 4 or 8

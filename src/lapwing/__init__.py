@@ -6,12 +6,13 @@ from typing import Any as _Any
 from ._version import __version__
 from .core.autograph import leave_alone
 from .core.engines import register_backends as _register_backends
-from .core.errors import ConvergenceError, NotPositiveDefiniteError, SingularMatrixError
+from .core.errors import ConvergenceError, DefectiveMatrixError, NotPositiveDefiniteError, SingularMatrixError
 from .core.keywords import hide_unknown
 from .core.problem import spec
 from .doors import install
 from .ops.cholesky import cholesky, cholesky_ex
 from .ops.det import det
+from .ops.eig import eig, eigvals, schur
 from .ops.eigh import eigh, eigh_ex, eigvalsh
 from .ops.explain import explain
 from .ops.factor import Factor, factor
@@ -28,6 +29,7 @@ from .planner import engines
 
 __all__ = [
     "ConvergenceError",
+    "DefectiveMatrixError",
     "Factor",
     "NotPositiveDefiniteError",
     "SingularMatrixError",
@@ -36,8 +38,10 @@ __all__ = [
     "cholesky_ex",
     "cond",
     "det",
+    "eig",
     "eigh",
     "eigh_ex",
+    "eigvals",
     "eigvalsh",
     "engines",
     "explain",
@@ -56,6 +60,7 @@ __all__ = [
     "pinv",
     "polar",
     "qr",
+    "schur",
     "slogdet",
     "solve",
     "solve_ex",

@@ -31,6 +31,9 @@ from .frameworks import foreign as _foreign
 from .ops import singular_values as _singular_values
 from .ops.cholesky import cholesky as _cholesky
 from .ops.det import det as _det
+from .ops.eig import EigResult
+from .ops.eig import eig as _eig
+from .ops.eig import eigvals as _eigvals
 from .ops.eigh import EighResult
 from .ops.eigh import eigh as _eigh
 from .ops.eigh import eigvalsh as _eigvalsh
@@ -45,13 +48,14 @@ from .ops.svd import SVDResult
 from .ops.svd import svd as _svd
 from .ops.svd import svdvals as _svdvals
 
-# eig and eigvals belong here too, once lapwing has them: import them, wrap them as eigh is wrapped, and name them in this list.
 __all__ = [
     "cholesky",
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "inv",
     "matmul",
@@ -85,9 +89,19 @@ def det(x: Any, /) -> Any:
     return _det(x)
 
 
+def eig(x: Any, /) -> EigResult:
+    """``(eigenvalues, eigenvectors)`` of general matrices, both complex, in no particular order."""
+    return _eig(x)
+
+
 def eigh(x: Any, /) -> EighResult:
     """``(eigenvalues, eigenvectors)`` of Hermitian matrices, ascending; the lower triangle is read."""
     return _eigh(x)
+
+
+def eigvals(x: Any, /) -> Any:
+    """Eigenvalues of general matrices, complex, in no particular order."""
+    return _eigvals(x)
 
 
 def eigvalsh(x: Any, /) -> Any:

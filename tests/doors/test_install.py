@@ -76,6 +76,11 @@ def test_threads_and_nesting():
     assert np.linalg.eigh is own
 
 
+def sums(*values):
+    """Of eigenvalues and of their squares: the libraries may order eigenvalues differently."""
+    return [x for w in values for x in (w.sum(-1), (w**2).sum(-1))]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numpy(dtype):
     a, p = matrices(dtype)
@@ -86,6 +91,8 @@ def test_numpy(dtype):
             else [np.linalg.cholesky(p)]
         ),
         "det": lambda: [np.linalg.det(a) / 4**5],
+        "eig": lambda: sums(np.linalg.eig(a).eigenvalues, np.linalg.eig(p)[0]),
+        "eigvals": lambda: sums(np.linalg.eigvals(a)),
         "eigh": lambda: [np.linalg.eigh(p).eigenvalues, np.linalg.eigh(p, "U").eigenvalues],
         "eigvalsh": lambda: [np.linalg.eigvalsh(p)],
         "inv": lambda: [np.linalg.inv(p + np.eye(5, dtype=dtype))],
@@ -125,6 +132,9 @@ def test_scipy(dtype):
     calls = {
         "cholesky": lambda: [sl.cholesky(p), sl.cholesky(p, lower=True)],
         "det": lambda: [sl.det(a / 4)],
+        "eig": lambda: sums(sl.eig(a[:80])[0]),
+        "eigvals": lambda: sums(sl.eigvals(a[:80])),
+        "schur": lambda: sums(np.diagonal(sl.schur(a[:80], output="complex")[0], axis1=-2, axis2=-1)),
         "eigh": lambda: [sl.eigh(p)[0], sl.eigh(p, eigvals_only=True)],
         "svd": lambda: [sl.svd(a)[1], sl.svd(a, full_matrices=False, compute_uv=False)],
         "svdvals": lambda: [sl.svdvals(a)],
@@ -136,7 +146,9 @@ def test_scipy(dtype):
         with lw.install("scipy") as handle:
             got = call()
         taken = handle.report()[f"scipy.{name}"]["lapwing"]
-        assert taken == len(got) or (name == "det" and dtype in ("float32", "complex64")), name
+        assert taken == (1 if name in ("eig", "eigvals", "schur") else len(got)) or (
+            name == "det" and dtype in ("float32", "complex64")
+        ), name
         for x, y in zip(got, expected, strict=True):
             close(x, y, 10)
     p[3, 0, 4] = np.nan
@@ -151,6 +163,8 @@ def test_jax():
         a, p = map(jnp.asarray, matrices("float64"))
         calls = {
             "cholesky": lambda: jnp.linalg.cholesky(p),
+            "eig": lambda: jnp.linalg.eig(a).eigenvalues.sum(-1),
+            "eigvals": lambda: (jnp.linalg.eigvals(a) ** 2).sum(-1),
             "eigh": lambda: jnp.linalg.eigh(p).eigenvalues,
             "svd": lambda: jnp.linalg.svd(a).S,
             "qr": lambda: jnp.abs(jnp.linalg.qr(a).R),
@@ -175,6 +189,8 @@ TORCH = {
     "linalg_cholesky_ex": lambda t, a, p: [*t.linalg.cholesky_ex(p), t.linalg.cholesky(p, upper=True)],
     "linalg_inv_ex": lambda t, a, p: [*t.linalg.inv_ex(p + t.eye(5))],
     "linalg_qr": lambda t, a, p: [x.abs() for x in t.linalg.qr(a)],
+    "linalg_eig": lambda t, a, p: sums(t.linalg.eig(a)[0]),
+    "_linalg_eigvals": lambda t, a, p: sums(t.linalg.eigvals(a.detach())),
     "_linalg_eigh": lambda t, a, p: [t.linalg.eigh(p)[0], t.linalg.eigvalsh(p, UPLO="U")],
     "_linalg_svd": lambda t, a, p: [t.linalg.svd(a)[1], t.linalg.svdvals(a)],
 }
@@ -196,7 +212,7 @@ def test_torch(name, dtype, everywhere):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name", [name for name in TORCH if name != "_linalg_eigvals"])  # it serves calls without derivatives
 def test_torch_derivatives_are_torchs_own(name, dtype, everywhere):
     torch = pytest.importorskip("torch")
     a, p = (torch.tensor(x[:2, :3, :3]).requires_grad_() for x in matrices(dtype))
@@ -218,6 +234,29 @@ class _Small:
 
     def __init__(self, torch):
         self.linalg, self.eye = torch.linalg, lambda n: torch.eye(3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eig_as_the_libraries_return_it(dtype):
+    """Dtypes and memory order: NumPy and SciPy answer in real numbers where all eigenvalues are real."""
+    torch, sl = pytest.importorskip("torch"), pytest.importorskip("scipy.linalg")
+    a, p = matrices(dtype)
+    for x in (a[:80], p[:80]):
+        calls = (lambda x: np.linalg.eig(x), sl.eig, sl.schur, lambda x: (np.linalg.eigvals(x),), lambda x: (sl.eigvals(x),))
+        for call in calls:
+            expected = call(x)
+            with lw.install("numpy", "scipy"):
+                got = call(x)
+            assert [y.dtype for y in got] == [y.dtype for y in expected]
+            assert type(got) is type(expected)
+    t = torch.tensor(a)
+    expected = torch.linalg.eig(t)
+    with lw.install("torch"):
+        got = torch.linalg.eig(t)
+    assert [y.stride() for y in got] == [y.stride() for y in expected]
+    assert torch.allclose(
+        t.to(got[1].dtype) @ got[1], got[1] * got[0][..., None, :], atol=2e-4 if "64" not in str(t.real.dtype) else 1e-12
+    )
 
 
 def test_torch_errors_vmap_and_compile():

@@ -34,8 +34,11 @@ OPERATIONS: dict[str, dict[str, str]] = {
     "svdvals": {"operation": "svdvals"},
     "eigh": {"operation": "eigh"},
     "eigvalsh": {"operation": "eigvalsh"},
+    "eig": {"operation": "eig"},
+    "eigvals": {"operation": "eigvals"},
+    "schur": {"operation": "schur"},
 }
-_SPECTRA = ("svd", "svdvals", "eigh", "eigvalsh")
+_SPECTRA = ("svd", "svdvals", "eigh", "eigvalsh", "eig", "eigvals", "schur")
 _TALL = 4  # rows of a least-squares problem, in multiples of n
 # A cell whose ratio is inside is at par: times vary by this much.
 PAR = (0.97, 1.03)

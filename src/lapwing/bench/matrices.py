@@ -41,7 +41,7 @@ def make_matrix(case: Case, seed: int | None = None) -> np.ndarray:
     of a square G of normal numbers: its largest values stand close. "wishart_shift" adds one to the diagonal.
     """
     rng = np.random.default_rng(seed)
-    general = not (case.operation == "cholesky" or case.operation.startswith("eig") or case.assume == "pos")
+    general = not (case.operation in ("cholesky", "eigh", "eigvalsh") or case.assume == "pos")
     if case.condition is not None:
         return _conditioned(case, rng, general)
     if case.matrix == "random" and general:

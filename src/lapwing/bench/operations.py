@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.problem import Problem, spec
 from ..ops.cholesky import cholesky
 from ..ops.det import det
+from ..ops.eig import eig, eigvals, schur
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.factor import factor
 from ..ops.lstsq import lstsq
@@ -17,6 +18,7 @@ from ..ops.qr import qr
 from ..ops.solve import inv, slogdet, solve
 from ..ops.svd import svd, svdvals
 from .check import Check, check_cholesky_on_device, check_factor
+from .check_eig import check_general, check_general_on_device
 from .check_eigh import check_pairs_on_device, check_spectrum, check_values
 from .check_lu import check_determinant, check_determinant_on_device, check_lu, check_lu_on_device
 from .check_solve import check_singular_values, check_solution, check_solution_on_device
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cholesky": cholesky, "eigh": eigh, "eigvalsh": eigvalsh, "solve": solve, "inv": inv, "slogdet": slogdet, "det": det,
     "lu": factor, "qr": qr, "svd": svd, "svdvals": svdvals, "lstsq": lstsq,
+    "eig": eig, "eigvals": eigvals, "schur": schur,
 }  # fmt: skip
 
 
@@ -95,6 +98,7 @@ def _values(case: Case) -> tuple[int, ...]:
 
 
 _solution = partial(Operation, check=check_solution, check_on_device=check_solution_on_device)
+_general = partial(Operation, choices=(), check=check_general, check_on_device=check_general_on_device)
 _SYSTEM = ("assume", "upper", "condition")
 _GENERAL = ("random", "known", "wishart_shift")
 _SPECTRAL = ("random", "known", "kernel", "laplacian", "wishart", "wishart_shift")
@@ -175,6 +179,15 @@ _OPERATIONS = (
         lambda library, a, values, case: check_singular_values(library.to_host(a), library.to_host(values), case),
     ),
     _solution("lstsq", _work("6mn^2 + 20n^3"), ("k", "rows", "condition"), lambda case: ((*case.lead, case.n, case.k),)),
+    _general(
+        "eig",
+        _work("25n^3", "one read of the matrix and one write of the vectors"),
+        shapes=lambda case: (_values(case), _square(case)),
+    ),
+    _general("eigvals", _work("10n^3", "one read of the matrix"), shapes=lambda case: (_values(case),)),
+    _general(
+        "schur", _work("25n^3", "one read of the matrix and one write of T and Z"), shapes=lambda case: (_square(case),) * 2
+    ),
 )
 
 

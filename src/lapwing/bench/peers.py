@@ -70,7 +70,7 @@ def peer_text(name: str, case: Case) -> str:
 
 def special_routines(case: Case) -> tuple[tuple[str, str], ...]:
     """(routine, library) for each that suits the case."""
-    if case.operation.startswith("eig"):
+    if case.operation in ("eigh", "eigvalsh"):
         if not case.problem.at_an_end or case.batch > 1 or case.device != "cpu" or 2 * case.count >= case.n:
             return ()
         # with the inverse ARPACK finds the values near zero: the smallest ones if the matrix is surely positive definite
@@ -111,7 +111,14 @@ def _usual(prefix: str, linalg: Any, case: Case) -> dict[str, Peer]:
         "svd": Peer(f"{prefix}.svd(a, full_matrices=False)", partial(linalg.svd, full_matrices=False)),
         "svdvals": Peer(f"{prefix}.svd(a, compute_uv=False)", lambda a: linalg.svd(a, compute_uv=False)),
         "lstsq": Peer(f"{prefix}.lstsq(a, b, rcond=None)[0]", lambda ab: linalg.lstsq(*ab, rcond=None)[0]),
+        **_general(prefix + ".{}(a)", linalg),
     }
+
+
+def _general(text: str, linalg: Any) -> dict[str, Peer]:
+    """Eigenvalues of general matrices, where the library has them: CuPy has only since release 14."""
+    names = [name for name in ("eig", "eigvals") if hasattr(linalg, name)]
+    return {name: Peer(text.format(name), getattr(linalg, name)) for name in names}
 
 
 def _numpy(library: Library, case: Case) -> dict[str, Peer]:
@@ -182,6 +189,9 @@ def _scipy(library: Library, case: Case) -> dict[str, Peer]:
         "svd": Peer("scipy.linalg.svd(a, full_matrices=False)", partial(sl.svd, full_matrices=False, **_FAST)),
         "svdvals": Peer("scipy.linalg.svdvals(a)", partial(sl.svdvals, **_FAST)),
         "lstsq": Peer("scipy.linalg.lstsq(a, b)[0]", lambda ab: sl.lstsq(*ab, **_FAST)[0]),
+        "eig": Peer("scipy.linalg.eig(a)", partial(sl.eig, **_FAST)),
+        "eigvals": Peer("scipy.linalg.eigvals(a)", partial(sl.eigvals, **_FAST)),
+        "schur": Peer("scipy.linalg.schur(a)", partial(sl.schur, **_FAST)),
         "gelsy": Peer(
             'scipy.linalg.lstsq(a, b, lapack_driver="gelsy")[0]', lambda ab: sl.lstsq(*ab, lapack_driver="gelsy", **_FAST)[0]
         ),
@@ -306,7 +316,18 @@ def _jax(library: Any, case: Case) -> dict[str, Peer]:
             "jax.jit(jax.numpy.linalg.lstsq)(a, b)[0], under vmap for a batch",
             _with_b(library.jax.vmap(least) if case.lead else least),
         ),
+        **_general("jax.jit(jax.numpy.linalg.{})(a)", jnp.linalg),
+        **_jax_schur(library, case),
     }
+
+
+def _jax_schur(library: Any, case: Case) -> dict[str, Peer]:
+    """On the CPU alone, and one matrix at a time."""
+    if case.device != "cpu" or case.lead:
+        return {}
+    from jax.scipy.linalg import schur
+
+    return {"schur": Peer("jax.jit(jax.scipy.linalg.schur)(a)", schur)}
 
 
 def _tensorflow(library: Any, case: Case) -> dict[str, Peer]:
@@ -341,6 +362,7 @@ def _tensorflow(library: Any, case: Case) -> dict[str, Peer]:
         "qr": Peer("tensorflow.linalg.qr(a)", linalg.qr),
         "svd": Peer("tensorflow.linalg.svd(a)", decomposed),
         "lstsq": Peer("tensorflow.linalg.lstsq(a, b, fast=False)", _with_b(linalg.lstsq, fast=False)),
+        **_general("tensorflow.linalg.{}(a)", linalg),
     }
 
 

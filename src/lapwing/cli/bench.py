@@ -37,7 +37,10 @@ from .usage import (
     sentence,
 )
 
-_OPERATIONS = ("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet", "det", "lu", "qr", "svd", "svdvals", "lstsq")
+_OPERATIONS = (
+    *("cholesky", "eigh", "eigvalsh", "solve", "inv", "slogdet", "det", "lu", "qr", "svd", "svdvals", "lstsq"),
+    *("eig", "eigvals", "schur"),
+)
 _OF_EIGENVALUES = ("eigh", "eigvalsh")
 # fields of a case that only some operations have, with their flags
 _CHOICES = {"k": "--rhs", "rows": "--rows", "assume": "--assume", "precision": "--precision", "condition": "--condition"}

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import DefectiveMatrixError
 from .operation import Params, operation_named
 from .problem import ADJOINT, POS, UNIT, UPPER
 
@@ -74,6 +75,72 @@ def eigh_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> 
     if xp.visible(w):
         _warn_about_clusters(xp, w, gw, None if gv is None else xp.adjoint(v) @ gv)
     return (_hermitian(xp, left @ xp.adjoint(v)),)
+
+
+def eig_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """With P = V^-1 dA V: dw = diag P, dV = V X - V diag(Re diag(V^H V X)), X = F o P and F_ij = 1 / (w_j - w_i), 0 for equal
+    eigenvalues."""
+    w, v = outputs[:2]
+    p = _left_vectors(xp, inputs[0], w, v) @ (xp.like(tangents[0], v) @ v)
+    moved = v @ (_between(xp, w) * p)
+    return xp.diagonal(p), moved - v * _lengths(xp, v, moved)
+
+
+def eigvals_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:
+    """dw = diag(V^-1 dA V), from the outputs of eig."""
+    w, v = outputs[:2]
+    left = _left_vectors(xp, inputs[0], w, v)
+    return (xp.sum(left * xp.swap(xp.like(tangents[0], v) @ v), -1),)
+
+
+def eig_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> tuple[Any, ...]:
+    """G = V^-H (diag(gw) + conj(F) o (V^H gV - V^H V diag(Re diag(V^H gV)))) V^H; F as in eig_jvp."""
+    w, v = outputs[:2]
+    gw, gv = grads[:2]
+    inner = None if gw is None else xp.diag(gw)
+    if gv is not None:
+        # the component along v changes its length, which is fixed
+        moved = xp.conj(_between(xp, w)) * (xp.adjoint(v) @ (gv - v * _lengths(xp, v, gv)))
+        inner = moved if inner is None else inner + moved
+    if inner is None:
+        return (None,)
+    g = xp.adjoint(_left_vectors(xp, inputs[0], w, v)) @ inner @ xp.adjoint(v)
+    return (g if xp.dtype_name(inputs[0]).startswith("complex") else xp.real(g),)
+
+
+def _between(xp: Any, w: Any) -> Any:
+    """1 / (w_j - w_i), and 0 where the two count as equal."""
+    gap = w[..., None, :] - w[..., :, None]
+    close = _near(xp, gap, xp.abs(w)[..., None, :])
+    # the inner where keeps second derivatives finite
+    return xp.where(close, xp.zeros_like(gap), 1 / xp.where(close, xp.ones_like(gap), gap))
+
+
+def _lengths(xp: Any, v: Any, x: Any) -> Any:
+    """Re(v_j^H x_j) for each column, as a row of the dtype of v."""
+    return xp.like(xp.real(xp.sum(xp.conj(v) * x, -2)), v)[..., None, :]
+
+
+def _left_vectors(xp: Any, a: Any, w: Any, v: Any) -> Any:
+    """V^-1. For a defective matrix an error where values can be read, else NaN."""
+    left, _ = xp.call(operation_named("inverse"), (v,), (0,))
+    size, columns, rows = (xp.abs(xp.constant(x)) for x in (a, v, left))
+    eps, n = float(np.finfo(xp.dtype_name(size)).eps), xp.order(size)
+    gap = xp.abs(xp.constant(w)[..., None, :] - xp.constant(w)[..., :, None])
+    # An eigenvalue that rounding errors in the elements of A move onto another one ...
+    moved = 10 * eps * n * xp.sum(rows * xp.swap(size @ columns), -1)
+    meets = xp.any((gap <= moved[..., None]) & (xp.eye(rows) == 0), -1)
+    # ... and whose vector is nearly one of the others'
+    condition = xp.sum(rows**2, -1) ** 0.5
+    defective = xp.any((meets & (condition >= 0.1 / (eps * n) ** 0.5)) | ~xp.isfinite(condition), -1)
+    if xp.visible(w):
+        flags = np.asarray(xp.to_numpy(defective))
+        if flags.any():
+            bad = np.argwhere(flags)
+            first = tuple(int(i) for i in bad[0])
+            raise DefectiveMatrixError("eig", batch_index=first, batch_shape=flags.shape, failures=len(bad))
+    one = xp.ones_like(left)
+    return left * xp.where(defective[..., None, None], one * float("nan"), one)
 
 
 def hermitian_jvp(xp: Any, params: Params, inputs: Any, outputs: Any, tangents: Any) -> tuple[Any, ...]:

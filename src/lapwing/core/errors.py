@@ -161,5 +161,25 @@ class ConvergenceError(_MatrixError):
         return "try another engine, or scale the matrix"
 
 
+class DefectiveMatrixError(_MatrixError):
+    """A derivative of eigenvalues or eigenvectors was asked for, and the eigenvectors of a matrix do not span the space.
+
+    Attributes
+    ----------
+    batch_index : tuple of int
+        Which matrix of the batch, the first that failed; ``()`` for a single matrix.
+    nonfinite : bool
+        False.
+    failures : int
+        How many matrices of the batch failed.
+    """
+
+    def _what(self, who: str) -> str:
+        return f"{who} is defective to working precision: its eigenvalues and eigenvectors have no derivative"
+
+    def _hint(self) -> str:
+        return "a small random matrix added to it makes its eigenvalues distinct; use float64 if this is float32"
+
+
 def _rebuild(cls: type[_MatrixError], operation: str, fields: dict[str, Any]) -> _MatrixError:
     return cls(operation, **fields)

@@ -19,7 +19,7 @@ from .native import missing_reason, native
 _LAPACK = (
     *[
         t + name
-        for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri", "sytrf", "sytrs")
+        for name in ("potrf", "getrf", "trtri", "lauum", "geqrf", "gesdd", "gesvd", "potri", "sytrf", "sytrs", "geev", "gees")
         for t in "sdcz"
     ],
     *[t + name for name in ("syevd", "syevr", "orgqr", "ormqr", "sytrf", "sytrs") for t in "sd"],

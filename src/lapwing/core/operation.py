@@ -19,7 +19,8 @@ OPERATIONS: list[Operation] = []  # all there are, for frameworks that want to k
 class Operation:
     """One row per operation; every framework hooks it up from this record alone.
 
-    ``results(shapes, params)`` gives shape and dtype of each output; dtype None is the input's, "real" its real counterpart.
+    ``results(shapes, params)`` gives shape and dtype of each output; dtype None is the input's, "real" its real
+    counterpart, "complex" its complex one.
     ``sizes(shapes, params)`` are the numbers the native frame carries. ``jvp(xp, params, inputs, outputs, tangents)`` and
     ``vjp(xp, params, inputs, outputs, grads)`` are written once on a small namespace that each framework supplies (see
     core/derivatives.py); both see inputs only where ``keeps_inputs(params)``. An operation without such rules may be

@@ -17,6 +17,7 @@ DEVICES = ("cpu", "cuda")  # in the order of Device in native/frame.h
 UPPER, OVERWRITE, ADJOINT, UNIT, POS, MIXED, SYMMETRIC, SELF_ADJOINT, LENT = (1 << i for i in range(9))
 ITEMSIZE = dict(zip(DTYPES, (4, 8, 8, 16), strict=True))
 REAL = dict(zip(DTYPES, ("float32", "float64", "float32", "float64"), strict=True))
+COMPLEX = dict(zip(DTYPES, ("complex64", "complex128", "complex64", "complex128"), strict=True))
 
 
 def promoted(first: str, second: str) -> str:

@@ -16,6 +16,7 @@ import jax.scipy.linalg
 from ..core.problem import DTYPES
 from ..frameworks import jax as framework
 from ..ops.cholesky import cholesky
+from ..ops.eig import eig, eigvals
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.qr import qr
 from ..ops.svd import svd, svdvals
@@ -63,6 +64,14 @@ def _symmetric(a: Any) -> Any:
 
 def _cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
     return cholesky(_symmetric(a), upper=upper, on_fail="nan") if symmetrize_input and _ahead("cholesky", a) else None
+
+
+def _eig(a: Any) -> Any:
+    return _named("EigResult", eig(a, on_fail="nan")) if _ahead("eig", a) else None
+
+
+def _eigvals(a: Any) -> Any:
+    return eigvals(a, on_fail="nan") if _ahead("eigvals", a) else None
 
 
 def _eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Any:
@@ -120,7 +129,9 @@ def _scipy_svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, **op
 
 _KERNELS: dict[str, Kernel] = {
     "cholesky": _cholesky,
+    "eig": _eig,
     "eigh": _eigh,
+    "eigvals": _eigvals,
     "eigvalsh": _eigvalsh,
     "qr": _qr,
     "svd": _svd,

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..ops.cholesky import cholesky
 from ..ops.det import det
+from ..ops.eig import eig, eigvals
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.qr import qr
 from ..ops.solve import inv, slogdet, solve
@@ -50,6 +51,25 @@ def _det(a: np.ndarray) -> Any:
 def _slogdet(a: np.ndarray) -> Any:
     parts = slogdet(a) if is_ahead("slogdet", a) else None
     return _named("SlogdetResult", parts) if parts is not None and (parts[1] < np.inf).all() else None
+
+
+def real_where_all_are(a: np.ndarray, w: np.ndarray, *results: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The results, as real numbers where the matrices and all of their eigenvalues are real."""
+    if np.iscomplexobj(a) or w.imag.any():
+        return results
+    return tuple(np.ascontiguousarray(x.real) for x in results)
+
+
+def _eig(a: np.ndarray) -> Any:
+    if not is_ahead("eig", a):
+        return None
+    w, v = eig(a)
+    return _named("EigResult", real_where_all_are(a, w, w, v))
+
+
+def _eigvals(a: np.ndarray) -> Any:
+    w = eigvals(a) if is_ahead("eigvals", a) else None
+    return None if w is None else real_where_all_are(a, w, w)[0]
 
 
 def _eigh(a: np.ndarray, UPLO: str = "L") -> Any:
@@ -94,7 +114,9 @@ def _svdvals(x: np.ndarray, /) -> Any:
 _KERNELS: dict[str, Kernel] = {
     "cholesky": _cholesky,
     "det": _det,
+    "eig": _eig,
     "eigh": _eigh,
+    "eigvals": _eigvals,
     "eigvalsh": _eigvalsh,
     "inv": _inv,
     "qr": _qr,

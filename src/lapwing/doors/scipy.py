@@ -10,12 +10,13 @@ import scipy.linalg
 
 from ..ops.cholesky import cholesky
 from ..ops.det import det
+from ..ops.eig import eig, eigvals, schur
 from ..ops.eigh import eigh, eigvalsh
 from ..ops.functions import expm
 from ..ops.qr import qr
 from ..ops.svd import svd, svdvals
 from .names import Kernel, replace_functions
-from .numpy import batch_of_matrices, is_ahead
+from .numpy import batch_of_matrices, is_ahead, real_where_all_are
 
 _NORM_OF_EXPM = 16  # the two differ by about this number times eps; SciPy treats diagonal and triangular matrices apart
 
@@ -36,6 +37,43 @@ def _cholesky(a: np.ndarray, lower: bool = False, overwrite_a: bool = False, che
 def _det(a: np.ndarray, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     double = a.dtype in (np.float64, np.complex128)  # SciPy computes the others in double precision
     return det(a) if double and _accepted("slogdet", a, check_finite) else None
+
+
+def _eig(
+    a: np.ndarray,
+    b: Any = None,
+    left: bool = False,
+    right: bool = True,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    homogeneous_eigvals: bool = False,
+) -> Any:
+    if b is not None or left or homogeneous_eigvals or not _accepted("eig" if right else "eigvals", a, check_finite):
+        return None
+    if not right:
+        return eigvals(a)
+    w, v = eig(a)
+    return (w, *real_where_all_are(a, w, v))
+
+
+def _eigvals(
+    a: np.ndarray, b: Any = None, overwrite_a: bool = False, check_finite: bool = True, homogeneous_eigvals: bool = False
+) -> Any:
+    return _eig(a, b, right=False, check_finite=check_finite, homogeneous_eigvals=homogeneous_eigvals)
+
+
+def _schur(
+    a: np.ndarray,
+    output: str = "real",
+    lwork: Any = None,
+    overwrite_a: bool = False,
+    sort: Any = None,
+    check_finite: bool = True,
+) -> Any:
+    if lwork is not None or sort is not None or output not in ("real", "r", "complex", "c"):
+        return None
+    return tuple(schur(a, output="real" if output[0] == "r" else "complex")) if _accepted("schur", a, check_finite) else None
 
 
 def _eigh(
@@ -97,10 +135,13 @@ def _expm(A: np.ndarray) -> Any:
 _KERNELS: dict[str, Kernel] = {
     "cholesky": _cholesky,
     "det": _det,
+    "eig": _eig,
     "eigh": _eigh,
+    "eigvals": _eigvals,
     "eigvalsh": _eigvalsh,
     "expm": _expm,
     "qr": _qr,
+    "schur": _schur,
     "svd": _svd,
     "svdvals": _svdvals,
 }

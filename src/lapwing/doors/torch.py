@@ -18,6 +18,7 @@ from ..core.native import AUTO
 from ..core.problem import DTYPES, UPPER
 from ..frameworks import torch as framework
 from ..ops.cholesky import CHOLESKY
+from ..ops.eig import EIG, EIGVALS
 from ..ops.eigh import EIGH, EIGVALSH
 from ..ops.qr import QR
 from ..ops.svd import SVD, SVDVALS
@@ -106,6 +107,20 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> Any:
     return _columns(q), _columns(r)
 
 
+def _eig(a: torch.Tensor) -> Any:
+    if not _square(a) or not _ahead("eig", a):
+        return None
+    w, v, info = _run(EIG, (a,), (0,))
+    return None if framework.failed(info) else (w, _columns(v))
+
+
+def _eigvals(a: torch.Tensor) -> Any:
+    if not _square(a) or not _ahead("eigvals", a):
+        return None
+    w, info = _run(EIGVALS, (a,), (0,))
+    return None if framework.failed(info) else w
+
+
 def _eigh(a: torch.Tensor, UPLO: str = "L", compute_v: bool = True) -> Any:
     if UPLO not in _TRIANGLES or not _square(a) or not _ahead("eigh" if compute_v else "eigvalsh", a):
         return None
@@ -132,8 +147,10 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "_linalg_eigh": _eigh,
+    "_linalg_eigvals": _eigvals,
     "_linalg_svd": _svd,
     "linalg_cholesky_ex": _cholesky,
+    "linalg_eig": _eig,
     "linalg_inv_ex": _inverse,
     "linalg_qr": _qr,
 }

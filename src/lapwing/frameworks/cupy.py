@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.native import AUTO, CUDA, missing_reason, native
 from ..core.operation import Operation, Params
-from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
+from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
@@ -58,7 +58,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
                 a, overwrite = _aligned(a) if not aligned else cp.array(a, order="C"), True
         others = [_plain(x, a.dtype if x.dtype.kind != "i" else cp.int32) for x in others]
         shapes = (a.shape, *[x.shape for x in others])
-        kinds = {None: a.dtype, "real": REAL[a.dtype.name]}
+        kinds = {None: a.dtype, "real": REAL[a.dtype.name], "complex": COMPLEX[a.dtype.name]}
         outputs = tuple(cp.empty(shape, kinds.get(dtype, dtype)) for shape, dtype in operation.results(shapes, params))
         flags = params[0]
         if overwrite:

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.native import AUTO, ENGINES, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params, operation_named
-from ..core.problem import REAL, Spec
+from ..core.problem import COMPLEX, REAL, Spec
 from . import numpy
 from .like_numpy import LightFunctions, NumpyNamespace
 
@@ -294,7 +294,7 @@ def _type_of(a: Any) -> Any:
 def _results(operation: Operation, params: Params, arrays: Any) -> list[tuple[Any, Any]]:
     """Shape and dtype of each output."""
     dtype = arrays[0].dtype
-    kinds = {None: dtype, "real": REAL[str(dtype)]}
+    kinds = {None: dtype, "real": REAL[str(dtype)], "complex": COMPLEX[str(dtype)]}
     return [(s, kinds.get(d, d)) for s, d in operation.results(tuple(tuple(x.shape) for x in arrays), params)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..core.native import AUTO, CPU, missing_reason, native, warn_of_numpy
 from ..core.operation import Operation, Params
-from ..core.problem import DTYPES, OVERWRITE, REAL, UPPER, Spec
+from ..core.problem import COMPLEX, DTYPES, OVERWRITE, REAL, UPPER, Spec
 from .like_numpy import LightFunctions, NumpyNamespace
 
 sharded = False
@@ -116,7 +116,8 @@ def _plain(x: np.ndarray, dtype: Any) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: np.dtype) -> tuple[Any, Any, Any]:
     """The sizes for the native core; shape and dtype of each result."""
-    known = {None: dtype, "real": np.dtype(REAL[_NAME[dtype]])}
+    name = _NAME[dtype]
+    known = {None: dtype, "real": np.dtype(REAL[name]), "complex": np.dtype(COMPLEX[name])}
     results, kinds = zip(*operation.results(shapes, params), strict=True)
     return operation.sizes(shapes, params), results, [known[d] if d in known else np.dtype(d) for d in kinds]
 

@@ -25,7 +25,7 @@ import tensorflow.experimental.numpy as tnp
 
 from ..core import native as core
 from ..core.operation import OPERATIONS, Operation, Params, operation_named
-from ..core.problem import DTYPES, REAL, Spec
+from ..core.problem import COMPLEX, DTYPES, REAL, Spec
 from . import numpy
 
 sharded = False
@@ -39,6 +39,7 @@ _executing_eagerly = tf.executing_eagerly
 _Tensor = tf.Tensor
 _NAME = {tf.as_dtype(name): name for name in DTYPES}
 _REAL = {tf.as_dtype(name): tf.as_dtype(real) for name, real in REAL.items()}
+_COMPLEX = {tf.as_dtype(name): tf.as_dtype(other) for name, other in COMPLEX.items()}
 
 
 def describe(a: Any) -> Spec:
@@ -97,6 +98,8 @@ def _call(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     name, attributes = operation.name, {"flags": params[0], "engine": engine}
     if name in _HAVE_REAL_OUTPUTS:
         attributes["R"] = _REAL[arrays[0].dtype]
+    if name in _HAVE_COMPLEX_OUTPUTS:
+        attributes["C"] = _COMPLEX[arrays[0].dtype]
     if len(params) == _WITH_PART and params[2] >= 0:
         name += "_part"
         attributes["first"], attributes["count"] = params[1:]
@@ -485,8 +488,9 @@ def _without_library(operation: Operation, arrays: tuple[Any, ...], params: Para
         return tuple(outputs[i] for i in places)
 
     def call(*tensors: Any) -> tuple[Any, ...]:
-        kinds = {None: tensors[0].dtype, "real": _REAL[tensors[0].dtype]}
-        dtypes = [kinds.get(dtype) or tf.as_dtype(dtype) for _, dtype in _example(operation, params)]
+        dtype = tensors[0].dtype
+        kinds = {None: dtype, "real": _REAL[dtype], "complex": _COMPLEX[dtype]}
+        dtypes = [kinds.get(kind) or tf.as_dtype(kind) for _, kind in _example(operation, params)]
         outputs = tf.numpy_function(lambda *x: list(operation.reference(x, params)), tensors, dtypes, stateful=False)
         return tuple(_shaped(operation, tensors, params, outputs if isinstance(outputs, (list, tuple)) else [outputs]))
 
@@ -531,7 +535,9 @@ def _example(operation: Operation, params: Params) -> Any:
 
 
 _OPS, missing_reason = _load()
-_HAVE_REAL_OUTPUTS = {o.name for o in OPERATIONS if any(dtype == "real" for _, dtype in _example(o, o.example))}
+_HAVE_REAL_OUTPUTS, _HAVE_COMPLEX_OUTPUTS = (
+    {o.name for o in OPERATIONS if any(dtype == kind for _, dtype in _example(o, o.example))} for kind in ("real", "complex")
+)
 for _name in _OPS:
     _register_vectorization(_name)
     _register_gradient(_name)

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from ..core.lapack import borrow_from_torch
 from ..core.native import AUTO, CPU, CUDA, missing_reason, native, warn_of_numpy
 from ..core.operation import OPERATIONS, Operation, Params, operation_named
-from ..core.problem import ADJOINT, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
+from ..core.problem import ADJOINT, COMPLEX, DTYPES, LENT, OVERWRITE, POS, REAL, UNIT, UPPER, Spec
 from .like_numpy import NumpyNamespace
 
 sharded = False
@@ -28,6 +28,7 @@ borrow_from_torch(torch)
 _CODE = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
 _NAME = {getattr(torch, name): name for name in DTYPES}
 _REAL = {getattr(torch, name): getattr(torch, real) for name, real in REAL.items()}
+_COMPLEX = {getattr(torch, name): getattr(torch, other) for name, other in COMPLEX.items()}
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -238,7 +239,9 @@ def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype
 
 
 def _kind(name: str | None, dtype: Any) -> Any:
-    return dtype if name is None else _REAL[dtype] if name == "real" else getattr(torch, name)
+    if name is None:
+        return dtype
+    return _REAL[dtype] if name == "real" else _COMPLEX[dtype] if name == "complex" else getattr(torch, name)
 
 
 class Namespace(NumpyNamespace):
@@ -257,6 +260,8 @@ class Namespace(NumpyNamespace):
 
     @staticmethod
     def conj(x: torch.Tensor) -> torch.Tensor:
+        if x.is_complex() and not torch.compiler.is_compiling() and _functorch_level() is not None:
+            return torch.complex(x.real, -x.imag)  # torch.vmap would take conj_physical matrix by matrix, and warn of it
         return torch.conj_physical(x) if x.is_complex() else x
 
     @staticmethod
@@ -641,6 +646,12 @@ def _own_qr(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor,
     return torch.where(good, q, torch.nan), torch.where(good, r, torch.nan)
 
 
+def _own_eig(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, ...]:
+    good = torch.isfinite(a).all(-1).all(-1)[..., None]
+    w, v = torch.linalg.eig(torch.where(good[..., None], a, 0))
+    return torch.where(good, w, torch.nan), torch.where(good[..., None], v, torch.nan), (~good[..., 0]).to(torch.int32)
+
+
 def _own_svd(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, ...]:
     good = torch.isfinite(a).all(-1).all(-1)[..., None]
     u, s, vh = torch.linalg.svd(torch.where(good[..., None], a, 0), full_matrices=False)
@@ -680,6 +691,7 @@ _FRAMEWORK_OWN: dict[str, Any] = {
     "cholesky": _own_cholesky,
     "cholesky_solve": _own_cholesky_solve,
     "det": _own_det,
+    "eig": _own_eig,
     "eigh": _own_eigh,
     "hermitian": _own_hermitian,
     "inverse": _own_inverse,

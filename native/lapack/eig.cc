@@ -1,0 +1,129 @@
+// Eigenvalues of general matrices and Schur forms by LAPACK, one matrix after the other, with the library's own threads.
+//
+// A matrix is transposed on the way in: the library then sees conj(A), whose eigenvalues, eigenvectors and Schur factors are
+// those of A conjugated, and the transposes on the way out conjugate again.
+#include "lapack/eig.h"
+
+#include <algorithm>
+#include <complex>
+#include <utility>
+
+#include "cpu/matrix.h"
+#include "cpu/threads.h"
+#include "dtypes.h"
+#include "lapack/fortran.h"
+#include "lapack/lapack.h"
+#include "lapack/rows.h"
+
+namespace lapwing::lapack {
+namespace {
+
+// w and the right eigenvectors (columns of v, null: none) of one column-major matrix, which is destroyed. LAPACK's info.
+template <class R>
+int64_t geev(int64_t n, std::complex<R>* a, std::complex<R>* w, std::complex<R>* v) {
+  using T = std::complex<R>;
+  Room<R> real_work(2 * n);
+  int64_t info = 0;
+  with_workspace<T>([&](T* work, int64_t room) {
+    call<T>(GEEV, 'N', v ? 'V' : 'N', n, a, n, w, static_cast<T*>(nullptr), int64_t(1), v, n, work, room,
+            static_cast<R*>(real_work), &info);
+  });
+  return info;
+}
+template <class R>
+int64_t geev(int64_t n, R* a, std::complex<R>* w, R* v) {
+  Room<R> parts(2 * n);
+  R *re = parts, *im = re + n;
+  int64_t info = 0;
+  with_workspace<R>([&](R* work, int64_t room) {
+    call<R>(GEEV, 'N', v ? 'V' : 'N', n, a, n, re, im, static_cast<R*>(nullptr), int64_t(1), v, n, work, room, &info);
+  });
+  for (int64_t i = 0; i < n; i++) w[i] = {re[i], im[i]};
+  return info;
+}
+
+// T and the columns of z from one column-major matrix, T in its place. LAPACK's info.
+template <class T>
+int64_t gees(int64_t n, T* a, T* z) {
+  Room<T> w(2 * n);
+  Room<RealOf<T>> real_work(n);
+  void* const none = nullptr;  // no function that selects eigenvalues, and no room for its answers
+  int64_t info = 0, selected = 0;
+  with_workspace<T>([&](T* work, int64_t room) {
+    if constexpr (is_complex<T>)
+      call<T>(GEES, 'V', 'N', none, n, a, n, &selected, static_cast<T*>(w), z, n, work, room, static_cast<RealOf<T>*>(real_work),
+              none, &info);
+    else
+      call<T>(GEES, 'V', 'N', none, n, a, n, &selected, static_cast<T*>(w), w + n, z, n, work, room, none, &info);
+  });
+  return info;
+}
+
+template <class R>
+void write_vectors(const Frame& frame, const std::complex<R>*, const std::complex<R>* v, std::complex<R>* out, int64_t n) {
+  turn(frame, v, out, n, n);
+}
+template <class R>
+void write_vectors(const Frame&, const std::complex<R>* w, const R* v, std::complex<R>* out, int64_t n) {
+  unpack_pairs(w, v, out, n);
+}
+
+template <class T>
+int eig_as(Frame& frame) {
+  using C = std::complex<RealOf<T>>;
+  const int64_t n = frame.size[1];
+  const bool vectors = frame.op == EIG;
+  Room<T> own(n * n), columns(vectors ? n * n : 0);
+  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+    C* w = static_cast<C*>(frame.buffer[1]) + at * n;
+    C* v = vectors ? static_cast<C*>(frame.buffer[2]) + at * n * n : nullptr;
+    turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
+    int64_t info = !is_finite<T>(frame, own, n, n);
+    if (!info) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
+    static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2])[at] = info != 0;
+    if (info) {
+      fill_nan(w, n);
+      if (vectors) fill_nan(v, n * n);
+      return;
+    }
+    for (int64_t i = 0; is_complex<T> && i < n; i++) w[i] = std::conj(w[i]);
+    if (vectors) write_vectors(frame, w, static_cast<const T*>(columns), v, n);
+  }, frame.interrupted) ? 0 : 1;
+}
+
+template <class T>
+int schur_as(Frame& frame) {
+  const int64_t n = frame.size[1];
+  Room<T> own(n * n), columns(n * n);
+  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+    T* t = static_cast<T*>(frame.buffer[1]) + at * n * n;
+    T* z = static_cast<T*>(frame.buffer[2]) + at * n * n;
+    turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
+    int64_t info = !is_finite<T>(frame, own, n, n);
+    if (!info) info = gees(n, static_cast<T*>(own), static_cast<T*>(columns));
+    static_cast<int32_t*>(frame.buffer[3])[at] = info != 0;
+    if (info) {
+      fill_nan(t, n * n);
+      fill_nan(z, n * n);
+      return;
+    }
+    turn<T>(frame, own, t, n, n);
+    turn<T>(frame, columns, z, n, n);
+  }, frame.interrupted) ? 0 : 1;
+}
+
+}  // namespace
+
+int eig(Frame& frame) {
+  if (check(frame, frame.op == SCHUR ? GEES : GEEV, frame.size[1])) return 1;
+  return by_dtype(frame.dtype, [&](auto zero) {
+    return frame.op == SCHUR ? schur_as<decltype(zero)>(frame) : eig_as<decltype(zero)>(frame);
+  });
+}
+
+int64_t eig_host_bytes(const Frame& frame) {
+  const int64_t n = frame.size[1], copies = frame.op == EIGVALS ? 1 : 2;
+  return (copies * n * n + 64 * n) * int64_t(size_of(frame.dtype));
+}
+
+}  // namespace lapwing::lapack
