@@ -132,9 +132,9 @@ def test_scipy(dtype):
     calls = {
         "cholesky": lambda: [sl.cholesky(p), sl.cholesky(p, lower=True)],
         "det": lambda: [sl.det(a / 4)],
-        "eig": lambda: sums(sl.eig(a)[0]),
-        "eigvals": lambda: sums(sl.eigvals(a)),
-        "schur": lambda: sums(np.diagonal(sl.schur(a, output="complex")[0], axis1=-2, axis2=-1)),
+        "eig": lambda: sums(sl.eig(a[:80])[0]),
+        "eigvals": lambda: sums(sl.eigvals(a[:80])),
+        "schur": lambda: sums(np.diagonal(sl.schur(a[:80], output="complex")[0], axis1=-2, axis2=-1)),
         "eigh": lambda: [sl.eigh(p)[0], sl.eigh(p, eigvals_only=True)],
         "svd": lambda: [sl.svd(a)[1], sl.svd(a, full_matrices=False, compute_uv=False)],
         "svdvals": lambda: [sl.svdvals(a)],
@@ -239,7 +239,7 @@ def test_eig_as_the_libraries_return_it(dtype):
     """Dtypes and memory order: NumPy and SciPy answer in real numbers where all eigenvalues are real."""
     torch, sl = pytest.importorskip("torch"), pytest.importorskip("scipy.linalg")
     a, p = matrices(dtype)
-    for x in (a[:300], p[:300]):
+    for x in (a[:80], p[:80]):
         calls = (lambda x: np.linalg.eig(x), sl.eig, sl.schur, lambda x: (np.linalg.eigvals(x),), lambda x: (sl.eigvals(x),))
         for call in calls:
             expected = call(x)

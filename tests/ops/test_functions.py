@@ -276,3 +276,34 @@ def test_roots_and_logarithms_of_any_scale():
 
 def test_cond_of_zero():
     assert lw.cond(np.zeros((3, 3))) == np.inf
+
+
+def hard_for_newton():
+    """Matrices whose root Newton's iteration does not find, or not to full accuracy; all but the first two have a logarithm."""
+    rng = np.random.default_rng(0)
+    q = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    upper = np.triu(rng.standard_normal((6, 6)), 1)
+    return {
+        "singular": np.diag([1.0, 0.0, 4.0]),
+        "of rank one": np.outer([1.0, 2.0, 3.0], np.ones(3)),
+        "high condition number": q @ (np.diag([1e-8, 1, 2, 3, 4, 5.0]) + upper) @ q.T,
+        "near the negative axis": np.array([[np.cos(3.1), -np.sin(3.1)], [np.sin(3.1), np.cos(3.1)]]),
+    }
+
+
+@pytest.mark.parametrize("name", hard_for_newton())
+def test_schur_form_where_newton_fails(backend, name):
+    a = hard_for_newton()[name]
+    n, eps = len(a), np.finfo(float).eps
+    x = backend.get(lw.sqrtm(backend.put(a)))
+    assert x.dtype == a.dtype
+    assert np.linalg.norm(x @ x - a) <= 10 * n * eps * np.linalg.norm(x) ** 2
+    stacked = backend.get(lw.sqrtm(backend.put(np.stack([np.eye(n), a]))))
+    assert np.allclose(stacked[1], x) and np.allclose(stacked[0], np.eye(n))
+    if "singular" in name or "rank" in name:
+        with pytest.raises(lw.ConvergenceError):
+            lw.logm(backend.put(a))
+        return
+    log = backend.get(lw.logm(backend.put(a)))
+    assert np.linalg.norm(lw.expm(log) - a) <= 10 * n * eps * np.linalg.norm(a) * max(1, np.linalg.norm(log))
+    assert np.abs(np.linalg.eigvals(log).imag).max() <= np.pi

@@ -1,6 +1,6 @@
 """Functions of square matrices: exponential, square root, logarithm, inverse roots.
 
-They are composed of lapwing's eigh, solve and inv and of products. For a function of a Hermitian matrix the value comes from
+They are composed of lapwing's eigh, schur, solve and inv and of products. For a function of a Hermitian matrix the value comes from
 eigh, and the derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
 """
 
@@ -17,6 +17,7 @@ from ..core.checks import check_choice, check_square
 from ..core.errors import ConvergenceError, NotPositiveDefiniteError
 from ..core.keywords import unknown_keyword
 from .cholesky import cholesky_ex
+from .eig import schur
 from .eigh import eigh
 from .failure import first_failure
 from .singular_values import matrix_norm
@@ -168,7 +169,8 @@ def sqrtm(
         NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128.
     assume : {"general", "pos"}
         "pos": Hermitian and positive semidefinite, by eigh; only the lower triangle is read. "general": by Newton's iteration
-        in products and inverses. It needs a matrix that is not singular and has no eigenvalue on the negative real axis.
+        in products and inverses, which needs a matrix that is not singular and has no eigenvalue on the negative real axis.
+        Outside of traced code, and where no derivative is asked for, the Schur form gives what the iteration cannot.
     on_fail : {"raise", "nan"}
         "raise" waits for the device and raises. "nan": a matrix that failed becomes NaN. In traced code "raise" behaves as
         "nan".
@@ -210,7 +212,7 @@ def sqrtm(
         return framework.call(sqrtm, a, assume=assume, on_fail=on_fail)
     xp = framework.Namespace
     if assume == "general":
-        x, good = _newton_root(framework, a)
+        x, good = _or_by_schur(framework, a, *_newton_root(framework, a), _root_by_schur)
         return _or_failure("sqrtm", framework, a, x, good, on_fail)
     w, v, good = _spectrum(xp, a)
     root = xp.sqrt(xp.where(w > 0, w, xp.zeros_like(w)))
@@ -237,8 +239,8 @@ def logm(
     a, on_fail
         As for :func:`sqrtm`.
     assume : {"general", "pos"}
-        "pos": Hermitian and positive definite, by eigh; only the lower triangle is read. "general": by repeated square roots.
-        It needs a matrix that is not singular and has no eigenvalue on the negative real axis.
+        "pos": Hermitian and positive definite, by eigh; only the lower triangle is read. "general": by repeated square roots,
+        as in :func:`sqrtm`. It needs a matrix that is not singular and has no eigenvalue on the negative real axis.
 
     Returns
     -------
@@ -277,7 +279,7 @@ def logm(
         return framework.call(logm, a, assume=assume, on_fail=on_fail)
     xp = framework.Namespace
     if assume == "general":
-        x, good = _log_by_roots(framework, a)
+        x, good = _or_by_schur(framework, a, *_log_by_roots(framework, a), _log_by_schur)
         return _or_failure("logm", framework, a, x, good, on_fail)
     w, v, good = _spectrum(xp, a, definite=True)
     safe = xp.where(w > 0, w, xp.ones_like(w))
@@ -545,22 +547,108 @@ def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
                     break
                 state = step(state)
         root, scale = state
-        e = root - one
-        nodes, weights = np.polynomial.legendre.leggauss(_LOG_NODES)
-        # log(I + E) is the integral of E (I + t E)^-1 over t from 0 to 1
-        terms = [
-            float(weight) / 2 * solve(one + (float(node) + 1) / 2 * e, e, on_fail="nan")
-            for node, weight in zip(nodes, weights, strict=True)
-        ]
-        x = sum(terms[1:], start=terms[0]) * xp.like(scale, a)
-        # The roots lost some digits of A - I: log(A) = X + log(I + R), R = exp(-X) A - I.
-        r = xp.matmul(_expm(framework, -x), a) - one
-        x = x + r - xp.matmul(r, r) / 2
-        fixed, size = xp.constant(x), matrix_norm(xp.constant(x), "fro")
-        back, forth = (matrix_norm(_expm(framework, y), "fro") for y in (-fixed, fixed))
-        error = matrix_norm(_expm(framework, fixed) - xp.constant(a), "fro")
-        size = xp.where(size > 1, size, xp.ones_like(size))
-        return x + xp.like(xp.log(range_scale), a) * one, error <= 10 * n * eps * back * forth * size * forth
+        x, good = _checked_log(framework, a, _log_near_one(xp, root - one, one) * xp.like(scale, a))
+        return x + xp.like(xp.log(range_scale), a) * one, good
+
+
+def _log_near_one(xp: Any, e: Any, one: Any, assume: Literal["general", "upper"] = "general") -> Any:
+    """log(I + E), the integral of E (I + t E)^-1 over t from 0 to 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(_LOG_NODES)
+    terms = [
+        float(weight) / 2 * solve(one + (float(node) + 1) / 2 * e, e, assume=assume, on_fail="nan")
+        for node, weight in zip(nodes, weights, strict=True)
+    ]
+    return sum(terms[1:], start=terms[0])
+
+
+def _checked_log(framework: Any, a: Any, x: Any) -> tuple[Any, Any]:
+    """The logarithm with the digits of A - I that roots of A lose, and for which matrices it is accurate."""
+    xp = framework.Namespace
+    eps, n, one = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a)), xp.eye(a)
+    # log(A) = X + log(I + R), R = exp(-X) A - I
+    r = xp.matmul(_expm(framework, -x), a) - one
+    x = x + r - xp.matmul(r, r) / 2
+    fixed, size = xp.constant(x), matrix_norm(xp.constant(x), "fro")
+    back, forth = (matrix_norm(_expm(framework, y), "fro") for y in (-fixed, fixed))
+    error = matrix_norm(_expm(framework, fixed) - xp.constant(a), "fro")
+    size = xp.where(size > 1, size, xp.ones_like(size))
+    return x, error <= 10 * n * eps * back * forth * size * forth
+
+
+# ---- general matrices that the iterations cannot do, by the Schur form on the host
+
+
+def _or_by_schur(framework: Any, a: Any, x: Any, good: Any, function: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Any:
+    """x and good, with the values of ``function`` for matrices that are not good, where these can be looked at."""
+    xp = framework.Namespace
+    if framework.traced(a) or framework.differentiates(a) or not framework.failed(1 - xp.whole(good)):
+        return x, good
+    n = framework.shape_of(a)[-1]
+    matrices, values = (framework.to_numpy(y).reshape(-1, n, n) for y in (a, x))
+    flags, values = framework.to_numpy(good).reshape(-1).copy(), values.copy()
+    bad = ~flags & np.isfinite(matrices).all((-1, -2))
+    if not bad.any():
+        return x, good
+    with np.errstate(all="ignore"):
+        values[bad], flags[bad] = function(frameworks.of(matrices, "schur"), matrices[bad])
+    shape = framework.shape_of(good)
+    return xp.put(values.reshape(framework.shape_of(a)), a), xp.put(flags.reshape(shape), a)
+
+
+def _root_by_schur(framework: Any, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    a, scale = _into_range(framework.Namespace, a)
+    t, z = schur(a, output="complex", on_fail="nan")
+    x = _like(a, z @ _root_of_triangle(t) @ _adjoint(z))
+    error, size = (np.linalg.norm(y, axis=(-2, -1)) for y in (x @ x - a, x))
+    return x * np.sqrt(scale), error <= 10 * a.shape[-1] * np.finfo(a.dtype).eps * size * size
+
+
+def _log_by_schur(framework: Any, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    a, range_scale = _into_range(framework.Namespace, a)
+    t, z = schur(a, output="complex", on_fail="nan")
+    one, diagonal = np.eye(a.shape[-1], dtype=t.dtype), np.diagonal(t, axis1=-2, axis2=-1).copy()
+    scale = np.ones((len(a), 1, 1))
+    for _ in range(_ROOTS_OF_LOG):
+        far = np.abs(t - one).sum(-2).max(-1, initial=0) > _LOG_RADIUS
+        if not far.any():
+            break
+        t[far] = _root_of_triangle(t[far])
+        scale[far] *= 2
+    log = _log_near_one(framework.Namespace, t - one, np.broadcast_to(one, t.shape), "upper") * scale
+    places = np.arange(a.shape[-1])
+    log[..., places, places] = np.log(diagonal)
+    x = _like(a, z @ log @ _adjoint(z))
+    error, size, norm = (np.linalg.norm(y, axis=(-2, -1)) for y in (_expm(framework, x) - a, x, a))
+    scale = a.shape[-1] * float(np.finfo(a.dtype).eps)
+    # the logarithm of an eigenvalue that is only rounding error means nothing
+    regular = np.abs(diagonal).min(-1, initial=np.inf) > scale * norm
+    good = regular & (error <= 10 * scale * norm * np.maximum(1, size))
+    return x + np.log(range_scale) * np.eye(a.shape[-1], dtype=a.dtype), good
+
+
+def _root_of_triangle(t: np.ndarray) -> np.ndarray:
+    """The principal square root of upper triangles, column by column: (X11 + x I) y = t."""
+    root = np.sqrt(np.diagonal(t, axis1=-2, axis2=-1))
+    n, x = t.shape[-1], np.zeros_like(t)
+    largest = np.finfo(t.dtype).max ** 0.5
+    for j in range(n):
+        x[..., j, j] = root[..., j]
+        if not j:
+            continue
+        places, left = np.arange(j), x[..., :j, :j].copy()
+        sums = root[..., :j] + root[..., j : j + 1]
+        # of two eigenvalues that are zero the element between them can only be zero
+        left[..., places, places] = np.where(sums == 0, largest, sums)
+        x[..., :j, j] = solve(left, t[..., :j, j : j + 1], assume="upper", on_fail="nan")[..., 0]
+    return x
+
+
+def _like(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return (x if np.iscomplexobj(a) else x.real).astype(a.dtype)
+
+
+def _adjoint(x: np.ndarray) -> np.ndarray:
+    return x.swapaxes(-1, -2).conj()
 
 
 # ---- checks
