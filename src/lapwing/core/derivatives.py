@@ -124,14 +124,14 @@ def _lengths(xp: Any, v: Any, x: Any) -> Any:
 def _left_vectors(xp: Any, a: Any, w: Any, v: Any) -> Any:
     """V^-1. For a defective matrix an error where values can be read, else NaN."""
     left, _ = xp.call(operation_named("inverse"), (v,), (0,))
-    size, rows = (xp.abs(xp.constant(x)) for x in (a, left))
+    size, columns, rows = (xp.abs(xp.constant(x)) for x in (a, v, left))
     eps, n = float(np.finfo(xp.dtype_name(size)).eps), xp.order(size)
-    # how many times a perturbation of A is enlarged in each eigenvalue
-    condition = xp.sum(rows**2, -1) ** 0.5
-    norm = xp.largest(xp.sum(size, -1))
     gap = xp.abs(xp.constant(w)[..., None, :] - xp.constant(w)[..., :, None])
-    # an eigenvalue that rounding errors move onto another one, though the two have no vectors of their own
-    meets = xp.any((gap <= (10 * eps * n * norm * condition)[..., None]) & (xp.eye(rows) == 0), -1)
+    # An eigenvalue that rounding errors in the elements of A move onto another one ...
+    moved = 10 * eps * n * xp.sum(rows * xp.swap(size @ columns), -1)
+    meets = xp.any((gap <= moved[..., None]) & (xp.eye(rows) == 0), -1)
+    # ... and whose vector is nearly one of the others'
+    condition = xp.sum(rows**2, -1) ** 0.5
     defective = xp.any((meets & (condition >= 0.1 / (eps * n) ** 0.5)) | ~xp.isfinite(condition), -1)
     if xp.visible(w):
         flags = np.asarray(xp.to_numpy(defective))

@@ -259,6 +259,8 @@ class Namespace(NumpyNamespace):
 
     @staticmethod
     def conj(x: torch.Tensor) -> torch.Tensor:
+        if x.is_complex() and not torch.compiler.is_compiling() and _functorch_level() is not None:
+            return torch.complex(x.real, -x.imag)  # torch.vmap would take conj_physical matrix by matrix, and warn of it
         return torch.conj_physical(x) if x.is_complex() else x
 
     @staticmethod
@@ -643,6 +645,12 @@ def _own_qr(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor,
     return torch.where(good, q, torch.nan), torch.where(good, r, torch.nan)
 
 
+def _own_eig(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, ...]:
+    good = torch.isfinite(a).all(-1).all(-1)[..., None]
+    w, v = torch.linalg.eig(torch.where(good[..., None], a, 0))
+    return torch.where(good, w, torch.nan), torch.where(good[..., None], v, torch.nan), (~good[..., 0]).to(torch.int32)
+
+
 def _own_svd(a: torch.Tensor, params: Params, engine: int) -> tuple[torch.Tensor, ...]:
     good = torch.isfinite(a).all(-1).all(-1)[..., None]
     u, s, vh = torch.linalg.svd(torch.where(good[..., None], a, 0), full_matrices=False)
@@ -682,6 +690,7 @@ _FRAMEWORK_OWN: dict[str, Any] = {
     "cholesky": _own_cholesky,
     "cholesky_solve": _own_cholesky_solve,
     "det": _own_det,
+    "eig": _own_eig,
     "eigh": _own_eigh,
     "hermitian": _own_hermitian,
     "inverse": _own_inverse,
