@@ -426,3 +426,150 @@ EXPORT int cusolverDnXgesvdp(void* handle, void* params, int mode, int thin, int
     if (*shift > 0) spoil(u, sizeof(T));
   });
 }
+
+namespace {
+
+using Complex = std::complex<double>;
+
+// w <- the eigenvalues of a column-major matrix, by QR steps with a shift on its leading part; v <- unit vectors, by inverse iteration
+void general_spectrum(int64_t n, const std::vector<Complex>& a, std::vector<Complex>& w, std::vector<Complex>& v) {
+  std::vector<Complex> h = a, q(size_t(n * n)), r(size_t(n * n));
+  const auto at = [n](std::vector<Complex>& x, int64_t i, int64_t j) -> Complex& { return x[size_t(j * n + i)]; };
+  for (int64_t m = n, steps = 0; m > 0;) {
+    double last = 0, size = 0;
+    for (int64_t j = 0; j + 1 < m; j++) last += std::abs(at(h, m - 1, j));
+    for (const Complex& x : h) size = std::max(size, std::abs(x));
+    if (last <= 1e-17 * size * double(n) || steps == 2000) {
+      w[size_t(m - 1)] = at(h, m - 1, m - 1);
+      m--, steps = 0;
+      continue;
+    }
+    const Complex shift = at(h, m - 1, m - 1) + (steps++ % 7 == 0 ? Complex(0.3, 0.4) * last : Complex(0));
+    for (int64_t j = 0; j < m; j++) {
+      for (int64_t i = 0; i < m; i++) at(q, i, j) = at(h, i, j) - (i == j ? shift : Complex(0));
+      for (int64_t k = 0; k < m; k++) at(r, k, j) = 0;
+      for (int time = 0; time < 2; time++)
+        for (int64_t k = 0; k < j; k++) {
+          Complex dot = 0;
+          for (int64_t i = 0; i < m; i++) dot += std::conj(at(q, i, k)) * at(q, i, j);
+          for (int64_t i = 0; i < m; i++) at(q, i, j) -= dot * at(q, i, k);
+          at(r, k, j) += dot;
+        }
+      double norm = 0;
+      for (int64_t i = 0; i < m; i++) norm += std::norm(at(q, i, j));
+      at(r, j, j) = norm = std::max(std::sqrt(norm), 1e-300);
+      for (int64_t i = 0; i < m; i++) at(q, i, j) /= norm;
+    }
+    for (int64_t i = 0; i < m; i++)
+      for (int64_t j = 0; j < m; j++) {
+        Complex sum = i == j ? shift : Complex(0);
+        for (int64_t k = i; k < m; k++) sum += at(r, i, k) * at(q, k, j);
+        at(h, i, j) = sum;
+      }
+  }
+  for (int64_t j = 0; j < n; j++) {
+    std::vector<Complex> x(static_cast<size_t>(n), Complex(1));
+    for (int64_t i = 0; i < n; i++) x[size_t(i)] += double(i * i % 5) / 7;
+    for (int time = 0; time < 3; time++) {
+      std::vector<Complex> m = a;
+      for (int64_t i = 0; i < n; i++) at(m, i, i) -= w[size_t(j)] * (1 + 1e-14) + 1e-15;
+      for (int64_t k = 0; k < n; k++) {
+        int64_t pivot = k;
+        for (int64_t i = k; i < n; i++)
+          if (std::abs(at(m, i, k)) > std::abs(at(m, pivot, k))) pivot = i;
+        for (int64_t c = 0; c < n; c++) std::swap(at(m, k, c), at(m, pivot, c));
+        std::swap(x[size_t(k)], x[size_t(pivot)]);
+        if (std::abs(at(m, k, k)) < 1e-200) at(m, k, k) = 1e-200;
+        for (int64_t i = k + 1; i < n; i++) {
+          const Complex by = at(m, i, k) / at(m, k, k);
+          for (int64_t c = k; c < n; c++) at(m, i, c) -= by * at(m, k, c);
+          x[size_t(i)] -= by * x[size_t(k)];
+        }
+      }
+      for (int64_t i = n - 1; i >= 0; i--) {
+        for (int64_t c = i + 1; c < n; c++) x[size_t(i)] -= at(m, i, c) * x[size_t(c)];
+        x[size_t(i)] /= at(m, i, i);
+      }
+      double norm = 0;
+      for (const Complex& e : x) norm = std::max(norm, std::abs(e));
+      for (Complex& e : x) e /= norm;
+      norm = 0;
+      for (const Complex& e : x) norm += std::norm(e);
+      for (Complex& e : x) e /= std::sqrt(norm);
+    }
+    std::copy(x.begin(), x.end(), v.begin() + j * n);
+  }
+}
+
+// The two eigenvalues of a pair of a real matrix side by side, and exactly conjugate
+void pair_up(int64_t n, std::vector<Complex>& w, std::vector<Complex>& v) {
+  for (int64_t j = 0; j < n; j++) {
+    if (std::abs(w[size_t(j)].imag()) < 1e-9) {
+      w[size_t(j)] = w[size_t(j)].real();
+      Complex largest = 0;
+      for (int64_t i = 0; i < n; i++)
+        if (std::abs(v[size_t(j * n + i)]) > std::abs(largest)) largest = v[size_t(j * n + i)];
+      for (int64_t i = 0; i < n; i++) v[size_t(j * n + i)] = (v[size_t(j * n + i)] * std::conj(largest) / std::abs(largest)).real();
+      continue;
+    }
+    for (int64_t k = j + 1; k < n; k++)
+      if (std::abs(w[size_t(k)] - std::conj(w[size_t(j)])) < 1e-6) {
+        std::swap(w[size_t(j + 1)], w[size_t(k)]);
+        std::swap_ranges(v.begin() + (j + 1) * n, v.begin() + (j + 2) * n, v.begin() + k * n);
+        break;
+      }
+    if (w[size_t(j)].imag() < 0) {
+      w[size_t(j)] = std::conj(w[size_t(j)]);
+      for (int64_t i = 0; i < n; i++) v[size_t(j * n + i)] = std::conj(v[size_t(j * n + i)]);
+    }
+    w[size_t(j + 1)] = std::conj(w[size_t(j)]);
+    j++;
+  }
+}
+
+}  // namespace
+
+EXPORT int cusolverDnXgeev_bufferSize(void* handle, void* params, int left, int right, int64_t n, int type, const void*, int64_t lda,
+                                      int values, const void*, int, const void*, int64_t, int vectors, const void*, int64_t, int compute,
+                                      size_t* device, size_t* host) {
+  ENTER_DENSE(n, n, lda);
+  if (left != 0 || (right != 0 && right != 1) || values != (type % 4) + 4 || vectors != type)
+    return refuse(NOT_SUPPORTED, "geev: left vectors, or types");
+  *device = dense_bytes(n, n), *host = HOST_BYTES;
+  return 0;
+}
+
+EXPORT int cusolverDnXgeev(void* handle, void* params, int left, int right, int64_t n, int type, void* a, int64_t lda, int values, void* w,
+                           int, void*, int64_t, int vectors, void* v, int64_t ldv, int compute, void* device, size_t device_size, void* host,
+                           size_t host_size, int* info) {
+  ENTER_DENSE(n, n, lda);
+  ENTER_WORK(n, n);
+  if (left != 0 || values != (type % 4) + 4 || vectors != type || (right && (ldv < n || !v))) return refuse(INVALID_VALUE, "geev: sizes or types");
+  return with_type(type, [&](auto* null) {
+    using T = std::remove_pointer_t<decltype(null)>;
+    using R = typename RealOf<T>::type;
+    auto* x = static_cast<T*>(a);
+    std::vector<Complex> matrix(x, x + n * n), found(static_cast<size_t>(n)), columns(size_t(n * n));
+    for (const Complex& e : matrix)
+      if (!std::isfinite(std::abs(e))) return void(refuse(INVALID_VALUE, "the solver was given a matrix with NaN or Inf"));
+    *info = matrix[0] == 13.0 ? 13 : 0;
+    spoil(a, sizeof(T) * size_t(n * n));
+    if (*info) return;
+    general_spectrum(n, matrix, found, columns);
+    constexpr bool is_real = sizeof(T) == sizeof(R);
+    if (is_real) pair_up(n, found, columns);
+    for (int64_t j = 0; j < n; j++) static_cast<std::complex<R>*>(w)[j] = std::complex<R>(found[size_t(j)]);
+    if (!right) return;
+    auto* out = static_cast<R*>(v);
+    for (int64_t j = 0; j < n; j++)
+      for (int64_t i = 0; i < n; i++) {
+        const Complex e = columns[size_t(j * n + i)];
+        if (!is_real) {
+          out[2 * (j * ldv + i)] = R(e.real()), out[2 * (j * ldv + i) + 1] = R(e.imag());
+        } else if (found[size_t(j)].imag() >= 0) {
+          out[j * ldv + i] = R(e.real());
+          if (found[size_t(j)].imag() > 0) out[(j + 1) * ldv + i] = R(e.imag());
+        }
+      }
+  });
+}
