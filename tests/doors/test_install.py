@@ -146,7 +146,9 @@ def test_scipy(dtype):
         with lw.install("scipy") as handle:
             got = call()
         taken = handle.report()[f"scipy.{name}"]["lapwing"]
-        assert taken == (1 if name in ("eig", "eigvals", "schur") else len(got)) or (name == "det" and dtype in ("float32", "complex64")), name
+        assert taken == (1 if name in ("eig", "eigvals", "schur") else len(got)) or (
+            name == "det" and dtype in ("float32", "complex64")
+        ), name
         for x, y in zip(got, expected, strict=True):
             close(x, y, 10)
     p[3, 0, 4] = np.nan
@@ -252,7 +254,9 @@ def test_eig_as_the_libraries_return_it(dtype):
     with lw.install("torch"):
         got = torch.linalg.eig(t)
     assert [y.stride() for y in got] == [y.stride() for y in expected]
-    assert torch.allclose(t.to(got[1].dtype) @ got[1], got[1] * got[0][..., None, :], atol=2e-4 if "64" not in str(t.real.dtype) else 1e-12)
+    assert torch.allclose(
+        t.to(got[1].dtype) @ got[1], got[1] * got[0][..., None, :], atol=2e-4 if "64" not in str(t.real.dtype) else 1e-12
+    )
 
 
 def test_torch_errors_vmap_and_compile():

@@ -54,7 +54,21 @@ def test_samples_of_torch(monkeypatch):
     import lapwing as lw
     from lapwing.doors.ahead import AHEAD, Cells
 
-    names = ("cholesky", "cholesky_ex", "eig", "eigvals", "eigh", "eigvalsh", "inv", "inv_ex", "pinv", "qr", "svd", "svdvals", "cond")
+    names = (
+        "cholesky",
+        "cholesky_ex",
+        "eig",
+        "eigvals",
+        "eigh",
+        "eigvalsh",
+        "inv",
+        "inv_ex",
+        "pinv",
+        "qr",
+        "svd",
+        "svdvals",
+        "cond",
+    )
     for row in list(AHEAD):
         monkeypatch.setitem(AHEAD, row, Cells(10**6, 1))
 

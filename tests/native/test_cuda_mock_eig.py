@@ -24,8 +24,8 @@ def general(dtype, batch, n, seed=0):
 def run(op, a, engine, scratch=None):
     batch, n, _ = a.shape
     kind = COMPLEX.get(a.dtype.name, a.dtype.name)
-    outputs = {"eig": [((batch, n), kind), (a.shape, kind)], "eigvals": [((batch, n), kind)], "schur": [(a.shape, a.dtype.name)] * 2}[op]
-    outputs.append(((batch,), "int32"))
+    values, vectors, same = ((batch, n), kind), (a.shape, kind), (a.shape, a.dtype.name)
+    outputs = [*{"eig": [values, vectors], "eigvals": [values], "schur": [same] * 2}[op], ((batch,), "int32")]
     call = (OPS[op], DTYPE_CODE[a.dtype.name], CUDA, 0, ENGINES[engine], 0, 0, (batch, n))
     work = Scratch(native.scratch_bytes(*call) if scratch is None else scratch)
     given = Memory(a.nbytes)

@@ -106,7 +106,9 @@ def test_tensorflow_agrees_with_torch():
         assert np.abs(g - leaf.grad.numpy()).max() <= 1e-10 * np.abs(g).max()
 
 
-@pytest.mark.parametrize("bad", [JORDAN, turned_jordan(2), turned_jordan(3), np.eye(3, k=1)], ids=["exact", "2", "3", "nilpotent"])
+@pytest.mark.parametrize(
+    "bad", [JORDAN, turned_jordan(2), turned_jordan(3), np.eye(3, k=1)], ids=["exact", "2", "3", "nilpotent"]
+)
 def test_defective_matrix_has_no_derivative(bad):
     torch, tf = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
     n = len(bad)

@@ -179,9 +179,15 @@ _OPERATIONS = (
         lambda library, a, values, case: check_singular_values(library.to_host(a), library.to_host(values), case),
     ),
     _solution("lstsq", _work("6mn^2 + 20n^3"), ("k", "rows", "condition"), lambda case: ((*case.lead, case.n, case.k),)),
-    _general("eig", _work("25n^3", "one read of the matrix and one write of the vectors"), shapes=lambda case: (_values(case), _square(case))),
+    _general(
+        "eig",
+        _work("25n^3", "one read of the matrix and one write of the vectors"),
+        shapes=lambda case: (_values(case), _square(case)),
+    ),
     _general("eigvals", _work("10n^3", "one read of the matrix"), shapes=lambda case: (_values(case),)),
-    _general("schur", _work("25n^3", "one read of the matrix and one write of T and Z"), shapes=lambda case: (_square(case),) * 2),
+    _general(
+        "schur", _work("25n^3", "one read of the matrix and one write of T and Z"), shapes=lambda case: (_square(case),) * 2
+    ),
 )
 
 

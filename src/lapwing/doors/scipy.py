@@ -64,7 +64,12 @@ def _eigvals(
 
 
 def _schur(
-    a: np.ndarray, output: str = "real", lwork: Any = None, overwrite_a: bool = False, sort: Any = None, check_finite: bool = True
+    a: np.ndarray,
+    output: str = "real",
+    lwork: Any = None,
+    overwrite_a: bool = False,
+    sort: Any = None,
+    check_finite: bool = True,
 ) -> Any:
     if lwork is not None or sort is not None or output not in ("real", "r", "complex", "c"):
         return None

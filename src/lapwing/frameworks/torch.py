@@ -239,8 +239,9 @@ def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype
 
 
 def _kind(name: str | None, dtype: Any) -> Any:
-    known = {None: dtype, "real": _REAL[dtype], "complex": _COMPLEX[dtype]}
-    return known[name] if name in known else getattr(torch, name)
+    if name is None:
+        return dtype
+    return _REAL[dtype] if name == "real" else _COMPLEX[dtype] if name == "complex" else getattr(torch, name)
 
 
 class Namespace(NumpyNamespace):

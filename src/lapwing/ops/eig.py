@@ -58,8 +58,8 @@ def eig(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = 
     ConvergenceError
         A matrix holds NaN or Inf, or the iteration did not converge.
     DefectiveMatrixError
-        A derivative was asked for, and the eigenvectors of a matrix do not span the space. In traced code the derivative of that
-        matrix alone is NaN.
+        A derivative was asked for, and the eigenvectors of a matrix do not span the space. In traced code the derivative of
+        that matrix alone is NaN.
     ValueError, TypeError
         Wrong shape, dtype or choice.
 

@@ -1,7 +1,7 @@
 """Functions of square matrices: exponential, square root, logarithm, inverse roots.
 
-They are composed of lapwing's eigh, schur, solve and inv and of products. For a function of a Hermitian matrix the value comes from
-eigh, and the derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
+They are composed of lapwing's eigh, schur, solve and inv and of products. For a function of a Hermitian matrix the value comes
+from eigh, and the derivative from :func:`_with_derivatives`, which is right at equal eigenvalues too.
 """
 
 from __future__ import annotations
@@ -523,7 +523,6 @@ def _into_range(xp: Any, a: Any) -> tuple[Any, Any]:
 def _log_by_roots(framework: Any, a: Any) -> tuple[Any, Any]:
     """log(A) = 2^k log(A^(1/2^k)), with the roots taken until they are near I, and for which matrices it is accurate."""
     xp = framework.Namespace
-    eps, n = float(np.finfo(xp.dtype_name(a)).eps), xp.order(xp.real(a))
     one, traced = xp.eye(a), framework.traced(a)
     a, range_scale = _into_range(xp, a)
 
