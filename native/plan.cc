@@ -16,6 +16,7 @@
 #include "cusolver/cusolver.h"
 #include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
+#include "gpu/eig.h"
 #include "gpu/eigh.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
@@ -131,6 +132,10 @@ std::string gpu_tiled_refuses(const Frame& frame, const Place& place) {
 
 std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
   return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
+}
+
+std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
 }
 
 // Kernels between products of whole batches.
@@ -249,6 +254,7 @@ int64_t gpu_qr_bytes(Frame& frame) {
   return cuda::qr_is_blocked(frame, *cuda::properties(frame)) ? cuda::blocked_qr_scratch(frame) : 0;
 }
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
+int64_t gpu_eig_bytes(Frame& frame) { return int64_t(cuda::eig_batched_scratch(frame, *cuda::properties(frame))); }
 int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
 int64_t lapack_eig_host(Frame& frame) { return lapack::eig_host_bytes(frame); }
@@ -360,9 +366,10 @@ Methods methods_of(int32_t op, int32_t device) {
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
+      {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, always, gpu_eig_bytes, nullptr},
       {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
       {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
-  static constexpr Method gpu_schur[] = {gpu_eig[1]};
+  static constexpr Method gpu_schur[] = {gpu_eig[0], gpu_eig[2]};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
@@ -386,8 +393,8 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD: case SVDVALS: return {cpu ? tall : gpu_tall, 3};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
-    case EIG: case EIGVALS: return {cpu ? eig : gpu_eig, 2};
-    case SCHUR: return cpu ? Methods{eig, 2} : Methods{gpu_schur, 1};
+    case EIG: case EIGVALS: return cpu ? Methods{eig, 2} : Methods{gpu_eig, 3};
+    case SCHUR: return {cpu ? eig : gpu_schur, 2};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

@@ -7,14 +7,14 @@
 // columns right of it and Z, is put off: the other warps catch up with it while the next sweep is under way.
 //
 //   LW_MODE    0: eigenvalues, 1: and eigenvectors, 2: T and Z of A = Z T Z^H
-//   LW_P       threads of a matrix: 1, 32, or all LW_THREADS of the block
+//   LW_P       threads of a matrix: 1, or all LW_THREADS of the block
 //   LW_ROWS    rows of a lane where a warp has a column: at least n / 32; n where a thread has a matrix
 //   LW_GLOBAL  bit 0: Z is in global memory, transposed; bit 1: H is, too
 //   LW_N       the order, where a thread has a matrix
 #include "eigh.cuh"
 
 constexpr int P = LW_P, MODE = LW_MODE, WARP = 32;
-constexpr int LANES = P < WARP ? P : WARP, GROUPS = P / LANES, TEAMS = LW_THREADS / P;
+constexpr int LANES = P < WARP ? P : WARP, GROUPS = P / LANES;
 constexpr int STRIDE = P == 1 ? LW_THREADS + 1 : 1;  // between the elements of a matrix: odd, against bank conflicts
 constexpr int LISTS = P > WARP ? 2 : 1;              // sweeps that are kept
 constexpr int PER_ROW = 3 * LISTS > 2 * GROUPS || MODE != 1 ? 3 * LISTS : 2 * GROUPS;  // real numbers of `room` per row
@@ -253,14 +253,14 @@ struct Matrix {
 #if LW_DTYPE < 2
   // tau, v2, v3 of I - tau v v^T with v = (1, v2, v3), which takes (x, y, z) to (x, 0, 0)
   LW_INLINE static Rotation3 reflection(Real& x, Real y, Real z) {
-    Real rest = y * y + z * z, squares = x * x + rest;
+    Real squares = x * x + y * y + z * z;
     const bool faint = squares < LW_FAINT;
     if (faint) {
       x *= LW_LIFT, y *= LW_LIFT, z *= LW_LIFT;
-      rest = y * y + z * z, squares = x * x + rest;
+      squares = x * x + y * y + z * z;
     }
     Rotation3 r{{0, 0, 0}};
-    if (rest > 0) {
+    if (y != 0 || z != 0) {  // even where their squares vanish beside x: a window may hang on what they do
       const Real root = fine_root(squares), length = squares * root, by = copy_sign(Real(1) / (fabs(x) + length), x);
       r.v[0] = 1 + fabs(x) * root;
       r.v[1] = y * by;
@@ -444,7 +444,7 @@ struct Matrix {
       xx = square(x), yy = square(y);
     }
     Rotation3 r{{1, 0, 0}};
-    if (yy > 0) {
+    if (y.re != 0 || y.im != 0) {
       const Real both = xx + yy, root = fine_root(both);
       // x / |x|, or 1 where x is nothing beside y
       const bool none = !(xx > LW_SAFE);
@@ -867,25 +867,23 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) eig(Eig call) {
 #else
 // A warp or a block per matrix
 extern "C" __global__ void __launch_bounds__(LW_THREADS) eig(Eig call) {
-  const int n = call.n, pitch = H_GLOBAL ? n : n | 1, team = threadIdx.x / P;
+  const int n = call.n, pitch = H_GLOBAL ? n : n | 1;
   Pool pool{memory};
   Matrix m;
-  for (int turn = 0; turn <= team; turn++) {
-    m.h = H_GLOBAL ? call.scratch + (2 * (i64)blockIdx.x + 1) * n * n : pool.take<T>(n * pitch);
-    m.z = Z_GLOBAL ? call.scratch + (H_GLOBAL ? 2 : 1) * (i64)blockIdx.x * n * n : MODE > 0 ? pool.take<T>(n * pitch) : nullptr;
-    m.room = pool.take<Real>(n * PER_ROW);
-    m.scales = pool.take<int>(2 * n);
-    m.jobs = pool.take<int>(P > WARP ? 8 : 0);
-    m.sums = pool.take<Real>(P > WARP ? GROUPS : 0);
-  }
+  m.h = H_GLOBAL ? call.scratch + (2 * (i64)blockIdx.x + 1) * n * n : pool.take<T>(n * pitch);
+  m.z = Z_GLOBAL ? call.scratch + (H_GLOBAL ? 2 : 1) * (i64)blockIdx.x * n * n : MODE > 0 ? pool.take<T>(n * pitch) : nullptr;
+  m.room = pool.take<Real>(n * PER_ROW);
+  m.scales = pool.take<int>(2 * n);
+  m.jobs = pool.take<int>(P > WARP ? 8 : 0);
+  m.sums = pool.take<Real>(P > WARP ? GROUPS : 0);
   m.steps = m.scales + n;
   m.n = n;
   m.pitch = pitch;
-  m.t = threadIdx.x % P;
+  m.t = threadIdx.x;
   m.lane = threadIdx.x % LANES;
   m.group = m.t / LANES;
   m.slot = 0;
-  for (i64 b = (i64)blockIdx.x * TEAMS + team; b < call.batch; b += (i64)gridDim.x * TEAMS) {
+  for (i64 b = blockIdx.x; b < call.batch; b += gridDim.x) {
     const i64 start = b * n * n;
     for (int i = m.group; i < n; i += GROUPS)
       for (int j = m.lane; j < n; j += LANES) m.H(i, j) = load_element(call.a + start + i * n + j);
