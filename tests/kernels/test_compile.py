@@ -89,6 +89,11 @@ for dtype in DTYPE_CODE:
         attempt("svd", dtype, 0, (1, 5, 3, 0), shift)
     attempt("svd", dtype, 0, (1, 12, 9, 0), 0)
     attempt("svdvals", dtype, 0, (1, 9, 12), 0)
+    for shift in sorted({0, np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)}):
+        for op in ("eig", "eigvals", "schur"):
+            for n in (1, 3, 12, 40, 70):
+                attempt(op, dtype, 0, (1, n), shift)
+            attempt(op, dtype, 0, (4000, 8), shift)
 """
 
 
@@ -157,6 +162,16 @@ AROUND_PANELS = {
     for v in (4, 8, 16)
     if (4, 8, 4, 8)[dtype] <= v <= (4, 8, 8, 16)[dtype]
 }
+# nor eigenvalues of matrices that shared memory has no room for: LW_GLOBAL as native/gpu/eig.cc has it
+EIG_GLOBAL = {
+    (
+        "eig.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_MODE={mode} -DLW_P=256 -DLW_THREADS=256 -DLW_ROWS=4"
+        f" -DLW_GLOBAL={where} -DLW_N=0",
+    )
+    for dtype in range(4)
+    for mode, where in ((0, 2), (1, 1), (1, 3), (2, 1), (2, 3))
+}
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +182,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | EIG_GLOBAL)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ constexpr int LANES = P < WARP ? P : WARP, GROUPS = P / LANES;
 constexpr int STRIDE = P == 1 ? LW_THREADS + 1 : 1;  // between the elements of a matrix: odd, against bank conflicts
 constexpr int LISTS = P > WARP ? 2 : 1;              // sweeps that are kept
 constexpr int PER_ROW = 3 * LISTS > 2 * GROUPS || MODE != 1 ? 3 * LISTS : 2 * GROUPS;  // real numbers of `room` per row
+constexpr int COLUMNS = LW_ROWS;
 constexpr unsigned ALL = 0xffffffff;
 constexpr bool Z_GLOBAL = (LW_GLOBAL & 1) != 0, H_GLOBAL = (LW_GLOBAL & 2) != 0;
 
@@ -92,6 +93,10 @@ LW_INLINE void together() {
 LW_INLINE void lanes_together() {
   if (LANES == WARP) __syncwarp();
 }
+LW_INLINE Real from_lane(Real x, int lane) { return __shfl_sync(ALL, x, lane); }
+#if LW_DTYPE >= 2
+LW_INLINE T from_lane(T x, int lane) { return T{from_lane(x.re, lane), from_lane(x.im, lane)}; }
+#endif
 LW_INLINE unsigned votes(bool x) { return LANES == WARP ? __ballot_sync(ALL, x) : unsigned(x); }
 
 // ---- one matrix --------------------------------------------------------------------------------------------------
@@ -233,6 +238,14 @@ struct Matrix {
     return low;
   }
 
+  // Column j's number of an array over the columns: lane l has columns l, l + LANES, ...
+  LW_INLINE static T from_owner(const T (&x)[COLUMNS], int j) {
+    T mine = x[0];
+#pragma unroll
+    for (int c = 1; c < COLUMNS; c++) mine = select(j / LANES == c, x[c], mine);
+    return LANES == WARP ? from_lane(mine, j % LANES) : mine;
+  }
+
   // Whether H(k, k-1) is as good as zero: Ahues and Tisseur's test
   LW_INLINE bool negligible(int k) const {
     const Real tiny = LW_SAFE * (Real(n) / LW_EPS), below = size(H(k, k - 1));
@@ -364,7 +377,7 @@ struct Matrix {
   }
 
   LW_INLINE void keep(int list, int k, const Rotation3& r) const {
-    if (MODE == 0 || lane != 0) return;
+    if (lane != 0) return;
 #pragma unroll
     for (int i = 0; i < 3; i++) entry(list, k, i) = r.v[i];
   }
@@ -381,41 +394,77 @@ struct Matrix {
              Real(LW_EPS) * fabs(c[0]) * (fabs(H(k - 1, k - 1)) + fabs(H(k, k)) + fabs(H(k + 1, k + 1)));
     });
     first_column(m, re1, re2, im, v);
-    lanes_together();
-    for (int k = m; k < high; k++) {
-      const bool three = k + 1 < high;
-      if (k > m) {
-        v[0] = H(k, k - 1);
-        v[1] = H(k + 1, k - 1);
-        v[2] = three ? H(k + 2, k - 1) : Real(0);
-      }
-      const Rotation3 r = reflection(v[0], v[1], v[2]);
-      const Real t1 = r.v[0], v2 = r.v[1], v3 = r.v[2];
-      keep(list, k, r);
-      for (int j = k + lane; j <= high; j += LANES) {
-        const Real x = H(k, j), y = H(k + 1, j), z = three ? H(k + 2, j) : Real(0), s = t1 * (x + v2 * y + v3 * z);
-        H(k, j) = x - s;
-        H(k + 1, j) = y - v2 * s;
-        if (three) H(k + 2, j) = z - v3 * s;
-      }
-      lanes_together();
-      if (lane == 0) {
-        if (k > m) {
-          H(k, k - 1) = v[0];
-          H(k + 1, k - 1) = 0;
-          if (three) H(k + 2, k - 1) = 0;
-        } else if (m > low) {
-          H(k, k - 1) *= 1 - t1;
-        }
-      }
-      for (int i = low + lane; i <= min(k + 3, high); i += LANES) {
-        const Real x = H(i, k), y = H(i, k + 1), z = three ? H(i, k + 2) : Real(0), s = t1 * (x + v2 * y + v3 * z);
-        H(i, k) = x - s;
-        H(i, k + 1) = y - v2 * s;
-        if (three) H(i, k + 2) = z - v3 * s;
-      }
-      lanes_together();
+    // What is near the diagonal every lane computes for itself. Before step k: v, rows k .. k+2 of column k-1; d, the same of
+    // columns k and k+1; p and q, rows k and k+1 of the columns that this lane has, r their row k+2.
+    Real d[3][2], p[COLUMNS], q[COLUMNS], r[COLUMNS], above, beside, corner = H(m + 2, m + 2);
+    d[0][0] = H(m, m), d[0][1] = H(m, m + 1);
+    d[1][0] = H(m + 1, m), d[1][1] = H(m + 1, m + 1);
+    d[2][0] = 0, d[2][1] = H(m + 2, m + 1);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+      const int j = min(lane + c * LANES, high);
+      p[c] = H(m, j), q[c] = H(m + 1, j), r[c] = H(m + 2, j);
     }
+    above = from_owner(p, m + 2), beside = from_owner(q, m + 2);
+    lanes_together();
+    for (int k = m; k + 1 < high; k++) {
+      // the next row, fetched early
+      const bool more = k + 3 <= high;
+      Real next[COLUMNS];
+      const Real below = more ? H(k + 3, k + 2) : Real(0), next_corner = more ? H(k + 3, k + 3) : Real(0);
+#pragma unroll
+      for (int c = 0; c < COLUMNS; c++) next[c] = H(min(k + 3, high), min(lane + c * LANES, high));
+      const Rotation3 turn = reflection(v[0], v[1], v[2]);
+      const Real t1 = turn.v[0], v2 = turn.v[1], v3 = turn.v[2];
+      // from the left: rows k .. k+2 of columns k, k+1 and k+2
+      Real b[3][3] = {{d[0][0], d[0][1], above}, {d[1][0], d[1][1], beside}, {d[2][0], d[2][1], corner}};
+#pragma unroll
+      for (int c = 0; c < 3; c++) {
+        const Real s = t1 * (b[0][c] + v2 * b[1][c] + v3 * b[2][c]);
+        b[0][c] -= s, b[1][c] -= v2 * s, b[2][c] -= v3 * s;
+      }
+      if (lane == 0) {
+        if (k > m)
+          H(k, k - 1) = v[0];
+        else if (m > low)
+          H(k, k - 1) *= 1 - t1;
+        H(k, k) = b[0][0], H(k, k + 1) = b[0][1];
+      }
+      keep(list, k, turn);
+      // from the right: rows k+1 .. k+3
+#pragma unroll
+      for (int i = 1; i < 3; i++) {
+        const Real s = t1 * (b[i][0] + v2 * b[i][1] + v3 * b[i][2]);
+        v[i - 1] = b[i][0] - s, d[i - 1][0] = b[i][1] - v2 * s, d[i - 1][1] = b[i][2] - v3 * s;
+      }
+      const Real s = t1 * v3 * below;
+      v[2] = -s, d[2][0] = -v2 * s, d[2][1] = below - v3 * s;
+#pragma unroll
+      for (int c = 0; c < COLUMNS; c++) {
+        const int j = lane + c * LANES;
+        const Real s = t1 * (p[c] + v2 * q[c] + v3 * r[c]);
+        if (j >= k + 2 && j <= high) H(k, j) = p[c] - s;
+        p[c] = q[c] - v2 * s, q[c] = r[c] - v3 * s, r[c] = next[c];
+      }
+      corner = next_corner;
+      above = from_owner(p, k + 3), beside = from_owner(q, k + 3);
+    }
+    const int k = high - 1;
+    const Rotation3 turn = reflection(v[0], v[1], 0);
+    const Real t1 = turn.v[0], v2 = turn.v[1];
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+      const Real s = t1 * (d[0][c] + v2 * d[1][c]);
+      d[0][c] -= s, d[1][c] -= v2 * s;
+    }
+    const Real s = t1 * (d[1][0] + v2 * d[1][1]);
+    if (lane == 0) {
+      H(k, k - 1) = v[0];
+      H(k, k) = d[0][0], H(k, k + 1) = d[0][1];
+      H(k + 1, k) = d[1][0] - s, H(k + 1, k + 1) = d[1][1] - v2 * s;
+    }
+    keep(list, k, turn);
+    lanes_together();
     return m;
   }
 
@@ -477,7 +526,7 @@ struct Matrix {
   }
 
   LW_INLINE void keep(int list, int k, const Rotation3& r) const {
-    if (MODE == 0 || lane != 0) return;
+    if (lane != 0) return;
 #pragma unroll
     for (int i = 0; i < 3; i++) entry(list, k, i) = r.v[i];
   }
@@ -492,32 +541,53 @@ struct Matrix {
     T x = subtract(H(m, m), t), y = H(m + 1, m);
     const Real s = size(x) + size(y);
     if (s > 0) x = scale(x, Real(1) / s), y = scale(y, Real(1) / s);
+    // What is near the diagonal every lane computes for itself. Before step k: x and y, rows k and k+1 of column k-1; d, the
+    // same of column k; p, row k of the columns that this lane has, r their row k+1.
+    T d[2] = {H(m, m), H(m + 1, m)}, above = H(m, m + 1), corner = H(m + 1, m + 1), p[COLUMNS], r[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+      const int j = min(lane + c * LANES, high);
+      p[c] = H(m, j), r[c] = H(m + 1, j);
+    }
     lanes_together();
     for (int k = m; k < high; k++) {
-      if (k > m) x = H(k, k - 1), y = H(k + 1, k - 1);
-      const Rotation3 r = rotation(x, y);
-      const Real c = r.v[0];
-      const T s = T{r.v[1], r.v[2]};
-      keep(list, k, r);
-      for (int j = k + lane; j <= high; j += LANES) {
-        const T p = H(k, j), q = H(k + 1, j);
-        H(k, j) = add_plain(scale(p, c), s, q);
-        H(k + 1, j) = subtract_product(scale(q, c), p, s);
-      }
-      lanes_together();
+      // the next row, fetched early
+      const bool more = k + 2 <= high;
+      T next[COLUMNS];
+      const T below = more ? H(k + 2, k + 1) : zero(), next_corner = more ? H(k + 2, k + 2) : zero();
+#pragma unroll
+      for (int c = 0; c < COLUMNS; c++) next[c] = H(min(k + 2, high), min(lane + c * LANES, high));
+      const Rotation3 turn = rotation(x, y);
+      const Real c = turn.v[0];
+      const T s = T{turn.v[1], turn.v[2]};
+      // from the left: rows k and k+1 of columns k and k+1
+      const T first = add_plain(scale(d[0], c), s, d[1]);
+      const T left = subtract_product(scale(d[1], c), d[0], s), right = subtract_product(scale(corner, c), above, s);
       if (lane == 0) {
         if (k > m)
-          H(k, k - 1) = x, H(k + 1, k - 1) = zero();
+          H(k, k - 1) = x;
         else if (m > low)
           H(k, k - 1) = scale(H(k, k - 1), c);
+        H(k, k) = first;
       }
-      for (int i = low + lane; i <= min(k + 2, high); i += LANES) {
-        const T p = H(i, k), q = H(i, k + 1);
-        H(i, k) = add_product(scale(p, c), q, s);
-        H(i, k + 1) = subtract_plain(scale(q, c), p, s);
+      keep(list, k, turn);
+      // from the right: rows k+1 and k+2
+      x = add_product(scale(left, c), right, s);
+      y = multiply(conjugate(s), below);
+      d[0] = subtract_plain(scale(right, c), left, s);
+      d[1] = scale(below, c);
+#pragma unroll
+      for (int i = 0; i < COLUMNS; i++) {
+        const int j = lane + i * LANES;
+        if (j > k && j <= high) H(k, j) = add_plain(scale(p[i], c), s, r[i]);
+        p[i] = subtract_product(scale(r[i], c), p[i], s);
+        r[i] = next[i];
       }
-      lanes_together();
+      corner = next_corner;
+      above = from_owner(p, k + 2);
     }
+    if (lane == 0) H(high, high - 1) = x, H(high, high) = d[0];
+    lanes_together();
     return m;
   }
 
@@ -544,8 +614,12 @@ struct Matrix {
         continue;
       }
       if (++total > 30 * max(n, 10)) return Job{FAILED, 0, 0, 0};
-      const int first = sweep(low, high, ++turns, list);
-      if (MODE > 0) return Job{SWEEP, first, high, low};
+      const Job job{SWEEP, sweep(low, high, ++turns, list), high, low};
+      // inside the window row i lacks the rotations from its own on, on the right
+      for (int i = low + lane; i < high; i += LANES)
+        apply<true>(Job{SWEEP, max(i, job.first), high, low}, list, [&](int k) -> T& { return H(i, k); });
+      lanes_together();
+      if (MODE > 0) return job;
     }
     return Job{END, 0, 0, 0};
   }
