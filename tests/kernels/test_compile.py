@@ -162,14 +162,15 @@ AROUND_PANELS = {
     for v in (4, 8, 16)
     if (4, 8, 4, 8)[dtype] <= v <= (4, 8, 8, 16)[dtype]
 }
-# nor eigenvalues of matrices that shared memory has no room for: LW_GLOBAL as native/gpu/eig.cc has it
+# nor eigenvalues of matrices that do not fit into shared memory: LW_GLOBAL as native/gpu/eig.cc has it
 EIG_GLOBAL = {
     (
         "eig.cu",
-        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_MODE={mode} -DLW_P=256 -DLW_THREADS=256 -DLW_ROWS=4"
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_MODE={mode} -DLW_P={threads} -DLW_THREADS={threads} -DLW_ROWS={rows}"
         f" -DLW_GLOBAL={where} -DLW_N=0",
     )
     for dtype in range(4)
+    for threads, rows in ((32, 1), (128, 2), (256, 4))
     for mode, where in ((0, 2), (1, 1), (1, 3), (2, 1), (2, 3))
 }
 

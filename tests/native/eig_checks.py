@@ -1,4 +1,4 @@
-"""What eigenvalues, eigenvectors and Schur forms of general matrices must satisfy.
+"""Checks of eigenvalues, eigenvectors and Schur forms of general matrices.
 
 run(op, flags, sizes, *arrays) calls the native core, as in solve_checks.py.
 """

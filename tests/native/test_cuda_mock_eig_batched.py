@@ -82,6 +82,15 @@ eig_checks.check_not_finite(run, {dtype}, 33)
     )
 
 
+def test_a_block_takes_several_matrices(child, emulated):  # noqa: F811
+    """More matrices than have room at a time, one to each of 132 multiprocessors: Z moves to global memory."""
+    code = START + "eig_checks.check_eig(run, solve_checks.random(np.random.default_rng(5), {dtype}, 300, 5, 5))"
+    for dtype, shared in (("f64", 800), ("c64", 800)):
+        calls, _ = child(code.format(dtype=dtype), MOCK_SHARED=shared, **emulated)
+        (compiled,) = harness.named(calls, "nvrtcCompileProgram")
+        assert "-DLW_GLOBAL=1" in compiled["options"]
+
+
 def test_a_larger_matrix_is_refused(child):  # noqa: F811
     _, told = child(
         START
