@@ -203,9 +203,13 @@ bool eig_batched_pays(const Frame& frame, const Place&) {
   return n <= EIG_LARGEST && frame.size[0] >= (n <= 8 ? 1 : 2);
 }
 
-// Below these orders the library's routine mostly waits, and the host is faster. One matrix with vectors on an H200, in ms, cuSOLVER
-// and the host: n = 128 float64 27 and 15; n = 256 float32 57 and 37, float64 48 and 54, complex64 75 and 88, complex128 77 and 102;
-// n = 512 float32 134 and 213, float64 137 and 366.
+// Even one matrix: on an H200 with vectors, in ms, the kernel and the host: n = 64 float64 2.2 and 2.0, complex128 3.7 and 5.4;
+// n = 128 float32 5.9 and 16, float64 10 and 15. Unlike the host it does not wait for the GPU.
+bool gpu_eig_batched_pays(const Frame& frame, const Place&) { return frame.size[1] <= cuda::EIG_LARGEST; }
+
+// Below these orders the library's routine mostly waits, and the host is faster. One matrix with vectors on an H200, in ms,
+// cuSOLVER and the host: n = 128 float64 27 and 15; n = 256 float32 57 and 37, float64 48 and 54, complex64 75 and 88,
+// complex128 77 and 102; n = 512 float32 134 and 213, float64 137 and 366.
 constexpr int64_t CUSOLVER_EIG_FROM = 256, CUSOLVER_EIG_FROM_F32 = 384;
 bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
@@ -370,7 +374,7 @@ Methods methods_of(int32_t op, int32_t device) {
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
-      {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, always, gpu_eig_bytes, nullptr},
+      {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},
       {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
       {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
   static constexpr Method gpu_schur[] = {gpu_eig[0], gpu_eig[2]};

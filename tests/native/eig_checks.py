@@ -23,7 +23,7 @@ def kinds(dtype, n):
     companion[:, -1] = -np.poly(np.linspace(-1, 1, n))[:0:-1]
     grades, far = np.logspace(0, -20, n), 1e37 if np.finfo(dtype).bits == 32 else 1e300
     dense = rng.standard_normal((n, n))
-    found = {
+    matrices = {
         "cyclic": np.roll(np.eye(n), 1, 0),
         "rotations": rotations,
         "orthogonal": basis,
@@ -47,7 +47,7 @@ def kinds(dtype, n):
         "rank two": np.arange(n * n).reshape(n, n),
     }
     phase = np.exp(0.3j) if dtype.startswith("c") else 1
-    return {name: (phase * a).astype(dtype) for name, a in found.items()}
+    return {name: (phase * a).astype(dtype) for name, a in matrices.items()}
 
 
 def complex_of(dtype):
@@ -74,7 +74,8 @@ def check_conjugate(w):
 
 def check_eig(run, a):
     batch, n = a.shape[:2]
-    w, v, info = np.full((batch, n), 7, complex_of(a.dtype)), np.full(a.shape, 7, complex_of(a.dtype)), np.full(batch, 7, np.int32)
+    w, v = np.full((batch, n), 7, complex_of(a.dtype)), np.full(a.shape, 7, complex_of(a.dtype))
+    info = np.full(batch, 7, np.int32)
     run("eig", 0, (batch, n), a.copy(), w, v, info)
     assert not info.any()
     scaled, size = near_one(a)

@@ -1,5 +1,5 @@
-"""Eigenvalues of general matrices on the CUDA path without a GPU: the device source runs as host code (emulator.h). The checks
-are those of eig_checks.py."""
+"""The kernel for eigenvalues of general matrices without a GPU: its source runs as host code (emulator.h). The checks are those
+of eig_checks.py."""
 
 import pytest
 
@@ -82,17 +82,17 @@ eig_checks.check_not_finite(run, {dtype}, 33)
     )
 
 
+@pytest.mark.slow
 def test_a_block_takes_several_matrices(child, emulated):  # noqa: F811
-    """More matrices than have room at a time, one to each of 132 multiprocessors: Z moves to global memory."""
-    code = START + "eig_checks.check_eig(run, solve_checks.random(np.random.default_rng(5), {dtype}, 300, 5, 5))"
-    for dtype, shared in (("f64", 800), ("c64", 800)):
-        calls, _ = child(code.format(dtype=dtype), MOCK_SHARED=shared, **emulated)
-        (compiled,) = harness.named(calls, "nvrtcCompileProgram")
-        assert "-DLW_GLOBAL=1" in compiled["options"]
+    """Each of 132 multiprocessors has room for one block, and more matrices wait: Z moves to global memory."""
+    code = START + "eig_checks.check_eig(run, solve_checks.random(np.random.default_rng(5), f64, 300, 5, 5))"
+    calls, _ = child(code, MOCK_SHARED=800, **emulated)
+    (compiled,) = harness.named(calls, "nvrtcCompileProgram")
+    assert "-DLW_GLOBAL=1" in compiled["options"]
 
 
 def test_a_larger_matrix_is_refused(child):  # noqa: F811
-    _, told = child(
+    _, results = child(
         START
         + """
 a = np.zeros((1, 129, 129), "float32")
@@ -102,4 +102,4 @@ except Exception as error:
     tell(error=str(error))
 """
     )
-    assert "n up to 128 on this device, not 129" in told["error"]
+    assert "n up to 128 on this device, not 129" in results["error"]
