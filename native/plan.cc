@@ -16,6 +16,7 @@
 #include "cusolver/cusolver.h"
 #include "gpu/blocked_qr.h"
 #include "gpu/cholesky.h"
+#include "gpu/eig.h"
 #include "gpu/eigh.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
@@ -136,6 +137,10 @@ std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
   return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
 }
 
+std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
+}
+
 // Kernels between products of whole batches.
 std::string needs_products(const Place& place) {
   const std::string kernels = needs_kernels_and(place, vendor::blas);
@@ -218,10 +223,17 @@ bool eig_batched_pays(const Frame& frame, const Place&) {
   return n <= EIG_LARGEST && frame.size[0] >= (n <= 32 ? 2 : 4);
 }
 
-// Below this order the host is faster. One matrix on the H200, 2026-11-16, cuSOLVER and the host: float64 n = 128 27 and 15 ms, 256
-// 48 and 54 ms, 512 137 and 366 ms; complex128 n = 128 38 and 43 ms, 512 201 and 770 ms.
-constexpr int64_t CUSOLVER_EIG_FROM = 256;
-bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) { return frame.size[1] >= CUSOLVER_EIG_FROM; }
+// Even one matrix: on an H200 with vectors, in ms, the kernel and the host: n = 64 float64 2.2 and 2.0, complex128 3.7 and 5.4;
+// n = 128 float32 5.9 and 16, float64 10 and 15. Unlike the host it does not wait for the GPU.
+bool gpu_eig_batched_pays(const Frame& frame, const Place&) { return frame.size[1] <= cuda::EIG_LARGEST; }
+
+// Below these orders the library's routine mostly waits, and the host is faster. One matrix with vectors on an H200, in ms,
+// cuSOLVER and the host: n = 128 float64 27 and 15; n = 256 float32 57 and 37, float64 48 and 54, complex64 75 and 88,
+// complex128 77 and 102; n = 512 float32 134 and 213, float64 137 and 366.
+constexpr int64_t CUSOLVER_EIG_FROM = 256, CUSOLVER_EIG_FROM_F32 = 384;
+bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
+  return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
+}
 
 // A GPU wants to be filled.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
@@ -286,6 +298,7 @@ int64_t gpu_qr_bytes(Frame& frame) {
   return cuda::qr_is_blocked(frame, *cuda::properties(frame)) ? cuda::blocked_qr_scratch(frame) : 0;
 }
 int64_t gpu_eigh_bytes(Frame& frame) { return int64_t(cuda::eigh_batched_scratch(frame, *cuda::properties(frame))); }
+int64_t gpu_eig_bytes(Frame& frame) { return int64_t(cuda::eig_batched_scratch(frame, *cuda::properties(frame))); }
 int64_t gpu_solve_bytes(Frame& frame) { return cuda::solve_bytes(frame, *cuda::properties(frame)); }
 int64_t lapack_eigh_host(Frame& frame) { return lapack::eigh_host_bytes(frame); }
 int64_t lapack_eig_host(Frame& frame) { return lapack::eig_host_bytes(frame); }
@@ -435,9 +448,10 @@ Methods methods_of(int32_t op, int32_t device) {
       {KRYLOV, run_krylov, krylov_refuses, gpu_krylov_pays, krylov_bytes, krylov_host},
       {CUSOLVER, cusolver::eigh, needs_cusolver, always, cusolver::eigh_scratch, cusolver::eigh_host_bytes}};
   static constexpr Method gpu_eig[] = {
+      {BATCHED, cuda::eig_batched, gpu_eig_batched_refuses, gpu_eig_batched_pays, gpu_eig_bytes, nullptr},
       {CUSOLVER, cusolver::eig, needs_eig_solver, gpu_cusolver_eig_pays, cusolver::eig_scratch, cusolver::eig_host_bytes},
       {LAPACK, eig_on_host, needs_lapack, always, nullptr, eig_on_host_bytes}};
-  static constexpr Method gpu_schur[] = {gpu_eig[1]};
+  static constexpr Method gpu_schur[] = {gpu_eig[0], gpu_eig[2]};
   static constexpr Method gpu_solve[] = {
       {BATCHED, cuda::solve_batched, gpu_solve_batched_refuses, gpu_solve_batched_pays, gpu_solve_bytes, nullptr},
       {CUSOLVER, cusolver::solve, needs_cusolver, always, cusolver::solve_scratch, nullptr},
@@ -466,8 +480,8 @@ Methods methods_of(int32_t op, int32_t device) {
     case SVD_PART: return {cpu ? svd_part : gpu_svd_part, 2};
     case LSTSQ: return cpu ? Methods{lstsq, 3} : Methods{gpu_lstsq, 2};
     case QR_R: case QR_RAW: return {cpu ? solve : gpu_qr, 2};
-    case EIG: case EIGVALS: return {cpu ? eig : gpu_eig, 2};
-    case SCHUR: return cpu ? Methods{eig, 2} : Methods{gpu_schur, 1};
+    case EIG: case EIGVALS: return cpu ? Methods{eig, 2} : Methods{gpu_eig, 3};
+    case SCHUR: return {cpu ? eig : gpu_schur, 2};
     case FINITE: return {cpu ? finite : gpu_finite, 1};
     case HERMITIAN: return {cpu ? hermitian : gpu_hermitian, 1};
     default: return {cpu ? solve : gpu_solve, 2};  // mixed solves whole systems alone

@@ -89,6 +89,11 @@ for dtype in DTYPE_CODE:
         attempt("svd", dtype, 0, (1, 5, 3, 0), shift)
     attempt("svd", dtype, 0, (1, 12, 9, 0), 0)
     attempt("svdvals", dtype, 0, (1, 9, 12), 0)
+    for shift in sorted({0, np.dtype(dtype).itemsize // (2 if dtype[0] == "c" else 1)}):
+        for op in ("eig", "eigvals", "schur"):
+            for n in (1, 3, 12, 40, 70):
+                attempt(op, dtype, 0, (1, n), shift)
+            attempt(op, dtype, 0, (4000, 8), shift)
 """
 
 
@@ -167,6 +172,17 @@ LSTSQ = {
     for dtype in range(4)
     for lanes, rows, hold, pieces in ((4, 5, 1, 1), (8, 10, 0, 2), (16, 10, 0, 2), (32, 3, 1, 1))
 }
+# nor eigenvalues of matrices that do not fit into shared memory: LW_GLOBAL as native/gpu/eig.cc has it
+EIG_GLOBAL = {
+    (
+        "eig.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V=16 -DLW_MODE={mode} -DLW_P={threads} -DLW_THREADS={threads} -DLW_ROWS={rows}"
+        f" -DLW_GLOBAL={where} -DLW_N=0",
+    )
+    for dtype in range(4)
+    for threads, rows in ((32, 1), (128, 2), (256, 4))
+    for mode, where in ((0, 2), (1, 1), (1, 3), (2, 1), (2, 3))
+}
 
 
 def svd_kernels():
@@ -204,7 +220,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | svd_kernels())
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | svd_kernels())
 
 
 @pytest.fixture(scope="session")
