@@ -474,6 +474,31 @@ def check_eigh(
         small("V^H B V - 1", L(np.linalg.norm(gram - np.eye(len(gram)))), spread * len(gram), call)
 
 
+def check_eig(call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray, v: np.ndarray) -> None:
+    small(
+        "A V - V W",
+        distance([(1, (a, v)), (-1, (v, np.diag(w)))]),
+        norm(a) * max(norm(v), 1),
+        call,
+        slack=grain(call) * max(norm(v), 1),
+    )
+    small("lengths", L(np.max(np.abs(np.linalg.norm(v.astype(complex), axis=0) - 1), initial=0)), L(1), call)
+
+
+def check_eigvals(call: Call, a: np.ndarray, known: np.ndarray, w: np.ndarray) -> None:
+    """Their sum is the trace."""
+    one = np.ones((1, call.n))
+    error = distance([(1, (one, np.diag(w), one.T)), (-1, (one, np.diag(np.diag(a)), one.T))])
+    small("trace", error, norm(a) * max(call.n, 1) ** 0.5, call, slack=grain(call, 8))
+
+
+def check_schur(call: Call, a: np.ndarray, known: np.ndarray, t: np.ndarray, z: np.ndarray) -> None:
+    if np.any(np.tril(t, -1 if np.iscomplexobj(t) else -2)):
+        raise Wrong("T is not upper triangular")
+    orthonormal("Z", z, call)
+    small("A - Z T Z^H", distance([(1, (a,)), (-1, (z, t, adjoint(z)))]), norm(a), call, slack=grain(call))
+
+
 def check_svd(call: Call, a: np.ndarray, known: np.ndarray, u: np.ndarray, s: np.ndarray, vh: np.ndarray) -> None:
     check_svdvals(call, a, known, s)
     k = len(s)
@@ -558,6 +583,9 @@ OPERATIONS: dict[str, Operation] = {
     "eigh": Operation(SPECTRUM, check_eigh, kind="hermitian"),
     "eigvalsh": Operation(SPECTRUM, lambda call, a, known, w, b=None: check_eigh(call, a, known, w, None, b), kind="hermitian"),
     "eigh_ex": Operation(("subset", "upper"), check_eigh, kind="hermitian"),
+    "eig": Operation(("on_fail", "engine"), check_eig),
+    "eigvals": Operation(("on_fail", "engine"), check_eigvals),
+    "schur": Operation(("on_fail", "engine"), check_schur),
     "svd": Operation(("full_matrices", "on_fail", "engine"), check_svd, kind="general"),
     "svdvals": Operation(("on_fail", "engine"), check_svdvals, kind="general"),
     "qr": Operation(("mode", "engine"), check_qr, kind="general"),
@@ -652,6 +680,8 @@ def perform(call: Call) -> None:
         if "b" in call.options:
             extra = [second[where] if call.batch else second]
         allowed = (small_dtype, small_dtype.type(0).real.dtype, np.dtype(np.int32), np.dtype(np.int64))
+        if call.operation in ("eig", "eigvals"):
+            allowed = (np.result_type(small_dtype, np.complex64),)
         for part in parts:
             if part.dtype not in allowed:
                 raise Wrong(f"a result of dtype {part.dtype}")
@@ -679,7 +709,20 @@ def flawed(call: Call, values: np.ndarray, kind: str, upper: bool, rng: np.rando
     return where
 
 
-SINGULAR_IS_FINE = ("eigh", "eigvalsh", "eigh_ex", "svd", "svdvals", "qr", "lstsq", "polar", "matmul")
+SINGULAR_IS_FINE = (
+    "eigh",
+    "eigvalsh",
+    "eigh_ex",
+    "svd",
+    "svdvals",
+    "qr",
+    "lstsq",
+    "polar",
+    "matmul",
+    "eig",
+    "eigvals",
+    "schur",
+)
 
 
 def expected_failure(call: Call, bad: tuple[int, ...] | None) -> type[Exception] | None:

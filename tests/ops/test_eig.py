@@ -69,7 +69,7 @@ def check_schur(a, t, z, limit=10):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_residuals(backend, dtype):
-    for n in SIZES:
+    for n in (0, 1, 2, 3, 8, 17, 65) if backend.name == "jax" else SIZES:  # JAX compiles each
         a = random((3, n, n), dtype, seed=n)
         given = backend.put(a)
         w, v = lw.eig(given)
