@@ -167,6 +167,16 @@ LSTSQ = {
     for dtype in range(4)
     for lanes, rows, hold, pieces in ((4, 5, 1, 1), (8, 10, 0, 2), (16, 10, 0, 2), (32, 3, 1, 1))
 }
+# nor systems by columns: ColumnsShape in solve.cc
+COLUMNS = {
+    (
+        "lu_block.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8, 4, 8)[dtype]} -DLW_RT=1 -DLW_W={(32, 32, 32, 16)[dtype]}"
+        f" -DLW_THREADS=128 -DLW_RESIDENT=2 -DLW_LANES=32 -DLW_FACTOR=2 -DLW_GIVE={give} -std=c++17 -default-device",
+    )
+    for dtype in (1, 2, 3)
+    for give in range(4)
+}
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +187,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ)
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | COLUMNS)
 
 
 @pytest.fixture(scope="session")
