@@ -183,6 +183,16 @@ EIG_GLOBAL = {
     for threads, rows in ((32, 1), (128, 2), (256, 4))
     for mode, where in ((0, 2), (1, 1), (1, 3), (2, 1), (2, 3))
 }
+# nor systems by columns: ColumnsShape in solve.cc
+COLUMNS = {
+    (
+        "lu_block.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8, 4, 8)[dtype]} -DLW_RT=1 -DLW_W={(32, 32, 32, 16)[dtype]}"
+        f" -DLW_THREADS=128 -DLW_RESIDENT=2 -DLW_LANES=32 -DLW_FACTOR=2 -DLW_GIVE={give} -std=c++17 -default-device",
+    )
+    for dtype in (1, 2, 3)
+    for give in range(4)
+}
 
 
 def svd_kernels():
@@ -220,7 +230,7 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | svd_kernels())
+    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | COLUMNS | svd_kernels())
 
 
 @pytest.fixture(scope="session")

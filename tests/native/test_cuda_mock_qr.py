@@ -82,14 +82,16 @@ for m, n in ((33, 33), (50, 40), (40, 150), (300, 70), (1, 1), (1, 9), (9, 1)):
     qr_checks.check_without_q(run, matrices("random", dtype, 2, m, n))
 """,
     "lstsq": """
-for m, n, k in ((40, 10, 1), (132, 33, 1), (70, 70, 3), (20, 45, 2), (33, 100, 1), (5, 1, 2), (1, 5, 2), (260, 100, 40), (400, 20, 1)):
+shapes = (40, 10, 1), (132, 33, 1), (70, 70, 3), (20, 45, 2), (33, 100, 1), (5, 1, 2), (1, 5, 2), (260, 100, 40), (400, 20, 1)
+for m, n, k in shapes:
     a = matrices("random", dtype, 2, m, n)
     a[..., : min(m, n), : min(m, n)] += 3 * np.eye(min(m, n))
     qr_checks.check_lstsq(run, a, right(dtype, 2, m, k))
 """,
     # one kernel: every number of lanes to a column, one warp, square, columns beside a multiple of a warp's, no right-hand side
     "lstsq in one kernel": """
-for m, n, k in ((3, 2, 1), (8, 8, 1), (31, 15, 1), (64, 16, 16), (140, 35, 2), (192, 48, 1), (256, 64, 1), (500, 7, 1), (40, 12, 0)):
+shapes = (3, 2, 1), (8, 8, 1), (31, 15, 1), (64, 16, 16), (140, 35, 2), (192, 48, 1), (256, 64, 1), (500, 7, 1), (40, 12, 0)
+for m, n, k in shapes:
     a = matrices("random", dtype, 2, m, n)
     a[..., :n, :] += 3 * np.eye(n)
     a[1] *= 1e-20

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
-from qr_checks import KINDS, check_columns_of_any_size, check_columns_with_nan, check_lstsq, check_not_finite, check_qr, check_without_q, matrices
+from qr_checks import (
+    KINDS,
+    check_columns_of_any_size,
+    check_columns_with_nan,
+    check_lstsq,
+    check_not_finite,
+    check_qr,
+    check_without_q,
+    matrices,
+)
 from solve_checks import DTYPES, random
 
 torch = pytest.importorskip("torch")
