@@ -75,7 +75,8 @@ Shape shape_of(const Frame& frame, const Properties& device) {
     shape.rows = int(n);
     shape.blocks = (batch + WARP - 1) / WARP;
     shape.shared = shared_bytes(frame, shape);
-    return shape;
+    if (shape.shared <= size_t(device.shared_per_block)) return shape;
+    shape = {};
   }
   shape.lanes = shape.threads = n <= WARP ? int(WARP) : n <= 64 ? 128 : 256;
   shape.rows = n <= WARP ? 1 : n <= 64 ? 2 : 4;

@@ -3,6 +3,7 @@ of eig_checks.py."""
 
 import pytest
 
+from lapwing.cli.kernel_calls import kernels_for
 from test_cuda_mock_solve import child, emulated, harness, libraries  # noqa: F401
 
 pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
@@ -35,7 +36,7 @@ PARTS = {
 for n in (1, 2, 4):
     eig_checks.check_random(run, dtype, n, 40)
     eig_checks.check_kinds(run, dtype, n)
-eig_checks.check_random(run, dtype, 8, 4000)
+eig_checks.check_eig(run, solve_checks.random(np.random.default_rng(8), dtype, 4000, 8, 8))
 eig_checks.check_in_place(run, dtype, 3)
 """,
     "warps": """
@@ -89,6 +90,28 @@ def test_a_block_takes_several_matrices(child, emulated):  # noqa: F811
     calls, _ = child(code, MOCK_SHARED=800, **emulated)
     (compiled,) = harness.named(calls, "nvrtcCompileProgram")
     assert "-DLW_GLOBAL=1" in compiled["options"]
+
+
+@pytest.mark.parametrize(("shared", "threads"), [(49_152, 32), (101_376, 1)])
+def test_threads_of_a_matrix_depend_on_shared_memory(shared, threads):
+    ((source, options),) = kernels_for(("eig", 0, (4000, 8)), "complex128", (40, shared, 75, "a GPU"))
+    assert source == "eig.cu" and f"-DLW_P={threads} " in options
+
+
+def test_calls_that_a_graph_may_capture_need_no_memory(child):  # noqa: F811
+    """On GPUs with little shared memory and in large batches, too."""
+    child(
+        START
+        + """
+from lapwing.ops import eig
+for operation in (eig.EIG, eig.EIGVALS, eig.SCHUR):
+    for dtype in DTYPE_CODE.values():
+        for batch in (1, 100, 3999, 100_000):
+            for n in (1, 4, 5, 8, 9, operation.launches_only_to):
+                assert native.scratch_bytes(operation.code, dtype, CUDA, 0, ENGINES["batched"], 0, 0, (batch, n)) == 0
+""",
+        MOCK_SHARED=49_152,
+    )
 
 
 def test_a_larger_matrix_is_refused(child):  # noqa: F811
