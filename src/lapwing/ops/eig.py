@@ -249,11 +249,13 @@ def _no_reference(arrays: tuple[Any, ...], params: Params) -> tuple[np.ndarray, 
     raise RuntimeError(f"schur: needs the native core, as numpy.linalg has no Schur form\nhint: {how_to_build()}")
 
 
+_LAUNCHES_ONLY_TO = 16  # up to this order the kernel needs no scratch memory on any GPU
 EIG = Operation(
     "eig",
     results=_results,
     sizes=_sizes,
     reference=_reference,
+    launches_only_to=_LAUNCHES_ONLY_TO,
     work=lambda p: (25 * p.n**3, 5 * p.n**2),
     jvp=eig_jvp,
     vjp=eig_vjp,
@@ -265,6 +267,7 @@ EIGVALS = Operation(
     results=picked(_results, (0, 2)),
     sizes=_sizes,
     reference=picked(_reference, (0, 2)),
+    launches_only_to=_LAUNCHES_ONLY_TO,
     work=lambda p: (10 * p.n**3, p.n**2 + 2 * p.n),
     jvp=eigvals_jvp,
     derivative_from=("eig", (0, 2)),
@@ -275,6 +278,7 @@ SCHUR = Operation(
     results=lambda shapes, params: ((shapes[0], None), (shapes[0], None), (shapes[0][:-2], "int32")),
     sizes=_sizes,
     reference=_no_reference,
+    launches_only_to=_LAUNCHES_ONLY_TO,
     work=lambda p: (25 * p.n**3, 3 * p.n**2),
     jvp=_NO_DERIVATIVE,
     vjp=_NO_DERIVATIVE,
