@@ -268,7 +268,9 @@ bool gpu_krylov_pays(const Frame& frame, const Place&) {
   return n >= 2000 && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
 }
 
-// The Gram matrix and its largest eigenvalues against the full decomposition.
+// The Gram matrix and its largest eigenvalues against the full decomposition, ms (2026-11-16). Two threads of an AVX-512 machine,
+// 16 values: float64 256 x 256 4.4 / 11.7, 1000 x 1000 63 / 232, 20000 x 400 67 / 202, float32 3.3 / 5.6, 58 / 121, 65 / 144; H200,
+// float64: 1024 x 1024 12 / 31, 8192 x 8192 64 / 1249, 100000 x 2000 36 / 209.
 bool svd_part_pays(const Frame& frame, const Place&) {
   const int64_t lesser = std::min(frame.size[1], frame.size[2]), count = frame.size[3];
   return lesser >= 256 && 8 * count <= lesser;

@@ -31,7 +31,7 @@ def child(libraries, tmp_path):
 def copies(libraries, folder, change):
     """A folder with the stand-ins; ``change`` gives each library's new bytes, the same, or None to leave it out."""
     folder.mkdir()
-    for library in libraries.iterdir():
+    for library in filter(Path.is_file, libraries.iterdir()):
         before = library.read_bytes()
         after = change(library.name, before)
         if after is before:

@@ -70,6 +70,7 @@ def calls(n: int) -> Iterator[Call]:
             for rows, columns in ((longer, n), (n, longer)):
                 yield "svd", 0, (batch, rows, columns, 0)
                 yield "svdvals", 0, (batch, rows, columns)
+        yield "svd_part", 0, (batch, n, n, 1)
 
 
 def kernels_for(call: Call, dtype: str, gpu: Gpu) -> list[tuple[str, str]]:

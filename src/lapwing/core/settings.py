@@ -29,8 +29,8 @@ SETTINGS = (
         "LAPWING_CUDA_PATH",
         _LIBRARY,
         "none",
-        'Folders, separated by ":", searched first for the CUDA libraries. A folder that `pip install --target` filled holds a newer'
-        " cuSOLVER, used beside the framework's for the routines that are faster there.",
+        'Folders, separated by ":", searched first for the CUDA libraries. A newer cuSOLVER that `pip install --target` put'
+        " below one of them is used beside the framework's, for the routines that are faster there.",
     ),
     Setting(
         "LAPWING_ENGINE",

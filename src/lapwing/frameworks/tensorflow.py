@@ -430,7 +430,8 @@ def _unless_zero(gradient: Any) -> Any:
     return gradient if np.any(gradient.numpy()) else None
 
 
-_WITH_NUMBER = ("lstsq", "svd_part")  # operations whose second param is an attribute: that of a factorisation is in the name of the op
+# operations whose second param is an attribute: that of a factorisation is in the name of the op
+_WITH_NUMBER = ("lstsq", "svd_part")
 _WITH_PART = 3  # the number of params of an operation that can compute part of a spectrum
 
 

@@ -37,8 +37,9 @@ def operator(
     rmatvec: Callable[[Any], Any] | None = None,
     like: Any = None,
 ) -> LinearOperator:
-    """Describe a matrix by its products: for :func:`eigh` with a ``subset`` at one end of the spectrum, and for :func:`svd` with
-    a ``subset`` of the largest singular values.
+    """Describe a matrix by its products.
+
+    :func:`eigh` takes it with a ``subset`` at one end of the spectrum, :func:`svd` with one of the largest singular values.
 
     Parameters
     ----------
@@ -106,7 +107,9 @@ def eigh_of_operator(
 ) -> tuple[Any, ...]:
     """The outputs of the operation, by the Krylov iteration on the products."""
     if a.rmatvec is not None:
-        raise ValueError(f"{name}: an operator with rmatvec is not known to be Hermitian\nhint: svd takes it; or leave rmatvec out")
+        raise ValueError(
+            f"{name}: an operator with rmatvec is not known to be Hermitian\nhint: svd takes it; or leave rmatvec out"
+        )
     n = a.shape[0]
     for keyword, value in refused.items():
         if value is not None and value is not False:

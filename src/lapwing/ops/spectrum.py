@@ -58,7 +58,9 @@ def check_tolerance(name: str, tol: Any, subset: slice | None) -> float:
     if tol is None:
         return 0.0
     if isinstance(tol, bool) or not isinstance(tol, (int, float, np.integer, np.floating)) or not 0 < tol < 1:
-        raise ValueError(f"{name}: tol={tol!r} is not a number between 0 and 1\nhint: it is relative to the norm of a, such as 1e-6")
+        raise ValueError(
+            f"{name}: tol={tol!r} is not a number between 0 and 1\nhint: it is relative to the norm of a, such as 1e-6"
+        )
     if subset is None:
         raise ValueError(f"{name}: tol={tol!r} needs a subset\nhint: the whole spectrum is always computed to about n eps")
     return max(float(tol), float(np.finfo(np.float32).tiny))
@@ -132,7 +134,7 @@ def certified(
     return (w, v) if again is eigh else (w,)
 
 
-def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool, tol: float) -> bool:
+def _none_beyond(framework: Any, a: Any, w: Any, v: Any, upper: bool, largest: bool, tol: float = 0.0) -> bool:
     """Whether s I - A + V (W - c) V^H is positive definite: the known values are moved out of the way, no other is above s.
 
     For the smallest ones the same with -A. The tolerance, 10 n eps ||A|| or what the caller asked for, is that of the

@@ -53,8 +53,8 @@ def svd(
     Parameters
     ----------
     a : array, shape (..., m, n), or :func:`lapwing.operator`
-        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. An operator needs a ``subset`` of the
-        largest values.
+        NumPy, PyTorch, JAX, TensorFlow or CuPy; float32, float64, complex64 or complex128. An operator needs a ``subset`` of
+        the largest values.
     full_matrices : bool
         False: U and Vh have k = min(m, n) columns and rows. True: both are square.
     subset : slice, optional
@@ -247,7 +247,9 @@ def _request(function: Any, places: Any, result: Any = None) -> Any:
     def request(a: Spec, **options: Any) -> Request:
         if options.pop("subset", None) is not None:
             name = function.__name__
-            raise ValueError(f"{name}: subset is not supported for sharded matrices\nhint: leave it out, then index the results")
+            raise ValueError(
+                f"{name}: subset is not supported for sharded matrices\nhint: leave it out, then index the results"
+            )
         checked = {name: value for name, value in options.items() if name != "engine"}
         full = _check(function.__name__, a.shape, a.dtype, **checked)
         return Request(function, function.__name__, places, result, **options | {"full_matrices": full})
