@@ -18,8 +18,8 @@ int workspace(Frame& frame, const Lease& lease, Workspace* need) {
   return check(frame, status, "asking for the workspace");
 }
 
-bool by_recursion(const Frame& frame) {
-  return is_recursive(frame.size[1]) && !vendor::missing(vendor::blas) && !vendor::missing(vendor::dense_blas);
+bool by_recursion(Frame& frame) {
+  return gains_by_recursion(frame) && !vendor::missing(vendor::blas) && !vendor::missing(vendor::dense_blas);
 }
 
 int large(Frame& frame) {

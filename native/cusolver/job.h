@@ -59,8 +59,8 @@ int factor_positive(const Job& job, const void* a, void* work, int32_t* info);
 int invert_positive(const Job& job, const void* a, void* out, int32_t* info);
 // a, a column-major lower triangle, <- L
 int factor_lower(const Job& job, void* a, int32_t* info);
-// Whether the matrix is larger than what the library factors by itself
-bool is_recursive(int64_t n);
+// Whether the Cholesky factor alone is found faster by recursion than by the library
+bool gains_by_recursion(Frame& frame);
 int positive_workspace(Job& job);
 
 // One matrix of the frame each; decompose.cc

@@ -243,7 +243,15 @@ bool svd_fits(const Frame& frame, const Properties& gpu) {
   return BlockedQr::fits(frame.dtype, at.length, gpu) && choose(at, gpu).width > 0;
 }
 
-bool svd_pays(const Frame&) { return true; }
+// Against the vendor's solver, or float32 by the Gram matrix (svd_gram.cc), one matrix after the other. H200, 2026-11-16, one
+// matrix in ms, here and there: float32 n = 128 1.3 and 2.1, 256 3.2 and 2.6, 512 8.8 and 5.2; float64 n = 256 5.0 and 6.0;
+// 4096 x 256 9.3 and 7.1. Eight of n = 512 in float64 40 ms, in float32 13.
+bool svd_pays(const Frame& frame) {
+  const Sizes at(frame);
+  const bool single = frame.dtype % 2 == 0, tall = at.columns > 128 && at.length > 4 * at.columns;
+  if (frame.size[0] == 1) return at.columns <= (single ? 192 : 256) && !tall;
+  return at.columns <= 256 || (at.columns <= 512 && frame.size[0] >= 4);
+}
 
 int64_t svd_scratch(Frame& frame) {
   const Properties* gpu = properties(frame);

@@ -230,7 +230,9 @@ def asked(tmp_path_factory):
     more, _ = child(SOLVE_CALLS, refused=10**6)
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
-    return sorted(jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | COLUMNS | svd_kernels())
+    return sorted(
+        jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | COLUMNS | svd_kernels()
+    )
 
 
 @pytest.fixture(scope="session")

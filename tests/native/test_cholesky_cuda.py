@@ -27,7 +27,7 @@ def error(a, factor):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-@pytest.mark.parametrize("n", [4097, 6000, 8192])
+@pytest.mark.parametrize("n", [4097, 12800])
 def test_large(n, dtype):
     a = positive(n, dtype)
     factor = lw.cholesky(a)
@@ -38,19 +38,19 @@ def test_large(n, dtype):
 
 
 def test_ill_conditioned():
-    a = positive(5000, torch.float32, 1e5)
+    a = positive(12300, torch.float32, 1e5)
     assert error(a, lw.cholesky(a)) < 1
 
 
 def test_only_the_named_triangle_is_read():
-    a = positive(5000, torch.float32)
+    a = positive(12300, torch.float32)
     nan = torch.full_like(a, float("nan")).triu(1)
     assert torch.equal(lw.cholesky(a.tril() + nan), lw.cholesky(a))
 
 
-@pytest.mark.parametrize("place", [100, 3000, 4999])
+@pytest.mark.parametrize("place", [100, 7000, 12299])
 def test_failing_pivot(place):
-    a = positive(5000, torch.float32)
+    a = positive(12300, torch.float32)
     a[place, place] = -1
     with pytest.raises(lw.NotPositiveDefiniteError, match=f"{place + 1}"):
         lw.cholesky(a)
@@ -58,7 +58,7 @@ def test_failing_pivot(place):
 
 
 def test_systems_and_inverse():
-    a, n = positive(6000, torch.float32), 6000
+    a, n = positive(12300, torch.float32), 12300
     b = torch.randn(n, 3, device="cuda")
     x = lw.solve(a, b, assume="pos")
     unit = n * torch.finfo(a.dtype).eps
