@@ -33,7 +33,7 @@ def main() -> None:
     cpu, frameworks = load("cpu-x86-64-v4"), load("h200-frameworks")
     insitu = {"insitu-cpu": insitu_table(load("insitu-cpu")), "insitu-gpu": insitu_gpu_table(load("h200-insitu"))}
     solve_gpu = [load("h200-solve-2"), load("h200-solve-hard")]
-    eigh = [load("h200-eigh-2"), load("h200-eigh-float64")]
+    eigh, spectra = [load("h200-eigh-2"), load("h200-eigh-float64")], load("h200-spectra")
     tables = {
         "gpu-eigh": eigh_table([row for data in eigh for row in data["rows"]], ("cusolver", "torch", "jax", "cupy")),
         "cpu-eigh": eigh_table(load("cpu-eigh")["rows"], ("scipy", "eigsh", "numpy", "torch", "jax")),
@@ -41,6 +41,9 @@ def main() -> None:
         "gpu-single": gpu_table(single),
         "gpu-frameworks": frameworks_table(frameworks),
         "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
+        "gpu-eig": against_torch(spectra["eig"], ("dtype", "batch", "n"), "eig"),
+        "gpu-svd": against_torch(spectra["svd"], ("operation", "dtype", "batch", "m", "n"), "lapwing"),
+        "gpu-part": part_table(spectra["part"]),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
         "cpu-solve": solve_table(
@@ -298,6 +301,26 @@ def blocks_table(rows: list[dict[str, Any]]) -> str:
             row = times.get(cell)
             entries.append(f"{row['lapwing']:.3g} / {row['torch']:.3g} = {row['torch'] / row['lapwing']:.1f}x" if row else "")
         lines.append(f"| {BLOCK_NAMES.get(op, op)} {dtype} | {' | '.join(entries)} |")
+    return "\n".join(lines) + "\n"
+
+
+def against_torch(rows: list[dict[str, Any]], columns: tuple[str, ...], ours: str) -> str:
+    """A line for each row: some of its fields, the times of lapwing and torch, their ratio."""
+    lines = [f"| {' | '.join(columns)} | lapwing | torch | ratio |", "|---" * (len(columns) + 3) + "|"]
+    for row in rows:
+        fields = " | ".join(str(row[name]) for name in columns)
+        lines.append(f"| {fields} | {row[ours]:.3g} | {row['torch']:.3g} | {row['torch'] / row[ours]:.3g}x |")
+    return "\n".join(lines) + "\n"
+
+
+def part_table(rows: list[dict[str, Any]]) -> str:
+    """Part of a spectrum: the call with a subset, and the whole spectrum by cuSOLVER."""
+    lines = ["| operation | dtype | matrix | how many | the part | the whole | ratio |", "|---" * 7 + "|"]
+    for row in rows:
+        whole, part = row.get("cusolver") or row.get("full"), row.get("auto") or row.get("krylov") or row.get("subset")
+        size = f"{row['matrix']}, n = {row['n']}" if row["operation"] == "eigh" else f"random, {row['m']} x {row['n']}"
+        ratio = f"{whole:.4g} | {whole / part:.3g}x" if whole else "not measured | "
+        lines.append(f"| {row['operation']} | {row['dtype']} | {size} | {row['count']} | {part:.3g} | {ratio} |")
     return "\n".join(lines) + "\n"
 
 

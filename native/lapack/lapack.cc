@@ -183,6 +183,8 @@ int check(Frame& frame, Name name, int64_t n) {
   return 0;
 }
 
+bool is_lent() { return used == &lent; }
+
 bool foreign(int name, int32_t dtype) { return used == &lent && !lent[name][dtype].address; }
 
 void set_block(int64_t order) { block_order = order; }

@@ -39,6 +39,8 @@ bool has_dense(int32_t dtype);
 int check(Frame& frame, Name name, int64_t n);
 // This one is our own while others are lent: its threads and theirs would stand in each other's way.
 bool foreign(int name, int32_t dtype);
+// Whether this call uses the routines that torch lends
+bool is_lent();
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);

@@ -161,7 +161,8 @@ def merge(reports: Sequence[Report]) -> Report:
     """One map of many parts. Of a cell that is in several reports the newest counts."""
     newest = max(reports, key=lambda r: r.date)
     for report in reports:
-        if difference := _difference(newest.environment, report.environment):
+        on_gpu = all(row.case.device != "cpu" for row in report.rows)
+        if difference := _difference(newest.environment, report.environment, on_gpu):
             raise ValueError(f"maps of different machines cannot be merged: {difference}")
     ordered = sorted(reports, key=lambda r: r.date)
     rows = {row.case: row for report in ordered for row in report.rows}
@@ -180,8 +181,9 @@ def merge(reports: Sequence[Report]) -> Report:
     )
 
 
-def _difference(one: Environment, other: Environment) -> str:
-    for field in ("cpu", "instructions", "threads", "gpus", "driver", "versions"):
+def _difference(one: Environment, other: Environment, on_gpu: bool) -> str:
+    host = () if on_gpu else ("cpu", "instructions", "threads")
+    for field in (*host, "gpus", "driver", "versions"):
         if getattr(one, field) != getattr(other, field):
             return f"{field}: {getattr(one, field)} and {getattr(other, field)}"
     return ""
