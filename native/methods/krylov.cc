@@ -554,7 +554,7 @@ int solve_all(Frame& frame, const Product* product, double patience, Outcome* ou
 }
 
 // An engine asked for by name gets a larger budget.
-constexpr double PATIENCE_IF_NAMED = 10;
+constexpr double PATIENCE_IF_NAMED = 20;
 
 // 0 with converged = false: it would not pay, or the subspace does not fit beside n; w, v and info are then as they were,
 // except for matrices of the batch before the one that failed. `patience` is a factor on the time it may take.
