@@ -253,12 +253,12 @@ bool gpu_svd_batched_pays(const Frame& frame, const Place& place) {
 }
 
 // How many values at an end of the spectrum the iteration finds sooner than the direct routine, from which order on. A spectrum
-// on which it is slow costs a fifth more than the direct routine (methods/krylov.cc). Two threads of an AVX-512 machine,
-// float64, against LAPACK (2026-11-16): 16 of n = 1000 kernel matrix 0.6, Wishart 1.2; n = 2000 0.2 and 0.6; at n = 500 there
-// is no gain.
+// on which it is slow costs a fifth more than the direct routine (methods/krylov.cc). Two threads of an AVX-512 machine, 16
+// largest, float64, times over LAPACK's (2026-11-16): kernel matrix n = 1000 0.75, 2000 0.3; Wishart 2000 1.1, so that it is given
+// up; at n = 500 and 1000 a Wishart matrix takes 3 times as long.
 bool krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
-  return n >= 1000 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
+  return n >= 1500 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
 }
 // H200, against cuSOLVER, ms (2026-11-16): 16 largest of a Wishart matrix, float64 n = 4096 36 / 104, 8192 53 / 511, float32 19 / 90,
 // 29 / 473, complex64 4096 26 / 111, complex128 62 / 169; of a kernel matrix n = 4096 11 / 108, 8192 13 / 531. 100 largest of

@@ -92,8 +92,8 @@ constexpr int MOST_RESTARTS = 2000;
 
 // Shares of the direct routine's time. TRIAL is spent before anything is known of the spectrum, so a hard one costs 1.2 times
 // the direct routine. More than that is spent only where the residuals predict an end before MOST; beyond BLIND they must
-// predict it within LAST_LEG, as a prediction from few checks may be wrong. Two threads of an AVX-512 machine, float64,
-// 16 largest of n = 2000 (2026-11-16): evenly spaced spectrum 1.2, Wishart 0.6, Gaussian kernel 0.2 times LAPACK.
+// predict it within LAST_LEG, as a prediction from few checks may be wrong. H200, 16 largest of n = 4096,
+// float64 (2026-11-16): evenly spaced spectrum 1.1, Wishart 0.35, Gaussian kernel 0.1 times cuSOLVER.
 constexpr double TRIAL = 0.2, BLIND = 0.3, MOST = 0.6, LAST_LEG = 0.3;
 constexpr double VALUES_SHARE = 0.65;  // the direct routine's time for values alone, relative to values and vectors
 
@@ -554,7 +554,7 @@ int solve_all(Frame& frame, const Product* product, double patience, Outcome* ou
 }
 
 // An engine asked for by name gets a larger budget.
-constexpr double PATIENCE_IF_NAMED = 10;
+constexpr double PATIENCE_IF_NAMED = 20;
 
 // 0 with converged = false: it would not pay, or the subspace does not fit beside n; w, v and info are then as they were,
 // except for matrices of the batch before the one that failed. `patience` is a factor on the time it may take.
