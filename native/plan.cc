@@ -262,10 +262,11 @@ bool krylov_pays(const Frame& frame, const Place&) {
 }
 // H200, against cuSOLVER, ms (2026-11-16): 16 largest of a Wishart matrix, float64 n = 4096 36 / 104, 8192 53 / 511, float32 19 / 90,
 // 29 / 473, complex64 4096 26 / 111, complex128 62 / 169; of a kernel matrix n = 4096 11 / 108, 8192 13 / 531. 100 largest of
-// 8192 134 / 511 and 40 / 531. Evenly spaced 4096 115 / 106. 1000 of 20000 0.7 s.
+// 8192 134 / 511 and 40 / 531. Evenly spaced 4096 115 / 106. 1000 of 20000 0.7 s. At n = 2048 float32 15 / 26, float64 30 / 27,
+// complex128 48 / 36. These figures are without the filter of small matrices.
 bool gpu_krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
-  return n >= 2000 && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
+  return n >= (frame.dtype == F32 ? 2000 : 4000) && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
 }
 
 // The Gram matrix and its largest eigenvalues against the full decomposition, ms (2026-11-16). Two threads of an AVX-512 machine,
