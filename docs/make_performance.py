@@ -43,7 +43,7 @@ def main() -> None:
         "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
         "gpu-eig": against_torch(spectra["eig"], ("dtype", "batch", "n"), "eig"),
         "gpu-svd": against_torch(spectra["svd"], ("operation", "dtype", "batch", "m", "n"), "lapwing"),
-        "gpu-part": part_table(spectra["part"]),
+        "gpu-part": part_table(spectra),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
         "cpu-solve": solve_table(
@@ -304,23 +304,37 @@ def blocks_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def short(x: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
+
+
 def against_torch(rows: list[dict[str, Any]], columns: tuple[str, ...], ours: str) -> str:
     """A line for each row: some of its fields, the times of lapwing and torch, their ratio."""
     lines = [f"| {' | '.join(columns)} | lapwing | torch | ratio |", "|---" * (len(columns) + 3) + "|"]
     for row in rows:
         fields = " | ".join(str(row[name]) for name in columns)
-        lines.append(f"| {fields} | {row[ours]:.3g} | {row['torch']:.3g} | {row['torch'] / row[ours]:.3g}x |")
+        lines.append(f"| {fields} | {short(row[ours])} | {short(row['torch'])} | {short(row['torch'] / row[ours])}x |")
     return "\n".join(lines) + "\n"
 
 
-def part_table(rows: list[dict[str, Any]]) -> str:
-    """Part of a spectrum: the call with a subset, and the whole spectrum by cuSOLVER."""
+def part_table(spectra: dict[str, Any]) -> str:
+    """Part of a spectrum, where the planner chooses the iteration, and the whole spectrum by the fastest routine measured."""
     lines = ["| operation | dtype | matrix | how many | the part | the whole | ratio |", "|---" * 7 + "|"]
-    for row in rows:
-        whole, part = row.get("cusolver") or row.get("full"), row.get("auto") or row.get("krylov") or row.get("subset")
-        size = f"{row['matrix']}, n = {row['n']}" if row["operation"] == "eigh" else f"random, {row['m']} x {row['n']}"
-        ratio = f"{whole:.4g} | {whole / part:.3g}x" if whole else "not measured | "
-        lines.append(f"| {row['operation']} | {row['dtype']} | {size} | {row['count']} | {part:.3g} | {ratio} |")
+    full = {(row["dtype"], row["m"], row["n"]): row["lapwing"] for row in spectra["svd"] if row["operation"] == "svd"}
+    for row in spectra["part"]:
+        dtype, n = row["dtype"], row["n"]
+        if row["operation"] == "eigh":
+            if n < (2000 if dtype == "float32" else 4000):
+                continue
+            whole, size = row["cusolver"], f"{row['matrix']}, n = {n}"
+            part = row["auto"] if row["auto"] and n >= 4000 else row["krylov"]
+        else:
+            whole = full.get((dtype, row["m"], n), row["full"] if dtype == "float64" else None)
+            part, size = row["subset"], f"random, {row['m']} x {n}"
+        if whole:
+            times = f"{short(part)} | {short(whole)} | {short(whole / part)}x"
+            lines.append(f"| {row['operation']} | {dtype} | {size} | {row['count']} | {times} |")
     return "\n".join(lines) + "\n"
 
 

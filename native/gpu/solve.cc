@@ -375,7 +375,8 @@ bool fits_kernel(const Frame& frame, const Properties& gpu) {
   if (is_thread(frame, plan, n)) return true;
   if (n <= MAX_LANES_N) return int64_t(lanes_shape(frame, plan, n, k).shared) + RESERVED <= gpu.shared_per_block;
   if (is_triangle(frame, plan, n, k, gpu) || is_by_columns(frame, plan, n, gpu)) return true;
-  // an inverse that leaves no room for a second block is faster by panels: 1.13 ms instead of 1.49 at n = 128, 1.67 of 1.28 at 100
+  // An inverse without room for a second block is faster by panels: n = 128 in 1.13 ms instead of 1.49. With room it is not: n = 100
+  // by panels in 1.67 ms instead of 1.28.
   const bool alone = 2 * n * n * int64_t(size_of(frame.dtype)) > gpu.shared_per_block;
   if (plan.give == GIVE_INVERSE && plan.factor == GENERAL_FACTOR && frame.dtype != F32 && alone) return false;
   return n <= MAX_BLOCK_N && int64_t(block_shape(frame, plan, n, k, gpu).shared) <= gpu.shared_per_block;
