@@ -647,7 +647,8 @@ __attribute__((noinline)) void multiply_vector(const View<R, P>& z, const Vec<R>
   for (; i < n; i++) rows(std::integral_constant<int, 1>(), i);
 }
 
-// Column j of V <- the vector with length one, its largest element positive; a real one keeps its sign
+// Column j of V <- the vector with length one, its largest element positive. That of a real eigenvalue is real and keeps its sign:
+// where the eigenvalue is repeated, rounding errors may have given it any phase, which is taken from it before its imaginary part.
 template <class R, int P>
 LAPWING_INLINE void write_vector(const View<R, 2>& v, const View<R, 2>& w, Vec<R>* column, int64_t n, int64_t j) {
   const Vec<R> one = broadcast(R(1));
@@ -666,18 +667,31 @@ LAPWING_INLINE void write_vector(const View<R, 2>& v, const View<R, 2>& w, Vec<R
     most = more ? square : most;
     largest = masked<R, 2>(more, x, largest);
   }
-  Element<R, 2> by = {rsqrt(sum > 0 ? sum : one), Vec<R>{}};
   const Vec<R> im = w.get(0, j).im;
-  const Vec<R> over = rsqrt(most > 0 ? most : one) * by.re;
+  const Vec<R> over = rsqrt(most > 0 ? most : one) * rsqrt(sum > 0 ? sum : one);
   const Element<R, 2> turned = {largest.re * over, -largest.im * over};
-  by = P == 2 ? turned : masked<R, 2>(im != 0, turned, by);
+  const Mask<R> flips = (im == 0) & (largest.re < 0);
+  Element<R, 2> by = turned;
+  if constexpr (P == 1) by = masked<R, 2>(flips, {-turned.re, -turned.im}, turned);
+  Vec<R> length = {};
   for (int64_t i = 0; i < n; i++) {
     Element<R, 2> x = product<R, 2>(get<R, 2>(column + 2 * i), by);
-    if constexpr (P == 1) {
+    if constexpr (P == 2) {
+      v.set(i, j, x);
+    } else {
       x.im = im == 0 ? Vec<R>{} : x.im;
-      if (j) x = masked<R, 2>(im < 0, conj<R, 2>(v.get(i, j - 1)), x);
+      length = fma(x.re, x.re, length);
+      put<R, 2>(column + 2 * i, x);
     }
-    v.set(i, j, x);
+  }
+  if constexpr (P == 1) {
+    const Vec<R> again = im == 0 ? rsqrt(length > 0 ? length : one) : one;
+    for (int64_t i = 0; i < n; i++) {
+      Element<R, 2> x = get<R, 2>(column + 2 * i);
+      scale<R, 2>(x, again);
+      if (j) x = masked<R, 2>(im < 0, conj<R, 2>(v.get(i, j - 1)), x);
+      v.set(i, j, x);
+    }
   }
 }
 

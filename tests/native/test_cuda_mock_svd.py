@@ -15,6 +15,7 @@ f32, f64, c64, c128 = solve_checks.DTYPES
 """
 
 
+@pytest.mark.slow
 def test_whole(child, emulated):  # noqa: F811
     """A matrix that fits into shared memory stays there."""
     calls, _ = child(

@@ -288,3 +288,17 @@ def test_arrays_of_another_library():
     check_schur(a, *lw.schur(Foreign(a)))
     check_schur(a.astype(complex), *lw.schur(Foreign(a), output="complex"))
     assert np.array_equal(lw.eigvals(Foreign(a)), lw.eigvals(a))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_vectors_have_length_one_where_a_pair_lies_between_equal_values(dtype):
+    """Rounding errors give the vector of a repeated real eigenvalue any phase."""
+    a = np.array([[0, 1, 0, 0], [0, 0, -1, 2], [0, 2, 0, 0], [0, 0, 0, 0]], dtype)
+    rng = np.random.default_rng(0)
+    sparse = (rng.integers(-2, 3, (2000, 6, 6)) * (rng.random((2000, 6, 6)) < 0.4)).astype(dtype)
+    for batch in (np.tile(a, (20, 1, 1)), sparse):
+        w, v = lw.eig(batch)
+        n, eps = batch.shape[-1], np.finfo(dtype).eps
+        assert abs(np.linalg.norm(v, axis=-2) - 1).max() < 10 * n * eps
+        sizes = np.linalg.norm(batch, axis=(1, 2))
+        assert (np.linalg.norm(batch @ v - v * w[:, None], axis=(1, 2)) <= 10 * n * eps * np.maximum(sizes, 1)).all()

@@ -63,7 +63,7 @@ def test_torch_func_and_compile():
     assert torch.allclose(leaf.grad, other.grad)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "complex128"])
 def test_jax_agrees_with_torch(dtype):
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     jnp = jax.numpy
@@ -166,3 +166,13 @@ def test_schur_has_none():
         lw.schur(leaf).T.sum().backward()
     with pytest.raises(NotImplementedError, match="schur: T and Z have no derivative"):
         jax.grad(lambda x: lw.schur(x).T.sum())(jax.numpy.ones((3, 3)))
+
+
+def test_nothing_and_what_failed_are_not_defective():
+    torch = pytest.importorskip("torch")
+    empty = torch.zeros(2, 0, 0, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.grad(lw.eigvals(empty).real.sum(), empty)[0].shape == (2, 0, 0)
+    a = torch.stack([torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.full((2, 2), torch.nan)]).requires_grad_()
+    (gradient,) = torch.autograd.grad(lw.eigvals(a, on_fail="nan")[0].real.sum(), a)
+    assert torch.allclose(gradient[0], torch.eye(2), atol=1e-5)
+    assert gradient[1].isnan().all()

@@ -25,7 +25,7 @@ def close(got, expected):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("complex128", marks=pytest.mark.slow)])
 def test_as_a_loop(backend, dtype):
     put, get = backend.put, backend.get
     matrices = [spd((n, n), dtype, n) / n for n in SIZES]

@@ -265,3 +265,52 @@ def test_tolerance_of_an_operator():
         w = lw.eigvalsh(lw.operator(product, (800, 800), "float64"), subset=slice(-3, None), tol=tol)
         assert np.abs(w - d[-3:]).max() <= (tol or 1e-11)
     assert counts[0] < counts[1]
+
+
+def test_tensorflow_derivatives_and_vectorised_map():
+    tf, torch = pytest.importorskip("tensorflow"), pytest.importorskip("torch")
+    x = np.random.default_rng(0).standard_normal((6, 4))
+    t, reference = tf.constant(x), torch.tensor(x, requires_grad=True)
+    with tf.GradientTape() as tape:
+        tape.watch(t)
+        loss = tf.reduce_sum(lw.svd(t, subset=slice(2)).U[0] ** 2)
+    (expected,) = torch.autograd.grad((lw.svd(reference, subset=slice(2)).U[0] ** 2).sum(), reference)
+    assert np.allclose(tape.gradient(loss, t).numpy(), expected.numpy(), atol=1e-10)
+    batch = np.random.default_rng(1).standard_normal((5, 6, 4))
+    found = tf.vectorized_map(lambda a: lw.svd(a, subset=slice(2)).S, tf.constant(batch))
+    assert np.allclose(found.numpy(), np.linalg.svd(batch, compute_uv=False)[:, :2])
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_large_operators_have_no_derivative_and_name_the_wrong_function():
+    torch = pytest.importorskip("torch")
+    a = (torch.randn(620, 600, dtype=torch.float64) * torch.linspace(2, 0.1, 600)).requires_grad_()
+    plain = a.detach()
+
+    def values(matvec, rmatvec):
+        return lw.svd(lw.operator(matvec, (620, 600), "float64", rmatvec=rmatvec, like=plain), subset=slice(3))
+
+    found = values(lambda x: a @ x, lambda y: a.T @ y)
+    assert not any(x.requires_grad for x in found)
+    assert torch.allclose(found.S, torch.linalg.svdvals(plain)[:3])
+    with pytest.raises(lw.ConvergenceError, match="rmatvec"):
+        values(lambda x: plain @ x, lambda y: 2 * (plain.T @ y))
+    with pytest.raises(ValueError, match="rmatvec returned shape"):
+        values(lambda x: plain @ x, lambda y: (plain.T @ y)[:-1])
+    with pytest.raises(TypeError, match="rmatvec returned ndarray"):
+        values(lambda x: plain @ x, lambda y: (plain.T @ y).numpy())
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_operator_of_large_numbers():
+    a = np.random.default_rng(0).standard_normal((620, 600)) * 1e170
+    s = lw.svdvals(lw.operator(lambda x: a @ x, a.shape, "float64", rmatvec=lambda y: a.T @ y), subset=slice(3))
+    assert np.allclose(s / 1e170, np.linalg.svd(a / 1e170, compute_uv=False)[:3])
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch.*")
+def test_tolerance_in_one_graph():
+    torch = pytest.importorskip("torch")
+    a = torch.eye(40, dtype=torch.float64)
+    found = torch.compile(lambda s: lw.eigh(s, subset=slice(-3, None), tol=1e-6)[0], fullgraph=True, backend="eager")(a)
+    assert torch.allclose(found, torch.ones(3, dtype=torch.float64))

@@ -151,6 +151,8 @@ class ConvergenceError(_MatrixError):
         return f"{who} holds NaN or Inf" if self.nonfinite else f"{who}: the iteration did not converge"
 
     def _hint(self) -> str:
+        if self.operator and self.operation.startswith("svd"):
+            return "check that rmatvec multiplies by the adjoint of the matrix; else ask for fewer values"
         if self.operator:
             return "ask for fewer values, or for the other end of the spectrum; a cluster at the cut cannot be resolved"
         if self.operation in ("sqrtm", "logm"):
@@ -175,7 +177,9 @@ class DefectiveMatrixError(_MatrixError):
     """
 
     def _what(self, who: str) -> str:
-        return f"{who} is defective to working precision: its eigenvalues and eigenvectors have no derivative"
+        return (
+            f"{who} is defective to working precision: its computed eigenvectors do not span the space, and have no derivative"
+        )
 
     def _hint(self) -> str:
         return "a small random matrix added to it makes its eigenvalues distinct; use float64 if this is float32"

@@ -143,7 +143,7 @@ def _hint(a: Any) -> str:
     if module.startswith("scipy.sparse"):
         return f"a.toarray() makes a dense array; {products} without one"
     if name == "LinearOperator":
-        return "lapwing.eigh and lapwing.eigvalsh take an operator; this call needs the matrix itself"
+        return "eigh, eigvalsh, svd and svdvals take an operator with a subset; this call needs the matrix itself"
     if a is None:
         return "None was passed where an array is expected"
     return _NO_ARRAYS.get(name, "numpy.asarray(a, dtype=float) makes one")

@@ -382,8 +382,13 @@ def _load() -> tuple[dict[str, Callable[..., Any]], str]:
     return ops, problem().decode(errors="replace")
 
 
+def _operation_of(name: str) -> Operation:
+    """The operation of an op: its own, or the one of which it computes a part."""
+    return operation_named(name if any(o.name == name for o in OPERATIONS) else name.removesuffix("_part"))
+
+
 def _register_gradient(name: str) -> None:
-    operation = operation_named(name.removesuffix("_part"))
+    operation = _operation_of(name)
     source, places = operation, tuple(range(operation.differentiable))
     if operation.derivative_from is not None:
         other, places = operation.derivative_from
@@ -449,7 +454,7 @@ def _register_vectorization(name: str) -> None:
         from tensorflow.python.ops.parallel_for.pfor import RegisterPFor, wrap
     except ImportError:  # a private name; without it tf.vectorized_map loops
         return
-    operation = operation_named(name.removesuffix("_part"))
+    operation = _operation_of(name)
     last = operation.inputs - 1
 
     def convert(node: Any) -> Any:

@@ -125,7 +125,7 @@ def eigh_of_operator(
     framework = frameworks.of(like, name)
 
     def matvec(x: Any) -> Any:
-        return _checked(a, x, a.matvec(x), n)
+        return _checked(a, "matvec", x, a.matvec(x), n)
 
     if n <= _SMALLEST or _LARGEST_SHARE * count > n:
         whole = matvec(framework.Namespace.put(np.eye(n, dtype=a.dtype), like))
@@ -177,10 +177,10 @@ def svd_of_operator(
     xp = framework.Namespace
 
     def forth(x: Any) -> Any:
-        return _checked(a, x, a.matvec(x), m)
+        return _checked(a, "matvec", x, a.matvec(x), m)
 
     def back(y: Any) -> Any:
-        return _checked(a, y, rmatvec(y), n)
+        return _checked(a, "rmatvec" if a.rmatvec else "matvec", y, rmatvec(y), n)
 
     if min(m, n) <= _SMALLEST or _LARGEST_SHARE * count > min(m, n):
         u, s, vh = svd(forth(xp.put(np.eye(n, dtype=a.dtype), like)), on_fail=on_fail)
@@ -200,30 +200,36 @@ def svd_of_operator(
         u, s, zh = svd(forth(basis))
         vh = xp.matmul(zh, xp.adjoint(basis))
         gap = back(u) - xp.adjoint(vh) * xp.like(s, u)
-        sizes = framework.to_numpy(xp.abs(gap)).astype(float), framework.to_numpy(s).astype(float)
-        good = bool(np.linalg.norm(sizes[0], axis=0).max() <= 2 * (m + n) * np.finfo(REAL[a.dtype]).eps * sizes[1].max())
+        u, s, vh = xp.constant(u), xp.constant(s), xp.constant(vh)  # the iteration has no derivative
+        gaps, size = framework.to_numpy(xp.abs(xp.constant(gap))).astype(float), float(framework.to_numpy(s).max())
+        gaps /= size or 1.0
+        good = bool(np.linalg.norm(gaps, axis=0).max() <= 2 * (m + n) * np.finfo(REAL[a.dtype]).eps)
     if good:
         return u, s, vh
     if on_fail == "nan":
         return u * np.nan, s * np.nan, vh * np.nan
-    raise ConvergenceError(name, nonfinite=converged, operator=True)
+    raise ConvergenceError(name, nonfinite=not np.isfinite(framework.to_numpy(s)).all(), operator=True)
 
 
-def _checked(a: LinearOperator, x: Any, y: Any, rows: int) -> Any:
+def _checked(a: LinearOperator, word: str, x: Any, y: Any, rows: int) -> Any:
     """``y`` in the dtype of the operator, if it can be the product of a block ``x``."""
     expected, shape = (rows, *tuple(x.shape)[1:]), tuple(getattr(y, "shape", ()))
     if shape != expected:
-        word = "matvec" if rows == a.shape[0] and x.shape[0] == a.shape[1] else "rmatvec"
         raise ShapeError(
             f"operator: {word} returned shape {shape} for a block of shape {tuple(x.shape)}, expected {expected}"
             "\nhint: it gets k vectors at a time, as the columns of an array, and returns the matrix times that array"
         )
     returned = frameworks.of(y, "operator")
+    if returned is not frameworks.of(x, "operator"):
+        raise TypeError(
+            f"operator: {word} returned {type(y).__name__} for a block that is {type(x).__name__}"
+            "\nhint: like= says which arrays it gets"
+        )
     dtype = returned.dtype_of(y)
     if dtype == a.dtype:
         return y
     if not np.can_cast(dtype, a.dtype, "same_kind"):
         raise TypeError(
-            f"operator: matvec returned {dtype} for a block of {a.dtype}\nhint: name that dtype in lapwing.operator(...)"
+            f"operator: {word} returned {dtype} for a block of {a.dtype}\nhint: name that dtype in lapwing.operator(...)"
         )
     return returned.Namespace.cast(y, a.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from math import frexp
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,13 @@ def check_tolerance(name: str, tol: Any, subset: slice | None) -> float:
 
 def with_tolerance(count: int, tol: float) -> int:
     """The native parameter for ``count`` eigenvalues to a tolerance."""
-    return count | (int(np.float32(tol).view(np.int32)) << _COUNT_BITS) if tol and count >= 0 else count
+    return count | (_float32_bits(tol) << _COUNT_BITS) if tol and count >= 0 else count
+
+
+def _float32_bits(number: float) -> int:
+    """Of a normal positive number. In plain arithmetic, as torch.compile cannot look into NumPy's views."""
+    mantissa, exponent = frexp(number)
+    return ((exponent + 126) << 23) + round((2 * mantissa - 1) * 2**23)
 
 
 def count_in(param: int) -> int:
