@@ -93,7 +93,9 @@ def check(kind, dtype, m, n):
 """
 
 
-@pytest.mark.parametrize("code", ['check("random", f32, 70, 65)', 'check("deficient", c64, 64, 66)'])
+@pytest.mark.parametrize(
+    "code", [pytest.param('check("random", f32, 70, 65)', marks=pytest.mark.slow), 'check("deficient", c64, 64, 66)']
+)
 def test_eigenvectors_of_the_gram_matrix(child, emulated, code):  # noqa: F811
     """In single precision, with M^H M in double precision; orthogonal by a QR where singular values are tiny."""
     calls, _ = child(START + GRAM + code, **emulated)

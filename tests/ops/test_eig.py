@@ -67,7 +67,9 @@ def check_schur(a, t, z, limit=10):
             assert np.sign(block[i, i + 1]) == -np.sign(below[i])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(x, marks=pytest.mark.slow) if x in ("float32", "complex128") else x for x in DTYPES]
+)
 def test_residuals(backend, dtype):
     for n in (0, 1, 2, 3, 8, 17, 65) if backend.name == "jax" else SIZES:  # JAX compiles each
         a = random((3, n, n), dtype, seed=n)
@@ -93,7 +95,7 @@ def assert_same_values(x, y, tolerance):
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("n", [0, 1, 6])
+@pytest.mark.parametrize("n", [0, pytest.param(1, marks=pytest.mark.slow), 6])
 def test_batch_shapes(backend, batch, n):
     a = random((*batch, n, n), "float64")
     check_eig(a, *map(backend.get, lw.eig(backend.put(a))))

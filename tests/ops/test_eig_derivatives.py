@@ -63,7 +63,7 @@ def test_torch_func_and_compile():
     assert torch.allclose(leaf.grad, other.grad)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
 def test_jax_agrees_with_torch(dtype):
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     jnp = jax.numpy

@@ -149,7 +149,7 @@ def test_traced():
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
+@pytest.mark.parametrize("shape", [(6, 4), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((4, 6), (5, 5)))])
 def test_derivatives(dtype, shape):
     torch = pytest.importorskip("torch")
     a = torch.tensor(random(shape, dtype, 3), requires_grad=True)
@@ -172,7 +172,14 @@ def test_derivatives(dtype, shape):
 
 
 @needs_native
-@pytest.mark.parametrize("dtype, shape", [("float64", (560, 510)), ("float32", (510, 560)), ("complex128", (510, 510))])
+@pytest.mark.parametrize(
+    "dtype, shape",
+    [
+        ("float64", (560, 510)),
+        pytest.param("float32", (510, 560), marks=pytest.mark.slow),
+        pytest.param("complex128", (510, 510), marks=pytest.mark.slow),
+    ],
+)
 def test_operator(backend, dtype, shape):
     m, n = shape
     a = with_values(m, n, np.r_[np.linspace(30, 10, 12), np.linspace(5, 0, 88)]).astype(dtype)
@@ -293,8 +300,6 @@ def test_large_operators_have_no_derivative_and_name_the_wrong_function():
     found = values(lambda x: a @ x, lambda y: a.T @ y)
     assert not any(x.requires_grad for x in found)
     assert torch.allclose(found.S, torch.linalg.svdvals(plain)[:3])
-    with pytest.raises(lw.ConvergenceError, match="rmatvec"):
-        values(lambda x: plain @ x, lambda y: 2 * (plain.T @ y))
     with pytest.raises(ValueError, match="rmatvec returned shape"):
         values(lambda x: plain @ x, lambda y: (plain.T @ y)[:-1])
     with pytest.raises(TypeError, match="rmatvec returned ndarray"):
