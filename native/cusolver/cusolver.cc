@@ -22,25 +22,10 @@ bool by_recursion(Frame& frame) {
   return gains_by_recursion(frame) && !vendor::missing(vendor::blas) && !vendor::missing(vendor::dense_blas);
 }
 
-int large(Frame& frame) {
-  Job job(frame);
-  if (!job.ok() || job.prepare() || job.allocate()) return 1;
-  const int64_t batch = frame.size[0], n = frame.size[1];
-  if (cuda::transpose_in(frame) || cuda::fill(frame, frame.buffer[2], 0, sizeof(int32_t) * size_t(batch))) return 1;
-  for (int64_t m = 0; m < batch; m++)
-    if (factor_lower(job, job.input(1, m, n * n), job.info(2, m))) return 1;
-  if (cuda::finish(frame)) return 1;
-  // the library's host memory outlives its work
-  return job.need.host ? check(frame, vendor::table().synchronize(frame.stream), "waiting for the GPU") : 0;
-}
-
 }  // namespace
 
 int64_t cholesky_scratch(Frame& frame) {
-  if (by_recursion(frame)) {
-    Job job(frame);
-    return job.ok() && !job.prepare() ? int64_t(job.places.total) : -1;
-  }
+  if (by_recursion(frame)) return solve_scratch(frame);
   Lease lease(frame);
   Workspace need;
   if (!lease.ok() || workspace(frame, lease, &need)) return -1;
@@ -50,7 +35,7 @@ int64_t cholesky_scratch(Frame& frame) {
 // cuSOLVER is nearly twice as fast on the column-major lower triangle as on the upper one, so the row-major lower triangle
 // is transposed on the way in and out: n^2 work beside n^3.
 int cholesky(Frame& frame) {
-  if (by_recursion(frame)) return large(frame);
+  if (by_recursion(frame)) return cuda::transpose_in(frame) || solve(frame) || cuda::finish(frame);
   Lease lease(frame);
   Workspace need;
   if (!lease.ok() || workspace(frame, lease, &need)) return 1;

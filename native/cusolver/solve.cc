@@ -197,6 +197,7 @@ int determinant(const Job& job, int64_t m) {
 
 int one(const Job& job, int64_t m) {
   switch (job.frame.op) {
+    case CHOLESKY: return factor_lower(job, job.input(1, m, job.frame.size[1] * job.frame.size[1]), job.info(2, m));
     case TRIANGULAR: return triangular(job, m);
     case SOLVE: return solve_one(job, m);
     case INVERSE: return inverse_one(job, m);

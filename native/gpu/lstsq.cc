@@ -90,7 +90,7 @@ Frame svd_frame(const Frame& frame, int64_t count, Rest* memory) {
 }
 
 // x <- V S^+ U^H b for all matrices of the frame
-int solve_some(Frame& frame, const SvdEngine& svd, const SvdPlaces& places, char* block) {
+int solve_some(Frame& frame, const ChosenEngine& svd, const SvdPlaces& places, char* block) {
   const Sizes at(frame);
   using Operand = cublas::Dense::Operand;
   void* x = frame.buffer[2];
@@ -131,7 +131,7 @@ int solve_some(Frame& frame, const SvdEngine& svd, const SvdPlaces& places, char
 
 }  // namespace
 
-int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd) {
+int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   const Sizes at(frame);
   const int64_t count = matrices_for_svd(at);
   Frame inner = svd_frame(frame, count, nullptr);
@@ -140,7 +140,7 @@ int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd) {
   return int64_t(SvdPlaces(at, count, own).total);
 }
 
-int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block) {
+int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block) {
   const Sizes at(frame);
   std::vector<int32_t> rank(size_t(at.batch));
   const auto& api = vendor::table();
@@ -252,14 +252,14 @@ int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
 
 }  // namespace
 
-int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd) {
+int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
   if (more < 0 || in_one_kernel(frame, *gpu)) return more;
   return int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
 }
 
-int blocked_lstsq(Frame& frame, const SvdEngine& svd) {
+int blocked_lstsq(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
   if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);

@@ -6,7 +6,6 @@
 
 namespace lapwing::cuda {
 
-using SvdEngine = ChosenEngine;  // decomposes an SVD frame
 
 // R of A, and Q^H b; or, for wide matrices, R of A^H, and b. Rows are `ld` elements apart, matrices `stride` elements. The states
 // are those of A and of each column of b (qr_state.cuh).
@@ -24,11 +23,11 @@ int solve_by_triangles(Frame& frame, const Triangles& triangles);
 
 // x, residuals and rank of the matrices whose rank is UNPROVEN, in `block` of lstsq_svd_bytes(frame). Where that is null, memory is
 // asked for only if there are any.
-int64_t lstsq_svd_bytes(Frame& frame, const SvdEngine& svd);
-int lstsq_by_svd(Frame& frame, const SvdEngine& svd, char* block);
+int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd);
+int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block);
 
 // In one kernel where a block of threads holds a matrix in its registers, else with the QR of blocked_qr.h.
-int64_t blocked_lstsq_scratch(Frame& frame, const SvdEngine& svd);
-int blocked_lstsq(Frame& frame, const SvdEngine& svd);
+int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd);
+int blocked_lstsq(Frame& frame, const ChosenEngine& svd);
 
 }  // namespace lapwing::cuda

@@ -272,6 +272,9 @@ def test_results_have_names():
 def test_sharded_matrices_are_refused():
     with pytest.raises(TypeError, match="eig is not supported for sharded matrices"):
         lw.explain(lw.eig, lw.spec((100, 100), sharding=4))
+    for function in (lw.eig, lw.eigvals, lw.schur):
+        with pytest.raises(TypeError, match=f"{function.__name__}: sharded matrices are not supported\nhint: put the matrix"):
+            function(lw.spec((100, 100), sharding=4))
 
 
 def test_arrays_of_another_library():

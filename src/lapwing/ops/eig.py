@@ -82,7 +82,7 @@ def eig(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = 
     """
     if unknown:
         raise unknown_keyword(eig, unknown)
-    framework = frameworks.ordinary(a, "eig")
+    framework = _framework(a, "eig")
     if framework.sharded:  # an array of another library, which becomes one of NumPy's or CuPy's
         return framework.call(eig, a, on_fail=on_fail, engine=engine)  # type: ignore[no-any-return]
     return EigResult(*_run(framework, "eig", EIG, a, on_fail, engine)[:2])
@@ -119,7 +119,7 @@ def eigvals(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: st
     """
     if unknown:
         raise unknown_keyword(eigvals, unknown)
-    framework = frameworks.ordinary(a, "eigvals")
+    framework = _framework(a, "eigvals")
     if framework.sharded:
         return framework.call(eigvals, a, on_fail=on_fail, engine=engine)
     return _run(framework, "eigvals", EIGVALS, a, on_fail, engine)[0]
@@ -177,7 +177,7 @@ def schur(
     """
     if unknown:
         raise unknown_keyword(schur, unknown)
-    framework = frameworks.ordinary(a, "schur")
+    framework = _framework(a, "schur")
     if output != "real":
         check_choice("schur", "output", output, ("real", "complex"))
     if framework.sharded:
@@ -201,6 +201,13 @@ def _run(framework: Any, name: str, operation: Operation, a: Any, on_fail: str, 
     if logging:
         planner.log_notes()
     return outputs
+
+
+def _framework(a: Any, name: str) -> Any:
+    kind = frameworks.entry(a, name)
+    if kind.sharded and kind is not frameworks.foreign.FRONT:
+        raise TypeError(f"{name}: sharded matrices are not supported\nhint: put the matrix on one device first")
+    return kind
 
 
 def _check(name: str, shape: tuple[Any, ...], dtype: str, on_fail: str) -> None:

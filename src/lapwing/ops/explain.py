@@ -74,7 +74,9 @@ def explain(op: Callable[..., Any], /, *args: Any, engine: str = "auto", **kwarg
     kind = None if isinstance(a, Spec) and a.sharding is None else frameworks.entry(a, op.__name__)
     if kind is not None and kind.sharded:
         if not hasattr(op, "request") and kind is not frameworks.foreign.FRONT:
-            raise TypeError(f"explain: {op.__name__} is not supported for sharded matrices\nhint: explain it for .local")
+            raise TypeError(
+                f"explain: {op.__name__} is not supported for sharded matrices\nhint: explain it for lapwing.spec(shape, dtype)"
+            )
         known = {"engine": engine} if "engine" in (op.__kwdefaults__ or {}) else {}
         known |= {name: value for name, value in kwargs.items() if name != "b"}
         b = args[1] if len(args) > 1 else kwargs.get("b")
