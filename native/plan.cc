@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "cpu/blocked.h"
 #include "cpu/cholesky.h"
@@ -333,10 +334,25 @@ int run_krylov(Frame& frame) { return krylov::eigh(frame, frame.device == CPU ? 
 int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
 int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
 // The engine that run() would choose.
+Choice chosen(Frame& frame) { return frame.device == CPU ? decide(frame, {}) : decide(frame, {cuda::properties(frame), true}); }
 int run_chosen(Frame& frame) {
-  const Choice choice = decide(frame, {});
-  return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
+  const Choice choice = chosen(frame);
+  if (!choice.method) return fail(frame, "no engine can take a matrix of this size");
+  const auto asked = std::exchange(frame.engine, choice.engine());
+  const int status = choice.method->run(frame);
+  frame.engine = asked;
+  return status;
 }
+int64_t chosen_bytes(Frame& frame) {
+  const Choice choice = chosen(frame);
+  if (!choice.method) return 0;
+  const auto bytes = frame.device == CPU ? choice.method->host_bytes : choice.method->device_bytes;
+  const auto asked = std::exchange(frame.engine, choice.engine());
+  const int64_t found = bytes ? bytes(frame) : 0;
+  frame.engine = asked;
+  return found;
+}
+constexpr cuda::ChosenEngine CHOSEN = {run_chosen, chosen_bytes};
 int eig_on_host(Frame& frame) { return cuda::on_host(frame, run_chosen); }
 int64_t eig_on_host_bytes(Frame& frame) { return cuda::on_host_bytes(frame) + lapack::eig_host_bytes(frame); }
 int lstsq_batched(Frame& frame) { return lstsq(frame, solve_batched, run_chosen); }
@@ -344,64 +360,38 @@ int lstsq_lapack(Frame& frame) { return lstsq(frame, lapack::lstsq, run_chosen);
 int lstsq_tall(Frame& frame) {
   return lstsq(frame, [](Frame& whole) { return lstsq_by_factors(whole, run_tall); }, run_chosen);
 }
-// On a GPU; to be asked where a frame was set up for it.
-Choice chosen_there(Frame& frame) { return decide(frame, {cuda::properties(frame), true}); }
-int run_chosen_there(Frame& frame) {
-  const Choice choice = chosen_there(frame);
-  return choice.method ? choice.method->run(frame) : fail(frame, "no engine can take a matrix of this size");
-}
-int64_t chosen_bytes_there(Frame& frame) {
-  const Choice choice = chosen_there(frame);
-  return choice.method && choice.method->device_bytes ? choice.method->device_bytes(frame) : 0;
-}
-constexpr cuda::ChosenEngine GPU_CHOSEN = {run_chosen_there, chosen_bytes_there};
-
-// The engine of a frame inside another call; frame.engine becomes its own.
-int run_inner(Frame& frame) {
-  const Choice choice = frame.device == CPU ? decide(frame, {}) : chosen_there(frame);
-  if (!choice.method) return fail(frame, "no engine can take a matrix of this size");
-  frame.engine = choice.engine();
-  return choice.method->run(frame);
-}
 // Whether the tall engine decomposes a matrix with few columns inside another call: also below the sizes from which it is chosen
 // for a call of its own, as the host waits here anyway. H200: 20000 x 64 0.46 ms, by cuSOLVER 1.5.
 bool thin_svd_by_tall(const Frame& frame) {
   constexpr int64_t LEAST_ROWS = 1024;
   return !tall_refuses(frame) && (tall_pays(frame) || frame.size[1] >= LEAST_ROWS);
 }
-int run_thin_svd(Frame& frame) { return thin_svd_by_tall(frame) ? run_tall(frame) : run_inner(frame); }
-int64_t inner_bytes(Frame& frame) {
-  const Choice choice = frame.device == CPU ? decide(frame, {}) : chosen_there(frame);
-  if (!choice.method) return 0;
-  frame.engine = choice.engine();
-  const auto bytes = frame.device == CPU ? choice.method->host_bytes : choice.method->device_bytes;
-  return bytes ? bytes(frame) : 0;
-}
+int run_thin_svd(Frame& frame) { return thin_svd_by_tall(frame) ? run_tall(frame) : run_chosen(frame); }
 int64_t thin_svd_bytes(Frame& frame) {
-  if (!thin_svd_by_tall(frame)) return inner_bytes(frame);
+  if (!thin_svd_by_tall(frame)) return chosen_bytes(frame);
   return frame.device == CPU ? tall_host(frame) : tall_bytes(frame);
 }
-constexpr krylov::SvdEngines SVD_ENGINES = {run_inner, run_thin_svd, run_inner, inner_bytes, thin_svd_bytes, inner_bytes};
+constexpr krylov::SvdEngines SVD_ENGINES = {run_chosen, run_thin_svd, run_chosen, chosen_bytes, thin_svd_bytes, chosen_bytes};
 int run_svd_part(Frame& frame) { return krylov::svd(frame, SVD_ENGINES); }
 int run_svd_by_full(Frame& frame) { return krylov::svd_by_full(frame, SVD_ENGINES); }
 int64_t svd_part_bytes(Frame& frame) { return krylov::svd_bytes(frame, SVD_ENGINES); }
 int64_t svd_by_full_bytes(Frame& frame) { return krylov::svd_by_full_bytes(frame, SVD_ENGINES); }
-int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, GPU_CHOSEN); }
-int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, GPU_CHOSEN); }
+int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, CHOSEN); }
+int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, CHOSEN); }
 int gpu_lstsq_cusolver(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, CHOSEN);
   char* block = bytes < 0 ? nullptr : cuda::scratch(frame, size_t(bytes));
-  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, GPU_CHOSEN, block);
+  return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, CHOSEN, block);
 }
 int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
-  const int64_t bytes = cuda::lstsq_svd_bytes(frame, GPU_CHOSEN);
+  const int64_t bytes = cuda::lstsq_svd_bytes(frame, CHOSEN);
   return bytes < 0 ? bytes : with_direct(cusolver::solve_scratch(frame), bytes);
 }
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
 // In single precision large matrices go by the eigenvectors of A^H A in double precision.
-int gpu_svd_cusolver(Frame& frame) { return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, GPU_CHOSEN) : cusolver::solve(frame); }
+int gpu_svd_cusolver(Frame& frame) { return cuda::svd_gram_fits(frame) ? cuda::svd_by_gram(frame, CHOSEN) : cusolver::solve(frame); }
 int64_t gpu_svd_cusolver_bytes(Frame& frame) {
-  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, GPU_CHOSEN) : cusolver::solve_scratch(frame);
+  return cuda::svd_gram_fits(frame) ? cuda::svd_gram_scratch(frame, CHOSEN) : cusolver::solve_scratch(frame);
 }
 int run_gpu_finite(Frame& frame) { return cuda::finite(frame); }
 int run_gpu_hermitian(Frame& frame) {
