@@ -261,13 +261,13 @@ bool krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
   return n >= 1500 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
 }
-// H200, against cuSOLVER, ms (2026-11-16): 16 largest of a Wishart matrix, float64 n = 4096 36 / 104, 8192 53 / 511, float32 19 / 90,
-// 29 / 473, complex64 4096 26 / 111, complex128 62 / 169; of a kernel matrix n = 4096 11 / 108, 8192 13 / 531. 100 largest of
-// 8192 134 / 511 and 40 / 531. Evenly spaced 4096 115 / 106. 1000 of 20000 0.7 s. At n = 2048 float32 15 / 26, float64 30 / 27,
-// complex128 48 / 36. These figures are without the filter of small matrices.
+// H200, against cuSOLVER, ms (2026-11-16), 16 largest of a Wishart, a kernel and an evenly spaced matrix: float64 n = 1024 8.0, 5.2,
+// 16 / 10.5, 1536 8.1, 5.0, 13 / 18, 2048 9.6, 6.0, 14 / 26, 3072 14, 6.5, 21 / 57; float32 1024 4.9, 3.7, 7.4 / 11, 2048 5.3, 3.6,
+// 8.0 / 25, 4096 13, 3.9, 22 / 88. Wishart alone: complex64 2048 9.3 / 27, 4096 25 / 109, complex128 18 / 34, 53 / 167; float64
+// 8192 53 / 511, its 100 largest 134 / 511; 1000 of 20000 0.7 s. A spectrum that it gives up costs about 4 ms.
 bool gpu_krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
-  return n >= (frame.dtype == F32 ? 2000 : 4000) && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
+  return n >= (frame.dtype == F32 ? 1024 : 1500) && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
 }
 
 // The Gram matrix and its largest eigenvalues against the full decomposition, ms (2026-11-16). Two threads of an AVX-512 machine,

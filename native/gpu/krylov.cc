@@ -132,13 +132,13 @@ class CudaSpace : public Space<T> {
   }
   double step_cost(int64_t columns, int64_t size) const override {
     const double n = double(n_), c = double(columns);
-    return 2e-4 * std::ceil(c / PANEL) + n * n * std::max(2e-12, 4e-14 * c) + 3e-13 * n * double(size) * c;
+    return 1.4e-4 * std::ceil(c / PANEL) + n * n * std::max(2e-12, 4e-14 * c) + 3e-13 * n * double(size) * c;
   }
   double product_cost(int64_t columns) const override {
     const double n = double(n_);
     return 1.5e-5 + n * n * std::max(2.5e-13 * double(sizeof(T)), 4e-14 * double(columns));
   }
-  double ritz_cost(int64_t size) const override { return size <= HOST_EIGH ? 1e-3 : 5e-4 + 1.1e-5 * double(size); }
+  double ritz_cost(int64_t size) const override { return size <= HOST_EIGH ? 5e-4 : 5e-4 + 1.1e-5 * double(size); }
 
  private:
   void multiply_matrix(const T* x, T* y, int64_t columns) override {

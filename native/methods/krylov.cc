@@ -26,10 +26,10 @@ struct Shape {
   bool fits;
 };
 
-// Small matrices on a GPU, where a product takes microseconds and a step of the iteration a fifth of a millisecond. Model of an
-// H200, 16 largest, float64, ms: Wishart n = 2048 14 with degree 12, 30 without; n = 4096 33 and 36.
+// Small matrices on a GPU, where a product takes microseconds and a step of the iteration a tenth of a millisecond. H200, 16
+// largest, float64, ms with the filter and without it (2026-11-16): Wishart n = 2048 9.6 / 30; 3072 13.6 where 4096 takes 32 without.
 constexpr int MOST_DEGREE = 12;
-constexpr double FILTER_BYTES = 1e8;     // of the matrix
+constexpr double FILTER_BYTES = 3e8;     // of the matrix
 constexpr int64_t FILTER_VALUES = 24;    // more of them need a longer basis, and are not found sooner
 int filter_degree(const Frame& frame) {
   const double bytes = double(frame.size[1]) * double(frame.size[1]) * double(size_of(frame.dtype));
@@ -95,6 +95,8 @@ constexpr int MOST_RESTARTS = 2000;
 // predict it within LAST_LEG, as a prediction from few checks may be wrong. H200, 16 largest of n = 4096,
 // float64 (2026-11-16): evenly spaced spectrum 1.1, Wishart 0.35, Gaussian kernel 0.1 times cuSOLVER.
 constexpr double TRIAL = 0.2, BLIND = 0.3, MOST = 0.6, LAST_LEG = 0.3;
+// With a filter the gain at the cut predicts the end to about two cycles, from the second one on.
+constexpr double MOST_FILTERED = 0.8;
 constexpr double VALUES_SHARE = 0.65;  // the direct routine's time for values alone, relative to values and vectors
 
 enum class Result { CONVERGED, GAVE_UP, BAD_INPUT, ERROR };
@@ -358,12 +360,11 @@ class Solver {
     if (patience_ == 0) return stalled_ < 20 && products_ < 30 * shape_.n + 10000;
     const double share = frame_.op == EIGVALSH ? VALUES_SHARE : 1;
     const double direct = share * patience_ * space_.direct_cost(), to_go = steps_to_go();
+    if (degree_ > 1) return restarts_ < 2 || work_ + cycles_to_go() * (work_ - last_work_) < MOST_FILTERED * direct;
     const double step = space_.step_cost(shape_.block, (shape_.keep + shape_.basis) / 2);
     // with its small problems, as the part since the latest check
     const double each = (work_ - last_work_) * double(shape_.block) / double(std::max<int64_t>(products_ - last_products_, 1));
-    double left = to_go < 0 ? direct : to_go * each;
-    if (degree_ > 1 && restarts_ > 0 && restarts_ <= 2) left = cycles_to_go() * (work_ - last_work_);
-    const double total = work_ + left;
+    const double left = to_go < 0 ? direct : to_go * each, total = work_ + left;
     if (work_ > TRIAL / 2 * direct && restarts_ >= 3 && total > 2 * direct) return false;
     const double next = work_ + 3 * step + space_.ritz_cost(std::min(size_ + 3 * shape_.block, shape_.basis));
     if (next < TRIAL * direct) return true;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
+import math
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,8 @@ class LightFunctions:
         return self.module.matmul(self.module.conj(x1)[..., None, :], x2[..., :, None])[..., 0, 0]
 
     def matrix_norm(self, x: Any, *, ord: Any, keepdims: bool) -> Any:
+        if x.size == 0 and ord in (1, math.inf):  # CuPy and older NumPy have no maximum of nothing
+            return self.module.zeros((*x.shape[:-2], 1, 1) if keepdims else x.shape[:-2], x.real.dtype)
         return self.module.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
 
     def vector_norm(self, x: Any, *, axis: Any, ord: Any, keepdims: bool) -> Any:

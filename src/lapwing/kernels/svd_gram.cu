@@ -128,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_phase(T* q, const T
     for (int j = threadIdx.x; j < n; j += THREADS) {
       const T d = own[(i64)j * n + j];
       const Real squares = square(d);
-      q[line * n + j] = squares > 0 ? multiply(q[line * n + j], scale(d, 1 / sqrt(squares))) : q[line * n + j];
+      // a square near the smallest number has few digits; such a diagonal is rounding noise, whose phase does not matter
+      q[line * n + j] = squares > Real(1e-280) ? multiply(q[line * n + j], scale(d, 1 / sqrt(squares))) : q[line * n + j];
     }
   }
 }
