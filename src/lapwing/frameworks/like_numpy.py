@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from math import prod
-import math
 from typing import Any
 
 import numpy as np
