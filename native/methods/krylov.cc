@@ -348,9 +348,10 @@ class Solver {
   }
 
   // The first cycles with a filter say little, as their interval is still off. Later a cycle divides the residual by the gain
-  // at the cut to the power of 1.5 to 2.
+  // at the cut to the power of 1.5 to 2; where it does not, the gain goes on falling, and what was gained is the better guess.
   double cycles_to_go() const {
-    const double gained = 1.5 * std::log(gain(theta_[size_t(shape_.wanted - 1)]));
+    double gained = 1.5 * std::log(gain(theta_[size_t(shape_.wanted - 1)]));
+    if (restarts_ >= 6 && last_worst_ > 0) gained = std::min(gained, std::log(last_worst_ / worst_));
     return gained > 0 ? std::max(std::log(worst_ / (tolerance() * norm_)) / gained, 0.0) : 1e9;
   }
 
