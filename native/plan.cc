@@ -122,7 +122,7 @@ std::string solve_batched_refuses(const Frame& frame, const Place&) {
                 " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
                 (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
   if (is_qr(frame.op)) return shape_refused(frame, BLOCKED_LARGEST, BLOCKED_LARGEST);
-  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, BLOCKED_LARGEST);
+  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LANES_LONGEST, SVD_LANES_LARGEST) : too_large(frame, BLOCKED_LARGEST);
 }
 
 std::string gpu_cholesky_batched_refuses(const Frame& frame, const Place& place) {

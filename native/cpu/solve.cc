@@ -33,7 +33,7 @@ double work_of(const Frame& frame) {
     case SOLVE: return n * n * n + 2 * n * n * k + 8 * n * (n + 2 * k);
     case INVERSE: return 2 * n * n * n + 16 * n * n;
     case SVD: case SVDVALS: {
-      const double sweeps = frame.op == SVD ? 8 : 4, least = std::min(n, k);
+      const double least = std::min(n, k), sweeps = least > SVD_LARGEST ? (frame.op == SVD ? 2 : 0.5) : frame.op == SVD ? 8 : 4;
       return sweeps * 8 * least * least * least + 4 * std::max(n, k) * least * least + 100;
     }
     case QR: return 4 * n * k * std::min(n, k) + 16 * n * k + 8 * n * double(frame.size[3]);
@@ -69,7 +69,8 @@ bool solve_fits(const Frame& frame) {
     return std::min(m, n) <= SVD_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
   if (!is_svd(frame)) return order_of(frame) <= BLOCKED_LARGEST;
   if (frame.op == SVD && frame.size[3] && m != n) return false;
-  return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
+  const int64_t least = std::min(m, n), longest = std::max(m, n);
+  return least <= SVD_LARGEST ? longest <= SVD_LONGEST : least <= SVD_LANES_LARGEST && longest <= SVD_LANES_LONGEST;
 }
 
 // From times of one thread on Zen 4 (AVX-512, 2026-11-16): at n = 256 these kernels take half the time of the library's LU, QR and
@@ -80,7 +81,7 @@ bool solve_pays(const Frame& frame) {
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
   if (is_svd(frame)) {
     const int64_t least = std::min(frame.size[1], frame.size[2]);
-    return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
+    return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : least <= SVD_LARGEST ? lanes / 2 : lanes);
   }
   if (frame.op == LSTSQ) {
     const int64_t size = frame.size[1] * frame.size[2];

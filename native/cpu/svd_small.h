@@ -236,8 +236,18 @@ __attribute__((noinline)) Mask<R> scale_all(const View<R, P>& a, int64_t rows, i
   return finite;
 }
 
+}  // namespace LAPWING_ISA
+}  // namespace
+}  // namespace lapwing
+
+#include "cpu/svd_bidiagonal.h"
+
+namespace lapwing {
+namespace {
+namespace LAPWING_ISA {
+
 template <class R, int P>
-void svd(Group<R, P> group) {
+void svd_by_jacobi(Group<R, P> group) {
   constexpr int64_t C = REFLECTED<P>;
   const int64_t m = group.frame.size[1], n = group.frame.size[2], k = std::min(m, n), l = std::max(m, n);
   const bool vectors = group.frame.op == SVD, tall = m >= n;
@@ -346,7 +356,9 @@ void solve_any(const Frame& frame, int64_t first, int64_t last) {
       case QR: qr(group); break;
       case QR_R: case QR_RAW: qr_alone(group); break;
       case LSTSQ: lstsq(group); break;
-      case SVD: case SVDVALS: svd(group); break;
+      case SVD: case SVDVALS:
+        std::min(frame.size[1], frame.size[2]) <= SVD_LARGEST ? svd_by_jacobi(group) : svd_by_bidiagonal(group);
+        break;
       default: determinant(group);
     }
   }

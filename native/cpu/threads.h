@@ -8,7 +8,8 @@ namespace lapwing {
 struct Frame;
 
 // Calls body(first, last) over [0, count) in pieces that start at multiples of `piece`, on at most `threads` threads, the
-// calling one among them. When the pool is busy with another caller's work the caller does all of it alone.
+// calling one among them. When the pool is busy with another caller's work, or this is called from a piece of its work, the
+// caller does all of it alone.
 // false: `interrupted` answered true and pieces were left undone. Throws std::bad_alloc when a piece ran out of memory.
 bool parallel(int threads, int64_t count, int64_t piece, const std::function<void(int64_t, int64_t)>& body,
               bool (*interrupted)() = nullptr);

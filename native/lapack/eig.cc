@@ -1,4 +1,5 @@
-// Eigenvalues of general matrices and Schur forms by LAPACK, one matrix after the other, with the library's own threads.
+// Eigenvalues of general matrices and Schur forms by LAPACK: small matrices side by side, each on one thread; others one after the
+// other with the library's own threads.
 //
 // A matrix is transposed on the way in: the library then sees conj(A), whose eigenvalues, eigenvectors and Schur factors are
 // those of A conjugated, and the transposes on the way out conjugate again.
@@ -73,8 +74,8 @@ int eig_as(Frame& frame) {
   using C = std::complex<RealOf<T>>;
   const int64_t n = frame.size[1];
   const bool vectors = frame.op == EIG;
-  Room<T> own(n * n), columns(vectors ? n * n : 0);
-  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+  return side_by_side(frame, GEEV, [&](int64_t at, int64_t) {
+    Room<T> own(n * n), columns(vectors ? n * n : 0);
     C* w = static_cast<C*>(frame.buffer[1]) + at * n;
     C* v = vectors ? static_cast<C*>(frame.buffer[2]) + at * n * n : nullptr;
     turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
@@ -88,14 +89,14 @@ int eig_as(Frame& frame) {
     }
     for (int64_t i = 0; is_complex<T> && i < n; i++) w[i] = std::conj(w[i]);
     if (vectors) write_vectors(frame, w, static_cast<const T*>(columns), v, n);
-  }, frame.interrupted) ? 0 : 1;
+  }) ? 0 : 1;
 }
 
 template <class T>
 int schur_as(Frame& frame) {
   const int64_t n = frame.size[1];
-  Room<T> own(n * n), columns(n * n);
-  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+  return side_by_side(frame, GEES, [&](int64_t at, int64_t) {
+    Room<T> own(n * n), columns(n * n);
     T* t = static_cast<T*>(frame.buffer[1]) + at * n * n;
     T* z = static_cast<T*>(frame.buffer[2]) + at * n * n;
     turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
@@ -109,7 +110,7 @@ int schur_as(Frame& frame) {
     }
     turn<T>(frame, own, t, n, n);
     turn<T>(frame, columns, z, n, n);
-  }, frame.interrupted) ? 0 : 1;
+  }) ? 0 : 1;
 }
 
 }  // namespace
