@@ -9,6 +9,7 @@
 
 #include "cpu/blocked.h"
 #include "cpu/cholesky.h"
+#include "cpu/cpu.h"
 #include "cpu/eig.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
@@ -119,10 +120,10 @@ std::string solve_batched_refuses(const Frame& frame, const Place&) {
   if (solve_fits(frame)) return "";
   if (frame.op == LSTSQ)
     return text("batched takes up to %lld elements with a side of up to %lld and %lld right-hand sides on this device, not"
-                " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
+                " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_JACOBI_LARGEST,
                 (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
   if (is_qr(frame.op)) return shape_refused(frame, BLOCKED_LARGEST, BLOCKED_LARGEST);
-  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LANES_LONGEST, SVD_LANES_LARGEST) : too_large(frame, BLOCKED_LARGEST);
+  return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, BLOCKED_LARGEST);
 }
 
 std::string gpu_cholesky_batched_refuses(const Frame& frame, const Place& place) {
@@ -211,10 +212,12 @@ bool gpu_cholesky_batched_pays(const Frame& frame, const Place&) { return frame.
 bool gpu_tiled_pays(const Frame& frame, const Place&) { return frame.size[1] <= 4096; }
 
 // Fewer matrices than this are as fast one by one in LAPACK, for a vector of matrices takes the same time full or nearly
-// empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two.
+// empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two. With full vectors
+// of eight a matrix takes 1 / 4.4 of LAPACK's time on one thread at n = 48, 1 / 2.2 at 99, 1 / 1.4 at 128 (Zen 4, 2026-11-16).
 bool eigh_batched_pays(const Frame& frame, const Place&) {
-  const int64_t n = frame.size[1];
-  return n <= EIGH_LARGEST && frame.size[0] >= (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16);
+  const int64_t n = frame.size[1], lanes = lanes_of(frame.dtype);
+  if (n > EIGH_LARGEST || frame.size[0] < (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16)) return false;
+  return n <= 32 || lanes_pay(frame, lanes, double(lanes) / 8 * std::min(4.4, 200 / double(n)));
 }
 
 // One matrix is LAPACK's. From times of one thread on Zen 4 (AVX-512, 2026-11-16, float64): a vector of eight matrices takes as long

@@ -28,7 +28,7 @@ struct BidiagonalSweep {
 
   Vec<R>*d, *e;
   Mask<R> low, high;
-  Vec<R> start;        // where the block begins: the first element of (B^T B - shift^2) e1 beside e
+  Vec<R> start;        // where the block begins: the first column of B^T B - shift^2 is (start, e) times a number
   Vec<R> f, g, diagonal, above;
   Vec<R> right_c, right_s, left_c, left_s;
 
@@ -203,7 +203,7 @@ __attribute__((noinline)) void bidiagonalize(const View<R, P>& a, int64_t rows, 
   }
 }
 
-// X <- the product of `count` reflections, `columns` of its columns; reflection r has its vector in vectors.from(r, 0) turned or not
+// X <- the product of `count` reflections, `columns` of its columns; reflection r has the vector vector(r)
 // and begins at row r + below. A tile of columns takes all reflections while it is in the first-level cache.
 template <class R, int P, class Vector, class Tau>
 LAPWING_INLINE void form_product(const View<R, P>& x, int64_t rows, int64_t columns, int64_t count, int64_t below,
@@ -235,8 +235,8 @@ __attribute__((noinline)) void write_ordered(const View<R, P>& x, int64_t rows, 
                                              const Vec<R>* d, bool sign, const Places<R>& out, int64_t count, int64_t down,
                                              int64_t right) {
   constexpr int W = LANES<R>;
-  int32_t from[W][SVD_LANES_LARGEST];
-  R by[W][SVD_LANES_LARGEST];
+  int32_t from[W][SVD_LARGEST];
+  R by[W][SVD_LARGEST];
   for (int64_t m = 0; m < count; m++)
     for (int64_t j = 0; j < columns; j++) {
       const int64_t place = order[j][m];

@@ -177,6 +177,12 @@ int allowed_threads() {
 
 int threads_for(const Frame& frame) { return frame.threads > 0 ? frame.threads : allowed_threads(); }
 
+bool lanes_pay(const Frame& frame, int64_t lanes, double gain) {
+  const int64_t batch = frame.size[0], threads = threads_for(frame);
+  const auto rounds = [&](int64_t pieces) { return (pieces + threads - 1) / threads; };
+  return double(rounds((batch + lanes - 1) / lanes) * lanes) < gain * double(rounds(batch));
+}
+
 void follow_thread_limit(int (*get)()) { blas_threads = get; }
 
 }  // namespace lapwing

@@ -25,6 +25,10 @@ int allowed_threads();
 // What the frame allows, which may say nothing.
 int threads_for(const Frame& frame);
 
+// Whether a batch is faster with a matrix in each of `lanes` lanes than matrix by matrix, one on each thread, when a matrix in a lane
+// of a full vector takes 1 / gain of the time. A vector that is not full takes as long as a full one.
+bool lanes_pay(const Frame& frame, int64_t lanes, double gain);
+
 // `get` is the BLAS library's own "how many threads" function.
 void follow_thread_limit(int (*get)());
 

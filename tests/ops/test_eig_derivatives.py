@@ -47,6 +47,16 @@ def test_torch(dtype):
     assert a.grad.dtype == a.dtype
 
 
+def test_phases_are_no_result():
+    """A loss of the arbitrary phases gets a warning, one of real vectors' signs does not."""
+    torch = pytest.importorskip("torch")
+    a = torch.tensor(random((2, N, N), "complex128", seed=5), requires_grad=True)
+    with pytest.warns(UserWarning, match="phases of the eigenvectors"):
+        lw.eig(a).eigenvectors.real.sum().backward()
+    symmetric = torch.tensor(np.diag([1.0, 2.0, 3.0]) + 0.1, requires_grad=True)
+    lw.eig(symmetric).eigenvectors.real.sum().backward()
+
+
 def test_torch_func_and_compile():
     torch = pytest.importorskip("torch")
     a = torch.tensor(random((3, N, N), "float64", seed=5))
