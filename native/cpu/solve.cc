@@ -82,14 +82,16 @@ bool solve_fits(const Frame& frame) {
 
 // From times of one thread on Zen 4 (AVX-512, 2026-11-16): at n = 256 these kernels take half the time of the library's LU, QR and
 // triangular solves, at 352 and 512 two thirds. The library may use two threads for one matrix, batches go over the threads anyway:
-// so 256 for one matrix, 512 for more. For an SVD a single matrix of order 8 is worth its vector, of order 16 a quarter of a vector
-// of them, of order 32 a half.
+// so 256 for one matrix, 512 for more. For an SVD a single matrix of order 7 is worth its vector (7.4 us, the library 8.1; 5.3 and 6.2
+// for complex128 of order 5), without singular vectors one order less; of order 16 a quarter of a vector of them, of order 32 a half.
 bool solve_pays(const Frame& frame) {
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
   if (is_svd(frame)) {
     const int64_t least = std::min(frame.size[1], frame.size[2]);
     if (least > SVD_JACOBI_LARGEST) return lanes_pay(frame, lanes, bidiagonal_gain(frame));
-    return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
+    const bool complex = frame.dtype == C64 || frame.dtype == C128, vectors = frame.op == SVD;
+    const int64_t single = complex ? 4 + vectors : 6 + vectors;
+    return least <= single || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
   }
   if (frame.op == LSTSQ) {
     const int64_t size = frame.size[1] * frame.size[2];

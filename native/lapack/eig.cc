@@ -70,6 +70,24 @@ void write_vectors(const Frame&, const std::complex<R>* w, const R* v, std::comp
 }
 
 template <class T>
+bool is_hermitian(const T* a, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j <= i; j++)
+      if (a[i * n + j] != conjugated(a[j * n + i])) return false;
+  return true;
+}
+
+// The same as geev for a Hermitian matrix, with orthonormal vectors: those of geev for equal eigenvalues may be nearly parallel.
+// a <- the vectors.
+template <class T>
+int64_t heev(int64_t n, T* a, std::complex<RealOf<T>>* w, bool vectors) {
+  Room<RealOf<T>> values(n);
+  const int64_t info = heevd(vectors, 'L', n, a, n, static_cast<RealOf<T>*>(values));
+  for (int64_t i = 0; i < n; i++) w[i] = values[i];
+  return info;
+}
+
+template <class T>
 int eig_as(Frame& frame) {
   using C = std::complex<RealOf<T>>;
   const int64_t n = frame.size[1];
@@ -78,9 +96,15 @@ int eig_as(Frame& frame) {
     Room<T> own(n * n), columns(vectors ? n * n : 0);
     C* w = static_cast<C*>(frame.buffer[1]) + at * n;
     C* v = vectors ? static_cast<C*>(frame.buffer[2]) + at * n * n : nullptr;
-    turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
+    const auto take = [&] { turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n); };
+    take();
     int64_t info = !is_finite<T>(frame, own, n, n);
-    if (!info) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
+    bool hermitian = !info && is_hermitian<T>(own, n);
+    if (hermitian && heev<T>(n, own, w, vectors)) {
+      take();
+      hermitian = false;
+    }
+    if (!info && !hermitian) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
     static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2])[at] = info != 0;
     if (info) {
       fill_nan(w, n);
@@ -88,7 +112,7 @@ int eig_as(Frame& frame) {
       return;
     }
     for (int64_t i = 0; is_complex<T> && i < n; i++) w[i] = std::conj(w[i]);
-    if (vectors) write_vectors(frame, w, static_cast<const T*>(columns), v, n);
+    if (vectors) write_vectors(frame, w, static_cast<const T*>(hermitian ? own : columns), v, n);
   }) ? 0 : 1;
 }
 

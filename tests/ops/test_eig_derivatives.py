@@ -160,6 +160,24 @@ def test_equal_eigenvalues_are_no_obstacle():
         assert np.abs(leaf.grad.numpy() - 3 * (a @ a).T).max() < 1e-10
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_equal_eigenvalues_of_symmetric_matrices(dtype):
+    """LAPACK's general routine may return nearly parallel vectors there."""
+    torch = pytest.importorskip("torch")
+    n = 80
+    q = np.linalg.qr(random((n, n), dtype))[0]
+    values = np.repeat([1.0, 2.0, 3.0, 4.0], n // 4)
+    a = (q * values) @ q.conj().T
+    for a in ((a + a.conj().T) / 2, np.kron(np.eye(n // 4), random((4, 4), dtype))):
+        a = (a + a.conj().T) / 2
+        w, v = lw.eig(a)
+        assert np.abs(v.conj().T @ v - np.eye(n)).max() < 10 * n * np.finfo(dtype).eps
+        assert np.abs(a @ v - v * w).max() < 10 * n * np.finfo(dtype).eps * np.abs(w).max()
+        leaf = torch.tensor(a, requires_grad=True)
+        (lw.eigvals(leaf) ** 3).real.sum().backward()
+        assert np.abs(leaf.grad.numpy() - 3 * (a @ a).conj().T).max() < 1e-10
+
+
 def test_badly_scaled_is_not_defective():
     torch = pytest.importorskip("torch")
     d = np.diag([1.0, 1e7, 1e-7])
