@@ -61,12 +61,13 @@ bool in_lanes(const Frame& frame) {
   return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
 
-// How many times as fast as LAPACK on one thread the QR iteration on bidiagonal matrices is, with full vectors. Times on Zen 4
-// (AVX-512, eight lanes, float64, 2026-11-16): svd 3.4 at n = 48, 2.3 at 64, 1.8 at 99, 1.4 at 128, 1.1 at 160; svdvals 3.2, 2.7, 2.5,
-// 2.1, 2.0. With sixteen lanes (float32) it is twice that, and complex numbers make little difference.
+// How many times as fast as LAPACK on one thread the QR iteration on bidiagonal matrices is, with full vectors. Times on Sapphire
+// Rapids (AVX-512, eight lanes, float64, 2026-11-16): svd 2.4 at n = 80, 1.5 at 128, 1.3 at 160, 1.1 at 192; svdvals 2.6, 2.2, 2.0, 1.7.
+// float32, sixteen lanes: svd 4.8, 2.9, 1.7, 1.5; svdvals 4.7, 4.6, 3.2, 2.4. Zen 4, svdvals at 256 and 300: 1.7 and 1.3, 2.1 and 1.9.
 double bidiagonal_gain(const Frame& frame) {
   const double least = double(std::min(frame.size[1], frame.size[2])), lanes = double(lanes_of(frame.dtype));
-  return lanes / 8 * (frame.op == SVD ? std::min(3.4, 170 / least) : std::min(3.2, 1.5 + 80 / least));
+  const bool narrow = frame.dtype == F32 || frame.dtype == C64;
+  return lanes / 8 * (narrow ? 0.75 : 1) * std::min(3.3, (frame.op == SVD ? 200 : 330) / least);
 }
 
 }  // namespace
