@@ -167,9 +167,8 @@ def test_equal_eigenvalues_of_symmetric_matrices(dtype):
     n = 80
     q = np.linalg.qr(random((n, n), dtype))[0]
     values = np.repeat([1.0, 2.0, 3.0, 4.0], n // 4)
-    a = (q * values) @ q.conj().T
-    for a in ((a + a.conj().T) / 2, np.kron(np.eye(n // 4), random((4, 4), dtype))):
-        a = (a + a.conj().T) / 2
+    for whole in ((q * values) @ q.conj().T, np.kron(np.eye(n // 4), random((4, 4), dtype))):
+        a = (whole + whole.conj().T) / 2
         w, v = lw.eig(a)
         assert np.abs(v.conj().T @ v - np.eye(n)).max() < 10 * n * np.finfo(dtype).eps
         assert np.abs(a @ v - v * w).max() < 10 * n * np.finfo(dtype).eps * np.abs(w).max()
