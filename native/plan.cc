@@ -9,6 +9,7 @@
 
 #include "cpu/blocked.h"
 #include "cpu/cholesky.h"
+#include "cpu/cpu.h"
 #include "cpu/eig.h"
 #include "cpu/eigh.h"
 #include "cpu/solve.h"
@@ -119,7 +120,7 @@ std::string solve_batched_refuses(const Frame& frame, const Place&) {
   if (solve_fits(frame)) return "";
   if (frame.op == LSTSQ)
     return text("batched takes up to %lld elements with a side of up to %lld and %lld right-hand sides on this device, not"
-                " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_LARGEST,
+                " %lld x %lld with %lld", (long long)(SOLVE_LARGEST * SOLVE_LARGEST), (long long)SVD_JACOBI_LARGEST,
                 (long long)SOLVE_COLUMNS, (long long)frame.size[1], (long long)frame.size[2], (long long)frame.size[3]);
   if (is_qr(frame.op)) return shape_refused(frame, BLOCKED_LARGEST, BLOCKED_LARGEST);
   return is_rectangular(frame.op) ? shape_refused(frame, SVD_LONGEST, SVD_LARGEST) : too_large(frame, BLOCKED_LARGEST);
@@ -211,10 +212,15 @@ bool gpu_cholesky_batched_pays(const Frame& frame, const Place&) { return frame.
 bool gpu_tiled_pays(const Frame& frame, const Place&) { return frame.size[1] <= 4096; }
 
 // Fewer matrices than this are as fast one by one in LAPACK, for a vector of matrices takes the same time full or nearly
-// empty. From times of one thread on Sapphire Rapids (AVX-512, 2026-11), LAPACK counted as twice as fast on two.
+// empty. With full vectors of eight a matrix takes 1 / 2.7 of LAPACK's time on one thread at n = 100, 1 / 1.8 at 128, 1 / 1.3 at 192;
+// without vectors 1 / 5.0, 1 / 3.7, 1 / 3.0 (Sapphire Rapids, AVX-512, float64, 2026-11-16). On Zen 4 1 / 2.2, 1 / 1.4, 1 / 1.05 with
+// vectors; without them 1 / 2.4 at n = 192, 1 / 2.0 at 300, 1 / 1.7 at 400.
 bool eigh_batched_pays(const Frame& frame, const Place&) {
-  const int64_t n = frame.size[1];
-  return n <= EIGH_LARGEST && frame.size[0] >= (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16);
+  const int64_t n = frame.size[1], lanes = lanes_of(frame.dtype);
+  const int64_t largest = frame.op == EIGH ? EIGH_LARGEST_WITH_VECTORS : EIGH_LARGEST;
+  if (n > largest || frame.size[0] < (n <= 16 ? 1 : n <= 32 ? 4 : n <= 64 ? 8 : 16)) return false;
+  const double gain = frame.op == EIGH ? 225 / double(n) : 500 / double(n);
+  return n <= 32 || lanes_pay(frame, lanes, double(lanes) / 8 * std::min(4.4, gain));
 }
 
 // One matrix is LAPACK's. From times of one thread on Zen 4 (AVX-512, 2026-11-16, float64): a vector of eight matrices takes as long

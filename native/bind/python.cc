@@ -381,8 +381,11 @@ PyObject* bind_library(PyObject*, PyObject* args) {
   for (const std::string& end : {plain, std::string(suffix)})
     if (void* get = dlsym(handle, (std::string(prefix) + "openblas_get_num_threads" + end).c_str())) {
       lapwing::follow_thread_limit(reinterpret_cast<int (*)()>(get));
+      if (!lent) lapwing::lapack::remember_library(path, prefix, suffix, width);
       break;
     }
+  if (void* set = dlsym(handle, "MKL_Set_Num_Threads_Local"))
+    lapwing::lapack::limit_threads_by(reinterpret_cast<int (*)(int)>(set), lent);
   return PyLong_FromLong(found);
 }
 

@@ -33,7 +33,7 @@ double work_of(const Frame& frame) {
     case SOLVE: return n * n * n + 2 * n * n * k + 8 * n * (n + 2 * k);
     case INVERSE: return 2 * n * n * n + 16 * n * n;
     case SVD: case SVDVALS: {
-      const double sweeps = frame.op == SVD ? 8 : 4, least = std::min(n, k);
+      const double least = std::min(n, k), sweeps = least > SVD_JACOBI_LARGEST ? (frame.op == SVD ? 2 : 0.5) : frame.op == SVD ? 8 : 4;
       return sweeps * 8 * least * least * least + 4 * std::max(n, k) * least * least + 100;
     }
     case QR: return 4 * n * k * std::min(n, k) + 16 * n * k + 8 * n * double(frame.size[3]);
@@ -61,12 +61,21 @@ bool in_lanes(const Frame& frame) {
   return n <= 16 || frame.size[0] >= (n <= 32 ? lanes / 2 : lanes);
 }
 
+// How many times as fast as LAPACK on one thread the QR iteration on bidiagonal matrices is, with full vectors. Times on Sapphire
+// Rapids (AVX-512, eight lanes, float64, 2026-11-16): svd 2.4 at n = 80, 1.5 at 128, 1.3 at 160, 1.1 at 192; svdvals 2.6, 2.2, 2.0, 1.7.
+// float32, sixteen lanes: svd 4.8, 2.9, 1.7, 1.5; svdvals 4.7, 4.6, 3.2, 2.4. Zen 4, svdvals at 256 and 300: 1.7 and 1.3, 2.1 and 1.9.
+double bidiagonal_gain(const Frame& frame) {
+  const double least = double(std::min(frame.size[1], frame.size[2])), lanes = double(lanes_of(frame.dtype));
+  const bool narrow = frame.dtype == F32 || frame.dtype == C64;
+  return lanes / 8 * (narrow ? 0.75 : 1) * std::min(3.3, (frame.op == SVD ? 200 : 330) / least);
+}
+
 }  // namespace
 
 bool solve_fits(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2];
   if (frame.op == LSTSQ)
-    return std::min(m, n) <= SVD_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
+    return std::min(m, n) <= SVD_JACOBI_LARGEST && m * n <= SOLVE_LARGEST * SOLVE_LARGEST && frame.size[3] <= SOLVE_COLUMNS;
   if (!is_svd(frame)) return order_of(frame) <= BLOCKED_LARGEST;
   if (frame.op == SVD && frame.size[3] && m != n) return false;
   return std::min(m, n) <= SVD_LARGEST && std::max(m, n) <= SVD_LONGEST;
@@ -74,13 +83,16 @@ bool solve_fits(const Frame& frame) {
 
 // From times of one thread on Zen 4 (AVX-512, 2026-11-16): at n = 256 these kernels take half the time of the library's LU, QR and
 // triangular solves, at 352 and 512 two thirds. The library may use two threads for one matrix, batches go over the threads anyway:
-// so 256 for one matrix, 512 for more. For an SVD a single matrix of order 8 is worth its vector, of order 16 a quarter of a vector
-// of them, of order 32 a half.
+// so 256 for one matrix, 512 for more. For an SVD a single matrix of order 7 is worth its vector (7.4 us, the library 8.1; 5.3 and 6.2
+// for complex128 of order 5), without singular vectors one order less; of order 16 a quarter of a vector of them, of order 32 a half.
 bool solve_pays(const Frame& frame) {
   const int64_t n = order_of(frame), lanes = lanes_of(frame.dtype);
   if (is_svd(frame)) {
     const int64_t least = std::min(frame.size[1], frame.size[2]);
-    return least <= 8 || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
+    if (least > SVD_JACOBI_LARGEST) return lanes_pay(frame, lanes, bidiagonal_gain(frame));
+    const bool complex = frame.dtype == C64 || frame.dtype == C128, vectors = frame.op == SVD;
+    const int64_t single = complex ? 4 + vectors : 6 + vectors;
+    return least <= single || frame.size[0] >= (least <= 16 ? lanes / 4 : lanes / 2);
   }
   if (frame.op == LSTSQ) {
     const int64_t size = frame.size[1] * frame.size[2];

@@ -7,8 +7,9 @@ namespace lapwing {
 
 // Largest order these kernels take.
 constexpr int64_t SOLVE_LARGEST = 64;
-// The largest shorter and longer side of a matrix whose singular values are asked for.
-constexpr int64_t SVD_LARGEST = 32, SVD_LONGEST = 128;
+// The largest longer and shorter side of a matrix whose singular values are asked for; up to which shorter side Jacobi's method
+// finds them, and above it the QR iteration on a bidiagonal matrix.
+constexpr int64_t SVD_LONGEST = 512, SVD_LARGEST = 320, SVD_JACOBI_LARGEST = 32;
 // Right-hand sides held in lanes at a time.
 constexpr int64_t SOLVE_COLUMNS = 32;
 // Bytes of an array that are fetched ahead; more would push out what is worked on.

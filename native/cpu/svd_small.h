@@ -1,7 +1,7 @@
 // Singular values and vectors of many small matrices, for one instruction set. Included once for each, after simd.h.
 //
 // R, P and lanes as in solve_small.h, whose reading, writing and reflections are used. One-sided Jacobi on rows: rotations J
-// make the rows of B orthogonal, J B = S W, so that B = J^H S W. A lane that has nothing to do turns by the angle zero.
+// make the rows of B orthogonal, J B = S W, so that B = J^H S W. A lane that has nothing to do rotates by the angle zero.
 #include "cpu/solve_small.h"
 
 namespace lapwing {
@@ -52,7 +52,7 @@ struct Rotation {
   Element<R, P> s;
 
   // (p, q) <- (c p + s q, c q - conj(s) p)
-  LAPWING_INLINE void turn(Element<R, P>& p, Element<R, P>& q) const {
+  LAPWING_INLINE void apply(Element<R, P>& p, Element<R, P>& q) const {
     const Element<R, P> a = p, b = q;
     p.re = fma(s.re, b.re, c * a.re);
     q.re = fma(-s.re, a.re, c * b.re);
@@ -65,27 +65,27 @@ struct Rotation {
   }
 };
 
-// Turns rows p and q, and takes their squares anew, always in the same order: a lane that turns by zero keeps its bits.
+// Rotates rows p and q, and takes their squares anew, always in the same order: a lane that rotates by zero keeps its bits.
 template <class R, int P>
-LAPWING_INLINE void turn_rows(const Rows<R, P>& rows, int64_t p, int64_t q, const Rotation<R, P>& rotation) {
+LAPWING_INLINE void rotate_rows(const Rows<R, P>& rows, int64_t p, int64_t q, const Rotation<R, P>& rotation) {
   Vec<R>*x = rows.row(p), *y = rows.row(q);
   Vec<R> xx[2] = {}, yy[2] = {};
-  const auto turn = [&](int64_t j) {
+  const auto rotate = [&](int64_t j) {
     Element<R, P> a = get<R, P>(x + j * P), b = get<R, P>(y + j * P);
-    rotation.turn(a, b);
+    rotation.apply(a, b);
     put<R, P>(x + j * P, a);
     put<R, P>(y + j * P, b);
     return std::pair<Element<R, P>, Element<R, P>>(a, b);
   };
   const auto count = [&](int u, int64_t j) {
-    const auto [a, b] = turn(j);
+    const auto [a, b] = rotate(j);
     add_square<R, P>(xx[u], a);
     add_square<R, P>(yy[u], b);
   };
   int64_t j = 0;
   for (; j + 2 <= rows.length; j += 2) count(0, j), count(1, j + 1);
   if (j < rows.length) count(0, j);
-  for (j = rows.length; j < rows.width; j++) turn(j);
+  for (j = rows.length; j < rows.width; j++) rotate(j);
   rows.squares[p] = xx[0] + xx[1];
   rows.squares[q] = yy[0] + yy[1];
 }
@@ -115,22 +115,22 @@ LAPWING_INLINE Mask<R> find_rotation(const Rows<R, P>& rows, int64_t p, int64_t 
     phase = rsqrt(square > least ? square : one);
     size = square * phase;
   }
-  const Mask<R> turns = both & (size > small), swaps = ~turns & (qq > pp * R(1.0625));
+  const Mask<R> rotates = both & (size > small), swaps = ~rotates & (qq > pp * R(1.0625));
   // beside the product of the norms: tan(2 angle) = 2 size / gap
   const Vec<R> gap = fma(pp, by, -(qq * by));
-  const Vec<R> inverse = rsqrt(turns ? fma(gap, gap, 4 * size * size) : one);
-  const Vec<R> square = fma(half * abs(gap), inverse, half), root = rsqrt(turns ? square : one);
+  const Vec<R> inverse = rsqrt(rotates ? fma(gap, gap, 4 * size * size) : one);
+  const Vec<R> square = fma(half * abs(gap), inverse, half), root = rsqrt(rotates ? square : one);
   const Vec<R> large = square * root, less = size * inverse * root;
   const Mask<R> forward = gap >= 0;
-  rotation.c = turns ? (forward ? large : less) : swaps ? zero : one;
-  const Vec<R> s = turns ? (forward ? less : large) : swaps ? one : zero;
+  rotation.c = rotates ? (forward ? large : less) : swaps ? zero : one;
+  const Vec<R> s = rotates ? (forward ? less : large) : swaps ? one : zero;
   if constexpr (P == 1) {
-    rotation.s = {turns ? with_sign<R>(s, cosine.re) : s};
+    rotation.s = {rotates ? with_sign<R>(s, cosine.re) : s};
   } else {
     phase *= s;
-    rotation.s = {turns ? cosine.re * phase : s, turns ? cosine.im * phase : zero};
+    rotation.s = {rotates ? cosine.re * phase : s, rotates ? cosine.im * phase : zero};
   }
-  return turns | swaps;
+  return rotates | swaps;
 }
 
 // Returns the lanes that are done.
@@ -151,8 +151,8 @@ __attribute__((noinline)) Mask<R> orthogonalise(const Rows<R, P>& rows) {
         Mask<R> moves[2] = {};
         if (first) moves[0] = find_rotation<R, P>(rows, p, q, small, rotation[0]);
         if (second) moves[1] = find_rotation<R, P>(rows, p + 1, q - 1, small, rotation[1]);
-        if (any(moves[0])) turn_rows<R, P>(rows, p, q, rotation[0]);
-        if (any(moves[1])) turn_rows<R, P>(rows, p + 1, q - 1, rotation[1]);
+        if (any(moves[0])) rotate_rows<R, P>(rows, p, q, rotation[0]);
+        if (any(moves[1])) rotate_rows<R, P>(rows, p + 1, q - 1, rotation[1]);
         left |= moves[0] | moves[1];
       }
     if (!any(left)) break;
@@ -209,7 +209,7 @@ __attribute__((noinline)) void complete_rows(const Rows<R, P>& rows, Mask<R>* th
   }
 }
 
-// Turning by zero may change the sign of a zero, and a lane may turn because others do: zeros come out as +0.
+// A rotation by zero may change the sign of a zero, and a lane may rotate because others do: zeros come out as +0.
 template <class R, int P>
 LAPWING_INLINE Element<R, P> settled(Element<R, P> x) {
   x.re += Vec<R>{};
@@ -236,8 +236,18 @@ __attribute__((noinline)) Mask<R> scale_all(const View<R, P>& a, int64_t rows, i
   return finite;
 }
 
+}  // namespace LAPWING_ISA
+}  // namespace
+}  // namespace lapwing
+
+#include "cpu/svd_bidiagonal.h"
+
+namespace lapwing {
+namespace {
+namespace LAPWING_ISA {
+
 template <class R, int P>
-void svd(Group<R, P> group) {
+void svd_by_jacobi(Group<R, P> group) {
   constexpr int64_t C = REFLECTED<P>;
   const int64_t m = group.frame.size[1], n = group.frame.size[2], k = std::min(m, n), l = std::max(m, n);
   const bool vectors = group.frame.op == SVD, tall = m >= n;
@@ -346,7 +356,9 @@ void solve_any(const Frame& frame, int64_t first, int64_t last) {
       case QR: qr(group); break;
       case QR_R: case QR_RAW: qr_alone(group); break;
       case LSTSQ: lstsq(group); break;
-      case SVD: case SVDVALS: svd(group); break;
+      case SVD: case SVDVALS:
+        std::min(frame.size[1], frame.size[2]) <= SVD_JACOBI_LARGEST ? svd_by_jacobi(group) : svd_by_bidiagonal(group);
+        break;
       default: determinant(group);
     }
   }

@@ -46,6 +46,9 @@ struct Job {
   void stop() { next = STOPPED; }
 };
 
+// Set while this thread does pieces of a job that several threads share: what it starts then it does alone.
+thread_local bool sharing = false;
+
 // Never destroyed: its threads sleep until the process ends.
 class Pool {
  public:
@@ -59,7 +62,9 @@ class Pool {
       job_ = &job;
     }
     wake_.notify_all();
+    sharing = true;
     drain(job, interrupted);
+    sharing = false;
     std::unique_lock<std::mutex> hold(mutex_);
     job_ = nullptr;
     done_.wait(hold, [&] { return active_ == 0; });
@@ -87,6 +92,7 @@ class Pool {
 
   void work() {
     const KeepDenormals exact;  // a new thread starts with the settings of the one that made it
+    sharing = true;
     std::unique_lock<std::mutex> hold(mutex_);
     for (;;) {
       wake_.wait(hold, [&] { return job_ && job_->helpers > 0; });
@@ -131,7 +137,7 @@ bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool 
   job.count = count;
   job.piece = piece;
   int64_t pieces = (count + piece - 1) / piece;
-  int helpers = int(threads < pieces ? threads : pieces) - 1;
+  int helpers = sharing ? 0 : int(threads < pieces ? threads : pieces) - 1;
   std::unique_lock<std::mutex> mine;
   if (helpers > 0) mine = std::unique_lock<std::mutex>(this_process_pool().owner, std::try_to_lock);
   if (mine.owns_lock())
@@ -170,6 +176,12 @@ int allowed_threads() {
 }
 
 int threads_for(const Frame& frame) { return frame.threads > 0 ? frame.threads : allowed_threads(); }
+
+bool lanes_pay(const Frame& frame, int64_t lanes, double gain) {
+  const int64_t batch = frame.size[0], threads = threads_for(frame);
+  const auto rounds = [&](int64_t pieces) { return (pieces + threads - 1) / threads; };
+  return double(rounds((batch + lanes - 1) / lanes) * lanes) < gain * double(rounds(batch));
+}
 
 void follow_thread_limit(int (*get)()) { blas_threads = get; }
 

@@ -8,7 +8,8 @@ namespace lapwing {
 struct Frame;
 
 // Calls body(first, last) over [0, count) in pieces that start at multiples of `piece`, on at most `threads` threads, the
-// calling one among them. When the pool is busy with another caller's work the caller does all of it alone.
+// calling one among them. When the pool is busy with another caller's work, or this is called from a piece of its work, the
+// caller does all of it alone.
 // false: `interrupted` answered true and pieces were left undone. Throws std::bad_alloc when a piece ran out of memory.
 bool parallel(int threads, int64_t count, int64_t piece, const std::function<void(int64_t, int64_t)>& body,
               bool (*interrupted)() = nullptr);
@@ -23,6 +24,10 @@ int allowed_threads();
 
 // What the frame allows, which may say nothing.
 int threads_for(const Frame& frame);
+
+// Whether a batch is faster with a matrix in each of `lanes` lanes than matrix by matrix, one on each thread, when a matrix in a lane
+// of a full vector takes 1 / gain of the time. A vector that is not full takes as long as a full one.
+bool lanes_pay(const Frame& frame, int64_t lanes, double gain);
 
 // `get` is the BLAS library's own "how many threads" function.
 void follow_thread_limit(int (*get)());

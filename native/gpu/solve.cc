@@ -446,7 +446,7 @@ int solve_batched(Frame& frame) {
     const Properties* gpu = properties(frame);
     return !gpu ? 1 : qr_is_blocked(frame, *gpu) ? blocked_qr(frame) : launch_qr(frame);
   }
-  if (is_svd(frame)) return is_small_svd(frame) ? launch_svd(frame) : svd_by_turns(frame);
+  if (is_svd(frame)) return is_small_svd(frame) ? launch_svd(frame) : svd_by_rotations(frame);
   const Plan plan = plan_of(frame);
   const int64_t n = frame.size[1], k = plan.give == GIVE_X ? frame.size[2] : 0;
   const std::string order = " -DLW_N=" + std::to_string(n);

@@ -16,7 +16,7 @@ constexpr int64_t WARPS = THREADS / 32;
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // As in svd_block.cu.
-struct Taken {
+struct Reading {
   const void* a;
   void* to;
   const void *order, *state;
@@ -40,7 +40,7 @@ struct Settled {
   int64_t batch;
   int32_t rows, v_rows, columns;
 };
-struct Given {
+struct Writing {
   const void* work;
   void* out;
   const void *order, *places, *info;
@@ -123,8 +123,8 @@ int queue(Frame& frame, const char* name, const void* array, int64_t blocks, int
 int64_t tile_bytes(const Frame& frame) { return 32 * 33 * int64_t(size_of(frame.dtype)); }
 int64_t tiles_of(int64_t rows, int64_t columns) { return ((rows + 31) / 32) * ((columns + 31) / 32); }
 
-int give_columns(Frame& frame, const Given& given) {
-  return queue(frame, "svd_give_columns", given.out, given.batch * tiles_of(given.rows, given.columns), tile_bytes(frame), given);
+int give_columns(Frame& frame, const Writing& writing) {
+  return queue(frame, "svd_give_columns", writing.out, writing.batch * tiles_of(writing.rows, writing.columns), tile_bytes(frame), writing);
 }
 
 // Some matrices: the frame's sizes with `batch` of them.
@@ -171,11 +171,11 @@ class Decomposition {
     if (at_.wide() ? queue(frame_, "svd_measure_rows", a, (batch_ * at_.m + WARPS - 1) / WARPS, 0, a, sizes, batch_ * at_.m, int32_t(at_.n))
                    : measure(frame_, a, sizes, batch_, at_.m, at_.n, true))
       return 1;
-    const Taken taken{a, qr_.work(), places, qr_.state(0), batch_, qr_.stride(), int32_t(at_.length), columns, ld, at_.wide()};
+    const Reading reading{a, qr_.work(), places, qr_.state(0), batch_, qr_.stride(), int32_t(at_.length), columns, ld, at_.wide()};
     const Lifted lifted{qr_.work(), at(work_), sizes, places, qr_.state(0), batch_, qr_.stride(), ld, columns, rows, int32_t(at_.pitch)};
     return queue(frame_, "svd_order", nullptr, batch_, 0, static_cast<const int32_t*>(sizes), places, qr_.state(0),
                  integers(smallest_), batch_, columns) ||
-           queue(frame_, "svd_take", a, batch_ * tiles_of(at_.length, ld), tile_bytes(frame_), taken) || qr_.factor(nullptr, false) ||
+           queue(frame_, "svd_take", a, batch_ * tiles_of(at_.length, ld), tile_bytes(frame_), reading) || qr_.factor(nullptr, false) ||
            queue(frame_, "svd_lift", nullptr, (batch_ * at_.columns + WARPS - 1) / WARPS, 0, lifted);
   }
 
@@ -217,7 +217,7 @@ class Decomposition {
     if (at_.wide())
       return give_columns(frame_, {x, u, order, places, info(), batch_, stride, pitch, k, k, k, 0}) ||
              give_columns(frame_, {q_v, vh, nullptr, nullptr, nullptr, batch_, at_.length * at_.columns, k, k, length, k, 1});
-    const Given right{x, vh, order, places, info(), batch_, stride, pitch, k, k, k, 0};
+    const Writing right{x, vh, order, places, info(), batch_, stride, pitch, k, k, k, 0};
     return queue(frame_, "svd_give_rows", vh, (batch_ * at_.columns + WARPS - 1) / WARPS, 0, right);
   }
 
@@ -258,7 +258,7 @@ int64_t svd_scratch(Frame& frame) {
   return gpu ? int64_t(Decomposition(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) : -1;
 }
 
-int svd_by_turns(Frame& frame) {
+int svd_by_rotations(Frame& frame) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
   const int64_t batch = frame.size[0], step = matrices_at_once(frame, *gpu);

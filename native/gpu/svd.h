@@ -11,6 +11,6 @@ constexpr int64_t SVD_BLOCKS_LARGEST = 1024;  // the smaller side. Beyond it the
 bool svd_fits(const Frame& frame, const Properties& gpu);
 bool svd_pays(const Frame& frame);    // whether it is faster than the vendor's solver, one matrix after the other
 int64_t svd_scratch(Frame& frame);    // bytes of device memory, or -1 with a message in the frame
-int svd_by_turns(Frame& frame);       // 0, or 1 with a message in the frame
+int svd_by_rotations(Frame& frame);       // 0, or 1 with a message in the frame
 
 }  // namespace lapwing::cuda

@@ -1,4 +1,5 @@
-// QR and SVD by LAPACK, one matrix after the other, with the library's own threads.
+// QR and SVD by LAPACK: small singular value problems side by side, each on one thread; others one after the other with the
+// library's own threads.
 //
 // A row-major matrix is its transpose to the library. The SVD of A^T has u and v^H of A in each other's place, both already
 // row-major: nothing moves. But the library is slower on wide matrices, whose panels (LQ) run across the memory: so a tall A
@@ -94,8 +95,8 @@ int svd_as(Frame& frame) {
   const bool narrow = width_of<T>(GESDD) == 4 && k > NARROW_LIMIT;
   const bool tall = m > n;
   const char kind = !vectors ? 'N' : full ? 'A' : 'S';
-  Room<T> own(m * n), turned_u(vectors && tall ? m * u_columns : 0), turned_vh(vectors && tall ? vh_rows * n : 0);
-  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+  return side_by_side(frame, GESDD, [&](int64_t at, int64_t) {
+    Room<T> own(m * n), turned_u(vectors && tall ? m * u_columns : 0), turned_vh(vectors && tall ? vh_rows * n : 0);
     const T* a = static_cast<const T*>(frame.buffer[0]) + at * m * n;
     T* u = vectors ? static_cast<T*>(frame.buffer[1]) + at * m * u_columns : nullptr;
     Real* s = static_cast<Real*>(frame.buffer[vectors ? 2 : 1]) + at * k;
@@ -121,7 +122,7 @@ int svd_as(Frame& frame) {
     fill_nan(s, k);
     if (vectors) fill_nan(u, m * u_columns);
     if (vectors) fill_nan(vh, vh_rows * n);
-  }, frame.interrupted) ? 0 : 1;
+  }) ? 0 : 1;
 }
 
 }  // namespace

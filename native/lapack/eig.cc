@@ -1,4 +1,5 @@
-// Eigenvalues of general matrices and Schur forms by LAPACK, one matrix after the other, with the library's own threads.
+// Eigenvalues of general matrices and Schur forms by LAPACK: small matrices side by side, each on one thread; others one after the
+// other with the library's own threads.
 //
 // A matrix is transposed on the way in: the library then sees conj(A), whose eigenvalues, eigenvectors and Schur factors are
 // those of A conjugated, and the transposes on the way out conjugate again.
@@ -69,17 +70,41 @@ void write_vectors(const Frame&, const std::complex<R>* w, const R* v, std::comp
 }
 
 template <class T>
+bool is_hermitian(const T* a, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j <= i; j++)
+      if (a[i * n + j] != conjugated(a[j * n + i])) return false;
+  return true;
+}
+
+// The same as geev for a Hermitian matrix, with orthonormal vectors: those of geev for equal eigenvalues may be nearly parallel.
+// a <- the vectors.
+template <class T>
+int64_t heev(int64_t n, T* a, std::complex<RealOf<T>>* w, bool vectors) {
+  Room<RealOf<T>> values(n);
+  const int64_t info = heevd(vectors, 'L', n, a, n, static_cast<RealOf<T>*>(values));
+  for (int64_t i = 0; i < n; i++) w[i] = values[i];
+  return info;
+}
+
+template <class T>
 int eig_as(Frame& frame) {
   using C = std::complex<RealOf<T>>;
   const int64_t n = frame.size[1];
   const bool vectors = frame.op == EIG;
-  Room<T> own(n * n), columns(vectors ? n * n : 0);
-  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+  return side_by_side(frame, GEEV, [&](int64_t at, int64_t) {
+    Room<T> own(n * n), columns(vectors ? n * n : 0);
     C* w = static_cast<C*>(frame.buffer[1]) + at * n;
     C* v = vectors ? static_cast<C*>(frame.buffer[2]) + at * n * n : nullptr;
-    turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
+    const auto take = [&] { turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n); };
+    take();
     int64_t info = !is_finite<T>(frame, own, n, n);
-    if (!info) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
+    bool hermitian = !info && is_hermitian<T>(own, n);
+    if (hermitian && heev<T>(n, own, w, vectors)) {
+      take();
+      hermitian = false;
+    }
+    if (!info && !hermitian) info = geev(n, static_cast<T*>(own), w, vectors ? static_cast<T*>(columns) : nullptr);
     static_cast<int32_t*>(frame.buffer[vectors ? 3 : 2])[at] = info != 0;
     if (info) {
       fill_nan(w, n);
@@ -87,15 +112,15 @@ int eig_as(Frame& frame) {
       return;
     }
     for (int64_t i = 0; is_complex<T> && i < n; i++) w[i] = std::conj(w[i]);
-    if (vectors) write_vectors(frame, w, static_cast<const T*>(columns), v, n);
-  }, frame.interrupted) ? 0 : 1;
+    if (vectors) write_vectors(frame, w, static_cast<const T*>(hermitian ? own : columns), v, n);
+  }) ? 0 : 1;
 }
 
 template <class T>
 int schur_as(Frame& frame) {
   const int64_t n = frame.size[1];
-  Room<T> own(n * n), columns(n * n);
-  return parallel(1, frame.size[0], 1, [&](int64_t at, int64_t) {
+  return side_by_side(frame, GEES, [&](int64_t at, int64_t) {
+    Room<T> own(n * n), columns(n * n);
     T* t = static_cast<T*>(frame.buffer[1]) + at * n * n;
     T* z = static_cast<T*>(frame.buffer[2]) + at * n * n;
     turn<T>(frame, static_cast<const T*>(frame.buffer[0]) + at * n * n, own, n, n);
@@ -109,7 +134,7 @@ int schur_as(Frame& frame) {
     }
     turn<T>(frame, own, t, n, n);
     turn<T>(frame, columns, z, n, n);
-  }, frame.interrupted) ? 0 : 1;
+  }) ? 0 : 1;
 }
 
 }  // namespace

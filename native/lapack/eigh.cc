@@ -1,4 +1,4 @@
-// Eigenvalues by LAPACK, one matrix after the other, with the library's own threads.
+// Eigenvalues by LAPACK: small matrices side by side, each on one thread; others one after the other with the library's own threads.
 //
 // The whole spectrum: divide and conquer (syevd), in the memory of the result. A part of it: relatively robust
 // representations (syevr), which cost the same reduction to tridiagonal form but only the vectors that are asked for. Inside
@@ -58,7 +58,7 @@ void mirror(T* a, int64_t n, bool from_upper) {
 template <class T>
 int eigh_as(Frame& frame) {
   using Real = RealOf<T>;
-  const int64_t batch = frame.size[0], n = frame.size[1], first = frame.size[2], count = frame.size[3];
+  const int64_t n = frame.size[1], first = frame.size[2], count = frame.size[3];
   const bool vectors = frame.op == EIGH, upper = frame.flags & UPPER;
   auto* a = static_cast<T*>(frame.buffer[0]);
   auto* w = static_cast<Real*>(frame.buffer[1]);
@@ -67,12 +67,12 @@ int eigh_as(Frame& frame) {
   const bool heevd_fits = width_of<T>(HEEVD) == 8 || n <= NARROW_LIMIT, whole = count == n && heevd_fits;
   // a copy that may be destroyed: the result's own memory, the input if it may go, else some of our own
   const bool in_result = vectors && whole, in_input = !in_result && (frame.flags & OVERWRITE);
-  Room<T> own(in_result || in_input ? 0 : n * n);
-  Room<T> z(vectors && !whole ? n * count : 0), diagonal(in_input && !whole ? n : 0);
   // a row-major lower triangle is the upper one in column-major order, of the conjugate matrix
   const char triangle = upper ? 'L' : 'U';
 
-  bool finished = parallel(1, batch, 1, [&](int64_t m, int64_t) {
+  const bool finished = side_by_side(frame, whole ? HEEVD : HEEVR, [&](int64_t m, int64_t) {
+    Room<T> own(in_result || in_input ? 0 : n * n);
+    Room<T> z(vectors && !whole ? n * count : 0), diagonal(in_input && !whole ? n : 0);
     T* from = a + m * n * n;
     T* work = in_result ? v + m * n * n : in_input ? from : static_cast<T*>(own);
     Real* values = w + m * count;
@@ -107,7 +107,7 @@ int eigh_as(Frame& frame) {
     } else if (vectors) {
       transpose_conjugate(static_cast<T*>(z), result, count, n);
     }
-  }, frame.interrupted);
+  });
   return finished ? 0 : 1;
 }
 

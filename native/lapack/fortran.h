@@ -139,7 +139,7 @@ int64_t with_three_workspaces(Name name, Call routine_with) {
   return info;
 }
 
-// ---- column-major matrices; never from inside a `parallel` of more than one thread
+// ---- column-major matrices; the library uses threads of its own, except inside side_by_side
 
 // C <- alpha op(A) op(B) + beta C; op is 'N', 'T' or 'C' (adjoint)
 template <class T>

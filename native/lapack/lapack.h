@@ -1,6 +1,8 @@
 // LAPACK by injected pointers: no BLAS is linked. NumPy's own OpenBLAS or SciPy's capsules supply the routines; another library
 // of the process may lend faster ones.
 #pragma once
+#include <functional>
+
 #include "frame.h"
 
 namespace lapwing::lapack {
@@ -22,6 +24,11 @@ bool bind(const char* name, void* address, int width, bool lent);
 // Whether calls with the flag LENT take lent routines, from the next one on.
 void use_lent(bool lent);
 
+// The library at `path` may be loaded once more for side_by_side: its routines are named prefix + name + "_" + suffix.
+void remember_library(const char* path, const char* prefix, const char* suffix, int width);
+// The library's own function that limits the threads of the calling thread alone (MKL); it returns the limit before, 0 for none.
+void limit_threads_by(int (*set)(int), bool lent);
+
 // One call works with one table from its beginning to its end, also while another thread changes the choice.
 class Use {
  public:
@@ -41,6 +48,12 @@ int check(Frame& frame, Name name, int64_t n);
 bool foreign(int name, int32_t dtype);
 // Whether this call uses the routines that torch lends
 bool is_lent();
+
+// Calls body(first, last) over the matrices of a batch. Small matrices go side by side, each with a routine `name` that uses one
+// thread: the library's own threads gain little on them. That takes a library whose threads can be limited for the calling thread
+// alone (MKL), or a private copy of one that has a limit for the whole process only (OpenBLAS). Others take one matrix after the
+// other. false: interrupted.
+bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_t, int64_t)>& body);
 
 // Above this order a matrix is factored block by block, each at most so large.
 void set_block(int64_t order);

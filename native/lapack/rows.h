@@ -1,5 +1,4 @@
-// Passes over a row-major matrix on the CPU around LAPACK, on several threads where there is much to move. Not from inside
-// a `parallel` of more than one thread.
+// Passes over a row-major matrix on the CPU around LAPACK, on several threads where there is much to move.
 #pragma once
 #include <algorithm>
 #include <atomic>

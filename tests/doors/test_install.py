@@ -151,6 +151,10 @@ def test_scipy(dtype):
         ), name
         for x, y in zip(got, expected, strict=True):
             close(x, y, 10)
+    several = lambda: [type(f(x)) for f in (sl.eig, sl.eigh, sl.qr, sl.schur, sl.svd) for x in (p[:80], p[0])]  # noqa: E731
+    expected = several()
+    with lw.install("scipy"):
+        assert several() == expected
     p[3, 0, 4] = np.nan
     with lw.install("scipy"), pytest.raises(ValueError, match="infs or NaNs"):
         sl.cholesky(p, lower=True)

@@ -476,11 +476,12 @@ def check_svd(a):
 
 
 SQUARES = [(n, n) for n in (1, 2, 3, 4, 5, 8, 16, 31, 32)]
-SHAPES = [*SQUARES, (1, 7), (7, 1), (5, 3), (3, 4), (33, 32), (32, 47), (48, 32), (100, 17), (9, 128)]
+SHAPES = [*SQUARES, (1, 7), (7, 1), (5, 3), (3, 4), (33, 32), (32, 47), (48, 32), (100, 17), (9, 300)]
+BIDIAGONAL = [(33, 33), (47, 40), (34, 120)]  # above the orders of Jacobi's method
 
 
 @dtypes
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, *BIDIAGONAL, pytest.param((99, 99), marks=pytest.mark.slow)], ids=str)
 def test_svd(dtype, shape):
     """Random, large and small; zero, of rank one, with repeated values, a zero row and column; graded, of any condition."""
     k, real = min(shape), np.dtype(REAL[dtype]).type
@@ -502,7 +503,7 @@ def test_svd(dtype, shape):
 
 
 @dtypes
-@pytest.mark.parametrize("shape", [(4, 4), (32, 32), (12, 5), (6, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (32, 32), (12, 5), (6, 7), (33, 36)], ids=str)
 def test_svd_in_any_place(dtype, shape):
     """The same bits alone, beside others, beside one that is not finite, and on any number of threads."""
     a = random((70, *shape), dtype, 3)
@@ -520,9 +521,25 @@ def test_svd_in_any_place(dtype, shape):
         assert before[good].tobytes() == now[good].tobytes()
 
 
+@dtypes
+def test_svd_of_bidiagonal_matrices(dtype):
+    """Zeros on the diagonal, which a shifted sweep would not move; blocks that fall apart; singular values below the noise."""
+    n = 40
+    i = np.arange(n)
+    a = np.zeros((7, n, n), dtype)
+    a[:, i, i], a[:, i[:-1], i[1:]] = 1, 1
+    a[0, 0, 0] = a[1, n - 1, n - 1] = a[2, n // 2, n // 2] = 0
+    a[3, i[::3], i[::3]] = 0
+    a[4, i, i] = 0
+    a[5, i[:-1:5], i[1::5]] = 0
+    a[6] = 1 / (i[:, None] + i + 1.0)
+    check_svd(a)
+    check_svd(np.ascontiguousarray(a.swapaxes(-1, -2)))
+
+
 def test_svd_limits():
-    for shape in ((33, 33), (129, 4)):
-        with pytest.raises(RuntimeError, match="up to 128 and 32"):
+    for shape in ((321, 321), (513, 4)):
+        with pytest.raises(RuntimeError, match="up to 512 and 320"):
             svd(np.ones((1, *shape)))
 
 

@@ -47,6 +47,16 @@ def test_torch(dtype):
     assert a.grad.dtype == a.dtype
 
 
+def test_phases_are_no_result():
+    """A loss of the arbitrary phases gets a warning, one of real vectors' signs does not."""
+    torch = pytest.importorskip("torch")
+    a = torch.tensor(random((2, N, N), "complex128", seed=5), requires_grad=True)
+    with pytest.warns(UserWarning, match="phases of the eigenvectors"):
+        lw.eig(a).eigenvectors.real.sum().backward()
+    symmetric = torch.tensor(np.diag([1.0, 2.0, 3.0]) + 0.1, requires_grad=True)
+    lw.eig(symmetric).eigenvectors.real.sum().backward()
+
+
 def test_torch_func_and_compile():
     torch = pytest.importorskip("torch")
     a = torch.tensor(random((3, N, N), "float64", seed=5))
@@ -148,6 +158,23 @@ def test_equal_eigenvalues_are_no_obstacle():
         leaf = torch.tensor(a, requires_grad=True)
         (lw.eigvals(leaf) ** 3).real.sum().backward()
         assert np.abs(leaf.grad.numpy() - 3 * (a @ a).T).max() < 1e-10
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_equal_eigenvalues_of_symmetric_matrices(dtype):
+    """LAPACK's general routine may return nearly parallel vectors there."""
+    torch = pytest.importorskip("torch")
+    n = 80
+    q = np.linalg.qr(random((n, n), dtype))[0]
+    values = np.repeat([1.0, 2.0, 3.0, 4.0], n // 4)
+    for whole in ((q * values) @ q.conj().T, np.kron(np.eye(n // 4), random((4, 4), dtype))):
+        a = (whole + whole.conj().T) / 2
+        w, v = lw.eig(a)
+        assert np.abs(v.conj().T @ v - np.eye(n)).max() < 10 * n * np.finfo(dtype).eps
+        assert np.abs(a @ v - v * w).max() < 10 * n * np.finfo(dtype).eps * np.abs(w).max()
+        leaf = torch.tensor(a, requires_grad=True)
+        (lw.eigvals(leaf) ** 3).real.sum().backward()
+        assert np.abs(leaf.grad.numpy() - 3 * (a @ a).conj().T).max() < 1e-10
 
 
 def test_badly_scaled_is_not_defective():

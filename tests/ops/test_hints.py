@@ -116,6 +116,8 @@ def test_least_squares_of_numpy_matrices():
         (lw.eigh_ex, "k", "subset=slice(k)"),
         (lw.svd, "compute_uv", "lapwing.svdvals"),
         (lw.svdvals, "driver", "engine=..."),
+        (lw.svd, "tol", "leave it out"),
+        (lw.eig, "left", "eig(a.conj().mT)"),
         (lw.svd, "k", "subset=slice(k)"),
         (lw.solve, "jitter", "lapwing.factor(a, jitter=...)"),
         (lw.polar, "method", "engine=..."),

@@ -97,6 +97,16 @@ def test_other_parts(backend):
         k = len(range(7)[subset])
         assert u.shape == (2, 9, k) and vh.shape == (2, k, 7) and np.allclose(s, exact[:, subset])
         assert np.allclose(a @ np.swapaxes(vh, -1, -2), u * s[:, None, :])
+        assert np.allclose(backend.get(lw.svdvals(backend.put(a), subset=subset)), s)
+
+
+@needs_native
+def test_values_alone_need_no_vectors():
+    a = random((300, 280), "float64", 9)
+    operation = {
+        subset: lw.explain(lw.svdvals, a, subset=slice(*subset)).problem.operation for subset in ((2, 5), (200,), (5,))
+    }
+    assert operation == {(2, 5): "svdvals", (200,): "svdvals", (5,): "svd_part"}
 
 
 def test_failures(backend):
@@ -133,6 +143,21 @@ def test_engines_by_name():
     assert "Gram matrix" in lw.explain(lw.svd, a, subset=slice(5)).reason
     assert lw.explain(lw.svd, a, subset=slice(5, 9)).reason.endswith("the subset is cut from all singular values")
     assert lw.explain(lw.svd, a, subset=slice(200)).engine == "lapack"
+
+
+def test_small_operators_in_traced_code():
+    jax = pytest.importorskip("jax")
+    a = random((30, 30), "float32", 4)
+    a = a + a.T
+
+    def values(x):
+        symmetric = lw.operator(lambda v: x @ v, a.shape, "float32", like=x)
+        general = lw.operator(lambda v: x @ v, a.shape, "float32", like=x, rmatvec=lambda v: x.T @ v)
+        return lw.eigvalsh(symmetric, subset=slice(-2, None)), lw.svdvals(general, subset=slice(2))
+
+    exact = np.linalg.eigvalsh(a)
+    w, s = jax.jit(values)(a)
+    assert np.allclose(w, exact[-2:], atol=1e-4) and np.allclose(s, np.sort(np.abs(exact))[:-3:-1], atol=1e-4)
 
 
 def test_traced():

@@ -37,7 +37,9 @@ def test_both_sides_of_a_matrix_decide_about_svd():
         return planner.plan(Problem("svd", "float64", batch, m, known.pop("device", "cpu"), columns=n, **known)).engine
 
     assert {engine(1000, m, n) for m, n in ((4, 4), (128, 32), (32, 128), (1, 100))} == {"batched"}
-    assert {engine(1000, m, n) for m, n in ((33, 33), (129, 4), (4, 129))} == {"lapack"}
+    assert {engine(1000, m, n) for m, n in ((321, 321), (513, 4), (4, 513))} == {"lapack"}
+    assert {engine(1000, m, n) for m, n in ((33, 33), (99, 99), (300, 4), (40, 500))} == {"batched"}
+    assert {engine(1, m, n) for m, n in ((33, 33), (64, 400))} == {"lapack"}
     assert [engine(batch, 32, 32) for batch in (1, 3, 4)] == ["lapack", "lapack", "batched"]
     assert engine(1000, 8, 4, full=True) == "lapack"
     assert engine(1000, 8, 8, full=True) == "batched"
@@ -46,8 +48,8 @@ def test_both_sides_of_a_matrix_decide_about_svd():
     assert engine(1, 2000, 2000, device="cuda") == "cusolver"
     assert engine(8, 80, 70, device="cuda", full=True) == "cusolver"
     assert engine(1, 100000, 64, device="cuda") == "tall"
-    with pytest.raises(ValueError, match="sides up to 128 and 32 on this device, not 40 x 33"):
-        lw.svd(np.ones((40, 33)), engine="batched")
+    with pytest.raises(ValueError, match="sides up to 512 and 320 on this device, not 340 x 333"):
+        lw.svd(np.ones((340, 333)), engine="batched")
 
 
 @pytest.mark.skipif(native is None, reason="the native core is not built")

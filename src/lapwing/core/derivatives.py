@@ -99,6 +99,8 @@ def eig_vjp(xp: Any, params: Params, inputs: Any, outputs: Any, grads: Any) -> t
     gw, gv = grads[:2]
     inner = None if gw is None else xp.diag(gw)
     if gv is not None:
+        if xp.visible(w):
+            _warn_about_phases(xp, v, gv)
         # the component along v changes its length, which is fixed
         moved = xp.conj(_between(xp, w)) * (xp.adjoint(v) @ (gv - v * _lengths(xp, v, gv)))
         inner = moved if inner is None else inner + moved
@@ -528,6 +530,18 @@ def _warn_about_clusters(xp: Any, w: Any, gw: Any, inner: Any) -> None:
         warnings.warn(
             "eigh: the loss depends on the choice of eigenvectors inside a cluster of equal eigenvalues, where it has no"
             " derivative; that part of the gradient is taken as zero",
+            stacklevel=2,
+        )
+
+
+def _warn_about_phases(xp: Any, v: Any, gv: Any) -> None:
+    """Warn if the loss changes when an eigenvector is multiplied by a number of size one: then v^H gv is not real."""
+    products = xp.to_numpy(v).conj() * xp.to_numpy(gv)
+    limit = 1000 * float(np.finfo(products.dtype).eps) * np.abs(products).sum(-2)
+    if (np.abs(products.sum(-2).imag) > limit).any():
+        warnings.warn(
+            "eig: the loss depends on the phases of the eigenvectors, which are arbitrary; that part of the gradient is taken"
+            " as zero",
             stacklevel=2,
         )
 

@@ -30,6 +30,11 @@ def _accepted(operation: str, a: np.ndarray, check_finite: bool) -> bool:
     return is_ahead(operation, a) and not (check_finite and not np.isfinite(a).all())
 
 
+def _results(a: np.ndarray, results: tuple[Any, ...]) -> list[Any] | tuple[Any, ...]:
+    """A list for a batch, as SciPy returns, a tuple for one matrix."""
+    return list(results) if a.ndim > 2 else tuple(results)
+
+
 def _cholesky(a: np.ndarray, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     return cholesky(a, upper=not lower) if _accepted("cholesky", a, check_finite) else None
 
@@ -54,7 +59,7 @@ def _eig(
     if not right:
         return eigvals(a)
     w, v = eig(a)
-    return (w, *real_where_all_are(a, w, v))
+    return _results(a, (w, *real_where_all_are(a, w, v)))
 
 
 def _eigvals(
@@ -73,7 +78,9 @@ def _schur(
 ) -> Any:
     if lwork is not None or sort is not None or output not in ("real", "r", "complex", "c"):
         return None
-    return tuple(schur(a, output="real" if output[0] == "r" else "complex")) if _accepted("schur", a, check_finite) else None
+    if not _accepted("schur", a, check_finite):
+        return None
+    return _results(a, schur(a, output="real" if output[0] == "r" else "complex"))
 
 
 def _eigh(
@@ -89,7 +96,7 @@ def _eigh(
 ) -> Any:
     if b is not None or not _accepted("eigvalsh" if eigvals_only else "eigh", a, check_finite):
         return None
-    return eigvalsh(a, upper=not lower) if eigvals_only else tuple(eigh(a, upper=not lower))
+    return eigvalsh(a, upper=not lower) if eigvals_only else _results(a, eigh(a, upper=not lower))
 
 
 def _eigvalsh(a: np.ndarray, b: Any = None, **options: Any) -> Any:
@@ -107,7 +114,7 @@ def _svd(
     square = not (full_matrices and compute_uv) or a.shape[-1] == a.shape[-2]
     if lapack_driver != "gesdd" or not square or not _accepted("svd" if compute_uv else "svdvals", a, check_finite):
         return None
-    return tuple(svd(a)) if compute_uv else svdvals(a)
+    return _results(a, svd(a)) if compute_uv else svdvals(a)
 
 
 def _svdvals(a: np.ndarray, overwrite_a: bool = False, check_finite: bool = True) -> Any:
@@ -123,7 +130,9 @@ def _qr(
     check_finite: bool = True,
 ) -> Any:
     reduced = mode == "economic" or (mode == "full" and a.shape[-1] == a.shape[-2])
-    return tuple(qr(a)) if reduced and not pivoting and lwork is None and _accepted("qr", a, check_finite) else None
+    if not reduced or pivoting or lwork is not None or not _accepted("qr", a, check_finite):
+        return None
+    return _results(a, qr(a))
 
 
 def _expm(A: np.ndarray) -> Any:

@@ -165,7 +165,7 @@ class Namespace(NumpyNamespace):
 
     @staticmethod
     def put(x: np.ndarray, like: Any) -> Any:
-        return jax.device_put(x, like.sharding)
+        return jnp.asarray(x) if traced(like) else jax.device_put(x, like.sharding)
 
 
 def _call(operation: Operation, params: Params, engine: int, overwrite: bool, *arrays: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -157,8 +158,11 @@ def _run(
         outputs = tuple(torch.from_numpy(np.asarray(x)) for x in results)
     else:
         shapes = (a.shape, *[x.shape for x in others]) if others else (a.shape,)
-        sizes, results = _layout(operation, shapes, params, a.dtype)
-        outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
+        sizes, results, patterns = _layout(operation, shapes, params, a.dtype)
+        if patterns is not None and not a.is_cuda:
+            outputs = tuple([torch.empty_like(a if x is None else x) for x in patterns])
+        else:
+            outputs = tuple([torch.empty_like(a) if s is None else a.new_empty(s, dtype=d) for s, d in results])
         flags = params[0]
         if overwrite:
             flags |= OVERWRITE
@@ -229,13 +233,21 @@ def _unaligned(x: torch.Tensor, address: int) -> bool:
     return address % x.element_size() != 0
 
 
+_SMALL = 256  # elements of an output up to which a tensor is kept as a pattern
+
+
 @lru_cache(maxsize=1024)
-def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> tuple[Any, Any]:
-    """Sizes for the native frame, and shape and dtype of each output; None: as the input, which torch allocates faster."""
+def _layout(operation: Operation, shapes: tuple[Any, ...], params: Params, dtype: Any) -> tuple[Any, Any, Any]:
+    """Sizes for the native frame, shape and dtype of each output, and for small ones CPU tensors of that shape and dtype.
+
+    None is an output like the input. torch allocates a tensor like another one in half the time it needs for a shape and dtype.
+    """
     results = [
         (None, None) if d is None and s == shapes[0] else (s, _kind(d, dtype)) for s, d in operation.results(shapes, params)
     ]
-    return operation.sizes(shapes, params), results
+    small = all(s is None or prod(s) <= _SMALL for s, _ in results)
+    patterns = [None if s is None else torch.empty(s, dtype=d, device="cpu") for s, d in results] if small else None
+    return operation.sizes(shapes, params), results, patterns
 
 
 def _kind(name: str | None, dtype: Any) -> Any:

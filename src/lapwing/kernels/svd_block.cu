@@ -64,7 +64,7 @@ LW_INLINE Real least_square(int smallest, int state) {
   return fmax(noise * noise, LW_NO_COLUMN);
 }
 
-struct Taken {
+struct Reading {
   const T* a;
   T* to;
   const int *order, *state;
@@ -73,7 +73,7 @@ struct Taken {
 };
 
 // to (length x columns, rows of `ld` elements with zeros behind them) <- M P near 1, in 32 x 32 tiles
-extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_take(Taken call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_take(Reading call) {
   T* tile = (T*)memory;  // 32 x 33
   const int across_rows = (call.length + 31) / 32, across_columns = (call.ld + 31) / 32;
   const i64 tiles = (i64)across_rows * across_columns;
@@ -480,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_settle(Settled call
   }
 }
 
-struct Given {
+struct Writing {
   const T* work;
   T* out;
   const int *order, *places, *info;  // null: columns and elements in their own order; no failures
@@ -490,7 +490,7 @@ struct Given {
 
 // out <- the columns of work, or with `adjoint` their conjugates, in 32 x 32 tiles. Element i of a column goes to row places[i];
 // rows from `length` on are zeros.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_give_columns(Given call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_give_columns(Writing call) {
   T* tile = (T*)memory;  // 32 x 33
   const int across_rows = (call.rows + 31) / 32, across_columns = (call.columns + 31) / 32;
   const i64 tiles = (i64)across_rows * across_columns;
@@ -519,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_give_columns(Given 
 }
 
 // out <- the conjugate columns of work as rows; element i of a column goes to places[i]. A warp for each.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_give_rows(Given call) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS) svd_give_rows(Writing call) {
   for (i64 row = (i64)blockIdx.x * WARPS + threadIdx.x / 32; row < call.batch * call.rows; row += (i64)gridDim.x * WARPS) {
     const i64 which = row / call.rows;
     const T* from = call.work + which * call.stride + (i64)call.order[row] * call.pitch;

@@ -71,7 +71,8 @@ def eig(a: Any, /, *, on_fail: Literal["raise", "nan"] = "raise", engine: str = 
     Notes
     -----
     An eigenvector times a number of size one is an eigenvector too, and different engines choose different ones. The derivative
-    is that of a function that does not depend on this choice, nor on the choice of vectors for equal eigenvalues.
+    is that of a function that does not depend on this choice, nor on the choice of vectors for equal eigenvalues. A loss such
+    as ``v.real.sum()`` depends on it: it has no derivative, and outside of traced code its gradient comes with a warning.
 
     Examples
     --------

@@ -176,20 +176,20 @@ def svd_of_operator(
     framework = frameworks.of(like, name)
     xp = framework.Namespace
 
-    def forth(x: Any) -> Any:
+    def apply(x: Any) -> Any:
         return _checked(a, "matvec", x, a.matvec(x), m)
 
-    def back(y: Any) -> Any:
+    def apply_adjoint(y: Any) -> Any:
         return _checked(a, "rmatvec" if a.rmatvec else "matvec", y, rmatvec(y), n)
 
     if min(m, n) <= _SMALLEST or _LARGEST_SHARE * count > min(m, n):
-        u, s, vh = svd(forth(xp.put(np.eye(n, dtype=a.dtype), like)), on_fail=on_fail)
+        u, s, vh = svd(apply(xp.put(np.eye(n, dtype=a.dtype), like)), on_fail=on_fail)
         return u[:, :count] * 1, s[:count] * 1, vh[:count] * 1
     if native is None:
         raise RuntimeError(f"{name}: an operator needs the native core, and {missing_reason}")
 
     def both(x: Any) -> Any:
-        above, below = xp.adjoint(forth(x[m:] * 1)), xp.adjoint(back(x[:m] * 1))
+        above, below = xp.adjoint(apply(x[m:] * 1)), xp.adjoint(apply_adjoint(x[:m] * 1))
         return xp.adjoint(xp.beside(above, below))
 
     outputs, converged = _iterate(eigh, framework, both, a.dtype, (m + n, m + n - count, count, 0.0), like)
@@ -197,9 +197,9 @@ def svd_of_operator(
     u, s, vh = outputs[1][:m], outputs[0], xp.adjoint(outputs[1][m:])
     if good:
         basis = svd(outputs[1][m:] * 1).U
-        u, s, zh = svd(forth(basis))
+        u, s, zh = svd(apply(basis))
         vh = xp.matmul(zh, xp.adjoint(basis))
-        gap = back(u) - xp.adjoint(vh) * xp.like(s, u)
+        gap = apply_adjoint(u) - xp.adjoint(vh) * xp.like(s, u)
         u, s, vh = xp.constant(u), xp.constant(s), xp.constant(vh)  # the iteration has no derivative
         gaps, size = framework.to_numpy(xp.abs(xp.constant(gap))).astype(float), float(framework.to_numpy(s).max())
         gaps /= size or 1.0

@@ -15,6 +15,7 @@ from .solve import inv, solve
 from .svd import svd, svdvals
 from .triangle import whole_matrix
 
+_EPS = {name: float(np.finfo(name).eps) for name in ("float32", "float64")}
 _NORMS = ("fro", "nuc", 1, -1, 2, -2, inf, -inf)
 
 
@@ -67,10 +68,11 @@ def pinv(a: Any, /, *, rcond: Any = None, hermitian: bool = False, **unknown: Ne
         w, v = eigh(xp.constant(a))
         s, vh = xp.abs(w), xp.adjoint(v)
         u = v * xp.like(xp.where(w < 0, -xp.ones_like(w), xp.ones_like(w)), v)[..., None, :]
-        a = whole_matrix(framework, a, 0) if framework.differentiates(a) else a
+        a, largest = whole_matrix(framework, a, 0) if framework.differentiates(a) else a, xp.largest(s)
     else:
         u, s, vh = svd(xp.constant(a))
-    good = _above(xp, a, s, rcond)
+        largest = s[..., :1]
+    good = _above(xp, a, s, largest, rcond)
     inverse = xp.like(xp.where(good, 1 / xp.where(good, s, xp.ones_like(s)), xp.zeros_like(s)), u)
     # A^+ = V S^+ U^H
     left, right = xp.adjoint(vh) * inverse[..., None, :], xp.adjoint(u)
@@ -136,7 +138,7 @@ def matrix_rank(a: Any, /, *, rtol: Any = None, hermitian: bool = False, **unkno
     hermitian = _check("matrix_rank", framework, a, hermitian)
     a = xp.constant(a)
     s = xp.abs(eigvalsh(a)) if hermitian else svdvals(a)
-    return xp.scalar(xp.sum(xp.whole(_above(xp, a, s, rtol)), -1))
+    return xp.scalar(xp.sum(xp.whole(_above(xp, a, s, xp.largest(s), rtol)), -1))
 
 
 def cond(a: Any, /, *, p: Any = None, **unknown: Never) -> Any:
@@ -216,12 +218,12 @@ def _check(name: str, framework: Any, a: Any, hermitian: bool) -> bool:
     return hermitian
 
 
-def _above(xp: Any, a: Any, s: Any, rtol: Any) -> Any:
+def _above(xp: Any, a: Any, s: Any, largest: Any, rtol: Any) -> Any:
     """Which singular values are above rtol times the largest."""
     if rtol is None:
         m, n = xp.shape(a)[-2:]
         known = isinstance(m, int) and isinstance(n, int)
-        rtol = float(np.finfo(xp.dtype_name(s)).eps) * (max(m, n) if known else xp.longer(m, n, s))
+        rtol = _EPS[xp.dtype_name(s)] * (max(m, n) if known else xp.longer(m, n, s))
     elif len(getattr(rtol, "shape", ())):
         rtol = xp.like(rtol, s)[..., None]
-    return s > rtol * xp.largest(s)
+    return s > rtol * largest

@@ -167,10 +167,17 @@ def svdvals(
     framework = frameworks.entry(a, "svdvals")
     if framework.sharded:
         return framework.call(svdvals, a, subset=subset, on_fail=on_fail, engine=engine)
+    shape = framework.shape_of(a)
+    _check("svdvals", shape, framework.dtype_of(a), on_fail)
+    chosen = None
     if subset is not None:
-        return _part(framework, "svdvals", a, subset, on_fail, engine)[1]
-    _check("svdvals", framework.shape_of(a), framework.dtype_of(a), on_fail)
-    return _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
+        k = _smaller(*shape[-2:])
+        first, count = part_of("svdvals", subset, k, "singular values")
+        if _iterates("svdvals", k, first, count, engine):
+            return _part(framework, "svdvals", a, subset, on_fail, engine)[1]
+        chosen = slice(first, first + count or None) if count > 0 else None
+    s = _solve(framework, "svdvals", SVDVALS, a, (0, 0), on_fail, engine)[0]
+    return s if chosen is None else s[..., chosen] * 1  # a product owns its memory
 
 
 def polar(a: Any, /, *, side: Literal["right", "left"] = "right", engine: str = "auto", **unknown: Never) -> PolarResult:
@@ -262,6 +269,13 @@ svdvals.request = _request(svdvals, (VALUE,))  # type: ignore[attr-defined]
 polar.request = _request(polar, (MATRIX, MATRIX), PolarResult)  # type: ignore[attr-defined]
 
 
+def _iterates(name: str, k: Any, first: int, count: int, engine: str = "auto") -> bool:
+    """Whether a part of the k singular values has its own operation. Without vectors that pays for large matrices only."""
+    if first != 0 or count <= 0:
+        return False
+    return name != "svdvals" or engine == "krylov" or not isinstance(k, int) or (k >= 256 and 8 * count <= k)
+
+
 def _part(framework: Any, name: str, a: Any, subset: slice, on_fail: str, engine: str) -> tuple[Any, Any, Any]:
     """U, S and V^H of some singular values: the largest ones have an operation of their own, the others are cut from all."""
     shape = framework.shape_of(a)
@@ -303,14 +317,14 @@ def _problem_of(operation: str, a: Any, **known: Any) -> Problem:
 
 
 def _problem_with(operation: str) -> Any:
-    def problem(a: Any, full_matrices: bool = False, subset: slice | None = None, **_: Any) -> Problem:
+    def problem(a: Any, full_matrices: bool = False, subset: slice | None = None, engine: str = "auto", **_: Any) -> Problem:
         whole = _problem_of(operation, a, full=full_matrices)
         first, count = part_of(operation, subset, whole.short, "singular values")
         if count < 0:
             return whole
-        if first == 0:
+        if _iterates(operation, whole.short, first, count, engine):
             return _problem_of("svd_part", a, part=(0, count))
-        return replace(_problem_of("svd", a), also="; the subset is cut from all singular values")
+        return replace(whole, also="; the subset is cut from all singular values")
 
     return problem
 
