@@ -360,6 +360,12 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   return 0;
 }
 
+EXPORT int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                     unsigned shared, void* stream, void** arguments) {
+  if (uint64_t(gx) * gy * gz > uint64_t(number("MOCK_MULTIPROCESSORS", 132))) return refuse(INVALID_VALUE, "more blocks than fit at once");
+  return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, nullptr);
+}
+
 EXPORT int cuMemsetD8Async(uint64_t where, unsigned char value, size_t bytes, void* stream) {
   ENTER(INVALID_VALUE);
   NEED_CONTEXT;
