@@ -1,0 +1,210 @@
+// The eigenvectors of the pairs (divide.cuh): U^T times those of the parts, with rows gathered and scattered, and copies of the
+// deflated ones.
+//   LW_THREADS  threads of a block
+//   LW_TILE     rows and columns of the product that a block computes
+#include "divide.cuh"
+
+constexpr int SIDE = LW_TILE, DEPTH = 16, STAGES = 3;
+constexpr int PITCH = SIDE + (SIZE == 8 ? 4 : 0);  // of rows in shared memory: no bank conflicts in the matrix instruction
+constexpr int STAGE = 2 * DEPTH * PITCH;           // elements of a stage: a piece of u, and of the rows
+
+// DEPTH rows of u and of the parts' eigenvectors, from place p on, into shared memory.
+struct Source {
+  const Real *u, *from;
+  const int* rows;  // of the parts' eigenvectors, in shared memory
+  i64 pitch, n;
+  int end, i_end, c_end;  // what is there: places, and rows and columns of the tile
+
+  LW_INLINE void load(Real* stage, int p0) const {
+#pragma unroll
+    for (int v = threadIdx.x; v < DEPTH * SIDE / VEC; v += LW_THREADS) {
+      const int p = v / (SIDE / VEC), i = v % (SIDE / VEC) * VEC;
+      const bool inside = p0 + p < end && i < i_end;
+      copy_async<16>(stage + p * PITCH + i, inside ? u + (p0 + p) * pitch + i : u, inside);
+    }
+    constexpr int WIDTH = LW_V > SIZE ? LW_V : SIZE, STEP = WIDTH / SIZE;
+#pragma unroll
+    for (int v = threadIdx.x; v < DEPTH * SIDE / STEP; v += LW_THREADS) {
+      const int p = v / (SIDE / STEP), c = v % (SIDE / STEP) * STEP;
+      const bool inside = p0 + p < end && c < c_end;
+      copy_async<WIDTH>(stage + (DEPTH + p) * PITCH + c, inside ? from + rows[p0 + p] * n + c : from, inside);
+    }
+  }
+};
+
+#if LW_DTYPE == 1
+// Each warp computes a piece of 8X x 8Y, in the layout of the double-precision matrix instruction: a lane holds rows g + 8x and
+// columns 8y + 2t + e with g = lane / 4, t = lane % 4.
+struct Product {
+  static constexpr int WARPS = LW_THREADS / 32, ACROSS = SIDE / 32, DOWN = WARPS / ACROSS, X = SIDE / DOWN / 8, Y = 4;
+  Real v[X][Y][2];
+
+  LW_INLINE void clear() {
+#pragma unroll
+    for (int x = 0; x < X; x++)
+#pragma unroll
+      for (int y = 0; y < Y; y++) v[x][y][0] = v[x][y][1] = 0;
+  }
+
+  LW_INLINE static int row0() { return threadIdx.x / 32 / ACROSS * 8 * X; }
+  LW_INLINE static int column0() { return threadIdx.x / 32 % ACROSS * 8 * Y; }
+
+  LW_INLINE void add(const Real* stage) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const Real *left = stage + row0(), *right = stage + DEPTH * PITCH + column0();
+#pragma unroll
+    for (int k = 0; k < DEPTH; k += 8) {
+#if __CUDA_ARCH__ >= 900
+      Real a[X][2], b[Y][2];
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+#pragma unroll
+        for (int x = 0; x < X; x++) a[x][e] = left[(k + 4 * e + t) * PITCH + g + 8 * x];
+#pragma unroll
+        for (int y = 0; y < Y; y++) b[y][e] = right[(k + 4 * e + t) * PITCH + g + 8 * y];
+      }
+#pragma unroll
+      for (int x = 0; x < X; x += 2)
+#pragma unroll
+        for (int y = 0; y < Y; y++)
+          asm volatile(
+              "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+              "{%0, %1, %2, %3};"
+              : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
+              : "d"(a[x][0]), "d"(a[x + 1][0]), "d"(a[x][1]), "d"(a[x + 1][1]), "d"(b[y][0]), "d"(b[y][1]));
+#else
+      for (int p = k; p < k + 8; p++)
+#pragma unroll
+        for (int x = 0; x < X; x++)
+#pragma unroll
+          for (int y = 0; y < Y; y++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+              v[x][y][e] = fma(left[p * PITCH + g + 8 * x], right[p * PITCH + 8 * y + 2 * t + e], v[x][y][e]);
+#endif
+    }
+  }
+
+  // f(row of the tile, column, two neighbours)
+  template <typename F>
+  LW_INLINE void each(F f) const {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int x = 0; x < X; x++)
+#pragma unroll
+      for (int y = 0; y < Y; y++) f(row0() + g + 8 * x, column0() + 8 * y + 2 * t, v[x][y]);
+  }
+};
+#else
+// Each thread computes X groups of 4 rows times Y groups of 4 columns.
+struct Product {
+  static constexpr int ACROSS = 16, DOWN = LW_THREADS / ACROSS, X = SIDE / DOWN / VEC, Y = SIDE / ACROSS / VEC;
+  Real v[X * VEC][Y * VEC];
+
+  LW_INLINE void clear() {
+#pragma unroll
+    for (int x = 0; x < X * VEC; x++)
+#pragma unroll
+      for (int y = 0; y < Y * VEC; y++) v[x][y] = 0;
+  }
+
+  LW_INLINE static int row_of(int x) { return (x * DOWN + threadIdx.x / ACROSS) * VEC; }
+  LW_INLINE static int column_of(int y) { return (y * ACROSS + threadIdx.x % ACROSS) * VEC; }
+
+  LW_INLINE void add(const Real* stage) {
+#pragma unroll
+    for (int p = 0; p < DEPTH; p++) {
+      Real a[X * VEC], b[Y * VEC];
+#pragma unroll
+      for (int x = 0; x < X; x++) {
+        const Vector four = *(const Vector*)(stage + p * PITCH + row_of(x));
+#pragma unroll
+        for (int e = 0; e < VEC; e++) a[x * VEC + e] = four.v[e];
+      }
+#pragma unroll
+      for (int y = 0; y < Y; y++) {
+        const Vector four = *(const Vector*)(stage + (DEPTH + p) * PITCH + column_of(y));
+#pragma unroll
+        for (int e = 0; e < VEC; e++) b[y * VEC + e] = four.v[e];
+      }
+#pragma unroll
+      for (int x = 0; x < X * VEC; x++)
+#pragma unroll
+        for (int y = 0; y < Y * VEC; y++) v[x][y] = fma(a[x], b[y], v[x][y]);
+    }
+  }
+
+  // f(row of the tile, column, four neighbours)
+  template <typename F>
+  LW_INLINE void each(F f) const {
+#pragma unroll
+    for (int x = 0; x < X * VEC; x++)
+#pragma unroll
+      for (int y = 0; y < Y; y++) f(row_of(x / VEC) + x % VEC, column_of(y), v[x] + y * VEC);
+  }
+};
+#endif
+
+// `row_tiles` x 2 `half_tiles` blocks for each pair.
+extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_product(Divide at, int row_tiles, int half_tiles) {
+  Real* stages = (Real*)memory;
+  int* rows = (int*)(stages + STAGES * STAGE);
+  const int tiles = row_tiles * 2 * half_tiles;
+  for (i64 index = blockIdx.x; index < at.batch * at.pairs * tiles; index += gridDim.x) {
+    const Pair pair = Pair::of(at, index / tiles, true);
+    const int tile = (int)(index % tiles), i0 = tile / (2 * half_tiles) * SIDE, right = tile / half_tiles % 2;
+    const int c0 = (right ? pair.middle : pair.begin) + tile % half_tiles * SIDE, c_end = right ? pair.end : pair.middle;
+    if (i0 >= pair.size() || c0 >= c_end) continue;
+    const int first = right ? pair.left : 0, depth = (right ? pair.k : pair.not_right) - first, steps = (depth + DEPTH - 1) / DEPTH;
+    const bool failed = at.w && at.info[pair.matrix];
+    Real* to = at.to + pair.row(0);
+    const int* rank = at.rank + pair.first;
+    if (i0 < pair.k) {
+      for (int p = threadIdx.x; p < depth; p += LW_THREADS) rows[p] = at.row[pair.first + first + p];
+      __syncthreads();
+      const Source source{at.u + (pair.matrix * at.n + pair.begin + first) * at.pitch + pair.begin + i0, at.from + pair.row(0) + c0,
+                          rows, at.pitch, at.n, depth, pair.k - i0, c_end - c0};
+      Product product;
+      product.clear();
+#pragma unroll
+      for (int s = 0; s < STAGES - 1; s++) {
+        if (s < steps) source.load(stages + s * STAGE, s * DEPTH);
+        commit_copies();
+      }
+      for (int s = 0; s < steps; s++) {
+        wait_copies<STAGES - 2>();
+        __syncthreads();
+        const int next = s + STAGES - 1;
+        if (next < steps) source.load(stages + next % STAGES * STAGE, next * DEPTH);
+        commit_copies();
+        product.add(stages + s % STAGES * STAGE);
+      }
+      product.each([&](int row, int column, const Real* x) {
+        const int i = i0 + row, c = c0 + column;
+        if (i >= pair.k || c >= c_end) return;
+        Real* line = to + (i64)rank[i] * at.n + c;
+        Vector p;
+#pragma unroll
+        for (int e = 0; e < VEC; e++) p.v[e] = failed ? not_a_number() : x[e];
+        if (LW_V == 16) {
+          *(Vector*)line = p;
+        } else {
+#pragma unroll
+          for (int e = 0; e < VEC; e++)
+            if (c + e < c_end) line[e] = p.v[e];
+        }
+      });
+      wait_copies<0>();
+      __syncthreads();
+    }
+    // deflated eigenvectors; they have no entries in a half that they do not come from
+    const int i_end = min(i0 + SIDE, pair.size());
+    for (int i = max(i0, pair.k) + threadIdx.x / 32; i < i_end; i += LW_THREADS / 32) {
+      const int code = at.row[pair.first + i];
+      const Real* line = at.from + pair.row(code & ROW);
+      Real* out = to + (i64)rank[i] * at.n;
+      for (int c = c0 + threadIdx.x % 32; c < min(c0 + SIDE, c_end); c += 32)
+        out[c] = failed ? not_a_number() : code & (right ? RIGHT : LEFT) ? line[c] : Real(0);
+    }
+  }
+}
