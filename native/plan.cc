@@ -134,18 +134,19 @@ std::string gpu_tiled_refuses(const Frame& frame, const Place& place) {
   return text("tiled needs more shared memory than the %d bytes that this GPU allows a block", place.gpu->shared_per_block);
 }
 
-std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
-  return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
-}
-
-std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
-  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
-}
-
 // Kernels between products of whole batches.
 std::string needs_products(const Place& place) {
   const std::string kernels = needs_kernels_and(place, vendor::blas);
   return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
+}
+
+std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
+  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST);
+  return cuda::eigh_needs_products(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
+}
+
+std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
 }
 
 std::string gpu_svd_refused(const Frame& frame) {
@@ -240,7 +241,7 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
 // A GPU wants to be filled.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1];
-  return n <= cuda::EIGH_LARGEST && frame.size[0] >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
+  return n <= 512 && frame.size[0] >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }

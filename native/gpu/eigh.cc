@@ -1,7 +1,11 @@
 #include "gpu/eigh.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
+
+#include "gpu/blocked_qr.h"
+#include "gpu/reduce.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -65,6 +69,42 @@ int launch_small(Frame& frame, const Call& call) {
                int(call.count));
 }
 
+// ---- by a tridiagonal matrix on the chip: reduce.h ---------------------------------------------------------------
+
+// From this order on divide and conquer and batched products are faster than rotations.
+int64_t reduced_from(const Call&) {
+  const char* text = std::getenv("LW_EIGH_FROM");
+  return text ? std::atoi(text) : 129;
+}
+
+bool is_reduced(const Call& call, const Properties& gpu) {
+  return call.n >= reduced_from(call) && call.n <= EIGH_LARGEST && Tridiagonal::fits(call.dtype, call.n, gpu);
+}
+
+Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {
+  return {frame, gpu, batch, call.n, call.vectors};
+}
+
+int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
+  const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
+  return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
+}
+
+int run_reduced(Frame& frame, const Call& call, const Properties& gpu) {
+  const int64_t step = matrices_at_once(frame, call, gpu);
+  char* room = scratch(frame, tridiagonal(frame, call, gpu, step).bytes());
+  if (!room) return 1;
+  for (int64_t first = 0; first < call.batch; first += step) {
+    Tridiagonal part = tridiagonal(frame, call, gpu, std::min(step, call.batch - first));
+    char* w = call.w + first * call.count * call.real;
+    if (part.place(room) || part.reduce(call.a + first * call.n * call.n * call.element)) return 1;
+    if (call.vectors ? part.vectors(w, call.v + first * call.n * call.count * call.element, call.info + first, call.first, call.count)
+                     : part.values(w, call.info + first, call.first, call.count))
+      return 1;
+  }
+  return 0;
+}
+
 // ---- three stages: eigh.cu, eigh_vectors.cu ----------------------------------------------------------------------
 
 // How a problem is spread over threads and memory.
@@ -82,6 +122,7 @@ struct Shape {
 };
 
 constexpr int VALUE_THREADS = 32;
+constexpr int64_t LARGEST_OF_ROTATIONS = 512;
 constexpr int64_t EIGH_SHARED = 192;  // beyond it the shared memory of a multiprocessor holds one matrix at best
 
 Shape shape_of(const Call& call, const Properties& device) {
@@ -267,6 +308,7 @@ int eigh_batched(Frame& frame) {
   const Properties* device = properties(frame);
   if (!device) return 1;
   if (is_small(call)) return launch_small(frame, call);
+  if (is_reduced(call, *device)) return run_reduced(frame, call, *device);
   Shape shape = shape_of(call, *device);
   Layout layout(call, shape, *device);
   char* room = scratch(frame, layout.bytes);
@@ -280,13 +322,23 @@ int eigh_batched(Frame& frame) {
 size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
   Call call = read(frame);
   if (call.batch == 0 || call.n == 0 || call.count == 0 || is_small(call)) return 0;
+  if (is_reduced(call, device)) {
+    Frame own = frame;
+    return tridiagonal(own, call, device, matrices_at_once(own, call, device)).bytes();
+  }
   return Layout(call, shape_of(call, device), device).bytes;
+}
+
+bool eigh_needs_products(const Frame& frame, const Properties& device) {
+  const Call call = read(frame);
+  return call.vectors && is_reduced(call, device);
 }
 
 bool eigh_fits(const Frame& frame, const Properties& device) {
   Call call = read(frame);
   if (is_small(call)) return true;
-  if (call.n > EIGH_LARGEST) return false;
+  if (is_reduced(call, device)) return true;
+  if (call.n > LARGEST_OF_ROTATIONS) return false;
   Shape shape = shape_of(call, device);
   size_t most = size_t(device.shared_per_block - RESERVED);
   return shape.reduce_shared <= most && shape.value_shared <= most && shape.vector_shared <= most;

@@ -135,6 +135,9 @@ bool Tridiagonal::fits(int32_t dtype, int64_t n, const Properties& gpu) {
 
 int Tridiagonal::place(char* block) {
   block_ = block;
+  if (!v_) return 0;
+  for (const vendor::Library library : {vendor::blas, vendor::dense_blas})
+    if (const char* reason = vendor::missing(library)) return fail(frame_, "engine batched: %s", reason);
   blas_.emplace(frame_);
   return !blas_->ok();
 }

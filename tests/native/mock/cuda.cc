@@ -216,7 +216,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
   NEED_DEVICE(device);
   long arch = number("MOCK_ARCH", 90);
   switch (attribute) {
-    case 16: *value = 132; return 0;
+    case 16: *value = int(number("MOCK_MULTIPROCESSORS", 132)); return 0;
     case 75: *value = int(arch / 10); return 0;
     case 76: *value = int(arch % 10); return 0;
     case 97: *value = int(shared_limit()); return 0;

@@ -255,6 +255,8 @@ To bits_of(From x) {
   std::memcpy(&y, &x, sizeof y);
   return y;
 }
+inline int __double2hiint(double x) { return int(bits_of<uint64_t>(x) >> 32); }
+inline double __hiloint2double(int high, int low) { return bits_of<double>(uint64_t(unsigned(high)) << 32 | unsigned(low)); }
 inline unsigned __float_as_uint(float x) { return bits_of<unsigned>(x); }
 inline float __int_as_float(int x) { return bits_of<float>(x); }
 inline long long __double_as_longlong(double x) { return bits_of<long long>(x); }
