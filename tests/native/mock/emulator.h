@@ -193,7 +193,8 @@ int launch(void (*kernel)(A...), void** arguments, unsigned blocks, unsigned thr
   static void** values;
   target = kernel, values = arguments;
   body = [] { call(target, values, std::index_sequence_for<A...>()); };
-  if (threads % 32 || threads > MOST_THREADS || shared + GUARD > MEMORY || together > MOST_TOGETHER || blocks % together) return 1;
+  if (threads % 32 || threads > MOST_THREADS || shared + GUARD > MEMORY || together > MOST_TOGETHER) return 1;
+  if (blocks % together) together = 1;  // a kernel of the same source that has no teams
   grid_size.x = blocks;
   for (unsigned b = 0; b < blocks; b += together)
     if (const int status = run_blocks(int(together), b, int(threads), shared, memory)) return status;
