@@ -158,9 +158,10 @@ LW_INLINE int sum_columns(T (&x)[C]) {
 // ---- the matrix --------------------------------------------------------------------------------------------------------
 
 struct Place {
-  int thread, lane, rw, cw, block;
+  int lane, rw, cw, block, sets;
   LW_INLINE int row(int q) const { return VEC * (lane + 32 * (rw + RW * q)); }
-  LW_INLINE int local(int set, int c) const { return cw + CW * (set * C + c); }  // number of a column in its block
+  // number of a column in its block; those that are needed longest are in the first sets, which are the fastest to reach
+  LW_INLINE int local(int set, int c) const { return cw + CW * ((sets - 1 - set) * C + c); }
   LW_INLINE int column(int set, int c) const { return block + TEAM * local(set, c); }
 };
 
@@ -253,7 +254,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
   const int n = call.n, t = threadIdx.x, columns = CW * C * call.sets, length = max(HEIGHT, TEAM * columns);
   const int team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
   Place p;
-  p.thread = t, p.lane = t % 32, p.rw = t / 32 % RW, p.cw = t / 32 / RW, p.block = blockIdx.x % TEAM;
+  p.lane = t % 32, p.rw = t / 32 % RW, p.cw = t / 32 / RW, p.block = blockIdx.x % TEAM, p.sets = call.sets;
   Room room;
   room.sets = (Vector*)memory;
   room.mail = (u64*)(room.sets + call.shared_sets * C * Q * THREADS);
