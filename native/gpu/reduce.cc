@@ -87,7 +87,7 @@ TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& g
 int64_t TeamShape::shared_bytes(int32_t dtype, int64_t n) const {
   const int64_t element = int64_t(size_of(dtype)), vec = 16 / element, columns = int64_t(cw) * c * all_sets;
   const int64_t length = std::max(32 * vec * rw * q, team * columns), real = dtype >= C64 ? element / 2 : element;
-  return int64_t(shared_sets) * c * q * threads() * 16 + (near ? 8 * n * element : 0) +
+  return int64_t(shared_sets) * c * q * threads() * 16 + (near ? 4 * n * element : 0) +
          (3 * length + columns + (rw > 1 ? rw * columns : 0) + 2) * element + 2 * rw * cw * real;
 }
 int64_t TeamShape::rest_bytes() const {

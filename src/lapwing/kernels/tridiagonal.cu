@@ -4,8 +4,9 @@
 // of its block's columns, in registers, then in shared memory, then in global memory of its own. Each element is touched once for
 // every step: it takes the update of the step before (A - u w^H - w u^H) and is multiplied by the new vector. Vectors are short
 // next to the matrix, so every block computes all of them for itself. What the blocks tell each other in a step is, for every
-// row i, the product (A u)_i and the element A(i, k) of the next column, from the block that has column i. The words carry the
-// number of the step beside the data, so a reader needs no barrier: it reads until the number is the right one.
+// row i, the product (A u)_i and the element A(i, k) of the next column, from the block that has column i. In global memory the words
+// carry the number of the step beside the data, so a reader needs no barrier: it reads until the number is the right one. A
+// cluster of blocks writes to each other's shared memory and has its own barrier, which is faster than reading that over and over.
 //
 //   LW_RW, LW_CW  warps along the rows and along the columns of a block
 //   LW_Q          groups of VEC rows that a thread has
@@ -25,7 +26,7 @@ constexpr int RW = LW_RW, CW = LW_CW, Q = LW_Q, C = LW_C, SETS = LW_SETS, TEAM =
 constexpr int WARPS = RW * CW, THREADS = 32 * WARPS;
 constexpr int HEIGHT = 32 * VEC * RW * Q;            // rows that a block has room for
 constexpr int S = (HEIGHT + THREADS - 1) / THREADS;  // elements of a vector that a thread computes
-constexpr int WORDS = 2 * SIZE / 4;                  // that are told of one row
+constexpr int WORDS = LW_NEAR ? SIZE / 4 : SIZE / 2;  // of 8 bytes that are told of one row
 constexpr int PATIENCE = 1 << 22;                    // looks before a thread takes it that nothing comes any more
 
 struct Call {
@@ -54,32 +55,28 @@ struct Room {
   Vector* sets;
 };
 
-// ---- words with their step -------------------------------------------------------------------------------------------
+// ---- what blocks tell each other -------------------------------------------------------------------------------------
 
 LW_INLINE void pause() {}
 
-LW_INLINE void tell(u64* to, int block, u64 one, u64 two) {
-#if LW_NEAR && LW_TEAM > 1
+// One word to the shared memory of a block of the cluster
+LW_INLINE void tell_near(u64* to, int block, u64 word) {
+#if LW_TEAM > 1
   unsigned address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(to)), "r"(block));
-  asm volatile("st.relaxed.cluster.shared::cluster.v2.u64 [%0], {%1, %2};" ::"r"(address), "l"(one), "l"(two) : "memory");
-#elif LW_NEAR
-  asm volatile("st.volatile.shared.v2.u64 [%0], {%1, %2};" ::"r"(shared_address(to)), "l"(one), "l"(two) : "memory");
+  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(word) : "memory");
 #else
-  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(one), "l"(two) : "memory");
+  *to = word;
 #endif
+}
+LW_INLINE void tell_far(u64* to, u64 one, u64 two) {
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(one), "l"(two) : "memory");
 }
 LW_INLINE void look(const u64* from, u64& one, u64& two) {
-#if LW_NEAR && LW_TEAM > 1
-  asm volatile("ld.relaxed.cluster.shared.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "r"(shared_address(from)) : "memory");
-#elif LW_NEAR
-  asm volatile("ld.volatile.shared.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "r"(shared_address(from)) : "memory");
-#else
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "l"(from) : "memory");
-#endif
 }
 
-// All blocks of a team meet.
+// All blocks of a cluster meet; what they wrote before is visible after.
 LW_INLINE void meet() {
 #if LW_NEAR && LW_TEAM > 1
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -88,35 +85,63 @@ LW_INLINE void meet() {
 #endif
 }
 
-struct alignas(16) Pair {
+struct alignas(2 * SIZE) Pair {
   T product, column;
 };
 
-LW_INLINE void tell_all(u64* to, Pair pair, unsigned step) {
+LW_INLINE void tell_all(u64* mail, int row, Pair pair, unsigned step) {
+  u64* to = mail + row * WORDS;
+  if (LW_NEAR) {
+    for (int block = 0; block < TEAM; block++)
+#pragma unroll
+      for (int k = 0; k < WORDS; k++) tell_near(to + k, block, ((const u64*)&pair)[k]);
+    return;
+  }
   const unsigned* bits = (const unsigned*)&pair;
 #pragma unroll
-  for (int k = 0; k < WORDS; k += 2)
-    for (int block = 0; block < (LW_NEAR ? TEAM : 1); block++)
-      tell(to + k, block, (u64)step << 32 | bits[k], (u64)step << 32 | bits[k + 1]);
+  for (int k = 0; k < WORDS; k += 2) tell_far(to + k, (u64)step << 32 | bits[k], (u64)step << 32 | bits[k + 1]);
 }
 
-LW_INLINE Pair listen(const u64* from, unsigned step, bool& patient) {
-  Pair pair;
-  unsigned* bits = (unsigned*)&pair;
-  for (int looks = 0;; looks++) {
-    bool all = true;
+// The pairs of this thread's rows from row k on. All are read at once, as each takes its time; false where they do not come.
+LW_INLINE bool listen(Pair (&pairs)[S], const u64* mail, int k, int n, unsigned step) {
+  unsigned missing = 0;
 #pragma unroll
-    for (int k = 0; k < WORDS; k += 2) {
-      u64 one, two;
-      look(from + k, one, two);
-      all = all && (unsigned)(one >> 32) == step && (unsigned)(two >> 32) == step;
-      bits[k] = (unsigned)one;
-      bits[k + 1] = (unsigned)two;
+  for (int s = 0; s < S; s++) {
+    const int i = threadIdx.x + THREADS * s;
+    pairs[s] = Pair{zero(), zero()};
+    if (i >= k && i < n) {
+      missing |= 1u << s;
+      if (LW_NEAR) pairs[s] = *(const Pair*)(mail + i * WORDS);
     }
-    if (all || !patient) return pair;
-    if (looks == PATIENCE) patient = false;
-    pause();
   }
+  if (LW_NEAR) return true;
+  for (int looks = 0; missing; looks++) {
+    u64 words[S][WORDS];
+#pragma unroll
+    for (int s = 0; s < S; s++)
+      if (missing >> s & 1)
+#pragma unroll
+        for (int w = 0; w < WORDS; w += 2) look(mail + (threadIdx.x + THREADS * s) * WORDS + w, words[s][w], words[s][w + 1]);
+#pragma unroll
+    for (int s = 0; s < S; s++) {
+      if (missing >> s & 1) {
+        bool here = true;
+        unsigned bits[WORDS];
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) {
+          here = here && (unsigned)(words[s][w] >> 32) == step;
+          bits[w] = (unsigned)words[s][w];
+        }
+        if (here) {
+          pairs[s] = *(const Pair*)bits;
+          missing &= ~(1u << s);
+        }
+      }
+    }
+    if (missing && looks == PATIENCE) return false;
+    if (missing) pause();
+  }
+  return true;
 }
 
 // ---- sums ------------------------------------------------------------------------------------------------------------
@@ -163,6 +188,8 @@ struct Place {
   // number of a column in its block; those that are needed longest are in the first sets, which are the fastest to reach
   LW_INLINE int local(int set, int c) const { return cw + CW * ((sets - 1 - set) * C + c); }
   LW_INLINE int column(int set, int c) const { return block + TEAM * local(set, c); }
+  LW_INLINE int columns() const { return CW * C * sets; }
+  LW_INLINE bool needs(int set, int k, int n) const { return column(set, C - 1) > k && column(set, 0) < n; }
 };
 
 LW_INLINE Vector load_rows(const T* a, int n, int row, int column, Real down) {
@@ -182,10 +209,11 @@ LW_INLINE Vector load_rows(const T* a, int n, int row, int column, Real down) {
   return x;
 }
 
-// One set of columns: A <- A - u w^H - w u^H, and the products with the new vector. at(c, q) is where the elements are.
-template <typename At>
-LW_INLINE void step_set(const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step, At at) {
-  if (p.column(set, C - 1) <= k || p.column(set, 0) >= n) return;
+// Whether rows of this warp's group q are still needed in step k
+LW_INLINE bool lives(const Place& p, int q, int k) { return k + 1 < 32 * VEC * (p.rw + RW * q + 1); }
+
+// One set of columns: A <- A - u w^H - w u^H, and the products with the new vector
+LW_INLINE void step_set(Vector (&a)[C][Q], const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
   T sum[C], uc[C], wc[C];
 #pragma unroll
   for (int c = 0; c < C; c++) {
@@ -195,40 +223,53 @@ LW_INLINE void step_set(const Room& room, const Place& p, int n, int set, int k,
   }
 #pragma unroll
   for (int q = 0; q < Q; q++) {
-    const int first = 32 * VEC * (p.rw + RW * q), away = k + 1 - first;  // of the row whose elements come next
-    if (away >= 32 * VEC) continue;
+    if (!lives(p, q, k)) continue;
+    const int away = k + 1 - 32 * VEC * (p.rw + RW * q);  // of the row whose elements come next
     const Vector u = *(const Vector*)(room.u + p.row(q)), w = *(const Vector*)(room.w + p.row(q)),
                  x = *(const Vector*)(room.x + p.row(q));
 #pragma unroll
-    for (int c = 0; c < C; c++) {
-      Vector a = at(c, q);
+    for (int c = 0; c < C; c++)
 #pragma unroll
       for (int e = 0; e < VEC; e++) {
-        a.v[e] = subtract_product(subtract_product(a.v[e], u.v[e], wc[c]), w.v[e], uc[c]);
-        sum[c] = add_product(sum[c], x.v[e], a.v[e]);
+        T& y = a[c][q].v[e];
+        y = subtract_product(subtract_product(y, u.v[e], wc[c]), w.v[e], uc[c]);
+        sum[c] = add_product(sum[c], x.v[e], y);
       }
-      at(c, q) = a;
-    }
     if (away >= 0 && away / VEC == p.lane) {
 #pragma unroll
       for (int c = 0; c < C; c++) {
-        const Vector a = at(c, q);
-        T found = a.v[0];
+        T next = a[c][q].v[0];
 #pragma unroll
-        for (int e = 1; e < VEC; e++) found = select(away % VEC == e, a.v[e], found);
-        room.head[p.local(set, c)] = conjugate(found);
+        for (int e = 1; e < VEC; e++) next = select(away % VEC == e, a[c][q].v[e], next);
+        room.head[p.local(set, c)] = conjugate(next);
       }
     }
   }
   const int index = sum_columns(sum);
   if (RW > 1) {
-    if (p.lane % (32 / C) == 0) room.part[p.local(set, index) * RW + p.rw] = sum[0];
+    if (p.lane % (32 / C) == 0) room.part[p.rw * p.columns() + p.local(set, index)] = sum[0];
   } else {
     __syncwarp();
     const int column = p.column(set, index);
     if (p.lane % (32 / C) == 0 && column > k && column < n)
-      tell_all(mail + column * WORDS, Pair{sum[0], room.head[p.local(set, index)]}, step);
+      tell_all(mail, column, Pair{sum[0], room.head[p.local(set, index)]}, step);
   }
+}
+
+// The same of columns in memory, THREADS accesses apart
+LW_INLINE void step_stored(Vector* at, const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
+  Vector a[C][Q];
+#pragma unroll
+  for (int q = 0; q < Q; q++)
+    if (lives(p, q, k))
+#pragma unroll
+      for (int c = 0; c < C; c++) a[c][q] = at[(c * Q + q) * THREADS];
+  step_set(a, room, p, n, set, k, mail, step);
+#pragma unroll
+  for (int q = 0; q < Q; q++)
+    if (lives(p, q, k))
+#pragma unroll
+      for (int c = 0; c < C; c++) at[(c * Q + q) * THREADS] = a[c][q];
 }
 
 // state <- 2048 + the exponent of the largest element of each matrix, or 1 << 20 where one is not finite; zeros at first
@@ -251,10 +292,10 @@ extern "C" __global__ void __launch_bounds__(256) tridiagonal_measure(const T* a
 }
 
 extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED tridiagonal(Call call) {
-  const int n = call.n, t = threadIdx.x, columns = CW * C * call.sets, length = max(HEIGHT, TEAM * columns);
-  const int team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
+  const int n = call.n, t = threadIdx.x, team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
   Place p;
   p.lane = t % 32, p.rw = t / 32 % RW, p.cw = t / 32 / RW, p.block = blockIdx.x % TEAM, p.sets = call.sets;
+  const int columns = p.columns(), length = max(HEIGHT, TEAM * columns);
   Room room;
   room.sets = (Vector*)memory;
   room.mail = (u64*)(room.sets + call.shared_sets * C * Q * THREADS);
@@ -265,20 +306,14 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
   room.part = room.head + columns;
   room.told = room.part + (RW > 1 ? RW * columns : 0);
   room.sums = (Real*)(room.told + 2);
-  Vector* rest = call.rest + ((i64)blockIdx.x * (call.sets - SETS - call.shared_sets) * C * Q) * THREADS;
-  if (LW_NEAR)
-    for (int i = t; i < 2 * n * WORDS; i += THREADS) room.mail[i] = 0;
-  meet();
+  // this thread's elements of the sets behind those in registers
+  Vector* near_sets = room.sets + t - SETS * C * Q * THREADS;
+  const int far_from = SETS + call.shared_sets;
+  Vector* far_sets = call.rest + ((i64)blockIdx.x * (call.sets - far_from) - far_from) * C * Q * THREADS + t;
+  meet();  // a block that is not running yet has no shared memory to write to
 
   bool patient = true;
   Vector a[SETS][C][Q];
-  const auto near_set = [&](int set) {
-    return [&, set](int c, int q) -> Vector& { return room.sets[((set * C + c) * Q + q) * THREADS + t]; };
-  };
-  const auto far_set = [&](int set) {
-    return [&, set](int c, int q) -> Vector& { return rest[((i64)(set * C + c) * Q + q) * THREADS + t]; };
-  };
-
   unsigned step = 0;
   int round = 0;
   for (i64 m = team; m < call.batch; m += teams, round++) {
@@ -299,14 +334,15 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
       for (int c = 0; c < C; c++)
         for (int q = 0; q < Q; q++) {
           const Vector x = load_rows(from, n, p.row(q), p.column(set, c), down);
-          if (set < SETS + call.shared_sets)
-            near_set(set - SETS)(c, q) = x;
+          const i64 place = (i64)((set * C + c) * Q + q) * THREADS;
+          if (set < far_from)
+            near_sets[place] = x;
           else
-            far_set(set - SETS - call.shared_sets)(c, q) = x;
+            far_sets[place] = x;
         }
     __syncthreads();
 
-    // what step k listens to is not written again before all have heard it; near blocks meet between two matrices
+    // what step k listens to is not written again before all have heard it, and near blocks meet between two matrices
     u64* slots = LW_NEAR ? room.mail : call.mail + ((i64)team * 2 + round % 2) * 2 * n * WORDS;
     const bool writes = p.block == (n - 1) % TEAM;
     const int last = p.block < n ? p.block + (n - 1 - p.block) / TEAM * TEAM : -1;  // own column
@@ -318,19 +354,14 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
       Real beta = 0;
       if (k >= 0) {
         // w <- tau y - |tau|^2 (y^H u) u / 2
-        T w[S], column[S];
+        Pair pairs[S];
+        T w[S];
+        patient = patient && listen(pairs, slots + k % 2 * n * WORDS, k, n, step);
         Real dot = 0;
 #pragma unroll
         for (int s = 0; s < S; s++) {
-          const int i = t + THREADS * s;
-          w[s] = column[s] = zero();
-          if (i >= k && i < n) {
-            const Pair pair = listen(slots + (k % 2 * n + i) * WORDS, step, patient);
-            w[s] = pair.product;
-            column[s] = pair.column;
-            dot += real(add_product(zero(), pair.product, u[s]));
-            if (i == k) room.told[0] = pair.product;
-          }
+          dot += real(add_product(zero(), pairs[s].product, u[s]));
+          if (t + THREADS * s == k) room.told[0] = pairs[s].product;
         }
         dot = sum_block(dot, room.sums);
         const Real half = Real(0.5) * square(tau) * dot;
@@ -340,10 +371,10 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
 #pragma unroll
         for (int s = 0; s < S; s++) {
           const int i = t + THREADS * s;
-          w[s] = subtract(multiply(tau, w[s]), scale(u[s], half));
+          w[s] = subtract(multiply(tau, pairs[s].product), scale(u[s], half));
           x[s] = zero();
           if (i >= k && i < n) {
-            x[s] = subtract(subtract_product(column[s], u[s], wk), w[s]);
+            x[s] = subtract(subtract_product(pairs[s].column, u[s], wk), w[s]);
             if (i > k + 1) rest_square += square(x[s]);
             if (i == k + 1) room.told[1] = x[s];
             if (i == k && writes) call.d[m * n + k] = real(x[s]);
@@ -374,21 +405,24 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
       const unsigned next = step + 1;
 #pragma unroll
       for (int set = 0; set < SETS; set++)
-        step_set(room, p, n, set, k, mail, next, [&](int c, int q) -> Vector& { return a[set][c][q]; });
-      for (int set = 0; set < call.shared_sets; set++) step_set(room, p, n, set + SETS, k, mail, next, near_set(set));
-      for (int set = SETS + call.shared_sets; set < call.sets; set++)
-        step_set(room, p, n, set, k, mail, next, far_set(set - SETS - call.shared_sets));
+        if (p.needs(set, k, n)) step_set(a[set], room, p, n, set, k, mail, next);
+      for (int set = SETS; set < far_from; set++)
+        if (p.needs(set, k, n)) step_stored(near_sets + set * C * Q * THREADS, room, p, n, set, k, mail, next);
+      for (int set = far_from; set < call.sets; set++)
+        if (p.needs(set, k, n)) step_stored(far_sets + (i64)set * C * Q * THREADS, room, p, n, set, k, mail, next);
       if (RW > 1) {
         __syncthreads();
         const int column = p.block + TEAM * t;
         if (t < columns && column > k && column < n) {
           T sum = zero();
 #pragma unroll
-          for (int r = 0; r < RW; r++) sum = add(sum, room.part[t * RW + r]);
-          tell_all(mail + column * WORDS, Pair{sum, room.head[t]}, next);
+          for (int r = 0; r < RW; r++) sum = add(sum, room.part[r * columns + t]);
+          tell_all(mail, column, Pair{sum, room.head[t]}, next);
         }
       }
-      if (last <= k + 1 && !writes) {
+      if (LW_NEAR) {
+        meet();
+      } else if (last <= k + 1 && !writes) {
         step += n - 1 - k;
         break;
       }

@@ -121,8 +121,8 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
     replace_body(&text, "LW_INLINE void pause()", "{ emulator::pause(); }");
-    replace_body(&text, "LW_INLINE void tell(",
-                 "{ u64* at = LW_NEAR ? emulator::in_block(block, to, memory) : to; at[0] = one; at[1] = two; }");
+    replace_body(&text, "LW_INLINE void tell_near(", "{ *emulator::in_block(block, to, memory) = word; }");
+    replace_body(&text, "LW_INLINE void tell_far(", "{ to[0] = one; to[1] = two; }");
     replace_body(&text, "LW_INLINE void meet()", "{ if (LW_NEAR) emulator::wait(emulator::team); else __syncthreads(); }");
     replace_body(&text, "LW_INLINE void look(", "{ one = from[0]; two = from[1]; }");
     if (name == p.name) {
