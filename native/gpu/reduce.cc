@@ -148,8 +148,8 @@ int Tridiagonal::reduce(const void* a) {
   const TeamShape& s = shape_;
   const std::string text =
       options(frame_.dtype, upper, access_width({a}),
-              " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_NEAR=%d", s.rw, s.cw, s.q, s.c, s.sets, s.team,
-              s.near);
+              " -DLW_RW=%d -DLW_CW=%d -DLW_Q=%d -DLW_C=%d -DLW_SETS=%d -DLW_TEAM=%d -DLW_NEAR=%d -DLW_FAR=%d", s.rw, s.cw, s.q, s.c, s.sets,
+              s.team, s.near, s.all_sets > s.sets + s.shared_sets);
   const Call call{a,           v_ ? at(v_) : nullptr, at(d_),         at(e_),          at(tau_),
                   at(up_),     at<int32_t>(reduced_), at<int32_t>(state_), at(mail_),  at(rest_),
                   batch_,      int32_t(n_),           int32_t(pitch_), int32_t(blocks_ * width_), s.shared_sets,

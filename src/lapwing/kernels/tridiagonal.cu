@@ -12,6 +12,7 @@
 //   LW_Q          groups of VEC rows that a thread has
 //   LW_C          columns that a thread takes at a time
 //   LW_SETS       sets of LW_C columns that a thread holds in registers
+//   LW_FAR        1: there are columns in global memory
 //   LW_TEAM       blocks of a team
 //   LW_NEAR       1: the team is a cluster, and what it tells each other lies in shared memory; 0: in global memory
 #include "eigh.cuh"
@@ -102,44 +103,48 @@ LW_INLINE void tell_all(u64* mail, int row, Pair pair, unsigned step) {
   for (int k = 0; k < WORDS; k += 2) tell_far(to + k, (u64)step << 32 | bits[k], (u64)step << 32 | bits[k + 1]);
 }
 
-// The pairs of this thread's rows from row k on. All are read at once, as each takes its time; false where they do not come.
+// The pairs of this thread's rows from row k on; false where they do not come. Several are read at once, as each takes its time.
 LW_INLINE bool listen(Pair (&pairs)[S], const u64* mail, int k, int n, unsigned step) {
-  unsigned missing = 0;
+  constexpr int AT_ONCE = S < 16 / WORDS ? S : 16 / WORDS;
 #pragma unroll
-  for (int s = 0; s < S; s++) {
-    const int i = threadIdx.x + THREADS * s;
-    pairs[s] = Pair{zero(), zero()};
-    if (i >= k && i < n) {
-      missing |= 1u << s;
-      if (LW_NEAR) pairs[s] = *(const Pair*)(mail + i * WORDS);
-    }
-  }
-  if (LW_NEAR) return true;
-  for (int looks = 0; missing; looks++) {
-    u64 words[S][WORDS];
+  for (int s0 = 0; s0 < S; s0 += AT_ONCE) {
+    unsigned missing = 0;
 #pragma unroll
-    for (int s = 0; s < S; s++)
-      if (missing >> s & 1)
-#pragma unroll
-        for (int w = 0; w < WORDS; w += 2) look(mail + (threadIdx.x + THREADS * s) * WORDS + w, words[s][w], words[s][w + 1]);
-#pragma unroll
-    for (int s = 0; s < S; s++) {
-      if (missing >> s & 1) {
-        bool here = true;
-        unsigned bits[WORDS];
-#pragma unroll
-        for (int w = 0; w < WORDS; w++) {
-          here = here && (unsigned)(words[s][w] >> 32) == step;
-          bits[w] = (unsigned)words[s][w];
-        }
-        if (here) {
-          pairs[s] = *(const Pair*)bits;
-          missing &= ~(1u << s);
-        }
+    for (int s = s0; s < s0 + AT_ONCE && s < S; s++) {
+      const int i = threadIdx.x + THREADS * s;
+      pairs[s] = Pair{zero(), zero()};
+      if (i >= k && i < n) {
+        missing |= 1u << s;
+        if (LW_NEAR) pairs[s] = *(const Pair*)(mail + i * WORDS);
       }
     }
-    if (missing && looks == PATIENCE) return false;
-    if (missing) pause();
+    for (int looks = 0; !LW_NEAR && missing; looks++) {
+      u64 words[AT_ONCE][WORDS];
+#pragma unroll
+      for (int s = s0; s < s0 + AT_ONCE && s < S; s++)
+        if (missing >> s & 1)
+#pragma unroll
+          for (int w = 0; w < WORDS; w += 2)
+            look(mail + (threadIdx.x + THREADS * s) * WORDS + w, words[s - s0][w], words[s - s0][w + 1]);
+#pragma unroll
+      for (int s = s0; s < s0 + AT_ONCE && s < S; s++) {
+        if (missing >> s & 1) {
+          bool here = true;
+          unsigned bits[WORDS];
+#pragma unroll
+          for (int w = 0; w < WORDS; w++) {
+            here = here && (unsigned)(words[s - s0][w] >> 32) == step;
+            bits[w] = (unsigned)words[s - s0][w];
+          }
+          if (here) {
+            pairs[s] = *(const Pair*)bits;
+            missing &= ~(1u << s);
+          }
+        }
+      }
+      if (missing && looks == PATIENCE) return false;
+      if (missing) pause();
+    }
   }
   return true;
 }
@@ -212,8 +217,9 @@ LW_INLINE Vector load_rows(const T* a, int n, int row, int column, Real down) {
 // Whether rows of this warp's group q are still needed in step k
 LW_INLINE bool lives(const Place& p, int q, int k) { return k + 1 < 32 * VEC * (p.rw + RW * q + 1); }
 
-// One set of columns: A <- A - u w^H - w u^H, and the products with the new vector
-LW_INLINE void step_set(Vector (&a)[C][Q], const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
+// One set of columns: A <- A - u w^H - w u^H, and the products with the new vector. at(c, q) is where the elements are.
+template <typename At>
+LW_INLINE void step_set(const At& at, const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
   T sum[C], uc[C], wc[C];
 #pragma unroll
   for (int c = 0; c < C; c++) {
@@ -228,19 +234,22 @@ LW_INLINE void step_set(Vector (&a)[C][Q], const Room& room, const Place& p, int
     const Vector u = *(const Vector*)(room.u + p.row(q)), w = *(const Vector*)(room.w + p.row(q)),
                  x = *(const Vector*)(room.x + p.row(q));
 #pragma unroll
-    for (int c = 0; c < C; c++)
+    for (int c = 0; c < C; c++) {
+      Vector a = at(c, q);
 #pragma unroll
       for (int e = 0; e < VEC; e++) {
-        T& y = a[c][q].v[e];
-        y = subtract_product(subtract_product(y, u.v[e], wc[c]), w.v[e], uc[c]);
-        sum[c] = add_product(sum[c], x.v[e], y);
+        a.v[e] = subtract_product(subtract_product(a.v[e], u.v[e], wc[c]), w.v[e], uc[c]);
+        sum[c] = add_product(sum[c], x.v[e], a.v[e]);
       }
+      at(c, q) = a;
+    }
     if (away >= 0 && away / VEC == p.lane) {
 #pragma unroll
       for (int c = 0; c < C; c++) {
-        T next = a[c][q].v[0];
+        const Vector a = at(c, q);
+        T next = a.v[0];
 #pragma unroll
-        for (int e = 1; e < VEC; e++) next = select(away % VEC == e, a[c][q].v[e], next);
+        for (int e = 1; e < VEC; e++) next = select(away % VEC == e, a.v[e], next);
         room.head[p.local(set, c)] = conjugate(next);
       }
     }
@@ -256,15 +265,15 @@ LW_INLINE void step_set(Vector (&a)[C][Q], const Room& room, const Place& p, int
   }
 }
 
-// The same of columns in memory, THREADS accesses apart
-LW_INLINE void step_stored(Vector* at, const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
+// The same of columns in global memory, THREADS accesses apart: all of them are on their way at once
+LW_INLINE void step_far(Vector* at, const Room& room, const Place& p, int n, int set, int k, u64* mail, unsigned step) {
   Vector a[C][Q];
 #pragma unroll
   for (int q = 0; q < Q; q++)
     if (lives(p, q, k))
 #pragma unroll
       for (int c = 0; c < C; c++) a[c][q] = at[(c * Q + q) * THREADS];
-  step_set(a, room, p, n, set, k, mail, step);
+  step_set([&](int c, int q) -> Vector& { return a[c][q]; }, room, p, n, set, k, mail, step);
 #pragma unroll
   for (int q = 0; q < Q; q++)
     if (lives(p, q, k))
@@ -329,13 +338,19 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
 #pragma unroll
       for (int c = 0; c < C; c++)
 #pragma unroll
-        for (int q = 0; q < Q; q++) a[set][c][q] = load_rows(from, n, p.row(q), p.column(set, c), down);
+        for (int q = 0; q < Q; q++) {
+          a[set][c][q] = load_rows(from, n, p.row(q), p.column(set, c), down);
+          asm volatile("" ::: "memory");  // addresses of all of them at once would not fit in registers
+        }
+#pragma unroll 1
     for (int set = SETS; set < call.sets; set++)
+#pragma unroll 1
       for (int c = 0; c < C; c++)
+#pragma unroll 1
         for (int q = 0; q < Q; q++) {
           const Vector x = load_rows(from, n, p.row(q), p.column(set, c), down);
           const i64 place = (i64)((set * C + c) * Q + q) * THREADS;
-          if (set < far_from)
+          if (!LW_FAR || set < far_from)
             near_sets[place] = x;
           else
             far_sets[place] = x;
@@ -346,21 +361,19 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
     u64* slots = LW_NEAR ? room.mail : call.mail + ((i64)team * 2 + round % 2) * 2 * n * WORDS;
     const bool writes = p.block == (n - 1) % TEAM;
     const int last = p.block < n ? p.block + (n - 1 - p.block) / TEAM * TEAM : -1;  // own column
-    T u[S], x[S], tau = zero();
-#pragma unroll
-    for (int s = 0; s < S; s++) u[s] = x[s] = zero();
+    T tau = zero();
 
     for (int k = -1; k < n; k++, step++) {
       Real beta = 0;
       if (k >= 0) {
         // w <- tau y - |tau|^2 (y^H u) u / 2
         Pair pairs[S];
-        T w[S];
+        T x[S];
         patient = patient && listen(pairs, slots + k % 2 * n * WORDS, k, n, step);
         Real dot = 0;
 #pragma unroll
         for (int s = 0; s < S; s++) {
-          dot += real(add_product(zero(), pairs[s].product, u[s]));
+          if (t + THREADS * s < n) dot += real(add_product(zero(), pairs[s].product, room.x[t + THREADS * s]));
           if (t + THREADS * s == k) room.told[0] = pairs[s].product;
         }
         dot = sum_block(dot, room.sums);
@@ -371,10 +384,12 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
 #pragma unroll
         for (int s = 0; s < S; s++) {
           const int i = t + THREADS * s;
-          w[s] = subtract(multiply(tau, pairs[s].product), scale(u[s], half));
           x[s] = zero();
           if (i >= k && i < n) {
-            x[s] = subtract(subtract_product(pairs[s].column, u[s], wk), w[s]);
+            const T u = room.x[i], w = subtract(multiply(tau, pairs[s].product), scale(u, half));  // this thread wrote room.x[i]
+            room.u[i] = u;
+            room.w[i] = w;
+            x[s] = subtract(subtract_product(pairs[s].column, u, wk), w);
             if (i > k + 1) rest_square += square(x[s]);
             if (i == k + 1) room.told[1] = x[s];
             if (i == k && writes) call.d[m * n + k] = real(x[s]);
@@ -387,13 +402,8 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
         for (int s = 0; s < S; s++) {
           const int i = t + THREADS * s;
           x[s] = i > k + 1 ? multiply(x[s], factor) : from_real(Real(i == k + 1));
-          if (i >= k && i < n) {
-            room.u[i] = u[s];
-            room.w[i] = w[s];
-            room.x[i] = x[s];
-          }
+          if (i >= k && i < n) room.x[i] = x[s];
           if (writes && call.v && i < call.pitch) call.v[(m * call.v_rows + k) * call.pitch + i] = x[s];
-          u[s] = x[s];
         }
         if (writes && t == 0) {
           call.e[m * n + k] = beta;
@@ -405,11 +415,16 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
       const unsigned next = step + 1;
 #pragma unroll
       for (int set = 0; set < SETS; set++)
-        if (p.needs(set, k, n)) step_set(a[set], room, p, n, set, k, mail, next);
+        if (p.needs(set, k, n))
+          step_set([&](int c, int q) -> Vector& { return a[set][c][q]; }, room, p, n, set, k, mail, next);
+#pragma unroll 1
       for (int set = SETS; set < far_from; set++)
-        if (p.needs(set, k, n)) step_stored(near_sets + set * C * Q * THREADS, room, p, n, set, k, mail, next);
-      for (int set = far_from; set < call.sets; set++)
-        if (p.needs(set, k, n)) step_stored(far_sets + (i64)set * C * Q * THREADS, room, p, n, set, k, mail, next);
+        if (p.needs(set, k, n))
+          step_set([&](int c, int q) -> Vector& { return near_sets[((set * C + c) * Q + q) * THREADS]; }, room, p, n, set, k, mail,
+                   next);
+#pragma unroll 1
+      for (int set = far_from; LW_FAR && set < call.sets; set++)
+        if (p.needs(set, k, n)) step_far(far_sets + (i64)set * C * Q * THREADS, room, p, n, set, k, mail, next);
       if (RW > 1) {
         __syncthreads();
         const int column = p.block + TEAM * t;
