@@ -94,7 +94,7 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call) {
   const auto tiles = [&](int64_t side) { return parts_of(size, side) * 2 * parts_of(half, side); };
   const int side = half <= 64 || pairs * tiles(128) < FEW_TILES ? 64 : 128;
   const int product_threads = side == 64 ? 128 : 256;
-  const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 0)) * real;  // STAGES * STAGE there
+  const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real;  // STAGES * STAGE there
   return start(frame, "divide_product.cu", options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d", product_threads, side),
                "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads), size_t(stages + 4 * size), call,
                int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));

@@ -5,7 +5,7 @@
 #include "divide.cuh"
 
 constexpr int SIDE = LW_TILE, DEPTH = 16, STAGES = 3;
-constexpr int PITCH = SIDE + (SIZE == 8 ? 4 : 0);  // of rows in shared memory: no bank conflicts in the matrix instruction
+constexpr int PITCH = SIDE + (SIZE == 8 ? 4 : 8);  // of rows in shared memory: no bank conflicts in the matrix instructions
 constexpr int STAGE = 2 * DEPTH * PITCH;           // elements of a stage: a piece of u, and of the rows
 
 // DEPTH rows of u and of the parts' eigenvectors, from place p on, into shared memory.
@@ -32,9 +32,9 @@ struct Source {
   }
 };
 
-#if LW_DTYPE == 1
-// Each warp computes a piece of 8X x 8Y, in the layout of the double-precision matrix instruction: a lane holds rows g + 8x and
-// columns 8y + 2t + e with g = lane / 4, t = lane % 4.
+#if LW_DTYPE == 1 || __CUDA_ARCH__ >= 900
+// Each warp computes a piece of 8X x 8Y, in the layout of the matrix instructions: a lane holds rows g + 8x and columns
+// 8y + 2t + e with g = lane / 4, t = lane % 4.
 struct Product {
   static constexpr int WARPS = LW_THREADS / 32, ACROSS = SIDE / 32, DOWN = WARPS / ACROSS, X = SIDE / DOWN / 8, Y = 4;
   Real v[X][Y][2];
@@ -52,7 +52,7 @@ struct Product {
   LW_INLINE void add(const Real* stage) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const Real *left = stage + row0(), *right = stage + DEPTH * PITCH + column0();
-#pragma unroll
+#pragma unroll(SIZE == 8 ? 2 : 1)
     for (int k = 0; k < DEPTH; k += 8) {
 #if __CUDA_ARCH__ >= 900
       Real a[X][2], b[Y][2];
@@ -63,15 +63,7 @@ struct Product {
 #pragma unroll
         for (int y = 0; y < Y; y++) b[y][e] = right[(k + 4 * e + t) * PITCH + g + 8 * y];
       }
-#pragma unroll
-      for (int x = 0; x < X; x += 2)
-#pragma unroll
-        for (int y = 0; y < Y; y++)
-          asm volatile(
-              "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-              "{%0, %1, %2, %3};"
-              : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
-              : "d"(a[x][0]), "d"(a[x + 1][0]), "d"(a[x][1]), "d"(a[x + 1][1]), "d"(b[y][0]), "d"(b[y][1]));
+      multiply_add(a, b);
 #else
       for (int p = k; p < k + 8; p++)
 #pragma unroll
@@ -85,6 +77,59 @@ struct Product {
     }
   }
 
+#if LW_DTYPE == 1
+  LW_INLINE void multiply_add(const Real (&a)[X][2], const Real (&b)[Y][2]) {
+#pragma unroll
+    for (int x = 0; x < X; x += 2)
+#pragma unroll
+      for (int y = 0; y < Y; y++)
+        asm volatile(
+            "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+d"(v[x][y][0]), "+d"(v[x][y][1]), "+d"(v[x + 1][y][0]), "+d"(v[x + 1][y][1])
+            : "d"(a[x][0]), "d"(a[x + 1][0]), "d"(a[x][1]), "d"(a[x + 1][1]), "d"(b[y][0]), "d"(b[y][1]));
+  }
+#else
+  // x = high + low, each rounded to the 11 bits that the instruction reads.
+  LW_INLINE static void split(Real x, unsigned& high, unsigned& low) {
+    high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+    low = __float_as_uint(x - __uint_as_float(high)) + 0x1000u;
+  }
+  LW_INLINE static void step(float (&c)[4], const unsigned (&a0)[2], const unsigned (&a1)[2], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0[0]), "r"(a1[0]), "r"(a0[1]), "r"(a1[1]), "r"(b[0]), "r"(b[1]));
+  }
+  // Three of the four products of the parts, which is as accurate as float. The instruction cuts off what it sums up, so that
+  // only eight terms are left to it.
+  LW_INLINE void multiply_add(const Real (&a)[X][2], const Real (&b)[Y][2]) {
+    unsigned b_high[Y][2], b_low[Y][2];
+#pragma unroll
+    for (int y = 0; y < Y; y++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) split(b[y][e], b_high[y][e], b_low[y][e]);
+#pragma unroll
+    for (int x = 0; x < X; x += 2) {
+      unsigned high[2][2], low[2][2];
+#pragma unroll
+      for (int q = 0; q < 2; q++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) split(a[x + q][e], high[q][e], low[q][e]);
+#pragma unroll
+      for (int y = 0; y < Y; y++) {
+        float c[4] = {0, 0, 0, 0};
+        step(c, low[0], low[1], b_high[y]);
+        step(c, high[0], high[1], b_low[y]);
+        step(c, high[0], high[1], b_high[y]);
+        v[x][y][0] += c[0];
+        v[x][y][1] += c[1];
+        v[x + 1][y][0] += c[2];
+        v[x + 1][y][1] += c[3];
+      }
+    }
+  }
+#endif
+
   // f(row of the tile, column, two neighbours)
   template <typename F>
   LW_INLINE void each(F f) const {
@@ -94,6 +139,7 @@ struct Product {
 #pragma unroll
       for (int y = 0; y < Y; y++) f(row0() + g + 8 * x, column0() + 8 * y + 2 * t, v[x][y]);
   }
+  static constexpr int TOGETHER = 2;
 };
 #else
 // Each thread computes X groups of 4 rows times Y groups of 4 columns.
@@ -142,6 +188,7 @@ struct Product {
 #pragma unroll
       for (int y = 0; y < Y; y++) f(row_of(x / VEC) + x % VEC, column_of(y), v[x] + y * VEC);
   }
+  static constexpr int TOGETHER = VEC;
 };
 #endif
 
@@ -183,14 +230,15 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_product(Divide a
         const int i = i0 + row, c = c0 + column;
         if (i >= pair.k || c >= c_end) return;
         Real* line = to + (i64)rank[i] * at.n + c;
-        Vector p;
+        typedef Pack<Real, Product::TOGETHER> Group;
+        Group p;
 #pragma unroll
-        for (int e = 0; e < VEC; e++) p.v[e] = failed ? not_a_number() : x[e];
-        if (LW_V == 16) {
-          *(Vector*)line = p;
+        for (int e = 0; e < Product::TOGETHER; e++) p.v[e] = failed ? not_a_number() : x[e];
+        if (LW_V >= (int)sizeof(Group)) {
+          *(Group*)line = p;
         } else {
 #pragma unroll
-          for (int e = 0; e < VEC; e++)
+          for (int e = 0; e < Product::TOGETHER; e++)
             if (c + e < c_end) line[e] = p.v[e];
         }
       });
