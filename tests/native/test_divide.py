@@ -29,9 +29,10 @@ class Solver:
             source = source.replace(before, after)
         changed, library = folder / "divide.cc", folder / "divide.so"
         changed.write_text(source)
-        command = [harness.COMPILER, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-iquote{harness.NATIVE}"]
-        subprocess.run([*command, "-o", library, harness.MOCK / "divide.cc", changed], check=True)
-        self.compiler, self.library, self.kernels, self.libraries = ctypes.CDLL(libraries / "libnvrtc.so.13"), ctypes.CDLL(library), [], {}
+        options = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-iquote{harness.NATIVE}"]
+        subprocess.run([harness.COMPILER, *options, "-o", library, harness.MOCK / "divide.cc", changed], check=True)
+        self.compiler, self.library = ctypes.CDLL(libraries / "libnvrtc.so.13"), ctypes.CDLL(library)
+        self.kernels, self.libraries = [], {}
         self.callbacks = (
             ctypes.CFUNCTYPE(POINTER, TEXT, TEXT, TEXT)(self.find),
             ctypes.CFUNCTYPE(INTEGER, POINTER, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint, POINTER)(self.queue),
@@ -100,7 +101,7 @@ def solve(build):
 def matrices(n, rng):
     """Pairs of diagonals by name."""
     normal, ones, below = rng.standard_normal, np.ones(n), np.ones(n - 1)
-    grades, coupling = 10.0 ** np.linspace(0, -15, n), normal(n - 1)
+    grades, coupling, few = 10.0 ** np.linspace(0, -15, n), normal(n - 1), np.where(np.arange(n) < n // 4, 1, 1e-20)
     split, glue = np.round(coupling), below.copy()
     split[::5], glue[20::21] = 0, 1e-7
     return {
@@ -117,7 +118,7 @@ def matrices(n, rng):
         "clustered": (1 + 1e-9 * normal(n), 1e-9 * coupling),
         "tiny": (1e-30 * normal(n), 1e-30 * coupling),
         "huge": (1e30 * normal(n), 1e30 * coupling),
-        "low rank": (np.where(np.arange(n) < n // 4, 1, 1e-20) * normal(n), np.where(np.arange(n - 1) < n // 4, 1, 1e-20) * coupling),
+        "low rank": (few * normal(n), few[:-1] * coupling),
         "integers": (np.round(normal(n)), split),
     }
 

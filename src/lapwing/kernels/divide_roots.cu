@@ -7,7 +7,7 @@ constexpr int LANES = LW_LANES, GROUPS = LW_THREADS / LANES, WARPS = LW_THREADS 
 constexpr int MOST_STEPS = 100;
 // The residual at which a root is exact, in terms of its rounding errors. Roots of float matrices need not be better than
 // float: the weights are computed from them, so that the eigenvectors are orthogonal all the same.
-#define LW_EXACT (sizeof(Real) == 4 ? 1e-11 : 2.220446049250313e-16)
+#define LW_EXACT (sizeof(Real) == 4 ? 1e-9 : 2.220446049250313e-16)
 
 LW_INLINE double sum_group(double x) {
 #pragma unroll
