@@ -162,7 +162,7 @@ def test_addresses(solve, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_large_batches(build, dtype):
     """The kernels of large batches: large tiles, and few lanes to a root."""
-    solve = build(("FEW_TILES = 264", "FEW_TILES = 0"), ("half <= 64 ||", ""), ("BUSY_THREADS = 150000", "BUSY_THREADS = 0"))
+    solve = build(("FEW_TILES = 264", "FEW_TILES = 0"), ("half <= 64 ||", ""), ("MANY_ROOTS = 200000", "MANY_ROOTS = 0"), ("FEW_ROOTS = 15000", "FEW_ROOTS = 0"))
     for n in (130, 300):
         check(solve, n, dtype, ["random", "integers", "glued Wilkinson", "low rank"])
 

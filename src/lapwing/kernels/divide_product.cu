@@ -1,7 +1,8 @@
-// The eigenvectors of the pairs (divide.cuh): U^T times those of the parts, with rows gathered and scattered, and copies of the
-// deflated ones.
+// The eigenvectors of the pairs that are not deflated (divide.cuh): U^T times those of the parts, with rows gathered and
+// scattered.
 //   LW_THREADS  threads of a block
 //   LW_TILE     rows and columns of the product that a block computes
+//   LW_RESIDENT blocks on a multiprocessor, at least
 #include "divide.cuh"
 
 constexpr int SIDE = LW_TILE, DEPTH = 16, STAGES = 3;
@@ -193,66 +194,63 @@ struct Product {
 #endif
 
 // `row_tiles` x 2 `half_tiles` blocks for each pair.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_product(Divide at, int row_tiles, int half_tiles) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) divide_product(Divide at, int row_tiles, int half_tiles) {
   Real* stages = (Real*)memory;
-  int* rows = (int*)(stages + STAGES * STAGE);
+  Real* factors = stages + STAGES * STAGE;
+  int* rows = (int*)(factors + SIDE);
   const int tiles = row_tiles * 2 * half_tiles;
   for (i64 index = blockIdx.x; index < at.batch * at.pairs * tiles; index += gridDim.x) {
     const Pair pair = Pair::of(at, index / tiles, true);
     const int tile = (int)(index % tiles), i0 = tile / (2 * half_tiles) * SIDE, right = tile / half_tiles % 2;
     const int c0 = (right ? pair.middle : pair.begin) + tile % half_tiles * SIDE, c_end = right ? pair.end : pair.middle;
-    if (i0 >= pair.size() || c0 >= c_end) continue;
+    if (i0 >= pair.k || c0 >= c_end) continue;
     const int first = right ? pair.left : 0, depth = (right ? pair.k : pair.not_right) - first, steps = (depth + DEPTH - 1) / DEPTH;
     const bool failed = at.w && at.info[pair.matrix];
     Real* to = at.to + pair.row(0);
     const int* rank = at.rank + pair.first;
-    if (i0 < pair.k) {
-      for (int p = threadIdx.x; p < depth; p += LW_THREADS) rows[p] = at.row[pair.first + first + p];
-      __syncthreads();
-      const Source source{at.u + (pair.matrix * at.n + pair.begin + first) * at.pitch + pair.begin + i0, at.from + pair.row(0) + c0,
-                          rows, at.pitch, at.n, depth, pair.k - i0, c_end - c0};
-      Product product;
-      product.clear();
+    for (int p = threadIdx.x; p < depth; p += LW_THREADS) rows[p] = at.row[pair.first + first + p];
+    __syncthreads();
+    const Source source{at.u + (pair.matrix * at.n + pair.begin + first) * at.pitch + pair.begin + i0, at.from + pair.row(0) + c0,
+                        rows, at.pitch, at.n, depth, pair.k - i0, c_end - c0};
+    Product product;
+    product.clear();
 #pragma unroll
-      for (int s = 0; s < STAGES - 1; s++) {
-        if (s < steps) source.load(stages + s * STAGE, s * DEPTH);
-        commit_copies();
-      }
-      for (int s = 0; s < steps; s++) {
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-        const int next = s + STAGES - 1;
-        if (next < steps) source.load(stages + next % STAGES * STAGE, next * DEPTH);
-        commit_copies();
-        product.add(stages + s % STAGES * STAGE);
-      }
-      product.each([&](int row, int column, const Real* x) {
-        const int i = i0 + row, c = c0 + column;
-        if (i >= pair.k || c >= c_end) return;
-        Real* line = to + (i64)rank[i] * at.n + c;
-        typedef Pack<Real, Product::TOGETHER> Group;
-        Group p;
-#pragma unroll
-        for (int e = 0; e < Product::TOGETHER; e++) p.v[e] = failed ? not_a_number() : x[e];
-        if (LW_V >= (int)sizeof(Group)) {
-          *(Group*)line = p;
-        } else {
-#pragma unroll
-          for (int e = 0; e < Product::TOGETHER; e++)
-            if (c + e < c_end) line[e] = p.v[e];
-        }
-      });
-      wait_copies<0>();
-      __syncthreads();
+    for (int s = 0; s < STAGES - 1; s++) {
+      if (s < steps) source.load(stages + s * STAGE, s * DEPTH);
+      commit_copies();
     }
-    // deflated eigenvectors; they have no entries in a half that they do not come from
-    const int i_end = min(i0 + SIDE, pair.size());
-    for (int i = max(i0, pair.k) + threadIdx.x / 32; i < i_end; i += LW_THREADS / 32) {
-      const int code = at.row[pair.first + i];
-      const Real* line = at.from + pair.row(code & ROW);
-      Real* out = to + (i64)rank[i] * at.n;
-      for (int c = c0 + threadIdx.x % 32; c < min(c0 + SIDE, c_end); c += 32)
-        out[c] = failed ? not_a_number() : code & (right ? RIGHT : LEFT) ? line[c] : Real(0);
+    for (int s = 0; s < steps; s++) {
+      wait_copies<STAGES - 2>();
+      __syncthreads();
+      const int next = s + STAGES - 1;
+      if (next < steps) source.load(stages + next % STAGES * STAGE, next * DEPTH);
+      commit_copies();
+      product.add(stages + s % STAGES * STAGE);
     }
+    for (int i = threadIdx.x; i < min(SIDE, pair.k - i0); i += LW_THREADS) {
+      double squares = 0;
+      for (int part = 0; part < at.parts; part++) squares += at.squares[part * at.batch * at.n + pair.first + i0 + i];
+      factors[i] = failed ? not_a_number() : (Real)(1 / sqrt(squares));
+    }
+    __syncthreads();
+    product.each([&](int row, int column, const Real* x) {
+      const int i = i0 + row, c = c0 + column;
+      if (i >= pair.k || c >= c_end) return;
+      const Real factor = factors[row];
+      Real* line = to + (i64)rank[i] * at.n + c;
+      typedef Pack<Real, Product::TOGETHER> Group;
+      Group p;
+#pragma unroll
+      for (int e = 0; e < Product::TOGETHER; e++) p.v[e] = factor * x[e];
+      if (LW_V >= (int)sizeof(Group)) {
+        *(Group*)line = p;
+      } else {
+#pragma unroll
+        for (int e = 0; e < Product::TOGETHER; e++)
+          if (c + e < c_end) line[e] = p.v[e];
+      }
+    });
+    wait_copies<0>();
+    __syncthreads();
   }
 }
