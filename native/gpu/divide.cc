@@ -10,7 +10,8 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t LEAF = 32;                    // rows of a leaf at most, as in divide_leaf.cu
-constexpr int LEAF_THREADS = 128, ROOT_THREADS = 256;
+constexpr int LEAF_THREADS = 64, ROOT_THREADS = 256;
+constexpr int64_t MANY_LEAVES = 4000;           // more of them than a GPU runs at a time, a warp for each
 constexpr int32_t COPIED = 32;                   // deflated eigenvectors that a block copies
 constexpr int64_t FEW_ROOTS = 15000, MANY_ROOTS = 200000;  // of a level
 constexpr int64_t FEW_TILES = 264;              // large tiles of a product only where there are more of them
@@ -130,11 +131,15 @@ int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, 
   for (int64_t parts = leaves; parts > 1; parts /= 2) std::swap(call.to, call.from);
   call.w = leaves == 1 ? w : nullptr;
 
-  const std::string choice = options(real_dtype, false, 16, " -DLW_THREADS=%d -DLW_M=1 -DLW_VECTORS=1", LEAF_THREADS);
-  const int64_t each = LEAF_THREADS / 32, leaf_room = 2 + 4 * LEAF + LEAF * (LEAF + 1);
-  if (start(frame, "divide_leaf.cu", choice, "divide_start", grid_for(batch), unsigned(LEAF_THREADS), size_t(LEAF_THREADS / 32 * real), call) ||
-      start(frame, "divide_leaf.cu", choice, "divide_leaf", grid_for(parts_of(batch * leaves, each)), unsigned(LEAF_THREADS),
-            size_t(each * leaf_room * real), call))
+  // a lane for each leaf makes its rotations: several leaves share a warp where there are many
+  const int64_t together = batch * leaves < MANY_LEAVES ? 1 : real_dtype ? 2 : 4;
+  const std::string choice =
+      options(real_dtype, false, 16, " -DLW_THREADS=%d -DLW_M=%d -DLW_VECTORS=1", LEAF_THREADS, int(together));
+  const int64_t warps = LEAF_THREADS / 32, gap = together == 1 ? 1 : together + 1;
+  const int64_t warp_room = (2 + 2 * LEAF) * together + 2 * LEAF * gap + together * LEAF * LEAF;
+  if (start(frame, "divide_leaf.cu", choice, "divide_start", grid_for(batch), unsigned(LEAF_THREADS), size_t(warps * real), call) ||
+      start(frame, "divide_leaf.cu", choice, "divide_leaf", grid_for(parts_of(batch * leaves, warps * together)),
+            unsigned(LEAF_THREADS), size_t(warps * warp_room * real), call))
     return 1;
   while (call.pairs > 1) {
     std::swap(call.to, call.from);
