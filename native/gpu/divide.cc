@@ -10,8 +10,10 @@ namespace lapwing::cuda {
 namespace {
 
 constexpr int64_t LEAF = 32;                    // rows of a leaf at most, as in divide_leaf.cu
-constexpr int LEAF_THREADS = 128, ROOT_THREADS = 256;
-constexpr int64_t BUSY_THREADS = 150000;        // of a GPU that is well used
+constexpr int LEAF_THREADS = 64, ROOT_THREADS = 256;
+constexpr int64_t MANY_LEAVES = 4000;           // more of them than a GPU runs at a time, a warp for each
+constexpr int32_t COPIED = 32;                   // deflated eigenvectors that a block copies
+constexpr int64_t FEW_ROOTS = 15000, MANY_ROOTS = 200000;  // of a level
 constexpr int64_t FEW_TILES = 264;              // large tiles of a product only where there are more of them
 
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
@@ -34,10 +36,10 @@ int64_t leaves_of(int64_t n) {
 
 // As in divide.cuh.
 struct Call {
-  void *d, *e, *values, *joined, *pole, *weight, *base, *offset, *rho, *turns, *turned, *row, *place, *rank, *head, *up, *from, *to,
+  void *d, *e, *values, *joined, *pole, *weight, *base, *offset, *squares, *rho, *turns, *turned, *row, *place, *rank, *head, *up, *from, *to,
       *u, *w, *info;
   int64_t batch;
-  int32_t n, pitch, pairs;
+  int32_t n, pitch, pairs, parts;
 };
 
 // Places in the scratch memory; with `block` null only their size.
@@ -55,6 +57,8 @@ struct Layout {
     const auto pitch = rounded(n, 4);
     for (void** list : {&call.values, &call.joined, &call.pole, &call.weight, &call.base, &call.offset, &call.rho}) *list = take(8 * n);
     for (void** list : {&call.row, &call.place, &call.rank}) *list = take(4 * n);
+    call.parts = batch * n >= FEW_ROOTS ? 1 : 8;
+    call.squares = take(8 * n * call.parts);
     call.turned = take(8 * n);
     call.head = take(16 * n);
     call.turns = take(2 * real * n);
@@ -80,23 +84,26 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call) {
             call, threads))
     return 1;
 
-  const int lanes = call.batch * call.n * 8 >= BUSY_THREADS ? 8 : 32;
+  const int64_t all = call.batch * call.n;
+  const int lanes = all >= MANY_ROOTS ? 4 : all >= FEW_ROOTS ? 8 : 32;
   const std::string choice = options(dtype, false, 16, " -DLW_THREADS=%d -DLW_LANES=%d", ROOT_THREADS, lanes);
   const auto root_blocks = int32_t(parts_of(size, ROOT_THREADS / lanes)), turn_blocks = int32_t(parts_of(size, ROOT_THREADS));
-  const auto vector_blocks = int32_t(parts_of(size, 32));
+  const auto vector_blocks = int32_t(parts_of(size, 32) * call.parts), copy_blocks = int32_t(parts_of(size, COPIED));
   const auto roots = [&](const char* name, int64_t blocks, size_t shared, auto... counts) {
     return start(frame, "divide_roots.cu", choice, name, grid_for(pairs * blocks), unsigned(ROOT_THREADS), shared, call, counts...);
   };
   if (roots("divide_roots", root_blocks + turn_blocks, 0, root_blocks, turn_blocks) ||
-      roots("divide_weights", root_blocks, 0, root_blocks) || roots("divide_vectors", vector_blocks, ROOT_THREADS * 8, vector_blocks))
+      roots("divide_weights", root_blocks, 0, root_blocks) ||
+      roots("divide_vectors", vector_blocks + copy_blocks, ROOT_THREADS * 8, vector_blocks, copy_blocks, COPIED))
     return 1;
 
   const auto tiles = [&](int64_t side) { return parts_of(size, side) * 2 * parts_of(half, side); };
   const int side = half <= 64 || pairs * tiles(128) < FEW_TILES ? 64 : 128;
   const int product_threads = side == 64 ? 128 : 256;
-  const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 0)) * real;  // STAGES * STAGE there
-  return start(frame, "divide_product.cu", options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d", product_threads, side),
-               "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads), size_t(stages + 4 * size), call,
+  const int resident = dtype ? 1 : side == 64 ? 4 : 2;
+  const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real;  // STAGES * STAGE there
+  return start(frame, "divide_product.cu", options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d -DLW_RESIDENT=%d", product_threads, side, resident),
+               "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads), size_t(stages + side * real + 4 * size), call,
                int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
 }
 
@@ -124,11 +131,15 @@ int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, 
   for (int64_t parts = leaves; parts > 1; parts /= 2) std::swap(call.to, call.from);
   call.w = leaves == 1 ? w : nullptr;
 
-  const std::string choice = options(real_dtype, false, 16, " -DLW_THREADS=%d -DLW_M=1 -DLW_VECTORS=1", LEAF_THREADS);
-  const int64_t each = LEAF_THREADS / 32, leaf_room = 2 + 4 * LEAF + LEAF * (LEAF + 1);
-  if (start(frame, "divide_leaf.cu", choice, "divide_start", grid_for(batch), unsigned(LEAF_THREADS), size_t(LEAF_THREADS / 32 * real), call) ||
-      start(frame, "divide_leaf.cu", choice, "divide_leaf", grid_for(parts_of(batch * leaves, each)), unsigned(LEAF_THREADS),
-            size_t(each * leaf_room * real), call))
+  // a lane for each leaf makes its rotations: several leaves share a warp where there are many
+  const int64_t together = batch * leaves < MANY_LEAVES ? 1 : real_dtype ? 2 : 4;
+  const std::string choice =
+      options(real_dtype, false, 16, " -DLW_THREADS=%d -DLW_M=%d -DLW_VECTORS=1", LEAF_THREADS, int(together));
+  const int64_t warps = LEAF_THREADS / 32, gap = together == 1 ? 1 : together + 1;
+  const int64_t warp_room = (2 + 2 * LEAF) * together + 2 * LEAF * gap + together * LEAF * LEAF;
+  if (start(frame, "divide_leaf.cu", choice, "divide_start", grid_for(batch), unsigned(LEAF_THREADS), size_t(warps * real), call) ||
+      start(frame, "divide_leaf.cu", choice, "divide_leaf", grid_for(parts_of(batch * leaves, warps * together)),
+            unsigned(LEAF_THREADS), size_t(warps * warp_room * real), call))
     return 1;
   while (call.pairs > 1) {
     std::swap(call.to, call.from);

@@ -12,6 +12,7 @@ constexpr int64_t RESERVED = 1024;      // of a block's shared memory, for the d
 constexpr int64_t MEASURE_ROWS = 64;    // that a block of tridiagonal_measure has
 constexpr int64_t LARGEST_CLUSTER = 8;  // that every GPU with clusters allows
 constexpr int64_t VALUE_THREADS = 256;
+constexpr int64_t REGISTERS = 16;  // accesses of 16 bytes that a thread holds on to
 
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 int64_t divided(int64_t x, int64_t by) { return (x + by - 1) / by; }
@@ -49,37 +50,56 @@ struct Answer {
 };
 
 // A team of `team` blocks for matrices of order n; all_sets is 0 where a block does not get that many.
-TeamShape shape_with(int32_t dtype, int64_t n, int team, bool near, const Properties& gpu) {
-  const int64_t element = int64_t(size_of(dtype)), vec = 16 / element, units = divided(n, 32 * vec), columns = divided(n, team);
+TeamShape shape_with(int32_t dtype, int64_t n, int64_t team, bool near, const Properties& gpu) {
+  const int64_t vec = 16 / int64_t(size_of(dtype)), units = divided(n, 32 * vec), columns = divided(n, team);
   TeamShape s{};
-  s.team = team;
+  s.team = int(team);
   s.near = near;
   // few columns: all warps along the rows, so that vectors are read once
-  int64_t warps = columns <= 8 && units <= 8 ? power_of_two(units) : 16;
-  s.rw = int(std::min<int64_t>(warps, columns <= 32 ? power_of_two(units) : power_of_two(divided(units, 4))));
+  const int64_t warps = columns <= 8 && units <= 8 ? power_of_two(units) : 16;
+  s.rw = int(std::min<int64_t>(warps, power_of_two(columns <= 32 ? units : divided(units, 4))));
   s.cw = int(warps / s.rw);
   s.q = int(divided(units, s.rw));
-  const int64_t registers = warps <= 8 ? 24 : 16;  // accesses of 16 bytes that a thread holds
   s.c = 8;
-  while (s.c > 1 && (s.c * s.q > registers || s.c * s.cw >= 2 * columns)) s.c /= 2;
+  while (s.c > 1 && (s.c * s.q > 8 || s.c * s.cw >= 2 * columns)) s.c /= 2;
   s.all_sets = int(divided(columns, s.cw * s.c));
-  s.sets = int(std::min<int64_t>(s.all_sets, std::max<int64_t>(registers / (s.c * s.q), 1)));
+  s.sets = int(std::min<int64_t>(s.all_sets, std::max<int64_t>(REGISTERS / (s.c * s.q), 1)));
   s.shared_sets = s.all_sets - s.sets;
   while (s.shared_sets > 0 && s.shared_bytes(dtype, n) + RESERVED > gpu.shared_per_block) s.shared_sets--;
-  if (s.shared_bytes(dtype, n) + RESERVED > gpu.shared_per_block) s.all_sets = 0;
+  const bool fits = s.shared_bytes(dtype, n) + RESERVED <= gpu.shared_per_block;
+  if (!fits || (s.rw > 1 && columns > s.threads())) s.all_sets = 0;
   return s;
 }
 
+// Microseconds of one step, about: what blocks tell each other, products, shared memory, and columns in global memory, which are
+// those that are needed for the shortest time.
+double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
+  const double element = double(size_of(dtype)), cycles = (dtype >= C64 ? 12. : 3.) / (dtype % 2 ? 64 : 128), clock = 1700;
+  const double own = double(n) * double(divided(n, s.team)), far = 1 - double(s.sets + s.shared_sets) / s.all_sets;
+  const double in_shared = own * s.shared_sets / s.all_sets, moved = own * (far / 2 - far * far / 6) * 2 * element;
+  return (s.near ? 1.5 : 2) + (0.45 * own * cycles + 0.45 * in_shared * 2 * element / 128) / clock + moved / 30000;
+}
+
+// The fastest team: more blocks of a matrix have less to do, but fewer matrices are in work at the same time.
 TeamShape shape_for(int32_t dtype, int64_t batch, int64_t n, const Properties& gpu) {
-  const int64_t element = int64_t(size_of(dtype)), most = gpu.multiprocessors;
-  // what a block holds on the chip, about
-  const int64_t held = gpu.shared_per_block - 40 * 1024 + 128 * 1024;
-  int64_t team = std::clamp<int64_t>(divided(n * n * element, held), 1, most);
-  team = std::clamp<int64_t>(most / std::max<int64_t>(batch, 1), team, std::min<int64_t>(most, divided(n, 8)));
-  const bool near = team == 1 || (gpu.compute_capability >= 90 && team <= LARGEST_CLUSTER);
-  TeamShape shape = shape_with(dtype, n, int(team), near, gpu);
-  shape.teams = int(std::min<int64_t>(batch, most / team));
-  return shape;
+  TeamShape best{};
+  double least = 0;
+  const auto consider = [&](int64_t team, bool near, int64_t teams) {
+    if (team < 1 || teams < 1 || team > divided(n, 4)) return;
+    TeamShape shape = shape_with(dtype, n, team, near, gpu);
+    if (!shape.all_sets) return;
+    shape.teams = int(std::min(batch, teams));
+    const double time = double(divided(batch, teams)) * step_time(shape, dtype, n);
+    if (best.all_sets && time >= least) return;
+    best = shape;
+    least = time;
+  };
+  const int64_t most = gpu.multiprocessors;
+  consider(1, true, most);
+  if (gpu.compute_capability >= 90)
+    for (int64_t team = 2; team <= LARGEST_CLUSTER; team++) consider(team, true, most * 31 / 32 / team);
+  for (int64_t teams = 1; teams <= most; teams++) consider(most / teams, false, teams);
+  return best;
 }
 
 }  // namespace

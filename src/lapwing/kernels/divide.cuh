@@ -18,6 +18,7 @@ struct Divide {
   double *joined;         // eigenvalues of the pairs, ascending
   double *pole, *weight;  // D and z without what is deflated, ascending; then the deflated eigenvalues, ascending
   double *base, *offset;  // the roots: the nearest pole and the distance from it
+  double *squares;        // of the lengths of u's columns, in `parts` parts, each of all matrices
   double *rho;            // for each pair
   Real *turns;            // 2n: cosines and sines of the rotations that deflate
   int *turned;            // 2n: the two rows of each rotation, and their halves before it
@@ -31,7 +32,7 @@ struct Divide {
   Real *w;                // the result, at the last level; null before
   int *info;
   i64 batch;
-  int n, pitch, pairs;    // pitch: elements between rows of u
+  int n, pitch, pairs, parts;  // pitch: elements between rows of u
 };
 
 // Row `index` of `count` at which a matrix of n rows is cut: multiples of 4, for accesses of 16 bytes.

@@ -60,27 +60,28 @@ LW_INLINE int rotate_close(const Room& room, int count, Real* turns, int* turned
     while (!bits && ++word * 32 < count) bits = room.close[word];
     if (!bits) return made;
     a = word * 32 + __ffs(bits) - 1;
-    int p = room.list[a];
-    while (true) {
-      const int q = room.list[a + 1];
-      const double zp = room.z[p], zq = room.z[q], length = sqrt(zp * zp + zq * zq), c = zq / length, s = -zp / length;
-      const double dp = room.d[p], dq = room.d[q];
+    int p = room.list[a], q = room.list[a + 1];
+    double dp = room.d[p], zp = room.z[p], dq, zq;
+    do {
+      dq = room.d[q];
+      zq = room.z[q];
+      const double squares = zp * zp + zq * zq, root = reciprocal_root(squares), c = zq * root, s = -zp * root;
       turns[2 * made] = (Real)c;
       turns[2 * made + 1] = (Real)s;
       turned[2 * made] = room.code[p];
       turned[2 * made + 1] = room.code[q];
       made++;
-      room.d[p] = dp * c * c + dq * s * s;
-      room.d[q] = dp * s * s + dq * c * c;
-      room.z[p] = 0;
-      room.z[q] = length;
       const int halves = (room.code[p] | room.code[q]) & BOTH;
       room.code[p] |= halves | DEFLATED;
       room.code[q] |= halves;
+      room.d[p] = dp * c * c + dq * s * s;
+      room.d[q] = dp = dp * s * s + dq * c * c;
+      room.z[q] = zp = squares * root;
       p = q;
       a++;
-      if (a + 1 >= count || !is_close(room.d[p], room.z[p], room.d[room.list[a + 1]], room.z[room.list[a + 1]])) break;
-    }
+      if (a + 1 == count) break;
+      q = room.list[a + 1];
+    } while (is_close(dp, zp, room.d[q], room.z[q]));
     a++;
   }
 }

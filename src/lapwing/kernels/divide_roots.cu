@@ -7,7 +7,9 @@ constexpr int LANES = LW_LANES, GROUPS = LW_THREADS / LANES, WARPS = LW_THREADS 
 constexpr int MOST_STEPS = 100;
 // The residual at which a root is exact, in terms of its rounding errors. Roots of float matrices need not be better than
 // float: the weights are computed from them, so that the eigenvectors are orthogonal all the same.
-#define LW_EXACT (sizeof(Real) == 4 ? 1e-11 : 2.220446049250313e-16)
+#define LW_EXACT (sizeof(Real) == 4 ? 1e-9 : 2.220446049250313e-16)
+// Convergence is quadratic: after a step that is smaller than this beside the offset, the next would change nothing.
+#define LW_SMALL_STEP (sizeof(Real) == 4 ? 1e-5 : 1e-9)
 
 LW_INLINE double sum_group(double x) {
 #pragma unroll
@@ -139,7 +141,10 @@ LW_INLINE void find_root(const double* __restrict__ pole, const double* __restri
     if (!(value * step_by < 0)) step_by = -value / slope;
     const double next = offset + step_by;
     const bool bisects = slow >= 3 || !(next > low && next < high);
-    if (bisects) slow = 0;
+    if (bisects)
+      slow = 0;
+    else if (fabs(step_by) < LW_SMALL_STEP * fabs(next))
+      active = false;
     offset = bisects ? between(low, high) : next;
   }
 }
@@ -250,34 +255,49 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_weights(Divide a
   }
 }
 
-// Row `place` of u: the components of that pole in the eigenvectors of D + rho z z^T. 32 eigenvectors for a block.
-extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_vectors(Divide at, int blocks) {
+// Row `place` of u: the components of that pole in the eigenvectors of D + rho z z^T, which get their length 1 later. A block
+// does 32 eigenvectors and one of at.parts parts of the poles. The blocks behind them copy the deflated eigenvectors, which
+// have no entries in a half that they do not come from; `copied` rows each.
+extern "C" __global__ void __launch_bounds__(LW_THREADS) divide_vectors(Divide at, int vector_blocks, int copy_blocks, int copied) {
   double* sums = (double*)memory;  // WARPS x 32
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = vector_blocks + copy_blocks;
   for (i64 index = blockIdx.x; index < at.batch * at.pairs * blocks; index += gridDim.x) {
     const Pair pair = Pair::of(at, index / blocks, true);
-    const int k = pair.k, i = (int)(index % blocks) * 32 + lane;
+    const int block = (int)(index % blocks), k = pair.k, size = pair.size();
+    if (block >= vector_blocks) {
+      const bool failed = at.w && at.info[pair.matrix];
+      const int first = (block - vector_blocks) * copied, end = min(first + copied, size), left = pair.middle - pair.begin;
+      for (int i = max(first, k) + warp; i < end; i += WARPS) {
+        const int code = at.row[pair.first + i];
+        const Real* from = at.from + pair.row(code & ROW) + pair.begin;
+        Real* to = at.to + pair.row(at.rank[pair.first + i]) + pair.begin;
+#pragma unroll 4
+        for (int c = lane; c < size; c += 32)
+          to[c] = failed ? not_a_number() : code & (c < left ? LEFT : RIGHT) ? from[c] : Real(0);
+      }
+      continue;
+    }
+    const int part = block % at.parts, i = block / at.parts * 32 + lane;
     if (i - lane >= k) continue;
     const double *pole = at.pole + pair.first, *weight = at.weight + pair.first;
+    const int* place = at.place + pair.first;
     const double base = at.base[pair.first + min(i, k - 1)], offset = at.offset[pair.first + min(i, k - 1)];
+    const int each = (k + at.parts - 1) / at.parts, end = min(k, (part + 1) * each);
+    Real* to = at.u + (pair.matrix * at.n + pair.begin) * at.pitch + pair.begin + i;
     double sum = 0;
 #pragma unroll 4
-    for (int j = warp; j < k; j += WARPS) {
-      const double part = weight[j] * inverse((pole[j] - base) - offset);
-      sum = fma(part, part, sum);
+    for (int j = part * each + warp; j < end; j += WARPS) {
+      const double x = weight[j] * inverse((pole[j] - base) - offset);
+      sum = fma(x, x, sum);
+      if (i < k) to[(i64)place[j] * at.pitch] = (Real)x;
     }
     sums[warp * 32 + lane] = sum;
     __syncthreads();
-    sum = 0;
-    for (int w = 0; w < WARPS; w++) sum += sums[w * 32 + lane];
-    const double by = 1 / sqrt(sum);
-    Real* to = at.u + (pair.matrix * at.n + pair.begin) * at.pitch + pair.begin + i;
-    if (i < k)
-#pragma unroll 4
-      for (int j = warp; j < k; j += WARPS) {
-        const double part = weight[j] * by * inverse((pole[j] - base) - offset);
-        to[(i64)at.place[pair.first + j] * at.pitch] = (Real)part;
-      }
+    if (warp == 0 && i < k) {
+      sum = 0;
+      for (int w = 0; w < WARPS; w++) sum += sums[w * 32 + lane];
+      at.squares[part * at.batch * at.n + pair.first + i] = sum;
+    }
     __syncthreads();
   }
 }
