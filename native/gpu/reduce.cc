@@ -76,7 +76,7 @@ TeamShape shape_with(int32_t dtype, int64_t n, int64_t team, bool near, const Pr
 double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
   const double element = double(size_of(dtype)), cycles = (dtype >= C64 ? 12. : 3.) / (dtype % 2 ? 64 : 128), clock = 1700;
   const double own = double(n) * double(divided(n, s.team)), far = 1 - double(s.sets + s.shared_sets) / s.all_sets;
-  const double in_shared = own * s.shared_sets / s.all_sets, moved = own * (far / 2 - far * far / 6) * 2 * element;
+  const double in_shared = own * s.shared_sets / s.all_sets, moved = own * far * (far / 2 - far * far / 6) * 2 * element;
   return (s.near ? 1.5 : 2) + (0.45 * own * cycles + 0.45 * in_shared * 2 * element / 128) / clock + moved / 30000;
 }
 
