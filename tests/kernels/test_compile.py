@@ -236,6 +236,19 @@ def svd_kernels():
     }
 
 
+def reduced_kernels():
+    """Those of spectra by way of tridiagonal matrices, on a GPU without clusters: one block for a matrix, and teams of them."""
+    gpu = (108, 166912, 80, "NVIDIA A100-SXM4-80GB")
+    return {
+        job
+        for dtype in range(4)
+        for batch, n in ((1, 600), (500, 200), (30, 600))
+        for op in ("eigh", "eigvalsh")
+        for job in native.kernels(OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, 0, (batch, n, 0, n), gpu)
+        if job[0].startswith("tridiagonal")
+    }
+
+
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
@@ -258,6 +271,7 @@ def asked(tmp_path_factory):
         | COLUMNS
         | DIVIDE
         | svd_kernels()
+        | reduced_kernels()
     )
 
 
