@@ -9,12 +9,13 @@
 namespace lapwing::cuda {
 namespace {
 
-constexpr int64_t LEAF = 32;                    // rows of a leaf at most, as in divide_leaf.cu
+constexpr int64_t LEAF = 32;  // rows of a leaf at most, as in divide_leaf.cu
 constexpr int LEAF_THREADS = 64, ROOT_THREADS = 256;
-constexpr int64_t MANY_LEAVES = 4000;           // more of them than a GPU runs at a time, a warp for each
-constexpr int32_t COPIED = 32;                   // deflated eigenvectors that a block copies
-constexpr int64_t FEW_ROOTS = 15000, MANY_ROOTS = 200000;  // of a level
-constexpr int64_t FEW_TILES = 264;              // large tiles of a product only where there are more of them
+constexpr int32_t COPIED = 32;  // deflated eigenvectors that a block copies
+// Sizes of a level from which a GPU is busy with less parallel shapes. H200, 2026-11-16.
+constexpr int64_t MANY_LEAVES = 4000;                      // several leaves to a warp
+constexpr int64_t FEW_ROOTS = 15000, MANY_ROOTS = 200000;  // fewer lanes to a root
+constexpr int64_t FEW_TILES = 264;                         // large tiles of a product
 
 int64_t rounded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 int64_t parts_of(int64_t x, int64_t each) { return (x + each - 1) / each; }
@@ -36,8 +37,8 @@ int64_t leaves_of(int64_t n) {
 
 // As in divide.cuh.
 struct Call {
-  void *d, *e, *values, *joined, *pole, *weight, *base, *offset, *squares, *rho, *turns, *turned, *row, *place, *rank, *head, *up, *from, *to,
-      *u, *w, *info;
+  void *d, *e, *values, *joined, *pole, *weight, *base, *offset, *squares, *rho, *turns, *turned, *row, *place, *rank, *head, *up;
+  void *from, *to, *u, *w, *info;
   int64_t batch;
   int32_t n, pitch, pairs, parts;
 };
@@ -50,12 +51,13 @@ struct Layout {
 
   Layout(int64_t batch, int64_t n, int64_t real, char* block) {
     const auto take = [&](int64_t size) {
-      void* at = block + bytes;
+      void* at = block ? block + bytes : nullptr;
       bytes += rounded(batch * size, 256);
       return at;
     };
     const auto pitch = rounded(n, 4);
-    for (void** list : {&call.values, &call.joined, &call.pole, &call.weight, &call.base, &call.offset, &call.rho}) *list = take(8 * n);
+    for (void** list : {&call.values, &call.joined, &call.pole, &call.weight, &call.base, &call.offset, &call.rho})
+      *list = take(8 * n);
     for (void** list : {&call.row, &call.place, &call.rank}) *list = take(4 * n);
     call.parts = batch * n >= FEW_ROOTS ? 1 : 8;
     call.squares = take(8 * n * call.parts);
@@ -80,8 +82,8 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call) {
 
   const int32_t threads = int32_t(std::clamp<int64_t>(rounded(size / 2, 32), 64, 512));
   const int64_t even = rounded(size, 2), merge_shared = 256 + 16 * size + 8 * even + 4 * parts_of(size, 32);
-  if (start(frame, "divide_merge.cu", options(dtype, false, 16), "divide_merge", grid_for(pairs), unsigned(threads), size_t(merge_shared),
-            call, threads))
+  if (start(frame, "divide_merge.cu", options(dtype, false, 16), "divide_merge", grid_for(pairs), unsigned(threads),
+            size_t(merge_shared), call, threads))
     return 1;
 
   const int64_t all = call.batch * call.n;
@@ -102,9 +104,10 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call) {
   const int product_threads = side == 64 ? 128 : 256;
   const int resident = dtype ? 1 : side == 64 ? 4 : 2;
   const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real;  // STAGES * STAGE there
-  return start(frame, "divide_product.cu", options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d -DLW_RESIDENT=%d", product_threads, side, resident),
-               "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads), size_t(stages + side * real + 4 * size), call,
-               int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
+  const std::string product =
+      options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d -DLW_RESIDENT=%d", product_threads, side, resident);
+  return start(frame, "divide_product.cu", product, "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads),
+               size_t(stages + side * real + 4 * size), call, int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
 }
 
 }  // namespace

@@ -13,23 +13,27 @@ constexpr int STAGE = 2 * DEPTH * PITCH;           // elements of a stage: a pie
 struct Source {
   const Real *u, *from;
   const int* rows;  // of the parts' eigenvectors, in shared memory
-  i64 pitch, n;
+  int pitch, n;
   int end, i_end, c_end;  // what is there: places, and rows and columns of the tile
 
   LW_INLINE void load(Real* stage, int p0) const {
+    copy<16>(stage, p0, i_end, [&](int p) { return u + (unsigned)(p * pitch); });
+    copy<(LW_V > SIZE ? LW_V : SIZE)>(stage + DEPTH * PITCH, p0, c_end, [&](int p) { return from + (unsigned)(rows[p] * n); });
+  }
+
+  // Lines p0 to p0 + DEPTH - 1, in accesses of WIDTH bytes. Each thread keeps to its columns.
+  template <int WIDTH, typename F>
+  LW_INLINE void copy(Real* stage, int p0, int columns, F line) const {
+    constexpr int STEP = WIDTH / SIZE, THREADS = SIDE / STEP < LW_THREADS ? SIDE / STEP : LW_THREADS, LINES = LW_THREADS / THREADS;
+    const int first = threadIdx.x / THREADS;
 #pragma unroll
-    for (int v = threadIdx.x; v < DEPTH * SIDE / VEC; v += LW_THREADS) {
-      const int p = v / (SIDE / VEC), i = v % (SIDE / VEC) * VEC;
-      const bool inside = p0 + p < end && i < i_end;
-      copy_async<16>(stage + p * PITCH + i, inside ? u + (p0 + p) * pitch + i : u, inside);
-    }
-    constexpr int WIDTH = LW_V > SIZE ? LW_V : SIZE, STEP = WIDTH / SIZE;
+    for (int p = 0; p < DEPTH; p += LINES)
 #pragma unroll
-    for (int v = threadIdx.x; v < DEPTH * SIDE / STEP; v += LW_THREADS) {
-      const int p = v / (SIDE / STEP), c = v % (SIDE / STEP) * STEP;
-      const bool inside = p0 + p < end && c < c_end;
-      copy_async<WIDTH>(stage + (DEPTH + p) * PITCH + c, inside ? from + rows[p0 + p] * n + c : from, inside);
-    }
+      for (int c = 0; c < SIDE; c += THREADS * STEP) {
+        const int column = c + threadIdx.x % THREADS * STEP;
+        const bool inside = p0 + p + first < end && column < columns;
+        copy_async<WIDTH>(stage + (p + first) * PITCH + column, inside ? line(p0 + p + first) + column : u, inside);
+      }
   }
 };
 
