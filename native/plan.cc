@@ -238,10 +238,16 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
 }
 
-// A GPU wants to be filled.
-bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
-  const int64_t n = frame.size[1];
-  return n <= 512 && frame.size[0] >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
+bool gpu_krylov_pays(const Frame& frame, const Place&);
+
+// A GPU wants to be filled: rotations need many matrices, teams of blocks take one. H200 (2026-11-16), ms with vectors, against
+// cuSOLVER: float32 n = 512 2.0 / 4.7, 1024 3.7 / 10.7, 2048 12 / 25, 4096 64 / 80; float64 1024 5.5 / 10.9, 2048 20 / 27, 4096 170 / 105;
+// complex128 512 3.3 / 5.4. A few values at an end of a large spectrum are the iteration's.
+bool gpu_eigh_batched_pays(const Frame& frame, const Place& place) {
+  const int64_t n = frame.size[1], batch = frame.size[0];
+  if (n < 256) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
+  constexpr int64_t largest[] = {4096, 2048, 1024, 1024};
+  return n <= largest[frame.dtype] && !(batch == 1 && krylov::at_an_end(frame) && gpu_krylov_pays(frame, place));
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }

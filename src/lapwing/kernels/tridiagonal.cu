@@ -5,8 +5,8 @@
 // every step: it takes the update of the step before (A - u w^H - w u^H) and is multiplied by the new vector. Vectors are short
 // next to the matrix, so every block computes all of them for itself. What the blocks tell each other in a step is, for every
 // row i, the product (A u)_i and the element A(i, k) of the next column, from the block that has column i. In global memory the words
-// carry the number of the step beside the data, so a reader needs no barrier: it reads until the number is the right one. A
-// cluster of blocks writes to each other's shared memory and has its own barrier, which is faster than reading that over and over.
+// carry the number of the step beside the data, so a reader needs no barrier: it reads until the number is the right one. A team
+// of one block keeps them in shared memory.
 //
 //   LW_RW, LW_CW  warps along the rows and along the columns of a block
 //   LW_Q          groups of VEC rows that a thread has
@@ -14,20 +14,14 @@
 //   LW_SETS       sets of LW_C columns that a thread holds in registers
 //   LW_FAR        1: there are columns in global memory
 //   LW_TEAM       blocks of a team
-//   LW_NEAR       1: the team is a cluster, and what it tells each other lies in shared memory; 0: in global memory
 #include "eigh.cuh"
 
-#if LW_NEAR && LW_TEAM > 1
-#define LW_CLUSTERED __cluster_dims__(LW_TEAM, 1, 1)
-#else
-#define LW_CLUSTERED
-#endif
-
 constexpr int RW = LW_RW, CW = LW_CW, Q = LW_Q, C = LW_C, SETS = LW_SETS, TEAM = LW_TEAM;
+constexpr bool ALONE = TEAM == 1;
 constexpr int WARPS = RW * CW, THREADS = 32 * WARPS;
 constexpr int HEIGHT = 32 * VEC * RW * Q;            // rows that a block has room for
 constexpr int S = (HEIGHT + THREADS - 1) / THREADS;  // elements of a vector that a thread computes
-constexpr int WORDS = LW_NEAR ? SIZE / 4 : SIZE / 2;  // of 8 bytes that are told of one row
+constexpr int WORDS = ALONE ? SIZE / 4 : SIZE / 2;  // of 8 bytes that are told of one row
 constexpr int PATIENCE = 1 << 22;                    // looks before a thread takes it that nothing comes any more
 
 struct Call {
@@ -60,30 +54,11 @@ struct Room {
 
 LW_INLINE void pause() {}
 
-// One word to the shared memory of a block of the cluster
-LW_INLINE void tell_near(u64* to, int block, u64 word) {
-#if LW_TEAM > 1
-  unsigned address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(to)), "r"(block));
-  asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(word) : "memory");
-#else
-  *to = word;
-#endif
-}
 LW_INLINE void tell_far(u64* to, u64 one, u64 two) {
   asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(one), "l"(two) : "memory");
 }
 LW_INLINE void look(const u64* from, u64& one, u64& two) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(one), "=l"(two) : "l"(from) : "memory");
-}
-
-// All blocks of a cluster meet; what they wrote before is visible after.
-LW_INLINE void meet() {
-#if LW_NEAR && LW_TEAM > 1
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
 }
 
 struct alignas(2 * SIZE) Pair {
@@ -92,10 +67,8 @@ struct alignas(2 * SIZE) Pair {
 
 LW_INLINE void tell_all(u64* mail, int row, Pair pair, unsigned step) {
   u64* to = mail + row * WORDS;
-  if (LW_NEAR) {
-    for (int block = 0; block < TEAM; block++)
-#pragma unroll
-      for (int k = 0; k < WORDS; k++) tell_near(to + k, block, ((const u64*)&pair)[k]);
+  if (ALONE) {
+    *(Pair*)to = pair;
     return;
   }
   const unsigned* bits = (const unsigned*)&pair;
@@ -115,10 +88,10 @@ LW_INLINE bool listen(Pair (&pairs)[S], const u64* mail, int k, int n, unsigned 
       pairs[s] = Pair{zero(), zero()};
       if (i >= k && i < n) {
         missing |= 1u << s;
-        if (LW_NEAR) pairs[s] = *(const Pair*)(mail + i * WORDS);
+        if (ALONE) pairs[s] = *(const Pair*)(mail + i * WORDS);
       }
     }
-    for (int looks = 0; !LW_NEAR && missing; looks++) {
+    for (int looks = 0; !ALONE && missing; looks++) {
       u64 words[AT_ONCE][WORDS];
 #pragma unroll
       for (int s = s0; s < s0 + AT_ONCE && s < S; s++)
@@ -300,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(256) tridiagonal_measure(const T* a
   }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED tridiagonal(Call call) {
+extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(Call call) {
   const int n = call.n, t = threadIdx.x, team = blockIdx.x / TEAM, teams = gridDim.x / TEAM;
   Place p;
   p.lane = t % 32, p.rw = t / 32 % RW, p.cw = t / 32 / RW, p.block = blockIdx.x % TEAM, p.sets = call.sets;
@@ -308,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
   Room room;
   room.sets = (Vector*)memory;
   room.mail = (u64*)(room.sets + call.shared_sets * C * Q * THREADS);
-  room.u = (T*)(room.mail + (LW_NEAR ? 2 * n * WORDS : 0));
+  room.u = (T*)(room.mail + (ALONE ? 2 * n * WORDS : 0));
   room.w = room.u + length;
   room.x = room.w + length;
   room.head = room.x + length;
@@ -319,7 +292,6 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
   Vector* near_sets = room.sets + t - SETS * C * Q * THREADS;
   const int far_from = SETS + call.shared_sets;
   Vector* far_sets = call.rest + ((i64)blockIdx.x * (call.sets - far_from) - far_from) * C * Q * THREADS + t;
-  meet();  // a block that is not running yet has no shared memory to write to
 
   bool patient = true;
   Vector a[SETS][C][Q];
@@ -357,8 +329,8 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
         }
     __syncthreads();
 
-    // what step k listens to is not written again before all have heard it, and near blocks meet between two matrices
-    u64* slots = LW_NEAR ? room.mail : call.mail + ((i64)team * 2 + round % 2) * 2 * n * WORDS;
+    // what step k listens to is not written again before all have heard it
+    u64* slots = ALONE ? room.mail : call.mail + ((i64)team * 2 + round % 2) * 2 * n * WORDS;
     const bool writes = p.block == (n - 1) % TEAM;
     const int last = p.block < n ? p.block + (n - 1 - p.block) / TEAM * TEAM : -1;  // own column
     T tau = zero();
@@ -435,8 +407,8 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
           tell_all(mail, column, Pair{sum, room.head[t]}, next);
         }
       }
-      if (LW_NEAR) {
-        meet();
+      if (ALONE) {
+        __syncthreads();
       } else if (last <= k + 1 && !writes) {
         step += n - 1 - k;
         break;
@@ -454,6 +426,6 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) LW_CLUSTERED
         if (t == 0) call.tau[m * call.v_rows + k] = zero();
       }
     }
-    meet();
+    __syncthreads();
   }
 }

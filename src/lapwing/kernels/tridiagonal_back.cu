@@ -34,6 +34,19 @@ extern "C" __global__ void __launch_bounds__(SHARE* WIDTH)
   }
 }
 
+// v and tau <- the vectors and factors that eigh.cu or eigh_panel.cu left right of the diagonal of h, with the zeros around them
+extern "C" __global__ void __launch_bounds__(256)
+    tridiagonal_take(const T* h, const T* from, T* v, T* tau, i64 batch, int n, int pitch, int rows) {
+  for (i64 row = blockIdx.x; row < batch * rows; row += gridDim.x) {
+    const i64 m = row / rows;
+    const int k = (int)(row - m * rows);
+    const bool has = k < n - 1;
+    for (int i = threadIdx.x; i < pitch; i += 256)
+      v[row * pitch + i] = has && i > k && i < n ? h[(m * n + k) * pitch + i] : zero();
+    if (threadIdx.x == 0) tau[row] = has ? from[m * n + k] : zero();
+  }
+}
+
 // Real vectors as complex ones
 extern "C" __global__ void __launch_bounds__(256) tridiagonal_widen(const Real* from, T* to, i64 count) {
   for (i64 k = (i64)blockIdx.x * 256 + threadIdx.x; k < count; k += (i64)gridDim.x * 256) to[k] = from_real(from[k]);

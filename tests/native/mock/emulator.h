@@ -22,7 +22,6 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __CUDA_ARCH__ 800
 
 using std::fabs;
@@ -68,7 +67,6 @@ struct Fiber {
 inline Fiber fibers[MOST_TOGETHER][MOST_THREADS];
 inline Block blocks_together[MOST_TOGETHER];
 inline Block* block = blocks_together;  // the one that runs
-inline Gate team;                        // of all threads of the blocks that run together
 inline Fiber* current = nullptr;
 inline ucontext_t scheduler;
 inline Index grid_size;
@@ -90,14 +88,6 @@ inline void wait(Gate& gate) {
 inline void pause() { swapcontext(&current->context, &scheduler); }
 
 inline Warp& own_warp() { return block->warps[current->index.x / 32]; }
-
-// Where `mine`, an address in `memory`, lies in the shared memory of another block of the team.
-template <class X>
-X* in_block(int number, X* mine, char* memory) {
-  Block& other = blocks_together[number];
-  if (&other == block) return mine;
-  return reinterpret_cast<X*>(other.memory.data() + (reinterpret_cast<char*>(mine) - memory));
-}
 
 // f(all 32 values) after every lane has brought its own. Two sets of slots: nobody is two exchanges ahead.
 template <class V, class F>
@@ -164,7 +154,6 @@ inline int run_blocks(int count, unsigned first, int threads, unsigned shared, c
     blocks_together[b].memory.assign(memory, memory + shared + GUARD);
     prepare(blocks_together[b], fibers[b], threads);
   }
-  team = {0, 0, count * threads};
   for (bool open = true; open;) {
     const int before = progress;
     open = false;

@@ -75,7 +75,7 @@ std::string signature(const std::string& source, const std::string& parameters) 
 }
 
 const std::regex KERNEL(
-    R"(extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\s*\([^)]*\))?\s*(?:LW_CLUSTERED\s+)?(\w+)\s*\(([^)]*)\))");
+    R"(extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\s*\([^)]*\))?\s*(\w+)\s*\(([^)]*)\))");
 
 std::string kernels(const std::string& source) {
   static std::map<std::string, std::string> known;
@@ -101,7 +101,7 @@ void replace_body(std::string* text, const char* head, const char* body) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.'));
-  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq|svd_gram|eig|divide\\w*|tridiagonal\\w*");
+  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq|svd_gram|eig|eigh_panel|divide\\w*|tridiagonal\\w*");
   if (!folder || !std::regex_match(stem, runs)) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
@@ -121,9 +121,7 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
     replace_body(&text, "LW_INLINE void pause()", "{ emulator::pause(); }");
-    replace_body(&text, "LW_INLINE void tell_near(", "{ *emulator::in_block(block, to, memory) = word; }");
     replace_body(&text, "LW_INLINE void tell_far(", "{ to[0] = one; to[1] = two; }");
-    replace_body(&text, "LW_INLINE void meet()", "{ if (LW_NEAR) emulator::wait(emulator::team); else __syncthreads(); }");
     replace_body(&text, "LW_INLINE void look(", "{ one = from[0]; two = from[1]; }");
     if (name == p.name) {
       std::string choice;
