@@ -1,5 +1,5 @@
-"""Spectra by way of tridiagonal matrices on the CUDA path without a GPU: the device sources run as host code (emulator.h), blocks of
-a team in turns, and the stand-in library computes the products."""
+"""Spectra by way of tridiagonal matrices on the CUDA path without a GPU: the device sources run as host code (emulator.h), the
+blocks of a team in turns, and the stand-in library computes the products."""
 
 import pytest
 
