@@ -141,7 +141,7 @@ std::string needs_products(const Place& place) {
 }
 
 std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
-  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST);
+  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST[frame.dtype]);
   return cuda::eigh_needs_products(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
 }
 
@@ -241,12 +241,12 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
 bool gpu_krylov_pays(const Frame& frame, const Place&);
 
 // A GPU wants to be filled: rotations need many matrices, teams of blocks take one. H200 (2026-11-16), ms with vectors, against
-// cuSOLVER: float32 n = 512 2.0 / 4.7, 1024 3.7 / 10.7, 2048 12 / 25, 4096 64 / 80; float64 1024 5.5 / 10.9, 2048 20 / 27, 4096 170 / 105;
-// complex128 512 3.3 / 5.4. A few values at an end of a large spectrum are the iteration's.
+// cuSOLVER: float32 n = 160 1.0 / 1.6, 512 1.9 / 5.1, 2048 10.9 / 24.8, 4096 61 / 89; float64 192 1.0 / 1.9, 2048 18.8 / 27.1; complex64
+// 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37. A few values at an end of a large spectrum are the iteration's.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place& place) {
   const int64_t n = frame.size[1], batch = frame.size[0];
-  if (n < 256) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
-  constexpr int64_t largest[] = {4096, 2048, 1024, 1024};
+  if (n < 150) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
+  constexpr int64_t largest[] = {4096, 2048, 2048, 1024};
   return n <= largest[frame.dtype] && !(batch == 1 && krylov::at_an_end(frame) && gpu_krylov_pays(frame, place));
 }
 

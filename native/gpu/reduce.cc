@@ -79,7 +79,7 @@ double step_time(const TeamShape& s, int32_t dtype, int64_t n) {
   constexpr double WAITS[] = {1.9, 2.4, 2.4, 3}, VECTORS[] = {6e-4, 1.2e-3, 1.2e-3, 2.4e-3}, OWN[] = {2.2e-5, 4e-5, 6e-5, 1.2e-4};
   const double own = double(n) * double(divided(n, s.team)), far = 1 - double(s.sets + s.shared_sets) / s.all_sets;
   const double moved = own * far * (far / 2 - far * far / 6) * 2 * double(size_of(dtype));
-  return WAITS[dtype] + VECTORS[dtype] * double(n) + OWN[dtype] * own + moved / 15000;
+  return WAITS[dtype] + VECTORS[dtype] * double(n) + OWN[dtype] * own + (moved > 0 ? 1 + moved / 15000 : 0);
 }
 
 // The fastest team: more blocks of a matrix have less to do, but fewer matrices are in work at the same time.

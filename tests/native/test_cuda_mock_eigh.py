@@ -248,7 +248,7 @@ def test_streams(child, engine):
     """Kernels, copies, products and the solver are all on the caller's stream and in its context."""
     code = f"""
     own, other = stream(1), stream(0, primary=False)
-    n = 150 if "{engine}" == "batched" else 210
+    n = 149 if "{engine}" == "batched" else 210
     a = hermitian("float64", 2, n, w=0.5 ** np.arange(n))
     for given, ordinal in ((0, 0), (2, 1), (own, 0), (other, -1), (own, -1)):
         need = native.scratch_bytes(*eigh_call(a, "{engine}", part=(n - 4, 4), ordinal=max(ordinal, 0)))
@@ -512,7 +512,7 @@ assert converged and info == 0 and np.abs(w - np.linalg.eigvalsh(a[0])[-4:]).max
 KERNELS = {
     **dict.fromkeys((1, 4), ("eigh_small",)),
     # larger ones: test_cuda_mock_tridiagonal.py
-    **dict.fromkeys((9, 16, 17, 33, 64, 100, 130, 159), ("eigh_reduce", "eigh_values", "eigh_vectors")),
+    **dict.fromkeys((9, 16, 17, 33, 64, 100, 130, 149), ("eigh_reduce", "eigh_values", "eigh_vectors")),
 }
 
 
@@ -586,18 +586,18 @@ def test_batched_workspace(child):
 def test_batched_failing_calls(child):
     code = """
     a = hermitian("float64", 2, 20)
-    big = hermitian("complex128", 1, 150)
+    big = hermitian("complex128", 1, 149)
     texts = [failing(f"cuLaunchKernel:{k}", lambda: eigh(a, "batched")) for k in (1, 2, 3)]
     texts += [failing(f"cuLaunchKernel:{k}", lambda: eigh(big, "batched")) for k in (1, 2)]
     texts += [failing("cuLaunchKernel:1", lambda: eigh(a[:, :3, :3], "batched"))]
     fill = failing("cuMemsetD8Async:1", lambda: eigh(hermitian("float64", 1, 200), "batched"))
-    large = message(lambda: eigh(np.zeros((1, 4097, 4097)), "batched", scratch=0))
+    large = message(lambda: eigh(np.zeros((1, 2049, 2049)), "batched", scratch=0))
     tell(texts=texts, fill=fill, large=large)
     """
     _, told = child(code)
     assert ["launching a kernel" in text for text in told["texts"]] == [True] * 6
     assert "filling GPU memory" in told["fill"]
-    assert "batched takes n up to 4096 on this device, not 4097" in told["large"]
+    assert "batched takes n up to 2048 on this device, not 2049" in told["large"]
 
 
 def test_batched_on_a_gpu_with_little_shared_memory(child):
@@ -607,7 +607,7 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
     native.set_rules("Mock GPU", [row(dtype) for dtype in DTYPE_CODE])
     refused = 0
     for dtype in {DTYPES}:
-        for n in (5, 60, 64, 130, 159):
+        for n in (5, 60, 64, 130, 149):
             a = np.broadcast_to(np.eye(n, dtype=dtype), (2, n, n))
             w, v, info = eigh(a, "auto")
             assert not info.any()
