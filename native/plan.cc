@@ -238,16 +238,14 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
 }
 
-bool gpu_krylov_pays(const Frame& frame, const Place&);
-
 // A GPU wants to be filled: rotations need many matrices, teams of blocks take one. H200 (2026-11-16), ms with vectors, against
 // cuSOLVER: float32 n = 160 1.0 / 1.6, 512 1.9 / 5.1, 2048 10.9 / 24.8, 4096 61 / 89; float64 192 1.0 / 1.9, 2048 18.8 / 27.1; complex64
-// 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37. A few values at an end of a large spectrum are the iteration's.
-bool gpu_eigh_batched_pays(const Frame& frame, const Place& place) {
+// 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37.
+bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], batch = frame.size[0];
   if (n < 150) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
   constexpr int64_t largest[] = {4096, 2048, 2048, 1024};
-  return n <= largest[frame.dtype] && !(batch == 1 && krylov::at_an_end(frame) && gpu_krylov_pays(frame, place));
+  return n <= largest[frame.dtype];
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
@@ -623,7 +621,9 @@ Choice decide(const Frame& frame, const Place& place) {
   const Method* wanted = methods.find(preferred.load(std::memory_order_relaxed));
   if (wanted && wanted->refuses(frame, place).empty()) return {wanted, Choice::PREFERRED};
   const Choice direct = choose_direct(frame, place, methods);
-  if (direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
+  // a few values at an end of a large spectrum may be the iteration's all the same
+  const bool whole = (frame.op != EIGH && frame.op != EIGVALSH) || !krylov::at_an_end(frame);
+  if (whole && direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
   for (const Method& method : methods) {
     if (!is_special(method)) continue;
     const Rule* rule = nullptr;

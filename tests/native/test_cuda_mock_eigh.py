@@ -620,7 +620,9 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
                 assert (w == np.arange(1, n + 1)).all()
     tell(refused=refused)
     """
-    assert child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
+    assert (
+        child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
+    )
 
 
 # ---- the choice of engine ----------------------------------------------------------------------------------------
