@@ -135,18 +135,19 @@ std::string gpu_tiled_refuses(const Frame& frame, const Place& place) {
   return text("tiled needs more shared memory than the %d bytes that this GPU allows a block", place.gpu->shared_per_block);
 }
 
-std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
-  return cuda::eigh_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIGH_LARGEST);
-}
-
-std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
-  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
-}
-
 // Kernels between products of whole batches.
 std::string needs_products(const Place& place) {
   const std::string kernels = needs_kernels_and(place, vendor::blas);
   return kernels.empty() ? missing(place, vendor::dense_blas) : kernels;
+}
+
+std::string gpu_eigh_batched_refuses(const Frame& frame, const Place& place) {
+  if (!cuda::eigh_fits(frame, *place.gpu)) return too_large_for(frame, cuda::EIGH_LARGEST[frame.dtype]);
+  return cuda::eigh_needs_products(frame, *place.gpu) ? needs_products(place) : needs_compiler(place);
+}
+
+std::string gpu_eig_batched_refuses(const Frame& frame, const Place& place) {
+  return cuda::eig_fits(frame, *place.gpu) ? needs_compiler(place) : too_large_for(frame, cuda::EIG_LARGEST);
 }
 
 std::string gpu_svd_refused(const Frame& frame) {
@@ -243,10 +244,14 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
   return frame.size[1] >= (frame.dtype == F32 ? CUSOLVER_EIG_FROM_F32 : CUSOLVER_EIG_FROM);
 }
 
-// A GPU wants to be filled.
+// A GPU wants to be filled: rotations need many matrices, teams of blocks take one. H200 (2026-11-16), ms with vectors, against
+// cuSOLVER: float32 n = 160 1.0 / 1.6, 512 1.9 / 5.1, 2048 10.9 / 24.8, 4096 61 / 89; float64 192 1.0 / 1.9, 2048 18.8 / 27.1; complex64
+// 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
-  const int64_t n = frame.size[1];
-  return n <= cuda::EIGH_LARGEST && frame.size[0] >= (n <= 32 ? 1 : n <= 64 ? 2 : n <= 192 ? 16 : 32);
+  const int64_t n = frame.size[1], batch = frame.size[0];
+  if (n < 150) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
+  constexpr int64_t largest[] = {4096, 2048, 2048, 1024};
+  return n <= largest[frame.dtype];
 }
 
 bool solve_batched_pays(const Frame& frame, const Place&) { return solve_fits(frame) && solve_pays(frame); }
@@ -622,7 +627,9 @@ Choice decide(const Frame& frame, const Place& place) {
   const Method* wanted = methods.find(preferred.load(std::memory_order_relaxed));
   if (wanted && wanted->refuses(frame, place).empty()) return {wanted, Choice::PREFERRED};
   const Choice direct = choose_direct(frame, place, methods);
-  if (direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
+  // a few values at an end of a large spectrum may be the iteration's all the same
+  const bool whole = (frame.op != EIGH && frame.op != EIGVALSH) || !krylov::at_an_end(frame);
+  if (whole && direct.engine() == BATCHED && direct.why != Choice::LEFT_OVER) return direct;
   for (const Method& method : methods) {
     if (!is_special(method)) continue;
     const Rule* rule = nullptr;

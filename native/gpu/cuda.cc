@@ -314,9 +314,12 @@ std::string options(int32_t dtype, bool upper, int width, const char* more, ...)
   return text;
 }
 
-int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments) {
-  int status = vendor::table().launch(function, grid.x, grid.y, grid.z, threads, 1, 1, unsigned(shared), frame.stream,
-                                      arguments, nullptr);
+int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments, bool together) {
+  const vendor::Table& table = vendor::table();
+  const int status = together ? table.launch_together(function, grid.x, grid.y, grid.z, threads, 1, 1, unsigned(shared),
+                                                      frame.stream, arguments)
+                              : table.launch(function, grid.x, grid.y, grid.z, threads, 1, 1, unsigned(shared), frame.stream,
+                                             arguments, nullptr);
   return check(frame, status, "launching a kernel");
 }
 

@@ -61,8 +61,9 @@ inline int access_width(std::initializer_list<const void*> addresses, int64_t st
 // The options that nearly every device source takes, and `more` in the form of printf: " -DLW_N=%d".
 std::string options(int32_t dtype, bool upper, int width, const char* more = "", ...);
 
-// Queues the kernel on the frame's stream. 0, or 1 with a message.
-int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments);
+// Queues the kernel on the frame's stream. 0, or 1 with a message. `together`: its blocks wait for each other, so that it starts only
+// once the GPU has room for all of them.
+int launch(Frame& frame, void* function, Grid grid, unsigned threads, size_t shared, void** arguments, bool together = false);
 
 // Finds kernel `name` as function() does, and queues it. The arguments must have exactly the kernel's own types.
 template <class... Arguments>
@@ -71,6 +72,15 @@ int start(Frame& frame, const char* source, const std::string& options, const ch
   void* kernel = function(frame, source, options.c_str(), name, shared);
   void* addresses[] = {&arguments...};
   return kernel ? launch(frame, kernel, grid, threads, shared, addresses) : 1;
+}
+
+// The same, of a kernel whose blocks wait for each other.
+template <class... Arguments>
+int start_together(Frame& frame, const char* source, const std::string& options, const char* name, Grid grid, unsigned threads,
+                   size_t shared, Arguments... arguments) {
+  void* kernel = function(frame, source, options.c_str(), name, shared);
+  void* addresses[] = {&arguments...};
+  return kernel ? launch(frame, kernel, grid, threads, shared, addresses, true) : 1;
 }
 
 // Device memory for this call. nullptr leaves a message in the frame.

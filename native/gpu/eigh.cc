@@ -1,7 +1,11 @@
 #include "gpu/eigh.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+
+#include "gpu/blocked_qr.h"
+#include "gpu/reduce.h"
 
 namespace lapwing::cuda {
 namespace {
@@ -82,6 +86,7 @@ struct Shape {
 };
 
 constexpr int VALUE_THREADS = 32;
+constexpr int64_t LARGEST_OF_ROTATIONS = 512;
 constexpr int64_t EIGH_SHARED = 192;  // beyond it the shared memory of a multiprocessor holds one matrix at best
 
 Shape shape_of(const Call& call, const Properties& device) {
@@ -260,6 +265,68 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
   return call.vectors ? launch_vectors(frame, call, shape, values, vectors, at(scratch.ticket), batch, scratch.parts) : 0;
 }
 
+// ---- by way of a tridiagonal matrix: reduce.h --------------------------------------------------------------------
+
+// From this order on divide and conquer and batched products are faster than rotations. H200, 2026-11-16, float, ms, with vectors:
+// 40 of n = 176 1.0 and 1.9, 40 of 352 2.8 and 6.6, 640 of 512 42 and 118.
+constexpr int64_t REDUCED_FROM = 150;
+
+// Which kernel reduces: a block for each matrix, as above, or teams of blocks.
+struct Reduction {
+  Shape shape;
+  bool by_team;
+
+  Reduction(const Call& call, const Properties& gpu) : shape(shape_of(call, gpu)) {
+    const bool fits = call.n <= LARGEST_OF_ROTATIONS && int64_t(shape.reduce_shared) + RESERVED <= gpu.shared_per_block;
+    // H200, 2026-11-16, float, ms: 40 of n = 176 0.29, by teams 0.37; 40 of 352 2.2 and 1.15, 640 of 512 30 and 35; double: 40 of
+    // 352 3.0 and 2.6
+    constexpr double BY[] = {1, 1.4, 1.4, 3};
+    const int64_t at_once = gpu.multiprocessors * std::max(shape.resident, 1), rounds = (call.batch + at_once - 1) / at_once;
+    const double blocks_time = 5950 * BY[call.dtype] * std::pow(double(call.n) / 512, 2.6) * double(rounds);
+    by_team = !fits || (shape.reduce_global && blocks_time > Tridiagonal::team_time(call.dtype, call.batch, call.n, gpu));
+  }
+};
+
+bool is_reduced(const Call& call, const Properties& gpu) {
+  return call.n >= REDUCED_FROM && call.n <= EIGH_LARGEST[call.dtype] && Tridiagonal::fits(call.dtype, call.n, gpu);
+}
+
+Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {
+  return {frame, gpu, batch, call.n, call.vectors, Reduction(call, gpu).by_team};
+}
+
+int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) {
+  const int64_t several = std::min<int64_t>(call.batch, gpu.multiprocessors);
+  return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
+}
+
+int reduce(Frame& frame, const Call& call, const Reduction& how, Tridiagonal& part, void* a, int64_t batch) {
+  if (how.by_team) return part.reduce(a);
+  const Tridiagonal::Places to = part.places();
+  Values values{};
+  values.d = to.d, values.e = to.e, values.up = to.up, values.info = to.info;
+  Vectors vectors{};
+  vectors.h = to.h, vectors.tau = to.tau, vectors.h_pitch = int(part.pitch());
+  return launch_reduce(frame, call, how.shape, values, vectors, a, batch) || part.take();
+}
+
+int run_reduced(Frame& frame, const Call& call, const Properties& gpu) {
+  const Reduction how(call, gpu);
+  const int64_t step = matrices_at_once(frame, call, gpu);
+  char* room = scratch(frame, tridiagonal(frame, call, gpu, step).bytes());
+  if (!room) return 1;
+  for (int64_t first = 0; first < call.batch; first += step) {
+    const int64_t count = std::min(step, call.batch - first);
+    Tridiagonal part = tridiagonal(frame, call, gpu, count);
+    char* w = call.w + first * call.count * call.real;
+    if (part.place(room) || reduce(frame, call, how, part, call.a + first * call.n * call.n * call.element, count)) return 1;
+    if (call.vectors ? part.vectors(w, call.v + first * call.n * call.count * call.element, call.info + first, call.first, call.count)
+                     : part.values(w, call.info + first, call.first, call.count))
+      return 1;
+  }
+  return 0;
+}
+
 }  // namespace
 
 int eigh_batched(Frame& frame) {
@@ -267,6 +334,7 @@ int eigh_batched(Frame& frame) {
   const Properties* device = properties(frame);
   if (!device) return 1;
   if (is_small(call)) return launch_small(frame, call);
+  if (is_reduced(call, *device)) return run_reduced(frame, call, *device);
   Shape shape = shape_of(call, *device);
   Layout layout(call, shape, *device);
   char* room = scratch(frame, layout.bytes);
@@ -280,13 +348,23 @@ int eigh_batched(Frame& frame) {
 size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
   Call call = read(frame);
   if (call.batch == 0 || call.n == 0 || call.count == 0 || is_small(call)) return 0;
+  if (is_reduced(call, device)) {
+    Frame own = frame;
+    return tridiagonal(own, call, device, matrices_at_once(own, call, device)).bytes();
+  }
   return Layout(call, shape_of(call, device), device).bytes;
+}
+
+bool eigh_needs_products(const Frame& frame, const Properties& device) {
+  const Call call = read(frame);
+  return call.vectors && is_reduced(call, device);
 }
 
 bool eigh_fits(const Frame& frame, const Properties& device) {
   Call call = read(frame);
   if (is_small(call)) return true;
-  if (call.n > EIGH_LARGEST) return false;
+  if (is_reduced(call, device)) return true;
+  if (call.n > LARGEST_OF_ROTATIONS) return false;
   Shape shape = shape_of(call, device);
   size_t most = size_t(device.shared_per_block - RESERVED);
   return shape.reduce_shared <= most && shape.value_shared <= most && shape.vector_shared <= most;

@@ -8,7 +8,9 @@
 
 namespace lapwing::cuda {
 
-constexpr int64_t EIGH_LARGEST = 512;  // the largest n that the kernels take
+// The largest n that the kernels take, by dtype. Beyond it most of a matrix would be read and written in every step: H200, 2026-11-16,
+// ms, float64 n = 4096 170, cuSOLVER 105.
+constexpr int64_t EIGH_LARGEST[] = {4096, 2048, 2048, 2048};
 
 // EIGH and EIGVALSH. 0, or 1 with a message in the frame.
 int eigh_batched(Frame& frame);
@@ -18,5 +20,8 @@ size_t eigh_batched_scratch(const Frame& frame, const Properties& device);
 
 // Whether the kernels can do this n on this GPU.
 bool eigh_fits(const Frame& frame, const Properties& device);
+
+// Whether they use batched products of the vendor's BLAS in between.
+bool eigh_needs_products(const Frame& frame, const Properties& device);
 
 }  // namespace lapwing::cuda

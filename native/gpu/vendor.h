@@ -54,6 +54,8 @@ struct Complex64 {
   X(driver, function_attribute, "cuFuncSetAttribute", int, (void*, int, int))                                          \
   X(driver, launch, "cuLaunchKernel", int,                                                                             \
     (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**))              \
+  X(driver, launch_together, "cuLaunchCooperativeKernel", int,                                                         \
+    (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**))                      \
   X(driver, fill, "cuMemsetD8Async", int, (uint64_t, unsigned char, size_t, void*))                                    \
   X(driver, copy, "cuMemcpyDtoDAsync_v2", int, (uint64_t, uint64_t, size_t, void*))                                    \
   X(driver, memory_info, "cuMemGetInfo_v2", int, (size_t*, size_t*))                                                   \

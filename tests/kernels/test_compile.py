@@ -193,6 +193,20 @@ COLUMNS = {
     for dtype in (1, 2, 3)
     for give in range(4)
 }
+# nor divide and conquer: native/gpu/divide.cc
+DIVIDE = {
+    (f"divide_{name}.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v}{own} -std=c++17 -default-device")
+    for dtype in range(2)
+    for name, own, accesses in (
+        *(("leaf", f" -DLW_THREADS=64 -DLW_M={m} -DLW_VECTORS=1", (16,)) for m in (1, 2 if dtype else 4)),
+        ("merge", "", (16,)),
+        *(("roots", f" -DLW_THREADS=256 -DLW_LANES={lanes}", (16,)) for lanes in (4, 8, 32)),
+        *(("product", f" -DLW_THREADS={2 * tile} -DLW_TILE={tile} -DLW_RESIDENT={1 if dtype else 256 // tile}", (4, 8, 16))
+          for tile in (64, 128)),
+    )
+    for v in accesses
+    if v >= (4, 8)[dtype]
+}  # fmt: skip
 
 
 def svd_kernels():
@@ -222,6 +236,19 @@ def svd_kernels():
     }
 
 
+def reduced_kernels():
+    """Those of spectra by way of tridiagonal matrices, on a GPU without clusters: one block for a matrix, and teams of them."""
+    gpu = (108, 166912, 80, "NVIDIA A100-SXM4-80GB")
+    return {
+        job
+        for dtype in range(4)
+        for batch, n in ((1, 600), (500, 200), (30, 600))
+        for op in ("eigh", "eigvalsh")
+        for job in native.kernels(OPS[op], dtype, CUDA, 0, ENGINES["batched"], 0, 0, (batch, n, 0, n), gpu)
+        if job[0].startswith("tridiagonal")
+    }
+
+
 @pytest.fixture(scope="session")
 def asked(tmp_path_factory):
     """Every (source, options) that the launchers ask for, without the architecture."""
@@ -231,7 +258,20 @@ def asked(tmp_path_factory):
     compiled = harness.named(calls + more, "nvrtcCompileProgram")
     jobs = {(c["name"], c["options"].partition("|-std=")[0].replace("|", " ")) for c in compiled}
     return sorted(
-        jobs | KRYLOV | TALL | SYSTEMS | MIXED | BLOCKED | PANELS | AROUND_PANELS | LSTSQ | EIG_GLOBAL | COLUMNS | svd_kernels()
+        jobs
+        | KRYLOV
+        | TALL
+        | SYSTEMS
+        | MIXED
+        | BLOCKED
+        | PANELS
+        | AROUND_PANELS
+        | LSTSQ
+        | EIG_GLOBAL
+        | COLUMNS
+        | DIVIDE
+        | svd_kernels()
+        | reduced_kernels()
     )
 
 
@@ -324,6 +364,8 @@ def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
     jobs = [job for job in of_source(asked, name) if choices(job[1])["LW_DTYPE"] == str(dtype)]
     if name == "tall.cu" and dtype > 1:
         pytest.skip("complex matrices are real ones there")
+    if name.startswith("divide_") and dtype > 1:
+        pytest.skip("the tridiagonal matrix is real")
     if name in ("mixed.cu", "svd_gram.cu") and dtype not in (1, 3):
         pytest.skip("in double precision alone")
     compile_all(jobs, arch)

@@ -72,6 +72,9 @@ ENGINES: dict[str, Engine] = {
             {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
             special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
+            | dict.fromkeys(
+                ("eigh", "eigvalsh"), "a thread, warp or block per matrix; large ones on several blocks, with cuBLAS"
+            )
             | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS"),
         ),
         Engine(

@@ -216,7 +216,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
   NEED_DEVICE(device);
   long arch = number("MOCK_ARCH", 90);
   switch (attribute) {
-    case 16: *value = 132; return 0;
+    case 16: *value = int(number("MOCK_MULTIPROCESSORS", 132)); return 0;
     case 75: *value = int(arch / 10); return 0;
     case 76: *value = int(arch % 10); return 0;
     case 97: *value = int(shared_limit()); return 0;
@@ -358,6 +358,12 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   if (!wrong.empty()) return refuse(INVALID_VALUE, "%s: %s", f->name.c_str(), wrong.c_str());
   kernel->second.run[call.dtype()](call);
   return 0;
+}
+
+EXPORT int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                     unsigned shared, void* stream, void** arguments) {
+  if (uint64_t(gx) * gy * gz > uint64_t(number("MOCK_MULTIPROCESSORS", 132))) return refuse(INVALID_VALUE, "more blocks than fit at once");
+  return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, nullptr);
 }
 
 EXPORT int cuMemsetD8Async(uint64_t where, unsigned char value, size_t bytes, void* stream) {

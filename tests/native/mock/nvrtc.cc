@@ -101,7 +101,7 @@ void replace_body(std::string* text, const char* head, const char* body) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.'));
-  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq|svd_gram|eig");
+  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq|svd_gram|eig|eigh_panel|divide\\w*|tridiagonal\\w*");
   if (!folder || !std::regex_match(stem, runs)) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
@@ -112,6 +112,7 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     replace_body(&text, "LW_INLINE double reciprocal_root(double x)", "{ return 1 / sqrt(x); }");
     replace_body(&text, "LW_INLINE float fine_root(float x)", "{ return 1 / sqrt(x); }");
     replace_body(&text, "LW_INLINE double fine_root(double x)", "{ return 1 / sqrt(x); }");
+    replace_body(&text, "LW_INLINE double inverse(double x)", "{ return 1 / x; }");
     replace_body(&text, "LW_INLINE unsigned shared_address(", "{ return 0; }");
     replace_body(&text, "LW_INLINE void copy_async(",
                  "{ if (inside) std::memcpy(shared, global, BYTES); else std::memset(shared, 0, BYTES); }");
@@ -119,12 +120,16 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
     replace_body(&text, "LW_INLINE int block_slot(", "{ return 1; }");
     replace_body(&text, "LW_INLINE void commit_copies()", "{}");
     replace_body(&text, "LW_INLINE void wait_copies()", "{}");
+    replace_body(&text, "LW_INLINE void pause()", "{ emulator::pause(); }");
+    replace_body(&text, "LW_INLINE void tell_far(", "{ to[0] = one; to[1] = two; }");
+    replace_body(&text, "LW_INLINE void look(", "{ one = from[0]; two = from[1]; }");
     if (name == p.name) {
       std::string choice;
       for (std::sregex_iterator it(text.begin(), text.end(), KERNEL), end; it != end; ++it)
         choice += "  if (name == std::string(\"" + (*it)[1].str() + "\"))\n    return emulator::launch(" + (*it)[1].str() +
-                  ", arguments, blocks, threads, shared, memory);\n";
+                  ", arguments, blocks, threads, shared, memory, together);\n";
       text += "\nalignas(16) char memory[emulator::MEMORY];\n"
+              "#ifdef LW_TEAM\nconstexpr unsigned together = LW_TEAM;\n#else\nconstexpr unsigned together = 1;\n#endif\n"
               "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n" +
               choice + "  return 1;\n}\n";
     }

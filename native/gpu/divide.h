@@ -1,0 +1,20 @@
+// Eigenvalues and eigenvectors of a batch of real symmetric tridiagonal matrices by divide and conquer, on the frame's stream.
+// The host never waits, so that a call can be captured in a graph.
+#pragma once
+#include "frame.h"
+
+namespace lapwing::cuda {
+
+// The largest n whose merges fit in a block's shared memory.
+constexpr int64_t DIVIDE_MOST = 8192;
+
+// Bytes of scratch that divide() needs.
+int64_t divide_bytes(int64_t batch, int64_t n, int32_t real_dtype);
+
+// w (batch x n): the eigenvalues in ascending order. z (batch x n x n): row i of a matrix is the eigenvector of w[i]. The
+// diagonals d and e (batch x n, the last of e is not used) are overwritten. info of a matrix is set to 0, or to 1 where it is
+// not finite or does not converge: its w and z are NaN. 0, or 1 with a message in the frame.
+int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, void* e, void* w, void* z, void* scratch,
+           int32_t* info);
+
+}  // namespace lapwing::cuda
