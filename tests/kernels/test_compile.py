@@ -172,6 +172,16 @@ LSTSQ = {
     for dtype in range(4)
     for lanes, rows, hold, pieces in ((4, 5, 1, 1), (8, 10, 0, 2), (16, 10, 0, 2), (32, 3, 1, 1))
 }
+# and by A^T A before it: GramShape
+LSTSQ |= {
+    (
+        "lstsq_gram.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8)[dtype]} -DLW_GROUPS={groups} -DLW_THREADS={threads} -DLW_RESIDENT=1"
+        " -std=c++17 -default-device",
+    )
+    for dtype in range(2)
+    for groups, threads in ((3, 64), (5, 64), (5, 128), (6, 128), (8, 256))
+}
 # nor eigenvalues of matrices that do not fit into shared memory: LW_GLOBAL as native/gpu/eig.cc has it
 EIG_GLOBAL = {
     (
