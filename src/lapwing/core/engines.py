@@ -41,10 +41,12 @@ def missing_gpu() -> str:
         return missing_reason
     if reason := native.missing("driver"):
         return f"no usable GPU: {reason}"
-    if any(not problem for *_, problem in packs.in_use()):
+    found = packs.in_use()
+    if any(not problem for *_, problem in found):
         return ""
     if reason := native.missing("compiler"):
-        return f"kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
+        unused = "".join(f"{path} is not used: {problem}; " for path, *_, problem in found)
+        return f"{unused}kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
     return ""
 
 
