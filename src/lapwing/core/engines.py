@@ -63,6 +63,7 @@ def _with_blas(device: str) -> str:
 
 
 _SIMD = "SIMD across the batch, threads over it"
+_LEAST_SQUARES = "by A^H A where the condition allows it, else by QR or the SVD"
 _SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "det")
 
 ENGINES: dict[str, Engine] = {
@@ -74,7 +75,8 @@ ENGINES: dict[str, Engine] = {
             {"cpu": _SIMD, "cuda": "a thread, warp or block per matrix"},
             lambda device: missing_gpu() if device == "cuda" else missing_reason,
             special=dict.fromkeys(("svd", "svdvals"), "a warp or part of one per matrix")
-            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS"),
+            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS")
+            | {"lstsq": _LEAST_SQUARES},
         ),
         Engine(
             "lapack",
@@ -99,6 +101,7 @@ ENGINES: dict[str, Engine] = {
             lambda device: _missing_library("solver", "nvidia-cusolver"),
             special={
                 "cholesky": "64-bit sizes",
+                "lstsq": _LEAST_SQUARES,
                 **dict.fromkeys(("eigh", "eigvalsh"), "64-bit sizes; batches together"),
             },
         ),
