@@ -22,6 +22,7 @@
 #include "gpu/eigh.h"
 #include "gpu/kernel_pack.h"
 #include "gpu/lstsq.h"
+#include "gpu/lstsq_gram.h"
 #include "gpu/on_host.h"
 #include "gpu/solve.h"
 #include "gpu/spectrum.h"
@@ -387,16 +388,30 @@ int run_svd_part(Frame& frame) { return krylov::svd(frame, SVD_ENGINES); }
 int run_svd_by_full(Frame& frame) { return krylov::svd_by_full(frame, SVD_ENGINES); }
 int64_t svd_part_bytes(Frame& frame) { return krylov::svd_bytes(frame, SVD_ENGINES); }
 int64_t svd_by_full_bytes(Frame& frame) { return krylov::svd_by_full_bytes(frame, SVD_ENGINES); }
-int gpu_lstsq_batched(Frame& frame) { return cuda::blocked_lstsq(frame, CHOSEN); }
-int64_t gpu_lstsq_bytes(Frame& frame) { return cuda::blocked_lstsq_scratch(frame, CHOSEN); }
-int gpu_lstsq_cusolver(Frame& frame) {
+// By A^H A first where it fits: matrices whose condition forbids it go to the engine itself.
+bool gpu_lstsq_by_gram(Frame& frame) {
+  const cuda::Properties* gpu = cuda::properties(frame);
+  return gpu && cuda::lstsq_gram_fits(frame) && !cuda::lstsq_is_one_kernel(frame, *gpu);
+}
+int gpu_lstsq(Frame& frame, int (*other)(Frame&)) {
+  return gpu_lstsq_by_gram(frame) ? cuda::lstsq_by_gram(frame, CHOSEN, other) : other(frame);
+}
+int64_t gpu_lstsq_bytes(Frame& frame, int64_t other) {
+  const int64_t own = other >= 0 && gpu_lstsq_by_gram(frame) ? cuda::lstsq_gram_scratch(frame, CHOSEN) : 0;
+  return other < 0 || own < 0 ? -1 : other + own;
+}
+int gpu_lstsq_blocked(Frame& frame) { return cuda::blocked_lstsq(frame, CHOSEN); }
+int gpu_lstsq_vendor(Frame& frame) {
   const int64_t bytes = cuda::lstsq_svd_bytes(frame, CHOSEN);
   char* block = bytes < 0 ? nullptr : cuda::scratch(frame, size_t(bytes));
   return !block || cusolver::solve(frame) || cuda::lstsq_by_svd(frame, CHOSEN, block);
 }
+int gpu_lstsq_batched(Frame& frame) { return gpu_lstsq(frame, gpu_lstsq_blocked); }
+int64_t gpu_lstsq_batched_bytes(Frame& frame) { return gpu_lstsq_bytes(frame, cuda::blocked_lstsq_scratch(frame, CHOSEN)); }
+int gpu_lstsq_cusolver(Frame& frame) { return gpu_lstsq(frame, gpu_lstsq_vendor); }
 int64_t gpu_lstsq_cusolver_bytes(Frame& frame) {
   const int64_t bytes = cuda::lstsq_svd_bytes(frame, CHOSEN);
-  return bytes < 0 ? bytes : with_direct(cusolver::solve_scratch(frame), bytes);
+  return bytes < 0 ? bytes : gpu_lstsq_bytes(frame, with_direct(cusolver::solve_scratch(frame), bytes));
 }
 int64_t lstsq_host(Frame& frame) { return lapack::lstsq_host_bytes(frame); }
 // In single precision large matrices go by the eigenvectors of A^H A in double precision.
@@ -467,7 +482,7 @@ Methods methods_of(int32_t op, int32_t device) {
   static constexpr Method gpu_qr[] = {
       {BATCHED, cuda::solve_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_qr_bytes, nullptr}, gpu_solve[1], gpu_tall[2]};
   static constexpr Method gpu_lstsq[] = {
-      {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_bytes, nullptr},
+      {BATCHED, gpu_lstsq_batched, gpu_qr_refuses, gpu_solve_batched_pays, gpu_lstsq_batched_bytes, nullptr},
       {CUSOLVER, gpu_lstsq_cusolver, needs_cusolver, always, gpu_lstsq_cusolver_bytes, nullptr}};
   static constexpr Method gpu_svd_part[] = {
       {KRYLOV, run_svd_part, svd_part_refuses, svd_part_pays, svd_part_bytes, nullptr},

@@ -23,6 +23,7 @@
 #include "cpu/threads.h"
 #include "gpu/vendor.h"
 #include "bind/xla.h"
+#include "methods/tall.h"
 
 namespace {
 
@@ -575,6 +576,17 @@ PyObject* cuda_versions(PyObject*, PyObject*) {
 
 PyObject* allowed_threads(PyObject*, PyObject*) { return PyLong_FromLong(lapwing::allowed_threads()); }
 
+// tall_pays(dtype, rows, columns) -> whether engine tall has the fastest QR of such a matrix on a GPU
+PyObject* tall_pays(PyObject*, PyObject* args) {
+  int dtype;
+  long long rows, columns;
+  if (!PyArg_ParseTuple(args, "iLL", &dtype, &rows, &columns)) return nullptr;
+  lapwing::Frame frame{};
+  frame.op = lapwing::QR, frame.dtype = dtype, frame.device = lapwing::CUDA;
+  frame.size[0] = 1, frame.size[1] = rows, frame.size[2] = frame.size[3] = columns;
+  return PyBool_FromLong(!lapwing::tall_refuses(frame) && lapwing::tall_pays(frame));
+}
+
 // simd() -> the widest instruction set the CPU kernels use here
 PyObject* simd(PyObject*, PyObject*) {
 #ifdef __x86_64__
@@ -634,6 +646,7 @@ PyMethodDef methods[] = {
     {"simd", simd, METH_NOARGS, nullptr},
     {"solver_copies", solver_copies, METH_NOARGS, nullptr},
     {"take_runs", take_runs, METH_NOARGS, nullptr},
+    {"tall_pays", tall_pays, METH_VARARGS, nullptr},
     {"use_lent", use_lent, METH_O, nullptr},
     {"xla_handler", xla_handler, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -131,6 +131,13 @@ int solve_some(Frame& frame, const ChosenEngine& svd, const SvdPlaces& places, c
 
 }  // namespace
 
+int read_ranks(Frame& frame, int32_t* rank) {
+  const auto& api = vendor::table();
+  int status = api.copy_to_host(rank, reinterpret_cast<uint64_t>(frame.buffer[4]), sizeof(int32_t) * size_t(frame.size[0]), frame.stream);
+  if (!status) status = api.synchronize(frame.stream);
+  return status ? fail(frame, "lstsq: waiting for the GPU failed with status %d", status) : 0;
+}
+
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
   const Sizes at(frame);
   const int64_t count = matrices_for_svd(at);
@@ -143,10 +150,7 @@ int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd) {
 int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block) {
   const Sizes at(frame);
   std::vector<int32_t> rank(size_t(at.batch));
-  const auto& api = vendor::table();
-  int status = api.copy_to_host(rank.data(), reinterpret_cast<uint64_t>(frame.buffer[4]), sizeof(int32_t) * rank.size(), frame.stream);
-  if (!status) status = api.synchronize(frame.stream);
-  if (status) return fail(frame, "lstsq: waiting for the GPU failed with status %d", status);
+  if (read_ranks(frame, rank.data())) return 1;
   if (std::find(rank.begin(), rank.end(), UNPROVEN) == rank.end()) return 0;
   if (!block) {
     const int64_t bytes = lstsq_svd_bytes(frame, svd);
@@ -198,7 +202,7 @@ int solve_part(Frame& frame, const Properties& gpu, char* block) {
 
 // ---- in one kernel: lstsq_block.cu -------------------------------------------------------------------------------------------
 
-// As in lstsq_block.cu.
+// As in lstsq_block.cuh.
 struct BlockCall {
   const void *a, *b;
   void *x, *residuals, *rank, *info;
@@ -233,36 +237,72 @@ BlockShape block_shape(const Sizes& at, const Properties& gpu) {
   return shape;
 }
 
-bool in_one_kernel(const Frame& frame, const Properties& gpu) {
-  const Sizes at(frame);
-  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 && block_shape(at, gpu).threads > 0;
+// ---- by A^T A where that is as exact: lstsq_gram.cu --------------------------------------------------------------------------
+
+// LW_GROUPS, LW_THREADS, LW_RESIDENT. threads is 0 where it does not pay.
+struct GramShape {
+  int groups, threads, resident;
+  int64_t shared;
+};
+
+// Matrices with fewer rows than twice their columns are too often ill-conditioned.
+GramShape gram_shape(const Sizes& at, int32_t dtype, const Properties& gpu) {
+  constexpr int64_t LEAST = 17, MOST = 64, MOST_SIDES = 16, REGISTERS = 64 * 1024, DRIVER = 1024;
+  GramShape shape{};
+  if (dtype > F64 || gpu.compute_capability < 90 || at.n < LEAST || at.n > MOST || at.m < 2 * at.n || at.k > MOST_SIDES) return shape;
+  const int64_t pack = 16 / at.element, groups = (at.n + 7) / 8, rows = (at.m + 7) / 8 * 8;
+  // threads, and registers of each; H200, 2026-11-16
+  const int64_t threads = groups <= (dtype == F32 ? 5 : 4) ? 64 : dtype == F64 && groups > 6 ? 256 : 128, warps = threads / 32;
+  const int64_t each = dtype == F32 ? (groups <= 5 ? 96 : 128) : groups <= 5 ? 128 : 248;
+  const int64_t elements = (rows * at.n + 8 * groups + pack - 1) / pack * pack + at.n * (at.n | 1) + rows + (warps + 4) * 8 * groups + warps;
+  if (elements * at.element > gpu.shared_per_block) return shape;
+  const int64_t by_memory = (gpu.shared_per_block + DRIVER) / (elements * at.element + DRIVER);
+  const int64_t resident = std::max<int64_t>(1, std::min(by_memory, REGISTERS / (each * threads)));
+  return {int(groups), int(threads), int(resident), elements * at.element};
 }
 
 int solve_in_one_kernel(Frame& frame, const Properties& gpu) {
   const Sizes at(frame);
   const BlockShape shape = block_shape(at, gpu);
+  const GramShape gram = gram_shape(at, frame.dtype, gpu);
   void* const* to = frame.buffer;
   const BlockCall call{to[0], to[1], to[2], to[3], to[4], to[5], at.batch, int32_t(at.m), int32_t(at.n), int32_t(at.k)};
-  const std::string text = options(frame.dtype, false, access_width({to[0], to[1], to[2]}, at.element),
+  const int width = access_width({to[0], to[1], to[2]}, at.element);
+  if (gram.threads > 0) {
+    const int whole = access_width({to[0]}, at.m * at.n * at.element) == 16 ? 16 : width;  // A is copied as it lies there
+    const std::string text = options(frame.dtype, false, whole, " -DLW_GROUPS=%d -DLW_THREADS=%d -DLW_RESIDENT=%d", gram.groups,
+                                     gram.threads, gram.resident);
+    if (start(frame, "lstsq_gram.cu", text, "lstsq_gram", grid_for(at.batch), unsigned(gram.threads), size_t(gram.shared), call,
+              rcond_of(frame)))
+      return 1;
+  }
+  const std::string text = options(frame.dtype, false, width,
                                    " -DLW_G=%d -DLW_C=%d -DLW_RT=%d -DLW_THREADS=%d -DLW_HOLD=%d -DLW_RESIDENT=%d -DLW_PIECES=%d",
                                    shape.lanes, shape.columns, shape.rows, shape.threads, shape.hold, shape.resident, shape.pieces);
-  return start(frame, "lstsq_block.cu", text, "lstsq_block", grid_for(at.batch), unsigned(shape.threads), size_t(shape.shared), call,
-               rcond_of(frame));
+  // after the other kernel most blocks find nothing to do
+  const int64_t blocks = gram.threads > 0 ? std::min<int64_t>(at.batch, shape.resident * gpu.multiprocessors) : at.batch;
+  return start(frame, "lstsq_block.cu", text, "lstsq_block", grid_for(blocks), unsigned(shape.threads), size_t(shape.shared), call,
+               rcond_of(frame), int32_t(gram.threads > 0));
 }
 
 }  // namespace
 
+bool lstsq_is_one_kernel(const Frame& frame, const Properties& gpu) {
+  const Sizes at(frame);
+  return !at.wide() && at.least > 0 && at.m < 2048 && at.k < 1024 && block_shape(at, gpu).threads > 0;
+}
+
 int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   const int64_t more = gpu ? lstsq_svd_bytes(frame, svd) : -1;
-  if (more < 0 || in_one_kernel(frame, *gpu)) return more;
+  if (more < 0 || lstsq_is_one_kernel(frame, *gpu)) return more;
   return int64_t(blocked(frame, *gpu, matrices_at_once(frame, *gpu)).bytes()) + more;
 }
 
 int blocked_lstsq(Frame& frame, const ChosenEngine& svd) {
   const Properties* gpu = properties(frame);
   if (!gpu) return 1;
-  if (in_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);
+  if (lstsq_is_one_kernel(frame, *gpu)) return solve_in_one_kernel(frame, *gpu) || lstsq_by_svd(frame, svd, nullptr);
   const int64_t total = blocked_lstsq_scratch(frame, svd);
   char* block = total < 0 ? nullptr : scratch(frame, size_t(total));
   if (!block) return 1;

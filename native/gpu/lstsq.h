@@ -2,10 +2,13 @@
 // waits for the device. 0, or 1 with a message in the frame.
 #pragma once
 #include "frame.h"
+#include "gpu/cuda.h"
 #include "gpu/rest.h"
 
 namespace lapwing::cuda {
 
+// The ranks of an LSTSQ frame, when the device has computed them
+int read_ranks(Frame& frame, int32_t* rank);
 
 // R of A, and Q^H b; or, for wide matrices, R of A^H, and b. Rows are `ld` elements apart, matrices `stride` elements. The states
 // are those of A and of each column of b (qr_state.cuh).
@@ -25,6 +28,9 @@ int solve_by_triangles(Frame& frame, const Triangles& triangles);
 // asked for only if there are any.
 int64_t lstsq_svd_bytes(Frame& frame, const ChosenEngine& svd);
 int lstsq_by_svd(Frame& frame, const ChosenEngine& svd, char* block);
+
+// Whether one kernel has a block of threads for each matrix.
+bool lstsq_is_one_kernel(const Frame& frame, const Properties& gpu);
 
 // In one kernel where a block of threads holds a matrix in its registers, else with the QR of blocked_qr.h.
 int64_t blocked_lstsq_scratch(Frame& frame, const ChosenEngine& svd);

@@ -218,9 +218,11 @@ PosShape pos_shape(int32_t dtype, int64_t n, int64_t k, const Properties& gpu) {
   return shape;
 }
 
-// Whether only the triangle is kept in shared memory.
+// Whether only the triangle is kept in shared memory. H200, 2026-11-16, ms, against all of the matrix: float32 n = 128 (1000) 0.087 /
+// 0.138, 176 (600) 0.142 / 0.274; float64 64 (4000) 0.164 / 0.182, 100 (2000) 0.267 / 0.320; but complex64 64 0.269 / 0.216, 100
+// 0.386 / 0.378, complex128 64 0.559 / 0.477.
 bool is_triangle(const Frame& frame, const Plan& plan, int64_t n, int64_t k, const Properties& gpu) {
-  constexpr int64_t MOST_SIDES = 16, LEAST[] = {129, 65, 65, 33};
+  constexpr int64_t MOST_SIDES = 16, LEAST[] = {128, 64, 105, 84};
   if (frame.op != SOLVE || plan.factor != HERMITIAN_FACTOR || n <= MAX_LANES_N || n > MAX_BLOCK_N || k > MOST_SIDES) return false;
   return n >= LEAST[frame.dtype] && pos_shape(frame.dtype, n, k, gpu).shared <= gpu.shared_per_block;
 }
@@ -256,10 +258,12 @@ ColumnsShape columns_shape(const Frame& frame, int64_t n, const Properties& gpu)
   return shape;
 }
 
-// Whether only some columns of the matrix are kept in shared memory at a time: where that lets blocks share a multiprocessor. Not
-// for inverses: 1000 of n = 128 in float64 took 1.97 ms, by panels 1.13 (H200, 2026-11-16).
+// Whether only some columns of the matrix are kept in shared memory at a time: where that lets blocks share a multiprocessor, which
+// the whole matrix does not. H200, 2026-11-16, solves, ms, against all of the matrix: float32 n = 128 (1000) 0.297 / 0.292, 176 (600)
+// 0.588 / 0.668, 200 (600) 0.76 / 1.89; float64 100 (2000) 0.87 / 0.62, 128 (1000) 0.59 / 0.75; complex64 100 0.99 / 0.76; complex128
+// 48 (5000) 0.60 / 0.45, 64 (4000) 0.77 / 0.78. Not for inverses: 1000 of n = 128 in float64 took 1.97, by panels 1.13.
 bool is_by_columns(const Frame& frame, const Plan& plan, int64_t n, const Properties& gpu) {
-  constexpr int64_t LEAST[] = {MAX_BLOCK_N + 1, 97, 97, 65};
+  constexpr int64_t LEAST[] = {129, 119, 119, 64};
   if (plan.factor != GENERAL_FACTOR || plan.give == GIVE_INVERSE || n <= MAX_LANES_N || n > MAX_BLOCK_N) return false;
   return n >= LEAST[frame.dtype] && columns_shape(frame, n, gpu).resident > 1;
 }

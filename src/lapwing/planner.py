@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,13 +164,14 @@ def _as_plan(problem: Problem, decision: _Decision, others: Sequence[tuple[str, 
     )
 
 
-def _having(problem: Problem) -> list[str]:
+def _having(problem: Problem) -> tuple[str, ...]:
     """The engines that have the operation on that device."""
-    return [
-        c.engine
-        for c in capabilities()
-        if c.operation == problem.operation and c.device == problem.device and problem.dtype in c.dtypes
-    ]
+    return _engines_for(problem.operation, problem.device, problem.dtype)
+
+
+@cache  # the whole table has over a hundred rows, and every call that names an engine asks
+def _engines_for(operation: str, device: str, dtype: str) -> tuple[str, ...]:
+    return tuple(c.engine for c in capabilities() if c.operation == operation and c.device == device and dtype in c.dtypes)
 
 
 def refusal(engine: str, problem: Problem) -> str:

@@ -214,7 +214,7 @@ def test_colours_of_the_picture(tmp_path, monkeypatch):
         (["map", "--dtypes", "float16"], "dtype 'float16' is not known"),
         (["map", "--peers", "matlab", "--quick"], "peer 'matlab' is not known"),
         *[(["map", "--part", part], f"--part '{part}' is not K/N") for part in ("0/2", "3/2", "1", "a/b")],
-        (["map", "--save", "nosuch"], "--save nosuch: there is no such folder"),
+        (["map", "--save", __file__], f"--save {__file__}: File exists"),
         (["map", "--merge", "nosuch.json"], "--merge: "),
         (["map", "--merge", "x.json", "--quick"], "--merge measures nothing; --quick has no effect"),
         (["map", "--seconds", "0"], "--seconds 0 is not a positive number"),

@@ -17,7 +17,7 @@ PACKAGE = Path(lapwing.__file__).parent
 
 # which parts of lapwing each part may import
 ALLOWED = {
-    "core": {"core", "_native"},
+    "core": {"core", "_native", "_version"},
     "planner": {"core"},
     "frameworks": {"frameworks", "core"},
     "ops": {"ops", "planner", "frameworks", "core"},

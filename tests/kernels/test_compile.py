@@ -172,6 +172,22 @@ LSTSQ = {
     for dtype in range(4)
     for lanes, rows, hold, pieces in ((4, 5, 1, 1), (8, 10, 0, 2), (16, 10, 0, 2), (32, 3, 1, 1))
 }
+# and by A^T A before it: GramShape
+LSTSQ |= {
+    (
+        "lstsq_gram.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8)[dtype]} -DLW_GROUPS={groups} -DLW_THREADS={threads} -DLW_RESIDENT=1"
+        " -std=c++17 -default-device",
+    )
+    for dtype in range(2)
+    for groups, threads in ((3, 64), (5, 64), (5, 128), (6, 128), (8, 256))
+} | {
+    (
+        "lstsq_judge.cu",
+        f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={(4, 8, 8, 16)[dtype]} -DLW_THREADS=256 -std=c++17 -default-device",
+    )
+    for dtype in range(4)
+}
 # nor eigenvalues of matrices that do not fit into shared memory: LW_GLOBAL as native/gpu/eig.cc has it
 EIG_GLOBAL = {
     (
@@ -368,6 +384,8 @@ def test_compiles_with_every_option(asked, compiler, arch, name, dtype):
         pytest.skip("the tridiagonal matrix is real")
     if name in ("mixed.cu", "svd_gram.cu") and dtype not in (1, 3):
         pytest.skip("in double precision alone")
+    if name == "lstsq_gram.cu" and dtype > 1:
+        pytest.skip("for real matrices alone")
     compile_all(jobs, arch)
 
 

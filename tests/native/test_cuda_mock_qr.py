@@ -25,6 +25,9 @@ qr_checks.check_qr(run, matrices("random", f32, 2, 270, 40))
 qr_checks.check_without_q(run, matrices("random", f32, 2, 44, 50))
 qr_checks.check_lstsq(run, matrices("random", f32, 2, 12, 50), right(f32, 2, 12, 2))
 qr_checks.check_lstsq(run, matrices("deficient", f32, 2, 50, 12), right(f32, 2, 50, 2))
+a = matrices("random", f64, 2, 80, 20)
+a[1, :, 3] = a[1, :, 4]
+qr_checks.check_lstsq(run, a, right(f64, 2, 80, 2))
 """,
         **emulated,
     )
@@ -36,6 +39,7 @@ qr_checks.check_lstsq(run, matrices("deficient", f32, 2, 50, 12), right(f32, 2, 
         "qr_give_raw",
         "qr_identity",
         "lstsq_block",
+        "lstsq_gram",
         "lstsq_rank",
         "lstsq_solve",
         "lstsq_weigh",
@@ -63,6 +67,28 @@ qr_checks.check_lstsq(run, matrices("random", f64, 2, 3, 8), right(f64, 2, 3, 1)
     )
     assert len(harness.named(calls, "nvrtcCompileProgram")) > 0
     assert harness.launched(calls).count("lstsq_weigh") == 1
+
+
+def test_lstsq_by_the_gram_matrix(child, emulated):  # noqa: F811
+    """Large matrices: only those whose condition forbids it get a QR, and only those that are deficient the SVD."""
+    calls, _ = child(
+        START
+        + """
+a, b = matrices("random", f64, 4, 1100, 70), right(f64, 4, 1100, 2)
+a[1] *= 10.0 ** np.linspace(0, -9, 70)
+a[2, :, 3] = a[2, :, 4]
+qr_checks.check_lstsq(run, a, b)
+b[3, 7, 1] = np.nan
+x, residuals, rank, info = qr_checks.lstsq(run, a[3:], b[3:])
+assert np.isfinite(x[..., 0]).all() and np.isnan(x[..., 1]).all() and np.isnan(residuals[0, 1]) and rank[0] == 70
+a, b = matrices("random", c64, 2, 1100, 70), right(c64, 2, 1100, 1)
+a[0] *= 1e-25
+qr_checks.check_lstsq(run, a, b)
+""",
+        **emulated,
+    )
+    launched = harness.launched(calls)
+    assert launched.count("lstsq_judge") == 3 and launched.count("lstsq_weigh") == 1 and "qr_panel" in launched
 
 
 # orders beside the limits of a panel and of a block of panels; followers of the last panel; more rows than threads
@@ -98,6 +124,22 @@ for m, n, k in shapes:
     qr_checks.check_lstsq(run, a, right(dtype, 2, m, k))
 qr_checks.check_lstsq(run, matrices("wild", dtype, 4, 60, 20), right(dtype, 4, 60, 2), 1e-30)
 qr_checks.check_columns_with_nan(run, dtype)
+""",
+    # by A^T A, where the condition allows it: beside the limits of a group of columns, wild matrices, several sides
+    "lstsq by the gram matrix": """
+for m, n, k in (34, 17, 1), (132, 33, 1), (99, 40, 3), (192, 48, 1), (256, 64, 2), (70, 25, 0):
+    a = matrices("random", dtype, 3, m, n)
+    a[1, :, 3] = a[1, :, 4]
+    qr_checks.check_lstsq(run, a, right(dtype, 3, m, k))
+    for kind in ("wild", "tiny"):
+        qr_checks.check_lstsq(run, matrices(kind, dtype, 3, m, n), right(dtype, 3, m, k), 1e-30 if kind == "wild" else None)
+a, b = matrices("random", dtype, 5, 80, 20), right(dtype, 5, 80, 1)
+a *= np.array([1e-30, 1e30, 1e-15, 1e15, 1], dtype)[:, None, None]
+a[4] *= 10.0 ** np.linspace(0, -5, 20, dtype=dtype)
+b[3] *= 1e-12
+qr_checks.check_lstsq(run, a, b)
+b[:] = 0
+assert not qr_checks.lstsq(run, a, b)[0].any()
 """,
     "rank": """
 for m, n in ((50, 12), (12, 50)):

@@ -31,7 +31,7 @@ for n in range(7, 31):
     for source, options in native.kernels(*call, (132, 232448, {arch}, "Mock GPU")):
         binary, said = native.compile_kernel(source, options, "sm_{arch}")
         kernels.append(packs.Kernel(source, options, native.kernel_key(source, options), {binary}))
-packs.write(Path({path!r}), {arch}, kernels, compiler="13.0", lapwing="1.0")
+packs.write(Path({path!r}), {arch}, kernels, compiler="13.0", lapwing={version!r})
 """
 
 
@@ -45,8 +45,8 @@ def child(libraries, tmp_path):
     return harness.Children(libraries, tmp_path)
 
 
-def build(child, path, arch=90, binary="binary"):
-    child(BUILD.format(path=str(path), arch=arch, binary=binary))
+def build(child, path, arch=90, binary="binary", version=lapwing.__version__):
+    child(BUILD.format(path=str(path), arch=arch, binary=binary, version=version))
     return path
 
 
@@ -132,6 +132,15 @@ def test_no_compiler_is_needed(child, pack, libraries, tmp_path):
     assert told["error"].startswith("this GPU kernel is not in the kernel pack, and needs the run-time compiler: ")
     assert told["missing"] == ""
     assert "libnvrtc" in told["compiler"]
+    # a pack of another version has none of the kernels
+    other = build(child, tmp_path / "other.pack", version="0.0.1")
+    code = f"""
+    from lapwing.core.engines import missing_gpu
+    native.configure({str(SOURCES)!r}, os.environ["LAPWING_KERNELS"], "", os.environ["LAPWING_CUDA_PATH"], "")
+    tell(missing=missing_gpu())
+    """
+    missing = child(code, LAPWING_KERNELS=other, LAPWING_CUDA_PATH=few)[1]["missing"]
+    assert missing.startswith(f"{other} is not used: its kernels are of lapwing 0.0.1, and this is {lapwing.__version__}; ")
 
 
 def test_code_for_an_older_gpu_of_the_same_generation(child, tmp_path):

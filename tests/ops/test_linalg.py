@@ -196,6 +196,7 @@ def test_wrong_arguments(backend):
         lambda: linalg.vecdot(put(np.ones(2)), put(np.ones(3))),
         lambda: linalg.matrix_norm(put(np.ones(3))),
         lambda: linalg.matrix_norm(put(np.ones((3, 3))), ord=3),
+        lambda: linalg.matrix_norm(put(np.ones((2, 0, 3))), ord=-2),
         lambda: linalg.matrix_transpose(put(np.ones(3))),
         lambda: linalg.matrix_power(put(np.ones((2, 3))), 2),
         lambda: linalg.qr(put(np.ones((2, 3))), mode="raw"),
@@ -205,6 +206,8 @@ def test_wrong_arguments(backend):
             call()
     with pytest.raises(TypeError):
         linalg.outer(put(np.ones(2)), [1.0, 2.0])
+    with pytest.raises(TypeError, match="matrix_rank: rtol must be a number or an array, got list"):
+        linalg.matrix_rank(put(np.ones((2, 3, 3))), rtol=[1e-3, 1e-3])
 
 
 def test_arrays_of_another_library():

@@ -207,3 +207,12 @@ def test_rules_cover_the_plane_and_follow_the_measurements():
     assert engine(64, 1) == engine(17, 1) == engine(10**6, 1) == "batched"
     assert engine(4, 1000) == engine(4, 32) == engine(4, 10**9) == "batched"
     assert not Rule("float32", "lapack").fits("float64", 1, 1)
+
+
+@pytest.mark.skipif(native is None, reason="the native core is not built")
+def test_a_named_engine_is_looked_up_once(monkeypatch):
+    """The table of all engines has over a hundred rows: reading it again took longer than the call."""
+    a = np.eye(3)
+    lw.solve(a, a, engine="batched")
+    monkeypatch.setattr(planner, "capabilities", None)
+    assert np.array_equal(lw.solve(a, a, engine="batched"), a)

@@ -44,7 +44,8 @@ def add_map_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("map").add_argument
     add("--ops", metavar="NAMES", help=f"operations, separated by commas (default: all: {', '.join(OPERATIONS)})")
     add("--part", metavar="K/N", help="measure the K-th of N parts, so that each is short; --merge puts them together")
-    add("--save", type=Path, metavar="FOLDER", help="where the results (.json) and the picture (.png) go (default: here)")
+    text = "where the results (.json) and the picture (.png) go; made if it does not exist (default: here)"
+    add("--save", type=Path, metavar="FOLDER", help=text)
     add("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: put the results of several runs together")
     add("--seconds", type=float, help="after this time no cell begins; those that are left out are named")
 
@@ -65,9 +66,12 @@ def check_map_options(options: argparse.Namespace) -> None:
     options.dtypes = () if options.dtype is None else parse_dtypes(options.dtype)
     options.k_of_n = (1, 1) if options.part is None else _parse_part(options.part)
     options.save = options.save or Path()
-    for flag, folder in (("--save", options.save), ("--output", options.output)):
-        if folder is not None and not folder.is_dir():
-            raise UsageError(f"{flag} {folder}: there is no such folder")
+    if options.output is not None and not options.output.is_dir():
+        raise UsageError(f"--output {options.output}: there is no such folder")
+    try:
+        options.save.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--save {options.save}: {error.strerror}") from error
     if options.merge:
         for name in ("ops", "dtype", "part", "seconds", "peers", "repeat", "quick"):
             if getattr(options, name):

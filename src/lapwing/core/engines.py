@@ -41,10 +41,12 @@ def missing_gpu() -> str:
         return missing_reason
     if reason := native.missing("driver"):
         return f"no usable GPU: {reason}"
-    if any(not problem for *_, problem in packs.in_use()):
+    found = packs.in_use()
+    if any(not problem for *_, problem in found):
         return ""
     if reason := native.missing("compiler"):
-        return f"kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
+        unused = "".join(f"{path} is not used: {problem}; " for path, *_, problem in found)
+        return f"{unused}kernels are compiled at run time: {reason}\nhint: pip install nvidia-cuda-nvrtc"
     return ""
 
 
@@ -61,6 +63,7 @@ def _with_blas(device: str) -> str:
 
 
 _SIMD = "SIMD across the batch, threads over it"
+_LEAST_SQUARES = "by A^H A where the condition allows it, else by QR or the SVD"
 _SYSTEMS = ("triangular", "solve", "inverse", "lu", "lu_solve", "cholesky_solve", "slogdet", "det")
 
 ENGINES: dict[str, Engine] = {
@@ -75,7 +78,8 @@ ENGINES: dict[str, Engine] = {
             | dict.fromkeys(
                 ("eigh", "eigvalsh"), "a thread, warp or block per matrix; large ones on several blocks, with cuBLAS"
             )
-            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS"),
+            | dict.fromkeys(_SYSTEMS, "a thread, warp or block per matrix; large ones by blocks of columns, with cuBLAS")
+            | {"lstsq": _LEAST_SQUARES},
         ),
         Engine(
             "lapack",
@@ -100,6 +104,7 @@ ENGINES: dict[str, Engine] = {
             lambda device: _missing_library("solver", "nvidia-cusolver"),
             special={
                 "cholesky": "64-bit sizes",
+                "lstsq": _LEAST_SQUARES,
                 **dict.fromkeys(("eigh", "eigvalsh"), "64-bit sizes; batches together"),
             },
         ),

@@ -48,9 +48,9 @@ class Operation:
     derivative_from: tuple[str, tuple[int, ...]] | None = None
     composed: Callable[..., tuple[Any, ...]] | None = None
     elsewhere: Callable[..., tuple[Any, ...]] | None = None  # takes its place, with the same arguments, on devices but the CPU
-    # ... unless the native core does inputs of these shapes there, with this engine; it may wait for the device, so not while a
-    # graph is captured
-    native_elsewhere: Callable[[tuple[Shape, ...], int], bool] = lambda shapes, engine: False
+    # ... unless the native core does inputs of these shapes and this dtype there, with this engine; it may wait for the device,
+    # so not while a graph is captured
+    native_elsewhere: Callable[[tuple[Shape, ...], int, str], bool] = lambda shapes, engine, dtype: False
     # the columns of the last input, and of the first output, have nothing to do with each other: many of these for one matrix
     # become one call with more columns
     by_columns: bool = False

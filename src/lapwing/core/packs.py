@@ -13,10 +13,12 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from .._version import __version__
 from .native import native
 
 _MAGIC = b"LWPACK01"
@@ -73,7 +75,18 @@ def in_use() -> list[tuple[str, int, int, str]]:
     if native is None:
         return []
     capabilities = {capability for _, capability, _ in native.gpus()}
-    return sorted({pack for capability in capabilities for pack in native.kernel_packs(capability)})
+    found = {pack for capability in capabilities for pack in native.kernel_packs(capability)}
+    return sorted((path, *rest, problem or _other_version(path)) for path, *rest, problem in found)
+
+
+@cache
+def _other_version(path: str) -> str:
+    """What is wrong with a pack whose keys fit no kernel of this lapwing, or ""."""
+    try:
+        version = read(Path(path)).lapwing
+    except (OSError, PackError) as error:
+        return str(error)
+    return "" if version == __version__ else f"its kernels are of lapwing {version}, and this is {__version__}"
 
 
 def files() -> list[Path]:

@@ -44,7 +44,7 @@ def apply(operation: Operation, arrays: tuple[Any, ...], params: Params, engine:
     device = a.device
     if operation.elsewhere is not None:
         with device:
-            if traced(a) or not operation.native_elsewhere(tuple(x.shape for x in arrays), engine):
+            if traced(a) or not operation.native_elsewhere(tuple(x.shape for x in arrays), engine, a.dtype.name):
                 return operation.elsewhere(Namespace, params, arrays, engine)
     with device:
         turned = False

@@ -91,7 +91,7 @@ def _differentiable(operation: Operation, params: Params, engine: int, overwrite
         native_call = primal
 
         def by_platform(*x: Any) -> Any:
-            if operation.native_elsewhere(tuple(a.shape for a in x), engine):
+            if operation.native_elsewhere(tuple(a.shape for a in x), engine, x[0].dtype.name):
                 return native_call(*x)
             return jax.lax.platform_dependent(*x, **choices)
 

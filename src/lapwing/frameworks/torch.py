@@ -125,7 +125,7 @@ _in_functorch_constant._dynamo_marked_constant = True  # type: ignore[attr-defin
 
 
 def _native_on_gpu(operation: Operation, arrays: tuple[Any, ...], engine: int) -> bool:
-    return not _capturing() and operation.native_elsewhere(tuple(x.shape for x in arrays), engine)
+    return not _capturing() and operation.native_elsewhere(tuple(x.shape for x in arrays), engine, _NAME[arrays[0].dtype])
 
 
 def _run(

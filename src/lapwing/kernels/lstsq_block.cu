@@ -8,18 +8,7 @@
 //   LW_G, LW_C, LW_RT  as above
 //   LW_HOLD            1: the elements of a reflection stay in registers between its two uses
 //   LW_PIECES          pieces of 32 elements of x
-#include "lstsq.cuh"
-
-struct Call {
-  const T* a;
-  const T* b;
-  T* x;
-  Real* residuals;
-  int* rank;
-  int* info;
-  i64 batch;
-  int m, n, k;
-};
+#include "lstsq_block.cuh"
 
 constexpr int G = LW_G, C = LW_C, RT = LW_RT, PIECES = LW_PIECES, WARPS = LW_THREADS / 32;
 constexpr int PADDED = (RT + VEC - 1) / VEC * VEC, LENGTH = G * PADDED;  // of a column in shared memory
@@ -352,7 +341,7 @@ LW_INLINE void store_x(const Triangle& triangle, const Shared& s, const Call& ca
   }
 }
 
-extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) lstsq_block(Call call, double rcond) {
+extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) lstsq_block(Call call, double rcond, int only_doubtful) {
   const int warp = threadIdx.x / 32, n = call.n, k = call.k, columns = n + k;
   Shared s;
   s.pitch = columns | 1;
@@ -360,7 +349,14 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) lstsq_bloc
   s.head = s.x + 2 * LENGTH;
   s.r = s.head + 4;
   s.state = (int*)(s.r + n * s.pitch);
+  if (only_doubtful) {  // mostly there are none
+    bool any = false;
+    for (i64 which = blockIdx.x + (i64)threadIdx.x * gridDim.x; which < call.batch; which += (i64)LW_THREADS * gridDim.x)
+      any = any || call.rank[which] == DOUBTFUL;
+    if (__syncthreads_count(any) == 0) return;
+  }
   for (i64 which = blockIdx.x; which < call.batch; which += gridDim.x) {
+    if (only_doubtful && call.rank[which] != DOUBTFUL) continue;
     Columns own;
     own.load(call, which);
     for (int i = threadIdx.x; i <= k; i += LW_THREADS) s.state[i] = -2 * MAX_STATE;

@@ -189,6 +189,29 @@ LW_INLINE void factor_columns(const Columns& s, const T* a, int j0, Result& resu
   __syncthreads();
 }
 
+// out <- the rows of the factors in their order. A warp has TOGETHER of them on the way at a time: one after the other, 1000 matrices
+// of n = 128 took 0.2 ms longer.
+LW_INLINE void store_factors(const Columns& s, T* out, bool failed) {
+  constexpr int TOGETHER = 8, STEP = LW_V == 16 ? VEC : 1;
+  typedef Pack<T, STEP> Access;
+  const int n = s.n;
+  for (int first = threadIdx.x / 32; first < n; first += WARPS * TOGETHER) {
+    for (int c = threadIdx.x % 32 * STEP; c < n; c += 32 * STEP) {
+      Access x[TOGETHER];
+#pragma unroll
+      for (int r = 0; r < TOGETHER; r++)
+        x[r] = *(const Access*)(s.work + (i64)s.order[min(first + r * WARPS, n - 1)] * s.ld + c);
+#pragma unroll
+      for (int r = 0; r < TOGETHER; r++) {
+        if (failed)
+#pragma unroll
+          for (int v = 0; v < STEP; v++) x[r].v[v] = nan_element();
+        if (first + r * WARPS < n) store_pack<STEP>(out + (first + r * WARPS) * n + c, x[r]);
+      }
+    }
+  }
+}
+
 // w <- right-hand sides in the order of the rows, then the solutions
 template <int Y>
 LW_INLINE void solve_columns(const Columns& s, const Call& call, i64 m, i64 k0, i64 columns, bool tiny, bool failed) {
@@ -229,10 +252,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) lu_block(C
     for (int j0 = 0; j0 < n; j0 += W) factor_columns(s, call.a + m * n * n, j0, result);
     const bool failed = result.bad && call.info, tiny = result.flags & TINY;
     if (LW_GIVE == 2) {
-      for (int at = t; at < n * n; at += LW_THREADS) {
-        const int i = at / n, j = at - i * n;
-        store_element(call.out + m * n * n + at, failed ? nan_element() : s.work[(i64)s.order[i] * s.ld + j]);
-      }
+      store_factors(s, call.out + m * n * n, failed);
       for (int i = t; i < n; i += LW_THREADS) call.rows[m * n + i] = s.order[i];
     }
     if (LW_GIVE < 2) {

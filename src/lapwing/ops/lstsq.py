@@ -338,11 +338,11 @@ _SMALL, _FEW = 32, 64
 _LARGEST = 4096
 
 
-def _native_on_gpu(shape: Any, engine: str | int = "auto") -> bool:
+def _native_on_gpu(shape: Any, engine: str | int = "auto", dtype: str = "float64") -> bool:
     """Whether least squares of such matrices are one native operation on a GPU."""
     *batch, m, n = shape
     known = all(isinstance(x, int) for x in shape) and m and n
-    if native_on_gpu(shape, engine):
+    if native_on_gpu(shape, engine, dtype):
         return bool(min(m, n) <= _LARGEST)
     return bool(known and max(m, n) <= _SMALL and prod(batch) <= _FEW and engine not in ("tall", ENGINES.get("tall")))
 
@@ -360,7 +360,7 @@ LSTSQ = Operation(
     example=(0, _DEFAULT),
     composed=_composed,
     elsewhere=_elsewhere,
-    native_elsewhere=lambda shapes, engine: _native_on_gpu(shapes[0], engine),
+    native_elsewhere=lambda shapes, engine, dtype: _native_on_gpu(shapes[0], engine, dtype),
     differentiable=2,
 )
 
@@ -369,7 +369,7 @@ def _problem(a: Any, b: Any = None, engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "lstsq").describe(a)
     check_matrix("lstsq", array.shape, array.dtype)
     shape = (1,) if b is None else b.shape if isinstance(b, Spec) else frameworks.of(b, "lstsq").shape_of(b)
-    if array.device != "cpu" and not _native_on_gpu(array.shape, engine):
+    if array.device != "cpu" and not _native_on_gpu(array.shape, engine, array.dtype):
         return _problem_of("svd", array)
     right = 1 if len(shape) == 1 else shape[-1]
     if len(array.shape) == 2:

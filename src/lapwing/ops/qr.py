@@ -12,7 +12,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_matrix
 from ..core.derivatives import no_derivative, qr_jvp, qr_vjp
 from ..core.keywords import unknown_keyword
-from ..core.native import ENGINES
+from ..core.native import DTYPE_CODE, ENGINES, native
 from ..core.operation import Operation, Params, Shape
 from ..core.problem import Problem, Spec
 from ..core.request import MATRIX, Request
@@ -162,7 +162,7 @@ def _decompose(framework: Any, a: Any, mode: str, code: int, engine: str) -> tup
 def _problem(a: Any, mode: str = "reduced", engine: str = "auto", **_: Any) -> Problem:
     array = a if isinstance(a, Spec) else frameworks.of(a, "qr").describe(a)
     check_matrix("qr", array.shape, array.dtype)
-    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(array.shape, engine))):
+    if mode == "raw" or (mode == "r" and (array.device == "cpu" or native_on_gpu(array.shape, engine, array.dtype))):
         return Problem.of(f"qr_{mode}", array, columns=array.shape[-1])
     columns = min(array.shape[-2:])  # the first m columns decide
     return Problem.of("qr", array, columns=columns, full=mode == "complete" and array.shape[-2] != columns)
@@ -244,18 +244,17 @@ def _r_composed(xp: Any, params: Params, inputs: Any, engine: int) -> tuple[Any,
 
 
 # R alone and least squares are composed of the QR where that is fastest on a GPU: up to this order it is one kernel for a batch
-# (MAX_QR_M of native/gpu/solve.cc), from this shape on engine "tall" takes it (tall_pays in native/methods/tall.cc).
-_SMALL, _TALL_RATIO, _TALL_ELEMENTS, _TALL_NARROW, _TALL_LONG = 32, 8, 1 << 20, 128, 1 << 15
+# (MAX_QR_M of native/gpu/solve.cc), and tall ones are taken by engine "tall" (tall_pays in native/methods/tall.cc).
+_SMALL = 32
 
 
-def native_on_gpu(shape: Any, engine: str | int = "auto") -> bool:
+def native_on_gpu(shape: Any, engine: str | int = "auto", dtype: str = "float64") -> bool:
     """Whether R alone, or least squares, of such matrices is one native operation on a GPU. Engine "tall" has only their QR."""
     m, n = shape[-2:]
     if not (isinstance(m, int) and isinstance(n, int) and m and n) or engine in ("tall", ENGINES.get("tall")):
         return False
     long, short = max(m, n), min(m, n)
-    tall = long >= _TALL_RATIO * short and long * short >= _TALL_ELEMENTS and (short <= _TALL_NARROW or long >= _TALL_LONG)
-    return long > _SMALL and not tall
+    return long > _SMALL and not (native is not None and native.tall_pays(DTYPE_CODE[dtype], long, short))
 
 
 QR_R = Operation(
@@ -266,7 +265,7 @@ QR_R = Operation(
     work=lambda p: (2 * p.long * p.short**2 - 2 / 3 * p.short**3, p.long * p.short + p.short**2),
     composed=_r_composed,
     elsewhere=_r_composed,
-    native_elsewhere=lambda shapes, engine: native_on_gpu(shapes[0], engine),
+    native_elsewhere=lambda shapes, engine, dtype: native_on_gpu(shapes[0], engine, dtype),
 )
 _NO_RAW_DERIVATIVE = no_derivative('qr: the compact form of mode="raw" has no derivative here\nhint: mode="reduced"')
 QR_RAW = Operation(

@@ -72,7 +72,7 @@ def pinv(a: Any, /, *, rcond: Any = None, hermitian: bool = False, **unknown: Ne
     else:
         u, s, vh = svd(xp.constant(a))
         largest = s[..., :1]
-    good = _above(xp, a, s, largest, rcond)
+    good = _above(xp, a, s, largest, rcond, "pinv: rcond")
     inverse = xp.like(xp.where(good, 1 / xp.where(good, s, xp.ones_like(s)), xp.zeros_like(s)), u)
     # A^+ = V S^+ U^H
     left, right = xp.adjoint(vh) * inverse[..., None, :], xp.adjoint(u)
@@ -138,7 +138,7 @@ def matrix_rank(a: Any, /, *, rtol: Any = None, hermitian: bool = False, **unkno
     hermitian = _check("matrix_rank", framework, a, hermitian)
     a = xp.constant(a)
     s = xp.abs(eigvalsh(a)) if hermitian else svdvals(a)
-    return xp.scalar(xp.sum(xp.whole(_above(xp, a, s, xp.largest(s), rtol)), -1))
+    return xp.scalar(xp.sum(xp.whole(_above(xp, a, s, xp.largest(s), rtol, "matrix_rank: rtol")), -1))
 
 
 def cond(a: Any, /, *, p: Any = None, **unknown: Never) -> Any:
@@ -203,6 +203,9 @@ def matrix_norm(a: Any, ord: Any = "fro", keepdims: bool = False) -> Any:
         return framework.light.matrix_norm(a, ord=ord, keepdims=keepdims)
     xp = framework.Namespace
     s = svdvals(a, on_fail="nan")
+    if ord == -2 and s.shape[-1] == 0:
+        shape = tuple(framework.shape_of(a))
+        raise ValueError(f"matrix_norm: an empty matrix has no smallest singular value, got shape {shape}")
     norm = xp.sum(s, -1) if ord == "nuc" else s[..., -1] if ord == -2 else xp.largest(s)[..., 0]
     return norm[..., None, None] if keepdims else xp.scalar(norm)
 
@@ -218,8 +221,12 @@ def _check(name: str, framework: Any, a: Any, hermitian: bool) -> bool:
     return hermitian
 
 
-def _above(xp: Any, a: Any, s: Any, largest: Any, rtol: Any) -> Any:
-    """Which singular values are above rtol times the largest."""
+def _above(xp: Any, a: Any, s: Any, largest: Any, rtol: Any, name: str) -> Any:
+    """Which singular values are above rtol times the largest. ``name``: the function and the option that errors name."""
+    if isinstance(rtol, (list, tuple)):
+        raise TypeError(
+            f"{name} must be a number or an array, got {type(rtol).__name__}\nhint: make it an array of the matrix's library"
+        )
     if rtol is None:
         m, n = xp.shape(a)[-2:]
         known = isinstance(m, int) and isinstance(n, int)
