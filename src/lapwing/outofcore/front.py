@@ -363,6 +363,10 @@ def _factor(call: _Call, dtype: str) -> Any:
         else:
             info = lu.lu(space, source, factor, sizes, panels, finished)
         space.flush()
+    if not info and n:
+        # cuSOLVER does not report NaN
+        wrong = np.flatnonzero(~np.isfinite(_diagonal(factor)))
+        info = int(wrong[0]) + 1 if len(wrong) else 0
     handle = Factored(call, assume, dtype, factor, panels, info)
     if request.operation == "cholesky":
         if info:

@@ -13,7 +13,6 @@ from .space import Piece
 from .stores import Store
 
 _NARROW = 16  # columns of a panel that are eliminated one by one; wider panels are halved
-_STRIP = 1 << 23  # bytes of a triangular solve's copies of a strip of right-hand sides
 
 
 class HostSlot:
@@ -103,7 +102,7 @@ class HostSpace:
         assume: Any = "lower" if lower != adjoint else "upper"
         side: Any = "right" if right else "left"
         x = x if right else x.T  # strips of rows: the columns of a right-hand side on the left
-        step = max(1, _STRIP // max(1, x.shape[1] * x.itemsize))
+        step = max(1, self._product.size // max(1, x.shape[1]))  # the solver copies a strip a few times
         for first in range(0, len(x), step):
             part = x[first : first + step]
             part = part if right else part.T

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.plan import bytes_in_words
 
 _PANELS = 8  # at least, so that reading the first one, which nothing hides, stays a small part
+_BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
 _SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
 
 
@@ -29,14 +30,14 @@ class TooSmall(ValueError):
 def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, square: bool) -> Sizes:
     """Panel and blocks of a factorisation; ``square``: the rows of the diagonal block are kept too."""
     slots = 4 if on_gpu else 3
-    block = 512 if on_gpu else 256
+    block = _BLOCK["cuda" if on_gpu else "cpu"]
     widest = n if n <= 256 else max(256, _rounded(math.ceil(n / _PANELS), block))
 
     def need(width: int) -> tuple[int, int]:
         chunk = min(n, max(16, min(1024, width // (8 if on_gpu else 4))))
         elements = n * width + (width * width if square and width < n else 0)
-        # on the host the product of a block is computed in a buffer of its own, and conjugated in another
-        elements += (slots + (0 if on_gpu else 2)) * chunk * width
+        # on the host products and triangular solves need copies of a block
+        elements += (slots + (0 if on_gpu else 4)) * chunk * width
         return elements * itemsize, chunk
 
     limit = int(memory * _SHARE)
