@@ -270,9 +270,7 @@ def test_sources(tmp_path):
         assert close(l @ l.T, a, 60, "float64"), kind
         on_disk = "array" not in kind and kind not in ("by columns", "strided")
         assert isinstance(l, np.memmap) == on_disk, kind
-        assert isinstance(store_of(source, a.shape, "float64"), FileStore) == (
-            "memmap" in kind and "private" not in kind
-        ), kind
+        assert isinstance(store_of(source, a.shape, "float64"), FileStore) == ("memmap" in kind and "private" not in kind), kind
 
 
 def test_results(device, tmp_path):

@@ -94,8 +94,8 @@ class Cuda:
         self._runtime.cudaFreeHost(c_void_p(pointer))
 
     def is_pinned(self, pointer: int) -> bool:
-        # cudaPointerAttributes: type, device, two pointers; type 1 is pinned host memory
-        attributes = (c_int * 16)()
+        # cudaPointerAttributes: type, device, two pointers, since CUDA 13 eight more words; type 1 is pinned host memory
+        attributes = (c_int * 128)()
         wrong = self._runtime.cudaPointerGetAttributes(byref(attributes), c_void_p(pointer))
         self._runtime.cudaGetLastError()
         return not wrong and attributes[0] == 1
@@ -207,7 +207,8 @@ class CudaSlot:
     def __init__(self, space: CudaSpace, size: int) -> None:
         self._space, self._cuda = space, space.cuda
         self._device = _Memory(space.cuda, size * space.dtype.itemsize)
-        self._size, self._pinned = size, None
+        self._size = size
+        self._pinned: _Memory | None = None
         self._loaded, self._used = space.cuda.event(), space.cuda.event()
 
     def __del__(self) -> None:
@@ -456,9 +457,9 @@ class CudaSpace:
         self.cuda.solver(self._letter, "geqrf", *problem, scales, work, size, self._status(0))
         r = np.triu(self.get(turned[:n, :]))
         name = "ungqr" if self.dtype.kind == "c" else "orgqr"
-        problem = m, n, n, c_void_p(turned.pointer), turned.lead
-        work, size = self._work(f"{name}_bufferSize", *problem, scales)
-        self.cuda.solver(self._letter, name, *problem, scales, work, size, self._status(0))
+        whole = m, n, n, c_void_p(turned.pointer), turned.lead
+        work, size = self._work(f"{name}_bufferSize", *whole, scales)
+        self.cuda.solver(self._letter, name, *whole, scales, work, size, self._status(0))
         self._transpose(turned, a)
         self.cuda.synchronize(self.cuda.main)
         return a, r
@@ -531,4 +532,6 @@ def _read(piece: Piece, part: slice, host: np.ndarray) -> None:
 
 def _array_at(pointer: int, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
     size = shape[0] * shape[1] * dtype.itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(pointer), dtype).reshape(shape)
+    memory: Any = (ctypes.c_char * size).from_address(pointer)
+    array: np.ndarray = np.frombuffer(memory, dtype).reshape(shape)
+    return array

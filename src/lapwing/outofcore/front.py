@@ -466,6 +466,7 @@ def _tall(call: _Call) -> Any:
             f"{call.name}: a hosted matrix must have at least twice as many rows as columns, got shape {a.shape}"
             "\nhint: svd(a, subset=slice(k)) finds the largest singular values of any shape"
         )
+    on_fail: Any = request.on_fail
     rows = tall_rows(call.name, m, n, ITEMSIZE[a.dtype], call.memory())
     source = store_of(a.source, a.shape, a.dtype)
     vectors = request.operation == "svd" or (request.operation == "qr" and request.mode != "r")
@@ -476,13 +477,13 @@ def _tall(call: _Call) -> Any:
         store = None if result is None else result.store
         r = tall.tall_qr(space, source, store, tops, rows, lambda done: call.progress(done, m))
         if request.operation == "svdvals":
-            return lapwing.svdvals(r, on_fail=request.on_fail)
+            return lapwing.svdvals(r, on_fail=on_fail)
         if request.operation == "qr":
             if result is None or store is None or tops is None:
                 return request.result(np.empty((0, 0), a.dtype), r)
             tall.multiply(space, store, tops, np.eye(n, dtype=a.dtype), (m, n), rows)
             return request.result(result.value, r)
-        u, s, vh = lapwing.svd(r, on_fail=request.on_fail)
+        u, s, vh = lapwing.svd(r, on_fail=on_fail)
         assert result is not None and store is not None and tops is not None
         tall.multiply(space, store, tops, u, (m, n), rows)
         return request.result(result.value, s, vh)

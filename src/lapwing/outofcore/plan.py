@@ -48,8 +48,7 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, sq
     if low == 0 or low < min(n, 8):
         least = int(need(min(n, 8))[0] / _SHARE) + 1
         raise TooSmall(
-            f"{name}: memory={bytes_in_words(memory)} is too small for a matrix of order {n}"
-            f"\nhint: at least memory={least}"
+            f"{name}: memory={bytes_in_words(memory)} is too small for a matrix of order {n}\nhint: at least memory={least}"
         )
     width = _rounded_down(low, block) if low > block else low
     total, chunk = need(width)

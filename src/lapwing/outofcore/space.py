@@ -61,9 +61,7 @@ class Space(Protocol):
     ) -> None:
         """C <- beta C + alpha A B, or with the adjoints of A and B."""
 
-    def trsm(
-        self, t: Any, x: Any, *, lower: bool, adjoint: bool = False, unit: bool = False, right: bool = False
-    ) -> None:
+    def trsm(self, t: Any, x: Any, *, lower: bool, adjoint: bool = False, unit: bool = False, right: bool = False) -> None:
         """X <- T^-1 X, or X T^-1 from the right; with the adjoint of T if asked for."""
 
     def potrf(self, d: Any, before: int) -> None:

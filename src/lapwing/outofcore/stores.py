@@ -84,11 +84,11 @@ class FileStore(Store):
         if buffer.size == 0:
             return
         if buffer.shape[1] == self._lead and buffer.flags.c_contiguous:
-            self._whole(move, memoryview(buffer).cast("B"), start)
+            self._whole(move, buffer.data.cast("B"), start)
             return
         step = self._lead * size
         for number, line in enumerate(buffer):
-            view = memoryview(line).cast("B")
+            view = line.data.cast("B")
             if move(self._descriptor, [view], start + number * step) != len(view):
                 self._whole(move, view, start + number * step)
 
