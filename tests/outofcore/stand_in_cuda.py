@@ -1,4 +1,4 @@
-"""A stand-in for CUDA: memory of the host, and cuBLAS and cuSOLVER by NumPy on the same pointers, flags and leading dimensions."""
+"""A stand-in for CUDA: host memory, and NumPy in place of cuBLAS and cuSOLVER, with the same pointers, flags and strides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StandIn:
         return False
 
     def copy(self, to, to_pitch, source, pitch, width, height, kind, stream):
-        assert width <= to_pitch and width <= pitch or height == 1
+        assert height == 1 or max(width, 1) <= min(to_pitch, pitch)
         for line in range(height):
             ctypes.memmove(to + line * to_pitch, source + line * pitch, width)
 

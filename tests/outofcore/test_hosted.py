@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -255,15 +256,10 @@ def sources(a, folder):
 def test_sources(tmp_path):
     a = positive(60)
     kinds = dict(sources(a, tmp_path))
-    h5py = pytest.importorskip("h5py") if "h5py" in sys.modules else None
-    if h5py is None:
-        try:
-            import h5py
-        except ImportError:
-            h5py = None
-    if h5py is not None:
-        file = h5py.File(tmp_path / "a.h5", "w")
-        kinds["HDF5"] = file.create_dataset("a", data=a, chunks=(16, 16))
+    with contextlib.suppress(ImportError):
+        import h5py
+
+        kinds["HDF5"] = h5py.File(tmp_path / "a.h5", "w").create_dataset("a", data=a, chunks=(16, 16))
     for kind, source in kinds.items():
         more = {"shape": a.shape, "dtype": "float64"} if kind == "function" else {}
         l = lw.cholesky(lw.hosted(source, memory=8 * 60 * 40, device="cpu", **more))
@@ -433,7 +429,7 @@ def test_wrong_input(device):
         lw.solve(small(a, device), np.ones(96))
     with pytest.raises(TypeError, match="solve: b must be a NumPy array, a data set or hosted, got list"):
         lw.solve(small(a, device), [1.0])
-    with pytest.raises(TypeError, match="expm: .*\nhint: this call does not support hosted matrices"):
+    with pytest.raises(TypeError, match=r"expm: .*\nhint: this call does not support hosted matrices"):
         lw.expm(small(a, device))
     with pytest.raises(TypeError, match="polar: hosted matrices are not supported\nhint: these are: cholesky"):
         lw.polar(small(a, device))
@@ -513,7 +509,7 @@ def test_full_disk(device, tmp_path, monkeypatch):
 def test_no_gpu():
     if not cuda.missing():
         pytest.skip("there is a GPU")
-    with pytest.raises(RuntimeError, match="cholesky: device 'cuda' cannot be used: .*\nhint: device='cpu'"):
+    with pytest.raises(RuntimeError, match=r"cholesky: device 'cuda' cannot be used: .*\nhint: device='cpu'"):
         lw.cholesky(lw.hosted(np.eye(3), device="cuda"))
 
 
@@ -573,7 +569,7 @@ def test_changed_input_is_noticed(device, tmp_path):
     for row, column in ((50, 3), (N - 1, N - 1)):
         other = a.copy()
         other[row, column] += 1e-13
-        with pytest.raises(ValueError, match="changed.*\nhint: delete the folder to begin again"):
+        with pytest.raises(ValueError, match=r"changed.*\nhint: delete the folder to begin again"):
             lw.cholesky(hosted(other))
     other = a.copy()
     other[3, 50] = np.nan  # the triangle that is not read may change
@@ -727,7 +723,7 @@ def test_on_a_gpu(dtype):
     x = lw.solve(hosted(g), b)
     assert np.abs(g @ x - b).max() <= 10 * n * np.finfo(dtype).eps * np.abs(g).sum(1).max() * np.abs(x).max()
     assert close(a @ lw.inv(hosted(stored), assume="pos"), np.eye(n), n, dtype)
-    q, r = lw.qr(lw.hosted(random((9000, 60), dtype), memory=a.dtype.itemsize * 60 * 60 * 40, device="cuda"))
+    q, _ = lw.qr(lw.hosted(random((9000, 60), dtype), memory=a.dtype.itemsize * 60 * 60 * 40, device="cuda"))
     assert close(q.conj().T @ q, np.eye(60), 60, dtype)
     w, v = lw.eigh(hosted(stored), subset=slice(-4, None))
     assert close(a @ v, v * w, n, dtype)

@@ -84,7 +84,10 @@ class Space(Protocol):
     def get(self, x: Any) -> np.ndarray: ...
 
     def write(self, x: Any, store: Store, row: int, column: int, lower: bool = False) -> None:
-        """Write a matrix to a store in the background; ``lower``: zeros above the diagonal. Until :meth:`flush` it must stay."""
+        """Write a matrix to a store in the background; it must not change before :meth:`flush`.
+
+        ``lower``: what is above the diagonal becomes zero.
+        """
 
     def flush(self) -> None:
         """Wait until everything is written."""
