@@ -52,7 +52,7 @@ ALLOWED = {
 }
 # The one arrow that points up: the front of a sharded or hosted array is imported by the function that meets the first such
 # array.
-EXCEPTIONS = {"frameworks/__init__.py": {"lapwing.distributed.fronts", "lapwing.outofcore.front"}}
+EXCEPTIONS = {"frameworks/__init__.py": {"lapwing.distributed.fronts", "lapwing.outofcore"}}
 # where each library may be imported: core/lapack asks SciPy for its table, and foreign memory on a GPU becomes a CuPy array
 FRAMEWORKS = {"torch", "jax", "tensorflow", "cupy", "scipy", "matplotlib"}
 MAY_IMPORT = {"core/lapack.py": {"scipy"}, "frameworks/foreign.py": {"cupy"}}

@@ -27,9 +27,6 @@ class StandIn:
     def close(self):
         self.closed = True
 
-    def free_bytes(self):
-        return 1 << 24
-
     def allocate(self, size):
         buffer = np.full(size + 8, 0xFF, np.uint8)  # NaN: memory is not zero
         self.memory[buffer.ctypes.data] = buffer

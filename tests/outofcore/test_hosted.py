@@ -41,6 +41,7 @@ def device(request, monkeypatch):
 
     monkeypatch.setattr(cuda, "Cuda", opened)
     monkeypatch.setattr(cuda, "missing", lambda operation="": "")
+    monkeypatch.setattr(cuda, "free_bytes", lambda device, operation: 1 << 20)
     return request.param
 
 
@@ -373,6 +374,12 @@ def test_limit_of_the_device(device):
         call(lw.hosted(a, memory=400_000, device=device))
         assert OPENED and all(c.closed and not c.memory for c in OPENED)
         assert max(c.most for c in OPENED) <= 400_000 + 4 * (1 << 16) + 4096  # statuses
+
+
+def test_memory_by_default(device):
+    a = positive(50)
+    l = lw.cholesky(lw.hosted(a, device=device))
+    assert close(l @ l.T, a, 50, "float64")
 
 
 def test_memory_too_small(device):

@@ -70,11 +70,6 @@ class Cuda:
 
     # memory
 
-    def free_bytes(self) -> int:
-        free, total = c_size_t(), c_size_t()
-        self._call("cudaMemGetInfo", byref(free), byref(total))
-        return free.value
-
     def allocate(self, size: int) -> int:
         pointer = c_void_p()
         if self._runtime.cudaMalloc(byref(pointer), c_size_t(size)):
@@ -160,6 +155,15 @@ def missing(operation: str = "hosted") -> str:
     except OSError as error:
         return str(error).splitlines()[0]
     return "" if not status and count.value else "CUDA finds no GPU"
+
+
+def free_bytes(device: int, operation: str) -> int:
+    """The free memory of a GPU."""
+    runtime = libraries.load("cudart", operation=operation)
+    free, total = c_size_t(), c_size_t()
+    if runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(byref(free), byref(total)):
+        raise RuntimeError(f"{operation}: CUDA has no device {device}\nhint: device='cuda' is the first one")
+    return free.value
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ class _Call:
         self.request, self.a, self.name = request, a, request.name
         self.device = _device(a)
         self.on_gpu = self.device != "cpu"
-        self._cuda: Any = None
+        self._number = int(self.device.partition(":")[2] or 0)
+        if self.on_gpu and (why := cuda.missing(self.name)):
+            raise RuntimeError(f"{self.name}: device {self.device!r} cannot be used: {why}\nhint: device='cpu'")
         self._begun = time.perf_counter()
 
     def memory(self) -> int:
@@ -114,18 +116,7 @@ class _Call:
             return self.a.memory
         if not self.on_gpu:
             return _free_host() // 2
-        with self._opened() as opened:
-            return int(0.8 * opened.free_bytes())
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        if why := cuda.missing(self.name):
-            raise RuntimeError(f"{self.name}: device {self.device!r} cannot be used: {why}\nhint: device='cpu'")
-        opened = cuda.Cuda(int(self.device.partition(":")[2] or 0), self.name)
-        try:
-            yield opened
-        finally:
-            opened.close()
+        return int(0.8 * cuda.free_bytes(self._number, self.name))
 
     @contextmanager
     def space(self, dtype: str, spare: int) -> Iterator[Space]:
@@ -137,12 +128,15 @@ class _Call:
             finally:
                 host.close()
             return
-        with self._opened() as opened:
+        opened = cuda.Cuda(self._number, self.name)
+        try:
             gpu = cuda.CudaSpace(dtype, opened)
             try:
                 yield gpu
             finally:
                 gpu.close()
+        finally:
+            opened.close()
 
     def progress(self, done: int, total: int) -> None:
         if self.a.progress is not None:
