@@ -289,6 +289,10 @@ def test_results(device, tmp_path):
             out[:, :] = np.nan
     l = lw.cholesky(small(a, device, out=tmp_path / "l.npy"))
     assert isinstance(l, np.memmap) and close(np.load(tmp_path / "l.npy") @ l.T, a, N, "float64")
+    b = random((N, 7), "float64")
+    for right in (lw.hosted(b), Chunked(b)):
+        x = lw.solve(small(a, device, out=tmp_path / "x.npy"), right)
+        assert isinstance(x, np.memmap) and close(a @ np.load(tmp_path / "x.npy"), b, N, "float64")
     x = np.full(N, np.nan)
     assert lw.solve(small(a, device, out=x), np.ones(N), assume="pos").base is x
     assert close(a @ x, np.ones(N), N, "float64")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -196,7 +197,7 @@ class Factored:
             _fill(result.store, np.nan)
         elif n and k:
             self._solve_into(right, result.store, name)
-        value = out if out is not None and not isinstance(out, str) else result.value
+        value = result.value if out is None or isinstance(out, (str, os.PathLike)) else out
         return value[:, 0] if vector and getattr(value, "ndim", 2) == 2 else value
 
     def _solve_into(self, right: Store, to: Store, name: str) -> None:

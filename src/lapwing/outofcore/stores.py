@@ -10,6 +10,7 @@ import errno
 import os
 import tempfile
 from contextlib import contextmanager
+from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class FileStore(Store):
 
     def sync(self) -> None:
         with _no_space():
-            os.fdatasync(self._descriptor)
+            getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has only the second
 
     def _strips(self, rows: slice, columns: slice, block: np.ndarray) -> Any:
         """Parts of a block with the lines of the file as rows: the first line, the place in it, the part."""
@@ -244,6 +245,8 @@ def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
     mapped, name = getattr(array, "_mmap", None), getattr(array, "filename", None)
     if mapped is None or name is None or array.mode == "c" or 0 in array.shape:  # type: ignore[attr-defined]
         return None
+    if not hasattr(os, "preadv"):  # Windows
+        return None
     size = array.itemsize
     rows, columns = (step // size for step in array.strides)
     turned = columns != 1 and array.shape[1] > 1
@@ -252,10 +255,7 @@ def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
     lead = max(columns if turned else rows, 1)
     if lead < array.shape[0 if turned else 1] and array.shape[1 if turned else 0] > 1:
         return None
-    if mode != os.O_RDONLY or array.mode != "r":  # type: ignore[attr-defined]
-        array.base.flush() if isinstance(array.base, np.memmap) else None
-    granularity = __import__("mmap").ALLOCATIONGRANULARITY
-    start = array.offset - array.offset % granularity  # type: ignore[attr-defined]
+    start = array.offset - array.offset % ALLOCATIONGRANULARITY  # type: ignore[attr-defined]
     address = np.frombuffer(mapped, np.uint8, 1).ctypes.data
     offset = start + array.ctypes.data - address
     return FileStore(os.open(name, mode | os.O_CLOEXEC), offset, array.shape, array.dtype, lead, turned)
@@ -312,6 +312,8 @@ def temporary(shape: tuple[int, int], dtype: str, folder: str | None = None) -> 
     with tempfile.TemporaryFile(dir=folder) as file:
         _allocate(file.fileno(), shape, dtype, folder or tempfile.gettempdir())
         value = np.memmap(file, dtype, "r+", shape=shape) if 0 not in shape else np.zeros(shape, dtype)
+        if not hasattr(os, "preadv"):
+            return Target(Store(value), value, True)
         store = FileStore(os.dup(file.fileno()), 0, shape, dtype, shape[1], False)
     return Target(store, value, True)
 
@@ -332,8 +334,12 @@ def reopened(path: Path) -> Target:
 
 def _allocate(descriptor: int, shape: tuple[int, int], dtype: str, folder: str) -> None:
     need = shape[0] * shape[1] * np.dtype(dtype).itemsize
+    size = max(need, os.fstat(descriptor).st_size, 1)
     with _no_space(need, folder):
-        os.posix_fallocate(descriptor, 0, max(need, os.fstat(descriptor).st_size, 1))
+        if hasattr(os, "posix_fallocate"):  # takes the space now, so that a full disk is noticed before the work
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            os.truncate(descriptor, size)
 
 
 @contextmanager
