@@ -47,9 +47,10 @@ class FileStore(Store):
     def __init__(self, descriptor: int, offset: int, shape: tuple[int, int], dtype: Any, lead: int, turned: bool) -> None:
         self._descriptor, self._offset, self.shape, self.dtype = descriptor, offset, shape, np.dtype(dtype)
         self._lead, self._turned = lead, turned
+        self._close = os.close  # os may be gone when Python ends
 
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        self._close(self._descriptor)
 
     def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
         for lines, place, part in self._strips(rows, columns, into):
