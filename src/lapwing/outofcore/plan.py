@@ -9,6 +9,8 @@ from ..core.plan import bytes_in_words
 
 _PANELS = 8  # at least, so that reading the first one, which nothing hides, stays a small part
 _BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
+_BLOCK_BYTES = 1 << 24
+_ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
 _SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
 
 
@@ -33,20 +35,25 @@ def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, sq
     block = _BLOCK["cuda" if on_gpu else "cpu"]
     widest = n if n <= 256 else max(256, _rounded(math.ceil(n / _PANELS), block))
 
+    limit = int(memory * _SHARE)
+
     def need(width: int) -> tuple[int, int]:
-        chunk = min(n, max(16, min(1024, width // (8 if on_gpu else 4))))
+        chunk = min(1024, width // (8 if on_gpu else 4))
+        if on_gpu:  # blocks of a few megabytes, so that a call costs little beside its work
+            line = width * itemsize
+            chunk = max(chunk, min(1024, _BLOCK_BYTES // line, limit // (4 * slots * line)))
+        chunk = min(n, max(16, chunk))
         elements = n * width + (width * width if square and width < n else 0)
         # on the host products and triangular solves need copies of a block
         elements += (slots + (0 if on_gpu else 4)) * chunk * width
         return elements * itemsize, chunk
 
-    limit = int(memory * _SHARE)
     low, high = 0, max(1, min(widest, n))
     while low < high:  # the widest panel that fits
         middle = (low + high + 1) // 2
         low, high = (middle, high) if need(middle)[0] <= limit else (low, middle - 1)
     if low == 0 or low < min(n, 8):
-        least = int(need(min(n, 8))[0] / _SHARE) + 1
+        least = int(4 / 3 * need(min(n, 8))[0] / _SHARE) + 1  # blocks may take a quarter
         raise TooSmall(
             f"{name}: memory={bytes_in_words(memory)} is too small for a matrix of order {n}\nhint: at least memory={least}"
         )
@@ -66,7 +73,7 @@ def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gp
         raise TooSmall(
             f"{name}: memory={bytes_in_words(memory)} is too small for rows of length {n}\nhint: at least memory={least}"
         )
-    rows = min(rows, max(n, 1), 1024)
+    rows = min(rows, max(n, 1), 1024, max(64, _ROWS_BYTES // max(1, n * itemsize)))
     total = (2 * n * vectors + (slots + 1) * n * rows) * itemsize
     return Sizes(rows, rows, rows, slots, total), vectors
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ from .stores import Store
 
 
 class Products:
-    """A @ x and A^H @ y by blocks of rows. Blocks that fit in ``resident`` elements stay where the work is done.
+    """A @ x and A^H @ y by square blocks. Blocks that fit in ``resident`` elements stay where the work is done.
 
     ``triangle``: the matrix is Hermitian, and only blocks up to the diagonal are read.
     """
 
     def __init__(self, space: Space, a: Store, sizes: Sizes, vectors: int, triangle: bool, resident: int) -> None:
         self._space, self._a, self._sizes, self._vectors, self._triangle = space, a, sizes, vectors, triangle
-        self._slots = space.slots(sizes.slots, sizes.chunk * a.shape[1])
-        self._kept: dict[int, Any] = {}
+        size = sizes.chunk * max(a.shape)
+        self._slots = space.slots(sizes.slots, size)
+        self._side = max(1, isqrt(size))  # square: products with the block and with its adjoint are both quick
+        self._kept: dict[tuple[int, int], Any] = {}
         self._room = resident
         self.passes = 0
 
@@ -47,36 +50,38 @@ class Products:
         return result
 
     def _forward(self, x: Any, y: Any) -> None:
-        def work(rows: slice, block: Any) -> None:
-            reach = block.shape[1]
-            self._space.gemm(y[rows, :], block, x[:reach, :], alpha=1.0)
-            if self._triangle and rows.start:
-                left = block[:, : rows.start]
-                self._space.gemm(y[: rows.start, :], left, x[rows, :], adjoint_a=True, alpha=1.0)
+        def work(rows: slice, columns: slice, block: Any) -> None:
+            self._space.gemm(y[rows, :], block, x[columns, :], alpha=1.0)
+            if self._triangle and rows != columns:
+                self._space.gemm(y[columns, :], block, x[rows, :], adjoint_a=True, alpha=1.0)
 
         self._each(work)
 
     def _back(self, y: Any, x: Any) -> None:
-        self._each(lambda rows, block: self._space.gemm(x, block, y[rows, :], adjoint_a=True, alpha=1.0))
+        def work(rows: slice, columns: slice, block: Any) -> None:
+            self._space.gemm(x[columns, :], block, y[rows, :], adjoint_a=True, alpha=1.0)
+
+        self._each(work)
 
     def _each(self, work: Any) -> None:
-        """Call ``work`` with every block of rows: first those that are streamed, then those that stayed."""
+        """Call ``work`` with every block: first those that are streamed, then those that stayed."""
 
         def streamed(piece: Piece, block: Any) -> None:
             size = block.shape[0] * block.shape[1]
             if size <= self._room:
                 self._room -= size
-                kept = self._kept[piece.rows.start] = self._space.empty(*block.shape)
+                kept = self._kept[piece.rows.start, piece.columns.start] = self._space.empty(*block.shape)
                 self._space.copy(kept, block)
-            work(piece.rows, block)
+            work(piece.rows, piece.columns, block)
 
         before = dict(self._kept)
         through(self._space, self._slots, self._pieces(before), streamed)
-        for start, block in before.items():
-            work(slice(start, start + block.shape[0]), block)
+        for (row, column), block in before.items():
+            work(slice(row, row + block.shape[0]), slice(column, column + block.shape[1]), block)
 
-    def _pieces(self, kept: dict[int, Any]) -> Iterator[Piece]:
+    def _pieces(self, kept: dict[tuple[int, int], Any]) -> Iterator[Piece]:
         m, n = self._a.shape
-        for rows in spans(0, m, self._sizes.chunk):
-            if rows.start not in kept:
-                yield Piece(self._a, rows, slice(0, rows.stop if self._triangle else n))
+        for rows in spans(0, m, self._side):
+            for columns in spans(0, rows.stop if self._triangle else n, self._side):
+                if (rows.start, columns.start) not in kept:
+                    yield Piece(self._a, rows, columns)
