@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -367,7 +368,7 @@ def _factor(call: _Call, dtype: str) -> Any:
         if info:
             _fill(place.store, np.nan)
         elif not place.fresh:
-            _clear(factor)
+            _clear(factor, 8 if call.on_gpu else 1)
         result = place
         if saved is not None and (a.out is not None or request.upper):
             result = target(call.name, a, (n, n), dtype, a.out)
@@ -525,14 +526,18 @@ def _fill(store: Store, value: float) -> None:
         store.write(rows, slice(0, store.shape[1]), np.full((rows.stop - rows.start, store.shape[1]), filler, store.dtype))
 
 
-def _clear(store: Store) -> None:
-    """Zeros above the diagonal."""
+def _clear(store: Store, threads: int) -> None:
+    """Zeros above the diagonal; on the CPU one thread is enough beside the work, a GPU would wait."""
     n = store.shape[0]
-    for rows in spans(0, n, max(1, min(256, (1 << 22) // max(n, 1)))):
+
+    def clear(rows: slice) -> None:
         square = np.empty((rows.stop - rows.start,) * 2, store.dtype)
         store.read(rows, rows, square)
         store.write(rows, rows, np.tril(square))
         store.write(rows, slice(rows.stop, n), np.zeros((rows.stop - rows.start, n - rows.stop), store.dtype))
+
+    with ThreadPoolExecutor(threads if store.splits else 1) as pool:
+        list(pool.map(clear, spans(0, n, max(1, min(64, (1 << 20) // max(n, 1))))))
 
 
 def _copy(source: Store, to: Store) -> None:
