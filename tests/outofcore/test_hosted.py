@@ -525,7 +525,12 @@ def test_no_gpu():
     if not cuda.missing():
         pytest.skip("there is a GPU")
     with pytest.raises(RuntimeError, match=r"cholesky: device 'cuda' cannot be used: .*\nhint: device='cpu'"):
-        lw.cholesky(lw.hosted(np.eye(3), device="cuda"))
+        lw.cholesky(lw.hosted(np.eye(3), device="cuda", memory="1GB"))
+    with pytest.raises(RuntimeError, match="cholesky: device 'cuda' cannot be used"):
+        lw.explain(lw.cholesky, lw.hosted(np.eye(3), device="cuda"))
+    large = lw.hosted(lambda rows, columns: None, shape=(65536, 65536), dtype="float64", device="cuda", memory="8GB")
+    cost = lw.explain(lw.cholesky, large)  # of another machine
+    assert cost.panel == 8192 and 60e9 < cost.bytes_read < 70e9 and cost.device_bytes < 8e9
 
 
 # ---- progress, checkpoints, explain ----

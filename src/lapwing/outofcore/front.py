@@ -46,6 +46,9 @@ class HostedFront:
         subset = options.pop("subset", None) if function.__name__ in ("svd", "svdvals") else None
         request = _checked(function, a, b, options)
         call = _Call(request, a)
+        call.check_device()
+        if request.mixed:
+            _log.info("%s: in full precision; there is no refinement for hosted matrices", request.name)
         if request.operation in _FACTORED:
             return _factored(call, b)
         if request.operation in ("eigh", "eigvalsh"):
@@ -109,15 +112,18 @@ class _Call:
         self.device = _device(a)
         self.on_gpu = self.device != "cpu"
         self._number = int(self.device.partition(":")[2] or 0)
+        self._begun = time.perf_counter()
+
+    def check_device(self) -> None:
         if self.on_gpu and (why := cuda.missing(self.name)):
             raise RuntimeError(f"{self.name}: device {self.device!r} cannot be used: {why}\nhint: device='cpu'")
-        self._begun = time.perf_counter()
 
     def memory(self) -> int:
         if self.a.memory is not None:
             return self.a.memory
         if not self.on_gpu:
             return _free_host() // 2
+        self.check_device()
         return int(0.8 * cuda.free_bytes(self._number, self.name))
 
     @contextmanager
