@@ -18,6 +18,7 @@ from .ops.explain import explain
 from .ops.factor import Factor, factor
 from .ops.functions import expm, inv_root, logm, sqrtm
 from .ops.grouped import grouped
+from .ops.hosted import hosted
 from .ops.lstsq import lstsq
 from .ops.matmul import matmul
 from .ops.operator import operator
@@ -48,6 +49,7 @@ __all__ = [
     "expm",
     "factor",
     "grouped",
+    "hosted",
     "install",
     "inv",
     "inv_ex",

@@ -47,7 +47,7 @@ def test_docstrings():
 )
 @pytest.mark.parametrize(
     "page",
-    [f"docs/{name}.md" for name in ("guide", "eigh", "install", "solve", "gram", "insitu", "tune", "distributed")]
+    [f"docs/{name}.md" for name in ("guide", "eigh", "hosted", "install", "solve", "gram", "insitu", "tune", "distributed")]
     + ["README.md"],
 )
 def test_pages(page, monkeypatch, tmp_path):

@@ -57,7 +57,7 @@ def ordinary(a: Any, operation: str) -> Any:
 
 
 # Import statements, not importlib: torch.compile follows these when the first call happens inside it. The fronts of sharded
-# arrays are above this layer, and are imported here when the first such array is seen.
+# and of hosted arrays are above this layer, and are imported here when the first such array is seen.
 def _kind_of(a: Any, operation: str) -> Any:
     kind = type(a)
     if kind.__name__ in _NO_ARRAYS:
@@ -70,6 +70,8 @@ def _kind_of(a: Any, operation: str) -> Any:
         elif base.__module__.partition(".")[0] in ("jax", "jaxlib"):
             _PER_ARRAY[kind] = _kind_of_jax_array
             return _kind_of_jax_array(a, operation)
+        elif base.__module__ == "lapwing.core.hosted":
+            from ..outofcore.front import FRONT as found  # type: ignore[assignment]
         elif base.__module__ == "lapwing.core.problem":  # lapwing.spec(..., sharding=...)
             from ..distributed.fronts.described import FRONT as found  # type: ignore[assignment]
         else:
@@ -135,6 +137,8 @@ def _hint(a: Any) -> str:
     module, name = type(a).__module__, type(a).__name__
     if module == "lapwing.distributed.matrix":
         return "with a sharded b the matrix must be sharded too; other calls take .local, or what .gather() returns"
+    if module == "lapwing.core.hosted":
+        return "this call does not support hosted matrices; with a hosted b the matrix must be hosted too"
     if module.startswith("numpy.ma"):
         return "a.filled(value) makes a plain array; every entry needs a value"
     products = "lapwing.operator(a.dot, a.shape, a.dtype) gives lapwing.eigh a few eigenvalues"

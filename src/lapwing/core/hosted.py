@@ -1,0 +1,35 @@
+"""The mark of a matrix that stays in host memory or on disk while a limited memory does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress callback receives after each finished panel."""
+
+    operation: str
+    done: int  # columns
+    total: int
+    seconds: float  # since the call began
+
+
+@dataclass(frozen=True, eq=False)
+class HostedMatrix:
+    """A matrix that is larger than the memory that works on it; :func:`lapwing.hosted` makes it."""
+
+    source: Any  # an array, a data set, or a function of two slices
+    shape: tuple[int, int]
+    dtype: str
+    memory: int | None = None  # bytes; None: a part of what is free when the call begins
+    device: str | None = None  # "cpu", "cuda", "cuda:1"; None: a GPU where there is one
+    out: Any = None
+    checkpoint: str | None = None
+    progress: Callable[[Progress], None] | None = None
+
+    def __repr__(self) -> str:
+        kind = "function" if callable(self.source) else type(self.source).__name__
+        return f"hosted({kind}, shape={self.shape}, dtype={self.dtype})"

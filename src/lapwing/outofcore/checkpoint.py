@@ -1,0 +1,127 @@
+"""Checkpoints of a factorisation: the factor in a file, and how far it is.
+
+An input that has changed is noticed: the blocks that the finished panels were computed from are read again and compared by
+their check sums, and a sample of all rows is compared too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .lu import Panel
+from .space import spans
+from .stores import Store, Target, in_file, reopened
+
+_SAMPLED = 64  # rows
+
+
+class Watched(Store):
+    """A store that keeps the check sums of the blocks that were read."""
+
+    splits = False
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.shape, self.dtype = store, store.shape, store.dtype
+        self.seen: list[list[int]] = []
+
+    def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
+        self.store.read(rows, columns, into)
+        self.seen.append([rows.start, rows.stop, columns.start, columns.stop, _sum_of(into)])
+
+
+class Checkpoint:
+    """A folder with ``factor.npy`` and ``state.json``."""
+
+    def __init__(self, name: str, folder: str, a: Store, facts: dict[str, Any], lower: bool) -> None:
+        self._name, self._folder = name, Path(folder)
+        self._watched = Watched(a)
+        self._facts = facts | {"sample": _sample(a, lower)}
+        self._kept: list[list[int]] = []
+        self.done = 0
+        self.panels: list[Panel] = []
+
+    @property
+    def source(self) -> Store:
+        return self._watched
+
+    def open(self) -> Target:
+        """The factor: as far as it was written, or new."""
+        state = self._read()
+        if state is None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise type(error)(f"{self._name}: the checkpoint folder cannot be made: {error}") from None
+            n = self._watched.shape[0]
+            return in_file(self._folder / "factor.npy", (n, n), self._facts["dtype"])
+        self._compare(state)
+        self.done, self._kept = state["done"], state["blocks"]
+        self.panels = [Panel(start, stop, np.array(pivots)) for start, stop, pivots in state["panels"]]
+        return reopened(self._folder / "factor.npy")
+
+    def save(self, done: int, factor: Store, panels: list[Panel]) -> None:
+        """The panels up to column ``done`` are written; called when no thread reads."""
+        factor.sync()
+        pivots = [[panel.start, panel.stop, panel.pivots.tolist()] for panel in panels]
+        state = {"facts": self._facts, "done": done, "blocks": self._kept + self._watched.seen, "panels": pivots}
+        new = self._folder / "state.json.new"
+        with open(new, "w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._folder / "state.json")
+        self.done = done
+
+    def _read(self) -> dict[str, Any] | None:
+        path = self._folder / "state.json"
+        try:
+            state: dict[str, Any] = json.loads(path.read_text())
+            if not {"facts", "done", "blocks", "panels"} <= set(state) or not (self._folder / "factor.npy").is_file():
+                raise ValueError("it is not complete")
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ValueError(
+                f"{self._name}: the checkpoint {path} is damaged ({error})\nhint: delete the folder to begin again"
+            ) from None
+        return state
+
+    def _compare(self, state: dict[str, Any]) -> None:
+        there = state["facts"]
+        where = f"{self._name}: the checkpoint in {self._folder}"
+        hint = "\nhint: delete the folder to begin again, or name another one"
+        for key, value in self._facts.items():
+            if there.get(key) == value:
+                continue
+            if key == "sample":
+                raise ValueError(f"{where} belongs to another matrix, or the matrix has changed since{hint}")
+            raise ValueError(f"{where} has {key} {there.get(key)}, this call has {value}{hint}")
+        for first, last, left, right, expected in state["blocks"]:
+            block = np.empty((last - first, right - left), self._watched.dtype)
+            self._watched.store.read(slice(first, last), slice(left, right), block)
+            if _sum_of(block) != expected:
+                place = f"rows {first} to {last}, columns {left} to {right}"
+                raise ValueError(f"{where} was written before the matrix changed ({place}){hint}")
+
+
+def _sum_of(block: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(block).view(np.uint8).data)
+
+
+def _sample(a: Store, lower: bool) -> str:
+    """A hash of some rows, as far as they are read."""
+    n = a.shape[0]
+    found = hashlib.blake2b(digest_size=16)
+    for part in spans(0, n, max(1, -(-n // _SAMPLED))):
+        row = part.stop - 1
+        line = np.empty((1, row + 1 if lower else n), a.dtype)
+        a.read(slice(row, row + 1), slice(0, line.shape[1]), line)
+        found.update(line.data)
+    return found.hexdigest()

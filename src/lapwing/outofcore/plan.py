@@ -1,0 +1,99 @@
+"""How wide panels and blocks may be within a limit of memory, and what a call then costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..core.plan import bytes_in_words
+
+_PANELS = 8  # at least, so that reading the first one, which nothing hides, stays a small part
+_BLOCK = {"cpu": 256, "cuda": 512}  # columns of a panel that are finished together
+_BLOCK_BYTES = 1 << 24
+_ROWS_BYTES = 1 << 27  # of a block of rows: pinned memory takes time to allocate
+_SHARE = 0.9  # of the limit, for the buffers; the rest is for the libraries
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the buffers of a call, in rows or columns."""
+
+    panel: int  # columns that are factored together
+    chunk: int  # rows of a block of a finished panel
+    block: int  # columns of a panel that are finished together
+    slots: int  # blocks that are read ahead
+    bytes: int  # all buffers
+
+
+class TooSmall(ValueError):
+    """No panel fits."""
+
+
+def factor_sizes(name: str, n: int, itemsize: int, memory: int, on_gpu: bool, square: bool) -> Sizes:
+    """Panel and blocks of a factorisation; ``square``: the rows of the diagonal block are kept too."""
+    slots = 4 if on_gpu else 3
+    block = _BLOCK["cuda" if on_gpu else "cpu"]
+    widest = n if n <= 256 else max(256, _rounded(math.ceil(n / _PANELS), block))
+
+    limit = int(memory * _SHARE)
+
+    def need(width: int) -> tuple[int, int]:
+        chunk = min(1024, width // (8 if on_gpu else 4))
+        if on_gpu:  # blocks of a few megabytes, so that a call costs little beside its work
+            line = width * itemsize
+            chunk = max(chunk, min(1024, _BLOCK_BYTES // line, limit // (4 * slots * line)))
+        chunk = min(n, max(16, chunk))
+        elements = n * width + (width * width if square and width < n else 0)
+        # on the host products and triangular solves need copies of a block
+        elements += (slots + (0 if on_gpu else 4)) * chunk * width
+        return elements * itemsize, chunk
+
+    low, high = 0, max(1, min(widest, n))
+    while low < high:  # the widest panel that fits
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if need(middle)[0] <= limit else (low, middle - 1)
+    if low == 0 or low < min(n, 8):
+        least = int(4 / 3 * need(min(n, 8))[0] / _SHARE) + 1  # blocks may take a quarter
+        raise TooSmall(
+            f"{name}: memory={bytes_in_words(memory)} is too small for a matrix of order {n}\nhint: at least memory={least}"
+        )
+    width = _rounded_down(low, block) if low > block else low
+    total, chunk = need(width)
+    return Sizes(width, chunk, min(block, width), slots, total)
+
+
+def row_sizes(name: str, n: int, columns: int, itemsize: int, memory: int, on_gpu: bool) -> tuple[Sizes, int]:
+    """Rows of a block for passes over a matrix with ``columns`` vectors of length n, and how many vectors at a time."""
+    slots = 3 if on_gpu else 2
+    limit = int(memory * _SHARE) // itemsize
+    vectors = max(1, min(columns, (limit // 2) // max(1, 2 * n)))
+    rows = (limit - 2 * n * vectors) // max(1, (slots + 1) * n)
+    if rows < 1:
+        least = int(itemsize * n * (slots + 7) / _SHARE)
+        raise TooSmall(
+            f"{name}: memory={bytes_in_words(memory)} is too small for rows of length {n}\nhint: at least memory={least}"
+        )
+    rows = min(rows, max(n, 1), 1024, max(64, _ROWS_BYTES // max(1, n * itemsize)))
+    total = (2 * n * vectors + (slots + 1) * n * rows) * itemsize
+    return Sizes(rows, rows, rows, slots, total), vectors
+
+
+def _rounded(x: int, step: int) -> int:
+    return -(-x // step) * step
+
+
+def _rounded_down(x: int, step: int) -> int:
+    return x // step * step
+
+
+def tall_rows(name: str, m: int, n: int, itemsize: int, memory: int) -> int:
+    """Rows of a block of a tall matrix: with R it is factored, and copied a few times on the way."""
+    limit = int(memory * _SHARE) // itemsize
+    rows = (limit - 6 * n * n) // max(1, 6 * n)
+    if rows < min(n, m):
+        least = int(12 * n * n * itemsize / _SHARE) + 1
+        raise TooSmall(
+            f"{name}: memory={bytes_in_words(memory)} is too small for a tall matrix with {n} columns\nhint: at least"
+            f" memory={least}"
+        )
+    return max(1, min(rows, m))

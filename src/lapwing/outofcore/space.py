@@ -1,0 +1,138 @@
+"""The contract of a memory that does the work, and the stream of blocks through it.
+
+The algorithms are written once over a :class:`Space`: the host's memory (``host.py``) or a GPU's (``cuda.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .stores import Store
+
+
+class Piece(NamedTuple):
+    """A block of a matrix that is to be read."""
+
+    store: Store
+    rows: slice
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+
+class Slot(Protocol):
+    """A buffer that a block is read into."""
+
+    def fill(self, piece: Piece) -> None:
+        """Read the block; called by the thread that reads ahead."""
+
+    def block(self, piece: Piece) -> Any:
+        """The block as a matrix of the space."""
+
+    def release(self) -> None:
+        """The work that was begun with the block is the last that reads it."""
+
+
+class Space(Protocol):
+    """A memory that does the work. Its matrices have ``shape``, ``T``, and slices of rows and columns."""
+
+    name: str
+    dtype: np.dtype
+
+    def enter(self) -> None:
+        """Prepare a thread for work with this memory."""
+
+    def empty(self, rows: int, columns: int) -> Any: ...
+
+    def slots(self, count: int, size: int) -> list[Any]:
+        """Buffers for blocks of up to ``size`` elements."""
+
+    def copy(self, to: Any, block: Any) -> None: ...
+
+    def gemm(
+        self, c: Any, a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, alpha: float = -1.0, beta: float = 1.0
+    ) -> None:
+        """C <- beta C + alpha A B, or with the adjoints of A and B."""
+
+    def trsm(self, t: Any, x: Any, *, lower: bool, adjoint: bool = False, unit: bool = False, right: bool = False) -> None:
+        """X <- T^-1 X, or X T^-1 from the right; with the adjoint of T if asked for."""
+
+    def potrf(self, d: Any, before: int) -> None:
+        """The lower Cholesky factor in place; a failure is reported with ``before`` added to the order of the minor."""
+
+    def getrf(self, p: Any, before: int) -> Any:
+        """L and U of a tall panel in place; the row that each row was exchanged with, counted from the first of the panel."""
+
+    def swap(self, x: Any, pivots: Any, back: bool = False) -> None:
+        """Exchange rows as ``pivots`` says."""
+
+    def qr(self, a: Any) -> tuple[Any, np.ndarray]:
+        """Q in the memory of ``a``, and R on the host."""
+
+    def failure(self) -> int:
+        """The first failure of ``potrf`` or ``getrf``, or 0; waits for the work."""
+
+    def put(self, x: np.ndarray, to: Any) -> None: ...
+
+    def get(self, x: Any) -> np.ndarray: ...
+
+    def write(self, x: Any, store: Store, row: int, column: int, lower: bool = False) -> None:
+        """Write a matrix to a store in the background; it must not change before :meth:`flush`.
+
+        ``lower``: what is above the diagonal becomes zero.
+        """
+
+    def flush(self) -> None:
+        """Wait until everything is written."""
+
+    def close(self) -> None: ...
+
+
+def through(space: Space, slots: list[Any], pieces: Iterable[Piece], work: Callable[[Piece, Any], None]) -> None:
+    """Call ``work`` with each block in order, while a thread reads the next ones."""
+    free: SimpleQueue[Any] = SimpleQueue()
+    ready: SimpleQueue[Any] = SimpleQueue()
+    stopped = threading.Event()
+    for slot in slots:
+        free.put(slot)
+
+    def read() -> None:
+        try:
+            space.enter()
+            for piece in pieces:
+                slot = free.get()
+                if stopped.is_set():
+                    return
+                slot.fill(piece)
+                ready.put((piece, slot))
+            ready.put(None)
+        except BaseException as error:  # raised again by the thread that works
+            ready.put(error)
+
+    reader = threading.Thread(target=read, name="lapwing-hosted", daemon=True)
+    reader.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            piece, slot = item
+            work(piece, slot.block(piece))
+            slot.release()
+            free.put(slot)
+    finally:
+        stopped.set()
+        free.put(slots[0])
+        reader.join()
+
+
+def spans(start: int, stop: int, step: int) -> Iterator[slice]:
+    """Slices of at most ``step`` that cover a range."""
+    for first in range(start, stop, step):
+        yield slice(first, min(first + step, stop))
