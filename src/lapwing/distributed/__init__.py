@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import shard
     from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
+    from .devices import DeviceMatrix
     from .layout import Axis, Layout
     from .matrix import ShardedMatrix
     from .plot import plot_layout
@@ -34,6 +35,7 @@ __all__ = [
     "H200",
     "Axis",
     "Cost",
+    "DeviceMatrix",
     "Layout",
     "Machine",
     "MissingRanksError",
@@ -53,6 +55,7 @@ __all__ = [
 # The module of each name. They are loaded at first use: meeting an ordinary JAX array imports this package too.
 _MODULES = {
     ".cost": ("CPU_CLUSTER", "H200", "Cost", "Machine", "largest_n", "predict"),
+    ".devices": ("DeviceMatrix",),
     ".layout": ("Axis", "Layout"),
     ".matrix": ("ShardedMatrix",),
     ".plot": ("plot_layout",),

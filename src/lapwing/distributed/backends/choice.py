@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...core.request import Request
 from ..cost import Cost
 from .alone import Alone
+from .cusolvermg.backend import CusolverMg
 from .cusolvermp.backend import CusolverMp
 from .elpa import Elpa
 from .gathered import Gathered
@@ -14,7 +15,7 @@ from .protocol import Array, Backend
 from .scalapack.backend import Scalapack
 from .xla.backend import OneDevice, Xla
 
-BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
+BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), CusolverMg(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
 # those that a user can ask for, as lapwing.engines() lists them
 PUBLIC = tuple(backend for backend in BACKENDS if backend.name in backend.engines)
 

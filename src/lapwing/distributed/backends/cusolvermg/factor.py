@@ -1,0 +1,121 @@
+"""Factors in tiles on the GPUs of one process: L L^H of conj(A), or P L U of A."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....core.errors import NotPositiveDefiniteError, SingularMatrixError
+from ....core.problem import REAL
+from ...devices import DeviceMatrix
+from .grid import Blocks, Grid, grid_of
+from .operand import Operand
+
+LOWER = 0  # the only triangle that the library reads
+_NO_TRANSPOSE = 0
+_TILE = 512  # columns
+
+
+def tile_for(n: int, places: int, wanted: int = _TILE) -> int:
+    """Columns of a tile: every place has one, where there are enough columns."""
+    return max(1, min(wanted, -(-n // places)))
+
+
+class Factored:
+    """The factor of a square matrix; ``like`` has the library, the devices and the layout of the matrix."""
+
+    def __init__(self, like: Operand, tiles: Blocks, pivots: tuple[Any, ...] | None) -> None:
+        self._like, self._tiles, self._pivots = like, tiles, pivots
+
+    @property
+    def tile(self) -> int:
+        return self._tiles.layout.columns.tile
+
+    def opened(self) -> Any:
+        return grid_of(self._like.devices).opened(self._like.allocate)
+
+    def triangle(self, grid: Grid, upper: bool) -> DeviceMatrix:
+        """L, or U = L^H, of A = L L^H; conj(L) is in the tiles."""
+        factor = self._like.leave(grid, self._tiles, self._like.layout, "N" if upper else "C")
+        return self._like.keep_triangle(factor, upper=upper)
+
+    def solve(self, grid: Grid, b: Operand) -> DeviceMatrix:
+        """A^-1 b; the places of b are the first ones of the grid."""
+        n, columns = b.shape
+        if not columns:
+            return b.full(b.layout, 0)
+        layout = grid.tiles((n, columns), tile_for(columns, self._tiles.layout.size), self._tiles.layout.size)
+        # conj(A) conj(x) = conj(b), or A x = b
+        operation = "C" if self._pivots is None else "T"
+        sides = b.bring(grid, layout, operation)
+        self._substitute(grid, sides)
+        return b.leave(grid, sides, b.layout, operation)
+
+    def inverse(self, grid: Grid, *, destroy: bool = False) -> DeviceMatrix:
+        """A^-1, for "pos" exactly Hermitian; ``destroy``: the factor is not needed any more."""
+        layout, dtype = self._tiles.layout, self._tiles.dtype
+        x = self._tiles if destroy and self._pivots is None else grid.empty(layout, dtype)
+        if self._pivots is not None:
+            grid.set_identity(x)
+            self._substitute(grid, x)
+            return self._like.leave(grid, x, self._like.layout, "T")
+        if x is not self._tiles:
+            grid.copy(self._tiles, x)
+        grid.wait()
+        if info := grid.call("Potri", layout, LOWER, layout.shape[0], x, dtype=dtype):
+            raise NotPositiveDefiniteError("inv", minor=max(info, 1))
+        # the inverse of conj(A) is the transpose of that of A; its upper triangle is the adjoint of the lower one
+        grid.complete_diagonal(x)
+        tile = layout.columns.tile
+        target = grid.empty(self._like.layout.transposed, dtype)
+        grid.copy(x, target, "N", first=lambda j: j // tile * tile)
+        grid.wait()
+        grid.copy(x, target, "C", first=lambda j: (j // tile + 1) * tile)
+        return self._like.wrap(grid, target, self._like.layout)
+
+    def slogdet(self, grid: Grid) -> tuple[Any, Any]:
+        diagonal = grid.diagonal(self._tiles)
+        real = np.dtype(REAL[self._tiles.dtype]).type
+        logabs = np.log(np.abs(diagonal)).sum(dtype=real)
+        if self._pivots is None:
+            return diagonal.dtype.type(1), real(2 * logabs)
+        sign = np.prod(diagonal / np.abs(diagonal))
+        exchanged = sum(int((pivots != rows + 1).sum()) for rows, pivots in self._exchanges(grid))
+        return diagonal.dtype.type(-sign if exchanged % 2 else sign), real(logabs)
+
+    def _exchanges(self, grid: Grid) -> Any:
+        """The rows of each place, and the rows with which they were exchanged, counted from 1."""
+        assert self._pivots is not None
+        for place in range(self._tiles.layout.size):
+            rows = self._tiles.layout.columns.indices(place)
+            yield rows, grid.to_host(place, self._pivots[place][0], len(rows), np.int32)
+
+    def _substitute(self, grid: Grid, sides: Blocks) -> None:
+        """sides <- the solutions."""
+        layout, (n, columns), dtype = self._tiles.layout, sides.layout.shape, sides.dtype
+        grid.wait()
+        if self._pivots is None:
+            grid.call("Potrs", layout, LOWER, n, columns, self._tiles, sides, dtype=dtype)
+        else:
+            pivots = grid.pointers([pointer for pointer, _ in self._pivots])
+            grid.call("Getrs", layout, _NO_TRANSPOSE, n, columns, self._tiles, pivots, sides, dtype=dtype)
+
+
+def factor(grid: Grid, a: Operand, *, pos: bool, upper: bool, name: str) -> Factored:
+    """Factor A; NotPositiveDefiniteError or SingularMatrixError with the minor or pivot where it fails."""
+    n, dtype = a.shape[0], a.dtype
+    layout = grid.tiles((n, n), tile_for(n, grid.size))
+    if pos:
+        tiles = a.bring(grid, layout, "N" if upper else "C", lower=True)
+        grid.wait()
+        if info := grid.call("Potrf", layout, LOWER, n, tiles, dtype=dtype):
+            raise NotPositiveDefiniteError(name, minor=max(info, 1))
+        return Factored(a.without_data(), tiles, None)
+    tiles = a.bring(grid, layout, "T")
+    pivots = tuple(grid.allocate(place, 4 * max(layout.local_shape(place)[1], 1)) for place in range(layout.size))
+    grid.wait()
+    info = grid.call("Getrf", layout, n, n, tiles, grid.pointers([pointer for pointer, _ in pivots]), dtype=dtype)
+    if info:
+        raise SingularMatrixError(name, pivot=max(info, 1))
+    return Factored(a.without_data(), tiles, pivots)
