@@ -163,14 +163,14 @@ class Grid:
             start, lead = scratch, rows
         self.runtime.copy_2d(end, other * size, start, lead * size, rows * size, columns, _ANYWHERE, self._streams[s])
 
-    def _turn(self, s: int, operation: str, rows: int, columns: int, source: int, lead: int, to: int, other: int, dtype: str) -> None:
+    def _turn(
+        self, s: int, operation: str, rows: int, columns: int, source: int, lead: int, to: int, other: int, dtype: str
+    ) -> None:
         """target <- op(source), rows x columns, on one device."""
         one, zero = scalar(dtype, 1), scalar(dtype, 0)
         call = getattr(self.library.blas, f"cublas{LETTER[dtype]}geam")
         # the second summand has weight zero and is not read
-        check_blas(
-            call(self._blas[s], _OPERATION[operation], 0, rows, columns, one, source, lead, zero, to, other, to, other)
-        )
+        check_blas(call(self._blas[s], _OPERATION[operation], 0, rows, columns, one, source, lead, zero, to, other, to, other))
 
     def _scratch_of(self, place: int, count: int) -> int:
         pointer, held, _ = self._scratch.get(place, (0, 0, None))
@@ -204,9 +204,7 @@ class Grid:
                 k = min(tile, len(rows) - local)
                 at = x.pointers[place] + (int(rows[local]) + local * lead) * size
                 self.runtime.copy_2d(copy[0], k * size, at, lead * size, k * size, k, _ANYWHERE, stream)
-                check_blas(
-                    call(self._blas[place], 0, 0, k, k, one, copy[0], k, unit[0], tile, zero, at, lead)
-                )
+                check_blas(call(self._blas[place], 0, 0, k, k, one, copy[0], k, unit[0], tile, zero, at, lead))
         self.wait()
 
     def set_identity(self, x: Blocks) -> None:

@@ -28,6 +28,7 @@ from .panels import Panels
 from .substitution import dot
 
 BLOCK = 256  # least order of the blocks, in which one loop does all levels; each level above takes a second to compile
+PARTS = 4  # of a device's roots of one large merge, computed in turn: together they would need memory for a matrix of its order
 STEPS = 60  # of one root, at most; five to eight are usual
 
 
@@ -241,9 +242,18 @@ def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], device
         count = jnp.sum(kept[:, None] & same, 2)
     share = order // devices
     mine = place(axes) * share + jnp.arange(share)
-    known: dict[str, Any] = {"begin": begin, "index": mine, "single": start is None}
-    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, **known))(pole, square, count), axes)
-    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, **known))(pole, near, distance, count),), axes)
+    parts = max(1, PARTS // d.shape[0]) if share % PARTS == 0 else 1
+    known: dict[str, Any] = {"begin": begin, "single": start is None}
+
+    def in_parts(function: Any, *arrays: Any) -> Any:
+        """``function`` for my columns; some at a time, as it needs a column of this order for each."""
+        of = lambda index: jax.vmap(lambda *x: function(*x, index=index, **known))(*arrays)  # noqa: E731
+        if parts == 1:
+            return of(mine)
+        return tuple(jnp.moveaxis(x, 0, 1).reshape(d.shape[0], share) for x in lax.map(of, mine.reshape(parts, -1)))
+
+    near, distance = _joined(in_parts(_roots, pole, square, count), axes)
+    (new,) = _joined(in_parts(_exact_weights, pole, near, distance, count), axes)
     new = jnp.where(live, new, 0)
 
     values = jnp.where(live, near + distance, pole)
@@ -367,7 +377,7 @@ def _smaller_root(a: Any, b: Any, c: Any) -> Any:
     return jnp.where(a > 0, 2 * b / (a + root), (a - root) / (2 * c))
 
 
-def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, index: Any, single: bool) -> Any:
+def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, index: Any, single: bool) -> tuple[Any]:
     """The weights number ``index`` with which the roots are exact (Loewner), but for their sign and a common factor."""
     order = d.shape[0]
     j = jnp.arange(order)[:, None]
@@ -380,4 +390,4 @@ def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, ind
     ratio = jnp.abs(numerator / jnp.where(denominator == 0, 1, denominator))
     used = rank < many
     used = used if single else used & (begin[:, None] == begin[index])
-    return jnp.sqrt(jnp.prod(jnp.where(used, ratio, 1), 0))
+    return (jnp.sqrt(jnp.prod(jnp.where(used, ratio, 1), 0)),)
