@@ -1,8 +1,8 @@
 """JAX arrays over several devices as a kind of array.
 
-Most calls stay inside XLA. What XLA has no good routine for goes to a library: over processes with one device each to ScaLAPACK,
-or on GPUs to cuSOLVERMp; over several GPUs of one process to cuSOLVERMg. Not in traced code, from which no other library can be
-called on several devices.
+Most calls stay inside XLA. What XLA has no good routine for goes to a library: over processes with one device each to
+ScaLAPACK, or on GPUs to cuSOLVERMp; over several GPUs of one process to cuSOLVERMg. Not in traced code, from which no other
+library can be called on several devices.
 """
 
 from __future__ import annotations
@@ -224,8 +224,11 @@ def on_gpus_of_this_process(a: Any) -> bool:
     where = getattr(a, "sharding", None)
     if traced(a) or not isinstance(where, NamedSharding) or a.ndim != 2 or not where.is_fully_addressable:
         return False
-    gpus = all(device.platform in ("gpu", "cuda") for device in where.device_set)
-    return gpus and grid_of(where.spec, where.mesh).size == where.num_devices > 1
+    return on_gpus(where) and grid_of(where.spec, where.mesh).size == where.num_devices > 1
+
+
+def on_gpus(where: Any) -> bool:
+    return all(device.platform in ("gpu", "cuda") for device in where.device_set)
 
 
 def _in_order(a: Any) -> list[Any]:

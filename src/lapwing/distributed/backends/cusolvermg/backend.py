@@ -12,7 +12,7 @@ from ....core.problem import REAL
 from ....core.request import MATRIX, RIGHT, Request
 from ...cost import H200, Cost
 from ...devices import DeviceMatrix
-from ...layout import Axis, Layout
+from ...layout import Layout
 from ..protocol import Array, Backend, Support, determinant, nan_of, on_tiles, with_status
 from ..scalapack.backend import inside_xla
 from .factor import LOWER, Factored, factor, tile_for
@@ -23,7 +23,6 @@ from .operand import Operand
 _SYSTEMS = ("solve", "inv", "det", "slogdet", "factor")
 _SPECTRA = ("eigh", "eigvalsh")
 _FAILURES = (NotPositiveDefiniteError, SingularMatrixError, ConvergenceError)
-_SPECTRUM_TILE = 256  # columns
 
 
 class CusolverMg(Backend):
@@ -49,9 +48,10 @@ class CusolverMg(Backend):
         )
 
     def support(self, request: Request, array: Array) -> Support:
-        if request.engine == "auto" and array.kind != "devices":
-            if array.kind == "spec" or request.b or inside_xla(request, array) or missing():
-                return Support(False, "the call stays inside XLA, which has derivatives")
+        if request.engine == "auto" and array.kind == "spec":
+            return Support(False, "a description does not say that the GPUs belong to one process")
+        if request.engine == "auto" and array.kind == "jax" and (request.b or inside_xla(request, array) or missing()):
+            return Support(False, "the call stays inside XLA, which has derivatives")
         if request.operation not in self.operations:
             hint = "JAX arrays over these GPUs have it, by engine='xla'"
             return Support(False, f"cuSOLVERMg has no routine for it\nhint: {hint}")
@@ -65,8 +65,7 @@ class CusolverMg(Backend):
         return Support(True)
 
     def cost(self, request: Request, array: Array) -> Cost:
-        wanted = {"wanted": _SPECTRUM_TILE} if request.operation in _SPECTRA else {}
-        tile = tile_for(array.shape[1], array.size, **wanted)
+        tile = tile_for(array.shape[1], array.size)
         return replace(on_tiles(request, array, (1, array.size), H200, tile), engine=self.name)
 
     def prepare(self, request: Request, a: DeviceMatrix) -> None:
@@ -121,7 +120,7 @@ def _eigh(grid: Grid, request: Request, a: Operand, b: None) -> tuple[Any, ...]:
     n, dtype, vectors = a.shape[0], a.dtype, request.operation == "eigh"
     first, count = request.part or (0, n)
     first += n if first < 0 else 0
-    layout = grid.tiles((n, n), tile_for(n, grid.size, _SPECTRUM_TILE))
+    layout = grid.tiles((n, n), tile_for(n, grid.size))
     tiles = a.bring(grid, layout, "N" if request.upper else "C", lower=True)
     grid.wait()
     w = np.empty(n, REAL[dtype])

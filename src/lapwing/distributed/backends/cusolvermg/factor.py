@@ -14,12 +14,14 @@ from .operand import Operand
 
 LOWER = 0  # the only triangle that the library reads
 _NO_TRANSPOSE = 0
-_TILE = 512  # columns
+# Columns of a tile. One H200, n = 8192 float64: potrf in 21.8 ms with tiles of 256 columns, 13.4 with 512, 11.6 with 1024, 9.5
+# with 2048; potrs with 8 sides in 27.1 ms with 256, 7.5 with 1024; syevd (n = 2048) in 294 ms with 256, 280 with 1024.
+_TILE = 1024
 
 
-def tile_for(n: int, places: int, wanted: int = _TILE) -> int:
-    """Columns of a tile: every place has one, where there are enough columns."""
-    return max(1, min(wanted, -(-n // places)))
+def tile_for(n: int, places: int) -> int:
+    """Columns of a tile: every place has two, where there are enough columns."""
+    return max(1, min(_TILE, max(-(-n // (2 * places)), min(256, -(-n // places)))))
 
 
 class Factored:
