@@ -75,8 +75,9 @@ def test_matrices_over_devices():
         assert (held.gather() == a.numpy()).all() and held.astype("float64").dtype == np.float64
     held.blocks[0][:] = 0
     assert a[0, 1] == 1  # a copy
-    with pytest.raises(ValueError, match="no blocks on the host"):
-        lw.cholesky(DeviceMatrix.split(torch.eye(3), ["cpu"]), engine="cusolvermg")
+    for call in (lw.cholesky, lw.qr, lambda a: lw.explain(lw.eigh, a), lambda a: lw.inv(a, engine="cusolvermg")):
+        with pytest.raises(ValueError, match="the blocks are on the host"):
+            call(DeviceMatrix.split(torch.eye(3), ["cpu"]))
     for wrong, error, text in (
         (lambda: DeviceMatrix.from_blocks([]), ValueError, "no blocks"),
         (lambda: DeviceMatrix.from_blocks([np.eye(2)]), TypeError, "got numpy"),

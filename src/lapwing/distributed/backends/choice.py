@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...core.problem import ITEMSIZE, REAL
 from ...core.request import Request
 from ..cost import Cost
 from .alone import Alone
@@ -56,7 +57,15 @@ def explained(request: Request, array: Array) -> Cost:
     backend = choose(request, array)
     cost = backend.cost(request, array)
     note = f"{cost.note} in full precision".strip() if request.mixed and not backend.refines else cost.note
-    return replace(cost, note=note, missing=_missing(backend, array))
+    return replace(cost, note=note, missing=_missing(backend, array), host=_host_bytes(request, backend, array))
+
+
+def _host_bytes(request: Request, backend: Backend, array: Array) -> float:
+    """Eigenvalues and singular values: libraries return them on the host, XLA leaves them on the devices."""
+    values = request.operation in ("eigh", "eigvalsh", "svd", "svdvals")
+    if array.device == "cpu" or backend.sees == "arrays" or not values:
+        return 0.0
+    return float(min(array.shape) * ITEMSIZE[REAL[array.dtype]])
 
 
 def _missing(backend: Backend, array: Array) -> str:

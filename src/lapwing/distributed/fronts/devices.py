@@ -29,6 +29,7 @@ class DevicesFront:
 
     def call(self, function: Callable[..., Any], a: DeviceMatrix, b: Any = None, /, **options: Any) -> Any:
         name = function.__name__
+        _check_place(name, a)
         if b is not None:
             _check_kind(name, a, b)
             a, b = promote(a, b, _cast)
@@ -41,6 +42,7 @@ class DevicesFront:
 
     def explain(self, function: Callable[..., Any], a: Any, b: Any, ordinary: Callable[..., Any], /, **options: Any) -> Any:
         described = self.describe(a)
+        _check_place(function.__name__, a)
         request = front.requested(function, described, b, options)
         if b is not None:
             check_right(request.name, described, Spec(tuple(b.shape), described.dtype))
@@ -61,7 +63,8 @@ def run(request: Request, backend: Any, placing: Any, a: DeviceMatrix, b: Any) -
 
 def _array(a: DeviceMatrix, described: Spec, b: Any) -> Array:
     library, size = library_of(a.blocks[0]), len(a.blocks)
-    return Array("devices", a.shape, described.dtype, described.device, size, a.layout, library, columns=columns_of(b))
+    known: dict[str, Any] = {"mpi": False, "blocks": False, "columns": columns_of(b)}
+    return Array("devices", a.shape, described.dtype, described.device, size, a.layout, library, **known)
 
 
 class Placing:
@@ -93,6 +96,14 @@ class Placing:
         if not isinstance(x, DeviceMatrix) or place is not RIGHT or isinstance(b, DeviceMatrix):
             return x
         return _put_back(x.blocks[0].reshape(tuple(b.shape)), b)
+
+
+def _check_place(name: str, a: DeviceMatrix) -> None:
+    if not a.on_gpu:
+        raise ValueError(
+            f"{name}: the blocks are on the host, and a DeviceMatrix is for several GPUs"
+            "\nhint: on the host, use an ordinary array or a ShardedMatrix"
+        )
 
 
 def _check_kind(name: str, a: DeviceMatrix, b: Any) -> None:

@@ -36,11 +36,9 @@ class CusolverMg(Backend):
         return missing().removeprefix("distributed: ")
 
     def refuses(self, array: Array) -> str:
-        if array.kind == "devices":
-            return "" if array.device == "cuda" else "takes no blocks on the host"
         if array.kind == "spec":
             return "takes no matrices on CPUs" if array.device == "cpu" else ""
-        if array.kind == "jax" and array.one_process:
+        if array.kind == "devices" or (array.kind == "jax" and array.one_process):
             return ""
         return (
             "takes matrices on the GPUs of one process: a DeviceMatrix, or outside of traced code JAX arrays with one block"
