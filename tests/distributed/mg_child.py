@@ -185,7 +185,7 @@ def cupy_checks():
     assert type(lw.cholesky(split(np.eye(4))).blocks[0]) is stand_in_cupy.ndarray
 
 
-def jax_checks():
+def jax_checks(everything=False):
     import jax
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
@@ -196,29 +196,29 @@ def jax_checks():
     jax.config.update("jax_enable_x64", True)
     seen = front.on_gpus
     front.on_gpus = lambda where: where.num_devices > 1  # the stand-in takes the host's memory
+
+    def mesh_of(*shape):
+        return Mesh(np.array(jax.devices()[: np.prod(shape)]).reshape(shape), ("x", "y")[: len(shape)])
+
     for dtype, shape, spec in (
         ("float64", (8,), P("x", None)), ("complex128", (8,), P(None, "x")), ("float64", (2, 2), P("y", "x")),
         ("complex64", (2, 2), P(("x", "y"), None)),
     ):  # fmt: skip
-        names = ("x", "y")[: len(shape)]
-        mesh = Mesh(np.array(jax.devices()[: np.prod(shape)]).reshape(shape), names)
+        if not everything:
+            break
+        mesh, n = mesh_of(*shape), 24
 
         def put(a, spec=spec, mesh=mesh):
             return jax.device_put(a, NamedSharding(mesh, spec))
 
-        n = 24
         check(put, dtype, n, spec)
-        h = random(dtype, n, n)
-        h = put(h + h.conj().T)
-        v = lw.eigh(h).eigenvectors
-        assert v.sharding == h.sharding
         a = put(random(dtype, n, n))
         for b in (np.ones((n, 2), dtype), put(np.ones((n, 8), dtype), P("x", None)), put(np.ones(n, dtype), P("x"))):
             x = lw.solve(a, b)
             close(np.asarray(a) @ np.asarray(x), np.asarray(b), 1e-2, "placed")
             assert not isinstance(b, jax.Array) or x.sharding == b.sharding
-    # JAXMg's names ask the same planner
-    mesh = Mesh(np.array(jax.devices()), ("x",))
+    # the planner chooses it, for JAXMg's names too
+    mesh = mesh_of(2)
     h = random("float64", 16, 16)
     h = jax.device_put(h + h.T, NamedSharding(mesh, P("x", None)))
     assert lw.explain(lw.eigh, h).engine == "cusolvermg" and lw.explain(lw.svd, h).engine == "xla"
@@ -230,11 +230,16 @@ def jax_checks():
     w, v, info = jaxmg.syevd(h, 2, mesh=mesh, in_specs=P("x", None), return_status=True)
     assert info == 0 and v.sharding == h.sharding and lines[0].startswith("eigh: cusolvermg, 16 x 16"), lines
     close(np.asarray(h) @ np.asarray(v), np.asarray(v) * np.asarray(w), 1e-12, "syevd")
+    x = lw.solve(h, np.ones(16))
+    close(np.asarray(h) @ np.asarray(x), np.ones(16), 1e-10, "solve")
+    f = lw.factor(h @ h + jax.numpy.eye(16), assume="pos", engine="cusolvermg")
+    close(np.asarray(f.l), np.linalg.cholesky(np.asarray(h) @ np.asarray(h) + np.eye(16)), 1e-12, "factor")
+    assert repr(f).endswith("cusolvermg on 2 GPUs of one process)"), f
     front.on_gpus = seen
     assert lw.explain(lw.eigh, h).engine == "xla"
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    {"torch": torch_checks, "cupy": cupy_checks, "jax": jax_checks}[sys.argv[1]]()
+    {"torch": torch_checks, "cupy": cupy_checks, "jax": jax_checks, "jax-all": lambda: jax_checks(True)}[sys.argv[1]]()
     print("done")

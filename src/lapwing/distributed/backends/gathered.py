@@ -115,7 +115,9 @@ def _announce(name: str, ranks: Any) -> None:
     """Warn on rank 0. Where the user turned warnings into errors, all ranks raise it."""
     text = f"{name}: gathered on rank 0 of {ranks.size}, as MPI did not start the ranks (ScaLAPACK needs it)"
     hint = f"lapwing launch -n {ranks.size} script.py distributes the work: pip install mkl mpi4py mpich"
-    _on_root(ranks, name, lambda: (_log.info(text), warnings.warn(f"{text}\nhint: {hint}", UserWarning, stacklevel=2)))
+    if ranks.rank == 0:
+        _log.info("%s", text)
+    _on_root(ranks, name, lambda: warnings.warn(f"{text}\nhint: {hint}", UserWarning, stacklevel=2))
 
 
 def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit: float) -> Cost:

@@ -52,7 +52,7 @@ class DevicesFront:
 FRONT = DevicesFront()
 
 
-def run(request: Request, backend: Any, placing: Any, a: DeviceMatrix, b: Any) -> Any:
+def run(request: Request, backend: Any, placing: Any, a: Any, b: Any) -> Any:
     """Run a call of cuSOLVERMg and place its results."""
     backend.prepare(request, a)
     m, n = a.shape

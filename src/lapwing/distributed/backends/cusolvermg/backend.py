@@ -113,7 +113,7 @@ def _factored(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tu
     return (FactoredDevices(request, a.without_data(), factors, 0, True),)
 
 
-def _eigh(grid: Grid, request: Request, a: Operand, b: None) -> tuple[Any, ...]:
+def _eigh(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tuple[Any, ...]:
     """All of the spectrum is computed: the library has no routine for a part of it."""
     n, dtype, vectors = a.shape[0], a.dtype, request.operation == "eigh"
     first, count = request.part or (0, n)
