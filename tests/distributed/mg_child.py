@@ -55,24 +55,27 @@ def check(split, dtype, n, layout, b_of=np.asarray, host=np.asarray):
         close(host(f.l), l, limit, ("factor", *what))
         w, v = lw.eigh(split(h), upper=upper, **MG)
         w, v = np.asarray(w), host(v)
-        unit = np.linalg.norm(hermitian, 2)
+        unit = np.abs(w).max()
         assert np.abs(hermitian @ v - v * w).max() <= limit * unit, what
         close(v.conj().T @ v, np.eye(n), limit, ("eigh", *what))
         assert np.abs(np.asarray(lw.eigvalsh(split(h), upper=upper, **MG)) - w).max() <= limit * unit
         w2, v2 = lw.eigh(split(h), upper=upper, subset=slice(max(0, n - 3), None), **MG)
         v2 = host(v2)
         assert np.abs(hermitian @ v2 - v2 * np.asarray(w2)).max() <= limit * unit and v2.shape[1] == min(3, n)
-    size = np.linalg.cond(x)
     for columns in (1, 40):
         b = random(dtype, n, columns, seed=1)
-        close(x @ host(lw.solve(split(x), b_of(b), **MG)), b, limit * size, ("lu", dtype, n))
-    close(x @ host(lw.inv(split(x), **MG)), np.eye(n), limit * size, ("lu", dtype, n))
+        backward(x, host(lw.solve(split(x), b_of(b), **MG)), b, limit)
+    backward(x, host(lw.inv(split(x), **MG)), np.eye(n), limit)
     sign, logabs = lw.slogdet(split(x), **MG)
     expected = np.linalg.slogdet(x)
-    close(np.asarray(sign), expected[0], limit * size, "sign")
-    assert abs(float(logabs) - expected[1]) <= limit * size * max(1, abs(expected[1]))
+    assert abs(sign - expected[0]) <= 1e-3 and abs(float(logabs) - expected[1]) <= 1e-4 * max(1, abs(expected[1]))
     if n < 20:
-        close(np.asarray(lw.det(split(x), **MG)), np.linalg.det(x), limit * size, "det")
+        close(np.asarray(lw.det(split(x), **MG)), np.linalg.det(x), 1e-3, "det")
+
+
+def backward(a, x, b, limit):
+    """A x - b against the norms of A and x."""
+    assert np.abs(a @ x - b).max() <= limit * np.abs(a).sum(1).max() * np.abs(x).max()
 
 
 def check_failures(split, n):
@@ -124,11 +127,14 @@ def on_host(x):
 def torch_checks():
     import torch
 
+    from lapwing.distributed.backends.cusolvermg import factor
+
     DeviceMatrix.on_gpu = property(lambda self: True)
     for dtype, n, places, axis in (
         ("float64", 23, 1, 0), ("float64", 23, 3, 1), ("complex128", 40, 8, 0), ("float32", 5, 8, 1), ("complex64", 33, 2, 1),
         ("float64", 1, 2, 0),
     ):  # fmt: skip
+        factor._SIDES = 7 if n > 30 else 2048  # few right-hand sides at a time
         check(of_torch(places, "cpu", axis), dtype, n, (places, axis), host=on_host)
     check_failures(of_torch(4, "cpu"), 12)
     # column-major blocks, and a right-hand side in blocks

@@ -251,17 +251,6 @@ API int cusolverMgPotrs(Handle* h, int uplo, int n, int k, MATRIX(a), MATRIX(b),
   solve(l, x, n, k);
   return x.put(), *info = 0;
 }
-API int cusolverMgPotri_bufferSize(Handle* h, int uplo, int n, MATRIX(a), ASK) { return a && ia && ja && uplo == 0 && n == da->n ? ask(count, type, da, h) : 3; }
-API int cusolverMgPotri(Handle* h, int uplo, int n, MATRIX(a), WORK) {
-  BEGIN;
-  expect(uplo == 0 && n == da->m, "potri: arguments");
-  Whole l(a, ia, ja, da), x(a, ia, ja, da);
-  for (int64_t j = 0; j < n; j++)
-    for (int64_t i = 0; i < n; i++) x(i, j) = i == j;
-  solve(l, x, n, n);
-  x.lower_only();
-  return x.put(), *info = 0;
-}
 API int cusolverMgGetrf_bufferSize(Handle* h, int m, int n, MATRIX(a), int** ipiv, ASK) { return a && ia && ja && ipiv && m == n ? ask(count, type, da, h) : 3; }
 API int cusolverMgGetrf(Handle* h, int m, int n, MATRIX(a), int** ipiv, WORK) {
   BEGIN;

@@ -107,7 +107,7 @@ def _factored(grid: Grid, request: Request, a: Operand, b: Operand | None) -> tu
         assert b is not None
         return (factors.solve(grid, b),)
     if operation == "inv":
-        return (factors.inverse(grid, destroy=True),)
+        return (factors.inverse(grid),)
     if operation == "slogdet":
         return factors.slogdet(grid)
     return (FactoredDevices(request, a.without_data(), factors, 0, True),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ _NO_TRANSPOSE = 0
 # Columns of a tile. One H200, n = 8192 float64: potrf in 21.8 ms with tiles of 256 columns, 13.4 with 512, 11.6 with 1024, 9.5
 # with 2048; potrs with 8 sides in 27.1 ms with 256, 7.5 with 1024; syevd (n = 2048) in 294 ms with 256, 280 with 1024.
 _TILE = 1024
+# Right-hand sides at a time. With more than one place potrs and potri of CUDA 13.0 gave wrong numbers from column 2048 on
+# (n = 2100 and 4096, 4 and 8 places of one H200, all dtypes).
+_SIDES = 2048
 
 
 def tile_for(n: int, places: int) -> int:
@@ -44,37 +48,42 @@ class Factored:
 
     def solve(self, grid: Grid, b: Operand) -> DeviceMatrix:
         """A^-1 b; the places of b are the first ones of the grid."""
-        n, columns = b.shape
-        if not columns:
-            return b.full(b.layout, 0)
-        layout = grid.tiles((n, columns), tile_for(columns, self._tiles.layout.size), self._tiles.layout.size)
         # conj(A) conj(x) = conj(b), or A x = b
         operation = "C" if self._pivots is None else "T"
-        sides = b.bring(grid, layout, operation)
-        self._substitute(grid, sides)
-        return b.leave(grid, sides, b.layout, operation)
+        x = grid.empty(b.layout.transposed, b.dtype)
+        for start, sides in self._sides(grid, b.shape[1]):
+            grid.copy(b.blocks, sides, operation, shift=(-start, 0))
+            self._substitute(grid, sides)
+            grid.copy(sides, x, operation, shift=(0, start))
+        return b.wrap(grid, x, b.layout)
 
-    def inverse(self, grid: Grid, *, destroy: bool = False) -> DeviceMatrix:
-        """A^-1, for "pos" exactly Hermitian; ``destroy``: the factor is not needed any more."""
-        layout, dtype = self._tiles.layout, self._tiles.dtype
-        x = self._tiles if destroy and self._pivots is None else grid.empty(layout, dtype)
-        if self._pivots is not None:
-            grid.set_identity(x)
+    def inverse(self, grid: Grid) -> DeviceMatrix:
+        """A^-1, for "pos" exactly Hermitian.
+
+        By substitution, like the library's own inverse, which takes as long (n = 8192, one H200: 59 ms).
+        """
+        n = self._tiles.layout.shape[0]
+        target = grid.empty(self._like.layout.transposed, self._tiles.dtype)
+        for start, x in self._sides(grid, n):
+            grid.set_identity(x, start)
             self._substitute(grid, x)
-            return self._like.leave(grid, x, self._like.layout, "T")
-        if x is not self._tiles:
-            grid.copy(self._tiles, x)
-        grid.wait()
-        if info := grid.call("Potri", layout, LOWER, layout.shape[0], x, dtype=dtype):
-            raise NotPositiveDefiniteError("inv", minor=max(info, 1))
-        # the inverse of conj(A) is the transpose of that of A; its upper triangle is the adjoint of the lower one
-        grid.complete_diagonal(x)
-        tile = layout.columns.tile
-        target = grid.empty(self._like.layout.transposed, dtype)
-        grid.copy(x, target, "N", first=lambda j: j // tile * tile)
-        grid.wait()
-        grid.copy(x, target, "C", first=lambda j: (j // tile + 1) * tile)
+            if self._pivots is not None:
+                grid.copy(x, target, "T", shift=(0, start))
+                continue
+            # the inverse of conj(A) is the transpose of that of A; its upper triangle is the adjoint of the lower one
+            tile = x.layout.columns.tile
+            grid.complete_diagonal(x, start)
+            grid.copy(x, target, "N", first=lambda j, start=start, tile=tile: start + j // tile * tile, shift=(0, start))
+            grid.copy(x, target, "C", first=lambda j, start=start, tile=tile: start + (j // tile + 1) * tile, shift=(0, start))
         return self._like.wrap(grid, target, self._like.layout)
+
+    def _sides(self, grid: Grid, columns: int) -> Iterator[tuple[int, Blocks]]:
+        """Tiles for some right-hand sides at a time, and the number of their first one."""
+        n, places = self._tiles.layout.shape[0], self._tiles.layout.size
+        for start in range(0, columns, _SIDES):
+            width = min(_SIDES, columns - start)
+            yield start, grid.empty(grid.tiles((n, width), tile_for(width, places), places), self._tiles.dtype)
+            grid.wait()  # for the copies from these tiles
 
     def slogdet(self, grid: Grid) -> tuple[Any, Any]:
         diagonal = grid.diagonal(self._tiles)

@@ -26,7 +26,7 @@ LETTER = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 _OPERATION = {"N": 0, "T": 1, "C": 2}  # cublasOperation_t
 _ANYWHERE = 4  # cudaMemcpyDefault: the pointers tell which devices
 UNKNOWN = -(1 << 30)  # the status of a routine that failed without saying where
-_MAY_FAIL = ("Potrf", "Potri", "Getrf", "Syevd")
+_MAY_FAIL = ("Potrf", "Getrf", "Syevd")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,20 +118,21 @@ class Grid:
 
     def copy(
         self, source: Blocks, target: Blocks, operation: str = "N", *, first: Callable[[int], int] | None = None,
-        lower: bool = False,
+        lower: bool = False, shift: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """target <- op(source), on the devices. Returns before the copies are done: see :meth:`wait`.
 
         ``first(j)``: the first row of column j of the source that is copied. ``lower``: regions above the diagonal of the
-        target may be left out.
+        target may be left out. ``shift``: row i and column j of the source count as i + shift[0] and j + shift[1]; what the
+        target does not have is left out.
         """
         turned = operation != "N"
         axes = (target.layout.columns, target.layout.rows) if turned else (target.layout.rows, target.layout.columns)
         for s in range(source.layout.size):
             place = source.layout.place(s)
             assert place is not None
-            rows = _shared(source.layout.rows, place[0], axes[0])
-            for j, j_part, from_j, to_j, wide in _shared(source.layout.columns, place[1], axes[1]):
+            rows = _shared(source.layout.rows, place[0], axes[0], shift[0])
+            for j, j_part, from_j, to_j, wide in _shared(source.layout.columns, place[1], axes[1], shift[1]):
                 for i, i_part, from_i, to_i, high in rows:
                     above = i >= j + wide if turned else j >= i + high
                     skip = 0 if first is None else max(0, first(j) - i)
@@ -182,8 +183,11 @@ class Grid:
             self._scratch[place] = (pointer, count, owner)
         return pointer
 
-    def complete_diagonal(self, x: Blocks) -> None:
-        """Both triangles of each diagonal tile of a Hermitian matrix from the lower one: tile <- tile I."""
+    def complete_diagonal(self, x: Blocks, start: int = 0) -> None:
+        """Both triangles of each diagonal tile of a Hermitian matrix from the lower one: tile <- tile I.
+
+        ``start``: which column of the matrix is the first one of ``x``.
+        """
         size, real = ITEMSIZE[x.dtype], x.dtype.startswith("float")
         tile = min(x.layout.columns.tile, x.layout.shape[1])
         call = getattr(self.library.blas, f"cublas{LETTER[x.dtype]}{'symm' if real else 'hemm'}_v2")
@@ -202,33 +206,33 @@ class Grid:
             self.runtime.copy(unit[0], identity.ctypes.data, identity.nbytes, 1, stream)
             for local in range(0, len(rows), tile):
                 k = min(tile, len(rows) - local)
-                at = x.pointers[place] + (int(rows[local]) + local * lead) * size
+                at = x.pointers[place] + (start + int(rows[local]) + local * lead) * size
                 self.runtime.copy_2d(copy[0], k * size, at, lead * size, k * size, k, _ANYWHERE, stream)
                 check_blas(call(self._blas[place], 0, 0, k, k, one, copy[0], k, unit[0], tile, zero, at, lead))
         self.wait()
 
-    def set_identity(self, x: Blocks) -> None:
-        """The matrix becomes the identity."""
+    def set_identity(self, x: Blocks, start: int = 0) -> None:
+        """The columns become those of the identity, from the column ``start`` on."""
         size = ITEMSIZE[x.dtype]
         for place in range(x.layout.size):
             rows, columns = x.layout.indices(place)
             self.at(place)
             self.runtime.zero(x.pointers[place], len(rows) * len(columns) * size, self._streams[place])
         one = np.ones(x.layout.shape[1], x.dtype)
-        self._diagonal(x, one, upload=True)
+        self._diagonal(x, one, start, upload=True)
 
     def diagonal(self, x: Blocks) -> np.ndarray:
         """The entries on the diagonal, on the host."""
-        return self._diagonal(x, np.empty(x.layout.shape[1], x.dtype), upload=False)
+        return self._diagonal(x, np.empty(x.layout.shape[1], x.dtype), 0, upload=False)
 
-    def _diagonal(self, x: Blocks, values: np.ndarray, upload: bool) -> np.ndarray:
+    def _diagonal(self, x: Blocks, values: np.ndarray, start: int, upload: bool) -> np.ndarray:
         size, tile = ITEMSIZE[x.dtype], x.layout.columns.tile
         for place in range(x.layout.size):
             rows, lead = x.layout.columns.indices(place), x.lead(place)
             self.at(place)
             for local in range(0, len(rows), tile):
                 first, k = int(rows[local]), min(tile, len(rows) - local)
-                device = x.pointers[place] + (first + local * lead) * size, (lead + 1) * size
+                device = x.pointers[place] + (start + first + local * lead) * size, (lead + 1) * size
                 host = values.ctypes.data + first * size, size
                 to, source = (device, host) if upload else (host, device)
                 self.runtime.copy_2d(*to, *source, size, k, 1 if upload else 2, self._streams[place])
@@ -302,17 +306,18 @@ class Grid:
         return descriptor
 
 
-def _shared(own: Axis, part: int, other: Axis) -> list[tuple[int, int, int, int, int]]:
-    """Runs of indices that ``part`` of one axis shares with the parts of another.
+def _shared(own: Axis, part: int, other: Axis, shift: int = 0) -> list[tuple[int, int, int, int, int]]:
+    """Runs of indices that ``part`` of one axis shares with the parts of another, where they count ``shift`` more.
 
-    Each is: global index, part of the other axis, local index here, local index there, length.
+    Each is: index, part of the other axis, local index here, local index there, length.
     """
     indices = own.indices(part)
+    indices = indices[(indices + shift >= 0) & (indices + shift < other.n)]
     if not len(indices):
         return []
-    here = np.asarray(own.local(indices))
-    owners, there = np.broadcast_to(other.owner(indices), indices.shape), np.asarray(other.local(indices))
-    breaks = (np.diff(indices) != 1) | (np.diff(owners) != 0) | (np.diff(there) != 1)
+    here, there = np.asarray(own.local(indices)), np.asarray(other.local(indices + shift))
+    owners = np.broadcast_to(other.owner(indices + shift), indices.shape)
+    breaks = (np.diff(indices) != 1) | (np.diff(owners) != 0) | (np.diff(there) != 1) | (np.diff(here) != 1)
     starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
     ends = np.append(starts[1:], len(indices))
     return [

@@ -14,7 +14,6 @@ from ..cusolvermp.nccl import load
 _ROUTINES = {
     "Potrf": "i i A i",
     "Potrs": "i i i A B i",
-    "Potri": "i i A i",
     "Getrf": "i i A p i",
     "Getrs": "i i i A p B i",
     "Syevd": "i i i A p i i",

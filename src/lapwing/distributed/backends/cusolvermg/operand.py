@@ -35,6 +35,11 @@ class Operand:
     def shape(self) -> tuple[int, int]:
         return self.layout.shape
 
+    @property
+    def blocks(self) -> Blocks:
+        """The transpose, as column-major blocks."""
+        return Blocks(self.layout.transposed, self.dtype, tuple(memory.pointer for memory in self.memories))
+
     def without_data(self) -> Operand:
         """The same library, devices and layout, and no blocks."""
         return Operand(self.layout, [memory.without_data() for memory in self.memories])
@@ -57,8 +62,7 @@ class Operand:
     def bring(self, grid: Grid, layout: Layout, operation: str, *, lower: bool = False) -> Blocks:
         """op(A^T) in tiles; ``lower``: what is above the diagonal does not matter. See :meth:`.grid.Grid.copy`."""
         tiles = grid.empty(layout, self.dtype)
-        source = Blocks(self.layout.transposed, self.dtype, tuple(memory.pointer for memory in self.memories))
-        grid.copy(source, tiles, operation, lower=lower)
+        grid.copy(self.blocks, tiles, operation, lower=lower)
         return tiles
 
     def leave(self, grid: Grid, x: Blocks, layout: Layout, operation: str) -> DeviceMatrix:
