@@ -71,10 +71,19 @@ class Factored:
                 grid.copy(x, target, "T", shift=(0, start))
                 continue
             # the inverse of conj(A) is the transpose of that of A; its upper triangle is the adjoint of the lower one
-            tile = x.layout.columns.tile
             grid.complete_diagonal(x, start)
-            grid.copy(x, target, "N", first=lambda j, start=start, tile=tile: start + j // tile * tile, shift=(0, start))
-            grid.copy(x, target, "C", first=lambda j, start=start, tile=tile: start + (j // tile + 1) * tile, shift=(0, start))
+            tile, width = x.layout.columns.tile, x.layout.shape[1]
+
+            def top(j: int, start: int = start, tile: int = tile) -> int:
+                """The first row of the diagonal tile in column j."""
+                return start + j // tile * tile
+
+            def below(j: int, start: int = start, tile: int = tile, width: int = width) -> int:
+                """The first row below it; the last tile may be narrow."""
+                return start + min((j // tile + 1) * tile, width)
+
+            grid.copy(x, target, "N", first=top, shift=(0, start))
+            grid.copy(x, target, "C", first=below, shift=(0, start))
         return self._like.wrap(grid, target, self._like.layout)
 
     def _sides(self, grid: Grid, columns: int) -> Iterator[tuple[int, Blocks]]:
