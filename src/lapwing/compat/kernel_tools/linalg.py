@@ -17,6 +17,7 @@ from ... import explain as _explain
 from ... import factor as _factor
 from ... import spec as _spec
 from ...distributed import DeviceMatrix
+from ...distributed.backends.cusolvermg.backend import EIGH_WORKSPACE as _EIGH_WORKSPACE
 from ...distributed.backends.cusolvermg.library import missing as _missing
 
 __all__ = [
@@ -171,7 +172,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
 def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int | None = None, verbose: bool = False) -> int:
     """Bytes of workspace on each device, not counting the matrix. Without a GPU, bytes on the host.
 
-    With ``num_devices`` > 1 the answer is modelled: cuSOLVERMg's workspace on one H200 as several devices was measured.
+    With ``num_devices`` > 1 the answer is modelled, by what cuSOLVERMg needed on one H200 as several devices.
     """
     import torch
 
@@ -182,8 +183,11 @@ def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int
     plan = _plan(name, (N, N), dtype, device)
     if verbose:
         print(plan)
+    count = 1 if num_devices is None else operator.index(num_devices)
+    if device == "cuda" and count > 1:
+        return int(_EIGH_WORKSPACE * N * -(-N // count) * dtype.itemsize)
     total = int(plan.device_bytes if device == "cuda" else plan.host_bytes)
-    return -(-total // (1 if num_devices is None else operator.index(num_devices)))
+    return -(-total // count)
 
 
 def _gpus(torch: Any, most: int) -> list[Any]:

@@ -6,8 +6,9 @@ have several places: the library accepts that, and layouts for many GPUs can be 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import byref, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +53,7 @@ class Grid:
         self.allocate: Callable[[int, int], tuple[int, Any]] = self._from_runtime
         self._scratch: dict[int, tuple[int, int, Any]] = {}  # by place: pointer, bytes, owner
         self.workspace = 0  # bytes on each device in the last call
+        self._lock = threading.RLock()
         self._streams, self._blas = [0] * self.size, [c_void_p() for _ in devices]
         self._grids: dict[int, tuple[c_void_p, c_void_p]] = {}  # by how many places take part
         with self._on_devices():
@@ -73,12 +75,14 @@ class Grid:
     @contextmanager
     def opened(self, allocate: Callable[[int, int], tuple[int, Any]]) -> Iterator[Grid]:
         """For one call: its memory comes from ``allocate``; other streams may still write to the operands."""
-        with self._on_devices():
+        with self._lock, self._on_devices():
             self.allocate = allocate
             try:
                 self._each_device(self.runtime.wait_all)
                 yield self
             finally:
+                with suppress(RuntimeError):  # after an error, copies may still use memory that is freed now
+                    self.wait()
                 self._scratch.clear()
                 self.allocate = self._from_runtime
 
