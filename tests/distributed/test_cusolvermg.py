@@ -89,3 +89,18 @@ def test_matrices_over_devices():
     ):
         with pytest.raises(error, match=text):
             wrong()
+
+
+def test_costs_are_modelled():
+    plans = [lw.explain(lw.eigh, lw.spec((8192, 8192), "float64", "cuda", sharding=k), engine="cusolvermg") for k in (1, 2, 8)]
+    for plan in plans:
+        text = str(plan)
+        assert plan.engine == "cusolvermg" and plan.host == 8192 * 8 and "host memory   64 KiB, modelled" in text
+        assert "modelled      about" in text and plan.fits and plan.largest > 8192
+    assert plans[0].memory / 2 == plans[1].memory == 4 * plans[2].memory
+    # one H200: 1.54 s
+    assert 1.2 < plans[0].seconds < 2
+    with pytest.raises(NotImplementedError, match="cuSOLVERMg has no routine"):
+        lw.explain(lw.qr, lw.spec((64, 64), "float64", "cuda", sharding=2), engine="cusolvermg")
+    with pytest.raises(ValueError, match="takes no matrices on CPUs"):
+        lw.explain(lw.eigh, lw.spec((64, 64), "float64", sharding=2), engine="cusolvermg")
