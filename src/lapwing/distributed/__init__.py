@@ -4,6 +4,8 @@ A :class:`ShardedMatrix` has one block on each rank of an MPI communicator. ``la
 ``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` accept it. The calls
 are collective over its ranks and return matrices in its layout; eigenvalues, singular values and determinants are on all ranks.
 
+A :class:`DeviceMatrix` has one block on each of several GPUs of this process; systems and Hermitian eigenproblems accept it.
+
 Start the ranks with ``lapwing launch -n 4 script.py``::
 
     from mpi4py import MPI
