@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lapwing as lw
-from distributed.mg_child import check, check_failures, of_torch, on_host
+from distributed.mg_child import backward, check, check_failures, close, of_torch, on_host, random
 from lapwing.distributed import DeviceMatrix
 from lapwing.distributed.backends.cusolvermg.library import missing
 
@@ -21,8 +21,8 @@ def need_cusolvermg():
 @pytest.mark.parametrize(
     ("dtype", "n", "places", "axis"),
     [
-        ("float64", 600, 1, 0), ("float64", 1500, 4, 1), ("complex128", 700, 2, 0), ("float32", 2100, 8, 0),
-        ("complex64", 515, 8, 1), ("float64", 5, 8, 0), ("float32", 1, 2, 1),
+        ("float64", 300, 1, 0), ("float64", 270, 4, 1), ("complex128", 200, 2, 0), ("complex64", 130, 8, 1),
+        ("float64", 5, 8, 0), ("float32", 1, 2, 1),
     ],
 )  # fmt: skip
 def test_answers(dtype, n, places, axis):
@@ -33,9 +33,23 @@ def test_answers(dtype, n, places, axis):
     assert torch.cuda.current_device() == device
 
 
+@pytest.mark.parametrize("places", [3, 8])
+def test_many_right_hand_sides(places):
+    """More than 2048 at once are wrong in the library (CUDA 13.0): they are solved in parts."""
+    n = 2100
+    x = random("float32", n, n)
+    a, limit = x @ x.T + n * np.eye(n, dtype="float32"), 10 * n * np.finfo("float32").eps
+    split = of_torch(places, "cuda:0")
+    inverse = lw.inv(split(a), assume="pos").gather()
+    close(a @ inverse, np.eye(n), limit, "inv")
+    assert (inverse == inverse.T).all()
+    close(a @ lw.solve(split(a), x, assume="pos"), x, limit, "solve")
+    backward(a, lw.inv(split(a)).gather(), np.eye(n), limit)
+
+
 @pytest.mark.parametrize("places", [1, 4])
 def test_failures(places):
-    check_failures(of_torch(places, "cuda:0"), 700)
+    check_failures(of_torch(places, "cuda:0"), 300)
 
 
 @pytest.mark.parametrize("library", ["cupy", "jax"])
@@ -51,7 +65,7 @@ def test_other_libraries(library):
     def split(a):
         return DeviceMatrix.from_blocks([put(np.ascontiguousarray(part)) for part in np.array_split(a, 3, 1)], axis=1)
 
-    check(split, "complex128", 130, library, host=on_host)
+    check(split, "complex128", 30, library, host=on_host)
     assert isinstance(lw.cholesky(split(np.eye(4))).blocks[0], kind)
 
 
