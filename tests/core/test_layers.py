@@ -139,18 +139,18 @@ def test_fronts_and_backends_satisfy_their_contracts():
     from lapwing.core import protocol
     from lapwing.distributed.backends import choice
     from lapwing.distributed.backends.protocol import Backend
-    from lapwing.distributed.fronts import described, matrix
+    from lapwing.distributed.fronts import described, devices, matrix
     from lapwing.frameworks import numpy as framework
 
     def names(contract):
         return {name for name in vars(contract) if not name.startswith("_")}
 
     assert not names(protocol.Framework) - set(vars(framework))
-    for front in (matrix.FRONT, described.FRONT):
+    for front in (matrix.FRONT, devices.FRONT, described.FRONT):
         assert front.sharded and not names(protocol.Front) - set(dir(front))
     for backend in choice.BACKENDS:
         assert not names(Backend) - set(dir(backend)), backend.name
-    assert [backend.name for backend in choice.PUBLIC] == ["cusolvermp", "elpa", "scalapack", "xla"]
+    assert [backend.name for backend in choice.PUBLIC] == ["cusolvermp", "cusolvermg", "elpa", "scalapack", "xla"]
 
 
 def test_import_changes_nothing_global():

@@ -327,6 +327,9 @@ def main():
     warnings.simplefilter("error")
     # torch's own, of its collectives and of how it was built
     warnings.filterwarnings("ignore", module=r"torch\..*")
+    loud = []  # what a user sees who has set nothing
+    warnings.filterwarnings("default", message=".*gathered on rank 0")
+    warnings.showwarning = lambda message, *_: loud.append(str(message))
     if MPI is None:
         dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=RANK, world_size=SIZE)
     else:
@@ -338,8 +341,7 @@ def main():
     log = logging.getLogger("lapwing")
     log.setLevel(logging.INFO)
     log.addHandler(handler := logging.Handler())
-    loud = []  # what a user sees who has set nothing
-    handler.emit = lambda record: (said if record.levelno < logging.WARNING else loud).append(record.getMessage())
+    handler.emit = lambda record: said.append(record.getMessage())
     cases = [
         (line, [Shard(0)], 13, torch.float64),  # uneven: 4, 4, 4, 1
         (line, [Shard(1)], 9, torch.complex128),  # 3, 3, 3, 0
@@ -385,9 +387,14 @@ def main():
     check_other_placements(grid)
     engine, not_this = ("scalapack", "gathered") if MPI is not None else ("gathered on rank 0", "scalapack,")
     assert RANK or (any(engine in x for x in said) and not any(not_this in x for x in said)), set(said)
-    once = ["cholesky: gathered on rank 0 of 4"] if MPI is None and RANK == 0 else []
-    assert [x.partition(",")[0] for x in loud] == once and all("hint: lapwing launch -n 4 script.py" in x for x in loud), loud
+    # each operation once; an error, where the user wants that, on every rank
+    assert all("hint: lapwing launch -n 4 script.py" in x for x in loud), loud
+    assert sum("cholesky: gathered on rank 0 of 4" in x for x in loud) == (MPI is None and RANK == 0), loud
     if MPI is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            a = distribute_tensor(positive(6), line, [Shard(0)])
+            raises(UserWarning, "gathered on rank 0 of 4", lambda: lw.cholesky(a))
         raises(
             ValueError,
             "needs ranks that MPI started",

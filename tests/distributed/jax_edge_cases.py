@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import lapwing as lw
 from lapwing.compat import jaxmg
 from lapwing.distributed import shard
 from lapwing.distributed.backends.xla import calls as sharded_calls
-from lapwing.distributed.backends.xla import factored
+from lapwing.distributed.backends.xla import factored, panels
 from lapwing.distributed.backends.xla import layout as sharded_layout
 from lapwing.distributed.backends.xla import sharding as jax_sharding
 from lapwing.distributed.placement import Grid
@@ -256,6 +257,29 @@ def explain_names_what_the_log_names():
     planned = jax.jit(sharded_calls.compiled(factored.cholesky, where, cut, False)).lower(wide).compile().memory_analysis()
     needed = planned.argument_size_in_bytes + planned.temp_size_in_bytes + planned.output_size_in_bytes
     assert 0.7 < lw.explain(lw.cholesky, wide).memory / needed < 1.4, needed
+
+
+@check
+def large_right_hand_sides_are_announced():
+    """Those that are gathered to every device; small ones are not worth a warning."""
+    mesh = mesh_of(2, 2)
+    a, b = put(positive(16), mesh, P("x", None)), put(np.ones((16, 16)), mesh, P("x", None))
+    lw.solve(a, b)
+    before, panels.UNNOTICED = panels.UNNOTICED, 0
+    try:
+        for call, wanted in (
+            (lambda: lw.solve(a, b), "LU and least squares need it whole"),
+            (lambda: lw.factor(a, assume="general").solve(b), "LU and least squares need it whole"),
+            (lambda: lw.solve(a, put(np.ones((16, 16)), mesh, P("y", None)), assume="pos"), "split over other axes"),
+            (lambda: lw.solve(a, b, assume="pos"), None),
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                call()
+            texts = [str(each.message) for each in caught]
+            assert len(texts) == (wanted is not None) and all(wanted in x and "hint: factor" in x for x in texts), texts
+    finally:
+        panels.UNNOTICED = before
 
 
 @check

@@ -37,6 +37,7 @@ _NVIDIA = {
     "nccl": ("libnccl.so.2",),
     "cublasmp": ("libcublasmp.so.0",),
     "cusolverMp": ("libcusolverMp.so.0",),
+    "cusolverMg": ("libcusolverMg.so.12", "libcusolverMg.so.11"),
 }
 _SCALAPACK = ("libscalapack.so.2.2", "libscalapack.so.2", "libscalapack.so")
 # Other libraries. MKL's file names end in a number that changes with its release.
@@ -57,6 +58,7 @@ _HINTS = {
     "cublasLt": "pip install nvidia-cublas",
     "nccl": "pip install nvidia-nccl-cu13",
     "cusolverMp": "pip install nvidia-cusolvermp-cu13",
+    "cusolverMg": "pip install nvidia-cusolver",
     "cublasmp": "pip install nvidia-cublasmp-cu13",
     "elpa": "apt install libelpa19, or add the folder of an installed one to LD_LIBRARY_PATH",
 }

@@ -4,6 +4,8 @@ A :class:`ShardedMatrix` has one block on each rank of an MPI communicator. ``la
 ``slogdet``, ``factor``, ``eigh``, ``eigvalsh``, ``svd``, ``svdvals``, ``qr``, ``lstsq`` and ``polar`` accept it. The calls
 are collective over its ranks and return matrices in its layout; eigenvalues, singular values and determinants are on all ranks.
 
+A :class:`DeviceMatrix` has one block on each of several GPUs of this process; systems and Hermitian eigenproblems accept it.
+
 Start the ranks with ``lapwing launch -n 4 script.py``::
 
     from mpi4py import MPI
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import shard
     from .cost import CPU_CLUSTER, H200, Cost, Machine, largest_n, predict
+    from .devices import DeviceMatrix
     from .layout import Axis, Layout
     from .matrix import ShardedMatrix
     from .plot import plot_layout
@@ -34,6 +37,7 @@ __all__ = [
     "H200",
     "Axis",
     "Cost",
+    "DeviceMatrix",
     "Layout",
     "Machine",
     "MissingRanksError",
@@ -53,6 +57,7 @@ __all__ = [
 # The module of each name. They are loaded at first use: meeting an ordinary JAX array imports this package too.
 _MODULES = {
     ".cost": ("CPU_CLUSTER", "H200", "Cost", "Machine", "largest_n", "predict"),
+    ".devices": ("DeviceMatrix",),
     ".layout": ("Axis", "Layout"),
     ".matrix": ("ShardedMatrix",),
     ".plot": ("plot_layout",),

@@ -131,6 +131,7 @@ class Cost:
     gathered: int = 0  # the number of devices whose parts are gathered on one, which does the work; 0: all of them work
     missing: str = ""  # why the engine cannot run on this machine
     largest_of: str = "n"  # "rows" or "columns": the other side stays as it is
+    host: float = 0.0  # bytes on the host of each process, where the devices are GPUs
 
     @property
     def seconds(self) -> float:
@@ -154,6 +155,7 @@ class Cost:
             "  layout        all of it on one device" if self.gathered else f"  layout        {p} x {q} grid, tile {self.tile}",
             f"  memory        {bytes_in_words(self.memory)} on {one} device, {bytes_in_words(self.shard)} of it the input,"
             f" modelled{room}",
+            *([f"  host memory   {bytes_in_words(self.host)}, modelled"] if self.machine.device == "cuda" else []),
             f"  work          {self.flops:.3g} flop, {self.flops / self.devices:.3g} on {one} device",
             f"  communication {bytes_in_words(self.bytes_received)} to {one} device in {self.messages:.3g} messages, modelled",
             f"  modelled      about {_seconds(self.seconds)}, not measured: {_seconds(self.compute_seconds)} of work,"

@@ -65,6 +65,8 @@ def _kind_of(a: Any, operation: str) -> Any:
     for base in kind.__mro__:
         if base.__module__ == "lapwing.distributed.matrix":
             from ..distributed.fronts.matrix import FRONT as found
+        elif base.__module__ == "lapwing.distributed.devices":
+            from ..distributed.fronts.devices import FRONT as found  # type: ignore[assignment]
         elif base.__module__.startswith("torch.distributed"):
             from ..distributed.fronts.dtensor import FRONT as found  # type: ignore[assignment]
         elif base.__module__.partition(".")[0] in ("jax", "jaxlib"):

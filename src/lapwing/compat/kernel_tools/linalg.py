@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import warnings
 from typing import Any
 
 from ... import eigh as _eigh
@@ -15,6 +16,9 @@ from ... import eigvalsh as _eigvalsh
 from ... import explain as _explain
 from ... import factor as _factor
 from ... import spec as _spec
+from ...distributed import DeviceMatrix
+from ...distributed.backends.cusolvermg.backend import EIGH_WORKSPACE as _EIGH_WORKSPACE
+from ...distributed.backends.cusolvermg.library import missing as _missing
 
 __all__ = [
     "cusolver_batched_eigh",
@@ -113,9 +117,8 @@ def cusolver_batched_eigh_workspace_requirements(N: int, batch_size: int, dtype:
 def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 16, verbose: bool = False) -> Any:
     """All eigenvalues and eigenvectors of a symmetric matrix in host memory.
 
-    One GPU does the work: the one with the most free memory among the first ``max_num_devices``. Without a GPU the CPU does
-    it. The log says which. For a matrix that one GPU cannot hold, start one process per GPU (``lapwing launch``) and call
-    ``lapwing.eigh`` on a DTensor.
+    The first ``max_num_devices`` GPUs do the work together, by cuSOLVERMg: each has a part of the matrix. One GPU works with
+    lapwing's own choice of engine; without a GPU the CPU does. The log says which.
 
     Parameters
     ----------
@@ -124,7 +127,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     overwrite_a : bool
         Write the eigenvectors into the memory of ``a``.
     max_num_devices : int
-        At least 1: how many GPUs to consider.
+        At least 1: how many GPUs to use.
     verbose : bool
         Print the plan.
 
@@ -138,15 +141,22 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
     ValueError
         Not a host tensor, not square, another dtype, or (as ``ConvergenceError``) no convergence.
     MemoryError
-        The GPU is too small for the matrix; the message says how much memory the call needs.
+        The GPUs are too small for the matrix.
     """
     import torch
 
     _check("cusolver_mg_eigh", a, axes=2, on_gpu=False)
     if operator.index(max_num_devices) < 1:
         raise ValueError(f"cusolver_mg_eigh: max_num_devices={max_num_devices} is not positive")
-    if torch.cuda.is_available():
-        device = _roomiest(torch, operator.index(max_num_devices))
+    devices = _gpus(torch, operator.index(max_num_devices))
+    reason = "" if len(devices) < 2 else _missing().removeprefix("distributed: ")
+    if len(devices) > 1 and not reason and len(a):
+        w, v = (x if isinstance(x, torch.Tensor) else torch.from_numpy(x) for x in _on_all(a.detach(), devices, verbose))
+    elif devices:
+        if reason:
+            text = f"cusolver_mg_eigh: {len(devices)} GPUs were asked for and one does the work: {reason.splitlines()[0]}"
+            warnings.warn(f"{text}\nhint: pip install nvidia-cusolver", UserWarning, stacklevel=2)
+        device = _roomiest(torch, devices)
         _log.info("cusolver_mg_eigh: on one GPU (%s), whose memory must hold the matrix", device)
         w, v = (x.cpu() for x in _solve(a.detach().to(device), True, None, True, False, verbose))
     else:
@@ -162,8 +172,7 @@ def cusolver_mg_eigh(a: Any, overwrite_a: bool = False, max_num_devices: int = 1
 def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int | None = None, verbose: bool = False) -> int:
     """Bytes of workspace on each device, not counting the matrix. Without a GPU, bytes on the host.
 
-    With ``num_devices`` > 1 the answer is each device's part of an even split over one process per GPU;
-    ``cusolver_mg_eigh`` itself uses one GPU.
+    With ``num_devices`` > 1 the answer is modelled, by what cuSOLVERMg needed on one H200 as several devices.
     """
     import torch
 
@@ -174,15 +183,33 @@ def cusolver_mg_eigh_workspace_requirements(N: int, dtype: Any, num_devices: int
     plan = _plan(name, (N, N), dtype, device)
     if verbose:
         print(plan)
+    count = 1 if num_devices is None else operator.index(num_devices)
+    if device == "cuda" and count > 1:
+        return int(_EIGH_WORKSPACE * N * -(-N // count) * dtype.itemsize)
     total = int(plan.device_bytes if device == "cuda" else plan.host_bytes)
-    return -(-total // (1 if num_devices is None else operator.index(num_devices)))
+    return -(-total // count)
 
 
-def _roomiest(torch: Any, most: int) -> Any:
-    """The GPU with the most free memory among the first ``most``; the current one in a tie."""
+def _gpus(torch: Any, most: int) -> list[Any]:
+    """The first GPUs, at most so many."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cuda", i) for i in range(min(most, count))]
+
+
+def _on_all(a: Any, devices: list[Any], verbose: bool) -> Any:
+    """Eigenvalues and vectors, each GPU with a part of the rows; the vectors come back as a NumPy array."""
+    rows = DeviceMatrix.split(a, devices[: len(a)])
+    if verbose:
+        print(_explain(_eigh, rows))
+    w, v = _eigh(rows, engine="cusolvermg")
+    del rows
+    return w, v.gather()
+
+
+def _roomiest(torch: Any, devices: list[Any]) -> Any:
+    """The GPU with the most free memory; the current one in a tie."""
     current = torch.cuda.current_device()
-    devices = {current, *range(min(most, torch.cuda.device_count()))}
-    return torch.device("cuda", max(devices, key=lambda i: (torch.cuda.mem_get_info(i)[0], i == current)))
+    return max(devices, key=lambda device: (torch.cuda.mem_get_info(device.index)[0], device.index == current))
 
 
 def cusolver_getrf(a: Any, overwrite_a: bool = False, verbose: bool = False) -> tuple[Any, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...core.problem import ITEMSIZE, REAL
 from ...core.request import Request
 from ..cost import Cost
 from .alone import Alone
+from .cusolvermg.backend import CusolverMg
 from .cusolvermp.backend import CusolverMp
 from .elpa import Elpa
 from .gathered import Gathered
@@ -14,7 +16,7 @@ from .protocol import Array, Backend
 from .scalapack.backend import Scalapack
 from .xla.backend import OneDevice, Xla
 
-BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
+BACKENDS: tuple[Backend, ...] = (Alone(), CusolverMp(), CusolverMg(), Elpa(), Scalapack(), Xla(), Gathered(), OneDevice())
 # those that a user can ask for, as lapwing.engines() lists them
 PUBLIC = tuple(backend for backend in BACKENDS if backend.name in backend.engines)
 
@@ -55,7 +57,15 @@ def explained(request: Request, array: Array) -> Cost:
     backend = choose(request, array)
     cost = backend.cost(request, array)
     note = f"{cost.note} in full precision".strip() if request.mixed and not backend.refines else cost.note
-    return replace(cost, note=note, missing=_missing(backend, array))
+    return replace(cost, note=note, missing=_missing(backend, array), host=_host_bytes(request, backend, array))
+
+
+def _host_bytes(request: Request, backend: Backend, array: Array) -> float:
+    """Eigenvalues and singular values: libraries return them on the host, XLA leaves them on the devices."""
+    values = request.operation in ("eigh", "eigvalsh", "svd", "svdvals")
+    if array.device == "cpu" or backend.sees == "arrays" or not values:
+        return 0.0
+    return float(min(array.shape) * ITEMSIZE[REAL[array.dtype]])
 
 
 def _missing(backend: Backend, array: Array) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,6 @@ from .protocol import Array, Backend, Part, scaled_operation
 _ROOM = 4  # matrices of its size that one rank needs room for: the input, a copy, the results
 INSTALL = "pip install mkl mpi4py mpich, and start the ranks with mpiexec (lapwing launch -n 4 script.py): ScaLAPACK needs MPI"
 _log = logging.getLogger("lapwing")
-_warned: list[str] = []  # the gathered matrix is announced once in a process
 
 
 class Gathered(Backend):
@@ -112,16 +112,12 @@ def _spread(place: Any, x: Any, a: Part, b: Any) -> Any:
 
 
 def _announce(name: str, ranks: Any) -> None:
-    if ranks.rank != 0:
-        return
-    text = "%s: gathered on rank 0 of %s, as MPI did not start the ranks (ScaLAPACK needs it)"
-    if _warned:
-        _log.info(text, name, ranks.size)
-        return
-    # the log and not a warning: a warning that becomes an error, on this rank alone, would leave the others waiting
-    _warned.append(name)
-    hint = "\nhint: lapwing launch -n %s script.py distributes the work: pip install mkl mpi4py mpich"
-    _log.warning(f"{text}; this is logged once{hint}", name, ranks.size, ranks.size)
+    """Warn on rank 0. Where the user turned warnings into errors, all ranks raise it."""
+    text = f"{name}: gathered on rank 0 of {ranks.size}, as MPI did not start the ranks (ScaLAPACK needs it)"
+    hint = f"lapwing launch -n {ranks.size} script.py distributes the work: pip install mkl mpi4py mpich"
+    if ranks.rank == 0:
+        _log.info("%s", text)
+    _on_root(ranks, name, lambda: warnings.warn(f"{text}\nhint: {hint}", UserWarning, stacklevel=2))
 
 
 def gathered_cost(request: Request, array: Array, machine: Any, note: str, limit: float) -> Cost:

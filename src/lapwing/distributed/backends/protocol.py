@@ -51,7 +51,7 @@ class Part:
 class Array:
     """A sharded matrix as the choice of a backend sees it."""
 
-    kind: str  # "matrix", "dtensor", "jax", or "spec": described, not allocated
+    kind: str  # "matrix", "devices", "dtensor", "jax", or "spec": described, not allocated
     shape: tuple[int, int]
     dtype: str
     device: str  # "cpu" or "cuda"
@@ -64,6 +64,7 @@ class Array:
     columns: int = 1  # how many right-hand sides
     grid: tuple[int, int] | None = None  # where a description says it
     traced: bool = False
+    one_process: bool = False  # a JAX array with one block on each of several GPUs of this process, outside of traced code
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Backend(Protocol):
     devices: tuple[str, ...]
     operations: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()  # the values of ``engine=`` that ask for it
-    # or "arrays": then a matrix is an array of the framework with its placement, and results are arrays
+    # or "devices": then a matrix is a DeviceMatrix; "arrays": an array of the framework with its placement, as the results
     sees: str = "parts"
     refines: bool = False  # precision="mixed" has an effect: the ordinary functions do the work
 

@@ -93,7 +93,8 @@ class Placed:
 
     @property
     def about(self) -> str:
-        return f", {self.report['engine']} on {self._placing.ranks.size} ranks"
+        where = getattr(self._placing, "where", f"{self._placing.ranks.size} ranks")
+        return f", {self.report['engine']} on {where}"
 
     @property
     def l(self) -> Any:  # noqa: E743

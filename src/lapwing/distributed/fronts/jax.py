@@ -1,7 +1,8 @@
 """JAX arrays over several devices as a kind of array.
 
-Most calls stay inside XLA. Over processes with one device each, what XLA has no good routine for goes to ScaLAPACK, or on GPUs
-to cuSOLVERMp; not in traced code, from which no other library can be called on several devices.
+Most calls stay inside XLA. What XLA has no good routine for goes to a library: over processes with one device each to
+ScaLAPACK, or on GPUs to cuSOLVERMp; over several GPUs of one process to cuSOLVERMg. Not in traced code, from which no other
+library can be called on several devices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from ...core.problem import Spec
 from ...core.request import MATRIX, RIGHT, Place, Request
@@ -28,12 +29,13 @@ from ..backends.xla import sharding
 from ..backends.xla.backend import Spread
 from ..backends.xla.cost import BLOCKED, DENSE
 from ..backends.xla.sharding import grid_of, on_one_device, put, put_back
+from ..devices import DeviceMatrix
 from ..layout import Axis, Layout
 from ..placement import Placement
 from ..ranks import launched
 from ..ranks.jax import JaxRanks
-from ..ranks.protocol import open_communicator
-from . import front
+from ..ranks.protocol import Alone, open_communicator
+from . import devices, front
 
 
 def front_of(a: Any, operation: str) -> JaxFront | None:
@@ -61,6 +63,9 @@ class JaxFront:
             a, b = promote(a, b, _cast)
         request, array, block, mpi = self._asked(function, a, b, options, launched.communicator)
         backend = choose(request, array)
+        if backend.sees == "devices":
+            placing = _OnDevices(a)
+            return devices.run(replace(request, overwrite=False), backend, placing, placing.blocks(a), b)
         if backend.sees == "parts":
             return self._on_blocks(request, backend, a, b, block, mpi)
         spread = Spread(a, self._where)
@@ -106,6 +111,7 @@ class JaxFront:
             placement=where,
             columns=columns_of(b),
             traced=framework.traced(a) or framework.traced(b),
+            one_process=not framework.traced(b) and on_gpus_of_this_process(a),
         )
         outside = request.engine != "auto" or not (request.b or inside_xla(request, array))
         mpi = None
@@ -164,6 +170,70 @@ class _Placing:
         block = blocks_of(b)
         same = block is not None and block.ranks is self._block.ranks and block.layout.grid == self._block.layout.grid
         return block if same else None
+
+
+class _OnDevices:
+    """One block on each of several GPUs of this process. Results are placed as :class:`_Placing` does."""
+
+    ranks = Alone()
+
+    def __init__(self, a: Any) -> None:
+        self._like = jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding)
+        self._devices = [shard.device for shard in _in_order(a)]
+        self.where = f"{len(self._devices)} GPUs of one process"
+
+    @staticmethod
+    def blocks(a: Any) -> DeviceMatrix:
+        grid = grid_of(a.sharding.spec, a.sharding.mesh)
+        return DeviceMatrix([shard.data for shard in _in_order(a)], Layout.blocks(a.shape, (grid.p, grid.q)))
+
+    def right(self, name: str, b: Any) -> DeviceMatrix:
+        """Blocks on the GPUs of A as they are; anything else comes to the first one."""
+        _, b = promote(self._like, b, _cast, fixed=True)
+        check_right(name, self._like, b)
+        if self._divided(b):
+            return self.blocks(b)
+        sides = jax.device_put(b, SingleDeviceSharding(self._devices[0])).reshape(len(b), -1)
+        return DeviceMatrix([sides], Layout(Axis.whole(sides.shape[0]), Axis.whole(sides.shape[1])))
+
+    def leave(self, x: Any, place: Place, b: Any) -> Any:
+        if not isinstance(x, DeviceMatrix):
+            return x if x is None else sharding.put_everywhere(np.asarray(x), self._like)
+        if place is MATRIX or self._divided(b):
+            return self._placed(x, self._like if place is MATRIX else b)
+        solution = x.blocks[0].reshape(tuple(b.shape))
+        where = getattr(b, "sharding", None)
+        if isinstance(where, NamedSharding):
+            return jax.device_put(solution, where)
+        return put(solution, self._like.sharding.mesh, PartitionSpec())
+
+    def _divided(self, b: Any) -> bool:
+        return on_gpus_of_this_process(b) and [shard.device for shard in _in_order(b)] == self._devices
+
+    @staticmethod
+    def _placed(x: DeviceMatrix, like: Any) -> Any:
+        """Placed as ``like`` is; a shape that cannot be divided evenly that way is whole along that axis."""
+        if len({block.shape for block in x.blocks}) > 1 or 0 in x.shape:
+            return put_back(x.gather(), like)
+        where = NamedSharding(like.sharding.mesh, like.sharding.spec)
+        return jax.make_array_from_single_device_arrays(x.shape, where, list(x.blocks))
+
+
+def on_gpus_of_this_process(a: Any) -> bool:
+    """Whether a matrix has one block on each of several GPUs of this process, and is not traced."""
+    where = getattr(a, "sharding", None)
+    if traced(a) or not isinstance(where, NamedSharding) or a.ndim != 2 or not where.is_fully_addressable:
+        return False
+    return on_gpus(where) and grid_of(where.spec, where.mesh).size == where.num_devices > 1
+
+
+def on_gpus(where: Any) -> bool:
+    return all(device.platform in ("gpu", "cuda") for device in where.device_set)
+
+
+def _in_order(a: Any) -> list[Any]:
+    """The shards, row by row of the grid of blocks."""
+    return sorted(a.addressable_shards, key=lambda shard: tuple(each.start or 0 for each in shard.index))
 
 
 def _cast(x: Any, dtype: str) -> Any:

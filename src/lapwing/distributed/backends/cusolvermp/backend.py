@@ -44,6 +44,8 @@ class CusolverMp(Backend):
                 "takes JAX matrices that are split over processes with one device each, one block for each process, outside of"
                 " traced code"
             )
+        if array.kind == "devices":
+            return "takes one block for each process, and a DeviceMatrix has several\nhint: engine='cusolvermg'"
         return "takes no matrices on CPUs" if array.kind == "spec" and array.device == "cpu" else ""
 
     def support(self, request: Request, array: Array) -> Support:

@@ -274,7 +274,8 @@ def _jax() -> ArrayLibrary:
     def on(like: Any, make: Callable[[], Any]) -> Any:
         (device,) = like.devices()
         with jax.default_device(device):
-            return jax.block_until_ready(make())
+            # committed: what is computed from an array that is not, goes to the first device
+            return jax.block_until_ready(jax.device_put(make(), device))
 
     return ArrayLibrary(
         allocate=lambda like, count: on(like, lambda: jnp.zeros(count, jnp.uint8)),

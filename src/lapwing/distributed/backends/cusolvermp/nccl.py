@@ -53,6 +53,17 @@ class Runtime:
         self._check(ask(byref(number)), "no GPU")
         return number.value
 
+    def open_peers(self, devices: set[int]) -> None:
+        """Let each of these devices read the memory of the others, where the hardware can. Changes the current device."""
+        for device in devices:
+            for other in devices - {device}:
+                possible = c_int()
+                self._library.cudaDeviceCanAccessPeer(byref(possible), device, other)
+                if possible.value:
+                    self.set_device(device)
+                    self._library.cudaDeviceEnablePeerAccess(other, 0)
+                    self._library.cudaGetLastError()  # clears "already enabled"
+
     def stream(self) -> int:
         stream = c_void_p()
         self._check(self._library.cudaStreamCreateWithFlags(byref(stream), 1), "no stream")

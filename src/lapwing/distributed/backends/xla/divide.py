@@ -103,24 +103,26 @@ def tridiagonal_eigh(
     # T = D + sum_i |e_i| u_i u_i^T with u_i = (1, sign(e_i)) in rows i and i + 1
     d = d - jnp.abs(e) - jnp.concatenate([jnp.zeros(1, d.dtype), jnp.abs(e[:-1])])
     tolerance = 4 * jnp.finfo(d.dtype).eps * norm
-    nodes = _blocks(d.reshape(many, size), e.reshape(many, size), tree, axes, vectors, stride, tolerance)
+    # columns at a time: the memory for them is a quarter of this device's share of the rows that are kept, squared
+    most = max(tree.padded // (4 * tree.devices * stride * stride), 16)
+    nodes = _blocks(d.reshape(many, size), e.reshape(many, size), tree, axes, vectors, stride, tolerance, most)
     ties = e[size - 1 :: size]
     for level in range(tree.levels):
         wanted = part if level == tree.levels - 1 else (0, 2 * nodes.values.shape[1])
         # the ties of this level are every 2^(level+1)-th, from the 2^level-th on
-        nodes = _merged(nodes, ties[(1 << level) - 1 :: 2 << level], tree, axes, wanted, tolerance)
+        nodes = _merged(nodes, ties[(1 << level) - 1 :: 2 << level], tree, axes, wanted, tolerance, most)
     values, rows = nodes.values[0], nodes.rows[:, 2:]
     if not tree.levels:
         values, rows = values[start : start + count], rows[..., start : start + count]
     return values, rows.reshape(many, tree.width // stride, count) if vectors else None
 
 
-def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, stride: int, tolerance: Any) -> _Nodes:
+def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, stride: int, tolerance: Any, most: int) -> _Nodes:
     """The eigenvectors of each block, from single rows up."""
     size = tree.block
     index = jnp.arange(size)
     starts, middles = map(jnp.asarray, tree.nodes())
-    width = _panel_width(size, tree)
+    width = _halved(size, most)
     own = place(axes) * tree.width + jnp.arange(0, tree.width if vectors else 0, stride)
     rows = jnp.concatenate([jnp.ones((2, size), d.dtype), (own[:, None] == index).astype(d.dtype)])
 
@@ -132,7 +134,8 @@ def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, st
         tie = jnp.where(alone, 0, e[:, jnp.maximum(middle - 1, 0)])
         first, last = nodes.rows[:, 0], nodes.rows[:, 1]
         z = jnp.where(in_first, last, jnp.where(tie < 0, -first, first))
-        values, merge = _secular(nodes.values, jnp.where(tie == 0, 0, z), jnp.abs(tie), start, axes, tree.devices, tolerance)
+        z = jnp.where(tie == 0, 0, z)
+        values, merge = _secular(nodes.values, z, jnp.abs(tie), start, axes, tree.devices, tolerance, most)
         # the first row of a node is that of its first half, the last row that of its second half
         kept = jnp.stack([in_first | alone, ~in_first])
         rows = nodes.rows.at[:, :2].multiply(kept.astype(d.dtype))
@@ -146,7 +149,9 @@ def _blocks(d: Any, e: Any, tree: Tree, axes: tuple[str, ...], vectors: bool, st
     return lax.fori_loop(0, starts.shape[0], level, nodes)  # type: ignore[no-any-return]
 
 
-def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted: tuple[int, int], tolerance: Any) -> _Nodes:
+def _merged(
+    nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted: tuple[int, int], tolerance: Any, most: int
+) -> _Nodes:
     """The nodes two by two."""
     half = nodes.values.shape[1]
     pairs = nodes.values.reshape(-1, 2 * half)
@@ -154,10 +159,11 @@ def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted:
     rows = nodes.rows.reshape(many, 2, -1, half)
     tie = ties[:, None]
     z = jnp.concatenate([rows[:, 0, 1], jnp.where(tie < 0, -rows[:, 1, 0], rows[:, 1, 0])], 1)
-    values, merge = _secular(pairs, z, jnp.broadcast_to(jnp.abs(tie), pairs.shape), None, axes, tree.devices, tolerance)
+    rho = jnp.broadcast_to(jnp.abs(tie), pairs.shape)
+    values, merge = _secular(pairs, z, rho, None, axes, tree.devices, tolerance, most)
 
     start, count = wanted
-    width = _panel_width(2 * half, tree)
+    width = _halved(2 * half, most)
     steps = -(-count // width)
 
     def panel(i: Any, out: Any) -> Any:
@@ -175,11 +181,11 @@ def _merged(nodes: _Nodes, ties: Any, tree: Tree, axes: tuple[str, ...], wanted:
     return _Nodes(values[:, start : start + count], out[..., :count])
 
 
-def _panel_width(order: int, tree: Tree) -> int:
-    """How many columns at a time: at most a quarter of this device's share of the matrix."""
-    while order % 2 == 0 and order > max(tree.padded // (4 * tree.devices), 16):
-        order //= 2
-    return order
+def _halved(columns: int, most: int) -> int:
+    """How many of the columns at a time."""
+    while columns % 2 == 0 and columns > most:
+        columns //= 2
+    return columns
 
 
 class _Merge(NamedTuple):
@@ -216,7 +222,9 @@ def _vectors(merge: _Merge, at: Any, width: int) -> Any:
     return lax.cond(jnp.any(merge.mirror != 0), reflected, lambda u: u, u)
 
 
-def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], devices: int, tolerance: Any) -> tuple[Any, _Merge]:
+def _secular(
+    d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], devices: int, tolerance: Any, most: int
+) -> tuple[Any, _Merge]:
     """Eigenvalues of diag(d) + rho z z^T for each node, ascending, and what makes its eigenvectors.
 
     ``rho`` has one number for each row. ``start``: where the node of each row begins; None: each line is one node.
@@ -237,13 +245,21 @@ def _secular(d: Any, z: Any, rho: Any, start: Any, axes: tuple[str, ...], device
     if start is None:
         count = jnp.broadcast_to(jnp.sum(kept, 1, keepdims=True), d.shape)
     else:
-        same = begin[:, None] == begin
-        count = jnp.sum(kept[:, None] & same, 2)
+        count = jax.vmap(lambda kept: jax.ops.segment_sum(kept.astype(jnp.int32), begin, order)[begin])(kept)
     share = order // devices
     mine = place(axes) * share + jnp.arange(share)
-    known: dict[str, Any] = {"begin": begin, "index": mine, "single": start is None}
-    near, distance = _joined(jax.vmap(lambda *x: _roots(*x, **known))(pole, square, count), axes)
-    (new,) = _joined((jax.vmap(lambda *x: _exact_weights(*x, **known))(pole, near, distance, count),), axes)
+    parts = share // _halved(share, most)
+    known: dict[str, Any] = {"begin": begin, "single": start is None}
+
+    def in_parts(function: Any, *arrays: Any) -> Any:
+        """``function`` for my columns, some at a time: each of them needs as much memory as a column of the matrix."""
+        of = lambda index: jax.vmap(lambda *x: function(*x, index=index, **known))(*arrays)  # noqa: E731
+        if parts == 1:
+            return of(mine)
+        return tuple(jnp.moveaxis(x, 0, 1).reshape(d.shape[0], share) for x in lax.map(of, mine.reshape(parts, -1)))
+
+    near, distance = _joined(in_parts(_roots, pole, square, count), axes)
+    (new,) = _joined(in_parts(_exact_weights, pole, near, distance, count), axes)
     new = jnp.where(live, new, 0)
 
     values = jnp.where(live, near + distance, pole)
@@ -367,7 +383,7 @@ def _smaller_root(a: Any, b: Any, c: Any) -> Any:
     return jnp.where(a > 0, 2 * b / (a + root), (a - root) / (2 * c))
 
 
-def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, index: Any, single: bool) -> Any:
+def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, index: Any, single: bool) -> tuple[Any]:
     """The weights number ``index`` with which the roots are exact (Loewner), but for their sign and a common factor."""
     order = d.shape[0]
     j = jnp.arange(order)[:, None]
@@ -380,4 +396,4 @@ def _exact_weights(d: Any, near: Any, distance: Any, count: Any, begin: Any, ind
     ratio = jnp.abs(numerator / jnp.where(denominator == 0, 1, denominator))
     used = rank < many
     used = used if single else used & (begin[:, None] == begin[index])
-    return jnp.sqrt(jnp.prod(jnp.where(used, ratio, 1), 0))
+    return (jnp.sqrt(jnp.prod(jnp.where(used, ratio, 1), 0)),)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from ....core.plan import bytes_in_words
 from ....core.request import Request
 from ....frameworks import jax as framework
-from ...placement import Placement
+from ...placement import Grid, Placement
 from ..protocol import check_right, promote
-from . import calls, dense, factored, sharding, tall
+from . import calls, dense, factored, panels, sharding, tall
 from .backend import is_tall
 from .calls import compiled
 from .layout import adjoint
@@ -63,6 +65,7 @@ class FactoredPanels:
         check_right("Factor.solve", self._a, b)
         where = self._place
         sides, right = sharding.placed_like(b, where)
+        _warn_if_gathered("Factor.solve", self.assume, where, self._a, sides, right)
         x = compiled(factored.solve, where, right, *self._fixed)(self._a, self._parts, sides)
         return sharding.placed_back(x, b, where)
 
@@ -100,6 +103,7 @@ class FactoredPanels:
 def _solve(request: Request, where: Placement, a: Any, b: Any) -> tuple[Any, Any]:
     """A^-1 b and the status."""
     sides, right = sharding.placed_like(b, where)
+    _warn_if_gathered(request.name, request.assume, where, a, sides, right)
     x, info = _at_once(factored.solve, (right,), request, where, a, sides)
     return sharding.placed_back(x, b, where), info
 
@@ -173,11 +177,26 @@ def _polar(request: Request, where: Placement, a: Any, b: None) -> Any:
 
 def _lstsq(request: Request, where: Placement, a: Any, b: Any) -> Any:
     b, right = sharding.placed_like(b, where)
+    _warn_if_gathered(request.name, "general", where, a, b, right)
     precision = np.finfo(str(a.dtype))
     # an argument like the others: as a constant, each value would be compiled again
     rcond = precision.eps * max(a.shape) if request.rcond is None else request.rcond
     solver = tall.lstsq if a.shape[0] >= a.shape[1] and is_tall(where, a.shape) else dense.lstsq
     return compiled(solver, where, right)(a, b, np.asarray(rcond, precision.dtype))
+
+
+def _warn_if_gathered(name: str, assume: str, where: Placement, a: Any, b: Any, right: Grid | None) -> None:
+    """Warn for a split right-hand side that every device needs whole, where that is more than its share of the matrix."""
+    if right is None or (assume not in ("general", "symmetric", "hermitian") and set(right.order) == set(where.grid.order)):
+        return
+    size, share = b.size * b.dtype.itemsize, a.size * a.dtype.itemsize / where.grid.size
+    if size <= max(share, panels.UNNOTICED):
+        return
+    reason = "LU and least squares need it whole"
+    if assume not in ("general", "symmetric", "hermitian"):
+        reason = "it is split over other axes than the matrix"
+    text = f"{name}: b of {bytes_in_words(size)} is gathered to every device: {reason}"
+    warnings.warn(f"{text}\nhint: factor the matrix once, and solve for some columns of b at a time", UserWarning, stacklevel=6)
 
 
 # by operation: the results, and the status at the end

@@ -18,6 +18,8 @@ WINDOWS = 4
 SMALL = 256
 # Matrices up to this many bytes are gathered to one device for what has no distributed algorithm here.
 GATHER_LIMIT = 8 << 30
+# Right-hand sides up to this many bytes are gathered without a warning.
+UNNOTICED = 64 << 20
 
 
 @dataclass(frozen=True)

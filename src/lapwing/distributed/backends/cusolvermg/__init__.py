@@ -1,0 +1,1 @@
+"""cuSOLVERMg: matrices over the GPUs of one process."""
