@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import lapwing as lw
-from lapwing.doors.ahead import AHEAD, Cells
+from lapwing.doors.cells import AHEAD, Cell
 
 
 def torch_cases(device: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any], torch.Tensor]]]:
@@ -39,6 +39,16 @@ def torch_cases(device: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any
             lambda x: ((x[0] * x[1][..., None, :]) @ x[2] - a).norm() / a.norm(),
         )
 
+    def eig(a: torch.Tensor) -> Any:
+        def residual(x: Any) -> torch.Tensor:
+            return (a.to(x[1].dtype) @ x[1] - x[1] * x[0][..., None, :]).norm() / a.norm()
+
+        return lambda: torch.linalg.eig(a), residual
+
+    def eigvals(a: torch.Tensor) -> Any:
+        trace = a.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return lambda: torch.linalg.eigvals(a), lambda x: (x.sum(-1) - trace).norm() / a.norm()
+
     def eigh(a: torch.Tensor) -> Any:
         a = a + a.mT
         return lambda: torch.linalg.eigh(a), lambda x: (a @ x[1] - x[1] * x[0][..., None, :]).norm() / a.norm()
@@ -52,11 +62,15 @@ def torch_cases(device: str) -> dict[str, tuple[Callable[[], Any], Callable[[Any
         "qr of (8192, 16, 16)": qr(random(8192, 16, 16)),
         "qr of (64, 256, 32), 100 times": loop(random(64, 256, 32)),
         "svd of (8716, 3, 2)": svd(random(8716, 3, 2)),
+        "eig of (512, 3, 3)": eig(random(512, 3, 3)),
+        "eigvals of (512, 3, 3)": eigvals(random(512, 3, 3)),
         "eigh of (10000, 3, 3)": eigh(random(10000, 3, 3)),
         "eigh of (1000, 16, 16)": eigh(random(1000, 16, 16)),
         "cholesky of (10000, 16, 16)": cholesky(random(10000, 16, 16)),
     }
-    orders = (31, 32, 33, 36, 64) if device == "cuda" else (16, 32)
+    if device == "cuda":
+        cases["qr of (640, 512, 512)"] = qr(random(640, 512, 512))
+    orders = (31, 32, 33, 34, 35, 36, 64) if device == "cuda" else (16, 32)
     many = 10000 if device == "cuda" else 1000
     return cases | {f"solve of ({many}, {n}, {n})": solve(random(many, n, n), random(many, n, 1)) for n in orders}
 
@@ -97,8 +111,8 @@ def main() -> None:
     ratios = {}
     warnings.simplefilter("ignore")
     if options.everywhere:
-        for operation in ("cholesky_ex", "eigh", "eigvalsh", "inv", "qr", "svd", "svdvals"):
-            AHEAD[operation, options.device] = Cells(4096, 1)
+        for operation, device in list(AHEAD):
+            AHEAD[operation, device] = (Cell(4096, 1, 1.0),)
     wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     if options.device == "cpu":
         torch.set_num_threads(1)
@@ -118,7 +132,9 @@ def main() -> None:
         ratios[name] = {"times_as_fast": round(own / ours, 2), "taken": taken}
     if options.json:
         versions = {"lapwing": lw.__version__, "torch": torch.__version__, "numpy": np.__version__}
-        options.json.write_text(json.dumps({"device": options.device, "versions": versions, "ratios": ratios}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"kind": "install", "device": options.device, "versions": versions, "ratios": ratios}, indent=1) + "\n"
+        )
 
 
 def seconds(program: Callable[[], Any], wait: Callable[[], Any]) -> float:

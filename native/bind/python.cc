@@ -15,8 +15,10 @@
 #include "gpu/cuda.h"
 #include "gpu/dry.h"
 #include "gpu/kernel_pack.h"
+#include "gpu/solve.h"
 #include "frame.h"
 #include "lapack/lapack.h"
+#include "lapack_form.h"
 #include "operations.h"
 #include "plan.h"
 #include "run.h"
@@ -235,6 +237,37 @@ PyObject* copy(PyObject*, PyObject* args) {
   else if (lapwing::cuda::copy(frame, target, source, size_t(bytes)))
     return raise(frame);
   Py_RETURN_NONE;
+}
+
+// lapack_form(exchanges, dtype, device, ordinal, 0, threads, 0, (batch, n), stream, None, from, to, integers)
+PyObject* lapack_form(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 2;
+  Frame frame;
+  if (!read_fixed(frame, "lapack_form", args, count, first + 3, first + 3) || !read_place(frame, args)) return nullptr;
+  for (Py_ssize_t i = first; i < count; i++) frame.buffer[i - first] = PyLong_AsVoidPtr(args[i]);
+  if (PyErr_Occurred()) return nullptr;
+  const auto exchanges = lapwing::Exchanges(frame.op);
+  if (unlocked([&] { return lapwing::lapack_form(frame, exchanges); })) return raise(frame);
+  Py_RETURN_NONE;
+}
+
+// solve_keeping(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, a, b, x, info, lu, pivots) -> whether
+// one kernel gives them all; if not, nothing was done
+PyObject* solve_keeping(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t first = FIXED + 2;
+  Frame frame;
+  if (!read_fixed(frame, "solve_keeping", args, count, first + 6, first + 6) || !read_place(frame, args)) return nullptr;
+  for (Py_ssize_t i = first; i < count; i++) frame.buffer[i - first] = PyLong_AsVoidPtr(args[i]);
+  if (PyErr_Occurred()) return nullptr;
+  bool done = false;
+  const int status = unlocked([&] {
+    lapwing::cuda::Guard guard(frame);
+    const lapwing::cuda::Properties* gpu = guard.ok() ? lapwing::cuda::properties(frame) : nullptr;
+    if (!gpu) return 1;
+    done = lapwing::cuda::solve_keeps(frame, *gpu);
+    return done ? lapwing::cuda::solve_batched(frame) : 0;
+  });
+  return status ? raise(frame) : PyBool_FromLong(done);
 }
 
 PyObject* memory_of(PyObject* const* args, Py_ssize_t count, bool host) {
@@ -629,6 +662,7 @@ PyMethodDef methods[] = {
     {"kernel_key", kernel_key, METH_VARARGS, nullptr},
     {"kernel_packs", kernel_packs, METH_VARARGS, nullptr},
     {"kernels", fast(kernels), METH_FASTCALL, nullptr},
+    {"lapack_form", fast(lapack_form), METH_FASTCALL, nullptr},
     {"loaded_kernels", loaded_kernels, METH_NOARGS, nullptr},
     {"methods", methods_table, METH_NOARGS, nullptr},
     {"missing", missing, METH_VARARGS, nullptr},
@@ -644,6 +678,7 @@ PyMethodDef methods[] = {
     {"set_lapack_block", set_lapack_block, METH_O, nullptr},
     {"set_rules", set_rules, METH_VARARGS, nullptr},
     {"simd", simd, METH_NOARGS, nullptr},
+    {"solve_keeping", fast(solve_keeping), METH_FASTCALL, nullptr},
     {"solver_copies", solver_copies, METH_NOARGS, nullptr},
     {"take_runs", take_runs, METH_NOARGS, nullptr},
     {"tall_pays", tall_pays, METH_VARARGS, nullptr},

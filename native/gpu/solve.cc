@@ -77,7 +77,10 @@ Call read(const Frame& frame) {
   void* const* at = frame.buffer;
   Call call{at[0], nullptr, at[1], nullptr, nullptr, nullptr, frame.size[0], 0};
   switch (frame.op) {
-    case TRIANGULAR: case SOLVE: call.b = at[1], call.out = at[2], call.info = at[3], call.k = frame.size[2]; break;
+    case TRIANGULAR: case SOLVE:
+      call.b = at[1], call.out = at[2], call.info = at[3], call.k = frame.size[2];
+      call.logabs = at[4], call.rows = at[5];  // the factors of solve_keeping
+      break;
     case INVERSE: call.info = at[2]; break;
     case LU: call.rows = at[2], call.info = at[3]; break;
     case LU_SOLVE: call.a = at[1], call.rows = at[2], call.b = at[3], call.out = at[4], call.k = frame.size[2]; break;
@@ -445,6 +448,12 @@ bool solve_pays(const Frame& frame, const Properties& gpu) {
   return batch > 1 || (room && columns <= n);
 }
 
+bool solve_keeps(const Frame& frame, const Properties& gpu) {
+  const Plan plan = plan_of(frame);
+  const int64_t n = frame.size[1];
+  return n > MAX_LANES_N && plan.factor == GENERAL_FACTOR && fits_kernel(frame, gpu) && !is_by_columns(frame, plan, n, gpu);
+}
+
 int solve_batched(Frame& frame) {
   if (is_qr(frame.op)) {
     const Properties* gpu = properties(frame);
@@ -465,7 +474,8 @@ int solve_batched(Frame& frame) {
   if (is_triangle(frame, plan, n, k, *gpu)) return launch_pos(frame, plan, pos_shape(frame.dtype, n, k, *gpu));
   const Shape shape = block_shape(frame, plan, n, k, *gpu);
   char own[64];
-  std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d", shape.rows, shape.few, shape.ahead);
+  std::snprintf(own, sizeof own, " -DLW_RT=%d -DLW_FEW=%d -DLW_AHEAD=%d%s", shape.rows, shape.few, shape.ahead,
+                frame.op == SOLVE && frame.buffer[4] ? " -DLW_KEEP=1" : "");
   return launch_solve(frame, "solve_block.cu", "solve_block", plan, shape, own);
 }
 

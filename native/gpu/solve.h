@@ -15,5 +15,8 @@ bool qr_is_blocked(const Frame& frame, const Properties& gpu);
 // Whether that is faster than the vendor's solver with one matrix after the other
 bool solve_pays(const Frame& frame, const Properties& gpu);
 int solve_batched(Frame& frame);
+// Whether a SOLVE of general matrices may have two more buffers for solve_batched to fill: the factors in column-major memory, and
+// LAPACK's pivots. They are null where nobody wants them.
+bool solve_keeps(const Frame& frame, const Properties& gpu);
 
 }  // namespace lapwing::cuda

@@ -22,6 +22,9 @@ from functools import wraps as _wraps
 from operator import index as _index
 from typing import Any, Literal
 
+from numpy import asarray as _asarray
+from numpy import generic as _Scalar
+
 from . import frameworks as _frameworks
 from .core.autograph import leave_alone as _leave_alone
 from .core.checks import check_choice as _check_choice
@@ -154,10 +157,11 @@ def svdvals(x: Any, /) -> Any:
 
 
 def _light(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, also for arrays of libraries that only share their memory."""
+    """The function, also for arrays of libraries that only share their memory, and for NumPy's arrays without axes."""
 
     @_wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
+        arguments = tuple(_asarray(x) if isinstance(x, _Scalar) else x for x in arguments)  # NumPy makes scalars of them
         if any(_foreign.accepts(type(x)) for x in arguments):
             return _foreign.through(function)(*arguments, **options)
         return function(*arguments, **options)

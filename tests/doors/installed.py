@@ -1,4 +1,4 @@
-"""A plug-in for pytest that runs a suite with every batch taken by lapwing: LAPWING_DOOR names the door."""
+"""A plug-in for pytest that runs a suite with every call taken by lapwing that the doors know: LAPWING_DOOR names them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 
 def pytest_configure(config):
     import lapwing as lw
-    from lapwing.doors.ahead import AHEAD, Cells
+    from lapwing.doors.cells import AHEAD, Cell
 
-    for row in AHEAD:
-        AHEAD[row] = Cells(10**6, int(os.environ["LAPWING_LEAST"]))
-    config.lapwing_handle = lw.install(os.environ["LAPWING_DOOR"])
+    doors = os.environ["LAPWING_DOOR"].split(",")
+    rows = set(AHEAD)
+    if "torch" in doors:
+        from lapwing.doors.torch import OPERATIONS
+
+        rows |= {(operation, device) for operation in OPERATIONS for device in ("cpu", "cuda")}
+    for row in rows:
+        AHEAD[row] = (Cell(10**6, int(os.environ["LAPWING_LEAST"]), 1.0),)
+    config.lapwing_handle = lw.install(*doors)
 
 
 def pytest_unconfigure(config):
-    taken = sum(calls["lapwing"] for calls in config.lapwing_handle.report().values())
+    report = config.lapwing_handle.report()
     config.lapwing_handle.undo()
-    print(f"\ntaken by lapwing: {taken}")
+    print(f"\naccepted by lapwing: {sum(calls['lapwing'] for calls in report.values())}")

@@ -115,9 +115,10 @@ TALL = {
     if v >= (4, 8)[dtype]
 }
 
-# as start() in systems_cuda.cc writes them
+# as start() in gpu/systems.cc and gpu/lapack_form.cc writes them
 SYSTEMS = {
-    ("systems.cu", f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v}")
+    (source, f"-DLW_DTYPE={dtype} -DLW_UPPER=0 -DLW_V={v}")
+    for source in ("systems.cu", "lapack_form.cu")
     for dtype in range(4)
     for v in (4, 8, 16)
     if v >= (4, 8, 4, 8)[dtype]

@@ -216,3 +216,8 @@ def test_arrays_of_another_library():
     for result in (linalg.svd(a).U, linalg.vecdot(a, a), linalg.pinv(a), linalg.matrix_norm(a, ord=1), linalg.trace(a)):
         assert type(result) is type(a)
     assert float(xp.max(xp.abs(linalg.matmul(a, linalg.inv(a)) - xp.eye(3)))) < 1e-12
+
+
+def test_numpy_scalars_are_arrays_without_axes():
+    x = np.float64(-3.0)
+    assert linalg.vector_norm(x) == 3 and linalg.tensordot(x, np.ones(2), axes=0).tolist() == [-3.0, -3.0]

@@ -83,8 +83,12 @@ def kernels_for(call: Call, dtype: str, gpu: Gpu) -> list[tuple[str, str]]:
     return list(found)
 
 
+# Factors as LAPACK has them, for torch's own functions (lapwing.install): each access is of one element.
+_LAPACK_FORM = {("lapack_form.cu", f"-DLW_DTYPE={code} -DLW_UPPER=0 -DLW_V={size}") for code, size in enumerate((4, 8, 8, 16))}
+
+
 def common_kernels(architecture: int) -> set[tuple[str, str]]:
-    return {
+    return _LAPACK_FORM | {
         kernel
         for n in (*_SMALL, *_LARGE)
         for call in calls(n)

@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
         handle.undo()
         if options.report:
             for function, calls in handle.report().items():
-                print(
-                    f"lapwing: {function}: {calls['lapwing']} calls by lapwing, {calls['own']} by the library", file=sys.stderr
-                )
+                text = f"lapwing: {function}: {calls['lapwing']} calls by lapwing, {calls['own']} by the library"
+                text += f", about {calls['saved']:.2g} s saved (estimate)" if "saved" in calls else ""
+                print(text, file=sys.stderr)
     return 0

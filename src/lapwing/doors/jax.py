@@ -29,10 +29,10 @@ except ImportError:  # a private name; without its named tuples JAX's own functi
     _inner = None  # type: ignore[assignment]
 
 
-def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
+def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
     doors = (
-        replace_functions([jnp.linalg], _KERNELS, _batch_of_matrices, counts),
-        replace_functions([jax.scipy.linalg], _SCIPY, _batch_of_matrices, counts, "scipy."),
+        replace_functions([jnp.linalg], _KERNELS, _batch_of_matrices, counts, waits=False),
+        replace_functions([jax.scipy.linalg], _SCIPY, _batch_of_matrices, counts, "scipy.", waits=False),
     )
 
     def close() -> None:
@@ -50,7 +50,7 @@ def _ahead(operation: str, a: Any) -> bool:
     if not framework.sized(a):
         return False
     spec = framework.describe(a)
-    return spec.dtype in DTYPES and ahead(operation, spec.device, spec.shape)
+    return spec.dtype in DTYPES and ahead(operation, "arrays" if spec.device == "cpu" else spec.device, spec.shape)
 
 
 def _named(name: str, values: tuple[Any, ...]) -> Any:

@@ -14,23 +14,24 @@ from ..ops.eigh import eigh, eigvalsh
 from ..ops.qr import qr
 from ..ops.solve import inv, slogdet, solve
 from ..ops.svd import svd, svdvals
-from .ahead import ahead
+from .ahead import ahead, smallest
 from .names import Kernel, replace_functions
 
 # NumPy's functions call each other by the names of this module; it was renamed in NumPy 2.
 _inner: Any = getattr(np.linalg, "_linalg", None) or getattr(np.linalg, "linalg")  # noqa: B009
 
 
-def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
-    return replace_functions([np.linalg, _inner], _KERNELS, batch_of_matrices, counts)
+def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
+    return replace_functions([np.linalg, _inner], _KERNELS, matrices_worth_a_question(), counts)
 
 
-def batch_of_matrices(a: Any) -> bool:
-    return type(a) is np.ndarray and a.ndim > 2
+def matrices_worth_a_question() -> Callable[[Any], bool]:
+    least = smallest("arrays", "one")
+    return lambda a: type(a) is np.ndarray and a.size >= least and a.ndim > 1
 
 
 def is_ahead(operation: str, a: np.ndarray) -> bool:
-    return ahead(operation, "cpu", a.shape) and a.dtype.char in "fdFD"
+    return ahead(operation, "arrays" if a.ndim > 2 else "one", a.shape) and a.dtype.char in "fdFD"
 
 
 def _named(name: str, values: tuple[Any, ...]) -> Any:
@@ -91,7 +92,9 @@ def _inv(a: np.ndarray) -> Any:
 
 
 def _solve(a: np.ndarray, b: Any) -> Any:
-    plain = type(b) is np.ndarray and b.dtype is a.dtype and b.shape[:-1] == a.shape[:-1]
+    plain = (
+        type(b) is np.ndarray and b.dtype is a.dtype and (b.shape[:-1] == a.shape[:-1] or b.shape == a.shape[:1] == a.shape[1:])
+    )
     return solve(a, b) if plain and is_ahead("solve", a) else None
 
 

@@ -16,13 +16,13 @@ from ..ops.functions import expm
 from ..ops.qr import qr
 from ..ops.svd import svd, svdvals
 from .names import Kernel, replace_functions
-from .numpy import batch_of_matrices, is_ahead, real_where_all_are
+from .numpy import is_ahead, matrices_worth_a_question, real_where_all_are
 
 _NORM_OF_EXPM = 16  # the two differ by about this number times eps; SciPy treats diagonal and triangular matrices apart
 
 
-def open_door(counts: dict[str, list[int]]) -> Callable[[], None]:
-    return replace_functions([scipy.linalg], _KERNELS, batch_of_matrices, counts)
+def open_door(counts: dict[str, list[float]]) -> Callable[[], None]:
+    return replace_functions([scipy.linalg], _KERNELS, matrices_worth_a_question(), counts)
 
 
 def _accepted(operation: str, a: np.ndarray, check_finite: bool) -> bool:

@@ -9,6 +9,10 @@
 #include "block.cuh"
 #include "solve.cuh"
 
+#ifndef LW_KEEP  // whether a solution also leaves its factors behind, as LAPACK has them
+#define LW_KEEP 0
+#endif
+
 constexpr int KC = LW_K;  // columns of a chunk; a multiple of VEC
 
 struct Shared {
@@ -502,6 +506,18 @@ LW_INLINE void store_solution(Shared& s, const Call& call, i64 m, bool failed, b
 #endif
 }
 
+// ---- factors as LAPACK has them --------------------------------------------------------------------------------
+
+// L U in column-major memory, and the exchanges of rows: see lapack_form.cu.
+LW_INLINE void store_factors(const Shared& s, T* lu, int* pivots) {
+  for (int e = threadIdx.x; e < s.n * s.n; e += LW_THREADS) store_element(lu + e, s.at(e % s.n, e / s.n));
+  for (int i = threadIdx.x; i < s.n; i += LW_THREADS) {
+    int at = s.order[i];
+    while (at < i) at = s.order[at];
+    pivots[i] = at + 1;
+  }
+}
+
 // ---- the determinant ---------------------------------------------------------------------------------------------
 
 LW_INLINE void store_determinant(const Shared& s, const Call& call, i64 m, const State& state) {
@@ -557,6 +573,7 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS, LW_RESIDENT) solve_bloc
       invert_diagonal(s, state);
     const State now = *state;
     const bool failed = now.bad && call.info;
+    if (LW_KEEP) store_factors(s, (T*)call.logabs + m * n * n, call.rows + m * n);
     if (LW_GIVE == 0) store_solution(s, call, m, failed, now.flags & TINY);
     if (LW_GIVE == 1) {
       for (int i = threadIdx.x; i < n && LW_FACTOR == 2; i += LW_THREADS) s.place[s.order[i]] = i;

@@ -174,12 +174,12 @@ def lstsq(a: Any, b: Any, /, *, rcond: float | None = None, engine: str = "auto"
 
 
 # A double as an integer, which every framework can pass on. In plain arithmetic, as torch.compile cannot look into struct.
-_DEFAULT = 0x7FF8 << 48  # the bits of NaN: max(m, n) eps
+DEFAULT_RCOND = 0x7FF8 << 48  # the bits of NaN: max(m, n) eps
 
 
 def _bits(number: float) -> int:
     if isnan(number):
-        return _DEFAULT
+        return DEFAULT_RCOND
     if number < 2.0**-1022:
         return 0
     if number == inf:
@@ -190,8 +190,8 @@ def _bits(number: float) -> int:
 
 def _number(bits: int) -> float:
     exponent = bits >> 52
-    if bits == _DEFAULT or exponent == 0x7FF:
-        return nan if bits == _DEFAULT else inf
+    if bits == DEFAULT_RCOND or exponent == 0x7FF:
+        return nan if bits == DEFAULT_RCOND else inf
     return ldexp(1 + (bits & 2**52 - 1) / 2**52, exponent - 1023) if exponent else 0.0
 
 
@@ -357,7 +357,7 @@ LSTSQ = Operation(
         p.long * p.short + (p.long + p.short) * p.right,
     ),
     ranks=(2, 2),
-    example=(0, _DEFAULT),
+    example=(0, DEFAULT_RCOND),
     composed=_composed,
     elsewhere=_elsewhere,
     native_elsewhere=lambda shapes, engine, dtype: _native_on_gpu(shapes[0], engine, dtype),

@@ -101,7 +101,7 @@ void replace_body(std::string* text, const char* head, const char* body) {
 std::string emulated(const Program& p, const std::string& options, uint64_t key) {
   const char* folder = std::getenv("MOCK_EMULATE");
   const std::string stem = p.name.substr(0, p.name.find('.'));
-  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq\\w*|svd_gram|eig|eigh_panel|divide\\w*|tridiagonal\\w*");
+  static const std::regex runs("\\w*block\\w*|qr_panel|qr_moves|lstsq\\w*|svd_gram|eig|lapack_form|eigh_panel|divide\\w*|tridiagonal\\w*");
   if (!folder || !std::regex_match(stem, runs)) return "";
   const std::string place = std::string(folder) + "/" + std::to_string(key), library = place + ".so";
   if (!access(library.c_str(), R_OK)) return library;
