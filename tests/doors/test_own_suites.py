@@ -16,12 +16,24 @@ NUMPY_TESTS = Path(np.__file__).parent / "linalg" / "tests"
 FLOAT32 = {"TestDet::test_generalized_sq_cases", "TestNormSingle::test_axis", "TestEighCases::test_generalized_herm_cases"}
 
 
-def run(door, least, path, *options):
+def run(door, least, path, *options, conftest="--noconftest"):
     """Failed tests, and how many calls lapwing accepted."""
     here = str(Path(__file__).parent)
     environment = os.environ | {"LAPWING_DOOR": door, "LAPWING_LEAST": str(least)}
     environment["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        *filter(None, [conftest]),
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+        "-W",
+        "ignore",
+    ]
     command += ["-p", "installed"] if door else []
     done = subprocess.run([*command, *options, str(path)], capture_output=True, text=True, env=environment, cwd=here)
     assert re.search(r"\d+ passed", done.stdout), done.stdout[-2000:] + done.stderr[-2000:]
@@ -56,8 +68,8 @@ def test_scikit_learn(path, options):
     """Single matrices through SciPy's and NumPy's names: scikit-learn's estimators have no batches."""
     sklearn = pytest.importorskip("sklearn")
     tests = Path(sklearn.__file__).parent / path
-    expected, _ = run("", 1, tests, *options)
-    got, accepted = run("numpy,scipy", 1, tests, *options)
+    expected, _ = run("", 1, tests, *options, conftest="")  # it has fixtures
+    got, accepted = run("numpy,scipy", 1, tests, *options, conftest="")
     assert accepted and got == expected
 
 

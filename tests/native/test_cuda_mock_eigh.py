@@ -673,7 +673,7 @@ for batch, n, first, count in {list(CHOICES)}:
 
 
 @pytest.mark.parametrize(
-    ("absent", "part", "first"), [("cublas", (205, 5), "finite_start"), ("cusolver", (0, 210), "eigh_panel")]
+    ("absent", "part", "first"), [("cublas", (205, 5), "finite_start"), ("cusolver", (0, 140), "eigh_reduce")]
 )
 def test_choice_without_a_library(libraries, child, tmp_path, absent, part, first):
     """engine="auto" takes what can run: cuSOLVER without cuBLAS, the kernels without cuSOLVER."""
@@ -687,7 +687,7 @@ native.configure(str(pathlib.Path(lapwing.__file__).parent / "kernels"), "", "",
 if native.missing("blas" if "{absent}" == "cublas" else "solver") is None:
     tell(installed=True)
 else:
-    a = hermitian("float64", 1, 210, w=0.6 ** np.arange(210.0))
+    a = hermitian("float64", 1, {sum(part)}, w=0.6 ** np.arange({sum(part)}.0))
     eigh(a, "auto", part={part})
     tell(text=message(lambda: eigh(a, "krylov" if "{absent}" == "cublas" else "cusolver", part={part}, scratch=0)))
 """
