@@ -273,15 +273,14 @@ bool krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
   return n >= 1500 && count <= (n >= 4000 ? 128 : n >= 2000 ? 64 : 16);
 }
-// H200, against cuSOLVER, ms (2026-11-16), 16 largest of a Wishart, a kernel and an evenly spaced matrix: float64 n = 1024 8.0, 5.2,
-// 16 / 10.5, 1536 8.1, 5.0, 13 / 18, 2048 9.6, 6.0, 14 / 26, 3072 14, 6.5, 21 / 57; float32 1024 4.9, 3.7, 7.4 / 11, 2048 5.3, 3.6,
-// 8.0 / 25, 4096 13, 3.9, 22 / 88. Wishart alone: complex64 2048 9.3 / 27, 4096 25 / 109, complex128 18 / 34, 53 / 167; float64
-// 8192 53 / 511, its 100 largest 134 / 511; 1000 of 20000 0.7 s. A spectrum that it gives up costs about 4 ms.
+// H200, ms (2026-11-16), 16 largest of a Wishart, a kernel and an evenly spaced matrix against all of them by the faster direct
+// routine: float64 n = 1536 7.7, 5.5, 12 / 11, 2048 9.5, 5.8, 14 / 19, 4096 16, 7.0, 31 / 104; float32 1024 5.4, 3.4, 11 / 3.4, 2048 7.9,
+// 5.3, 10 / 11, 4096 15, 4.7, 24 / 61, 8192 20, 4.7, - / 469; complex64 1536 8.2, 6.0, 12 / 12; complex128 2048 18, 11, 27 / 35. The 100
+// largest of a Wishart matrix n = 8192, float64 134 / 511; 1000 of 20000 0.7 s. A spectrum that it gives up costs about 6 ms.
 bool gpu_krylov_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], count = frame.size[3];
-  return n >= (frame.dtype == F32 ? 1024 : 1500) && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
+  return n >= 2000 && count <= (n >= 16000 ? 1024 : n >= 8000 ? 256 : n >= 4000 ? 64 : 24);
 }
-
 // The Gram matrix and its largest eigenvalues against the full decomposition, ms (2026-11-16). Two threads of an AVX-512 machine,
 // 16 values: float64 256 x 256 4.4 / 11.7, 1000 x 1000 63 / 232, 20000 x 400 67 / 202, float32 3.3 / 5.6, 58 / 121, 65 / 144; H200,
 // float64: 1024 x 1024 12 / 31, 8192 x 8192 64 / 1249, 100000 x 2000 36 / 209.
@@ -340,9 +339,16 @@ int64_t tall_host(Frame& frame) {
 // ---- what does the work --------------------------------------------------------------------------------------------
 
 constexpr Direct LAPACK_EIGH = {LAPACK, lapack::eigh}, LAPACK_SOLVE = {LAPACK, lapack::solve};
-constexpr Direct CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh}, CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
+constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched}, CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh};
+constexpr Direct CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
 
-int run_krylov(Frame& frame) { return krylov::eigh(frame, frame.device == CPU ? LAPACK_EIGH : CUSOLVER_EIGH); }
+// What it falls back on
+const Direct& direct_eigh(Frame& frame) {
+  if (frame.device == CPU) return LAPACK_EIGH;
+  const cuda::Properties* gpu = cuda::properties(frame);
+  return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : CUSOLVER_EIGH;
+}
+int run_krylov(Frame& frame) { return krylov::eigh(frame, direct_eigh(frame)); }
 int run_mixed(Frame& frame) { return mixed::solve(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
 int run_tall(Frame& frame) { return tall(frame, frame.device == CPU ? LAPACK_SOLVE : CUSOLVER_SOLVE); }
 // The engine that run() would choose.
