@@ -13,6 +13,7 @@
 #include "lapack/lapack.h"
 #include "lapack/rows.h"
 #include "cpu/matrix.h"
+#include "cpu/qr.h"
 #include "cpu/threads.h"
 
 namespace lapwing::lapack {
@@ -20,6 +21,7 @@ namespace {
 
 // 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
 constexpr int64_t NARROW_LIMIT = 15000;
+constexpr int64_t QR_OWN = 16;
 
 // QR, QR_R and QR_RAW
 template <class T>
@@ -127,6 +129,7 @@ int svd_as(Frame& frame) {
 }  // namespace
 
 int qr(Frame& frame) {
+  if (dense_threads(std::max(frame.size[1], frame.size[2])) && std::min(frame.size[1], frame.size[2]) >= QR_OWN) return qr_blocked(frame);
   return by_dtype(frame.dtype, [&](auto zero) { return qr_as<decltype(zero)>(frame); });
 }
 

@@ -9,6 +9,7 @@
 
 #include "dtypes.h"
 #include "lapack/fortran.h"
+#include "cpu/dense.h"
 #include "cpu/matrix.h"
 #include "cpu/threads.h"
 
@@ -22,8 +23,13 @@ std::atomic<int64_t> block_order{4096};
 Table own, lent;
 std::atomic<bool> lending{false};
 thread_local const Table* used = &own;
+thread_local int dense = 0;
 // 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
 constexpr int64_t LENT_LIMIT = 15000;
+
+// The orders for which our own routines were measured to be faster than OpenBLAS and MKL, and with how many threads.
+constexpr int64_t DENSE_LEAST = 96, DENSE_MOST = 4096;
+constexpr int DENSE_THREADS = 16;
 
 // The routines of one type, on column-major blocks of one matrix of order `ld`.
 template <class T>
@@ -60,6 +66,7 @@ class Blas {
 // Column-major view of a row-major matrix: its lower triangle is the upper one there, also for Hermitian matrices.
 template <class T>
 int64_t factor(T* a, int64_t n, bool upper) {
+  if (const int threads = dense_threads(n)) return dense_cholesky(a, n, n, !upper, threads);
   const Blas<T> blas(n);
   const char triangle = upper ? 'L' : 'U';
   const int64_t block = block_order;
@@ -160,12 +167,15 @@ bool bind(const char* name, void* address, int width, bool to_lent) {
 
 void use_lent(bool wanted) { lending = wanted; }
 
-Use::Use(const Frame& frame) : before_(used) {
+Use::Use(const Frame& frame) : before_(used), threads_before_(dense) {
   const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
                         frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
+  dense = frame.device == CPU && frame.engine != LAPACK && used == &own ? threads_for(frame) : 0;
 }
-Use::~Use() { used = before_; }
+Use::~Use() { used = before_, dense = threads_before_; }
+
+int dense_threads(int64_t n) { return n >= DENSE_LEAST && n <= DENSE_MOST && dense <= DENSE_THREADS ? dense : 0; }
 
 const Routine& routine(int name, int32_t dtype) {
   const Routine& found = (*used)[name][dtype];

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "cpu/columns.h"
+#include "cpu/dense.h"
 #include "determinant.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
@@ -160,6 +161,12 @@ int64_t factor_positive(const Frame& frame, const T* a, T* work, int64_t n, bool
 template <class T>
 void factor_columns(T* a, const Integers& pivots, int64_t n) {
   int64_t info = 0;
+  if (const int threads = dense_threads(n)) {
+    Room<int64_t> rows(n);
+    dense_lu<T>(a, n, n, rows, threads);
+    for (int64_t i = 0; i < n; i++) pivots.put(i, rows[i] + 1);
+    return;
+  }
   call<T>(GETRF, n, n, a, n, pivots.data(), &info);
 }
 
@@ -277,7 +284,7 @@ int solve_systems(Frame& frame) {
   // LDL has half the work of LU, but its routines use the cores badly: two threads of a Xeon, float64, OpenBLAS: n = 512 5.0 ms and
   // by LU 3.2, 2048 117 and 132; MKL: n = 512 3.7 and 2.3, 2048 123 and 99 (2026-11-16)
   constexpr int64_t LDL_FROM = 768;
-  const bool symmetric = (frame.flags & (SYMMETRIC | SELF_ADJOINT)) && n >= LDL_FROM && !is_lent();
+  const bool symmetric = (frame.flags & (SYMMETRIC | SELF_ADJOINT)) && n >= LDL_FROM && !is_lent() && !dense_threads(n);
   Integers pivots(positive ? 0 : n, width_of<T>(GETRF));
   return at.each([&](int64_t m) {
     // LU, which names the pivot that is zero, cannot use an input that was destroyed

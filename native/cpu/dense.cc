@@ -1,0 +1,53 @@
+// Compiles the kernels of dense_small.h for each instruction set and picks one at run time.
+#include "cpu/dense.h"
+
+#include <algorithm>
+#include <complex>
+#include <limits>
+#include <numeric>
+#include <type_traits>
+#include <utility>
+
+#include "cpu/cholesky.h"
+#include "cpu/cpu.h"
+#include "cpu/pages.h"
+#include "cpu/threads.h"
+#include "dtypes.h"
+
+#define LAPWING_KERNELS "cpu/dense_small.h"
+#include "cpu/levels.h"
+
+namespace lapwing {
+namespace {
+
+int64_t debug_width(const char* name, int64_t other) {
+  const char* text = std::getenv(name);
+  return text ? std::atoll(text) : other;
+}
+
+}  // namespace
+
+template <class T>
+void dense_lu(T* a, int64_t n, int64_t ld, int64_t* pivots, int threads) {
+  typedef RealOf<T> R;
+  R* from = reinterpret_cast<R*>(a);
+  const int64_t width = debug_width("LAPWING_NB", 64);
+  Team::gather(threads, [&](Team& team) { LAPWING_WIDEST(large_lu<R, PARTS_OF<T>>(from, n, ld, pivots, team, width)); });
+}
+
+template <class T>
+int64_t dense_cholesky(T* a, int64_t n, int64_t ld, bool upper, int threads) {
+  typedef RealOf<T> R;
+  R* from = reinterpret_cast<R*>(a);
+  const int64_t width = debug_width("LAPWING_NC", 64);
+  int64_t status = 0;
+  Team::gather(threads, [&](Team& team) { status = LAPWING_WIDEST(large_cholesky<R, PARTS_OF<T>>(from, n, ld, upper, team, width)); });
+  return status;
+}
+
+#define LAPWING_INSTANTIATE(T)                                         \
+  template void dense_lu<T>(T*, int64_t, int64_t, int64_t*, int);      \
+  template int64_t dense_cholesky<T>(T*, int64_t, int64_t, bool, int);
+LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)
+
+}  // namespace lapwing
