@@ -45,7 +45,33 @@ int64_t dense_cholesky(T* a, int64_t n, int64_t ld, bool upper, int threads) {
   return status;
 }
 
+template <class T>
+bool dense_inverse(const T* lu, T* x, int64_t n, int threads) {
+  typedef RealOf<T> R;
+  const R* from = reinterpret_cast<const R*>(lu);
+  R* to = reinterpret_cast<R*>(x);
+  bool good = false;
+  const int64_t width = debug_width("LAPWING_NI", 64);
+  Team::gather(threads, [&](Team& team) { good = LAPWING_WIDEST(large_inverse<R, PARTS_OF<T>>(from, to, n, team, width)); });
+  return good;
+}
+
+template <class T>
+bool dense_triangle(const T* a, int64_t n, bool upper, bool adjoint, bool unit, T* x, int threads) {
+  typedef RealOf<T> R;
+  const R* from = reinterpret_cast<const R*>(a);
+  R* to = reinterpret_cast<R*>(x);
+  bool good = false;
+  const int64_t width = debug_width("LAPWING_NT", 128);
+  Team::gather(threads, [&](Team& team) {
+    good = LAPWING_WIDEST(large_triangle<R, PARTS_OF<T>>(from, n, upper, adjoint, unit, to, team, width));
+  });
+  return good;
+}
+
 #define LAPWING_INSTANTIATE(T)                                         \
+  template bool dense_inverse<T>(const T*, T*, int64_t, int);          \
+  template bool dense_triangle<T>(const T*, int64_t, bool, bool, bool, T*, int); \
   template void dense_lu<T>(T*, int64_t, int64_t, int64_t*, int);      \
   template int64_t dense_cholesky<T>(T*, int64_t, int64_t, bool, int);
 LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)

@@ -14,4 +14,13 @@ void dense_lu(T* a, int64_t n, int64_t ld, int64_t* pivots, int threads);
 template <class T>
 int64_t dense_cholesky(T* a, int64_t n, int64_t ld, bool upper, int threads);
 
+// x <- U^-1 L^-1 from what dense_lu() gave, n x n both. false: an element of U's diagonal is zero, or too small to have an inverse; then
+// x is not written.
+template <class T>
+bool dense_inverse(const T* lu, T* x, int64_t n, int threads);
+
+// x <- A^-1 x, or A^-H x, for one vector and a row-major triangle. false: as for the inverse.
+template <class T>
+bool dense_triangle(const T* a, int64_t n, bool upper, bool adjoint, bool unit, T* x, int threads);
+
 }  // namespace lapwing

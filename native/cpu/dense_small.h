@@ -4,6 +4,7 @@
 // work is C <- C + A B with the tile of C in registers: the lanes run along its columns, A is packed in strips of as many rows, and B
 // lies in Lines, row by row.
 #include "cpu/lu_panel.h"
+#include "cpu/one_column.h"
 
 namespace lapwing {
 namespace {
@@ -370,6 +371,174 @@ int64_t large_cholesky(R* a, int64_t n, int64_t ld, bool upper, Team& team, int6
   R *first = reinterpret_cast<R*>(memory.get()), *second = first + rounded(lines, page), *third = second + rounded(packed, page);
   const Lines<R, P> y = lines_for<R, P>(first, width, n);
   return LargeCholesky<R, P>{a, n, ld * P, upper, width, y, second, third}.factor(team);
+}
+
+// to <- one over the elements of the diagonal; false: one of them is zero, or too small for that
+template <class R, int P>
+bool invert_pivots(const Scalars<R, P>& a, int64_t n, R* to) {
+  bool good = true;
+  for (int64_t i = 0; i < n; i++) {
+    const R* p = a.at(i, i);
+    Scalar<R, P> pivot;
+    if constexpr (P == 2)
+      pivot = {p[0], p[a.imag]};
+    else
+      pivot = p[0];
+    const Scalar<R, P> by = inverse_of<R, P>(pivot);
+    to[i * P] = std::real(by);
+    if constexpr (P == 2) to[i * P + 1] = std::imag(by);
+    good = good && all_finite(&by, 1);
+  }
+  return good;
+}
+
+// ---- the inverse from P A = L U ------------------------------------------------------------------------------------------------------
+
+// X <- U^-1 L^-1, blocks of columns on their own: first L^-1, which begins at the diagonal, then U^-1 times that.
+template <class R, int P>
+struct LargeInverse {
+  const R* a;  // L and U
+  int64_t n, ld, width;
+  R *x, *inverse;      // inverse: of U's diagonal
+  R *below, *above;    // -L and -U in strips, block by block
+  int64_t blocks = (n + width - 1) / width;
+
+  const R* at(int64_t i, int64_t j) const { return a + i * P + j * ld; }
+  R* out(int64_t i, int64_t j) const { return x + i * P + j * ld; }
+  int64_t end(int64_t j) const { return std::min(n, j + width); }
+  int64_t room() const { return packed_size<R, P>(n, width); }  // of a block's strips
+
+  void pack(int64_t block) const {
+    const int64_t j = block * width, w = end(j) - j;
+    pack_columns<R, P>(at(end(j), j), ld, n - end(j), w, below + block * room());
+    pack_columns<R, P>(at(0, j), ld, j, w, above + block * room());
+  }
+
+  void solve(int64_t block) const {
+    const int64_t c = block * width, columns = end(c) - c, vectors = rounded(columns, LANES<R>) / LANES<R>;
+    R* memory = static_cast<R*>(scratch<2>(sizeof(R) * size_t(lines_room<R, P>(width, columns))));
+    const Lines<R, P> y = lines_for<R, P>(memory, width, columns);
+    for (int64_t j = c; j < end(c); j++) {
+      std::fill_n(out(0, j), n * P, R(0));
+      *out(j, j) = 1;
+    }
+    for (int64_t j = c; j < n; j += width) {
+      const int64_t w = end(j) - j;
+      read_block<R, P>(out(j, c), ld, w, columns, y);
+      sweep<R, P, false>(Scalars<R, P>{at(j, j), P, ld, 1}, y, y, Scalars<R, P>{}, w, vectors, SOLVE_ROWS);
+      write_block<R, P>(y, out(j, c), ld, w, columns);
+      add_product<R, P>(below + j / width * room(), y, w, out(end(j), c), ld, n - end(j), columns);
+    }
+    for (int64_t j = (blocks - 1) * width; j >= 0; j -= width) {
+      const int64_t w = end(j) - j;
+      read_block<R, P>(out(j, c), ld, w, columns, y);
+      const Triangle<R, P, Scalars<R, P>> u = {{at(j, j), P, ld, 1}, {inverse + j * P, P, 0, 1}, w, false};
+      u.solve(y, vectors);
+      write_block<R, P>(y, out(j, c), ld, w, columns);
+      add_product<R, P>(above + j / width * room(), y, w, out(0, c), ld, j, columns);
+    }
+  }
+};
+
+// false: an element of U's diagonal has no inverse
+template <class R, int P>
+bool large_inverse(const R* a, R* x, int64_t n, Team& team, int64_t width) {
+  LargeInverse<R, P> job = {a, n, n * P, width, x, nullptr, nullptr, nullptr};
+  const int64_t page = 4096 / int64_t(sizeof(R)), strips = rounded(job.blocks * job.room(), page);
+  const Pages memory = huge_pages_of(sizeof(R) * size_t(2 * strips + n * P));
+  job.below = reinterpret_cast<R*>(memory.get()), job.above = job.below + strips, job.inverse = job.above + strips;
+  if (!invert_pivots<R, P>({a, P, n * P, 1}, n, job.inverse)) return false;
+  team.run(job.blocks, [&](int64_t block) { job.pack(block); });
+  team.run(job.blocks, [&](int64_t block) { job.solve(block); });
+  return true;
+}
+
+// ---- one right-hand side ---------------------------------------------------------------------------------------------------------------
+
+// x <- T^-1 x block by block. The elements of a block that is known are subtracted from all unknowns behind it: nearly all of the
+// triangle is read by tasks of any thread, while one already solves the next block.
+template <class R, int P>
+struct LargeTriangle {
+  static constexpr int W = LANES<R>;
+  typedef Column<R, P, P> Part;
+  Part whole;
+  bool lower, rows;  // rows: of T are contiguous, otherwise its columns are
+  int64_t width;     // of a block: whole vectors
+
+  Part part(int64_t first, int64_t size) const {
+    Part p = whole;
+    p.t = whole.t.from(first, first), p.inverse = whole.inverse ? whole.inverse + first * P : nullptr, p.n = size, p.x = whole.x + first;
+    return p;
+  }
+
+  // The unknowns [first, last) lose the elements [begin, begin + size) times those that are known
+  void subtract(int64_t first, int64_t last, int64_t begin, int64_t size) const {
+    constexpr int N = Part::AT_ONCE;
+    if (!rows) {
+      const int64_t most = (last - first) / W * W;
+      int64_t j = 0;
+      for (; j + N <= size; j += N) whole.template subtract_columns<N>(whole.t.at(first, begin + j), begin + j, first, most);
+      for (; j < size; j++) whole.template subtract_columns<1>(whole.t.at(first, begin + j), begin + j, first, most);
+      for (int64_t i = first + most; i < last; i++) subtract_few(i, begin, begin + size);
+      return;
+    }
+    const int64_t most = size / W * W;
+    const auto next = [&](auto count, int64_t i) {
+      constexpr int COUNT = decltype(count)::value;
+      Element<R, P> sum[COUNT];
+      whole.template add_rows<COUNT>(whole.t.at(i, begin), begin, most, sum);
+      for (int e = 0; e < COUNT; e++) {
+        whole.x[i + e] -= total(sum[e].re);
+        if constexpr (P == 2) whole.x[whole.imag + i + e] -= total(sum[e].im);
+      }
+      for (int e = 0; e < COUNT; e++) subtract_few(i + e, begin + most, begin + size);
+    };
+    int64_t i = first;
+    for (; i + N <= last; i += N) next(std::integral_constant<int, N>(), i);
+    for (; i < last; i++) next(std::integral_constant<int, 1>(), i);
+  }
+  static LAPWING_INLINE R total(Vec<R> x) {
+    R sum = 0;
+    for (int lane = 0; lane < W; lane++) sum += x[lane];
+    return sum;
+  }
+  void subtract_few(int64_t i, int64_t begin, int64_t end) const {
+    typename Part::T sum = 0;
+    for (int64_t j = begin; j < end; j++) sum += times<R, P>(whole.element(i, j), whole.scalar(j));
+    whole.x[i] -= std::real(sum);
+    if constexpr (P == 2) whole.x[whole.imag + i] -= std::imag(sum);
+  }
+
+  void solve(Team& team) const {
+    const int64_t n = whole.n, blocks = (n + width - 1) / width;
+    // blocks in the order of the unknowns: the last one may be short
+    const auto begin = [&](int64_t b) { return (lower ? b : blocks - 1 - b) * width; };
+    const auto end = [&](int64_t b) { return std::min(n, begin(b) + width); };
+    part(begin(0), end(0) - begin(0)).solve(lower, rows);
+    for (int64_t b = 0; b + 1 < blocks; b++) {
+      team.run(blocks - b - 1, [&](int64_t task) {
+        const int64_t to = b + 1 + task;
+        subtract(begin(to), end(to), begin(b), end(b) - begin(b));
+        if (!task) part(begin(to), end(to) - begin(to)).solve(lower, rows);
+      });
+    }
+  }
+};
+
+// x <- T^-1 x, or T^-H x, for a row-major triangle. false: an element of its diagonal has no inverse.
+template <class R, int P>
+bool large_triangle(const R* a, int64_t n, bool upper, bool adjoint, bool unit, R* x, Team& team, int64_t width) {
+  const int64_t padded = rounded(n, LANES<R>) + LANES<R>;
+  R *inverse = static_cast<R*>(scratch<1>(sizeof(R) * size_t(2 * padded * P))), *y = inverse + padded * P;
+  const Scalars<R, P> t = {a, n * P, P, 1};
+  if (!unit && !invert_pivots<R, P>(t, n, inverse)) return false;
+  for (int64_t i = 0; i < n; i++)
+    for (int part = 0; part < P; part++) y[part * padded + i] = x[i * P + part];
+  const Column<R, P, P> whole = {adjoint ? t.turned() : t, unit ? nullptr : inverse, n, n * P, adjoint, y, padded};
+  LargeTriangle<R, P>{whole, upper == adjoint, !adjoint, width}.solve(team);
+  for (int64_t i = 0; i < n; i++)
+    for (int part = 0; part < P; part++) x[i * P + part] = y[part * padded + i];
+  return true;
 }
 
 }  // namespace LAPWING_ISA

@@ -39,6 +39,8 @@ struct Triangle {
 constexpr int64_t SMALL_TRIANGLE = 32;  // of this order a loop of our own is as fast as a call
 constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one vector in the calling thread
 
+constexpr int64_t DENSE_TRIANGLE = 512;  // from here on our own loop is faster with one vector
+
 // x <- L^-1 x, or L^-H x; x is n x k
 template <class T>
 void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
@@ -47,6 +49,8 @@ void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   if constexpr (!is_complex<T>)
     if (k > 1 && k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit);
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
+  if (const int threads = n >= DENSE_TRIANGLE ? dense_threads(n) : 0)
+    if (dense_triangle(l, n, kind.upper, kind.adjoint, kind.unit, x, threads)) return;
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
   const char op = kind.adjoint ? 'N' : 'T';
@@ -330,14 +334,17 @@ int inverse(Frame& frame) {
       if (status) {
         status = place_by_rows(frame, a, static_cast<T*>(lu), pivots, n, status);
       } else {  // X <- U^-1 L^-1 P^T
-        pass(frame, n, n, [&](int64_t first, int64_t last) {
-          for (int64_t i = first; i < last; i++) {
-            put(x + i * n, lu + i * n, i + 1);
-            std::fill(x + i * n + i + 1, x + (i + 1) * n, T(0));
-          }
-        });
-        invert_triangle('U', n, x, n);
-        call<T>(TRSM, 'R', 'L', 'N', 'U', n, n, T(1), static_cast<T*>(lu), n, x, n);
+        const int threads = dense_threads(n);
+        if (!threads || !dense_inverse<T>(lu, x, n, threads)) {
+          pass(frame, n, n, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; i++) {
+              put(x + i * n, lu + i * n, i + 1);
+              std::fill(x + i * n + i + 1, x + (i + 1) * n, T(0));
+            }
+          });
+          invert_triangle('U', n, x, n);
+          call<T>(TRSM, 'R', 'L', 'N', 'U', n, n, T(1), static_cast<T*>(lu), n, x, n);
+        }
         swap_rows_back(frame, x, n, n, [&](int64_t i) { return pivots[i] - 1; });
       }
     }
