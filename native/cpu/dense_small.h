@@ -38,7 +38,9 @@ LAPWING_INLINE void add_tile(int64_t depth, const R* a, const R* b, int64_t down
   Vec<R> sum[WIDE_BY][TALL_BY] = {};
   const R* b_imag = b + imag;
 #pragma GCC unroll 8
-  for (int q = 0; q < WIDE_BY / P; q++) __builtin_prefetch(c + q * ld, 1);
+  for (int q = 0; q < WIDE_BY / P; q++)
+#pragma GCC unroll 4
+    for (int v = 0; v < TALL_BY; v++) __builtin_prefetch(c + q * ld + v * W, 1);
   for (int64_t k = 0; k < depth; k++) {
     Vec<R> x[TALL_BY];
 #pragma GCC unroll 4
@@ -188,14 +190,40 @@ inline int64_t task_columns(int64_t columns, int threads) {
 
 // ---- P A = L U -----------------------------------------------------------------------------------------------------------------
 
+// The exchanges of a panel as moves: row i of its block comes from row `from[i]`, and row out[k] behind the block from row out_from[k]
+// of it.
+struct Moves {
+  static constexpr int64_t MOST = 256;
+  int64_t count, outside;
+  int32_t from[MOST], out[MOST], out_from[MOST];
+
+  // Row first + i changed places with row pivots[first + i]
+  void set(const int64_t* pivots, int64_t first, int64_t width) {
+    count = width, outside = 0;
+    for (int64_t i = 0; i < width; i++) from[i] = int32_t(first + i);
+    for (int64_t i = 0; i < width; i++) {
+      const int64_t other = pivots[first + i];
+      if (other < first + width) {
+        std::swap(from[i], from[other - first]);
+        continue;
+      }
+      const int64_t k = std::find(out, out + outside, int32_t(other)) - out;
+      if (k == outside) out[k] = out_from[k] = int32_t(other), outside++;
+      std::swap(from[i], out_from[k]);
+    }
+  }
+};
+
 // While the columns behind a panel are updated, one thread already factors the next panel.
 template <class R, int P>
 struct LargeLu {
+  typedef Scalar<R, P> T;
   R* a;
   int64_t n, ld;    // ld: reals from a column to the next
   int64_t* pivots;  // row i changed places with row pivots[i]
   int64_t width;    // of a panel
   R* packed[2];     // -L21 of a panel, and of the next
+  Moves* moves[2];
 
   R* at(int64_t i, int64_t j) const { return a + i * P + j * ld; }
 
@@ -209,11 +237,29 @@ struct LargeLu {
         if (pivots[i] != i) exchange(at(i, j), at(pivots[i], j));
   }
 
-  // `columns` columns from c on: U12 <- L11^-1 A12, A22 <- A22 - L21 U12 for the columns [j, j + depth) of L
-  void update(int64_t j, int64_t depth, const R* l, int64_t c, int64_t columns) const {
-    R* memory = static_cast<R*>(scratch<2>(sizeof(R) * size_t(lines_room<R, P>(depth, columns))));
+  // x <- the rows of a block with their exchanges, in `columns` columns from c on; rows behind the block get theirs
+  void read_exchanged(const Moves& move, int64_t c, int64_t columns, const Lines<R, P>& x, R* room) const {
+    const int64_t depth = move.count;
+    for (int64_t j = 0; j < columns; j += WIDEST_STRIP) {
+      const int64_t here = std::min(WIDEST_STRIP, columns - j);
+      for (int64_t q = 0; q < here; q++) {
+        T *column = reinterpret_cast<T*>(at(0, c + j + q)), *to = reinterpret_cast<T*>(room) + q * depth;
+        for (int64_t i = 0; i < depth; i++) to[i] = column[move.from[i]];
+        for (int64_t k = 0; k < move.outside; k++) column[move.out[k]] = column[move.out_from[k]];
+      }
+      read_block<R, P>(room, depth * P, depth, here, {x.x + j, x.down, x.imag});
+    }
+  }
+
+  // `columns` columns from c on: U12 <- L11^-1 A12, A22 <- A22 - L21 U12 for the columns [j, j + depth) of L. move: exchanges that
+  // these columns have not seen.
+  void update(int64_t j, int64_t depth, const R* l, int64_t c, int64_t columns, const Moves* move) const {
+    R* memory = static_cast<R*>(scratch<2>(sizeof(R) * size_t(lines_room<R, P>(depth, columns) + WIDEST_STRIP * depth * P)));
     const Lines<R, P> x = lines_for<R, P>(memory, depth, columns);
-    read_block<R, P>(at(j, c), ld, depth, columns, x);
+    if (move)
+      read_exchanged(*move, c, columns, x, memory);
+    else
+      read_block<R, P>(at(j, c), ld, depth, columns, x);
     const Scalars<R, P> l11 = {at(j, j), P, ld, 1};
     sweep<R, P, false>(l11, x, x, Scalars<R, P>{}, depth, rounded(columns, LANES<R>) / LANES<R>, SOLVE_ROWS);
     write_block<R, P>(x, at(j, c), ld, depth, columns);
@@ -221,7 +267,7 @@ struct LargeLu {
   }
 
   // The columns [j, j + w), narrow ones at a time; then `l` <- -L21
-  void factor_panel(int64_t j, int64_t w, R* l) const {
+  void factor_panel(int64_t j, int64_t w, R* l, Moves* move) const {
     constexpr int W = LANES<R>, NARROW = PANEL<R>;
     const int64_t rows = n - j, padded = rounded(rows, W);
     R* memory = static_cast<R*>(scratch<1>(sizeof(R) * size_t(panel_room<R, P>(rows) + 4 * W)));
@@ -245,27 +291,39 @@ struct LargeLu {
       const int64_t rest = w - s - narrow;
       if (!rest) break;
       pack_columns<R, P>(at(r + narrow, r), ld, high - narrow, narrow, l);
-      update(r, narrow, l, r + narrow, rest);
+      update(r, narrow, l, r + narrow, rest, nullptr);
     }
     if (j + w < n) pack_columns<R, P>(at(j + w, j), ld, n - j - w, w, l);
+    move->set(pivots, j, w);
+  }
+
+  // Columns [begin, end) <- the exchanges of the rows from `first` on
+  void exchange_all(int64_t first, int64_t begin, int64_t end) const {
+    const int64_t rows = n - first;
+    T* kept = static_cast<T*>(scratch<2>((sizeof(T) + sizeof(int32_t)) * size_t(rows)));
+    int32_t* from = reinterpret_cast<int32_t*>(kept + rows);
+    std::iota(from, from + rows, 0);
+    for (int64_t i = 0; i < rows; i++) std::swap(from[i], from[pivots[first + i] - first]);
+    for (int64_t j = begin; j < end; j++) {
+      T* column = reinterpret_cast<T*>(at(first, j));
+      std::copy_n(column, rows, kept);
+      for (int64_t i = 0; i < rows; i++) column[i] = kept[from[i]];
+    }
   }
 
   void factor(Team& team) const {
-    factor_panel(0, std::min(width, n), packed[0]);
+    factor_panel(0, std::min(width, n), packed[0], moves[0]);
     for (int64_t j = 0, turn = 0; j + width < n; j += width, turn ^= 1) {
       const int64_t next = j + width, w = std::min(width, n - next), behind = next + w, rest = n - behind;
       const int64_t wide = task_columns(rest, team.threads());
       team.run(1 + (rest + wide - 1) / wide, [&](int64_t task) {
         const int64_t c = task ? behind + (task - 1) * wide : next, columns = task ? std::min(wide, n - c) : w;
-        exchange_rows(j, next, c, c + columns);
-        update(j, width, packed[turn], c, columns);
-        if (!task) factor_panel(next, w, packed[turn ^ 1]);
+        update(j, width, packed[turn], c, columns, moves[turn]);
+        if (!task) factor_panel(next, w, packed[turn ^ 1], moves[turn ^ 1]);
       });
     }
     // columns of L take part in the exchanges of the panels behind them
-    team.run((n + width - 1) / width, [&](int64_t task) {
-      exchange_rows(std::min(n, (task + 1) * width), n, task * width, std::min(n, (task + 1) * width));
-    });
+    team.run((n - 1) / width, [&](int64_t task) { exchange_all((task + 1) * width, task * width, (task + 1) * width); });
   }
 };
 
@@ -274,7 +332,8 @@ void large_lu(R* a, int64_t n, int64_t ld, int64_t* pivots, Team& team, int64_t 
   const int64_t size = rounded(packed_size<R, P>(n, width), 4096 / int64_t(sizeof(R)));
   const Pages memory = pages_of(sizeof(R) * size_t(2 * size));
   R* packed = reinterpret_cast<R*>(memory.get());
-  LargeLu<R, P>{a, n, ld * P, pivots, width, {packed, packed + size}}.factor(team);
+  Moves moves[2];
+  LargeLu<R, P>{a, n, ld * P, pivots, width, {packed, packed + size}, {moves, moves + 1}}.factor(team);
 }
 
 // ---- A = U^H U, or L L^H -------------------------------------------------------------------------------------------------------------
@@ -400,18 +459,20 @@ struct LargeInverse {
   const R* a;  // L and U
   int64_t n, ld, width;
   R *x, *inverse;      // inverse: of U's diagonal
-  R *below, *above;    // -L and -U in strips, block by block
+  R* packed;           // -L and -U in strips, block by block: what is below the diagonal, then what is above
   int64_t blocks = (n + width - 1) / width;
 
   const R* at(int64_t i, int64_t j) const { return a + i * P + j * ld; }
   R* out(int64_t i, int64_t j) const { return x + i * P + j * ld; }
   int64_t end(int64_t j) const { return std::min(n, j + width); }
-  int64_t room() const { return packed_size<R, P>(n, width); }  // of a block's strips
+  int64_t room() const { return packed_size<R, P>(n + STRIP_ROWS<R, P>, width); }  // of a block
+  R* below(int64_t j) const { return packed + j / width * room(); }
+  R* above(int64_t j) const { return below(j) + packed_size<R, P>(n - end(j), end(j) - j); }
 
   void pack(int64_t block) const {
     const int64_t j = block * width, w = end(j) - j;
-    pack_columns<R, P>(at(end(j), j), ld, n - end(j), w, below + block * room());
-    pack_columns<R, P>(at(0, j), ld, j, w, above + block * room());
+    pack_columns<R, P>(at(end(j), j), ld, n - end(j), w, below(j));
+    pack_columns<R, P>(at(0, j), ld, j, w, above(j));
   }
 
   void solve(int64_t block) const {
@@ -427,7 +488,7 @@ struct LargeInverse {
       read_block<R, P>(out(j, c), ld, w, columns, y);
       sweep<R, P, false>(Scalars<R, P>{at(j, j), P, ld, 1}, y, y, Scalars<R, P>{}, w, vectors, SOLVE_ROWS);
       write_block<R, P>(y, out(j, c), ld, w, columns);
-      add_product<R, P>(below + j / width * room(), y, w, out(end(j), c), ld, n - end(j), columns);
+      add_product<R, P>(below(j), y, w, out(end(j), c), ld, n - end(j), columns);
     }
     for (int64_t j = (blocks - 1) * width; j >= 0; j -= width) {
       const int64_t w = end(j) - j;
@@ -435,7 +496,7 @@ struct LargeInverse {
       const Triangle<R, P, Scalars<R, P>> u = {{at(j, j), P, ld, 1}, {inverse + j * P, P, 0, 1}, w, false};
       u.solve(y, vectors);
       write_block<R, P>(y, out(j, c), ld, w, columns);
-      add_product<R, P>(above + j / width * room(), y, w, out(0, c), ld, j, columns);
+      add_product<R, P>(above(j), y, w, out(0, c), ld, j, columns);
     }
   }
 };
@@ -443,10 +504,10 @@ struct LargeInverse {
 // false: an element of U's diagonal has no inverse
 template <class R, int P>
 bool large_inverse(const R* a, R* x, int64_t n, Team& team, int64_t width) {
-  LargeInverse<R, P> job = {a, n, n * P, width, x, nullptr, nullptr, nullptr};
-  const int64_t page = 4096 / int64_t(sizeof(R)), strips = rounded(job.blocks * job.room(), page);
-  const Pages memory = huge_pages_of(sizeof(R) * size_t(2 * strips + n * P));
-  job.below = reinterpret_cast<R*>(memory.get()), job.above = job.below + strips, job.inverse = job.above + strips;
+  LargeInverse<R, P> job = {a, n, n * P, width, x, nullptr, nullptr};
+  const int64_t strips = rounded(job.blocks * job.room(), 4096 / int64_t(sizeof(R)));
+  const Pages memory = huge_pages_of(sizeof(R) * size_t(strips + n * P));
+  job.packed = reinterpret_cast<R*>(memory.get()), job.inverse = job.packed + strips;
   if (!invert_pivots<R, P>({a, P, n * P, 1}, n, job.inverse)) return false;
   team.run(job.blocks, [&](int64_t block) { job.pack(block); });
   team.run(job.blocks, [&](int64_t block) { job.solve(block); });

@@ -21,7 +21,14 @@ namespace {
 
 // 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
 constexpr int64_t NARROW_LIMIT = 15000;
-constexpr int64_t QR_OWN = 16;
+
+// Whether our own kernel does it. Very narrow matrices were not measured.
+bool is_own_qr(const Frame& frame) {
+  constexpr int64_t LEAST_COLUMNS = 16;
+  const int64_t m = frame.size[1], n = frame.size[2];
+  const bool qr = frame.op == QR || frame.op == QR_R || frame.op == QR_RAW;
+  return qr && std::min(m, n) >= LEAST_COLUMNS && dense_threads(std::max(m, n));
+}
 
 // QR, QR_R and QR_RAW
 template <class T>
@@ -129,7 +136,7 @@ int svd_as(Frame& frame) {
 }  // namespace
 
 int qr(Frame& frame) {
-  if (dense_threads(std::max(frame.size[1], frame.size[2])) && std::min(frame.size[1], frame.size[2]) >= QR_OWN) return qr_blocked(frame);
+  if (is_own_qr(frame)) return qr_blocked(frame);
   return by_dtype(frame.dtype, [&](auto zero) { return qr_as<decltype(zero)>(frame); });
 }
 
@@ -139,6 +146,7 @@ int svd(Frame& frame) {
 
 int64_t decompose_host_bytes(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
+  if (is_own_qr(frame)) return element * m * (n + 64 + (frame.op == QR ? frame.size[3] : 0));
   if (frame.op == QR_RAW) return element * 32 * n;
   const int64_t widest = std::max(n, frame.op == QR ? frame.size[3] : 0);
   if (frame.op == QR || frame.op == QR_R) return element * (m + 32) * widest;

@@ -27,9 +27,10 @@ thread_local int dense = 0;
 // 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
 constexpr int64_t LENT_LIMIT = 15000;
 
-// The orders for which our own routines were measured to be faster than OpenBLAS and MKL, and with how many threads.
-constexpr int64_t DENSE_LEAST = 96, DENSE_MOST = 4096;
-constexpr int DENSE_THREADS = 16;
+// From this order on our own routines are faster than OpenBLAS and, but for a few sizes, MKL: two threads of a Xeon and of Zen 4. They
+// were not measured with more threads than this.
+constexpr int64_t DENSE_LEAST = 96;
+constexpr int DENSE_THREADS = 8;
 
 // The routines of one type, on column-major blocks of one matrix of order `ld`.
 template <class T>
@@ -171,11 +172,11 @@ Use::Use(const Frame& frame) : before_(used), threads_before_(dense) {
   const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
                         frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
-  dense = frame.device == CPU && frame.engine != LAPACK && used == &own ? threads_for(frame) : 0;
+  dense = frame.device == CPU && used == &own ? threads_for(frame) : 0;
 }
 Use::~Use() { used = before_, dense = threads_before_; }
 
-int dense_threads(int64_t n) { return n >= DENSE_LEAST && n <= DENSE_MOST && dense <= DENSE_THREADS ? dense : 0; }
+int dense_threads(int64_t n) { return n >= DENSE_LEAST && n <= block_order && dense <= DENSE_THREADS ? dense : 0; }
 
 const Routine& routine(int name, int32_t dtype) {
   const Routine& found = (*used)[name][dtype];

@@ -34,7 +34,7 @@ class Use {
   const int threads_before_;
 };
 // How many threads our own routines of cpu/dense.h may use in this call for a matrix of order n; 0: the library's routines are used
-// instead, because the caller named this engine, because routines are lent, or because of the size.
+// instead, because routines are lent or because of the size.
 int dense_threads(int64_t n);
 const Routine& routine(int name, int32_t dtype);
 // Whether products, triangular solves and eigenproblems can be had.

@@ -185,8 +185,14 @@ int64_t factor_transposed(const Frame& frame, const T* a, T* work, const Integer
 // lu <- the factors of A itself, row-major; may be a
 template <class T>
 int64_t factor_rows(const Frame& frame, const T* a, T* lu, const Integers& pivots, int64_t n) {
-  if (!copy_finite(frame, a, lu, n, n)) return first_not_finite(lu, n, ALL);
-  turn(frame, lu, n);  // column-major conj(A), whose factors are those of A conjugated
+  // column-major conj(A), whose factors are those of A conjugated
+  if (a == lu) {
+    if (!is_finite(frame, a, n, n)) return first_not_finite(a, n, ALL);
+    turn(frame, lu, n);
+  } else {
+    turn(frame, a, lu, n, n);
+    if (!is_finite(frame, lu, n, n)) return first_not_finite(a, n, ALL);
+  }
   factor_columns(lu, pivots, n);
   turn(frame, lu, n);
   return first_bad(lu, n);
@@ -466,13 +472,15 @@ int solve(Frame& frame) {
 int64_t solve_host_bytes(const Frame& frame) {
   const int64_t n = frame.size[1], k = frame.size[2], element = int64_t(size_of(frame.dtype));
   const bool positive = frame.flags & POS, in_input = frame.flags & OVERWRITE;
+  const int64_t panels = dense_threads(n) ? 2 * 128 * n * element : 0;
   switch (frame.op) {
-    case SOLVE: return in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element;
-    case INVERSE: return positive ? 0 : n * n * element;
+    case SOLVE: return panels + (in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element);
+    case INVERSE: return panels + (positive ? 0 : (dense_threads(n) ? 2 : 1) * n * n * element);
     case LU_SOLVE: return n * k * element;
-    case TRIANGULAR: case LU: case CHOLESKY_SOLVE: return 0;
+    case LU: return panels;
+    case TRIANGULAR: case CHOLESKY_SOLVE: return 0;
     case QR: case QR_R: case QR_RAW: case SVD: case SVDVALS: return decompose_host_bytes(frame);
-    default: return in_input ? 0 : n * n * element;  // determinants
+    default: return panels + (in_input ? 0 : n * n * element);  // determinants
   }
 }
 
