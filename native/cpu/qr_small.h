@@ -105,11 +105,13 @@ struct Householder {
   T *tau, *t;        // t: the triangles of all blocks
   int64_t m = 0;
   Team* team = nullptr;  // null: one thread works on this matrix
-  int64_t wide = panel_width(m, team), vectors = (m + W - 1) / W;
+  int64_t wide = BLOCK;  // columns of a panel
+  int64_t vectors = (m + W - 1) / W;
 
-  // Columns of a panel: it should stay in the second cache. One thread alone gains nothing where all of the matrix does.
-  static int64_t panel_width(int64_t m, Team*) {
+  // A panel should stay in the second cache. Where all of the matrix does, one thread gains nothing by panels of several blocks.
+  static int64_t panel_width(int64_t m, int64_t columns, const Team* team) {
     constexpr int64_t BYTES = 512 << 10, MOST = 32;
+    if (!team && m * columns * int64_t(sizeof(T)) <= BYTES) return BLOCK;
     return std::clamp<int64_t>(BYTES / int64_t(sizeof(T)) / std::max<int64_t>(m, 1) / BLOCK * BLOCK, 2 * BLOCK, MOST);
   }
   // task(i) for i in [0, count)
@@ -236,13 +238,15 @@ struct Householder {
       for (int64_t k = begin / W; k < vectors; k++) v.set(line + p, k, real<R, P>(Vec<R>{}));
   }
 
-  // Columns [c, end) of x <- the reflections [first, last), whose vectors are in v from `line` on, or their adjoint, times them
+  // Columns [c, end) of x <- the reflections [first, last), whose vectors are in v from `line` on, or their adjoint, times them.
+  // triangular: a column is zero from the row behind its number on, and reflections of those rows do not change it.
   template <bool ADJOINT>
-  __attribute__((noinline)) void apply(int64_t first, int64_t last, int64_t line, const Lines<R, P>& x, int64_t c, int64_t end) const {
+  __attribute__((noinline)) void apply(int64_t first, int64_t last, int64_t line, const Lines<R, P>& x, int64_t c, int64_t end,
+                                       bool triangular = false) const {
     constexpr int C = TOGETHER<P>;
-    const int64_t blocks = (last - first + BLOCK - 1) / BLOCK;
     while (c < end) {
       const bool whole = c + C <= end;
+      const int64_t reached = triangular ? std::min(last, c + C) : last, blocks = (reached - first + BLOCK - 1) / BLOCK;
       for (int64_t i = 0; i < blocks; i++) {
         const int64_t at = (ADJOINT ? i : blocks - 1 - i) * BLOCK;
         const Reflections<R, P> block = {v.from(line + at, 0), (first + at) / W, vectors, t + (first + at) * BLOCK};
@@ -290,7 +294,7 @@ struct Householder {
       const int64_t last = std::min(first + wide, steps), from = triangular ? std::max(begin, first) : begin, width = share(end - from);
       each(1 + (end - from + width - 1) / width, [&](int64_t task) {
         const int64_t c = from + (task - 1) * width;
-        if (task) return apply<false>(first, last, line, x, c, std::min(end, c + width));
+        if (task) return apply<false>(first, last, line, x, c, std::min(end, c + width), triangular);
         if (first) put_panel(first - wide, wide - line);
       });
     }
@@ -310,13 +314,13 @@ struct QrRoom {
   Pages held{nullptr, std::free};
 
   QrRoom(Team* team, int64_t rows, int64_t columns, int64_t steps, int64_t widest, int64_t extra) : widest(widest) {
-    const int64_t scalars = (steps + BLOCK) * (BLOCK + 1) * P / W * W + W, lines = 2 * Householder<R, P>::panel_width(rows, team);
-    const size_t bytes = sizeof(R) * size_t((columns + lines) * line_of<R, P>(rows) + scalars + extra);
+    const int64_t scalars = (steps + BLOCK) * (BLOCK + 1) * P / W * W + W, wide = Householder<R, P>::panel_width(rows, columns, team);
+    const size_t bytes = sizeof(R) * size_t((columns + 2 * wide) * line_of<R, P>(rows) + scalars + extra);
     if (bytes > KEPT) held = huge_pages_of(bytes);
     R* memory = bytes > KEPT ? reinterpret_cast<R*>(held.get()) : static_cast<R*>(scratch<1>(bytes));
-    const Lines<R, P> a = take<R, P>(memory, columns, rows), v = take<R, P>(memory, lines, rows);
+    const Lines<R, P> a = take<R, P>(memory, columns, rows), v = take<R, P>(memory, 2 * wide, rows);
     Scalar<R, P>* tau = reinterpret_cast<Scalar<R, P>*>(memory);
-    h = {a, v, tau, tau + steps, rows, team};
+    h = {a, v, tau, tau + steps, rows, team, wide};
     rest = memory + scalars;
   }
 
