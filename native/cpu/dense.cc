@@ -20,9 +20,9 @@
 namespace lapwing {
 namespace {
 
-// Columns of a panel. Zen 4, one thread: 48 to 128 are within 5 % of each other up to n = 1000; at n = 2048 128 is 3 % to 6 % faster than 64.
+// Columns of a panel. Zen 4, one thread: 48 to 128 are within 5 % of each other up to n = 1000; at n = 2048 128 is 3 % to 6 % faster
+// than 64.
 int64_t panel_columns(int64_t n) { return n < 1500 ? 64 : 128; }
-constexpr int64_t TRIANGLE_ROWS = 128;
 
 }  // namespace
 
@@ -55,22 +55,8 @@ bool dense_inverse(const T* lu, T* x, int64_t n, int threads) {
   return good;
 }
 
-template <class T>
-bool dense_triangle(const T* a, int64_t n, bool upper, bool adjoint, bool unit, T* x, int threads) {
-  typedef RealOf<T> R;
-  const R* from = reinterpret_cast<const R*>(a);
-  R* to = reinterpret_cast<R*>(x);
-  bool good = false;
-  const int64_t width = TRIANGLE_ROWS;
-  Team::gather(threads, [&](Team& team) {
-    good = LAPWING_WIDEST(large_triangle<R, PARTS_OF<T>>(from, n, upper, adjoint, unit, to, team, width));
-  });
-  return good;
-}
-
 #define LAPWING_INSTANTIATE(T)                                         \
   template bool dense_inverse<T>(const T*, T*, int64_t, int);          \
-  template bool dense_triangle<T>(const T*, int64_t, bool, bool, bool, T*, int); \
   template void dense_lu<T>(T*, int64_t, int64_t, int64_t*, int);      \
   template int64_t dense_cholesky<T>(T*, int64_t, int64_t, bool, int);
 LAPWING_EACH_TYPE(LAPWING_INSTANTIATE)

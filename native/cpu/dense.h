@@ -19,8 +19,4 @@ int64_t dense_cholesky(T* a, int64_t n, int64_t ld, bool upper, int threads);
 template <class T>
 bool dense_inverse(const T* lu, T* x, int64_t n, int threads);
 
-// x <- A^-1 x, or A^-H x, for one vector and a row-major triangle. false: as for the inverse.
-template <class T>
-bool dense_triangle(const T* a, int64_t n, bool upper, bool adjoint, bool unit, T* x, int threads);
-
 }  // namespace lapwing

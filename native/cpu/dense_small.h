@@ -4,7 +4,6 @@
 // work is C <- C + A B with the tile of C in registers: the lanes run along its columns, A is packed in strips of as many rows, and B
 // lies in Lines, row by row.
 #include "cpu/lu_panel.h"
-#include "cpu/one_column.h"
 
 namespace lapwing {
 namespace {
@@ -406,7 +405,8 @@ struct LargeCholesky {
       const int64_t behind = next + w, wide = task_columns(n - behind, team.threads());
       const auto add = [&](int64_t c, int64_t columns, int64_t first, int64_t last) {
         const int64_t begin = next + (first - next) / M * M;  // a whole strip
-        add_product<R, P>(packed + (begin - next) * width * P, {y.x + c, y.down, y.imag}, width, at(begin, c), ld, last - begin, columns, part, begin, c);
+        const Lines<R, P> from = {y.x + c, y.down, y.imag};
+        add_product<R, P>(packed + (begin - next) * width * P, from, width, at(begin, c), ld, last - begin, columns, part, begin, c);
       };
       team.run(1 + (n - behind + wide - 1) / wide, [&](int64_t task) {
         if (!task) {
@@ -511,94 +511,6 @@ bool large_inverse(const R* a, R* x, int64_t n, Team& team, int64_t width) {
   if (!invert_pivots<R, P>({a, P, n * P, 1}, n, job.inverse)) return false;
   team.run(job.blocks, [&](int64_t block) { job.pack(block); });
   team.run(job.blocks, [&](int64_t block) { job.solve(block); });
-  return true;
-}
-
-// ---- one right-hand side ---------------------------------------------------------------------------------------------------------------
-
-// x <- T^-1 x block by block. The elements of a block that is known are subtracted from all unknowns behind it: nearly all of the
-// triangle is read by tasks of any thread, while one already solves the next block.
-template <class R, int P>
-struct LargeTriangle {
-  static constexpr int W = LANES<R>;
-  typedef Column<R, P, P> Part;
-  Part whole;
-  bool lower, rows;  // rows: of T are contiguous, otherwise its columns are
-  int64_t width;     // of a block: whole vectors
-
-  Part part(int64_t first, int64_t size) const {
-    Part p = whole;
-    p.t = whole.t.from(first, first), p.inverse = whole.inverse ? whole.inverse + first * P : nullptr, p.n = size, p.x = whole.x + first;
-    return p;
-  }
-
-  // The unknowns [first, last) lose the elements [begin, begin + size) times those that are known
-  void subtract(int64_t first, int64_t last, int64_t begin, int64_t size) const {
-    constexpr int N = Part::AT_ONCE;
-    if (!rows) {
-      const int64_t most = (last - first) / W * W;
-      int64_t j = 0;
-      for (; j + N <= size; j += N) whole.template subtract_columns<N>(whole.t.at(first, begin + j), begin + j, first, most);
-      for (; j < size; j++) whole.template subtract_columns<1>(whole.t.at(first, begin + j), begin + j, first, most);
-      for (int64_t i = first + most; i < last; i++) subtract_few(i, begin, begin + size);
-      return;
-    }
-    const int64_t most = size / W * W;
-    const auto next = [&](auto count, int64_t i) {
-      constexpr int COUNT = decltype(count)::value;
-      Element<R, P> sum[COUNT];
-      whole.template add_rows<COUNT>(whole.t.at(i, begin), begin, most, sum);
-      for (int e = 0; e < COUNT; e++) {
-        whole.x[i + e] -= total(sum[e].re);
-        if constexpr (P == 2) whole.x[whole.imag + i + e] -= total(sum[e].im);
-      }
-      for (int e = 0; e < COUNT; e++) subtract_few(i + e, begin + most, begin + size);
-    };
-    int64_t i = first;
-    for (; i + N <= last; i += N) next(std::integral_constant<int, N>(), i);
-    for (; i < last; i++) next(std::integral_constant<int, 1>(), i);
-  }
-  static LAPWING_INLINE R total(Vec<R> x) {
-    R sum = 0;
-    for (int lane = 0; lane < W; lane++) sum += x[lane];
-    return sum;
-  }
-  void subtract_few(int64_t i, int64_t begin, int64_t end) const {
-    typename Part::T sum = 0;
-    for (int64_t j = begin; j < end; j++) sum += times<R, P>(whole.element(i, j), whole.scalar(j));
-    whole.x[i] -= std::real(sum);
-    if constexpr (P == 2) whole.x[whole.imag + i] -= std::imag(sum);
-  }
-
-  void solve(Team& team) const {
-    const int64_t n = whole.n, blocks = (n + width - 1) / width;
-    // blocks in the order of the unknowns: the last one may be short
-    const auto begin = [&](int64_t b) { return (lower ? b : blocks - 1 - b) * width; };
-    const auto end = [&](int64_t b) { return std::min(n, begin(b) + width); };
-    part(begin(0), end(0) - begin(0)).solve(lower, rows);
-    for (int64_t b = 0; b + 1 < blocks; b++) {
-      team.run(blocks - b - 1, [&](int64_t task) {
-        const int64_t to = b + 1 + task;
-        subtract(begin(to), end(to), begin(b), end(b) - begin(b));
-        if (!task) part(begin(to), end(to) - begin(to)).solve(lower, rows);
-      });
-    }
-  }
-};
-
-// x <- T^-1 x, or T^-H x, for a row-major triangle. false: an element of its diagonal has no inverse.
-template <class R, int P>
-bool large_triangle(const R* a, int64_t n, bool upper, bool adjoint, bool unit, R* x, Team& team, int64_t width) {
-  const int64_t padded = rounded(n, LANES<R>) + LANES<R>;
-  R *inverse = static_cast<R*>(scratch<1>(sizeof(R) * size_t(2 * padded * P))), *y = inverse + padded * P;
-  const Scalars<R, P> t = {a, n * P, P, 1};
-  if (!unit && !invert_pivots<R, P>(t, n, inverse)) return false;
-  for (int64_t i = 0; i < n; i++)
-    for (int part = 0; part < P; part++) y[part * padded + i] = x[i * P + part];
-  const Column<R, P, P> whole = {adjoint ? t.turned() : t, unit ? nullptr : inverse, n, n * P, adjoint, y, padded};
-  LargeTriangle<R, P>{whole, upper == adjoint, !adjoint, width}.solve(team);
-  for (int64_t i = 0; i < n; i++)
-    for (int part = 0; part < P; part++) x[i * P + part] = y[part * padded + i];
   return true;
 }
 

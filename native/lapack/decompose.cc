@@ -1,4 +1,4 @@
-// QR and SVD by LAPACK, one matrix after the other, with the library's own threads.
+// QR and SVD by LAPACK, one matrix after the other, with the library's own threads; QR by our own code where that is faster.
 //
 // A row-major matrix is its transpose to the library. The SVD of A^T has u and v^H of A in each other's place, both already
 // row-major: nothing moves. But the library is slower on wide matrices, whose panels (LQ) run across the memory: so a tall A

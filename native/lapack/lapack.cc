@@ -23,6 +23,8 @@ std::atomic<int64_t> block_order{4096};
 Table own, lent;
 std::atomic<bool> lending{false};
 thread_local const Table* used = &own;
+// Threads that our own routines may use in this call; ASK_LATER: as many as the process allows, which small calls need not know.
+constexpr int ASK_LATER = -1;
 thread_local int dense = 0;
 // 32-bit integers, which lent routines may have, cannot hold the workspaces of larger spectra.
 constexpr int64_t LENT_LIMIT = 15000;
@@ -172,11 +174,15 @@ Use::Use(const Frame& frame) : before_(used), threads_before_(dense) {
   const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
                         frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
   used = lending && (frame.flags & LENT) && !(spectrum && frame.size[1] > LENT_LIMIT) ? &lent : &own;
-  dense = frame.device == CPU && used == &own ? threads_for(frame) : 0;
+  dense = frame.device != CPU || used != &own ? 0 : frame.threads > 0 ? frame.threads : ASK_LATER;
 }
 Use::~Use() { used = before_, dense = threads_before_; }
 
-int dense_threads(int64_t n) { return n >= DENSE_LEAST && n <= block_order && dense <= DENSE_THREADS ? dense : 0; }
+int dense_threads(int64_t n) {
+  if (!dense || n < DENSE_LEAST || n > block_order) return 0;
+  const int threads = dense == ASK_LATER ? allowed_threads() : dense;
+  return threads <= DENSE_THREADS ? threads : 0;
+}
 
 const Routine& routine(int name, int32_t dtype) {
   const Routine& found = (*used)[name][dtype];

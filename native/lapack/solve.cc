@@ -1,4 +1,5 @@
-// Systems and inverses by LAPACK, one matrix after the other, with the library's own threads.
+// Systems and inverses by LAPACK, one matrix after the other, with the library's own threads. Where our own routines of cpu/dense.h are
+// faster they stand in for the library's.
 //
 // To a column-major library a row-major matrix is its transpose, M = A^T, and the rows of b are columns. So nothing is
 // transposed on the way: M = P L U is factored in place of A, and A x = b is x^T P L U = b^T, solved from the right. Only
@@ -39,8 +40,6 @@ struct Triangle {
 constexpr int64_t SMALL_TRIANGLE = 32;  // of this order a loop of our own is as fast as a call
 constexpr int64_t QUIET_ORDER = 96;      // up to here OpenBLAS solves with one vector in the calling thread
 
-constexpr int64_t DENSE_TRIANGLE = 512;  // from here on our own loop is faster with one vector
-
 // x <- L^-1 x, or L^-H x; x is n x k
 template <class T>
 void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
@@ -49,8 +48,6 @@ void solve_triangle(Triangle kind, const T* l, T* x, int64_t n, int64_t k) {
   if constexpr (!is_complex<T>)
     if (k > 1 && k <= most_columns<T>()) return solve_few_columns(l, n, x, k, kind.upper, kind.adjoint, kind.unit);
   if (k > 1) return call<T>(TRSM, 'R', triangle, kind.adjoint ? 'C' : 'N', diagonal, k, n, T(1), l, n, x, k);
-  if (const int threads = n >= DENSE_TRIANGLE ? dense_threads(n) : 0)
-    if (dense_triangle(l, n, kind.upper, kind.adjoint, kind.unit, x, threads)) return;
   // one column is the same in both orders, and has a routine of its own: L = M^T, L^H = conj(M)
   if (kind.adjoint) conjugate_all(x, n);
   const char op = kind.adjoint ? 'N' : 'T';

@@ -7,7 +7,7 @@ import pytest
 
 from lapwing.core.lapack import LIBRARY
 from lapwing.core.native import DTYPE_CODE, OPS, native
-from solve_checks import ADJOINT, DTYPES, UNIT, UPPER, adjoint, assert_inverse, eps, exact, info_of, norm, positive, random
+from solve_checks import DTYPES, UPPER, adjoint, assert_inverse, eps, exact, info_of, norm, positive, random
 
 pytestmark = pytest.mark.skipif(native is None or not LIBRARY, reason="no native core, or no LAPACK")
 
@@ -73,26 +73,6 @@ def test_first_bad_pivot(place):
     b = np.ones((1, n, 1))
     call("solve", 0, (1, n, 1), a.copy(), b, np.empty_like(b), info)
     assert info[0] == place
-
-
-@pytest.mark.parametrize("flags", [0, UPPER, ADJOINT, UPPER | ADJOINT, UNIT, UPPER | ADJOINT | UNIT])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_one_vector(dtype, flags):
-    n = 650
-    rng = np.random.default_rng(0)
-    # what is not part of the triangle is not read
-    a = (random(rng, dtype, 1, n, n) / n + 2 * np.eye(n)).astype(dtype)
-    t = np.triu(exact(a[0])) if flags & UPPER else np.tril(exact(a[0]))
-    a[0][(np.tri(n, n, -1) if flags & UPPER else np.tri(n, n, -1).T) > 0] = np.nan
-    if flags & UNIT:
-        t[np.diag_indices(n)] = 1
-        a[0][np.diag_indices(n)] = np.nan
-    b = random(rng, dtype, 1, n, 1)
-    x, info = np.empty_like(b), info_of(1)
-    call("triangular", flags, (1, n, 1), a, b, x, info, threads=3)
-    assert info[0] == 0
-    t = adjoint(t) if flags & ADJOINT else t
-    assert norm(t @ exact(x) - b) <= 10 * n * eps(dtype) * norm(t) * norm(x)
 
 
 @pytest.mark.parametrize("shape", [(300, 300), (420, 130), (130, 300)])
