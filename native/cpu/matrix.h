@@ -87,22 +87,54 @@ void transpose_conjugate(T* a, int64_t n) {
         }
 }
 
-// The other triangle <- the adjoint of the named one, the diagonal <- its real part; or, without conjugation, the transpose
-template <bool CONJUGATE = true, class T>
-void complete_hermitian(const T* a, T* out, int64_t n, bool upper) {
-  const auto mirrored = [](T x) { return CONJUGATE ? conjugated(x) : x; };
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t first = upper ? i : 0, last = upper ? n : i + 1;
-    if (out != a) std::memcpy(static_cast<void*>(out + i * n + first), a + i * n + first, sizeof(T) * size_t(last - first));
-    if (CONJUGATE) out[i * n + i] = T(std::real(out[i * n + i]));
+// A tile on its way from rows to columns: memory is read and written along its rows, and only the tile across.
+template <class T>
+struct Tile {
+  static constexpr int64_t EDGE = 32, STEP = 4;
+  T at[EDGE][EDGE + STEP];
+
+  // the tile <- from^H, or from^T
+  template <bool CONJUGATE = true>
+  void read(const T* from, int64_t stride, int64_t rows, int64_t columns) {
+    int64_t i = 0;
+    for (; i + STEP <= rows; i += STEP) {  // four rows at a time fill a short vector of each of the tile's
+      const T* row[STEP] = {from + i * stride, from + (i + 1) * stride, from + (i + 2) * stride, from + (i + 3) * stride};
+      for (int64_t j = 0; j < columns; j++)
+        for (int64_t r = 0; r < STEP; r++) at[j][i + r] = CONJUGATE ? conjugated(row[r][j]) : row[r][j];
+    }
+    for (; i < rows; i++)
+      for (int64_t j = 0; j < columns; j++) at[j][i] = CONJUGATE ? conjugated(from[i * stride + j]) : from[i * stride + j];
   }
-  for (int64_t i0 = 0; i0 < n; i0 += TURN_BLOCK)
-    for (int64_t j0 = 0; j0 <= i0; j0 += TURN_BLOCK)
-      for (int64_t i = i0; i < std::min(n, i0 + TURN_BLOCK); i++)
-        for (int64_t j = j0; j < std::min(i, j0 + TURN_BLOCK); j++) {
-          T &low = out[i * n + j], &high = out[j * n + i];
-          (upper ? low : high) = mirrored(upper ? high : low);
-        }
+  void write(T* to, int64_t stride, int64_t rows, int64_t columns) const {
+    for (int64_t i = 0; i < rows; i++)
+      if (columns == EDGE)
+        std::memcpy(static_cast<void*>(to + i * stride), at[i], sizeof(T) * EDGE);
+      else
+        std::copy_n(at[i], columns, to + i * stride);
+  }
+};
+
+// Rows [first, last) of out <- those of the Hermitian matrix whose named triangle is in a, or without conjugation the symmetric one.
+// `first` is a multiple of the edge of a tile. out may be a.
+template <bool CONJUGATE = true, class T>
+void complete_hermitian(const T* a, T* out, int64_t n, bool upper, int64_t first, int64_t last) {
+  constexpr int64_t EDGE = Tile<T>::EDGE;
+  Tile<T> tile;
+  for (int64_t i = first; i < last; i += EDGE) {
+    const int64_t rows = std::min(EDGE, last - i);
+    for (int64_t r = i; r < i + rows; r++) {
+      const int64_t begin = upper ? r : 0, end = upper ? n : r + 1;
+      if (out != a) std::memcpy(static_cast<void*>(out + r * n + begin), a + r * n + begin, sizeof(T) * size_t(end - begin));
+      if (CONJUGATE) out[r * (n + 1)] = T(std::real(out[r * (n + 1)]));
+      // in the tile on the diagonal
+      for (int64_t c = upper ? i : r + 1; c < (upper ? r : i + rows); c++) out[r * n + c] = CONJUGATE ? conjugated(a[c * n + r]) : a[c * n + r];
+    }
+    for (int64_t j = upper ? 0 : i + rows; j < (upper ? i : n); j += EDGE) {
+      const int64_t columns = std::min(EDGE, n - j);
+      tile.template read<CONJUGATE>(a + j * n + i, n, columns, rows);
+      tile.write(out + i * n + j, n, rows, columns);
+    }
+  }
 }
 
 }  // namespace lapwing

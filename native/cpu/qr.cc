@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
+#include <cstdlib>
 #include <limits>
 #include <type_traits>
 
 #include "cpu/cpu.h"
+#include "cpu/pages.h"
 #include "cpu/threads.h"
 #include "dtypes.h"
 #include "methods/lstsq.h"
@@ -21,10 +23,22 @@ namespace lapwing {
 int qr_blocked(Frame& frame) {
   const double m = double(std::max(frame.size[1], frame.size[2])), n = double(std::min(frame.size[1], frame.size[2]));
   const double work = (frame.op == QR ? 4 : 2) * m * n * n + 16 * m * n;
+  // few large matrices are taken one after the other by all threads
+  constexpr double TOGETHER_WORK = 4e6;
+  const int threads = frame.size[0] * work > TOGETHER_WORK ? threads_for(frame) : 1;
+  const bool together = threads > 1 && work > TOGETHER_WORK && frame.size[0] < 2 * threads;
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
+    typedef RealOf<T> R;
+    constexpr int P = PARTS_OF<T>;
+    if (together) {
+      Team::gather(threads, [&](Team& team) {
+        LAPWING_WIDEST(factor_orthogonal<R, P>(frame, &team, 0, frame.size[0]));
+      });
+      return 0;
+    }
     return parallel_batch(frame, 1, work, [&](int64_t first, int64_t last) {
-      LAPWING_WIDEST(factor_orthogonal<RealOf<T>, PARTS_OF<T>>(frame, first, last));
+      LAPWING_WIDEST(factor_orthogonal<R, P>(frame, nullptr, first, last));
     }) ? 0 : 1;
   });
 }

@@ -1,4 +1,5 @@
-// QR and least squares of matrices of middle size on the CPU, one matrix after the other on each thread. See qr_small.h.
+// QR and least squares on the CPU, one matrix after the other on each thread; few large ones are worked on by all threads together. See
+// qr_small.h.
 #pragma once
 #include "frame.h"
 

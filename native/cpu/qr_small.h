@@ -1,7 +1,8 @@
 // QR of one matrix of middle size, and what is made of it, for one instruction set. Included once for each, after simd.h.
 //
 // R is the real scalar, P how many make an element: 1 real, 2 complex. The matrix lies by its columns: column j is line j, so that the
-// lanes run along a column. Reflections are applied BLOCK at a time, to a few columns whose sums stay in registers.
+// lanes run along a column. Reflections are applied BLOCK at a time, to a few columns whose sums stay in registers. Panels of several
+// blocks are applied to the same few columns one block after the other, while these are in the first cache.
 #include "cpu/lines.h"
 
 namespace lapwing {
@@ -47,13 +48,14 @@ template <class R, int P>
 struct Reflections {
   Lines<R, P> v;
   int64_t begin, vectors;  // vectors: the end of a column
-  Scalar<R, P> t[BLOCK][BLOCK];
+  const Scalar<R, P>* triangle;  // T, BLOCK x BLOCK
 
   // C columns from line c on <- (I - V T V^H) times them, or with T^H
   template <int C, bool ADJOINT>
   LAPWING_INLINE void apply_to(const Lines<R, P>& x, int64_t c) const {
     const Lines<R, P> from = v, to = x.from(c, 0);
     const int64_t first = begin, last = vectors;
+    const auto t = [&](int p, int q) { return triangle[p * BLOCK + q]; };
     Element<R, P> sum[BLOCK][C] = {};
     for (int64_t i = first; i < last; i++) {
       Element<R, P> y[C];
@@ -76,7 +78,7 @@ struct Reflections {
         by[p][j] = real<R, P>(Vec<R>{});
 #pragma GCC unroll 4
         for (int q = ADJOINT ? 0 : p; q < (ADJOINT ? p + 1 : BLOCK); q++)
-          add_product<R, P>(by[p][j], ADJOINT ? conj<R, P>(spread<R, P>(-t[q][p])) : spread<R, P>(-t[p][q]), sum[q][j]);
+          add_product<R, P>(by[p][j], ADJOINT ? conj<R, P>(spread<R, P>(-t(q, p))) : spread<R, P>(-t(p, q)), sum[q][j]);
       }
     }
     for (int64_t i = first; i < last; i++) {
@@ -93,20 +95,31 @@ struct Reflections {
       for (int j = 0; j < C; j++) to.set(j, i, y[j]);
     }
   }
-  template <bool ADJOINT>
-  __attribute__((noinline)) void apply(const Lines<R, P>& x, int64_t c, int64_t end) const {
-    for (; c + TOGETHER<P> <= end; c += TOGETHER<P>) apply_to<TOGETHER<P>, ADJOINT>(x, c);
-    for (; c < end; c++) apply_to<1, ADJOINT>(x, c);
-  }
 };
 
 template <class R, int P>
 struct Householder {
   typedef Scalar<R, P> T;
   static constexpr int W = LANES<R>;
-  Lines<R, P> a, v;  // the columns, padded with zeros; room for BLOCK lines
+  Lines<R, P> a, v;  // the columns, padded with zeros; room for two panels
   T *tau, *t;        // t: the triangles of all blocks
-  int64_t m, vectors = (m + W - 1) / W;
+  int64_t m = 0;
+  Team* team = nullptr;  // null: one thread works on this matrix
+  int64_t wide = BLOCK;  // columns of a panel
+  int64_t vectors = (m + W - 1) / W;
+
+  // A panel should stay in the second cache. Where all of the matrix does, one thread gains nothing by panels of several blocks.
+  static int64_t panel_width(int64_t m, int64_t columns, const Team* team) {
+    constexpr int64_t BYTES = 512 << 10, MOST = 32;
+    if (!team && m * columns * int64_t(sizeof(T)) <= BYTES) return BLOCK;
+    return std::clamp<int64_t>(BYTES / int64_t(sizeof(T)) / std::max<int64_t>(m, 1) / BLOCK * BLOCK, 2 * BLOCK, MOST);
+  }
+  // task(i) for i in [0, count)
+  template <class Task>
+  void each(int64_t count, const Task& task) const {
+    if (team) return team->run(count, task);
+    for (int64_t i = 0; i < count; i++) task(i);
+  }
 
   // x^H y from vector `first` on
   LAPWING_INLINE T dot(const Lines<R, P>& x, int64_t i, const Lines<R, P>& y, int64_t j, int64_t first) const {
@@ -123,7 +136,7 @@ struct Householder {
   }
 
   // Line p of v <- what is behind row j of column j, with zeros before it and a one there
-  LAPWING_INLINE void put_vector(int64_t j, int p) const {
+  LAPWING_INLINE void put_vector(int64_t j, int64_t p) const {
     for (int64_t k = j / BLOCK * BLOCK / W; k < j / W; k++) v.set(p, k, real<R, P>(Vec<R>{}));
     const Mask<R> below = lane_numbers<R>() > broadcast_int<R>(j % W), here = lane_numbers<R>() == broadcast_int<R>(j % W);
     Element<R, P> x = a.get(j, j / W);
@@ -185,36 +198,30 @@ struct Householder {
     set_scalar<R, P>(a, j, j, T(beta / by));
   }
 
-  Reflections<R, P> block_at(int64_t first) const {
-    Reflections<R, P> block = {v, first / W, vectors, {}};
-    std::copy_n(t + first * BLOCK, BLOCK * BLOCK, &block.t[0][0]);
-    return block;
-  }
-
-  // `steps` columns <- R and the vectors of the reflections, those behind up to `columns` <- Q^H times them
-  __attribute__((noinline)) void reduce(int64_t steps, int64_t columns) const {
-    for (int64_t first = 0; first < steps; first += BLOCK) {
-      const int width = int(std::min<int64_t>(BLOCK, steps - first));
-      T* block = t + first * BLOCK;
+  // The columns [first, last) <- R and the vectors of the reflections, which are also in the lines of v from `line` on
+  __attribute__((noinline)) void reduce_panel(int64_t first, int64_t last, int64_t line) const {
+    for (int64_t begin = first; begin < last; begin += BLOCK) {
+      const int64_t here = line + begin - first;
+      const int width = int(std::min<int64_t>(BLOCK, last - begin));
+      T* block = t + begin * BLOCK;
       std::fill_n(block, BLOCK * BLOCK, T(0));
-      for (int p = width; p < BLOCK; p++)
-        for (int64_t k = first / W; k < vectors; k++) v.set(p, k, real<R, P>(Vec<R>{}));
+      clear_vectors(begin, width, here);
       for (int p = 0; p < width; p++) {
-        const int64_t j = first + p;
+        const int64_t j = begin + p;
         reflect_column(j);
-        put_vector(j, p);
+        put_vector(j, here + p);
         for (int q = p + 1; q < width; q++) {
-          const T by = times<R, P>(conjugated(tau[j]), dot(v, p, a, first + q, j / W));
+          const T by = times<R, P>(conjugated(tau[j]), dot(v, here + p, a, begin + q, j / W));
           const Element<R, P> less = spread<R, P>(-by);
           for (int64_t k = j / W; k < vectors; k++) {
-            Element<R, P> x = a.get(first + q, k);
-            add_product<R, P>(x, v.get(p, k), less);
-            a.set(first + q, k, x);
+            Element<R, P> x = a.get(begin + q, k);
+            add_product<R, P>(x, v.get(here + p, k), less);
+            a.set(begin + q, k, x);
           }
         }
         // T(:, p) <- -tau T V^H v
         T product[BLOCK];
-        for (int q = 0; q < p; q++) product[q] = dot(v, q, v, p, j / W);
+        for (int q = 0; q < p; q++) product[q] = dot(v, here + q, v, here + p, j / W);
         for (int q = 0; q < p; q++) {
           T sum = 0;
           for (int k = q; k < p; k++) sum += times<R, P>(block[q * BLOCK + k], product[k]);
@@ -222,18 +229,74 @@ struct Householder {
         }
         block[p * BLOCK + p] = tau[j];
       }
-      block_at(first).template apply<true>(a, first + width, columns);
+      apply<true>(begin, begin + width, here, a, begin + width, last);
+    }
+  }
+  // Lines of a block behind its `width` vectors have no part in it
+  LAPWING_INLINE void clear_vectors(int64_t begin, int width, int64_t line) const {
+    for (int p = width; p < BLOCK; p++)
+      for (int64_t k = begin / W; k < vectors; k++) v.set(line + p, k, real<R, P>(Vec<R>{}));
+  }
+
+  // Columns [c, end) of x <- the reflections [first, last), whose vectors are in v from `line` on, or their adjoint, times them.
+  // triangular: a column is zero from the row behind its number on, and reflections of those rows do not change it.
+  template <bool ADJOINT>
+  __attribute__((noinline)) void apply(int64_t first, int64_t last, int64_t line, const Lines<R, P>& x, int64_t c, int64_t end,
+                                       bool triangular = false) const {
+    constexpr int C = TOGETHER<P>;
+    while (c < end) {
+      const bool whole = c + C <= end;
+      const int64_t reached = triangular ? std::min(last, c + C) : last, blocks = (reached - first + BLOCK - 1) / BLOCK;
+      for (int64_t i = 0; i < blocks; i++) {
+        const int64_t at = (ADJOINT ? i : blocks - 1 - i) * BLOCK;
+        const Reflections<R, P> block = {v.from(line + at, 0), (first + at) / W, vectors, t + (first + at) * BLOCK};
+        if (whole)
+          block.template apply_to<C, ADJOINT>(x, c);
+        else
+          block.template apply_to<1, ADJOINT>(x, c);
+      }
+      c += whole ? C : 1;
+    }
+  }
+
+  // Columns of a task
+  int64_t share(int64_t columns) const {
+    if (!team) return std::max<int64_t>(1, columns);
+    return std::clamp<int64_t>(columns / (4 * team->threads()) / TOGETHER<P> * TOGETHER<P>, TOGETHER<P>, 32);
+  }
+
+  // `steps` columns <- R and the vectors of the reflections, those behind up to `columns` <- Q^H times them. While a panel is applied
+  // one thread already reduces the next.
+  void reduce(int64_t steps, int64_t columns) const {
+    reduce_panel(0, std::min(wide, steps), 0);
+    for (int64_t first = 0, line = 0; first < steps; first += wide, line = wide - line) {
+      const int64_t last = std::min(first + wide, steps), next = std::min(last + wide, steps), width = share(columns - next);
+      each(1 + (columns - next + width - 1) / width, [&](int64_t task) {
+        const int64_t c = next + (task - 1) * width;
+        if (task) return apply<true>(first, last, line, a, c, std::min(columns, c + width));
+        if (next == last) return;
+        apply<true>(first, last, line, a, last, next);
+        reduce_panel(last, next, wide - line);
+      });
     }
   }
 
   // Columns [begin, end) of x <- Q times them. triangular: column j has nothing from row j on but a one in its diagonal.
-  __attribute__((noinline)) void multiply(int64_t steps, const Lines<R, P>& x, int64_t begin, int64_t end, bool triangular) const {
-    for (int64_t first = (steps - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
-      const int width = int(std::min<int64_t>(BLOCK, steps - first));
-      for (int p = 0; p < width; p++) put_vector(first + p, p);
-      for (int p = width; p < BLOCK; p++)
-        for (int64_t k = first / W; k < vectors; k++) v.set(p, k, real<R, P>(Vec<R>{}));
-      block_at(first).template apply<false>(x, triangular ? std::max(begin, first) : begin, end);
+  void multiply(int64_t steps, const Lines<R, P>& x, int64_t begin, int64_t end, bool triangular) const {
+    const auto put_panel = [&](int64_t first, int64_t line) {
+      const int64_t last = std::min(first + wide, steps);
+      for (int64_t j = first; j < last; j++) put_vector(j, line + j - first);
+      clear_vectors((last - 1) / BLOCK * BLOCK, int((last - 1) % BLOCK + 1), line + (last - 1) / BLOCK * BLOCK - first);
+    };
+    const int64_t top = (steps - 1) / wide * wide;
+    put_panel(top, 0);
+    for (int64_t first = top, line = 0; first >= 0; first -= wide, line = wide - line) {
+      const int64_t last = std::min(first + wide, steps), from = triangular ? std::max(begin, first) : begin, width = share(end - from);
+      each(1 + (end - from + width - 1) / width, [&](int64_t task) {
+        const int64_t c = from + (task - 1) * width;
+        if (task) return apply<false>(first, last, line, x, c, std::min(end, c + width), triangular);
+        if (first) put_panel(first - wide, wide - line);
+      });
     }
   }
 };
@@ -244,31 +307,46 @@ struct Householder {
 template <class R, int P>
 struct QrRoom {
   static constexpr int W = LANES<R>;
+  static constexpr size_t KEPT = 16 << 20;  // more than this is given back after the call
   Householder<R, P> h;
-  Lines<R, P> strip;  // W rows on their way
+  int64_t widest;
   R* rest;
+  Pages held{nullptr, std::free};
 
-  QrRoom(int64_t rows, int64_t columns, int64_t steps, int64_t widest, int64_t extra) {
-    const int64_t scalars = (steps + BLOCK) * (BLOCK + 1) * P / W * W + W;
-    R* memory = static_cast<R*>(scratch<1>(sizeof(R) * size_t((columns + BLOCK) * line_of<R, P>(rows) + W * line_of<R, P>(widest) + scalars + extra)));
-    const Lines<R, P> a = take<R, P>(memory, columns, rows), v = take<R, P>(memory, BLOCK, rows);
-    strip = take<R, P>(memory, W, widest);
+  QrRoom(Team* team, int64_t rows, int64_t columns, int64_t steps, int64_t widest, int64_t extra) : widest(widest) {
+    const int64_t scalars = (steps + BLOCK) * (BLOCK + 1) * P / W * W + W, wide = Householder<R, P>::panel_width(rows, columns, team);
+    const size_t bytes = sizeof(R) * size_t((columns + 2 * wide) * line_of<R, P>(rows) + scalars + extra);
+    if (bytes > KEPT) held = huge_pages_of(bytes);
+    R* memory = bytes > KEPT ? reinterpret_cast<R*>(held.get()) : static_cast<R*>(scratch<1>(bytes));
+    const Lines<R, P> a = take<R, P>(memory, columns, rows), v = take<R, P>(memory, 2 * wide, rows);
     Scalar<R, P>* tau = reinterpret_cast<Scalar<R, P>*>(memory);
-    h = {a, v, tau, tau + steps, rows};
+    h = {a, v, tau, tau + steps, rows, team, wide};
     rest = memory + scalars;
+  }
+
+  // body(strip, i) for every W-th row i; the strip has room for W rows
+  template <class Body>
+  void each_strip(int64_t rows, const Body& body) const {
+    const int64_t height = h.team ? std::max<int64_t>(W, 65536 / std::max<int64_t>(1, widest) / W * W) : rows;
+    if (!rows) return;
+    h.each((rows + height - 1) / height, [&](int64_t task) {
+      R* memory = static_cast<R*>(scratch<2>(sizeof(R) * size_t(W * line_of<R, P>(widest))));
+      const Lines<R, P> strip = take<R, P>(memory, W, widest);
+      for (int64_t i = task * height; i < std::min(rows, (task + 1) * height); i += W) body(strip, i);
+    });
   }
 
   // Lines from `first` on <- the columns of a, which is row-major
   void read_columns(const Lines<R, P>& to, int64_t first, const R* a, int64_t rows, int64_t columns) const {
     const int64_t whole = (columns + W - 1) / W * W;
-    for (int64_t i = 0; i < rows; i += W) {
+    each_strip(rows, [&](const Lines<R, P>& strip, int64_t i) {
       for (int64_t r = 0; r < W; r++)
         if (i + r < rows)
           read_line<R, P>(strip, r, a + (i + r) * columns * P, columns);
         else
           clear_line<R, P>(strip, r, whole / W);
       move(strip, to.from(first, i / W), columns);
-    }
+    });
   }
   // The transpose of W rows; lines that are only there to fill a vector are not written
   void move(const Lines<R, P>& from, const Lines<R, P>& to, int64_t columns) const {
@@ -281,7 +359,7 @@ struct QrRoom {
   template <class Change>
   void write_rows(const Lines<R, P>& from, R* out, int64_t rows, int64_t columns, const Change& change) const {
     const int64_t full = columns / W * W;
-    for (int64_t i = 0; i < rows; i += W) {
+    each_strip(rows, [&](const Lines<R, P>& strip, int64_t i) {
       transpose_lines<R, P>(from.from(0, i / W), strip, full, W);
       for (int64_t j = full; j < columns; j++)
         for (int64_t r = 0; r < W; r++) set_scalar<R, P>(strip, r, j, scalar_at<R, P>(from, j, i + r));
@@ -289,13 +367,13 @@ struct QrRoom {
         write_line<R, P>(strip, r, out + (i + r) * columns * P, columns);
         change(out + (i + r) * columns * P, i + r);
       }
-    }
+    });
   }
 };
 
 // QR, QR_R and QR_RAW
 template <class R, int P>
-void qr_one(const Frame& frame, int64_t at) {
+void qr_one(const Frame& frame, Team* team, int64_t at) {
   typedef Scalar<R, P> T;
   constexpr int W = LANES<R>;
   const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), c = frame.op == QR ? frame.size[3] : k;
@@ -312,7 +390,7 @@ void qr_one(const Frame& frame, int64_t at) {
     if (second) fill_nan(second, (forms_q ? c * n : k) * P);
     return;
   }
-  const QrRoom<R, P> room(m, n, k, std::max(n, c), forms_q ? c * line_of<R, P>(m) : 0);
+  const QrRoom<R, P> room(team, m, n, k, std::max(n, c), forms_q ? c * line_of<R, P>(m) : 0);
   const Householder<R, P>& h = room.h;
   room.read_columns(h.a, 0, a, m, n);
   h.reduce(k, n);
@@ -336,7 +414,7 @@ void qr_one(const Frame& frame, int64_t at) {
 
 // x <- R^-1 Q^H b, or for a wide matrix Q R^-H b with A^H = Q R, if the rank is certainly full
 template <class R, int P>
-void lstsq_one(const Frame& frame, int64_t at) {
+void lstsq_one(const Frame& frame, Team* team, int64_t at) {
   typedef Scalar<R, P> T;
   const int64_t m = frame.size[1], n = frame.size[2], k = frame.size[3], longer = std::max(m, n), least = std::min(m, n);
   const R* a = static_cast<const R*>(frame.buffer[0]) + at * m * n * P;
@@ -346,7 +424,7 @@ void lstsq_one(const Frame& frame, int64_t at) {
   int32_t& rank = static_cast<int32_t*>(frame.buffer[4])[at];
   rank = UNPROVEN, static_cast<int32_t*>(frame.buffer[5])[at] = 0;
   const bool tall = m >= n;
-  const QrRoom<R, P> room(longer, least + k, least, std::max(n, k), (least * least + longer) * P);
+  const QrRoom<R, P> room(team, longer, least + k, least, std::max(n, k), (least * least + longer) * P);
   const Householder<R, P>& h = room.h;
   if (tall) {
     room.read_columns(h.a, 0, a, m, n);
@@ -380,9 +458,10 @@ void lstsq_one(const Frame& frame, int64_t at) {
   rank = int32_t(least);
 }
 
+// team: all of its threads work on each matrix
 template <class R, int P>
-void factor_orthogonal(const Frame& frame, int64_t first, int64_t last) {
-  for (; first < last; first++) frame.op == LSTSQ ? lstsq_one<R, P>(frame, first) : qr_one<R, P>(frame, first);
+void factor_orthogonal(const Frame& frame, Team* team, int64_t first, int64_t last) {
+  for (; first < last; first++) frame.op == LSTSQ ? lstsq_one<R, P>(frame, team, first) : qr_one<R, P>(frame, team, first);
 }
 
 }  // namespace LAPWING_ISA

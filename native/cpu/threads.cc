@@ -9,6 +9,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -146,6 +147,77 @@ bool parallel(int threads, int64_t count, int64_t piece, const Body& body, bool 
     Pool::drain(job, interrupted);
   if (job.failed) throw std::bad_alloc();
   return job.next < Job::STOPPED;
+}
+
+namespace {
+
+// Waits for another thread for a moment. `turns` counts the moments: after many of them the core may be wanted by that thread.
+void wait_a_moment(int& turns) {
+  if (++turns > 4000) {
+    sched_yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+void Team::gather(int threads, const std::function<void(Team&)>& body) {
+  Team team(threads);
+  const auto caller = std::this_thread::get_id();
+  bool begun = false;
+  std::exception_ptr error;
+  // Each of the others takes one place and keeps it to the end, so that one is left for the calling thread.
+  parallel(threads, threads, 1, [&](int64_t, int64_t) {
+    if (std::this_thread::get_id() != caller) return team.help();
+    if (begun) return;
+    begun = true;
+    try {
+      body(team);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    team.over_.store(true, std::memory_order_release);
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+bool Team::step() {
+  uint64_t seen = ticket_.load(std::memory_order_acquire);
+  if ((seen & COUNT) >= ((seen >> BITS) & COUNT)) return false;
+  seen = ticket_.fetch_add(1, std::memory_order_acq_rel);
+  const uint64_t next = seen & COUNT;
+  if (next >= ((seen >> BITS) & COUNT)) return false;
+  try {
+    (*task_)(int64_t(next));
+  } catch (...) {
+    failed_ = true;
+  }
+  finished_.fetch_add(1, std::memory_order_acq_rel);
+  return true;
+}
+
+void Team::help() {
+  for (int turns = 0; !over_.load(std::memory_order_acquire);)
+    if (step())
+      turns = 0;
+    else
+      wait_a_moment(turns);
+}
+
+void Team::run(int64_t count, const Task& task) {
+  if (count < 1) return;
+  task_ = &task;
+  finished_.store(0, std::memory_order_relaxed);
+  number_++;
+  ticket_.store((number_ << (2 * BITS)) | (uint64_t(count) << BITS), std::memory_order_release);
+  while (step()) {}
+  for (int turns = 0; finished_.load(std::memory_order_acquire) < count;) wait_a_moment(turns);
+  if (failed_) throw std::bad_alloc();
 }
 
 bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body) {

@@ -1,5 +1,6 @@
 // Threads over a batch: one small pool per process, rebuilt after fork, never nested.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -17,6 +18,37 @@ bool parallel(int threads, int64_t count, int64_t piece, const std::function<voi
 // The same for the matrices of a frame, each of about `work` flops: cut at multiples of `group` into pieces that finish
 // together and let Ctrl-C be seen in time, on one thread where there is little to do.
 bool parallel_batch(const Frame& frame, int64_t group, double work, const std::function<void(int64_t, int64_t)>& body);
+
+// Threads that work on one matrix together, step by step. They wait for the next step in a loop, without sleep: a step takes
+// microseconds. The calling thread can do all of the work alone, so it does not matter how many others come.
+class Team {
+ public:
+  using Task = std::function<void(int64_t)>;
+
+  // Calls body(team) on the calling thread, with up to `threads` - 1 others at hand until it returns.
+  static void gather(int threads, const std::function<void(Team&)>& body);
+
+  // Calls task(i) for all i in [0, count), in this order as far as they begin, and returns when all are done. From the calling
+  // thread only. Throws std::bad_alloc when a task ran out of memory.
+  void run(int64_t count, const Task& task);
+
+  int threads() const { return threads_; }
+
+ private:
+  explicit Team(int threads) : threads_(threads) {}
+  bool step();
+  void help();
+
+  // The number of the step, how many tasks it has and the next of them, in one word: who takes a task knows which step it is of.
+  static constexpr int BITS = 21;
+  static constexpr uint64_t COUNT = (uint64_t(1) << BITS) - 1;
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<int64_t> finished_{0};
+  std::atomic<bool> over_{false}, failed_{false};
+  const Task* task_ = nullptr;
+  uint64_t number_ = 0;
+  const int threads_;
+};
 
 // What this process may use: the limit NumPy's BLAS reports (it follows OMP_NUM_THREADS and threadpoolctl), else
 // OMP_NUM_THREADS, else the cores this process is bound to.

@@ -35,13 +35,17 @@ int finite(Frame& frame) {
 int hermitian(Frame& frame) {
   return by_dtype(frame.dtype, [&](auto zero) {
     typedef decltype(zero) T;
-    const int64_t n = frame.size[1];
-    parallel(threads_for(frame), frame.size[0], std::max<int64_t>(1, 65536 / (n * n)), [&](int64_t first, int64_t last) {
-      for (int64_t m = first; m < last; m++) {
+    constexpr int64_t EDGE = Tile<T>::EDGE, PIECE = 1 << 15;
+    const int64_t n = frame.size[1], strips = (n + EDGE - 1) / EDGE;  // rows of tiles
+    const bool upper = frame.flags & UPPER, symmetric = frame.flags & SYMMETRIC;
+    const int64_t all = frame.size[0] * strips, piece = std::max<int64_t>(1, PIECE * strips / (n * n));
+    const int threads = frame.size[0] * n * n < 4 * PIECE ? 1 : threads_for(frame);
+    parallel(threads, all, piece, [&](int64_t first, int64_t last) {
+      for (int64_t at = first; at < last; at++) {
+        const int64_t m = at / strips, row = at % strips * EDGE, end = std::min(n, row + EDGE);
         const T* a = static_cast<const T*>(frame.buffer[0]) + m * n * n;
         T* out = static_cast<T*>(frame.buffer[1]) + m * n * n;
-        const bool upper = frame.flags & UPPER;
-        frame.flags & SYMMETRIC ? complete_hermitian<false>(a, out, n, upper) : complete_hermitian(a, out, n, upper);
+        symmetric ? complete_hermitian<false>(a, out, n, upper, row, end) : complete_hermitian(a, out, n, upper, row, end);
       }
     });
     return 0;

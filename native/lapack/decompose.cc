@@ -1,5 +1,5 @@
 // QR and SVD by LAPACK: small singular value problems side by side, each on one thread; others one after the other with the
-// library's own threads.
+// library's own threads. QR by our own code where that is faster.
 //
 // A row-major matrix is its transpose to the library. The SVD of A^T has u and v^H of A in each other's place, both already
 // row-major: nothing moves. But the library is slower on wide matrices, whose panels (LQ) run across the memory: so a tall A
@@ -14,6 +14,7 @@
 #include "lapack/lapack.h"
 #include "lapack/rows.h"
 #include "cpu/matrix.h"
+#include "cpu/qr.h"
 #include "cpu/threads.h"
 
 namespace lapwing::lapack {
@@ -21,6 +22,14 @@ namespace {
 
 // 32-bit integers cannot hold the workspace of gesdd, about 9 k^2 of complex matrices, from here on: gesvd takes less.
 constexpr int64_t NARROW_LIMIT = 15000;
+
+// Whether our own kernel does it. Very narrow matrices were not measured.
+bool is_own_qr(const Frame& frame) {
+  constexpr int64_t LEAST_COLUMNS = 16;
+  const int64_t m = frame.size[1], n = frame.size[2];
+  const bool qr = frame.op == QR || frame.op == QR_R || frame.op == QR_RAW;
+  return qr && std::min(m, n) >= LEAST_COLUMNS && dense_threads(std::max(m, n));
+}
 
 // QR, QR_R and QR_RAW
 template <class T>
@@ -128,6 +137,7 @@ int svd_as(Frame& frame) {
 }  // namespace
 
 int qr(Frame& frame) {
+  if (is_own_qr(frame)) return qr_blocked(frame);
   return by_dtype(frame.dtype, [&](auto zero) { return qr_as<decltype(zero)>(frame); });
 }
 
@@ -137,6 +147,7 @@ int svd(Frame& frame) {
 
 int64_t decompose_host_bytes(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = std::min(m, n), element = int64_t(size_of(frame.dtype));
+  if (is_own_qr(frame)) return element * m * (n + 64 + (frame.op == QR ? frame.size[3] : 0));
   if (frame.op == QR_RAW) return element * 32 * n;
   const int64_t widest = std::max(n, frame.op == QR ? frame.size[3] : 0);
   if (frame.op == QR || frame.op == QR_R) return element * (m + 32) * widest;

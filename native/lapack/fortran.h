@@ -16,16 +16,17 @@
 
 namespace lapwing::lapack {
 
-// Memory that is not touched before it is used.
+// Memory that is not touched before it is used. It begins at a cache line.
 template <class T>
 class Room {
  public:
-  explicit Room(int64_t count) : data_(static_cast<T*>(::operator new(sizeof(T) * size_t(count > 0 ? count : 1)))) {}
-  ~Room() { ::operator delete(data_); }
+  explicit Room(int64_t count) : data_(static_cast<T*>(::operator new(sizeof(T) * size_t(count > 0 ? count : 1), LINE))) {}
+  ~Room() { ::operator delete(data_, LINE); }
   Room(const Room&) = delete;
   operator T*() const { return data_; }
 
  private:
+  static constexpr std::align_val_t LINE{64};
   T* data_;
 };
 

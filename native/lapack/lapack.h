@@ -38,7 +38,11 @@ class Use {
 
  private:
   const Table* before_;
+  const int threads_before_;
 };
+// How many threads our own routines of cpu/dense.h may use in this call for a matrix of order n; 0: the library's routines are used
+// instead, because routines are lent or because of the size.
+int dense_threads(int64_t n);
 const Routine& routine(int name, int32_t dtype);
 // Whether products, triangular solves and eigenproblems can be had.
 bool has_dense(int32_t dtype);

@@ -47,7 +47,8 @@ constexpr int64_t OWN_BYTES = 9 << 18;
 bool is_own(const Frame& frame) {
   const int64_t m = frame.size[1], n = frame.size[2], k = frame.size[3];
   const int64_t bytes = int64_t(size_of(frame.dtype)) * std::max(m, n) * (std::min(m, n) + k);
-  return k <= std::min(m, n) && bytes <= OWN_BYTES * (frame.size[0] > 1 ? 4 : 1);
+  if (k > std::min(m, n)) return false;
+  return bytes <= OWN_BYTES * (frame.size[0] > 1 ? 4 : 1) || dense_threads(std::max(m, n));
 }
 
 template <class T>

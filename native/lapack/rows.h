@@ -72,32 +72,6 @@ bool copy_finite_hermitian(const Frame& frame, const T* a, T* out, int64_t n, bo
   });
 }
 
-// A tile on its way from rows to columns: memory is read and written along its rows, and only the tile across.
-template <class T>
-struct Tile {
-  static constexpr int64_t EDGE = 32, STEP = 4;
-  T at[EDGE][EDGE + STEP];
-
-  // the tile <- from^H
-  void read(const T* from, int64_t stride, int64_t rows, int64_t columns) {
-    int64_t i = 0;
-    for (; i + STEP <= rows; i += STEP) {  // four rows at a time fill a short vector of each of the tile's
-      const T* row[STEP] = {from + i * stride, from + (i + 1) * stride, from + (i + 2) * stride, from + (i + 3) * stride};
-      for (int64_t j = 0; j < columns; j++)
-        for (int64_t r = 0; r < STEP; r++) at[j][i + r] = conjugated(row[r][j]);
-    }
-    for (; i < rows; i++)
-      for (int64_t j = 0; j < columns; j++) at[j][i] = conjugated(from[i * stride + j]);
-  }
-  void write(T* to, int64_t stride, int64_t rows, int64_t columns) const {
-    for (int64_t i = 0; i < rows; i++)
-      if (columns == EDGE)
-        std::memcpy(static_cast<void*>(to + i * stride), at[i], sizeof(T) * EDGE);
-      else
-        std::copy_n(at[i], columns, to + i * stride);
-  }
-};
-
 template <class T>
 void fetch(const T* a, int64_t stride, int64_t rows, int64_t columns) {
   constexpr int64_t LINE = std::max<int64_t>(1, 64 / sizeof(T));

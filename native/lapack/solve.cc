@@ -1,4 +1,5 @@
-// Systems and inverses by LAPACK, one matrix after the other, with the library's own threads.
+// Systems and inverses by LAPACK, one matrix after the other, with the library's own threads. Where our own routines of cpu/dense.h are
+// faster they stand in for the library's.
 //
 // To a column-major library a row-major matrix is its transpose, M = A^T, and the rows of b are columns. So nothing is
 // transposed on the way: M = P L U is factored in place of A, and A x = b is x^T P L U = b^T, solved from the right. Only
@@ -10,6 +11,7 @@
 #include <numeric>
 
 #include "cpu/columns.h"
+#include "cpu/dense.h"
 #include "determinant.h"
 #include "dtypes.h"
 #include "lapack/fortran.h"
@@ -160,6 +162,12 @@ int64_t factor_positive(const Frame& frame, const T* a, T* work, int64_t n, bool
 template <class T>
 void factor_columns(T* a, const Integers& pivots, int64_t n) {
   int64_t info = 0;
+  if (const int threads = dense_threads(n)) {
+    Room<int64_t> rows(n);
+    dense_lu<T>(a, n, n, rows, threads);
+    for (int64_t i = 0; i < n; i++) pivots.put(i, rows[i] + 1);
+    return;
+  }
   call<T>(GETRF, n, n, a, n, pivots.data(), &info);
 }
 
@@ -174,8 +182,14 @@ int64_t factor_transposed(const Frame& frame, const T* a, T* work, const Integer
 // lu <- the factors of A itself, row-major; may be a
 template <class T>
 int64_t factor_rows(const Frame& frame, const T* a, T* lu, const Integers& pivots, int64_t n) {
-  if (!copy_finite(frame, a, lu, n, n)) return first_not_finite(lu, n, ALL);
-  turn(frame, lu, n);  // column-major conj(A), whose factors are those of A conjugated
+  // column-major conj(A), whose factors are those of A conjugated
+  if (a == lu) {
+    if (!is_finite(frame, a, n, n)) return first_not_finite(a, n, ALL);
+    turn(frame, lu, n);
+  } else {
+    turn(frame, a, lu, n, n);
+    if (!is_finite(frame, lu, n, n)) return first_not_finite(a, n, ALL);
+  }
   factor_columns(lu, pivots, n);
   turn(frame, lu, n);
   return first_bad(lu, n);
@@ -277,7 +291,7 @@ int solve_systems(Frame& frame) {
   // LDL has half the work of LU, but its routines use the cores badly: two threads of a Xeon, float64, OpenBLAS: n = 512 5.0 ms and
   // by LU 3.2, 2048 117 and 132; MKL: n = 512 3.7 and 2.3, 2048 123 and 99 (2026-11-16)
   constexpr int64_t LDL_FROM = 768;
-  const bool symmetric = (frame.flags & (SYMMETRIC | SELF_ADJOINT)) && n >= LDL_FROM && !is_lent();
+  const bool symmetric = (frame.flags & (SYMMETRIC | SELF_ADJOINT)) && n >= LDL_FROM && !is_lent() && !dense_threads(n);
   Integers pivots(positive ? 0 : n, width_of<T>(GETRF));
   return at.each([&](int64_t m) {
     // LU, which names the pivot that is zero, cannot use an input that was destroyed
@@ -323,14 +337,17 @@ int inverse(Frame& frame) {
       if (status) {
         status = place_by_rows(frame, a, static_cast<T*>(lu), pivots, n, status);
       } else {  // X <- U^-1 L^-1 P^T
-        pass(frame, n, n, [&](int64_t first, int64_t last) {
-          for (int64_t i = first; i < last; i++) {
-            put(x + i * n, lu + i * n, i + 1);
-            std::fill(x + i * n + i + 1, x + (i + 1) * n, T(0));
-          }
-        });
-        invert_triangle('U', n, x, n);
-        call<T>(TRSM, 'R', 'L', 'N', 'U', n, n, T(1), static_cast<T*>(lu), n, x, n);
+        const int threads = dense_threads(n);
+        if (!threads || !dense_inverse<T>(lu, x, n, threads)) {
+          pass(frame, n, n, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; i++) {
+              put(x + i * n, lu + i * n, i + 1);
+              std::fill(x + i * n + i + 1, x + (i + 1) * n, T(0));
+            }
+          });
+          invert_triangle('U', n, x, n);
+          call<T>(TRSM, 'R', 'L', 'N', 'U', n, n, T(1), static_cast<T*>(lu), n, x, n);
+        }
         swap_rows_back(frame, x, n, n, [&](int64_t i) { return pivots[i] - 1; });
       }
     }
@@ -452,13 +469,15 @@ int solve(Frame& frame) {
 int64_t solve_host_bytes(const Frame& frame) {
   const int64_t n = frame.size[1], k = frame.size[2], element = int64_t(size_of(frame.dtype));
   const bool positive = frame.flags & POS, in_input = frame.flags & OVERWRITE;
+  const int64_t panels = dense_threads(n) ? 2 * 128 * n * element : 0;
   switch (frame.op) {
-    case SOLVE: return in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element;
-    case INVERSE: return positive ? 0 : n * n * element;
+    case SOLVE: return panels + (in_input ? 0 : (n * n + (frame.flags & (SYMMETRIC | SELF_ADJOINT) ? n * k : 0)) * element);
+    case INVERSE: return panels + (positive ? 0 : (dense_threads(n) ? 2 : 1) * n * n * element);
     case LU_SOLVE: return n * k * element;
-    case TRIANGULAR: case LU: case CHOLESKY_SOLVE: return 0;
+    case LU: return panels;
+    case TRIANGULAR: case CHOLESKY_SOLVE: return 0;
     case QR: case QR_R: case QR_RAW: case SVD: case SVDVALS: return decompose_host_bytes(frame);
-    default: return in_input ? 0 : n * n * element;  // determinants
+    default: return panels + (in_input ? 0 : n * n * element);  // determinants
   }
 }
 

@@ -1,0 +1,103 @@
+"""One large matrix by our own blocked code, on one thread and on several."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from lapwing.core.lapack import LIBRARY
+from lapwing.core.native import DTYPE_CODE, OPS, native
+from solve_checks import DTYPES, UPPER, adjoint, assert_inverse, eps, exact, info_of, norm, positive, random
+
+pytestmark = pytest.mark.skipif(native is None or not LIBRARY, reason="no native core, or no LAPACK")
+
+LAPACK = 1
+# A panel with a short one behind it, and several whole panels.
+ORDERS = (97, 256)
+
+
+def call(op, flags, sizes, *arrays, threads=2):
+    native.run(OPS[op], DTYPE_CODE[arrays[0].dtype.name], 0, -1, LAPACK, threads, flags, sizes, 0, None, *arrays)
+
+
+def assert_close(product, a, n):
+    assert (norm(product - exact(a)) <= 10 * n * eps(a.dtype) * norm(a)).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n", ORDERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_general(dtype, n, threads):
+    rng = np.random.default_rng(n)
+    a, b = random(rng, dtype, 1, n, n), random(rng, dtype, 1, n, 2)
+    x, lu, rows, inverse, info = np.empty_like(b), np.empty_like(a), np.empty((1, n), np.int32), np.empty_like(a), info_of(1)
+    call("solve", 0, (1, n, 2), a.copy(), b, x, info, threads=threads)
+    assert info[0] == 0
+    assert norm(exact(a) @ x - b) <= 10 * n * eps(dtype) * norm(a) * norm(x)
+    call("lu", 0, (1, n), a.copy(), lu, rows, info, threads=threads)
+    assert info[0] == 0
+    lower, upper = np.tril(exact(lu[0]), -1) + np.eye(n), np.triu(exact(lu[0]))
+    assert_close(lower @ upper, a[0][rows[0]], n)
+    assert max(np.abs(lower.real).max(), np.abs(lower.imag).max()) <= 1.5
+    call("inverse", 0, (1, n), a.copy(), inverse, info, threads=threads)
+    assert_inverse(a, inverse)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("n", ORDERS)
+@pytest.mark.parametrize("upper", [0, UPPER])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_positive(dtype, upper, n, threads):
+    a = positive(np.random.default_rng(n), dtype, 1, n)
+    factor, info = np.empty_like(a), info_of(1)
+    call("cholesky", upper, (1, n), a.copy(), factor, info, threads=threads)
+    assert info[0] == 0
+    unused = np.tril(factor[0], -1) if upper else np.triu(factor[0], 1)
+    assert not unused.any()
+    f = exact(factor)
+    assert_close(adjoint(f) @ f if upper else f @ adjoint(f), a, n)
+
+
+@pytest.mark.parametrize("place", [1, 64, 65, 200])
+def test_first_bad_pivot(place):
+    n = 215
+    a = positive(np.random.default_rng(0), "float64", 1, n)
+    a[0, place - 1, place - 1] = -1
+    out, info = np.empty_like(a), info_of(1)
+    for upper in (0, UPPER):
+        call("cholesky", upper, (1, n), a.copy(), out, info)
+        assert info[0] == place
+        assert np.isnan(out).all()
+    a = random(np.random.default_rng(0), "float64", 1, n, n)
+    a[0, :, place - 1] = 0
+    b = np.ones((1, n, 1))
+    call("solve", 0, (1, n, 1), a.copy(), b, np.empty_like(b), info)
+    assert info[0] == place
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (420, 130), (130, 300)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_qr(dtype, shape):
+    m, n = shape
+    a = random(np.random.default_rng(0), dtype, 1, m, n)
+    for c in (min(m, n), m):
+        q, r = np.empty((1, m, c), dtype), np.empty((1, c, n), dtype)
+        call("qr", 0, (1, m, n, c), a.copy(), q, r, threads=3)
+        assert not np.tril(r[0], -1).any()
+        assert_close(exact(q) @ exact(r), a, m)
+        assert norm(adjoint(exact(q)) @ exact(q) - np.eye(c)) <= 10 * m * eps(dtype)
+
+
+def test_several_callers():
+    """The threads work for one caller at a time; the others do their work alone."""
+    rng = np.random.default_rng(0)
+    a, b = random(rng, "float64", 1, 400, 400), random(rng, "float64", 1, 400, 1)
+
+    def solve(_):
+        x, info = np.empty_like(b), info_of(1)
+        call("solve", 0, (1, 400, 1), a.copy(), b, x, info)
+        return x
+
+    with ThreadPoolExecutor(4) as pool:
+        for x in pool.map(solve, range(24)):
+            assert norm(a @ x - b) <= 4000 * eps("float64") * norm(a) * norm(x)
