@@ -293,8 +293,6 @@ bool side_by_side(const Frame& frame, Name name, const std::function<void(int64_
   }, frame.interrupted);
 }
 
-Use::Use(const Frame& frame) : before_(used) {
-
 Use::Use(const Frame& frame) : before_(used), threads_before_(dense) {
   const bool spectrum = frame.op == EIGH || frame.op == EIGVALSH || frame.op == SVD || frame.op == SVDVALS ||
                         frame.op == SVD_PART || frame.op == EIG || frame.op == EIGVALS || frame.op == SCHUR;
