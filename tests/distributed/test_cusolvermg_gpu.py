@@ -1,5 +1,7 @@
 """cuSOLVERMg itself on one GPU that has several places of the grid: layouts for 2, 4 and 8 GPUs with the real library."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,7 @@ def test_other_libraries(library):
     assert isinstance(lw.cholesky(split(np.eye(4))).blocks[0], kind)
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="other processes use memory of the GPU meanwhile")
 def test_many_calls_take_no_memory():
     """One handle serves all calls."""
     import torch

@@ -34,7 +34,11 @@ def flat(tree):
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("solver", [cholesky, cholesky(lower=True), mixed, pinv_smooth, pinv_smooth(rtol=1e-13)], ids=str)
+@pytest.mark.parametrize(
+    "solver",
+    [cholesky, cholesky(lower=True), mixed, pinv_smooth, pinv_smooth(rtol=1e-13)],
+    ids=["cholesky", "cholesky_lower", "mixed", "pinv_smooth", "pinv_smooth_rtol"],
+)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_solution(solver, dtype):
     with x64():
