@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,9 +34,14 @@ def main() -> None:
     cpu, frameworks = load("cpu-x86-64-v4"), load("h200-frameworks")
     insitu = {"insitu-cpu": insitu_table(load("insitu-cpu")), "insitu-gpu": insitu_gpu_table(load("h200-insitu"))}
     solve_gpu = [load("h200-solve-2"), load("h200-solve-hard")]
-    eigh, spectra = [load("h200-eigh-2"), load("h200-eigh-float64")], load("h200-spectra")
+    eigh, spectra, whole = [load("h200-eigh-2"), load("h200-eigh-float64")], load("h200-spectra"), load("h200-eigh-whole")
     tables = {
-        "gpu-eigh": eigh_table([row for data in eigh for row in data["rows"]], ("cusolver", "torch", "jax", "cupy")),
+        "gpu-eigh": eigh_table(
+            [row for data in eigh for row in data["rows"] if row.get("part") or row["n"] < 150],
+            ("cusolver", "torch", "jax", "cupy"),
+        ),
+        "gpu-eigh-whole": whole_table(whole["rows"]),
+        "gpu-eigh-grid": grid_table(whole["grid"]),
         "cpu-eigh": eigh_table(load("cpu-eigh")["rows"], ("scipy", "eigsh", "numpy", "torch", "jax")),
         "gpu-batched": gpu_table(batched),
         "gpu-single": gpu_table(single),
@@ -43,7 +49,7 @@ def main() -> None:
         "gpu-blocks": blocks_table(load("h200-blocks")["batches"]),
         "gpu-eig": against_torch(spectra["eig"], ("dtype", "batch", "n"), "eig"),
         "gpu-svd": against_torch(spectra["svd"], ("operation", "dtype", "batch", "m", "n"), "lapwing"),
-        "gpu-part": part_table(spectra),
+        "gpu-part": part_table(spectra, whole["rows"]),
         "gpu-solve": solve_table([row for data in solve_gpu for row in data["rows"]]),
         "cpu": cpu_table(cpu),
         "cpu-solve": solve_table(
@@ -318,17 +324,37 @@ def against_torch(rows: list[dict[str, Any]], columns: tuple[str, ...], ours: st
     return "\n".join(lines) + "\n"
 
 
-def part_table(spectra: dict[str, Any]) -> str:
+def whole_table(rows: list[dict[str, Any]]) -> str:
+    """All eigenvalues, with and without vectors, by our own kernels and by cuSOLVER."""
+    lines = ["| dtype | n | batch | lapwing | cuSOLVER | ratio | values alone | cuSOLVER | ratio |", "|---" * 9 + "|"]
+    for row in rows:
+        cells = []
+        for own, other in ((row["lapwing"], row["cusolver"]), (row["values"], row["cusolver_values"])):
+            cells += [short(own), *((short(other), f"{short(other / own)}x") if other else ("-", "-"))]
+        lines.append(f"| {row['dtype']} | {row['n']} | {row['batch']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def grid_table(rows: list[dict[str, Any]]) -> str:
+    """Batches of a public list of shapes and spectra, and their geometric mean."""
+    lines = ["| batch | n | spectrum | with vectors | values alone |", "|---" * 5 + "|"]
+    lines += [f"| {r['batch']} | {r['n']} | {r['matrix']} | {short(r['lapwing'])} | {short(r['values'])} |" for r in rows]
+    mean = [short(math.exp(sum(math.log(r[name]) for r in rows) / len(rows))) for name in ("lapwing", "values")]
+    return "\n".join(lines) + f"\n| | | geometric mean | {mean[0]} | {mean[1]} |\n"
+
+
+def part_table(spectra: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """Part of a spectrum, where the planner chooses the iteration, and the whole spectrum by the fastest routine measured."""
+    direct = {(row["dtype"], row["n"]): row["lapwing"] for row in rows if row["batch"] == 1}
     lines = ["| operation | dtype | matrix | how many | the part | the whole | ratio |", "|---" * 7 + "|"]
     full = {(row["dtype"], row["m"], row["n"]): row["lapwing"] for row in spectra["svd"] if row["operation"] == "svd"}
     for row in spectra["part"]:
         dtype, n = row["dtype"], row["n"]
         if row["operation"] == "eigh":
-            if n < (2000 if dtype == "float32" else 4000):
+            if n < 2000 or row["matrix"] == "cosines":  # given up, and since then another routine takes over
                 continue
-            whole, size = row["cusolver"], f"{row['matrix']}, n = {n}"
-            part = row["auto"] if row["auto"] and n >= 4000 else row["krylov"]
+            whole, size = min(row["cusolver"], direct.get((dtype, n), row["cusolver"])), f"{row['matrix']}, n = {n}"
+            part = row.get("auto") or row["krylov"]
         else:
             whole = full.get((dtype, row["m"], n), row["full"] if dtype == "float64" else None)
             part, size = row["subset"], f"random, {row['m']} x {n}"
