@@ -250,7 +250,7 @@ bool gpu_cusolver_eig_pays(const Frame& frame, const Place&) {
 // 2048 19.9 / 29.0; complex128 1024 11.8 / 12.8, 2048 52 / 37.
 bool gpu_eigh_batched_pays(const Frame& frame, const Place&) {
   const int64_t n = frame.size[1], batch = frame.size[0];
-  if (n < 150) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
+  if (n < cuda::EIGH_REDUCED_FROM) return batch >= (n <= 32 ? 1 : n <= 64 ? 2 : 16);
   constexpr int64_t largest[] = {4096, 2048, 2048, 1024};
   return n <= largest[frame.dtype];
 }
@@ -342,9 +342,10 @@ constexpr Direct LAPACK_EIGH = {LAPACK, lapack::eigh}, LAPACK_SOLVE = {LAPACK, l
 constexpr Direct BATCHED_EIGH = {BATCHED, cuda::eigh_batched}, CUSOLVER_EIGH = {CUSOLVER, cusolver::eigh};
 constexpr Direct CUSOLVER_SOLVE = {CUSOLVER, cusolver::solve};
 
-// What it falls back on
+// What the iteration falls back on: the direct routine that is the faster one of a single large matrix.
 const Direct& direct_eigh(Frame& frame) {
   if (frame.device == CPU) return LAPACK_EIGH;
+  if (frame.size[1] < cuda::EIGH_REDUCED_FROM) return CUSOLVER_EIGH;
   const cuda::Properties* gpu = cuda::properties(frame);
   return gpu && gpu_eigh_batched_pays(frame, {gpu}) && cuda::eigh_fits(frame, *gpu) ? BATCHED_EIGH : CUSOLVER_EIGH;
 }

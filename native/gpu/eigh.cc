@@ -267,10 +267,6 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
 
 // ---- by way of a tridiagonal matrix: reduce.h --------------------------------------------------------------------
 
-// From this order on divide and conquer and batched products are faster than rotations. H200, 2026-11-16, float, ms, with vectors:
-// 40 of n = 176 1.0 and 1.9, 40 of 352 2.8 and 6.6, 640 of 512 42 and 118.
-constexpr int64_t REDUCED_FROM = 150;
-
 // Which kernel reduces: a block for each matrix, as above, or teams of blocks.
 struct Reduction {
   Shape shape;
@@ -288,7 +284,7 @@ struct Reduction {
 };
 
 bool is_reduced(const Call& call, const Properties& gpu) {
-  return call.n >= REDUCED_FROM && call.n <= EIGH_LARGEST[call.dtype] && Tridiagonal::fits(call.dtype, call.n, gpu);
+  return call.n >= EIGH_REDUCED_FROM && call.n <= EIGH_LARGEST[call.dtype] && Tridiagonal::fits(call.dtype, call.n, gpu);
 }
 
 Tridiagonal tridiagonal(Frame& frame, const Call& call, const Properties& gpu, int64_t batch) {
