@@ -352,6 +352,8 @@ def test_torch_takes_singular_matrices_itself(everywhere):
     with lw.install("torch"):
         with pytest.raises(torch.linalg.LinAlgError, match="singular"):
             torch.linalg.solve(a, a)
+        with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+            torch.cholesky_inverse(a.tril())
         with pytest.raises(RuntimeError):
             torch.linalg.solve(a, a[:, :3])
         assert torch.linalg.solve(a[4:], a[4]).shape == (16, 5, 5)  # one right-hand side for all of them

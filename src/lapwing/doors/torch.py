@@ -243,6 +243,8 @@ def _cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> Any:
 def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> Any:
     if not _ahead("cholesky_inverse", factor) or not _square(factor):
         return None
+    if framework.failed(factor.diagonal(dim1=-2, dim2=-1) == 0):  # torch's own kernel raises
+        return None
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand(factor.shape)
     return _cholesky_solve(identity, factor, upper)
 
