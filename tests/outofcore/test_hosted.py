@@ -298,7 +298,7 @@ def test_results(device, tmp_path):
         x = lw.solve(small(a, device, out=tmp_path / "x.npy"), right)
         assert isinstance(x, np.memmap) and close(a @ np.load(tmp_path / "x.npy"), b, N, "float64")
     x = np.full(N, np.nan)
-    assert lw.solve(small(a, device, out=x), np.ones(N), assume="pos").base is x
+    assert lw.solve(small(a, device, out=x), np.ones(N), assume="pos") is x
     assert close(a @ x, np.ones(N), N, "float64")
     inverse = lw.inv(small(a, device, out=str(tmp_path / "inverse.npy")), assume="pos")
     assert close(a @ inverse, np.eye(N), N, "float64")
@@ -322,6 +322,68 @@ def test_overwrite(device, tmp_path):
     assert close(a @ np.load(tmp_path / "a.npy"), np.eye(N), N, "float64")
     with pytest.raises(ValueError, match="cannot be written\nhint: open the file with mode='r\\+'"):
         lw.cholesky(small(np.load(tmp_path / "a.npy", mmap_mode="r"), device), overwrite=True)
+
+
+def test_out_that_would_change_the_matrix(tmp_path):
+    a = random((N, N), "float64")
+    file = tmp_path / "a.npy"
+    np.save(file, a)
+    matrix, again = np.load(file, mmap_mode="r"), np.load(file, mmap_mode="r+")
+    part = np.memmap(tmp_path / "both", "float64", "w+", shape=(2 * N, N))
+    part[:N] = a
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as storage:
+        data = storage.create_dataset("a", data=a)
+        for source, out in (
+            (matrix, again),
+            (matrix, str(file)),
+            (data, storage["a"]),
+            (data, tmp_path / "a.h5"),
+        ):
+            with pytest.raises(ValueError, match="out is the matrix itself"):
+                lw.inv(lw.hosted(source, device="cpu", out=out))
+        assert np.array_equal(data, a)
+    assert np.array_equal(np.load(file), a)
+    rest = np.memmap(tmp_path / "both", "float64", "r+", shape=(2 * N, N))[N:]
+    assert np.allclose(lw.inv(lw.hosted(part[:N], device="cpu", out=rest)) @ a, np.eye(N))
+
+
+def test_out_is_checked_before_the_work(tmp_path):
+    a, b, steps = random((N, N), "float64"), np.ones((N, 2)), []
+    folder = tmp_path / "missing"
+    for call, out, error in (
+        (lambda h: lw.solve(h, b), np.empty((N, 3)), ValueError),
+        (lambda h: lw.solve(h, b), b[:, ::-1], ValueError),
+        (lambda h: lw.solve(h, b), folder / "x.npy", FileNotFoundError),
+        (lw.inv, np.empty((N, N), "float32"), ValueError),
+    ):
+        with pytest.raises(error, match="out"):
+            call(lw.hosted(a, memory="50KB", device="cpu", out=out, progress=steps.append))
+    assert not steps
+    x = lw.solve(lw.hosted(a, device="cpu", out=b), b)  # b itself
+    assert x is b and np.allclose(a @ x, 1)
+
+
+def test_vectors_in_files(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    a, b = random((N, N), "float64"), np.arange(N) + 1.0
+    x = lw.solve(lw.hosted(a, device="cpu", out=tmp_path / "x.npy"), b)
+    assert x.shape == np.load(tmp_path / "x.npy").shape == (N,) and np.allclose(a @ x, b)
+    with h5py.File(tmp_path / "b.h5", "w") as storage:
+        right, out = storage.create_dataset("b", data=b), storage.create_dataset("x", (N,), "float64")
+        assert lw.solve(lw.hosted(a, device="cpu", out=out), right) is out
+        assert np.allclose(a @ out[:], b)
+
+
+def test_memory_maps_that_are_not_plain(tmp_path):
+    a, b = random((N, N), "float64"), np.arange(N) + 1.0
+    records = np.memmap(tmp_path / "records", [("x", "f8"), ("y", "f4")], "w+", shape=(N, N))
+    records["x"] = a
+    vector = np.memmap(tmp_path / "vector", "float64", "w+", shape=(N,))
+    vector[:] = b
+    assert np.allclose(a @ lw.solve(lw.hosted(records["x"], device="cpu"), vector[::-1]), b[::-1])
+    (tmp_path / "vector").unlink()
+    assert np.allclose(a @ lw.solve(lw.hosted(a, device="cpu"), vector), b)
 
 
 @pytest.mark.parametrize("upper", [False, True])
@@ -471,6 +533,8 @@ def test_wrong_input(device):
     [
         (np.eye(3), {"memory": "much"}, "memory='much' is not a number of bytes\nhint: memory='2GB'"),
         (np.eye(3), {"memory": -1}, "memory=-1 is not"),
+        (np.eye(3), {"memory": "1e999GB"}, "memory='1e999GB' is not"),
+        (np.ma.array(np.eye(3)), {}, "masked arrays are not supported"),
         (np.eye(3), {"device": "tpu"}, "unknown device 'tpu'"),
         (np.eye(3), {"shape": (3, 3)}, "shape and dtype go with a function"),
         (np.eye(3), {"progress": 1}, "progress must be a function"),
@@ -486,6 +550,13 @@ def test_wrong_marks(source, options, text):
     with pytest.raises((TypeError, ValueError), match="hosted: ") as caught:
         lw.hosted(source, **options)
     assert text in str(caught.value)
+
+
+def test_objects_of_torch():
+    torch = pytest.importorskip("torch")
+    assert lw.hosted(np.eye(3), device=torch.device("cpu")).device == "cpu"
+    with pytest.raises(TypeError, match=r"solve: arrays of torch are not supported\nhint: numpy.asarray\(b\)"):
+        lw.solve(lw.hosted(np.eye(3), device="cpu"), torch.ones(3, dtype=torch.float64))
 
 
 def test_functions_that_return_something_else(device):
@@ -606,6 +677,28 @@ def test_changed_input_is_noticed(device, tmp_path):
     (tmp_path / "c" / "state.json").write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         lw.cholesky(hosted(a))
+
+
+def test_checkpoint_stays_right(tmp_path):
+    """A failure, a short file and the user's own files do no harm."""
+    a = positive(N)
+    a[90, 90] = -1
+    options = {"memory": "20KB", "device": "cpu", "checkpoint": tmp_path / "c"}
+    assert np.isnan(lw.cholesky(lw.hosted(a, **options), on_fail="nan")).all()
+    with pytest.raises(lw.NotPositiveDefiniteError) as error:
+        lw.cholesky(lw.hosted(a, **options))
+    assert error.value.minor == 91
+    a[90, 90] = 10
+    options["checkpoint"] = tmp_path / "d"
+    l = lw.cholesky(lw.hosted(a, **options))
+    assert np.allclose(l @ l.T, a) and not l.flags.writeable
+    for source, out in ((l, None), (a, tmp_path / "d" / "factor.npy")):
+        with pytest.raises(ValueError, match="a file of the checkpoint"):
+            lw.cholesky(lw.hosted(source, **options, out=out))
+    del l
+    os.truncate(tmp_path / "d" / "factor.npy", 200)
+    with pytest.raises(ValueError, match=r"factor.npy is too short"):
+        lw.cholesky(lw.hosted(a, **options))
 
 
 @pytest.mark.parametrize("upper", [False, True])

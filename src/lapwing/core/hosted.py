@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 
+def unsupported_array(a: Any) -> str:
+    """Why an array is neither one of NumPy nor a data set, with a hint; empty if it is."""
+    package, _, module = type(a).__module__.partition(".")
+    if package in ("torch", "jax", "jaxlib", "tensorflow", "cupy"):
+        return f"arrays of {package} are not supported\nhint: numpy.asarray(a) of an array on the CPU shares its memory"
+    if package == "numpy" and module.startswith("ma"):
+        return "masked arrays are not supported\nhint: a.filled(value) makes a plain array; every entry needs a value"
+    return ""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What a progress callback receives after each finished panel."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.errors import ShapeError
-from ..core.hosted import HostedMatrix, Progress
+from ..core.hosted import HostedMatrix, Progress, unsupported_array
 from ..core.problem import spec
 
 _UNITS = {
@@ -104,7 +104,8 @@ def hosted(
         raise TypeError(f"hosted: progress must be a function, got {type(progress).__name__}\nhint: progress=print")
     limit = None if memory is None else _bytes_of(memory)
     folder = None if checkpoint is None else os.fspath(checkpoint)
-    return HostedMatrix(a, described.shape, described.dtype, limit, device, out, folder, progress)  # type: ignore[arg-type]
+    place = None if device is None else str(device)
+    return HostedMatrix(a, described.shape, described.dtype, limit, place, out, folder, progress)  # type: ignore[arg-type]
 
 
 def _described(a: Any, shape: Any, dtype: Any) -> Any:
@@ -119,10 +120,8 @@ def _described(a: Any, shape: Any, dtype: Any) -> Any:
             f"hosted: expected a NumPy array, memmap, HDF5 or Zarr data set or a function, got {type(a).__name__}"
             "\nhint: np.load(file, mmap_mode='r') opens a .npy file without reading it"
         )
-    elif (library := type(a).__module__.partition(".")[0]) in ("torch", "jax", "jaxlib", "tensorflow", "cupy"):
-        raise TypeError(
-            f"hosted: arrays of {library} are not supported\nhint: numpy.asarray(a) of an array on the CPU shares its memory"
-        )
+    elif problem := unsupported_array(a):
+        raise TypeError(f"hosted: {problem}")
     try:
         described = spec(a.shape if shape is None else shape, a.dtype if dtype is None else dtype)
     except (TypeError, ValueError) as error:
@@ -139,7 +138,7 @@ def _bytes_of(memory: Any) -> int:
     try:
         count = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else None
         count = operator.index(memory) if count is None and not isinstance(memory, str) else count
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         count = None
     if count is None or count <= 0:
         raise ValueError(f"hosted: memory={memory!r} is not a number of bytes\nhint: memory='2GB', or memory=2_000_000_000")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import zlib
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Checkpoint:
 
     def __init__(self, name: str, folder: str, a: Store, facts: dict[str, Any], lower: bool) -> None:
         self._name, self._folder = name, Path(folder)
+        self.file = self._folder / "factor.npy"
         self._watched = Watched(a)
         self._facts = facts | {"sample": _sample(a, lower)}
         self._kept: list[list[int]] = []
@@ -60,11 +62,11 @@ class Checkpoint:
             except OSError as error:
                 raise type(error)(f"{self._name}: the checkpoint folder cannot be made: {error}") from None
             n = self._watched.shape[0]
-            return in_file(self._folder / "factor.npy", (n, n), self._facts["dtype"])
+            return in_file(self.file, (n, n), self._facts["dtype"])
         self._compare(state)
         self.done, self._kept = state["done"], state["blocks"]
         self.panels = [Panel(start, stop, np.array(pivots)) for start, stop, pivots in state["panels"]]
-        return reopened(self._folder / "factor.npy")
+        return reopened(self.file)
 
     def save(self, done: int, factor: Store, panels: list[Panel]) -> None:
         """The panels up to column ``done`` are written; called when no thread reads."""
@@ -83,9 +85,11 @@ class Checkpoint:
         path = self._folder / "state.json"
         try:
             state: dict[str, Any] = json.loads(path.read_text())
-            if not {"facts", "done", "blocks", "panels"} <= set(state) or not (self._folder / "factor.npy").is_file():
+            if not {"facts", "done", "blocks", "panels"} <= set(state) or not self.file.is_file():
                 raise ValueError("it is not complete")
-        except FileNotFoundError:
+            if self.file.stat().st_size < prod(state["facts"]["shape"]) * np.dtype(state["facts"]["dtype"]).itemsize:
+                raise ValueError("factor.npy is too short")
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise ValueError(

@@ -16,7 +16,7 @@ import numpy as np
 import lapwing
 
 from ..core.errors import NotPositiveDefiniteError, ShapeError, SingularMatrixError
-from ..core.hosted import HostedMatrix, Progress
+from ..core.hosted import HostedMatrix, Progress, unsupported_array
 from ..core.problem import DTYPES, ITEMSIZE, REAL, Spec, promoted
 from ..core.request import ONE_TRIANGLE, Request
 from . import cuda, lu, substitution, tall
@@ -28,7 +28,22 @@ from .lu import Panel
 from .plan import Sizes, factor_sizes, row_sizes, tall_rows
 from .products import Products
 from .space import Space, spans
-from .stores import Adjoint, Mirrored, Store, Target, folder_of, in_memory, mirror, overwritten, store_of, target, temporary
+from .stores import (
+    Adjoint,
+    Mirrored,
+    Store,
+    Target,
+    check_out,
+    file_name,
+    folder_of,
+    in_memory,
+    mirror,
+    overwritten,
+    same_place,
+    store_of,
+    target,
+    temporary,
+)
 
 _log = logging.getLogger("lapwing")
 _FACTORED = ("cholesky", "solve", "inv", "slogdet", "det", "factor")
@@ -196,16 +211,14 @@ class Factored:
         """A^-1 b; written to ``out`` if it is not None."""
         right, vector, dtype = _right(name, self._call.a, b, fixed=self.dtype)
         n, k = right.shape
-        like = self._call.a if not isinstance(b, np.ndarray) else replace(self._call.a, source=b, out=None)
-        if isinstance(out, np.ndarray) and vector:
-            out = out if out.ndim == 2 else out[:, None]
-        result = target(name, like, (n, k), dtype, out)
+        shape = _shape_of_solution(right, vector, out)
+        result = target(name, self._call.a, shape, dtype, out, b if isinstance(b, np.ndarray) else None)
         if self.info:
             _fill(result.store, np.nan)
         elif n and k:
             self._solve_into(right, result.store, name)
-        value = result.value if out is None or isinstance(out, (str, os.PathLike)) else out
-        return value[:, 0] if vector and getattr(value, "ndim", 2) == 2 else value
+        value = result.value
+        return value[:, 0] if vector and len(value.shape) == 2 else value
 
     def _solve_into(self, right: Store, to: Store, name: str) -> None:
         n, k = right.shape
@@ -303,6 +316,12 @@ def _factored(call: _Call, b: Any) -> Any:
         result = overwritten(call.name, a) if request.overwrite else None
         keeps = replace(call.request, overwrite=False)
         call.request = keeps if result is not None else request
+        check_out(call.name, a, a.shape, dtype, a.out)
+    elif request.operation == "solve":
+        right, vector, _ = _right(call.name, a, b)
+        check_out(call.name, a, _shape_of_solution(right, vector, a.out), dtype, a.out)
+        if a.out is not b and same_place(a.out, getattr(b, "source", b)):
+            raise ValueError(f"{call.name}: out overlaps b\nhint: out may be b itself, or another place")
     handle = _factor(call, dtype)
     if request.operation == "cholesky":
         values: tuple[Any, ...] = (handle.value,)
@@ -318,6 +337,11 @@ def _factored(call: _Call, b: Any) -> Any:
     else:
         values = handle.slogdet()
     return request.returned([*values, handle.info] if request.status else values)
+
+
+def _shape_of_solution(right: Store, vector: bool, out: Any) -> tuple[int, ...]:
+    """A vector goes to a vector, or to a matrix with one column if ``out`` is one."""
+    return right.shape[:1] if vector and len(getattr(out, "shape", (0,))) == 1 else right.shape
 
 
 def _factor(call: _Call, dtype: str) -> Any:
@@ -337,10 +361,12 @@ def _factor(call: _Call, dtype: str) -> Any:
         sizes.bytes,
     )  # fmt: skip
     saved = None
-    result = None  # of cholesky, where it is not the place of the factor
     if a.checkpoint is not None:
         facts = {"operation": "cholesky" if pos else "lu", "shape": list(a.shape), "dtype": dtype, "upper": request.upper}
         saved = Checkpoint(call.name, a.checkpoint, source, facts, pos)
+        for what, used in (("the matrix", a.source), ("out", a.out)):
+            if (name := file_name(used)) is not None and os.path.realpath(name) == os.path.realpath(saved.file):
+                raise ValueError(f"{call.name}: {what} is {saved.file}, a file of the checkpoint\nhint: name another folder")
         place = saved.open()
         source = saved.source
     elif request.overwrite and assume in ("general", "pos") and dtype == a.dtype:
@@ -371,14 +397,17 @@ def _factor(call: _Call, dtype: str) -> Any:
         info = int(wrong[0]) + 1 if len(wrong) else 0
     handle = Factored(call, assume, dtype, factor, panels, info)
     if request.operation == "cholesky":
-        if info:
-            _fill(place.store, np.nan)
-        elif not place.fresh:
-            _clear(factor, 8 if call.on_gpu else 1)
         result = place
-        if saved is not None and (a.out is not None or request.upper):
+        if saved is not None and (info or a.out is not None or request.upper):
             result = target(call.name, a, (n, n), dtype, a.out)
-            _copy(factor, Adjoint(result.store) if request.upper else result.store)
+            if not info:
+                _copy(factor, Adjoint(result.store) if request.upper else result.store)
+        elif saved is not None:
+            result.value.flags.writeable = False  # the next call reads the same file
+        elif not info and not place.fresh:
+            _clear(factor, 8 if call.on_gpu else 1)
+        if info:
+            _fill(result.store, np.nan)
         handle.value = result.value  # type: ignore[attr-defined]
     return _judged(call, handle, source, info)
 
@@ -407,6 +436,8 @@ def _right(name: str, a: HostedMatrix, b: Any, fixed: str = "") -> tuple[Store, 
     """The right-hand side as a matrix, whether it is a vector, and the dtype of the solution."""
     if not isinstance(b, (np.ndarray, HostedMatrix)) and not all(hasattr(b, x) for x in ("shape", "dtype", "__getitem__")):
         raise TypeError(f"{name}: b must be a NumPy array, a data set or hosted, got {type(b).__name__}")
+    if problem := unsupported_array(b):
+        raise TypeError(f"{name}: {problem}".replace("(a)", "(b)").replace(" a.", " b."))
     shape, dtype = tuple(b.shape), str(b.dtype)
     if dtype not in DTYPES:
         raise TypeError(f"{name}: b has dtype {dtype}, which is not supported (use {', '.join(DTYPES)})")

@@ -10,6 +10,7 @@ import errno
 import os
 import tempfile
 from contextlib import contextmanager
+from math import prod
 from mmap import ALLOCATIONGRANULARITY
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,19 @@ class DatasetStore(Store):
     splits = False
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset, self.shape, self.dtype = dataset, tuple(dataset.shape), np.dtype(dataset.dtype)
+        self.dataset, self.dtype = dataset, np.dtype(dataset.dtype)
+        self._vector = len(dataset.shape) == 1
+        self.shape = (*dataset.shape, 1) if self._vector else tuple(dataset.shape)
 
     def read(self, rows: slice, columns: slice, into: np.ndarray) -> None:
-        into[...] = self.dataset[rows, columns]
+        into[...] = self.dataset[rows][:, None] if self._vector else self.dataset[rows, columns]
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         with _no_space():
-            self.dataset[rows, columns] = block
+            if self._vector:
+                self.dataset[rows] = block[:, 0]
+            else:
+                self.dataset[rows, columns] = block
 
     def sync(self) -> None:
         flush = getattr(getattr(self.dataset, "file", None), "flush", None)
@@ -243,12 +249,14 @@ def store_of(source: Any, shape: tuple[int, int], dtype: str) -> Store:
 
 def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
     """The file behind a memory map; None for other arrays, and for maps whose changes do not reach the file."""
-    mapped, name = getattr(array, "_mmap", None), getattr(array, "filename", None)
-    if mapped is None or name is None or array.mode == "c" or 0 in array.shape:  # type: ignore[attr-defined]
+    name = getattr(array, "filename", None)
+    if getattr(array, "_mmap", None) is None or name is None or array.mode == "c" or 0 in array.shape:  # type: ignore[attr-defined]
         return None
     if not hasattr(os, "preadv"):  # Windows
         return None
     size = array.itemsize
+    if any(step < 0 or step % size for step in array.strides):  # reversed, or a field of records
+        return None
     rows, columns = (step // size for step in array.strides)
     turned = columns != 1 and array.shape[1] > 1
     if (rows if turned else columns) != 1 and array.shape[0 if turned else 1] > 1:
@@ -256,10 +264,23 @@ def _file_of(array: np.ndarray, mode: int) -> FileStore | None:
     lead = max(columns if turned else rows, 1)
     if lead < array.shape[0 if turned else 1] and array.shape[1 if turned else 0] > 1:
         return None
-    start = array.offset - array.offset % ALLOCATIONGRANULARITY  # type: ignore[attr-defined]
-    address = np.frombuffer(mapped, np.uint8, 1).ctypes.data
-    offset = start + array.ctypes.data - address
-    return FileStore(os.open(name, mode | os.O_CLOEXEC), offset, array.shape, array.dtype, lead, turned)
+    try:
+        descriptor = os.open(name, mode | os.O_CLOEXEC)
+    except FileNotFoundError:  # deleted since; the map still has its pages
+        return None
+    return FileStore(descriptor, _place_in_file(array, array.ctypes.data), array.shape, array.dtype, lead, turned)
+
+
+def _place_in_file(array: Any, address: int) -> int:
+    """The byte of the file behind a memory map that lies at an address."""
+    start = array.offset - array.offset % ALLOCATIONGRANULARITY
+    return int(start + address - np.frombuffer(array._mmap, np.uint8, 1).ctypes.data)
+
+
+def _range_in_file(array: np.ndarray) -> tuple[int, int]:
+    steps = [step * (size - 1) for step, size in zip(array.strides, array.shape, strict=True)]
+    start = _place_in_file(array, array.ctypes.data)
+    return start + sum(min(step, 0) for step in steps), start + sum(max(step, 0) for step in steps) + array.itemsize
 
 
 # ---- results ----
@@ -273,27 +294,56 @@ class Target:
         self.fresh = fresh  # what is not written is zero
 
 
-def target(name: str, a: HostedMatrix, shape: tuple[int, int], dtype: str, out: Any) -> Target:
-    """Where a large result of a call goes: to ``out``, or to a new array of the kind of the matrix."""
+def target(name: str, a: HostedMatrix, shape: tuple[int, ...], dtype: str, out: Any, like: Any = None) -> Target:
+    """Where a large result of a call goes: to ``out``, or to a new array of the kind of ``like``, by default the matrix."""
     if out is None:
-        if in_memory(a.source):
-            array = np.zeros(shape, dtype)
-            return Target(Store(array), array, True)
-        return temporary(shape, dtype, folder_of(a.source))
+        like = a.source if like is None else like
+        matrix_shape = (shape[0], shape[1] if len(shape) == 2 else 1)
+        if in_memory(like):
+            array = np.zeros(matrix_shape, dtype)
+            return Target(Store(array), array.reshape(shape), True)
+        return temporary(matrix_shape, dtype, folder_of(like))
+    check_out(name, a, shape, dtype, out)
     if isinstance(out, (str, os.PathLike)):
         return in_file(Path(out), shape, dtype)
+    if isinstance(out, np.ndarray):
+        matrix = out if out.ndim == 2 else out[:, None]
+        return Target(_file_of(matrix, os.O_RDWR) or Store(matrix), out, False)
+    return Target(DatasetStore(out), out, False)
+
+
+def check_out(name: str, a: HostedMatrix, shape: tuple[int, ...], dtype: str, out: Any) -> None:
+    """Refuse an ``out`` that the result cannot be written to."""
+    if same_place(out, a.source):
+        raise ValueError(f"{name}: out is the matrix itself\nhint: overwrite=True lets the result replace the matrix")
+    if isinstance(out, (str, os.PathLike)) and not Path(out).parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"{name}: out is in a folder that does not exist", os.fspath(out))
+    if out is None or isinstance(out, (str, os.PathLike)):
+        return
     if tuple(getattr(out, "shape", ())) != tuple(shape) or str(getattr(out, "dtype", "")) != dtype:
         has = f"{tuple(getattr(out, 'shape', ()))} {getattr(out, 'dtype', type(out).__name__)}"
         raise ShapeError(f"{name}: out must have shape {tuple(shape)} and dtype {dtype}, got {has}")
-    if isinstance(out, np.ndarray):
-        if not out.flags.writeable:
-            raise ValueError(f"{name}: out cannot be written\nhint: open the file with mode='r+'")
-        if isinstance(a.source, np.ndarray) and np.may_share_memory(out, a.source):
-            raise ValueError(f"{name}: out is the matrix itself\nhint: overwrite=True lets the result replace the matrix")
-        return Target(_file_of(out, os.O_RDWR) or Store(out), out, False)
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ValueError(f"{name}: out cannot be written\nhint: open the file with mode='r+'")
     if not hasattr(out, "__setitem__"):
         raise TypeError(f"{name}: out must be an array, a data set or a file name, got {type(out).__name__}")
-    return Target(DatasetStore(out), out, False)
+
+
+def same_place(out: Any, source: Any) -> bool:
+    """Whether writing to ``out``, an array, a data set or a file name, may change ``source``."""
+    if out is None or source is None:
+        return False
+    if isinstance(out, (str, os.PathLike)):
+        file = file_name(source)
+        return file is not None and os.path.exists(out) and os.path.exists(file) and os.path.samefile(out, file)
+    if not isinstance(out, np.ndarray) or not isinstance(source, np.ndarray):
+        return type(out) is type(source) and bool(out == source)  # data sets of HDF5 are equal if they are the same
+    if np.may_share_memory(out, source):
+        return True
+    if in_memory(out) or in_memory(source) or not same_place(file_name(out), source):
+        return False
+    (first, last), (low, high) = _range_in_file(out), _range_in_file(source)  # two maps of one file
+    return first < high and low < last
 
 
 def overwritten(name: str, a: HostedMatrix) -> Target:
@@ -319,7 +369,7 @@ def temporary(shape: tuple[int, int], dtype: str, folder: str | None = None) -> 
     return Target(store, value, True)
 
 
-def in_file(path: Path, shape: tuple[int, int], dtype: str) -> Target:
+def in_file(path: Path, shape: tuple[int, ...], dtype: str) -> Target:
     """A new .npy file of zeros."""
     np.lib.format.open_memmap(path, "w+", dtype, shape)
     with open(path, "r+b") as file:
@@ -330,11 +380,12 @@ def in_file(path: Path, shape: tuple[int, int], dtype: str) -> Target:
 def reopened(path: Path) -> Target:
     """The matrix in a .npy file, to go on writing it."""
     value = np.lib.format.open_memmap(path, "r+")
-    return Target(_file_of(value, os.O_RDWR) or Store(value), value, True)
+    matrix = value if value.ndim == 2 else value[:, None]
+    return Target(_file_of(matrix, os.O_RDWR) or Store(matrix), value, True)
 
 
-def _allocate(descriptor: int, shape: tuple[int, int], dtype: str, folder: str) -> None:
-    need = shape[0] * shape[1] * np.dtype(dtype).itemsize
+def _allocate(descriptor: int, shape: tuple[int, ...], dtype: str, folder: str) -> None:
+    need = prod(shape) * np.dtype(dtype).itemsize
     size = max(need, os.fstat(descriptor).st_size, 1)
     with _no_space(need, folder):
         if hasattr(os, "posix_fallocate"):  # takes the space now, so that a full disk is noticed before the work
@@ -361,6 +412,14 @@ def in_memory(source: Any) -> bool:
 
 def folder_of(source: Any) -> str | None:
     """The folder of the file of a matrix, if new files can be made there."""
-    name = getattr(source, "filename", None) or getattr(getattr(source, "file", None), "filename", None)
-    folder = os.path.dirname(os.path.abspath(name)) if isinstance(name, (str, os.PathLike)) else None
+    name = file_name(source)
+    folder = os.path.dirname(os.path.abspath(name)) if name is not None else None
     return folder if folder and os.access(folder, os.W_OK) else None
+
+
+def file_name(source: Any) -> str | os.PathLike[str] | None:
+    """The file of a matrix that is one, or that is in one."""
+    if isinstance(source, (str, os.PathLike)):
+        return source
+    name = getattr(source, "filename", None) or getattr(getattr(source, "file", None), "filename", None)
+    return name if isinstance(name, (str, os.PathLike)) else None
