@@ -86,6 +86,9 @@ def test_matrices_over_devices():
         (lambda: DeviceMatrix.from_blocks([torch.eye(2)], axis=2), ValueError, "axis=2"),
         (lambda: DeviceMatrix([torch.eye(2)], Layout.rows_of((3, 2), 1)), ValueError, "do not fit"),
         (lambda: DeviceMatrix.split(np.eye(2), [0]), TypeError, "torch tensor or a CuPy array"),
+        (lambda: DeviceMatrix.split(torch.eye(2), ["cpu"], axis=2), ValueError, "split: axis=2"),
+        (lambda: DeviceMatrix.split(torch.eye(2), "cpu"), TypeError, "a list of devices, got 'cpu'"),
+        (lambda: DeviceMatrix.from_blocks([torch.eye(2, requires_grad=True)]), TypeError, "from_blocks: this tensor requires"),
     ):
         with pytest.raises(error, match=text):
             wrong()

@@ -43,7 +43,7 @@ def flat(tree):
 def test_solution(solver, dtype):
     with x64():
         a, b = problem(dtype)
-        for matrix in (a, Dense(a)):
+        for matrix in (a, np.asarray(a), Dense(a)):
             x, info = solver(matrix, b, x0=b)
             assert jax.tree.structure(x) == jax.tree.structure(b)
             residual = np.asarray(a) @ flat(x) - flat(b)

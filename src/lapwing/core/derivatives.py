@@ -536,9 +536,10 @@ def _warn_about_clusters(xp: Any, w: Any, gw: Any, inner: Any) -> None:
 
 def _warn_about_phases(xp: Any, v: Any, gv: Any) -> None:
     """Warn if the loss changes when an eigenvector is multiplied by a number of size one: then v^H gv is not real."""
-    products = xp.to_numpy(v).conj() * xp.to_numpy(gv)
-    limit = 1000 * float(np.finfo(products.dtype).eps) * np.abs(products).sum(-2)
-    if (np.abs(products.sum(-2).imag) > limit).any():
+    products = xp.conj(xp.constant(v)) * xp.constant(gv)
+    # summed where they are, so that a GPU copies few numbers; the loss may have been computed in single precision
+    sums, sizes = (xp.to_numpy(xp.sum(x, -2)) for x in (products, xp.abs(products)))
+    if (np.abs(sums.imag) > 1000 * float(np.finfo("float32").eps) * sizes).any():
         warnings.warn(
             "eig: the loss depends on the phases of the eigenvectors, which are arbitrary; that part of the gradient is taken"
             " as zero",

@@ -67,7 +67,10 @@ class DeviceMatrix:
         kinds = {library_of(block) for block in blocks}
         if len(kinds) != 1 or not kinds <= set(_LIBRARIES):
             raise TypeError(f"{name}: expected arrays of one library, {', '.join(_LIBRARIES)}; got {', '.join(sorted(kinds))}")
-        memories = [matrix_memory(block) for block in blocks]
+        try:
+            memories = [matrix_memory(block) for block in blocks]
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
         dtypes = {memory.dtype.name for memory in memories}
         if len(dtypes) != 1 or not dtypes <= set(DTYPES):
             raise TypeError(f"{name}: expected blocks of one dtype, {', '.join(DTYPES)}; got {', '.join(sorted(dtypes))}")
@@ -89,6 +92,10 @@ class DeviceMatrix:
             raise TypeError(f"{name}: expected a torch tensor or a CuPy array, got {type(a).__name__}")
         if a.ndim != 2:
             raise ValueError(f"{name}: expected a matrix, got shape {tuple(a.shape)}")
+        if axis not in (0, 1):
+            raise ValueError(f"{name}: axis={axis!r} is not 0 or 1")
+        if isinstance(devices, str):
+            raise TypeError(f"{name}: expected a list of devices, got {devices!r}\nhint: [{devices!r}]")
         ends = np.cumsum(block_sizes(a.shape[axis], len(devices))).tolist() if len(devices) else []
         parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return cls.from_blocks(

@@ -11,6 +11,7 @@ from .. import frameworks, planner
 from ..core.checks import check_choice, check_square
 from ..core.derivatives import eig_jvp, eig_vjp, eigvals_jvp, no_derivative
 from ..core.errors import ConvergenceError
+from ..core.hosted import HostedMatrix
 from ..core.keywords import unknown_keyword
 from ..core.native import how_to_build
 from ..core.operation import Operation, Params, Shape, picked
@@ -207,6 +208,8 @@ def _run(framework: Any, name: str, operation: Operation, a: Any, on_fail: str, 
 def _framework(a: Any, name: str) -> Any:
     kind = frameworks.entry(a, name)
     if kind.sharded and kind is not frameworks.foreign.FRONT:
+        if isinstance(a, HostedMatrix):
+            raise TypeError(f"{name}: hosted matrices are not supported\nhint: pass the matrix as an ordinary array")
         raise TypeError(f"{name}: sharded matrices are not supported\nhint: put the matrix on one device first")
     return kind
 

@@ -118,7 +118,7 @@ class Factor:
             raise AttributeError(f"Factor.lu: assume={self.assume!r} gives one triangular factor\nhint: Factor.l")
         pair = getattr(self._handle, "lu", None)
         if pair is None:
-            raise AttributeError("Factor.lu: not supported for sharded matrices\nhint: solve, inv, slogdet")
+            raise AttributeError("Factor.lu: not supported for sharded and hosted matrices\nhint: solve, inv, slogdet")
         return LUFactor(*pair)
 
     def solve(self, b: Any, /) -> Any:

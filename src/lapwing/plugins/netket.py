@@ -56,7 +56,7 @@ def _solver(function: Callable[..., Any]) -> Callable[..., Any]:
 def _plain(A: Any, b: Any) -> tuple[jax.Array, jax.Array, Callable[[Any], Any]]:
     """The matrix, the right-hand side as one vector, and the way back from it."""
     vector, unravel = ravel_pytree(b)
-    matrix = A if isinstance(A, jax.Array) else A.to_dense()
+    matrix = A.to_dense() if hasattr(A, "to_dense") else jnp.asarray(A)
     dtype = jnp.result_type(matrix, vector)
     return matrix.astype(dtype), vector.astype(dtype), unravel
 
