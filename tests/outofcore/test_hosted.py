@@ -504,6 +504,8 @@ def test_wrong_input(device):
         lw.cholesky(small(a[:50], device))
     with pytest.raises(ValueError, match=r"solve: b must have shape \(97,\) or \(97, k\), got \(96,\)"):
         lw.solve(small(a, device), np.ones(96))
+    with pytest.raises(ValueError, match=r"solve: b must have shape"):
+        lw.explain(lw.solve, small(a, device), np.ones(96))
     with pytest.raises(TypeError, match="solve: b must be a NumPy array, a data set or hosted, got list"):
         lw.solve(small(a, device), [1.0])
     with pytest.raises(TypeError, match=r"expm: .*\nhint: this call does not support hosted matrices"):

@@ -134,9 +134,9 @@ def _described(a: Any, shape: Any, dtype: Any) -> Any:
 
 
 def _bytes_of(memory: Any) -> int:
-    found = re.fullmatch(r"\s*([\d.]+(?:[eE][+-]?\d+)?)\s*([kKmMgGtT]?i?[bB])?\s*", memory) if isinstance(memory, str) else None
+    words = re.fullmatch(r"\s*([\d.]+(?:[eE][+-]?\d+)?)\s*([kKmMgGtT]?i?[bB])?\s*", memory) if isinstance(memory, str) else None
     try:
-        count = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else None
+        count = int(float(words[1]) * _UNITS[(words[2] or "").upper()]) if words else None
         count = operator.index(memory) if count is None and not isinstance(memory, str) else count
     except (KeyError, OverflowError, TypeError, ValueError):
         count = None

@@ -98,15 +98,15 @@ class Checkpoint:
         return state
 
     def _compare(self, state: dict[str, Any]) -> None:
-        there = state["facts"]
+        saved = state["facts"]
         where = f"{self._name}: the checkpoint in {self._folder}"
         hint = "\nhint: delete the folder to begin again, or name another one"
         for key, value in self._facts.items():
-            if there.get(key) == value:
+            if saved.get(key) == value:
                 continue
             if key == "sample":
                 raise ValueError(f"{where} belongs to another matrix, or the matrix has changed since{hint}")
-            raise ValueError(f"{where} has {key} {there.get(key)}, this call has {value}{hint}")
+            raise ValueError(f"{where} has {key} {saved.get(key)}, this call has {value}{hint}")
         for first, last, left, right, expected in state["blocks"]:
             block = np.empty((last - first, right - left), self._watched.dtype)
             self._watched.store.read(slice(first, last), slice(left, right), block)
@@ -122,10 +122,10 @@ def _sum_of(block: np.ndarray) -> int:
 def _sample(a: Store, lower: bool) -> str:
     """A hash of some rows, as far as they are read."""
     n = a.shape[0]
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in spans(0, n, max(1, -(-n // _SAMPLED))):
         row = part.stop - 1
         line = np.empty((1, row + 1 if lower else n), a.dtype)
         a.read(slice(row, row + 1), slice(0, line.shape[1]), line)
-        found.update(line.data)
-    return found.hexdigest()
+        digest.update(line.data)
+    return digest.hexdigest()

@@ -76,6 +76,10 @@ class HostedFront:
         subset = options.pop("subset", None) if function.__name__ in ("svd", "svdvals") else None
         request = _checked(function, a, b, options)
         call = _Call(request, a)
+        if b is not None and not hasattr(b, "shape"):
+            raise TypeError(f"{request.name}: b must be an array or a lapwing.spec, got {type(b).__name__}")
+        if b is not None:
+            _check_right(request.name, a, tuple(b.shape))
         columns = 1 if b is None or len(b.shape) < 2 else b.shape[1]
         return cost_of(request, a, call.device, call.memory(), columns, subset is not None)
 
@@ -432,6 +436,11 @@ def _source(request: Request, a: HostedMatrix) -> Store:
     return Adjoint(store) if request.upper and request.assume in ONE_TRIANGLE else store
 
 
+def _check_right(name: str, a: HostedMatrix, shape: tuple[int, ...]) -> None:
+    if len(shape) not in (1, 2) or shape[0] != a.shape[0]:
+        raise ShapeError(f"{name}: b must have shape ({a.shape[0]},) or ({a.shape[0]}, k), got {shape}")
+
+
 def _right(name: str, a: HostedMatrix, b: Any, fixed: str = "") -> tuple[Store, bool, str]:
     """The right-hand side as a matrix, whether it is a vector, and the dtype of the solution."""
     if not isinstance(b, (np.ndarray, HostedMatrix)) and not all(hasattr(b, x) for x in ("shape", "dtype", "__getitem__")):
@@ -441,8 +450,7 @@ def _right(name: str, a: HostedMatrix, b: Any, fixed: str = "") -> tuple[Store, 
     shape, dtype = tuple(b.shape), str(b.dtype)
     if dtype not in DTYPES:
         raise TypeError(f"{name}: b has dtype {dtype}, which is not supported (use {', '.join(DTYPES)})")
-    if len(shape) not in (1, 2) or shape[0] != a.shape[0]:
-        raise ShapeError(f"{name}: b must have shape ({a.shape[0]},) or ({a.shape[0]}, k), got {shape}")
+    _check_right(name, a, shape)
     common = promoted(fixed or a.dtype, dtype)
     if fixed and common != fixed:
         raise TypeError(f"{name}: b has dtype {dtype}, which cannot be used with a factor of {fixed}\nhint: factor in {common}")
@@ -459,20 +467,20 @@ def _part_of_eigh(call: _Call) -> Any:
     with _products(call, store, triangle=True) as products:
         described = lapwing.operator(products.forward, (n, n), a.dtype)
         options = {"subset": request.subset, "on_fail": request.on_fail, "tol": request.tol}
-        found = request.function(described, **options)
+        results = request.function(described, **options)
     call.progress(n, n)
     if request.operation == "eigvalsh":
-        return found
-    return type(found)(found[0], _delivered(call, found[1]))
+        return results
+    return type(results)(results[0], _delivered(call, results[1]))
 
 
 def _part_of_svd(call: _Call, subset: slice) -> Any:
     request, a = call.request, call.a
     with _products(call, store_of(a.source, a.shape, a.dtype), triangle=False) as products:
         described = lapwing.operator(products.forward, a.shape, a.dtype, rmatvec=products.back)
-        found = request.function(described, subset=subset, on_fail=request.on_fail)
+        results = request.function(described, subset=subset, on_fail=request.on_fail)
     call.progress(a.shape[1], a.shape[1])
-    return found if request.operation == "svdvals" else type(found)(_delivered(call, found[0]), *found[1:])
+    return results if request.operation == "svdvals" else type(results)(_delivered(call, results[0]), *results[1:])
 
 
 @contextmanager
