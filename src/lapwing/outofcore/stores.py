@@ -337,7 +337,9 @@ def same_place(out: Any, source: Any) -> bool:
         file = file_name(source)
         return file is not None and os.path.exists(out) and os.path.exists(file) and os.path.samefile(out, file)
     if not isinstance(out, np.ndarray) or not isinstance(source, np.ndarray):
-        return type(out) is type(source) and bool(out == source)  # data sets of HDF5 are equal if they are the same
+        # data sets of these libraries are equal if they are the same; others may compare their elements
+        known = type(out) is type(source) and type(out).__module__.partition(".")[0] in ("h5py", "zarr")
+        return out is source or (known and bool(out == source))
     if np.may_share_memory(out, source):
         return True
     if in_memory(out) or in_memory(source) or not same_place(file_name(out), source):
