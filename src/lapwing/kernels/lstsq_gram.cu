@@ -14,7 +14,7 @@ constexpr int TOGETHER = 4;               // rows of L that a warp has in flight
 constexpr int STEP = LW_V == 16 ? VEC : 1;  // elements of one copy; LW_V is 16 only where all of A is a multiple of it
 constexpr int NB = 4;                     // columns of a step of the elimination
 constexpr Real EPS = SIZE == 4 ? Real(1.1920929e-7) : Real(2.220446049250313e-16);
-constexpr Real LARGE = SIZE == 4 ? Real(0x1p20) : Real(0x1p200);  // squares and quotients of numbers up to here stay in range
+constexpr Real LARGE = SIZE == 4 ? 0x1p20 : 0x1p200;  // squares and quotients of numbers up to here stay in range
 
 struct Shared {
   T* a;        // as in global memory, with rows of zeros up to `rows`

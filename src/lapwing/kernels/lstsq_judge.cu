@@ -3,7 +3,7 @@
 
 constexpr int WARPS = LW_THREADS / 32;
 constexpr Real EPS = sizeof(Real) == 4 ? Real(1.1920929e-7) : Real(2.220446049250313e-16);
-constexpr Real LARGE = sizeof(Real) == 4 ? Real(0x1p20) : Real(0x1p200);  // squares and quotients of numbers up to here stay in range
+constexpr Real LARGE = sizeof(Real) == 4 ? 0x1p20 : 0x1p200;  // squares and quotients of numbers up to here stay in range
 
 LW_INLINE Real size_of(T x) { return fabs(real(x)) + fabs(imaginary(x)); }
 
