@@ -320,7 +320,7 @@ def choices(options):
 
 def kernel(job):
     made = choices(job[1])
-    return job[0], made.get("LW_KERNEL") or made.get("LW_FUSED")
+    return job[0], made.get("LW_KERNEL")
 
 
 def distance(job):
