@@ -76,7 +76,7 @@ struct Layout {
 char* aligned(void* block) { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(block) + 255) / 256 * 256); }
 
 // One level: the parts in call.values and call.from are joined to call.pairs pairs in call.joined and call.to.
-int join(Frame& frame, int32_t dtype, int width, const Call& call) {
+int join(Frame& frame, int32_t dtype, int width, const Call& call, int64_t shared_per_block) {
   const int64_t pairs = call.batch * call.pairs, size = largest(call.pairs, call.n), half = largest(2 * call.pairs, call.n);
   const int64_t real = dtype ? 8 : 4;
 
@@ -100,14 +100,16 @@ int join(Frame& frame, int32_t dtype, int width, const Call& call) {
     return 1;
 
   const auto tiles = [&](int64_t side) { return parts_of(size, side) * 2 * parts_of(half, side); };
-  const int side = half <= 64 || pairs * tiles(128) < FEW_TILES ? 64 : 128;
+  const auto product_shared = [&](int64_t side) {  // STAGES * STAGE there, and two lists
+    return 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real + side * real + 4 * size;
+  };
+  const int side = half <= 64 || pairs * tiles(128) < FEW_TILES || product_shared(128) > shared_per_block ? 64 : 128;
   const int product_threads = side == 64 ? 128 : 256;
   const int resident = dtype ? 1 : side == 64 ? 4 : 2;
-  const int64_t stages = 3 * 2 * 16 * (side + (dtype ? 4 : 8)) * real;  // STAGES * STAGE there
   const std::string product =
       options(dtype, false, width, " -DLW_THREADS=%d -DLW_TILE=%d -DLW_RESIDENT=%d", product_threads, side, resident);
   return start(frame, "divide_product.cu", product, "divide_product", grid_for(pairs * tiles(side)), unsigned(product_threads),
-               size_t(stages + side * real + 4 * size), call, int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
+               size_t(product_shared(side)), call, int32_t(parts_of(size, side)), int32_t(parts_of(half, side)));
 }
 
 }  // namespace
@@ -117,7 +119,7 @@ int64_t divide_bytes(int64_t batch, int64_t n, int32_t real_dtype) {
 }
 
 int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, void* e, void* w, void* z, void* scratch,
-           int32_t* info) {
+           int32_t* info, int64_t shared_per_block) {
   if (!batch || !n) return 0;
   const auto real = int64_t(size_of(real_dtype));
   const Layout layout(batch, n, real, aligned(scratch));
@@ -149,7 +151,7 @@ int divide(Frame& frame, int64_t batch, int64_t n, int32_t real_dtype, void* d, 
     std::swap(call.values, call.joined);
     call.pairs /= 2;
     call.w = call.pairs == 1 ? w : nullptr;
-    if (join(frame, real_dtype, width, call)) return 1;
+    if (join(frame, real_dtype, width, call, shared_per_block)) return 1;
   }
   return 0;
 }

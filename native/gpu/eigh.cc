@@ -81,7 +81,6 @@ struct Shape {
   size_t value_shared;
   int vector_lanes, together, reflectors, vector_threads;
   bool vector_global;
-  bool fused;  // the second stage runs beside the third
   size_t vector_shared;
 };
 
@@ -132,16 +131,7 @@ Shape shape_of(const Call& call, const Properties& device) {
     return (one + 15) / 16 * 16 * (s.vector_threads / 32);
   };
   s.vector_global = vector_bytes(false) > 73 * 1024;  // three warps on a multiprocessor, at least
-  // H200, 2026-11-15, double: 200 of n = 256 take 12.1 ms, one stage after the other 14.1; 64 of n = 512 36.7 and 42.1. Float
-  // gains nothing, n = 128 loses.
-  s.fused = call.vectors && n > EIGH_SHARED;
-  if (s.fused) {
-    s.vector_global = true;
-    s.vector_threads = 32;
-    s.value_lanes = 1;
-  }
   s.vector_shared = size_t(vector_bytes(s.vector_global));
-  if (s.fused) s.vector_shared = std::max(s.vector_shared, size_t(value_bytes(1)));
   return s;
 }
 
@@ -149,7 +139,7 @@ Shape shape_of(const Call& call, const Properties& device) {
 struct Layout {
   int64_t matrices;  // of a part
   int64_t rotations, sweeps, pitch, parts;
-  size_t ticket, sweep_count, reflectors, factors, diagonal, off, scale, rotation, sweep, order, rows;  // offsets
+  size_t sweep_count, reflectors, factors, diagonal, off, scale, rotation, sweep, order, rows;  // offsets
   size_t bytes = 0;
 
   Layout(const Call& call, const Shape& shape, const Properties& device) {
@@ -175,8 +165,6 @@ struct Layout {
       return at;
     };
     int64_t n = call.n, vectors = call.vectors;
-    ticket = bytes - 256;
-    bytes += 256;
     sweep_count = take(vectors * 4);
     reflectors = take(vectors || shape.reduce_global ? n * pitch * call.element : 0);
     factors = take(n * call.element);
@@ -225,16 +213,11 @@ int launch_values(Frame& frame, const Call& call, const Shape& shape, const Valu
                VALUE_THREADS, shape.value_shared, values, batch);
 }
 
-int launch_vectors(Frame& frame, const Call& call, const Shape& shape, const Values& values, const Vectors& vectors,
-                   void* ticket, int64_t batch, int64_t parts) {
+int launch_vectors(Frame& frame, const Call& call, const Shape& shape, const Vectors& vectors, int64_t batch, int64_t parts) {
   const std::string choice = options(call.dtype, false, access_width({call.v}),
-                                     " -DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d -DLW_FUSED=%d",
+                                     " -DLW_P=%d -DLW_K=%d -DLW_B=%d -DLW_THREADS=%d -DLW_GLOBAL=%d",
                                      shape.vector_lanes, shape.together, shape.reflectors, shape.vector_threads,
-                                     shape.vector_global, shape.fused);
-  if (shape.fused)  // the ticket and the numbers of sweeps, which lie behind it, start at zero
-    return fill(frame, ticket, 0, 256 + size_t(batch) * sizeof(int32_t)) ||
-           start(frame, "eigh_vectors.cu", choice, "eigh_fused", grid_for(batch + batch * parts), 32, shape.vector_shared, values,
-                 vectors, batch, ticket);
+                                     shape.vector_global);
   const int64_t warps = shape.vector_threads / 32;
   const int64_t units = call.n <= 16 ? (batch * shape.vector_lanes + 31) / 32 : batch * parts;
   return start(frame, "eigh_vectors.cu", choice, "eigh_vectors", grid_for((units + warps - 1) / warps),
@@ -261,8 +244,8 @@ int launch_part(Frame& frame, const Call& call, const Shape& shape, const Layout
                   first,                  count,               int(scratch.pitch)};
   void* a = call.a + start * call.n * call.n * call.element;
   if (launch_reduce(frame, call, shape, values, vectors, a, batch)) return 1;
-  if (!shape.fused && launch_values(frame, call, shape, values, batch)) return 1;
-  return call.vectors ? launch_vectors(frame, call, shape, values, vectors, at(scratch.ticket), batch, scratch.parts) : 0;
+  if (launch_values(frame, call, shape, values, batch)) return 1;
+  return call.vectors ? launch_vectors(frame, call, shape, vectors, batch, scratch.parts) : 0;
 }
 
 // ---- by way of a tridiagonal matrix: reduce.h --------------------------------------------------------------------
@@ -296,6 +279,12 @@ int64_t matrices_at_once(Frame& frame, const Call& call, const Properties& gpu) 
   return matrices_per_part(call.batch, int64_t(tridiagonal(frame, call, gpu, several).bytes()) / several);
 }
 
+// The last part has fewer matrices, but perhaps larger teams.
+size_t reduced_bytes(Frame& frame, const Call& call, const Properties& gpu) {
+  const int64_t step = matrices_at_once(frame, call, gpu), last = (call.batch - 1) % step + 1;
+  return std::max(tridiagonal(frame, call, gpu, step).bytes(), tridiagonal(frame, call, gpu, last).bytes());
+}
+
 int reduce(Frame& frame, const Call& call, const Reduction& how, Tridiagonal& part, void* a, int64_t batch) {
   if (how.by_team) return part.reduce(a);
   const Tridiagonal::Places to = part.places();
@@ -309,7 +298,7 @@ int reduce(Frame& frame, const Call& call, const Reduction& how, Tridiagonal& pa
 int run_reduced(Frame& frame, const Call& call, const Properties& gpu) {
   const Reduction how(call, gpu);
   const int64_t step = matrices_at_once(frame, call, gpu);
-  char* room = scratch(frame, tridiagonal(frame, call, gpu, step).bytes());
+  char* room = scratch(frame, reduced_bytes(frame, call, gpu));
   if (!room) return 1;
   for (int64_t first = 0; first < call.batch; first += step) {
     const int64_t count = std::min(step, call.batch - first);
@@ -346,7 +335,7 @@ size_t eigh_batched_scratch(const Frame& frame, const Properties& device) {
   if (call.batch == 0 || call.n == 0 || call.count == 0 || is_small(call)) return 0;
   if (is_reduced(call, device)) {
     Frame own = frame;
-    return tridiagonal(own, call, device, matrices_at_once(own, call, device)).bytes();
+    return reduced_bytes(own, call, device);
   }
   return Layout(call, shape_of(call, device), device).bytes;
 }

@@ -13,9 +13,10 @@ constexpr int64_t ROOM = 16 * 1024, MOST_MATRICES = 64;  // of shared memory for
 }  // namespace
 
 int lapack_form(Frame& frame, Exchanges exchanges) {
+  const int64_t batch = frame.size[0], n = frame.size[1], element = int64_t(size_of(frame.dtype));
+  if (!batch || !n) return 0;
   Guard guard(frame);
   if (!guard.ok()) return 1;
-  const int64_t batch = frame.size[0], n = frame.size[1], element = int64_t(size_of(frame.dtype));
   void *from = frame.buffer[0], *to = frame.buffer[1], *integers = frame.buffer[2];
   const std::string text = options(frame.dtype, false, access_width({from, to}, element));
   if (n * n * element <= ROOM) {

@@ -156,10 +156,20 @@ int lstsq_by_gram(Frame& frame, const ChosenEngine& engine, int (*other)(Frame&)
   }
   std::vector<int32_t> rank(static_cast<size_t>(batch));
   if (read_ranks(frame, rank.data())) return 1;
+  struct Run {
+    int64_t first, count;
+  };
+  std::vector<Run> runs;  // of neighbours that are in doubt
   for (int64_t first = 0, end; first < batch; first = end + 1) {
     for (end = first; end < batch && rank[size_t(end)] == DOUBTFUL;) end++;
-    if (end == first) continue;
-    Frame part = part_of(frame, first, end - first);
+    if (end > first) runs.push_back({first, end - first});
+  }
+  // the longest first: its memory is enough for all of them
+  std::sort(runs.begin(), runs.end(), [](const Run& x, const Run& y) { return x.count > y.count; });
+  SharedScratch memory(frame.scratch);
+  for (const Run& run : runs) {
+    Frame part = part_of(frame, run.first, run.count);
+    part.scratch = memory.begin();
     if (other(part)) return fail_as(frame, part);
   }
   return 0;

@@ -21,6 +21,9 @@ int64_t power_of_two(int64_t at_least) {
   return p;
 }
 
+// Shared memory of tridiagonal_factor
+int64_t factor_bytes(int64_t width, int64_t element) { return width * (width + 2) * element; }
+
 // As in the kernels.
 struct Call {
   const void* a;
@@ -119,7 +122,7 @@ int64_t TeamShape::mail_bytes(int32_t dtype, int64_t n) const {
 Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int64_t n, bool vectors, bool by_team)
     : frame_(frame), gpu_(gpu), batch_(batch), n_(n), element_(int64_t(size_of(frame.dtype))),
       real_(frame.dtype >= C64 ? element_ / 2 : element_), pitch_(rounded(n, 16 / element_)),
-      width_(n < 1024 || frame.dtype >= C64 ? 64 : 128), blocks_(divided(n, width_)),
+      width_(n < 1024 || frame.dtype >= C64 || factor_bytes(128, element_) > gpu.shared_per_block ? 64 : 128), blocks_(divided(n, width_)),
       real_dtype_(frame.dtype >= C64 ? frame.dtype - 2 : frame.dtype), shape_(shape_for(frame.dtype, batch, n, gpu)) {
   const auto take = [&](int64_t bytes) {
     const size_t start = total_;
@@ -215,7 +218,7 @@ int Tridiagonal::back() {
   const std::string text = options(frame_.dtype, false, 16, " -DLW_WIDTH=%d", int(width_));
   if (blas_->gemm_many(vendor::OP_ADJOINT, vendor::OP_NONE, width_, width_, n_, 1, v, v, 0, gram, batch_ * blocks_) ||
       start(frame_, "tridiagonal_back.cu", text, "tridiagonal_factor", grid_for(batch_ * blocks_), unsigned(4 * width_),
-            size_t(width_ * (width_ + 2) * element_), at(gram_), at(tau_), at(factor_), batch_ * blocks_) ||
+            size_t(factor_bytes(width_, element_)), at(gram_), at(tau_), at(factor_), batch_ * blocks_) ||
       blas_->gemm_many(vendor::OP_NONE, vendor::OP_NONE, n_, width_, width_, 1, v, factor, 0, y, batch_ * blocks_))
     return 1;
   if (frame_.dtype >= C64 &&
@@ -237,7 +240,10 @@ int Tridiagonal::back() {
 }
 
 int Tridiagonal::vectors(void* w, void* v, int32_t* info, int64_t first, int64_t count) {
-  if (divide(frame_, batch_, n_, real_dtype_, at(d_), at(e_), at(w_), at(z_), at(divide_), at<int32_t>(divided_)) || back()) return 1;
+  if (divide(frame_, batch_, n_, real_dtype_, at(d_), at(e_), at(w_), at(z_), at(divide_), at<int32_t>(divided_),
+             gpu_.shared_per_block) ||
+      back())
+    return 1;
   const Answer answer{at(w_), at(up_), at(wide_), at<int32_t>(reduced_), at<int32_t>(divided_), w, v, info, batch_, int32_t(n_),
                       int32_t(first), int32_t(count)};
   const int64_t tiles = divided(n_, 32) * divided(count, 32);

@@ -1,6 +1,7 @@
 // What an engine needs to solve inner frames by other engines.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "frame.h"
 
@@ -24,6 +25,39 @@ struct Rest {
     rest->at += std::min<size_t>((bytes + 255) / 256 * 256, size_t(rest->end - rest->at));
     return start;
   }
+};
+
+// Scratch memory of calls that run one after the other on a stream: each call is given the blocks of the call before it, as far as
+// they are large enough. Memory of a caller is kept until its own call ends, and XLA lends few blocks.
+class SharedScratch {
+ public:
+  explicit SharedScratch(const Scratch& caller) : caller_(caller) {}
+  SharedScratch(const SharedScratch&) = delete;
+
+  // For the next call
+  Scratch begin() {
+    next_ = 0;
+    return {this, get};
+  }
+
+ private:
+  struct Block {
+    void* start;
+    size_t bytes;
+  };
+  static void* get(void* self, size_t bytes) {
+    auto& own = *static_cast<SharedScratch*>(self);
+    const size_t number = own.next_++;
+    if (number < own.blocks_.size() && bytes <= own.blocks_[number].bytes) return own.blocks_[number].start;
+    if (number == own.blocks_.size()) own.blocks_.push_back({});
+    void* start = own.caller_.get ? own.caller_.get(own.caller_.self, bytes) : nullptr;
+    own.blocks_[number] = {start, start ? bytes : 0};
+    return start;
+  }
+
+  const Scratch caller_;
+  std::vector<Block> blocks_;
+  size_t next_ = 0;
 };
 
 }  // namespace lapwing::cuda

@@ -14,6 +14,8 @@ sys.path.append(str(Path(__file__).parent / "mock"))
 import harness
 from harness import launched, named
 
+from lapwing.core.native import CUDA, DTYPE_CODE, ENGINES, OPS, native
+
 DTYPES = ("float32", "float64", "complex64", "complex128")
 pytestmark = pytest.mark.skipif(harness.COMPILER is None, reason="no C++ compiler")
 
@@ -623,6 +625,20 @@ def test_batched_on_a_gpu_with_little_shared_memory(child):
     assert (
         child(code, MOCK_SHARED=101376, MOCK_ARCH=86)[1]["refused"] < child(code, MOCK_SHARED=49152, MOCK_ARCH=75)[1]["refused"]
     )
+
+
+def test_reduced_on_a_gpu_with_little_shared_memory():
+    """Tiles of 128 elements in double precision do not fit in the 99 KB of a block on desktop GPUs."""
+
+    def wide(shared):
+        gpu = (128, shared, 89, "a GPU")
+        jobs = [
+            native.kernels(OPS["eigh"], DTYPE_CODE["float64"], CUDA, 0, ENGINES["batched"], 0, 0, (batch, n, 0, n), gpu)
+            for batch, n in ((64, 352), (1, 2048))
+        ]
+        return {choice for job in jobs for _, text in job for choice in ("LW_TILE=128", "LW_WIDTH=128") if choice in text}
+
+    assert wide(232448) == {"LW_TILE=128", "LW_WIDTH=128"} and not wide(101376)
 
 
 # ---- the choice of engine ----------------------------------------------------------------------------------------

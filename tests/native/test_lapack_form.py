@@ -64,7 +64,7 @@ def form(kind, a, integers, in_place):
     assert all(place.untouched() for place in memory)
     return memory[0 if in_place else 1].array(a.shape, a.dtype).copy(), memory[2].array(integers.shape, integers.dtype).copy()
 
-for batch, n in ((1, 1), (70, 2), (3, 33), (2, 70), (1, 130)):
+for batch, n in ((0, 0), (0, 3), (2, 0), (1, 1), (70, 2), (3, 33), (2, 70), (1, 130)):
     for in_place in (False, True):
         check(form, {dtype!r}, batch, n, in_place)
 """

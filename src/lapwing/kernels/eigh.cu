@@ -248,6 +248,6 @@ constexpr int WARPS = LW_THREADS / 32;
 extern "C" __global__ void __launch_bounds__(LW_THREADS) eigh_values(Values values, i64 batch) {
   Real* room = (Real*)memory + threadIdx.x / 32 * values_room(values.n);
   for (i64 base = ((i64)blockIdx.x * WARPS + threadIdx.x / 32) * M; base < batch; base += (i64)gridDim.x * WARPS * M)
-    solve(values, base, batch - base < M ? (int)(batch - base) : M, room, [](int) {});
+    solve(values, base, batch - base < M ? (int)(batch - base) : M, room);
 }
 #endif

@@ -109,9 +109,8 @@ struct Values {
 // Real numbers of shared memory for one warp: two rows that are fetched but not used, d, e, and a sweep's rotations.
 LW_INLINE int values_room(int n) { return (2 + 2 * n) * M + (LW_VECTORS ? 2 * n * STRIDE : 0); }
 
-// One warp: matrices base .. base + matrices - 1. `tell` learns after each sweep how many there are.
-template <typename F>
-LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room, F tell) {
+// One warp: matrices base .. base + matrices - 1
+LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room) {
   int lane = threadIdx.x % 32, n = at.n;
   Real* d = room + 2 * M;
   Real* e = d + n * M;
@@ -155,7 +154,6 @@ LW_INLINE void solve(const Values& at, i64 base, int matrices, Real* room, F tel
         Rotation* to = at.rotations + (base + q) * at.room + __shfl_sync(0xffffffff, start, q);
         for (int i = lane; i < many; i += 32) to[i] = made[i * STRIDE + q];
       }
-      tell(done);
       __syncwarp();
     }
   }

@@ -4,16 +4,7 @@
 // exchange between lanes. Columns are passed over few times: LW_B reflectors and LW_K sweeps of rotations are done together.
 // LW_P lanes have one matrix (n <= LW_P, or 32 rows of a larger one). The rows are in shared memory, or in global memory where
 // that is too small (LW_GLOBAL), column after column.
-//
-// LW_FUSED joins the second stage to it, for few large matrices: some warps find the rotations, a matrix each and one after
-// another, and all others apply them as they come.
-#if LW_FUSED
-#define LW_M 1
-#define LW_VECTORS 1
-#include "eigh_ql.cuh"
-#else
 #include "eigh.cuh"
-#endif
 
 constexpr int P = LW_P;
 constexpr int GROUPS = 32 / P;
@@ -27,33 +18,6 @@ struct alignas(16) Elements {
   T v[B];
 };
 constexpr int STAGE = (32 * sizeof(Step) > 32 * sizeof(Elements) ? 32 * sizeof(Step) : 32 * sizeof(Elements));
-
-#if LW_FUSED
-// What another multiprocessor writes meanwhile is read past the first-level cache, which would keep what was there before.
-LW_INLINE Rotation fetch(const Rotation* from) {
-  Rotation r;
-#if LW_DTYPE == 0 || LW_DTYPE == 2
-  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(r.v[0]), "=f"(r.v[1]) : "l"(from));
-#else
-  asm volatile("ld.global.cg.v2.f64 {%0, %1}, [%2];" : "=d"(r.v[0]), "=d"(r.v[1]) : "l"(from));
-#endif
-  return r;
-}
-LW_INLINE int fetch(const int* from) {
-  int x;
-  asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(x) : "l"(from));
-  return x;
-}
-LW_INLINE Sweep fetch(const Sweep* from) {
-  int start = fetch((const int*)from), planes = fetch((const int*)from + 1);
-  return Sweep{start, (short)(planes & 0xffff), (short)(planes >> 16)};
-}
-#else
-template <typename X>
-LW_INLINE X fetch(const X* from) {
-  return *from;
-}
-#endif
 
 struct Rows {
   T* at;
@@ -148,7 +112,7 @@ struct Sweeps {
 #pragma unroll
     for (int q = 0; q < K; q++) {
       Sweep one{0, 0x7fff, -1};
-      if (s + q < count) one = fetch(from + s + q);
+      if (s + q < count) one = from[s + q];
       start[q] = one.start;
       low[q] = one.low;
       high[q] = one.high;
@@ -170,7 +134,7 @@ struct Sweeps {
       int j = i + q;
       step.v[q].v[0] = Real(1);
       step.v[q].v[1] = Real(0);
-      if (j >= low[q] && j < high[q]) step.v[q] = fetch(rotations + (start[q] + high[q] - 1 - j));
+      if (j >= low[q] && j < high[q]) step.v[q] = rotations[start[q] + high[q] - 1 - j];
     }
     return step;
   }
@@ -242,38 +206,12 @@ struct Vectors {
   int sweep_room, n, first, count, h_pitch;
 };
 
-#if LW_FUSED
-constexpr int FINISHED = 1 << 30;  // in sweep_count: there will be no more
-constexpr int PATIENCE = 1 << 24;  // looks before a warp takes it that nothing comes any more
-#endif
-
-// x <- x times all rotations of matrix m. False when they do not come.
-LW_INLINE bool apply_all(const Vectors& at, const Rows& x, const Lanes& lanes, i64 m) {
+// x <- x times all rotations of matrix m
+LW_INLINE void apply_all(const Vectors& at, const Rows& x, const Lanes& lanes, i64 m) {
   const Rotation* rotations = at.rotations + m * at.room;
   const Sweep* sweeps = at.sweeps + m * at.sweep_room;
-#if LW_FUSED
-  int s = 0, looks = 0;
-  while (true) {
-    int seen = acquire(at.sweep_count + m);
-    seen = __shfl_sync(0xffffffff, seen, 0);
-    __syncwarp();
-    int known = seen & ~FINISHED;
-    bool last = seen & FINISHED;
-    if (last ? s < known : s + K <= known) {
-      apply_rotations(x, lanes, rotations, sweeps, s, known);
-      s += K;
-      looks = 0;
-      continue;
-    }
-    if (last) return true;
-    if (++looks > PATIENCE) return false;
-    __nanosleep(200);
-  }
-#else
   int count = at.sweep_count[m], most = P < 32 ? __reduce_max_sync(0xffffffff, count) : count;
   for (int s = 0; s < most; s += K) apply_rotations(x, lanes, rotations, sweeps, s, count);
-  return true;
-#endif
 }
 
 // One warp's rows: `unit` counts the matrices in groups of 32 / P, or their parts of 32 rows.
@@ -287,8 +225,8 @@ LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& la
   Rows x = LW_GLOBAL ? Rows{at.z + (m * parts + r0 / 32) * n * 32 + lane, 32} : Rows{tile + lane, ROW};
   for (int i = 0; i < n; i++) x(i) = from_real(Real(i == r0 + lanes.r));
   apply_reflectors(x, lanes, at.h + m * n * at.h_pitch, at.h_pitch, at.tau + m * n, n);
-  if (!apply_all(at, x, lanes, m)) at.info[m] = 1;
-  bool failed = fetch(at.info + m) != 0;
+  apply_all(at, x, lanes, m);
+  bool failed = at.info[m] != 0;
 
   int n_rows = n - r0 < 32 ? n - r0 : 32;
   T* to = at.v + (m * n + r0) * count;
@@ -300,7 +238,7 @@ LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& la
     for (int j0 = 0; j0 < count; j0 += 32) {
       int end = count - j0 < 32 ? count - j0 : 32;
 #pragma unroll 4
-      for (int j = 0; j < end; j++) tile[j * ROW + lane] = failed ? zero() : x(fetch(from + j0 + j));
+      for (int j = 0; j < end; j++) tile[j * ROW + lane] = failed ? zero() : x(from[j0 + j]);
       __syncwarp();
       if (lane < end)
         for (int r = 0; r < n_rows; r++)
@@ -310,38 +248,6 @@ LW_INLINE void make_rows(const Vectors& at, i64 unit, i64 batch, const Lanes& la
   }
   __syncwarp();
 }
-
-#if LW_FUSED
-
-// Blocks of one warp draw their work by number: first come the matrices whose rotations are to be found, then the rows. So
-// whatever a warp waits for has been drawn before, by a warp that is running and waits for nothing.
-extern "C" __global__ void __launch_bounds__(32) eigh_fused(Values values, Vectors vectors, i64 batch, unsigned* ticket) {
-  Lanes lanes{memory, 0, (int)threadIdx.x};
-  i64 jobs = batch + batch * ((vectors.n + 31) / 32);
-  while (true) {
-    unsigned drawn = 0;
-    if (threadIdx.x == 0) drawn = atomicAdd(ticket, 1u);
-    i64 job = __shfl_sync(0xffffffff, drawn, 0);
-    if (job >= jobs) return;
-    if (job >= batch) {
-      make_rows(vectors, job - batch, batch, lanes);
-      continue;
-    }
-    int found = 0;
-    int* count = vectors.sweep_count + job;
-    solve(values, job, 1, (Real*)memory, [&](int done) {
-      __threadfence();
-      __syncwarp();
-      if (threadIdx.x == 0) release(count, done);
-      found = done;
-    });
-    __threadfence();
-    __syncwarp();
-    if (threadIdx.x == 0) release(count, found | FINISHED);
-  }
-}
-
-#else
 
 constexpr int WARPS = LW_THREADS / 32;
 
@@ -353,5 +259,3 @@ extern "C" __global__ void __launch_bounds__(LW_THREADS) eigh_vectors(Vectors at
   for (i64 unit = (i64)blockIdx.x * WARPS + warp; unit < units; unit += (i64)gridDim.x * WARPS)
     make_rows(at, unit, batch, lanes);
 }
-
-#endif

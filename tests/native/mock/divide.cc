@@ -10,13 +10,14 @@
 extern "C" {
 void* (*find)(const char* source, const char* options, const char* name) = nullptr;
 int (*queue)(void* kernel, unsigned blocks, unsigned threads, unsigned shared, void** arguments) = nullptr;
+int64_t shared_per_block = 232448;
 }
 
 namespace lapwing::cuda {
 
 void* function(Frame&, const char* source, const char* options, const char* name, size_t) { return find(source, options, name); }
 
-int launch(Frame&, void* kernel, Grid grid, unsigned threads, size_t shared, void** arguments) {
+int launch(Frame&, void* kernel, Grid grid, unsigned threads, size_t shared, void** arguments, bool) {
   return queue(kernel, grid.x, threads, unsigned(shared), arguments);
 }
 
@@ -36,5 +37,5 @@ extern "C" int64_t divide_bytes(int64_t batch, int64_t n, int32_t dtype) { retur
 
 extern "C" int divide(int64_t batch, int64_t n, int32_t dtype, void* d, void* e, void* w, void* z, void* scratch, int32_t* info) {
   lapwing::Frame frame;
-  return lapwing::cuda::divide(frame, batch, n, dtype, d, e, w, z, scratch, info);
+  return lapwing::cuda::divide(frame, batch, n, dtype, d, e, w, z, scratch, info, shared_per_block);
 }

@@ -66,10 +66,10 @@ void run_values(const Launch& call) {
   find_values<typename RealOf<T>::type>(call, call.get("batch"), call.choice("LW_VECTORS"));
 }
 
-// The third stage, whose argument is called `at` or `vectors`.
+// The third stage
 template <class T>
-void make_vectors(const Launch& call, const std::string& name) {
-  auto get = [&](const char* member) { return call.argument.at(name + "." + member); };
+void run_vectors(const Launch& call) {
+  auto get = [&](const char* member) { return call.argument.at(std::string("at.") + member); };
   auto at = [&](const char* member) { return reinterpret_cast<char*>(get(member)); };
   int64_t batch = call.get("batch"), n = get("n"), count = get("count"), element = int64_t(sizeof(T));
   int64_t real = int64_t(sizeof(typename RealOf<T>::type));
@@ -83,21 +83,6 @@ void make_vectors(const Launch& call, const std::string& name) {
   auto* info = reinterpret_cast<int32_t*>(at("info"));
   for (int64_t m = 0; m < batch; m++)
     std::fill_n(reinterpret_cast<T*>(at("v")) + m * n * count, n * count, info[m] ? nan_of<T>() : T(1));
-}
-
-template <class T>
-void run_vectors(const Launch& call) {
-  make_vectors<T>(call, "at");
-}
-
-template <class T>
-void run_fused(const Launch& call) {
-  if (*call.pointer<uint32_t>("ticket")) refuse(0, "the ticket was not cleared");
-  for (int64_t m = 0; m < call.get("batch"); m++)
-    if (call.pointer<int32_t>("vectors.sweep_count")[m]) refuse(0, "the numbers of sweeps were not cleared");
-  *call.pointer<uint32_t>("ticket") = 1;
-  find_values<typename RealOf<T>::type>(call, call.get("batch"), true);
-  make_vectors<T>(call, "vectors");
 }
 
 template <class T>
@@ -155,10 +140,6 @@ inline int64_t vectors_memory(const Launch& call) {
   int64_t n = call.get("at.n"), lanes = call.choice("LW_P");
   if (n > lanes && lanes < 32) return int64_t(1) << 40;
   return call.choice("LW_THREADS") / 32 * rows_of_vectors(call, n);
-}
-inline int64_t fused_memory(const Launch& call) {
-  int64_t n = call.get("vectors.n");
-  return std::max(rows_of_vectors(call, n), values_room(call, n, 1, true));
 }
 
 }  // namespace mock

@@ -133,7 +133,6 @@ enum Access { OF_ELEMENT, OF_BASE, OF_ROW };
 inline int64_t chosen_threads(const Launch& call) { return call.choice("LW_THREADS"); }
 inline int64_t chosen_warps(const Launch& call) { return 32 * call.choice("LW_WARPS", 8); }
 inline int64_t threads_256(const Launch&) { return 256; }
-inline int64_t warp(const Launch&) { return 32; }
 
 struct Kernel {
   void (*run[4])(const Launch&);  // by dtype
@@ -194,8 +193,7 @@ inline const std::map<std::string, Kernel> KERNELS = {
     {"eigh_reduce", MOCK_KERNEL(run_reduce, reduce_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 0)},
     {"eigh_panel", MOCK_KERNEL(run_reduce, panel_memory, chosen_threads, OF_ELEMENT)},
     {"eigh_values", MOCK_KERNEL(run_values, values_memory, chosen_threads, OF_ELEMENT, "LW_KERNEL", 1)},
-    {"eigh_vectors", MOCK_KERNEL(run_vectors, vectors_memory, chosen_threads, OF_ELEMENT, "LW_FUSED", 0)},
-    {"eigh_fused", MOCK_KERNEL(run_fused, fused_memory, warp, OF_ELEMENT, "LW_FUSED", 1)},
+    {"eigh_vectors", MOCK_KERNEL(run_vectors, vectors_memory, chosen_threads, OF_ELEMENT)},
 };
 #undef MOCK_KERNEL
 
