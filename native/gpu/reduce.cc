@@ -130,7 +130,7 @@ Tridiagonal::Tridiagonal(Frame& frame, const Properties& gpu, int64_t batch, int
     return start;
   };
   state_ = take(batch * 4);
-  mail_ = take(by_team ? shape_.mail_bytes(frame.dtype, n) : 0);  // both are cleared together
+  mail_ = take(by_team ? shape_.mail_bytes(frame.dtype, n) : 0);  // cleared together with the states and with what follows
   reduced_ = take(batch * 4);
   rest_ = take(by_team ? shape_.rest_bytes() : 0);
   d_ = take(batch * n * real_);
@@ -177,7 +177,7 @@ int Tridiagonal::reduce(const void* a) {
                   at(up_),     at<int32_t>(reduced_), at<int32_t>(state_), at(mail_),  at(rest_),
                   batch_,      int32_t(n_),           int32_t(pitch_), int32_t(blocks_ * width_), s.shared_sets,
                   s.all_sets};
-  return fill(frame_, at(state_), 0, reduced_ - state_) ||
+  return fill(frame_, at(state_), 0, reduced_ + batch_ * sizeof(int32_t) - state_) ||
          start(frame_, "tridiagonal.cu", text, "tridiagonal_measure", grid_for(batch_ * divided(n_, MEASURE_ROWS)), 256, 0, a,
                at<int32_t>(state_), batch_, int32_t(n_), int32_t(MEASURE_ROWS)) ||
          (s.team == 1 ? start<Call> : start_together<Call>)(frame_, "tridiagonal.cu", text, "tridiagonal",

@@ -414,10 +414,11 @@ extern "C" __global__ void __launch_bounds__(32 * LW_RW * LW_CW, 1) tridiagonal(
         break;
       }
     }
+    if (!patient) call.info[m] = 1;
     if (writes) {
       if (t == 0) {
         call.up[m] = up;
-        call.info[m] = !good || !patient;
+        if (!good) call.info[m] = 1;
         call.e[m * n + n - 1] = 0;
       }
       for (int k = n - 1; k < call.v_rows; k++) {

@@ -127,9 +127,9 @@ std::string emulated(const Program& p, const std::string& options, uint64_t key)
       std::string choice;
       for (std::sregex_iterator it(text.begin(), text.end(), KERNEL), end; it != end; ++it)
         choice += "  if (name == std::string(\"" + (*it)[1].str() + "\"))\n    return emulator::launch(" + (*it)[1].str() +
-                  ", arguments, blocks, threads, shared, memory, together);\n";
+                  ", arguments, blocks, threads, shared, memory, team_of_blocks);\n";
       text += "\nalignas(16) char memory[emulator::MEMORY];\n"
-              "#ifdef LW_TEAM\nconstexpr unsigned together = LW_TEAM;\n#else\nconstexpr unsigned together = 1;\n#endif\n"
+              "#ifdef LW_TEAM\nconstexpr unsigned team_of_blocks = LW_TEAM;\n#else\nconstexpr unsigned team_of_blocks = 1;\n#endif\n"
               "extern \"C\" int emulate(const char* name, void** arguments, unsigned blocks, unsigned threads, unsigned shared) {\n" +
               choice + "  return 1;\n}\n";
     }

@@ -90,6 +90,8 @@ def missing() -> str:
         handle = c_void_p()
         check(library().mg.cusolverMgCreate(byref(handle)), "create")
         library().mg.cusolverMgDestroy(handle)
+    except AttributeError as error:
+        return f"distributed: cuSOLVERMg or cuBLAS is another version than this engine needs: {error}"
     except (OSError, RuntimeError, MemoryError) as error:
         return str(error)
     return ""
