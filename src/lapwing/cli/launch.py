@@ -220,7 +220,7 @@ def _verdict(status: int, ranks: int, folder: Path, mpiexec: str) -> int:
     if left and (status or unfinished):
         stopped = f", and {_ranks(unfinished)} did not reach the end of the script" if unfinished else ""
         _say(f"{_ranks(left)} of {ranks} left with os._exit(0){stopped}\nhint: let the script end, or sys.exit(0)")
-        return status or 1
+        return 1  # the status is only that of a rank that was stopped for it
     if status == 0:
         if unfinished:  # a library's exit(0)
             _say(f"{_ranks(unfinished)} of {ranks} did not reach the end of the script, without an error")
