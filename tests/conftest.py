@@ -41,9 +41,18 @@ LONGEST = (
 # one real and one complex dtype
 ONE_DTYPE = ("ops/test_linalg.py", "ops/test_functions.py", "ops/test_det.py", "plugins/test_lineax.py")
 TWO_DTYPES = ("ops/test_grouped.py", "ops/test_solve.py")
+# long, and the same code as a case that stays
+REPEATED = (
+    "test_torch_compile_and_export[subset1]",
+    "test_krylov[numpy-cpu-complex128-wishart]",
+    "test_krylov[numpy-cpu-complex128-kernel]",
+    "test_mixed_precision_of_any_scale[jax-cpu-complex128]",
+)
 
 
 def is_repetition(item):
+    if item.name in REPEATED:
+        return True
     if "callspec" not in vars(item) or not ("jax-cpu" in item.name or "lineax" in item.name):
         return False
     name, dtype = "/".join(item.path.parts[-2:]), item.callspec.params.get("dtype")
