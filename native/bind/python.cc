@@ -239,13 +239,18 @@ PyObject* copy(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// The fixed arguments, the stream, the allocator and as many buffers as named; false with an exception
+bool read_buffers(Frame& frame, const char* name, PyObject* const* args, Py_ssize_t count, Py_ssize_t buffers) {
+  constexpr Py_ssize_t first = FIXED + 2;
+  if (!read_fixed(frame, name, args, count, first + buffers, first + buffers) || !read_place(frame, args)) return false;
+  for (Py_ssize_t i = first; i < count; i++) frame.buffer[i - first] = PyLong_AsVoidPtr(args[i]);
+  return !PyErr_Occurred();
+}
+
 // lapack_form(exchanges, dtype, device, ordinal, 0, threads, 0, (batch, n), stream, None, from, to, integers)
 PyObject* lapack_form(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  constexpr Py_ssize_t first = FIXED + 2;
   Frame frame;
-  if (!read_fixed(frame, "lapack_form", args, count, first + 3, first + 3) || !read_place(frame, args)) return nullptr;
-  for (Py_ssize_t i = first; i < count; i++) frame.buffer[i - first] = PyLong_AsVoidPtr(args[i]);
-  if (PyErr_Occurred()) return nullptr;
+  if (!read_buffers(frame, "lapack_form", args, count, 3)) return nullptr;
   const auto exchanges = lapwing::Exchanges(frame.op);
   if (unlocked([&] { return lapwing::lapack_form(frame, exchanges); })) return raise(frame);
   Py_RETURN_NONE;
@@ -254,11 +259,8 @@ PyObject* lapack_form(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // solve_keeping(op, dtype, device, ordinal, engine, threads, flags, sizes, stream, allocate, a, b, x, info, lu, pivots) -> whether
 // one kernel gives them all; if not, nothing was done
 PyObject* solve_keeping(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  constexpr Py_ssize_t first = FIXED + 2;
   Frame frame;
-  if (!read_fixed(frame, "solve_keeping", args, count, first + 6, first + 6) || !read_place(frame, args)) return nullptr;
-  for (Py_ssize_t i = first; i < count; i++) frame.buffer[i - first] = PyLong_AsVoidPtr(args[i]);
-  if (PyErr_Occurred()) return nullptr;
+  if (!read_buffers(frame, "solve_keeping", args, count, 6)) return nullptr;
   bool done = false;
   const int status = unlocked([&] {
     lapwing::cuda::Guard guard(frame);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "gpu/blocked_qr.h"
 #include "gpu/cublas_dense.h"
 #include "gpu/cuda.h"
+#include "gpu/parts.h"
 #include "gpu/lstsq.h"
 #include "gpu/vendor.h"
 #include "methods/lstsq.h"
@@ -121,13 +121,6 @@ class Gram {
   char *block_ = nullptr, *end_ = nullptr;
 };
 
-int64_t matrices_at_once(Frame& frame, const ChosenEngine& engine) {
-  Frame one = frame;
-  one.size[0] = 1;
-  const int64_t bytes = Gram(one, engine).bytes();
-  return bytes < 0 ? (fail_as(frame, one), -1) : matrices_per_part(frame.size[0], bytes);
-}
-
 }  // namespace
 
 bool lstsq_gram_fits(const Frame& frame) {
@@ -137,23 +130,11 @@ bool lstsq_gram_fits(const Frame& frame) {
   return !vendor::missing(vendor::blas) && !vendor::missing(vendor::dense_blas);
 }
 
-int64_t lstsq_gram_scratch(Frame& frame, const ChosenEngine& engine) {
-  const int64_t step = matrices_at_once(frame, engine);
-  if (step < 0) return -1;
-  Frame part = frame;
-  part.size[0] = step;
-  const int64_t bytes = Gram(part, engine).bytes();
-  return bytes < 0 ? (fail_as(frame, part), -1) : bytes;
-}
+int64_t lstsq_gram_scratch(Frame& frame, const ChosenEngine& engine) { return bytes_of_a_part<Gram>(frame, engine); }
 
 int lstsq_by_gram(Frame& frame, const ChosenEngine& engine, int (*other)(Frame&)) {
-  const int64_t batch = frame.size[0], step = matrices_at_once(frame, engine), bytes = step < 0 ? -1 : lstsq_gram_scratch(frame, engine);
-  char* block = bytes < 0 ? nullptr : scratch(frame, size_t(bytes));
-  if (!block) return 1;
-  for (int64_t first = 0; first < batch; first += step) {
-    Frame part = part_of(frame, first, std::min(step, batch - first));
-    if (Gram(part, engine).run(block, bytes)) return fail_as(frame, part);
-  }
+  if (run_in_parts<Gram>(frame, engine)) return 1;
+  const int64_t batch = frame.size[0];
   std::vector<int32_t> rank(static_cast<size_t>(batch));
   if (read_ranks(frame, rank.data())) return 1;
   struct Run {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpu/blocked_qr.h"
 #include "gpu/cublas_dense.h"
-#include "gpu/cuda.h"
+#include "gpu/parts.h"
 #include "gpu/vendor.h"
 
 namespace lapwing::cuda {
@@ -199,13 +198,10 @@ class Gram {
   Frame wide_;  // for messages, and for products in double precision
 };
 
-int64_t matrices_at_once(Frame& frame, const ChosenEngine& engine) {
+int check_libraries(Frame& frame) {
   for (const vendor::Library library : {vendor::blas, vendor::dense_blas})
-    if (const char* reason = vendor::missing(library)) return fail(frame, "svd: %s", reason), -1;
-  Frame one = frame;
-  one.size[0] = 1;
-  const int64_t bytes = Gram(one, engine).bytes();
-  return bytes < 0 ? (fail_as(frame, one), -1) : matrices_per_part(frame.size[0], bytes);
+    if (const char* reason = vendor::missing(library)) return fail(frame, "svd: %s", reason);
+  return 0;
 }
 
 }  // namespace
@@ -216,23 +212,11 @@ bool svd_gram_fits(const Frame& frame) {
 }
 
 int64_t svd_gram_scratch(Frame& frame, const ChosenEngine& engine) {
-  const int64_t step = matrices_at_once(frame, engine);
-  if (step < 0) return -1;
-  Frame part = frame;
-  part.size[0] = step;
-  const int64_t bytes = Gram(part, engine).bytes();
-  return bytes < 0 ? (fail_as(frame, part), -1) : bytes;
+  return check_libraries(frame) ? -1 : bytes_of_a_part<Gram>(frame, engine);
 }
 
 int svd_by_gram(Frame& frame, const ChosenEngine& engine) {
-  const int64_t batch = frame.size[0], step = matrices_at_once(frame, engine), bytes = step < 0 ? -1 : svd_gram_scratch(frame, engine);
-  char* block = bytes < 0 ? nullptr : scratch(frame, size_t(bytes));
-  if (!block) return 1;
-  for (int64_t first = 0; first < batch; first += step) {
-    Frame part = part_of(frame, first, std::min(step, batch - first));
-    if (Gram(part, engine).run(block, bytes)) return fail_as(frame, part);
-  }
-  return 0;
+  return check_libraries(frame) || run_in_parts<Gram>(frame, engine);
 }
 
 }  // namespace lapwing::cuda

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ctypes import byref, c_int, c_int64, c_void_p
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ....core.libraries import find
+from .. import status
 from ..cusolvermp.library import DATA as DATA  # cudaDataType
 from ..cusolvermp.nccl import load
 
@@ -59,22 +60,7 @@ class Library:
         return getattr(self.mg, f"cusolverMg{name}"), getattr(self.mg, f"cusolverMg{name}_bufferSize")
 
 
-_STATUS = {
-    1: "it is not initialised",
-    2: "no memory",
-    3: "an invalid value",
-    4: "this GPU is too old",
-    6: "the device reports an error",
-    7: "an internal error",
-    9: "not supported",
-}
-
-
-def check(status: int, what: str) -> None:
-    if status == 2:
-        raise MemoryError(f"distributed: cuSOLVERMg ({what}): a device has no room for it")
-    if status:
-        raise RuntimeError(f"distributed: cuSOLVERMg ({what}): {_STATUS.get(status, f'status {status}')}")
+check = partial(status.check, "cuSOLVERMg")
 
 
 @cache

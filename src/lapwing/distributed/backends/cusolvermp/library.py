@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ....core.libraries import find
 from ....core.problem import DTYPES
+from .. import status
 from .nccl import load, nccl
 
 # cudaDataType
@@ -111,17 +112,6 @@ class Library:
             )
 
 
-_STATUS = {
-    1: "it is not initialised",
-    2: "no memory",
-    3: "an invalid value",
-    4: "this GPU is too old",
-    6: "the device reports an error",
-    7: "an internal error",
-    9: "not supported",
-}
-
-
 _BLAS_STATUS = {
     1: "it is not initialised",
     3: "no memory",
@@ -134,11 +124,7 @@ _BLAS_STATUS = {
 }
 
 
-def check(status: int, what: str) -> None:
-    if status == 2:
-        raise MemoryError(f"distributed: cuSOLVERMp ({what}): the device has no room for it")
-    if status:
-        raise RuntimeError(f"distributed: cuSOLVERMp ({what}): {_STATUS.get(status, f'status {status}')}")
+check = partial(status.check, "cuSOLVERMp")
 
 
 def check_blas(status: int) -> None:
